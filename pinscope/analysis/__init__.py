@@ -1,0 +1,1 @@
+"""Pure arithmetic on plain numbers: no I/O, no clock, no drawing."""

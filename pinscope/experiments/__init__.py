@@ -1,0 +1,1 @@
+"""One file an experiment: its question, parameters, budget, procedure and reading."""

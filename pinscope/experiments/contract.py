@@ -1,0 +1,161 @@
+"""What an experiment is, and the parameter types that forms and command-line options are made from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal, Protocol, Self, TypeVar
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from pinscope.errors import InvalidParameter
+from pinscope.lab.harness import Harness, Precision
+from pinscope.lab.protocol import Lab
+from pinscope.records.budget import Budget
+from pinscope.records.environment import Environment
+from pinscope.records.finding import Reading
+from pinscope.records.run import LabKind, Observation, Run
+from pinscope.units import parse_bytes
+
+
+def _split(value: Any) -> Any:
+    """Lists come as text from the command line: ``4KiB,1MiB``."""
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+    return value
+
+
+def _size(value: Any) -> int:
+    try:
+        return parse_bytes(value)
+    except InvalidParameter as error:
+        raise ValueError(str(error)) from None
+
+
+def _distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(dict.fromkeys(values))
+
+
+def _sorted(values: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(sorted(set(values)))
+
+
+def _multiple_of_8(value: int) -> int:
+    if value % 8:
+        raise ValueError("a size must be a multiple of 8 bytes")
+    return value
+
+
+_Item = TypeVar("_Item")
+Bytes = Annotated[int, BeforeValidator(_size), Field(gt=0), AfterValidator(_multiple_of_8)]
+"""A size in bytes; takes ``64KiB``, ``1e9`` …"""
+Sizes = Annotated[tuple[Bytes, ...], BeforeValidator(_split), Field(min_length=1), AfterValidator(_sorted)]
+"""Sizes in bytes, ascending; takes a list by comma."""
+Several = Annotated[tuple[_Item, ...], BeforeValidator(_split), Field(min_length=1), AfterValidator(_distinct)]
+"""One or more of a set of words; takes a list by comma."""
+
+
+class Params(BaseModel):
+    """Parameters of an experiment. The form and the command-line options are generated from the fields.
+
+    Every field has a ``title`` and a ``description``; a number's unit stands in
+    ``json_schema_extra={"unit": …}``.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    precision: float = Field(
+        0.01, gt=0, le=0.5, title="Precision", json_schema_extra={"unit": "share"},
+        description="Repeat until the median is known to within ± this share of itself (95 % confidence).",
+    )  # fmt: skip
+    repeats: int = Field(
+        60, ge=7, le=10_000, title="Most repeats", json_schema_extra={"unit": "count"},
+        description="Stop repeating after this many, however wide the spread.",
+    )  # fmt: skip
+    time_limit: float = Field(
+        2.0, gt=0, le=3600, title="Time limit", json_schema_extra={"unit": "seconds"},
+        description="Stop repeating one combination after this long.",
+    )  # fmt: skip
+
+    def harness_precision(self) -> Precision:
+        """The stopping rule these parameters ask for."""
+        return Precision(relative=self.precision, most=self.repeats, seconds=self.time_limit)
+
+    @classmethod
+    def preset(cls, lab: LabKind, quick: bool) -> Self:
+        """Defaults for a lab, in full or quick size."""
+        raise NotImplementedError(f"{cls.__name__} has no preset for {lab}, quick={quick}")
+
+    def with_overrides(self, overrides: Mapping[str, Any]) -> Self:
+        """These parameters with some replaced, validated anew.
+
+        Raises:
+            InvalidParameter: unknown name or value out of range, in one line.
+        """
+        unknown = sorted(set(overrides) - set(type(self).model_fields))
+        if unknown:
+            known = ", ".join(type(self).model_fields)
+            raise InvalidParameter(f"no parameter {unknown[0]!r}; there are: {known}")
+        try:
+            return type(self).model_validate({**self.model_dump(), **overrides})
+        except ValidationError as error:
+            raise InvalidParameter(_one_line(error)) from None
+
+
+def _one_line(error: ValidationError) -> str:
+    """The first complaint of pydantic as one line: what was wrong and what is allowed."""
+    first = error.errors()[0]
+    name = ".".join(str(part) for part in first["loc"][:1])
+    message = first["msg"].removeprefix("Value error, ")
+    given = first.get("input")
+    shown = f" (given: {given!r})" if isinstance(given, str | int | float) else ""
+    return f"{name}: {message}{shown}"
+
+
+ParamsT = TypeVar("ParamsT", bound=Params)
+ObservationT = TypeVar("ObservationT", bound=Observation)
+
+
+class Experiment(Protocol[ParamsT, ObservationT]):
+    """A named, parameterised, controlled procedure that asks one question.
+
+    ``measure`` yields observations as they come; each is stored at once. ``read`` derives everything else.
+    """
+
+    @property
+    def name(self) -> str:
+        """The word on the command line."""
+        ...
+
+    @property
+    def title(self) -> str: ...
+    @property
+    def question(self) -> str: ...
+    @property
+    def method(self) -> str:
+        """How the answer is measured, for people who read the report: a few sentences."""
+        ...
+
+    @property
+    def labs(self) -> Mapping[LabKind, str | None]:
+        """Lab → ``None`` if the experiment has a meaning there, else why it has none."""
+        ...
+
+    @property
+    def Params(self) -> type[ParamsT]: ...  # noqa: N802 - a class
+    @property
+    def Observation(self) -> type[ObservationT]: ...  # noqa: N802 - a class
+
+    def budget(self, params: ParamsT, environment: Environment) -> Budget: ...
+    def measure(self, params: ParamsT, lab: Lab, harness: Harness) -> Iterator[ObservationT]: ...
+    def read(self, run: Run, observations: Sequence[ObservationT]) -> Reading: ...
+
+
+AnyExperiment = Experiment[Any, Any]
+RunOrder = Literal["full", "quick"]
+
+
+def load_observations(
+    experiment: AnyExperiment, rows: Iterable[Mapping[str, Any]]
+) -> list[Any]:
+    """Stored rows as the experiment's own observations."""
+    return [experiment.Observation.model_validate(row) for row in rows]

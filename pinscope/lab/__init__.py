@@ -1,0 +1,1 @@
+"""Where experiments run: the Lab protocol, its two implementations, the budget guard and the timing harness."""

@@ -1,0 +1,86 @@
+"""The timing harness: warms up, repeats until the median is known well enough, keeps every raw value."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from pinscope.analysis.statistics import median_uncertainty
+from pinscope.errors import Cancelled
+
+Clock = Callable[[], float]
+
+
+@dataclass(frozen=True)
+class Precision:
+    """When to stop repeating.
+
+    Attributes:
+        relative: stop once the 95 % confidence interval of the median is within ± this share of it.
+        least: repeats to take in any case (at least 6: below that no 95 % interval of a median exists).
+        most: repeats after which to stop in any case.
+        seconds: time after which to stop in any case (``least`` is still reached).
+        warmups: readings taken first and never counted.
+    """
+
+    relative: float = 0.01
+    least: int = 7
+    most: int = 60
+    seconds: float = 2.0
+    warmups: int = 2
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One repeat to be measured: its number, and whether it is a warm-up."""
+
+    repeat: int
+    warmup: bool
+
+
+class Harness:
+    """Hands out turns and takes progress.
+
+    Args:
+        clock: seconds, monotonic. Passed in so that tests need not wait.
+        report: called with (fraction, message) as the experiment goes on.
+        cancelled: asked between turns; when true, :class:`Cancelled` is raised.
+    """
+
+    def __init__(
+        self,
+        clock: Clock = time.perf_counter,
+        report: Callable[[float, str], None] = lambda fraction, message: None,
+        cancelled: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.clock = clock
+        self._report = report
+        self._cancelled = cancelled
+
+    def progress(self, fraction: float, message: str) -> None:
+        """Tell how far the experiment is (0 to 1) and what it does now."""
+        self.check_cancelled()
+        self._report(min(max(fraction, 0.0), 1.0), message)
+
+    def check_cancelled(self) -> None:
+        """Raise :class:`Cancelled` if somebody asked to stop."""
+        if self._cancelled():
+            raise Cancelled("the run was cancelled")
+
+    def turns(self, precision: Precision, values: list[float]) -> Iterator[Turn]:
+        """Turns until the median of ``values`` is known to ``precision.relative`` or a limit is reached.
+
+        The caller appends one value (any unit) to ``values`` per turn that is no warm-up.
+        """
+        for number in range(precision.warmups):
+            self.check_cancelled()
+            yield Turn(number, warmup=True)
+        begun = self.clock()
+        for number in range(precision.most):
+            self.check_cancelled()
+            yield Turn(number, warmup=False)
+            if len(values) < precision.least:
+                continue
+            if median_uncertainty(values) <= precision.relative or self.clock() - begun >= precision.seconds:
+                return

@@ -1,0 +1,178 @@
+"""The Lab: what an experiment may ask of a machine, with or without a GPU.
+
+Two implementations: :mod:`pinscope.lab.cuda` (a GPU, through CuPy) and :mod:`pinscope.lab.hostmodel`
+(a model of the mechanism that copies real bytes between host buffers).
+
+Everything that holds memory or a thread comes from a context manager and is released when it closes,
+also on errors. All times are seconds, all sizes bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from pinscope.lab.pattern import Pattern
+from pinscope.records.run import HostMemory, LabKind
+
+Copier = Literal["engine", "kernel"]
+"""Who moves the bytes: a copy engine, or threads of a kernel that reach host memory through its mapping."""
+
+
+class HostBuffer(Protocol):
+    """Host memory of one kind, page-aligned."""
+
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def memory(self) -> HostMemory: ...
+    @property
+    def address(self) -> int: ...
+    def part(self, offset: int, nbytes: int) -> HostBuffer:
+        """A view of ``nbytes`` bytes from ``offset`` (both multiples of 8); owns nothing."""
+        ...
+
+
+class DeviceBuffer(Protocol):
+    """Memory of the GPU (of the resident arena, on the host model)."""
+
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def address(self) -> int: ...
+    def part(self, offset: int, nbytes: int) -> DeviceBuffer:
+        """A view of ``nbytes`` bytes from ``offset`` (both multiples of 8); owns nothing."""
+        ...
+
+
+class Stream(Protocol):
+    """An ordered queue of device work."""
+
+    def synchronize(self) -> None:
+        """Hold the calling thread until everything queued so far is done."""
+        ...
+
+
+class Event(Protocol):
+    """A mark in a stream that knows the time at which the device reached it."""
+
+    def record(self, stream: Stream) -> None: ...
+    def synchronize(self) -> None: ...
+
+
+class Counters(Protocol):
+    """Device-side counters of words found wrong, one per slot; zero at first."""
+
+    def read(self) -> tuple[int, ...]:
+        """The counts; call it when the streams that use them are idle."""
+        ...
+
+
+@dataclass(frozen=True)
+class Load:
+    """A compute load of known length.
+
+    Attributes:
+        seconds: the length asked for.
+        amount: what the lab turns it into (loop iterations on a GPU, seconds on the host model).
+    """
+
+    seconds: float
+    amount: float
+
+
+@dataclass(frozen=True)
+class Touch:
+    """Data that a compute load works on.
+
+    Attributes:
+        buffer: the device memory it reads or writes.
+        pattern: what it expects there, or writes there.
+        action: ``consume`` checks the content when the load *starts* and counts wrong words;
+            ``produce`` writes the content when the load *ends*, as a real kernel's results appear.
+    """
+
+    buffer: DeviceBuffer
+    pattern: Pattern
+    action: Literal["consume", "produce"]
+
+
+class Lab(Protocol):
+    """A place to run experiments. Itself a context manager: entering claims the device."""
+
+    @property
+    def kind(self) -> LabKind: ...
+    @property
+    def device(self) -> int: ...
+    def __enter__(self) -> Lab: ...
+    def __exit__(self, *exception: object) -> None: ...
+
+    def why_not(self, memory: HostMemory, copier: Copier = "engine") -> str | None:
+        """Why this kind of host memory cannot be copied by that copier here; ``None`` if it can."""
+        ...
+
+    def peers(self) -> Sequence[int]:
+        """Indices of all usable devices, this one included."""
+        ...
+
+    def peer(self, device: int) -> AbstractContextManager[Lab]:
+        """A lab on another device of the same process, for experiments that use several at once."""
+        ...
+
+    def host_buffer(self, nbytes: int, memory: HostMemory) -> AbstractContextManager[HostBuffer]:
+        """Touched host memory. Raises NotEnoughMemory or MeasurementFailed if it cannot be had."""
+        ...
+
+    def device_buffer(self, nbytes: int) -> AbstractContextManager[DeviceBuffer]: ...
+    def stream(self) -> AbstractContextManager[Stream]: ...
+    def event(self) -> AbstractContextManager[Event]: ...
+    def counters(self, count: int) -> AbstractContextManager[Counters]: ...
+
+    def copy_to_device(
+        self, target: DeviceBuffer, source: HostBuffer, stream: Stream, copier: Copier = "engine"
+    ) -> None:
+        """Queue a copy of ``target.nbytes`` bytes (both buffers are that long). Returns when the call returns."""
+        ...
+
+    def copy_to_host(
+        self, target: HostBuffer, source: DeviceBuffer, stream: Stream, copier: Copier = "engine"
+    ) -> None:
+        """Queue a copy of ``target.nbytes`` bytes (both buffers are that long). Returns when the call returns."""
+        ...
+
+    def calibrate(self, seconds: float) -> Load:
+        """A compute load that takes ``seconds`` alone on the device, measured by device events (within 2 %)."""
+        ...
+
+    def compute(
+        self,
+        stream: Stream,
+        load: Load,
+        touch: Touch | None = None,
+        counters: Counters | None = None,
+        slot: int = 0,
+    ) -> None:
+        """Queue a compute load. With a consuming ``touch``, wrong words are added to ``counters[slot]``."""
+        ...
+
+    def wait(self, stream: Stream, event: Event) -> None:
+        """Later work of ``stream`` starts only once ``event`` has been reached."""
+        ...
+
+    def elapsed(self, start: Event, end: Event) -> float:
+        """Device seconds between two reached events."""
+        ...
+
+    def fresh_pattern(self) -> Pattern:
+        """A random pattern never used before in this lab."""
+        ...
+
+    def fill(self, buffer: HostBuffer | DeviceBuffer, pattern: Pattern) -> None:
+        """Lay the pattern into the buffer; complete on return. Not for timed parts."""
+        ...
+
+    def wrong_words(self, buffer: HostBuffer | DeviceBuffer, pattern: Pattern) -> int:
+        """How many 8-byte words differ from the pattern. Not for timed parts."""
+        ...

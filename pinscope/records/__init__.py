@@ -1,0 +1,1 @@
+"""Frozen data that the other rooms pass around. Imports nothing above."""

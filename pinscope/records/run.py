@@ -1,0 +1,87 @@
+"""One execution of an experiment. Raw values are kept; statistics are derived."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Literal
+
+from pinscope.records.base import Record
+from pinscope.records.budget import Budget
+from pinscope.records.environment import Environment
+
+FORMAT = 1
+"""Version of the run format, in bundles and JSON. Additive changes keep it."""
+
+LabKind = Literal["cuda", "host"]
+Status = Literal["running", "done", "failed", "cancelled", "interrupted"]
+HostMemory = Literal["pageable", "pinned", "write_combined", "mapped", "registered", "managed"]
+Backing = Literal["4k", "thp", "hugetlb", "shm"]
+Direction = Literal["h2d", "d2h", "bidirectional"]
+
+LAB_TITLES: Mapping[LabKind, str] = {"cuda": "GPU (CUDA)", "host": "host model (no GPU)"}
+"""How a lab is named wherever it is shown."""
+
+HOST_MODEL_NOTE = (
+    "The host model copies real bytes between host buffers by the mechanism a GPU driver uses. "
+    "Its figures describe this machine's memory, not a GPU; never compare them with a GPU run."
+)
+
+
+class Observation(Record):
+    """One raw reading. Experiments subclass it: labels first, then values with the unit in the name."""
+
+    repeat: int
+    """0, 1, 2 … within one combination of labels."""
+    warmup: bool
+    """True for readings taken before the measurement proper; kept, never counted."""
+
+
+class Process(Record):
+    """A process, told apart from later ones that got the same pid."""
+
+    pid: int
+    started: float
+    """Start time in clock ticks since boot (field 22 of /proc/PID/stat)."""
+    boot_id: str
+    """/proc/sys/kernel/random/boot_id of the boot it belongs to."""
+
+
+class Progress(Record):
+    """How far a run is."""
+
+    fraction: float = 0.0
+    """0 to 1."""
+    message: str = ""
+    waiting_for: str | None = None
+    """Set while the run queues: what holds the GPU."""
+
+
+class Run(Record):
+    """One execution of an experiment."""
+
+    id: str
+    experiment: str
+    lab: LabKind
+    device: int
+    """GPU index; 0 on the host lab."""
+    status: Status
+    quick: bool
+    params: Mapping[str, Any]
+    """The validated parameters, JSON-ready."""
+    budget: Budget
+    environment: Environment
+    created_at: datetime
+    finished_at: datetime | None = None
+    error: str | None = None
+    """Why it failed, one line."""
+    notes: tuple[str, ...] = ()
+    """What a reader must know: sizes left out, kinds not possible here and why."""
+    progress: Progress = Progress()
+    process: Process | None = None
+    """The child that measures, while it runs."""
+    recording: bool = False
+    """True for a run that ships with PinScope."""
+    observations: int = 0
+    """How many are stored."""
+    format: int = FORMAT

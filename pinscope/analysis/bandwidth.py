@@ -1,0 +1,161 @@
+"""Bandwidth arithmetic: cells of equal labels, the latency–bandwidth line, where pinning pays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pinscope.analysis.statistics import Summary, summarize
+
+PAYS = 1.1
+"""Pinning is said to pay from the size on at which pinned copies are at least this many times faster."""
+
+
+@dataclass(frozen=True, order=True)
+class Line:
+    """Labels that one curve over the size shares.
+
+    Attributes:
+        devices: how many GPUs copied at the same time.
+        device: the GPU that these copies belong to.
+    """
+
+    memory: str
+    direction: str
+    copier: str
+    devices: int
+    device: int
+
+
+@dataclass(frozen=True)
+class Cell:
+    """All repeats of one combination of labels.
+
+    Attributes:
+        line: what it shares with its neighbours.
+        bytes: moved in each direction.
+        device_seconds, wall_seconds, issue_seconds: medians with spread, seconds.
+        h2d_seconds, d2h_seconds: each direction's own time; ``None`` where nothing went that way.
+        wrong_words: words that did not arrive, over all repeats.
+    """
+
+    line: Line
+    bytes: int
+    device_seconds: Summary
+    wall_seconds: Summary
+    issue_seconds: Summary
+    h2d_seconds: Summary | None
+    d2h_seconds: Summary | None
+    wrong_words: int
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes moved in all directions together."""
+        return self.bytes * (2 if self.line.direction == "bidirectional" else 1)
+
+    @property
+    def bytes_per_second(self) -> float:
+        """Median rate, both directions together."""
+        return self.moved_bytes / self.device_seconds.median
+
+    @property
+    def quartile_rates(self) -> tuple[float, float]:
+        """Rates at the upper and the lower quartile of time: (slow, fast), bytes/second."""
+        return (
+            self.moved_bytes / self.device_seconds.upper_quartile,
+            self.moved_bytes / self.device_seconds.lower_quartile,
+        )
+
+
+@dataclass(frozen=True)
+class LatencyFit:
+    """The line t = α + n/β through the medians of one curve.
+
+    Attributes:
+        alpha_seconds: time of an empty copy.
+        beta_bytes_per_second: rate of an endless copy.
+        half_size_bytes: size at which a copy reaches half of β (n½ = α·β; Hockney & Jesshope,
+            Parallel Computers 2, 1.3.3).
+        r_squared: share of the logarithmic variance explained; below 0.98 the curve is no such line.
+    """
+
+    alpha_seconds: float
+    beta_bytes_per_second: float
+    half_size_bytes: float
+    r_squared: float
+
+
+def cells(rows: Iterable[Mapping[str, Any]]) -> list[Cell]:
+    """Counted repeats of a run's rows, grouped by labels, in the order of line and size."""
+    groups: dict[tuple[Line, int], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        if not row["warmup"]:
+            line = Line(row["memory"], row["direction"], row["copier"], row["devices"], row["device"])
+            groups.setdefault((line, row["bytes"]), []).append(row)
+    return [
+        _cell(line, size, group) for (line, size), group in sorted(groups.items(), key=lambda item: item[0])
+    ]
+
+
+def _cell(line: Line, size: int, rows: Sequence[Mapping[str, Any]]) -> Cell:
+    def summary(name: str) -> Summary:
+        return summarize([row[name] for row in rows])
+
+    return Cell(
+        line,
+        size,
+        summary("device_seconds"),
+        summary("wall_seconds"),
+        summary("issue_seconds"),
+        summary("h2d_seconds") if rows[0]["h2d_seconds"] is not None else None,
+        summary("d2h_seconds") if rows[0]["d2h_seconds"] is not None else None,
+        sum(row["wrong_words"] for row in rows),
+    )
+
+
+def by_line(all_cells: Iterable[Cell]) -> dict[Line, list[Cell]]:
+    """Cells of each curve, ascending in size."""
+    lines: dict[Line, list[Cell]] = {}
+    for cell in all_cells:
+        lines.setdefault(cell.line, []).append(cell)
+    return {line: sorted(members, key=lambda cell: cell.bytes) for line, members in lines.items()}
+
+
+def fit_latency(curve: Sequence[Cell]) -> LatencyFit | None:
+    """Least squares of relative error through a curve's medians; ``None`` below three sizes or for a falling line.
+
+    Weighting by 1/t makes a microsecond copy count as much as a second-long one.
+    """
+    if len(curve) < 3:
+        return None
+    sizes = np.array([cell.moved_bytes for cell in curve], dtype=float)
+    times = np.array([cell.device_seconds.median for cell in curve])
+    design = np.stack([1 / times, sizes / times], axis=1)
+    (alpha, inverse_beta), *_ = np.linalg.lstsq(design, np.ones_like(times), rcond=None)
+    if alpha <= 0 or inverse_beta <= 0:
+        return None
+    logs = np.log(times)
+    residual = logs - np.log(alpha + sizes * inverse_beta)
+    variance = float(np.sum((logs - logs.mean()) ** 2))
+    r_squared = 1 - float(np.sum(residual**2)) / variance if variance else 0.0
+    return LatencyFit(float(alpha), float(1 / inverse_beta), float(alpha / inverse_beta), r_squared)
+
+
+def speedups(fast: Sequence[Cell], slow: Sequence[Cell]) -> list[tuple[int, float]]:
+    """(bytes, rate of ``fast`` ÷ rate of ``slow``) for the sizes that both curves have."""
+    rates = {cell.bytes: cell.bytes_per_second for cell in slow}
+    return [(cell.bytes, cell.bytes_per_second / rates[cell.bytes]) for cell in fast if cell.bytes in rates]
+
+
+def pays_from(ratios: Sequence[tuple[int, float]]) -> int | None:
+    """Smallest size from which on every larger one is at least ``PAYS`` times faster; ``None`` if none."""
+    start = None
+    for size, ratio in sorted(ratios):
+        if ratio < PAYS:
+            start = None
+        elif start is None:
+            start = size
+    return start

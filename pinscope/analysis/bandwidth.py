@@ -95,9 +95,7 @@ def cells(rows: Iterable[Mapping[str, Any]]) -> list[Cell]:
         if not row["warmup"]:
             line = Line(row["memory"], row["direction"], row["copier"], row["devices"], row["device"])
             groups.setdefault((line, row["bytes"]), []).append(row)
-    return [
-        _cell(line, size, group) for (line, size), group in sorted(groups.items(), key=lambda item: item[0])
-    ]
+    return [_cell(line, size, group) for (line, size), group in sorted(groups.items(), key=lambda item: item[0])]
 
 
 def _cell(line: Line, size: int, rows: Sequence[Mapping[str, Any]]) -> Cell:

@@ -46,7 +46,7 @@ class PassCell:
     Attributes:
         overlap: share of the shorter side (copies or kernels) that ran beside the longer one, 0 to 1 at best;
             negative where the pipeline is slower than running both in turn.
-        ideal: the most that is possible: the first copy (h2d) or the last one (d2h) has nothing to hide behind.
+        ideal: the most that is possible, 1 − 1/chunks: one copy or kernel at an end has nothing to hide behind.
         corrupted_chunks: over all counted passes.
     """
 
@@ -117,8 +117,6 @@ def _pass_cell(direction: str, balance: str, recipe: Recipe, rows: Sequence[Mapp
     copy_alone, compute_alone = first["copy_alone_seconds"], first["compute_alone_seconds"]
     device_seconds = summarize([row["device_seconds"] for row in rows])
     chunks = first["chunks"]
-    # One copy cannot be hidden: the kernel of the first chunk waits for it (h2d), or the last result leaves alone.
-    exposed = copy_alone / chunks if compute_alone >= copy_alone else compute_alone / chunks
     return PassCell(
         recipe,
         direction,
@@ -131,7 +129,7 @@ def _pass_cell(direction: str, balance: str, recipe: Recipe, rows: Sequence[Mapp
         copy_alone,
         compute_alone,
         overlap_share(copy_alone, compute_alone, device_seconds.median),
-        1 - exposed / min(copy_alone, compute_alone),
+        1 - 1 / chunks,
         sum(row["corrupted_chunks"] for row in rows),
         chunks * len(rows),
     )

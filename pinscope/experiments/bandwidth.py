@@ -14,8 +14,8 @@ MemoryChoice = Literal["pageable", "pinned", "write_combined", "mapped", "regist
 CopierChoice = Literal["engine", "kernel"]
 
 
-def _sizes(*texts: str) -> tuple[int, ...]:
-    return tuple(parse_bytes(text) for text in texts)
+def _sizes(text: str) -> tuple[int, ...]:
+    return tuple(parse_bytes(size) for size in text.split())
 
 
 class BandwidthParams(Params):
@@ -45,20 +45,15 @@ class BandwidthParams(Params):
     @classmethod
     def preset(cls, lab: LabKind, quick: bool) -> BandwidthParams:
         if lab == "host":
-            sizes = ("64KiB", "1MiB", "16MiB", "64MiB") if quick else (
-                "4KiB", "16KiB", "64KiB", "256KiB", "1MiB", "4MiB", "16MiB", "64MiB", "256MiB",
-            )  # fmt: skip
             return cls(
-                sizes=_sizes(*sizes), memory=("pageable", "pinned", "registered"),
+                sizes=_sizes("64KiB 1MiB 16MiB 64MiB" if quick else "4KiB 16KiB 64KiB 256KiB 1MiB 4MiB 16MiB 64MiB 256MiB"), memory=("pageable", "pinned", "registered"),
                 directions=("h2d", "d2h", "bidirectional"), copiers=("engine",),
                 precision=0.05 if quick else 0.02, repeats=30 if quick else 100,
                 time_limit=0.3 if quick else 2.0,
             )  # fmt: skip
-        sizes = ("4KiB", "64KiB", "1MiB", "16MiB", "256MiB") if quick else (
-            "4KiB", "16KiB", "64KiB", "256KiB", "1MiB", "4MiB", "16MiB", "64MiB", "256MiB", "512MiB", "1GiB",
-        )  # fmt: skip
+        full = "4KiB 16KiB 64KiB 256KiB 1MiB 4MiB 16MiB 64MiB 256MiB 512MiB 1GiB"
         return cls(
-            sizes=_sizes(*sizes),
+            sizes=_sizes("4KiB 64KiB 1MiB 16MiB 256MiB" if quick else full),
             memory=("pageable", "pinned", "write_combined", "mapped", "registered"),
             directions=("h2d", "d2h", "bidirectional"), copiers=("engine", "kernel"),
             precision=0.02 if quick else 0.01, repeats=15 if quick else 60,

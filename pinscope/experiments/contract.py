@@ -154,8 +154,6 @@ AnyExperiment = Experiment[Any, Any]
 RunOrder = Literal["full", "quick"]
 
 
-def load_observations(
-    experiment: AnyExperiment, rows: Iterable[Mapping[str, Any]]
-) -> list[Any]:
+def load_observations(experiment: AnyExperiment, rows: Iterable[Mapping[str, Any]]) -> list[Any]:
     """Stored rows as the experiment's own observations."""
     return [experiment.Observation.model_validate(row) for row in rows]

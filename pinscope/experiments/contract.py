@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal, Protocol, Self, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Protocol, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
@@ -115,6 +115,10 @@ ParamsT = TypeVar("ParamsT", bound=Params)
 ObservationT = TypeVar("ObservationT", bound=Observation)
 
 
+Row = Mapping[str, Any]
+"""One observation as it is stored: a flat mapping with the observation's field names."""
+
+
 class Experiment(Protocol[ParamsT, ObservationT]):
     """A named, parameterised, controlled procedure that asks one question.
 
@@ -147,13 +151,9 @@ class Experiment(Protocol[ParamsT, ObservationT]):
 
     def budget(self, params: ParamsT, environment: Environment) -> Budget: ...
     def measure(self, params: ParamsT, lab: Lab, harness: Harness) -> Iterator[ObservationT]: ...
-    def read(self, run: Run, observations: Sequence[ObservationT]) -> Reading: ...
+    def read(self, run: Run, rows: Sequence[Row]) -> Reading:
+        """Headline, tables and findings of a run, from its rows alone."""
+        ...
 
 
 AnyExperiment = Experiment[Any, Any]
-RunOrder = Literal["full", "quick"]
-
-
-def load_observations(experiment: AnyExperiment, rows: Iterable[Mapping[str, Any]]) -> list[Any]:
-    """Stored rows as the experiment's own observations."""
-    return [experiment.Observation.model_validate(row) for row in rows]

@@ -46,6 +46,7 @@ class Harness:
         clock: seconds, monotonic. Passed in so that tests need not wait.
         report: called with (fraction, message) as the experiment goes on.
         cancelled: asked between turns; when true, :class:`Cancelled` is raised.
+        note: called with what a reader of the run must know, such as a kind of memory left out and why.
     """
 
     def __init__(
@@ -53,8 +54,10 @@ class Harness:
         clock: Clock = time.perf_counter,
         report: Callable[[float, str], None] = lambda fraction, message: None,
         cancelled: Callable[[], bool] = lambda: False,
+        note: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.clock = clock
+        self.note = note
         self._report = report
         self._cancelled = cancelled
 

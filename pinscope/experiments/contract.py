@@ -112,14 +112,14 @@ def _one_line(error: ValidationError) -> str:
 
 
 ParamsT = TypeVar("ParamsT", bound=Params)
-ObservationT = TypeVar("ObservationT", bound=Observation)
+ObservationT_co = TypeVar("ObservationT_co", bound=Observation, covariant=True)
 
 
 Row = Mapping[str, Any]
 """One observation as it is stored: a flat mapping with the observation's field names."""
 
 
-class Experiment(Protocol[ParamsT, ObservationT]):
+class Experiment(Protocol[ParamsT, ObservationT_co]):
     """A named, parameterised, controlled procedure that asks one question.
 
     ``measure`` yields observations as they come; each is stored at once. ``read`` derives everything else.
@@ -147,10 +147,10 @@ class Experiment(Protocol[ParamsT, ObservationT]):
     @property
     def Params(self) -> type[ParamsT]: ...  # noqa: N802 - a class
     @property
-    def Observation(self) -> type[ObservationT]: ...  # noqa: N802 - a class
+    def Observation(self) -> type[ObservationT_co]: ...  # noqa: N802 - a class
 
     def budget(self, params: ParamsT, environment: Environment) -> Budget: ...
-    def measure(self, params: ParamsT, lab: Lab, harness: Harness) -> Iterator[ObservationT]: ...
+    def measure(self, params: ParamsT, lab: Lab, harness: Harness) -> Iterator[ObservationT_co]: ...
     def read(self, run: Run, rows: Sequence[Row]) -> Reading:
         """Headline, tables and findings of a run, from its rows alone."""
         ...

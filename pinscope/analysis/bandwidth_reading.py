@@ -1,0 +1,319 @@
+"""What the bandwidth experiment concludes: headline, tables and findings from the rows of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pinscope.analysis.bandwidth import PAYS, Cell, Line, by_line, cells, fit_latency, pays_from, speedups
+from pinscope.records.finding import Finding, Quantity, Reading, Table
+from pinscope.records.run import Run
+from pinscope.units import format_bandwidth, format_bytes, format_share
+
+SLOW_LINK = 0.85
+"""Pinned copies below this share of the link's payload limit are worth a look."""
+SHARED_UPLINK = 0.9
+"""GPUs that copy at once below this share of what they reach alone share something on the way."""
+LARGE = 2**20
+"""Bytes from which a copy's time is mostly data, not latency: instability below it is usual."""
+
+PUBLISHED_BYTES = 16_000_000
+PUBLISHED = {
+    ("pageable", "h2d"): 10.203332e9,
+    ("pageable", "d2h"): 11.236589e9,
+    ("pinned", "h2d"): 11.884305e9,
+    ("pinned", "d2h"): 11.935439e9,
+}
+"""Bytes/second of the 16 MB table that started PinScope: GeForce RTX 2080 Ti, Core i9-9900K
+(Lei Mao, "Page-Locked Host Memory for Data Transfer")."""
+
+Curves = Mapping[Line, Sequence[Cell]]
+
+
+def read_bandwidth(run: Run, rows: Sequence[Mapping[str, Any]]) -> Reading:
+    """Headline, tables and findings of a bandwidth run; empty parts where nothing was measured yet."""
+    curves = by_line(cells(rows))
+    alone = {line: curve for line, curve in curves.items() if line.devices == 1 and line.device == run.device}
+    return Reading(
+        headline=_headline(run, alone),
+        tables=_tables(alone, curves),
+        findings=(
+            *_arrival(curves),
+            *_pageable(alone),
+            *_link(run, alone),
+            *_uplink(curves),
+            *_unstable(run, curves),
+        ),
+    )
+
+
+def curve_of(curves: Curves, memory: str, direction: str, copier: str = "engine") -> Sequence[Cell]:
+    """The curve of a single GPU with these labels; empty if it was not measured."""
+    return next(
+        (
+            curve
+            for line, curve in curves.items()
+            if (line.memory, line.direction, line.copier, line.devices) == (memory, direction, copier, 1)
+        ),
+        (),
+    )
+
+
+def link_limit(run: Run) -> float | None:
+    """Payload limit of the GPU's link in one direction, bytes/second; ``None`` without a GPU or where unknown."""
+    device = run.environment.device(run.device) if run.lab == "cuda" else None
+    return device.link.limit_bytes_per_second if device and device.link else None
+
+
+def _headline(run: Run, curves: Curves) -> tuple[Quantity, ...]:
+    found: list[Quantity] = []
+    for direction in ("h2d", "d2h"):
+        pinned, pageable = curve_of(curves, "pinned", direction), curve_of(curves, "pageable", direction)
+        if pinned:
+            best = pinned[-1]
+            found.append(
+                Quantity(
+                    name=f"Pinned {direction}, {format_bytes(best.bytes)}",
+                    value=best.bytes_per_second,
+                    unit="bytes/second",
+                    spread=best.device_seconds.spread,
+                )
+            )
+        if ratios := speedups(pinned, pageable):
+            found.append(Quantity(name=f"Pinned ÷ pageable, {direction}", value=ratios[-1][1], unit="ratio"))
+            start = pays_from(ratios)
+            reason = None if start else f"at no measured size are pinned copies {PAYS} times faster throughout"
+            found.append(Quantity(name=f"Pinning pays from, {direction}", value=start, unit="bytes", reason=reason))
+    limit = link_limit(run)
+    pinned = curve_of(curves, "pinned", "h2d")
+    if limit and pinned:
+        share = pinned[-1].bytes_per_second / limit
+        found.append(Quantity(name="Share of the link's limit, h2d", value=share, unit="share"))
+    return tuple(found)
+
+
+def _tables(alone: Curves, curves: Curves) -> tuple[Table, ...]:
+    measured = Table(
+        title="Every combination",
+        columns=(
+            "memory", "direction", "copier", "size", "rate", "spread",
+            "device time", "wall time", "issue time", "repeats", "GPU", "GPUs at once",
+        ),
+        units=(
+            "text", "text", "text", "bytes", "bytes/second", "share",
+            "seconds", "seconds", "seconds", "count", "count", "count",
+        ),
+        rows=tuple(
+            (
+                cell.line.memory, cell.line.direction, cell.line.copier, cell.bytes, cell.bytes_per_second,
+                cell.device_seconds.spread, cell.device_seconds.median, cell.wall_seconds.median,
+                cell.issue_seconds.median, cell.device_seconds.count, cell.line.device, cell.line.devices,
+            )
+            for curve in curves.values()
+            for cell in curve
+        ),
+        note="Medians. Rates of bidirectional copies count both directions. Spread is half the interquartile range.",
+    )  # fmt: skip
+    fits = Table(
+        title="Latency and bandwidth: t = α + bytes ÷ β",
+        columns=("memory", "direction", "copier", "α", "β", "half-performance size", "R²"),
+        units=("text", "text", "text", "seconds", "bytes/second", "bytes", "count"),
+        rows=tuple(
+            (
+                line.memory, line.direction, line.copier,
+                fit.alpha_seconds, fit.beta_bytes_per_second, fit.half_size_bytes, fit.r_squared,
+            )
+            for line, curve in alone.items()
+            if (fit := fit_latency(curve))
+        ),
+        note="At the half-performance size α·β a copy reaches half of β. An R² well below 1 says that the curve "
+        "is not one straight line, as for pageable memory, whose path changes with the size.",
+    )  # fmt: skip
+    return tuple(table for table in (measured, fits, _published(alone)) if table.rows)
+
+
+def nearest_published(curve: Sequence[Cell]) -> Cell | None:
+    """The cell whose size is nearest to the published 16 MB, within a factor of two."""
+    near = [cell for cell in curve if PUBLISHED_BYTES / 2 <= cell.bytes <= PUBLISHED_BYTES * 2]
+    return min(near, key=lambda cell: abs(cell.bytes - PUBLISHED_BYTES), default=None)
+
+
+def _published(curves: Curves) -> Table:
+    rows = []
+    for (memory, direction), rate in PUBLISHED.items():
+        if cell := nearest_published(curve_of(curves, memory, direction)):
+            rows.append((memory, direction, rate, cell.bytes_per_second, cell.bytes))
+    return Table(
+        title="Beside a published table (RTX 2080 Ti, 16 MB)",
+        columns=("memory", "direction", "RTX 2080 Ti", "this run", "size here"),
+        units=("text", "text", "bytes/second", "bytes/second", "bytes"),
+        rows=tuple(rows),
+        note="Lei Mao, Page-Locked Host Memory for Data Transfer: PCIe Gen3 x16. There a fast CPU hid most of what "
+        "pinning saves; on a faster link the same staging copy is the bottleneck.",
+    )
+
+
+def _arrival(curves: Curves) -> list[Finding]:
+    all_cells = [cell for curve in curves.values() for cell in curve]
+    wrong = [cell for cell in all_cells if cell.wrong_words]
+    if not wrong:
+        return []
+    worst = max(wrong, key=lambda cell: cell.wrong_words)
+    return [
+        Finding(
+            rule="content-wrong",
+            severity="critical",
+            title=f"{len(wrong)} of {len(all_cells)} combinations delivered wrong data",
+            detail=f"The worst: {worst.line.memory} {worst.line.direction}, {format_bytes(worst.bytes)} by "
+            f"{worst.line.copier}.",
+            evidence=(Quantity(name="Wrong 8-byte words", value=worst.wrong_words, unit="count"),),
+            advice="Do not trust this machine's copies. Run it again; if it repeats, check ECC counters "
+            "(nvidia-smi -q -d ECC), the kernel log and the link's replay counter.",
+        )
+    ]
+
+
+def _pageable(curves: Curves) -> list[Finding]:
+    found = []
+    for direction in ("h2d", "d2h"):
+        pinned, pageable = curve_of(curves, "pinned", direction), curve_of(curves, "pageable", direction)
+        ratios = speedups(pinned, pageable)
+        start = pays_from(ratios)
+        if start is None:
+            continue
+        size, ratio = ratios[-1]
+        held = next(cell for cell in pageable if cell.bytes == size)
+        freed = next(cell for cell in pinned if cell.bytes == size)
+        found.append(
+            Finding(
+                rule="pageable-slower",
+                severity="warning",
+                title=f"Pageable {direction} copies are {ratio:.1f} times slower at {format_bytes(size)}",
+                detail=f"Pinning pays from {format_bytes(start)} on. The call that starts a pageable copy also keeps "
+                "the CPU while the driver stages the data.",
+                evidence=(
+                    Quantity(name="Pinned", value=freed.bytes_per_second, unit="bytes/second"),
+                    Quantity(name="Pageable", value=held.bytes_per_second, unit="bytes/second"),
+                    Quantity(name="Issue time, pinned", value=freed.issue_seconds.median, unit="seconds"),
+                    Quantity(name="Issue time, pageable", value=held.issue_seconds.median, unit="seconds"),
+                ),
+                advice=f"Pin buffers of {direction} copies of {format_bytes(start)} and more, once, and reuse them.",
+            )
+        )
+    return found
+
+
+def _link(run: Run, curves: Curves) -> list[Finding]:
+    device = run.environment.device(run.device) if run.lab == "cuda" else None
+    link, limit = (device.link if device else None), link_limit(run)
+    if link is None or limit is None:
+        return []
+    found = []
+    # The generation of an idle link drops to save power; after a run at full speed the rate itself tells.
+    if link.width_now and link.width_max and link.width_now < link.width_max:
+        found.append(
+            Finding(
+                rule="link-below-best",
+                severity="warning",
+                title=f"The link runs at x{link.width_now} of x{link.width_max}",
+                detail="A narrower link carries proportionally less, whatever memory is used.",
+                evidence=(
+                    Quantity(name="Width now", value=link.width_now, unit="count"),
+                    Quantity(name="Width at best", value=link.width_max, unit="count"),
+                ),
+                advice="Reseat the card or riser, check the slot's wiring and the BIOS bifurcation setting.",
+            )
+        )
+    for direction in ("h2d", "d2h"):
+        if curve := curve_of(curves, "pinned", direction):
+            best = max(curve, key=lambda cell: cell.bytes_per_second)
+            share = best.bytes_per_second / limit
+            if best.bytes >= LARGE * 16:
+                found.append(_link_share(direction, best, share, limit))
+    return found
+
+
+def _link_share(direction: str, best: Cell, share: float, limit: float) -> Finding:
+    evidence = (
+        Quantity(name="Best pinned rate", value=best.bytes_per_second, unit="bytes/second"),
+        Quantity(name="Link limit", value=limit, unit="bytes/second"),
+    )
+    if share >= SLOW_LINK:
+        return Finding(
+            rule="link-as-expected",
+            severity="good",
+            title=f"Pinned {direction} copies reach {format_share(share)} of what the link can carry",
+            detail="The copy engine and the link work as they should.",
+            evidence=evidence,
+            advice="Nothing to do.",
+        )
+    return Finding(
+        rule="link-slow",
+        severity="warning",
+        title=f"Pinned {direction} copies reach only {format_share(share)} of what the link can carry",
+        detail=f"{format_bandwidth(best.bytes_per_second)} of {format_bandwidth(limit)}.",
+        evidence=evidence,
+        advice="Check the link's generation under load (pinscope doctor while a copy runs), that the process runs on "
+        "the GPU's NUMA node (numactl --cpunodebind), and that no other program copies at the same time.",
+    )
+
+
+def _uplink(curves: Curves) -> list[Finding]:
+    together = [cell for line, curve in curves.items() if line.devices > 1 for cell in curve]
+    found = []
+    for direction in sorted({cell.line.direction for cell in together}):
+        members = [cell for cell in together if cell.line.direction == direction]
+        alone = {
+            line.device: cell.bytes_per_second
+            for line, curve in curves.items()
+            if (line.devices, line.memory, line.copier, line.direction) == (1, "pinned", "engine", direction)
+            for cell in curve
+            if cell.bytes == members[0].bytes
+        }
+        if not alone or any(cell.line.device not in alone for cell in members):
+            continue
+        total = sum(cell.bytes_per_second for cell in members)
+        share = total / sum(alone[cell.line.device] for cell in members)
+        shared = share < SHARED_UPLINK
+        found.append(
+            Finding(
+                rule="shared-uplink" if shared else "own-uplinks",
+                severity="warning" if shared else "good",
+                title=f"{len(members)} GPUs at once reach {format_share(share)} of their rates alone, {direction}",
+                detail="They share an uplink, a NUMA link or host memory bandwidth."
+                if shared
+                else "Each GPU has its own way to host memory.",
+                evidence=(
+                    Quantity(name="Together", value=total, unit="bytes/second"),
+                    Quantity(name="Sum of each alone", value=total / share, unit="bytes/second"),
+                ),
+                advice="Spread transfers over time, or over GPUs on different switches (nvidia-smi topo -m)."
+                if shared
+                else "Nothing to do.",
+            )
+        )
+    return found
+
+
+def _unstable(run: Run, curves: Curves) -> list[Finding]:
+    large = [cell for curve in curves.values() for cell in curve if cell.bytes >= LARGE]
+    unstable = [cell for cell in large if cell.device_seconds.unstable]
+    if not unstable:
+        return []
+    worst = max(unstable, key=lambda cell: cell.device_seconds.spread)
+    return [
+        Finding(
+            rule="unstable",
+            severity="note",
+            title=f"{len(unstable)} of {len(large)} combinations from {format_bytes(LARGE)} on are unstable",
+            detail=f"The worst: {worst.line.memory} {worst.line.direction}, {format_bytes(worst.bytes)} by "
+            f"{worst.line.copier}. Other work on the machine, memory on another NUMA node, a processor that changes "
+            "its clock, or too few repeats can be the reason.",
+            evidence=(
+                Quantity(name="Spread of the worst", value=worst.device_seconds.spread, unit="share"),
+                Quantity(name="Its repeats", value=worst.device_seconds.count, unit="count"),
+            ),
+            advice=f"Let the machine idle and run: pinscope run bandwidth --lab {run.lab} --set repeats=300 "
+            f"--set time_limit=10 --set memory={worst.line.memory} --set sizes={worst.bytes}",
+        )
+    ]

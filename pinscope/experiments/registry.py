@@ -1,0 +1,83 @@
+"""The list of experiments. A new one is one line here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, cast
+
+from pydantic import ValidationError
+
+from pinscope.errors import BadInput, UnknownName
+from pinscope.experiments.bandwidth import Bandwidth
+from pinscope.experiments.contract import AnyExperiment, Row
+from pinscope.experiments.overlap import Overlap
+from pinscope.records.finding import Reading
+from pinscope.records.run import Run
+
+if TYPE_CHECKING:
+    from pinscope.charts.chart import Chart
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An experiment and the module that draws it.
+
+    Attributes:
+        experiment: the procedure.
+        chart_module: module with ``draw(run, rows) -> list[Chart]``; by name, because drawing needs Plotly,
+            which takes a fifth of a second to import, and most commands draw nothing.
+    """
+
+    experiment: AnyExperiment
+    chart_module: str
+
+    def charts(self, run: Run, rows: Sequence[Row]) -> list[Chart]:
+        """The figures of a run, from its rows."""
+        return cast("list[Chart]", import_module(self.chart_module).draw(run, rows))
+
+
+EXPERIMENTS: tuple[Entry, ...] = (
+    Entry(Bandwidth(), "pinscope.charts.bandwidth"),
+    Entry(Overlap(), "pinscope.charts.overlap"),
+)
+
+
+def find(name: str) -> Entry:
+    """The experiment of that name.
+
+    Raises:
+        UnknownName: there is none; the message lists those there are.
+    """
+    for entry in EXPERIMENTS:
+        if entry.experiment.name == name:
+            return entry
+    known = ", ".join(entry.experiment.name for entry in EXPERIMENTS)
+    raise UnknownName(f"no experiment {name!r}; there are: {known}")
+
+
+def read_run(run: Run, rows: Sequence[Row]) -> Reading:
+    """Headline, tables and findings of a run.
+
+    Raises:
+        UnknownName: this version does not know the run's experiment.
+        BadInput: the rows are not observations of that experiment.
+    """
+    experiment = find(run.experiment).experiment
+    return experiment.read(run, _checked(experiment, rows))
+
+
+def draw_run(run: Run, rows: Sequence[Row]) -> list[Chart]:
+    """The charts of a run; errors as for :func:`read_run`."""
+    entry = find(run.experiment)
+    return entry.charts(run, _checked(entry.experiment, rows))
+
+
+def _checked(experiment: AnyExperiment, rows: Sequence[Row]) -> list[Row]:
+    """Rows as the experiment's observations write them; fields of a newer version are dropped."""
+    try:
+        return [experiment.Observation.model_validate(row).model_dump() for row in rows]
+    except ValidationError as error:
+        field = ".".join(str(part) for part in error.errors()[0]["loc"])
+        raise BadInput(f"these are not observations of {experiment.name}: field {field!r} does not fit") from None

@@ -1,0 +1,263 @@
+"""Runs from the outside: prepare, start, cancel, and notice those whose child is gone."""
+
+from __future__ import annotations
+
+import os
+import queue
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from pinscope.errors import BadInput, InvalidParameter, NoDevice, NotEnoughMemory, NotPossible
+from pinscope.experiments.contract import AnyExperiment, Params
+from pinscope.experiments.registry import find
+from pinscope.lab.budget import check_budget
+from pinscope.probes.process import is_alive, process_of
+from pinscope.records.environment import Environment
+from pinscope.records.run import LabKind, Run
+from pinscope.store.store import Store
+from pinscope.units import format_bytes
+
+GRACE_SECONDS = 5.0
+"""How long a cancelled child has to put things away before it is ended."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What somebody asked for.
+
+    Attributes:
+        experiment: its name.
+        lab: ``None`` takes the GPU if there is a usable one, else the host model.
+        device: GPU index.
+        quick: quick instead of full size.
+        overrides: parameter name → value, as text or as Python values.
+    """
+
+    experiment: str
+    lab: LabKind | None = None
+    device: int = 0
+    quick: bool = False
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+
+
+def prepare(request: Request, environment: Environment) -> Run:
+    """A validated and budgeted run, not stored yet; nothing on the machine is touched.
+
+    Raises:
+        BadInput: unknown experiment or parameter, or a value out of range.
+        NotPossible: this machine cannot do it, with what it has and what is needed.
+    """
+    experiment = find(request.experiment).experiment
+    lab = request.lab or ("cuda" if usable_gpu(environment) else "host")
+    if lab not in ("cuda", "host"):
+        raise InvalidParameter(f"no lab {lab!r}; there are: cuda, host")
+    if reason := experiment.labs.get(lab, "it was not written for it"):
+        raise NotPossible(f"{experiment.name} has no meaning on the {lab} lab: {reason}")
+    _check_device(lab, request.device, environment)
+    params = experiment.Params.preset(lab, request.quick).with_overrides(request.overrides)
+    params, notes = _fitting(experiment, params, request, lab, environment)
+    return Run(
+        id=_new_id(),
+        experiment=experiment.name,
+        lab=lab,
+        device=request.device,
+        status="running",
+        quick=request.quick,
+        params=params.model_dump(mode="json"),
+        budget=experiment.budget(params, environment),
+        environment=environment,
+        created_at=datetime.now(UTC),
+        notes=notes,
+    )
+
+
+def usable_gpu(environment: Environment) -> bool:
+    """True when a run on the ``cuda`` lab can start here: a GPU and CuPy."""
+    return bool(environment.devices) and "cupy" in environment.packages
+
+
+def _new_id() -> str:
+    """Short, sortable by time, unique: 20261121-031500-4f2a9c."""
+    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+
+
+def _check_device(lab: LabKind, device: int, environment: Environment) -> None:
+    if lab == "host":
+        if device != 0:
+            raise InvalidParameter(f"no device {device} on the host model; it has only 0")
+        return
+    if not environment.devices:
+        reason = environment.missing.get("devices", "no NVIDIA driver answers")
+        raise NoDevice(f"there is no GPU to run on here: {reason}; use --lab host, or run on a GPU host")
+    if "cupy" not in environment.packages:
+        major = (environment.cuda_driver or "13").split(".")[0]
+        raise NoDevice(f"CuPy is not installed; install it with: pip install 'pinscope[cuda{major}]'")
+    if environment.device(device) is None:
+        known = ", ".join(str(one.index) for one in environment.devices)
+        raise InvalidParameter(f"no GPU {device}; there are: {known}")
+
+
+def _fitting(
+    experiment: AnyExperiment, params: Params, request: Request, lab: LabKind, environment: Environment
+) -> tuple[Params, tuple[str, ...]]:
+    """The parameters, with preset sizes that this machine cannot hold left out; sizes asked for are refused."""
+    device = environment.device(request.device) if lab == "cuda" else None
+    left_out: list[int] = []
+    while True:
+        try:
+            check_budget(experiment.budget(params, environment), environment.limits, device, lab)
+        except NotEnoughMemory:
+            sizes = getattr(params, "sizes", ())
+            if "sizes" in request.overrides or len(sizes) < 2:
+                raise
+            left_out.append(sizes[-1])
+            params = params.with_overrides({"sizes": sizes[:-1]})
+            continue
+        if not left_out:
+            return params, ()
+        listed = ", ".join(format_bytes(size) for size in reversed(left_out))
+        return params, (f"Left out: sizes {listed}, which are more than is safe to take on this machine.",)
+
+
+class _Launcher:
+    """Starts children from one thread that lives as long as this process.
+
+    A child asks the kernel to be killed when its parent ends (PR_SET_PDEATHSIG), and the kernel counts the
+    *thread* that started it as the parent. A page's script thread ends within seconds; this one does not.
+    """
+
+    def __init__(self) -> None:
+        self._orders: queue.SimpleQueue[tuple[Callable[[], Job], Future[Job]]] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def run(self, order: Callable[[], Job]) -> Job:
+        """Call ``order`` in the launcher's thread and hand back what it returns or raises."""
+        if threading.current_thread() is threading.main_thread():
+            return order()  # the main thread lives as long as the process already
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._serve, name="pinscope-launcher", daemon=True)
+                self._thread.start()
+        future: Future[Job] = Future()
+        self._orders.put((order, future))
+        return future.result()
+
+    def _serve(self) -> None:
+        while True:
+            order, future = self._orders.get()
+            try:
+                future.set_result(order())
+            except BaseException as error:  # noqa: BLE001 - handed to the thread that asked
+                future.set_exception(error)
+
+
+_launcher = _Launcher()
+
+
+class Job:
+    """A started run, seen from the process that started it."""
+
+    def __init__(self, run_id: str, child: subprocess.Popen[bytes]) -> None:
+        self.run_id = run_id
+        self._child = child
+
+    @property
+    def pid(self) -> int:
+        """Process id of the child."""
+        return self._child.pid
+
+    def poll(self) -> int | None:
+        """The child's exit code, or ``None`` while it runs."""
+        return self._child.poll()
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The child's exit code; raises subprocess.TimeoutExpired after ``timeout`` seconds."""
+        return self._child.wait(timeout)
+
+
+_started: list[Job] = []
+
+
+def start(store: Store, run: Run) -> Job:
+    """Store the run and start the child that measures it."""
+    _started[:] = [job for job in _started if job.poll() is None]  # reaps those that ended
+    store.add(run)
+
+    def launch() -> Job:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "pinscope.runner.worker", run.id, str(os.getpid())],
+            env={**os.environ, "PINSCOPE_DATABASE": store.url},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C reaches the command line only, which cancels in order
+        )
+        return Job(run.id, child)
+
+    try:
+        job = _launcher.run(launch)
+    except OSError as error:
+        store.update(run.id, status="failed", error=f"the child could not be started: {error}")
+        raise
+    _started.append(job)
+    store.update(run.id, process=process_of(job.pid))
+    return job
+
+
+def cancel(store: Store, run_id: str) -> None:
+    """Stop a run, whoever started it; what it measured stays.
+
+    Raises:
+        UnknownName: no such run.
+        BadInput: it is not running.
+    """
+    run = store.run(run_id)
+    if run.status != "running":
+        raise BadInput(f"run {run.id} is not running; it is {run.status}")
+    if run.process is None or not is_alive(run.process):
+        reconcile(store)
+        return
+    _signal(run.process.pid, signal.SIGTERM)
+    deadline = time.monotonic() + GRACE_SECONDS
+    while is_alive(run.process) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    if is_alive(run.process):
+        _signal(run.process.pid, signal.SIGKILL)
+    if store.run(run.id).status == "running":
+        store.update(run.id, status="cancelled", finished_at=datetime.now(UTC))
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return  # it ended by itself meanwhile
+
+
+def reconcile(store: Store) -> list[str]:
+    """Mark runs as interrupted whose child is gone; their ids."""
+    gone = []
+    for run in store.unfinished():
+        if run.process is None:
+            # Between storing the run and starting its child lie milliseconds; a minute means that nobody will.
+            if (datetime.now(UTC) - run.created_at).total_seconds() < 60:
+                continue
+        elif run.environment.machine_id != _machine_id() or is_alive(run.process):
+            continue
+        store.update(
+            run.id,
+            status="interrupted",
+            error="the process that measured it ended before the run did",
+            finished_at=datetime.now(UTC),
+        )
+        gone.append(run.id)
+    return gone

@@ -1,0 +1,166 @@
+"""The child that measures one run: ``python -m pinscope.runner.worker RUN_ID PARENT_PID``.
+
+It stores every observation as it comes, and ends when its parent ends.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import time
+from datetime import UTC, datetime
+from types import FrameType
+from typing import Any
+
+from pinscope.errors import Cancelled, PinScopeError
+from pinscope.experiments.registry import find
+from pinscope.lab.harness import Harness
+from pinscope.lab.protocol import Lab
+from pinscope.probes.environment import capture_environment
+from pinscope.records.environment import Environment
+from pinscope.records.run import Progress, Run, Status
+from pinscope.runner.queue import turn
+from pinscope.store.rescue import SafeWriter
+from pinscope.store.store import Store
+
+PR_SET_PDEATHSIG = 1
+PROGRESS_SECONDS = 0.2
+"""Progress is written at most this often."""
+
+
+class _Stop:
+    """Remembers that somebody asked to stop (SIGTERM); the harness asks between turns."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        """Signal handler: only notes the wish, so that nothing is torn in the middle."""
+        del number, frame
+        self.asked = True
+
+
+class _Reporter:
+    """Writes progress and notes of a run to the store, progress not too often."""
+
+    def __init__(self, store: Store, run: Run) -> None:
+        self._store = store
+        self._run_id = run.id
+        self._notes = list(run.notes)
+        self._written = -PROGRESS_SECONDS
+
+    def progress(self, fraction: float, message: str) -> None:
+        """Store how far the run is."""
+        now = time.monotonic()
+        if now - self._written >= PROGRESS_SECONDS or fraction >= 1:
+            self._written = now
+            self._store.update(self._run_id, progress=Progress(fraction=fraction, message=message))
+
+    def waiting(self, holder: str) -> None:
+        """Store what the run waits for."""
+        now = time.monotonic()
+        if now - self._written >= PROGRESS_SECONDS:
+            self._written = now
+            self._store.update(self._run_id, progress=Progress(message=f"waiting for {holder}", waiting_for=holder))
+
+    def note(self, text: str) -> None:
+        """Store what a reader of the run must know, once."""
+        if text not in self._notes:
+            self._notes.append(text)
+            self._store.update(self._run_id, notes=tuple(self._notes))
+
+
+def open_lab(run: Run) -> Lab:
+    """The lab that the run asks for."""
+    if run.lab == "host":
+        from pinscope.lab.hostmodel import HostModelLab  # noqa: PLC0415 - each lab needs its own machine
+
+        return HostModelLab()
+    from pinscope.lab.cuda import CudaLab  # noqa: PLC0415 - imports CuPy
+
+    return CudaLab(run.device)
+
+
+def measure(store: Store, run: Run, stop: _Stop) -> None:
+    """Measure the run from queueing to its last observation.
+
+    Raises:
+        Cancelled: somebody asked to stop.
+        PinScopeError: the experiment broke off; what was measured is stored.
+    """
+    reporter = _Reporter(store, run)
+
+    def waiting(holder: str) -> None:
+        if stop.asked:
+            raise Cancelled("the run was cancelled while it waited")
+        reporter.waiting(holder)
+
+    experiment = find(run.experiment).experiment
+    params = experiment.Params.model_validate(run.params)
+    harness = Harness(report=reporter.progress, cancelled=lambda: stop.asked, note=reporter.note)
+    device = run.environment.device(run.device) if run.lab == "cuda" else None
+    writer = SafeWriter(store, run)
+    try:
+        with turn(device.uuid if device else "host", run.id, waiting), open_lab(run) as lab:
+            reporter.progress(0.0, "starting")
+            for observation in experiment.measure(params, lab, harness):
+                writer.append([observation.model_dump(mode="json")])
+            if device:
+                store.update(run.id, environment=_with_warm_links(run.environment))
+    finally:
+        if rescued := writer.close():
+            print(f"pinscope: the database took no more; the run was saved to {rescued}", file=sys.stderr)  # noqa: T201
+
+
+def _with_warm_links(environment: Environment) -> Environment:
+    """The environment with each GPU's link as it is right after copying: an idle link trains down to save power."""
+    warm = {device.uuid: device.link for device in capture_environment().devices}
+    devices = tuple(
+        device.model_copy(update={"link": warm.get(device.uuid) or device.link}) for device in environment.devices
+    )
+    return environment.model_copy(update={"devices": devices})
+
+
+def _die_with_parent(parent: int) -> None:
+    """Ask the kernel to end this process when its parent ends, and end now if that has happened already."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        sys.exit(1)
+
+
+def _outcome(store: Store, run: Run, stop: _Stop) -> tuple[Status, str | None, int]:
+    """Measure, and tell how it went: status, error line, exit code."""
+    try:
+        measure(store, run, stop)
+    except Cancelled:
+        return "cancelled", None, Cancelled.exit_code
+    except PinScopeError as error:
+        return "failed", str(error), error.exit_code
+    except Exception as error:  # noqa: BLE001 - whatever it was, the run must say so
+        if os.environ.get("PINSCOPE_DEBUG"):
+            raise
+        return "failed", f"unexpected {type(error).__name__}: {error}".splitlines()[0], 1
+    return "done", None, 0
+
+
+def main(arguments: list[str]) -> int:
+    """Measure the run named on the command line; its exit code."""
+    run_id, parent = arguments
+    _die_with_parent(int(parent))
+    stop = _Stop()
+    signal.signal(signal.SIGTERM, stop.handle)
+    with Store() as store:
+        status, error, code = _outcome(store, store.run(run_id), stop)
+        changes: dict[str, Any] = {"status": status, "finished_at": datetime.now(UTC)}
+        if error:
+            changes["error"] = error
+        if status == "done":
+            changes["progress"] = Progress(fraction=1.0, message="done")
+        store.update(run_id, **changes)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +11,8 @@ from numpy.typing import NDArray
 BLOCK_WORDS = 524_287
 """Words in the repeated block: a prime, so that no chunk, page or ring size maps the block onto itself."""
 WORD_BYTES = 8
+_CHECK_WORDS = 65_536
+"""Words compared at a time: the intermediate results stay in the processor's cache."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,41 @@ class Block:
         """A block from fresh operating-system entropy."""
         generator = np.random.Generator(np.random.SFC64())
         return cls(generator.integers(0, 2**64, BLOCK_WORDS, dtype=np.uint64))
+
+    def lay(self, words: NDArray[np.uint64], pattern: Pattern) -> None:
+        """Write the pattern over ``words`` (memory that the processor reaches)."""
+        for at, source in self._runs(len(words), pattern.offset, BLOCK_WORDS):
+            np.bitwise_xor(source, np.uint64(pattern.key), out=words[at : at + len(source)])
+
+    def count_wrong(self, words: NDArray[np.uint64], pattern: Pattern) -> int:
+        """How many of ``words`` differ from the pattern; every word is compared."""
+        scratch = np.empty(_CHECK_WORDS, dtype=np.uint64)
+        differs = np.empty(_CHECK_WORDS, dtype=np.bool_)
+        wrong = 0
+        for at, source in self._runs(len(words), pattern.offset, _CHECK_WORDS):
+            count = len(source)
+            np.bitwise_xor(words[at : at + count], source, out=scratch[:count])
+            np.not_equal(scratch[:count], np.uint64(pattern.key), out=differs[:count])
+            wrong += int(np.count_nonzero(differs[:count]))
+        return wrong
+
+    def count_wrong_sample(self, words: NDArray[np.uint64], pattern: Pattern, first: int, step: int) -> int:
+        """How many of the words ``first``, ``first + step`` … differ from the pattern.
+
+        Old content differs in every word, so a stale stretch of ``step`` words or more is always found.
+        """
+        indices = np.arange(first, len(words), step)
+        expected = self.words[(indices + pattern.offset) % BLOCK_WORDS] ^ np.uint64(pattern.key)
+        return int(np.count_nonzero(words[indices] != expected))
+
+    def _runs(self, count: int, offset: int, longest: int) -> Iterator[tuple[int, NDArray[np.uint64]]]:
+        """The block's words for positions 0 to ``count``, in runs that do not wrap: (position, words)."""
+        at = 0
+        while at < count:
+            start = (at + offset) % BLOCK_WORDS
+            length = min(BLOCK_WORDS - start, count - at, longest)
+            yield at, self.words[start : start + length]
+            at += length
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from pinscope.analysis.statistics import Summary, summarize
 
@@ -16,7 +16,7 @@ FULL_DEPTH = 2
 class Recipe:
     """One combination of the ingredients."""
 
-    memory: str
+    memory: Literal["pageable", "pinned"]
     separate_stream: bool
     depth: int
     events: bool

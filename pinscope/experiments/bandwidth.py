@@ -83,6 +83,9 @@ class BandwidthParams(Params):
             time_limit=0.25 if quick else 2.0,
         )
 
+    def smaller(self) -> BandwidthParams | None:
+        return self.with_overrides({"sizes": self.sizes[:-1]}) if len(self.sizes) > 1 else None
+
 
 class BandwidthObservation(Observation):
     """One copy (bidirectional: one copy each way at the same time), timed three ways."""

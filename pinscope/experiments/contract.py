@@ -85,6 +85,10 @@ class Params(BaseModel):
         """Defaults for a lab, in full or quick size."""
         raise NotImplementedError(f"{cls.__name__} has no preset for {lab}, quick={quick}")
 
+    def smaller(self) -> Self | None:
+        """The next smaller variant, for a preset that is more than a machine can hold; ``None`` if there is none."""
+        return None
+
     def with_overrides(self, overrides: Mapping[str, Any]) -> Self:
         """These parameters with some replaced, validated anew.
 

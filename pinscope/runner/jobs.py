@@ -24,7 +24,6 @@ from pinscope.probes.process import is_alive, process_of
 from pinscope.records.environment import Environment
 from pinscope.records.run import LabKind, Run
 from pinscope.store.store import Store
-from pinscope.units import format_bytes
 
 GRACE_SECONDS = 5.0
 """How long a cancelled child has to put things away before it is ended."""
@@ -109,23 +108,25 @@ def _check_device(lab: LabKind, device: int, environment: Environment) -> None:
 def _fitting(
     experiment: AnyExperiment, params: Params, request: Request, lab: LabKind, environment: Environment
 ) -> tuple[Params, tuple[str, ...]]:
-    """The parameters, with preset sizes that this machine cannot hold left out; sizes asked for are refused."""
+    """The parameters, made smaller where a preset is more than is safe here; what was asked for by name is refused."""
     device = environment.device(request.device) if lab == "cuda" else None
-    left_out: list[int] = []
+    asked = params
     while True:
         try:
             check_budget(experiment.budget(params, environment), environment.limits, device, lab)
         except NotEnoughMemory:
-            sizes = getattr(params, "sizes", ())
-            if "sizes" in request.overrides or len(sizes) < 2:
+            smaller = params.smaller()
+            if smaller is None or _changed(params, smaller) & set(request.overrides):
                 raise
-            left_out.append(sizes[-1])
-            params = params.with_overrides({"sizes": sizes[:-1]})
+            params = smaller
             continue
-        if not left_out:
-            return params, ()
-        listed = ", ".join(format_bytes(size) for size in reversed(left_out))
-        return params, (f"Left out: sizes {listed}, which are more than is safe to take on this machine.",)
+        changed = ", ".join(sorted(_changed(asked, params)))
+        return params, (f"Made smaller to what is safe to take on this machine: {changed}.",) if changed else ()
+
+
+def _changed(before: Params, after: Params) -> set[str]:
+    """Names of the parameters that differ."""
+    return {name for name in type(before).model_fields if getattr(before, name) != getattr(after, name)}
 
 
 class _Launcher:

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import time
+import traceback
 from datetime import UTC, datetime
 from types import FrameType
 from typing import Any
@@ -140,7 +141,7 @@ def _outcome(store: Store, run: Run, stop: _Stop) -> tuple[Status, str | None, i
         return "failed", str(error), error.exit_code
     except Exception as error:  # noqa: BLE001 - whatever it was, the run must say so
         if os.environ.get("PINSCOPE_DEBUG"):
-            raise
+            traceback.print_exc()
         return "failed", f"unexpected {type(error).__name__}: {error}".splitlines()[0], 1
     return "done", None, 0
 

@@ -1,0 +1,204 @@
+"""What the overlap experiment concludes: headline, tables and findings from the rows of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pinscope.analysis.overlap import FULL_DEPTH, PassCell, Recipe, passes
+from pinscope.records.finding import Finding, Quantity, Reading, Table
+from pinscope.records.run import Run
+from pinscope.units import format_seconds, format_share
+
+GOOD_OVERLAP = 0.9
+"""Share of what is possible from which the recipe is said to work."""
+ADVICE = {
+    "pinned memory": "Allocate the host buffers with cudaHostAlloc (cupyx.empty_pinned, torch pin_memory=True).",
+    "separate copy stream": "Issue the copies on a stream of their own, created with the non-blocking flag.",
+    "double buffering": "Use at least two device buffers in turn, so that one is copied while the other is used.",
+    "events": "Record an event after each copy and each kernel and let the other stream wait for it "
+    "(cudaStreamWaitEvent).",
+}
+
+
+def read_overlap(run: Run, rows: Sequence[Mapping[str, Any]]) -> Reading:
+    """Headline, table and findings of an overlap run; empty parts where nothing was measured yet."""
+    del run
+    cells = passes(rows)
+    return Reading(
+        headline=_headline(cells),
+        tables=(_table(cells),) if cells else (),
+        findings=(*_corruption(cells), *_recipe(cells), *_ingredients(cells), *_unstable(cells)),
+    )
+
+
+def _full(cells: Sequence[PassCell]) -> list[PassCell]:
+    return [cell for cell in cells if not cell.recipe.missing and cell.recipe.depth == FULL_DEPTH]
+
+
+def _balanced(cells: Sequence[PassCell]) -> list[PassCell]:
+    """The balanced cells, or all where none is: overlap matters most where neither side is longer."""
+    return [cell for cell in cells if cell.balance == "balanced"] or list(cells)
+
+
+def _headline(cells: Sequence[PassCell]) -> tuple[Quantity, ...]:
+    found: list[Quantity] = []
+    for cell in _full(_balanced(cells)):
+        words = f"full recipe, {cell.direction} {cell.balance}"
+        found.append(Quantity(name=f"Overlap, {words}", value=cell.overlap, unit="share"))
+        found.append(Quantity(name=f"Compute stall, {words}", value=cell.stall_seconds.median, unit="seconds"))
+    unordered = [cell for cell in cells if cell.recipe.separate_stream and not cell.recipe.events]
+    if unordered:
+        wrong = sum(cell.corrupted_chunks for cell in unordered)
+        checked = sum(cell.checked_chunks for cell in unordered)
+        found.append(Quantity(name="Chunks corrupted without events", value=wrong / checked, unit="share"))
+    return tuple(found)
+
+
+def _table(cells: Sequence[PassCell]) -> Table:
+    return Table(
+        title="Every combination",
+        columns=(
+            "direction", "balance", "recipe", "overlap", "at best", "rate", "total", "spread",
+            "copies alone", "kernels alone", "compute stall", "issue time", "corrupted", "checked",
+        ),
+        units=(
+            "text", "text", "text", "share", "share", "bytes/second", "seconds", "share",
+            "seconds", "seconds", "seconds", "seconds", "count", "count",
+        ),
+        rows=tuple(
+            (
+                cell.direction, cell.balance, cell.recipe.label, cell.overlap, cell.ideal, cell.bytes_per_second,
+                cell.device_seconds.median, cell.device_seconds.spread, cell.copy_alone_seconds,
+                cell.compute_alone_seconds, cell.stall_seconds.median, cell.issue_seconds.median,
+                cell.corrupted_chunks, cell.checked_chunks,
+            )
+            for cell in cells
+        ),
+        note="Overlap 100 % hides the shorter side entirely; below 0 the pipeline is slower than one side after the "
+        "other. Corrupted and checked count chunks over all repeats. On one stream events change nothing.",
+    )  # fmt: skip
+
+
+def _corruption(cells: Sequence[PassCell]) -> list[Finding]:
+    found = []
+    ordered = [cell for cell in cells if cell.corrupted_chunks and _is_ordered(cell.recipe)]
+    if ordered:
+        found.append(
+            Finding(
+                rule="ordered-copy-corrupted",
+                severity="critical",
+                title="Chunks arrived wrong although events or one stream kept the order",
+                detail=f"{len(ordered)} combinations are affected; the first: {ordered[0].recipe.label}, "
+                f"{ordered[0].direction}.",
+                evidence=(
+                    Quantity(name="Corrupted chunks", value=sum(c.corrupted_chunks for c in ordered), unit="count"),
+                ),
+                advice="Do not trust this machine's copies. Run it again; if it repeats, check ECC counters and the "
+                "kernel log.",
+            )
+        )
+    loose = [cell for cell in cells if not _is_ordered(cell.recipe)]
+    wrong, checked = sum(cell.corrupted_chunks for cell in loose), sum(cell.checked_chunks for cell in loose)
+    if wrong:
+        found.append(
+            Finding(
+                rule="unsafe-without-events",
+                severity="warning",
+                title=f"Without events {format_share(wrong / checked)} of the chunks were corrupted",
+                detail="Two streams that are not ordered read buffers before they are filled, or fill them while they "
+                "are read. It may look fast, and it may go well for a while.",
+                evidence=(
+                    Quantity(name="Corrupted chunks", value=wrong, unit="count"),
+                    Quantity(name="Checked chunks", value=checked, unit="count"),
+                ),
+                advice=ADVICE["events"],
+            )
+        )
+    return found
+
+
+def _is_ordered(recipe: Recipe) -> bool:
+    return recipe.events or not recipe.separate_stream
+
+
+def _recipe(cells: Sequence[PassCell]) -> list[Finding]:
+    found = []
+    for cell in _full(_balanced(cells)):
+        good = cell.overlap >= GOOD_OVERLAP * cell.ideal
+        evidence = (
+            Quantity(name="Overlap", value=cell.overlap, unit="share"),
+            Quantity(name="Possible with this many chunks", value=cell.ideal, unit="share"),
+            Quantity(name="Compute stall", value=cell.stall_seconds.median, unit="seconds"),
+        )
+        found.append(
+            Finding(
+                rule="recipe-overlaps" if good else "recipe-does-not-overlap",
+                severity="good" if good else "warning",
+                title=f"The full recipe hides {format_share(cell.overlap)} of the shorter side, {cell.direction} "
+                f"{cell.balance.replace('_', '-')}",
+                detail="Copies and kernels run side by side."
+                if good
+                else "Something beside the recipe is in the way: another program on the GPU or the bus, or host memory "
+                "that is too slow for both.",
+                evidence=evidence,
+                advice="Nothing to do."
+                if good
+                else "Run it again with the machine idle, and look at the spans of the copies in the timeline.",
+            )
+        )
+    return found
+
+
+def _ingredients(cells: Sequence[PassCell]) -> list[Finding]:
+    """One finding a direction and missing ingredient that costs overlap, beside the full recipe."""
+    found = []
+    full = {(cell.direction, cell.balance): cell for cell in _full(cells)}
+    for cell in _balanced(cells):
+        best = full.get((cell.direction, cell.balance))
+        if best is None or len(cell.recipe.missing) != 1 or cell.recipe.depth > FULL_DEPTH:
+            continue
+        (missing,) = cell.recipe.missing
+        if missing == "events" or cell.overlap >= GOOD_OVERLAP * best.overlap:
+            continue
+        found.append(
+            Finding(
+                rule="ingredient-missing",
+                severity="warning",
+                title=f"Without {missing}, {format_share(max(cell.overlap, 0.0))} of the shorter side is hidden "
+                f"instead of {format_share(best.overlap)}, {cell.direction}",
+                detail=f"The pipeline takes {format_seconds(cell.device_seconds.median)} instead of "
+                f"{format_seconds(best.device_seconds.median)}, and the copy calls keep the CPU for "
+                f"{format_seconds(cell.issue_seconds.median)} instead of {format_seconds(best.issue_seconds.median)}.",
+                evidence=(
+                    Quantity(name="Overlap", value=cell.overlap, unit="share"),
+                    Quantity(name="Overlap, full recipe", value=best.overlap, unit="share"),
+                    Quantity(name="Compute stall", value=cell.stall_seconds.median, unit="seconds"),
+                    Quantity(name="Compute stall, full recipe", value=best.stall_seconds.median, unit="seconds"),
+                ),
+                advice=ADVICE[missing],
+            )
+        )
+    return found
+
+
+def _unstable(cells: Sequence[PassCell]) -> list[Finding]:
+    unstable = [cell for cell in cells if cell.device_seconds.unstable]
+    if not unstable:
+        return []
+    worst = max(unstable, key=lambda cell: cell.device_seconds.spread)
+    return [
+        Finding(
+            rule="unstable",
+            severity="note",
+            title=f"{len(unstable)} of {len(cells)} combinations are unstable",
+            detail=f"The worst: {worst.direction} {worst.balance.replace('_', '-')}, {worst.recipe.label}. Other work "
+            "on the machine or a clock that changes can be the reason; copies from pageable memory also depend on the "
+            "processor.",
+            evidence=(
+                Quantity(name="Spread of the worst", value=worst.device_seconds.spread, unit="share"),
+                Quantity(name="Its repeats", value=worst.device_seconds.count, unit="count"),
+            ),
+            advice="Let the machine idle and run it again with more repeats: --set repeats=100 --set time_limit=20",
+        )
+    ]

@@ -1,0 +1,371 @@
+"""The ``cuda`` lab: a GPU through CuPy's runtime API.
+
+Copies are plain ``cudaMemcpyAsync`` calls on raw pointers, so that issue time is the call's own and not a
+library's. No managed memory, no memory pool, no change of clocks or modes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, Self, TypeVar
+
+import cupy
+import numpy as np
+from cupy.cuda import runtime
+from numpy.typing import NDArray
+
+from pinscope.analysis.statistics import summarize
+from pinscope.errors import MeasurementFailed, NoDevice, NotEnoughMemory, NotPossible
+from pinscope.lab.cuda_kernels import SOURCE
+from pinscope.lab.pattern import WORD_BYTES, Block, Pattern
+from pinscope.lab.protocol import Copier, Counters, DeviceBuffer, Event, HostBuffer, Load, Stream, Touch
+from pinscope.records.run import HostMemory, LabKind
+from pinscope.units import format_bytes
+
+ALLOC_FLAGS = {"pinned": 0, "mapped": 2, "write_combined": 4}
+"""cudaHostAllocDefault, cudaHostAllocMapped, cudaHostAllocWriteCombined."""
+HOST_TO_DEVICE, DEVICE_TO_HOST = 1, 2
+NON_BLOCKING_STREAM = 1
+OUT_OF_MEMORY = 2
+PAGE = 4096
+THREADS = 1024
+COPY_BLOCKS_PER_SM = 4
+THREAD_BYTES = 4 * 2**20
+"""What one thread lays or checks at a time."""
+HOST_THREADS = 8
+WARM_SECONDS = 0.3
+"""Compute this long before a load is calibrated: an idle GPU needs it to reach its clock."""
+CALIBRATED = 0.02
+_Result = TypeVar("_Result")
+_ACTIONS = {"consume": 1, "produce": 2}
+
+
+@dataclass(frozen=True)
+class _HostPart:
+    address: int
+    nbytes: int
+    memory: HostMemory
+
+    def part(self, offset: int, nbytes: int) -> _HostPart:
+        return _HostPart(self.address + offset, nbytes, self.memory)
+
+
+@dataclass(frozen=True)
+class _DevicePart:
+    address: int
+    nbytes: int
+
+    def part(self, offset: int, nbytes: int) -> _DevicePart:
+        return _DevicePart(self.address + offset, nbytes)
+
+
+@dataclass(frozen=True)
+class _Stream:
+    handle: int
+
+    def synchronize(self) -> None:
+        runtime.streamSynchronize(self.handle)
+
+
+@dataclass(frozen=True)
+class _Event:
+    handle: int
+
+    def record(self, stream: Stream) -> None:
+        runtime.eventRecord(self.handle, _stream(stream).handle)
+
+    def synchronize(self) -> None:
+        runtime.eventSynchronize(self.handle)
+
+
+@dataclass(frozen=True)
+class _Counters:
+    address: int
+    count: int
+
+    def read(self) -> tuple[int, ...]:
+        values = np.zeros(self.count, dtype=np.uint64)
+        runtime.memcpy(values.ctypes.data, self.address, values.nbytes, DEVICE_TO_HOST)
+        return tuple(int(value) for value in values)
+
+
+def _words(address: int, nbytes: int) -> NDArray[np.uint64]:
+    """Host memory as words; owns nothing."""
+    return np.ctypeslib.as_array((ctypes.c_uint64 * (nbytes // WORD_BYTES)).from_address(address))
+
+
+def _stream(stream: Stream) -> _Stream:
+    if not isinstance(stream, _Stream):
+        raise TypeError("this stream belongs to another lab")
+    return stream
+
+
+def _event(event: Event) -> _Event:
+    if not isinstance(event, _Event):
+        raise TypeError("this event belongs to another lab")
+    return event
+
+
+class CudaLab:
+    """One GPU of this machine.
+
+    Args:
+        device: index of the GPU.
+    """
+
+    kind: LabKind = "cuda"
+
+    def __init__(self, device: int) -> None:
+        self.device = device
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        """Claim the device: make its context, compile the kernels, lay the pattern block on it.
+
+        Raises:
+            NoDevice: no driver, or no such GPU.
+        """
+        try:
+            runtime.setDevice(self.device)
+            runtime.free(0)
+            properties = runtime.getDeviceProperties(self.device)
+        except runtime.CUDARuntimeError as error:
+            raise NoDevice(f"GPU {self.device} cannot be used: {error}") from None
+        self._sms = int(properties["multiProcessorCount"])
+        try:
+            module = cupy.RawModule(code=SOURCE)
+            names = ("lay_pattern", "check_pattern", "copy_words", "compute_load")
+            self._kernels = {name: module.get_function(name) for name in names}
+        except Exception as error:  # CuPy raises several unrelated types where NVRTC or its headers are missing
+            raise NotPossible(
+                f"CuPy cannot compile kernels here ({str(error).splitlines()[0]}); "
+                "install NVRTC beside it: pip install 'cuda-toolkit[nvrtc,cudart]==13.*' (12.* for CUDA 12)"
+            ) from error
+        self._threads = self._stack.enter_context(ThreadPoolExecutor(min(HOST_THREADS, os.cpu_count() or 1)))
+        self._generator = np.random.Generator(np.random.SFC64())
+        self._block = Block.random()
+        words = self._block.words
+        block = self._stack.enter_context(self.device_buffer(words.nbytes))
+        runtime.memcpy(block.address, words.ctypes.data, words.nbytes, HOST_TO_DEVICE)
+        self._block_address = block.address
+        self._scratch = self._stack.enter_context(self.device_buffer(8))
+        self._own_stream = self._stack.enter_context(self.stream())
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        runtime.setDevice(self.device)
+        self._stack.close()
+
+    def why_not(self, memory: HostMemory, copier: Copier = "engine") -> str | None:
+        """Why this kind cannot be copied by that copier here; tried with one page where only trying tells."""
+        if memory == "managed":
+            return "Managed memory is not copied by a call; it migrates."
+        if copier == "kernel" and memory == "pageable":
+            return "A kernel reaches host memory only through its mapping, and pageable memory has none."
+        try:
+            with self.host_buffer(PAGE, memory):
+                return None
+        except (NotPossible, MeasurementFailed) as error:
+            return str(error)
+
+    def peers(self) -> Sequence[int]:
+        return range(runtime.getDeviceCount())
+
+    def peer(self, device: int) -> CudaLab:
+        return CudaLab(device)
+
+    @contextmanager
+    def host_buffer(self, nbytes: int, memory: HostMemory) -> Iterator[HostBuffer]:
+        """Touched host memory of one kind, aligned to a page."""
+        runtime.setDevice(self.device)
+        if memory in ALLOC_FLAGS:
+            address = _allocate(lambda: runtime.hostAlloc(nbytes, ALLOC_FLAGS[memory]), nbytes, memory)
+            try:
+                yield _HostPart(address, nbytes, memory)
+            finally:
+                runtime.freeHost(address)
+            return
+        # NumPy's own memory is what users copy from; it starts at a page so that whole pages are registered.
+        storage = np.empty(nbytes + PAGE, dtype=np.uint8)
+        start = -storage.ctypes.data % PAGE
+        storage[:] = 1
+        address = storage.ctypes.data + start
+        if memory == "registered":
+            _allocate(lambda: runtime.hostRegister(address, nbytes, 0), nbytes, memory)
+        try:
+            yield _HostPart(address, nbytes, memory)
+        finally:
+            if memory == "registered":
+                runtime.hostUnregister(address)
+
+    @contextmanager
+    def device_buffer(self, nbytes: int) -> Iterator[DeviceBuffer]:
+        runtime.setDevice(self.device)
+        address = _allocate(lambda: runtime.malloc(nbytes), nbytes, f"memory of GPU {self.device}")
+        try:
+            yield _DevicePart(address, nbytes)
+        finally:
+            runtime.free(address)
+
+    @contextmanager
+    def stream(self) -> Iterator[_Stream]:
+        runtime.setDevice(self.device)
+        handle = runtime.streamCreateWithFlags(NON_BLOCKING_STREAM)
+        try:
+            yield _Stream(handle)
+        finally:
+            runtime.streamSynchronize(handle)
+            runtime.streamDestroy(handle)
+
+    @contextmanager
+    def event(self) -> Iterator[Event]:
+        runtime.setDevice(self.device)
+        handle = runtime.eventCreate()
+        try:
+            yield _Event(handle)
+        finally:
+            runtime.eventDestroy(handle)
+
+    @contextmanager
+    def counters(self, count: int) -> Iterator[Counters]:
+        with self.device_buffer(8 * count) as buffer:
+            runtime.memset(buffer.address, 0, buffer.nbytes)
+            yield _Counters(buffer.address, count)
+
+    def copy_to_device(
+        self, target: DeviceBuffer, source: HostBuffer, stream: Stream, copier: Copier = "engine"
+    ) -> None:
+        if copier == "engine":
+            handle = _stream(stream).handle
+            runtime.memcpyAsync(target.address, source.address, target.nbytes, HOST_TO_DEVICE, handle)
+        else:
+            self._copy_words(target.address, source.address, target.nbytes, stream)
+
+    def copy_to_host(self, target: HostBuffer, source: DeviceBuffer, stream: Stream, copier: Copier = "engine") -> None:
+        if copier == "engine":
+            handle = _stream(stream).handle
+            runtime.memcpyAsync(target.address, source.address, target.nbytes, DEVICE_TO_HOST, handle)
+        else:
+            self._copy_words(target.address, source.address, target.nbytes, stream)
+
+    def calibrate(self, seconds: float) -> Load:
+        """Find the loop count that takes ``seconds``, by device events, on a GPU that runs at its clock.
+
+        Raises:
+            MeasurementFailed: the length does not settle within 2 %.
+        """
+        with self.stream() as stream, self.event() as start, self.event() as end:
+
+            def timed(amount: float) -> float:
+                start.record(stream)
+                self.compute(stream, Load(seconds, amount))
+                end.record(stream)
+                stream.synchronize()
+                return self.elapsed(start, end)
+
+            amount = 10_000.0
+            warmed = 0.0
+            while warmed < WARM_SECONDS:
+                took = timed(amount)
+                warmed += took
+                amount = max(1.0, amount * seconds / took)
+            for _ in range(20):
+                took = summarize([timed(amount) for _ in range(5)]).median
+                if abs(took / seconds - 1) <= CALIBRATED / 2:
+                    return Load(seconds, amount)
+                amount = max(1.0, amount * seconds / took)
+        raise MeasurementFailed(f"a compute load of {seconds:.2e} s does not settle; the GPU's clock keeps changing")
+
+    def compute(
+        self,
+        stream: Stream,
+        load: Load,
+        touch: Touch | None = None,
+        counters: Counters | None = None,
+        slot: int = 0,
+    ) -> None:
+        action, words, nbytes, pattern = 0, self._scratch.address, 8, Pattern(0, 0)
+        if touch is not None:
+            action = _ACTIONS[touch.action]
+            words, nbytes, pattern = touch.buffer.address, touch.buffer.nbytes, touch.pattern
+        wrong = counters.address + 8 * slot if isinstance(counters, _Counters) else self._scratch.address
+        arguments = (
+            np.uint64(load.amount), np.int32(action), np.uint64(words), np.uint64(nbytes // 8),
+            *self._pattern_arguments(pattern), np.uint64(wrong), np.uint64(self._scratch.address),
+        )  # fmt: skip
+        self._launch("compute_load", self._sms, arguments, stream)
+
+    def wait(self, stream: Stream, event: Event) -> None:
+        runtime.streamWaitEvent(_stream(stream).handle, _event(event).handle)
+
+    def elapsed(self, start: Event, end: Event) -> float:
+        return float(runtime.eventElapsedTime(_event(start).handle, _event(end).handle)) / 1e3
+
+    def fresh_pattern(self) -> Pattern:
+        return Pattern.fresh(self._generator)
+
+    def fill(self, buffer: HostBuffer | DeviceBuffer, pattern: Pattern) -> None:
+        if isinstance(buffer, _HostPart):
+            self._on_host(self._block.lay, buffer, pattern)
+            return
+        arguments = (np.uint64(buffer.address), np.uint64(buffer.nbytes // 8), *self._pattern_arguments(pattern))
+        self._launch("lay_pattern", self._sms * 2, arguments, self._own_stream)
+        self._own_stream.synchronize()
+
+    def wrong_words(self, buffer: HostBuffer | DeviceBuffer, pattern: Pattern) -> int:
+        # The CPU reads write-combined memory uncached, at a hundredth of the speed: the GPU checks it instead.
+        if isinstance(buffer, _HostPart) and buffer.memory != "write_combined":
+            return sum(self._on_host(self._block.count_wrong, buffer, pattern))
+        with self.counters(1) as wrong:
+            if not isinstance(wrong, _Counters):
+                raise TypeError("counters of another lab")
+            words = (np.uint64(buffer.address), np.uint64(buffer.nbytes // 8))
+            arguments = (*words, *self._pattern_arguments(pattern), np.uint64(wrong.address))
+            self._launch("check_pattern", self._sms * 2, arguments, self._own_stream)
+            self._own_stream.synchronize()
+            return wrong.read()[0]
+
+    def _on_host(
+        self, work: Callable[[NDArray[np.uint64], Pattern], _Result], buffer: _HostPart, pattern: Pattern
+    ) -> list[_Result]:
+        """Lay or check host memory with several threads: one alone moves a tenth of what the GPU does."""
+        parts = range(0, buffer.nbytes, THREAD_BYTES)
+
+        def one(at: int) -> _Result:
+            shifted = Pattern(pattern.offset + at // WORD_BYTES, pattern.key)
+            return work(_words(buffer.address + at, min(THREAD_BYTES, buffer.nbytes - at)), shifted)
+
+        return [one(0)] if len(parts) == 1 else list(self._threads.map(one, parts))
+
+    def _pattern_arguments(self, pattern: Pattern) -> tuple[np.uint64, np.uint64, np.uint64, np.uint64]:
+        length = len(self._block.words)
+        return np.uint64(self._block_address), np.uint64(length), np.uint64(pattern.offset), np.uint64(pattern.key)
+
+    def _copy_words(self, target: int, source: int, nbytes: int, stream: Stream) -> None:
+        arguments = (np.uint64(target), np.uint64(source), np.uint64(nbytes // 8))
+        self._launch("copy_words", self._sms * COPY_BLOCKS_PER_SM, arguments, stream)
+
+    def _launch(self, name: str, blocks: int, arguments: tuple[Any, ...], stream: Stream) -> None:
+        runtime.setDevice(self.device)
+        with cupy.cuda.ExternalStream(_stream(stream).handle, self.device):
+            self._kernels[name]((blocks,), (THREADS,), arguments)
+
+
+def _allocate(call: Any, nbytes: int, what: str) -> Any:
+    """The call's result; its failure as one line, with CUDA's sticky error cleared.
+
+    A failed registration otherwise surfaces later, as a false out-of-memory of an innocent call.
+    """
+    try:
+        return call()
+    except runtime.CUDARuntimeError as error:
+        runtime.getLastError()
+        message = f"{format_bytes(nbytes)} of {what} could not be had: {error}"
+        if error.status == OUT_OF_MEMORY:
+            raise NotEnoughMemory(f"{message}; free memory or take less") from None
+        raise MeasurementFailed(message) from None

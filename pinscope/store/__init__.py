@@ -1,0 +1,1 @@
+"""Where runs are kept: the database, bundles that carry runs between machines, and the shipped recordings."""

@@ -1,0 +1,265 @@
+"""One open database: its address, its connections and transactions, and plain words for what goes wrong."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from json import JSONDecodeError
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+from sqlalchemy import URL, Connection, Engine, create_engine, event, insert, inspect, make_url, select, text
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError, SQLAlchemyError
+
+import pinscope
+from pinscope.errors import BadInput, NotPossible, StoreFailed
+from pinscope.store.rows import dump_json
+from pinscope.store.tables import SCHEMA_VERSION, MetaTable, Table
+
+VARIABLE = "PINSCOPE_DATABASE"
+BUSY_SECONDS = 30
+"""How long a writer waits for another process's transaction before it gives up."""
+CONNECT_SECONDS = 10
+_PREPARE_LOCK = 0x50494E53
+"""Key of PostgreSQL's advisory lock while tables are made; any number that nobody else uses."""
+_DRIVERS = {"postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
+_REASON_LENGTH = 300
+
+
+def default_url() -> str:
+    """Where runs are kept unless something else is asked for: ``PINSCOPE_DATABASE``, or a file of the user's own."""
+    named = os.environ.get(VARIABLE, "").strip()
+    if named:
+        return named
+    path = platformdirs.user_data_path("pinscope", appauthor=False) / "pinscope.db"
+    return URL.create("sqlite", database=str(path)).render_as_string()
+
+
+class Database:
+    """Connections to one database whose tables are known to fit. Safe to share between threads.
+
+    Args:
+        url: any SQLAlchemy URL; ``None`` means :func:`default_url`.
+
+    Raises:
+        BadInput: no database URL, or the database was made by a newer PinScope.
+        NotPossible: the driver of that database is not installed.
+        StoreFailed: it cannot be reached, opened or made, or holds something else.
+    """
+
+    def __init__(self, url: str | None = None) -> None:
+        self._url = _parse(default_url() if url is None else url)
+        self.name = _display_name(self._url)
+        self._file = Path(self._url.database) if _is_file(self._url) and self._url.database else None
+        self._identity: tuple[int, int] | None = None
+        self._opening = threading.Lock()
+        self._engine = self._create_engine()
+        self._writing = self._engine.execution_options(writes=True)
+        try:
+            self._open()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def url(self) -> str:
+        """The whole address, password included: for a child's environment, never for display."""
+        return self._url.render_as_string(hide_password=False)
+
+    def close(self) -> None:
+        """Close all connections. Those of other threads close when they are given back."""
+        self._engine.dispose()
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """A transaction that only reads."""
+        with self._plain_errors():
+            self._reopen_if_replaced()
+            with self._engine.begin() as connection:
+                yield connection
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """A transaction that writes: all of it or nothing. SQLite's write lock is held from its beginning."""
+        with self._plain_errors():
+            self._reopen_if_replaced()
+            with self._writing.begin() as connection:
+                yield connection
+
+    def _create_engine(self) -> Engine:
+        options: dict[str, Any] = {"json_serializer": dump_json}
+        if self._url.get_backend_name() == "postgresql":
+            options["pool_pre_ping"] = True  # a restarted server must not fail the next statement
+            if "connect_timeout" not in self._url.query:
+                options["connect_args"] = {"connect_timeout": CONNECT_SECONDS}
+        try:
+            engine = create_engine(self._url, **options)
+        except NoSuchModuleError:
+            raise BadInput(
+                f"no database of kind {self._url.drivername!r}; write sqlite:////path/to/pinscope.db "
+                "or postgresql://user:password@host/database"
+            ) from None
+        except ImportError as error:
+            raise NotPossible(_missing_driver(self._url, error)) from None
+        except (SQLAlchemyError, TypeError, ValueError) as error:
+            raise BadInput(f"database {self.name}: {self._hide(_one_line(error))}") from None
+        if engine.dialect.name == "sqlite":
+            event.listen(engine, "connect", _configure_sqlite)
+            event.listen(engine, "begin", _begin_sqlite)
+        return engine
+
+    def _open(self) -> None:
+        with self._plain_errors():
+            if self._file is not None:
+                self._file.parent.mkdir(parents=True, exist_ok=True)
+                self._use_write_ahead_log()
+            with self._engine.begin() as connection:
+                fits = self._fits(connection)
+            if not fits:
+                with self._writing.begin() as connection:
+                    self._create_tables(connection)
+            self._identity = self._file_identity()
+
+    def _use_write_ahead_log(self) -> None:
+        """Readers and the writer then do not wait for each other. The file remembers the mode."""
+        with self._engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            if connection.exec_driver_sql("PRAGMA journal_mode").scalar() != "wal":
+                # Refused on a read-only file, or while another process does the same: all works without it.
+                with suppress(OperationalError):
+                    connection.exec_driver_sql("PRAGMA journal_mode=WAL")
+
+    def _fits(self, connection: Connection) -> bool:
+        """Whether the tables are there; False if nothing of the kind is.
+
+        Raises:
+            BadInput: a newer PinScope made them.
+            StoreFailed: somebody else made them.
+        """
+        inspector = inspect(connection)
+        there = set(inspector.get_table_names()) & set(Table.metadata.tables)
+        if not there:
+            return False
+        foreign = StoreFailed(f"{self.name} is not a PinScope database: it has tables that PinScope did not make")
+        if MetaTable.__tablename__ not in there:
+            raise foreign
+        columns = [column["name"] for column in inspector.get_columns(MetaTable.__tablename__)]
+        if columns != ["schema_version"]:
+            raise foreign
+        version = connection.scalar(select(MetaTable.schema_version))
+        if not isinstance(version, int) or version < 1 or there != set(Table.metadata.tables):
+            raise foreign
+        if version > SCHEMA_VERSION:
+            raise BadInput(
+                f"{self.name} has schema version {version}; PinScope {pinscope.__version__} reads up to "
+                f"{SCHEMA_VERSION}: install a newer PinScope, or point {VARIABLE} to another database"
+            )
+        return True
+
+    def _create_tables(self, connection: Connection) -> None:
+        if connection.dialect.name == "postgresql":
+            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _PREPARE_LOCK})
+        if self._fits(connection):  # another process was faster
+            return
+        Table.metadata.create_all(connection)
+        connection.execute(insert(MetaTable).values(schema_version=SCHEMA_VERSION))
+
+    def _file_identity(self) -> tuple[int, int] | None:
+        if self._file is None:
+            return None
+        try:
+            status = self._file.stat()
+        except FileNotFoundError:
+            return None
+        return status.st_dev, status.st_ino
+
+    def _reopen_if_replaced(self) -> None:
+        """SQLite would go on writing, without complaint, to a file that has been deleted. Use the one of that name."""
+        if self._file is None or self._file_identity() == self._identity:
+            return
+        with self._opening:
+            if self._file_identity() != self._identity:
+                self._engine.dispose()
+                self._open()
+
+    @contextmanager
+    def _plain_errors(self) -> Iterator[None]:
+        """Turn the database's exceptions into one line each, without a password in it."""
+        try:
+            yield
+        except JSONDecodeError as error:
+            raise StoreFailed(f"database {self.name}: a record in it is damaged ({error})") from error
+        except (SQLAlchemyError, OSError) as error:
+            raise StoreFailed(f"database {self.name}: {self._hide(_one_line(error))}") from error
+
+    def _hide(self, message: str) -> str:
+        secrets = [self._url.password, self._url.query.get("password")]
+        for secret in secrets:
+            if isinstance(secret, str) and secret:
+                message = message.replace(secret, "***")
+        return message
+
+
+def _parse(address: str) -> URL:
+    try:
+        url = make_url(address)
+    except (ArgumentError, ValueError):
+        # The text is not repeated: it may hold a password.
+        raise BadInput(
+            f"{VARIABLE} is not a database URL; write sqlite:////path/to/pinscope.db "
+            "or postgresql://user:password@host/database"
+        ) from None
+    url = url.set(drivername=_DRIVERS.get(url.drivername, url.drivername))
+    if _is_file(url):
+        if url.database in (None, "", ":memory:"):
+            raise BadInput(
+                "an in-memory database would lose every run; name a file, as in sqlite:////path/to/pinscope.db"
+            )
+        url = url.set(database=str(Path(str(url.database)).absolute()))
+    return url
+
+
+def _is_file(url: URL) -> bool:
+    """Whether the database is a file whose path stands in the URL (SQLite's own ``file:`` URIs are left alone)."""
+    return url.get_backend_name() == "sqlite" and not str(url.database or "").startswith("file:")
+
+
+def _display_name(url: URL) -> str:
+    if url.get_backend_name() == "sqlite":
+        return str(url.database)
+    shown = URL.create(url.get_backend_name(), url.username, None, url.host, url.port, url.database)
+    return shown.render_as_string()
+
+
+def _missing_driver(url: URL, error: ImportError) -> str:
+    if url.drivername == "postgresql+psycopg":
+        return "PostgreSQL needs the package psycopg; install it with: pip install 'psycopg[binary]>=3.2,<4'"
+    return f"{url.drivername} needs a Python package that is not installed: {error.name or error}"
+
+
+def _one_line(error: BaseException) -> str:
+    if isinstance(error, OperationalError) and "database is locked" in str(error.orig):
+        return f"locked by another process for {BUSY_SECONDS} s"
+    cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+    if isinstance(cause, OSError) and cause.strerror:
+        return f"{cause.strerror}: {cause.filename}" if cause.filename else cause.strerror
+    return " ".join(str(cause).split())[:_REASON_LENGTH] or type(cause).__name__
+
+
+def _configure_sqlite(connection: Any, _record: Any) -> None:
+    # The driver's own rules for beginning transactions are switched off: _begin_sqlite does it.
+    connection.isolation_level = None
+    cursor = connection.cursor()
+    cursor.execute(f"PRAGMA busy_timeout={BUSY_SECONDS * 1000}")
+    cursor.execute("PRAGMA foreign_keys=ON")
+    # With the write-ahead log NORMAL survives a killed process; only a power cut may take the last moments.
+    cursor.execute("PRAGMA synchronous=NORMAL")
+    cursor.close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    # IMMEDIATE: a transaction that reads first and writes later could not wait for its turn any more.
+    writes = connection.get_execution_options().get("writes", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

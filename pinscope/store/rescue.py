@@ -1,0 +1,179 @@
+"""A writer that loses nothing: what the store will not take is kept, tried again, and saved to a bundle at last."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pinscope.errors import PathExists, PinScopeError, StoreFailed
+from pinscope.records.run import Run
+from pinscope.store.bundle import SUFFIX, write_bundle
+from pinscope.store.rows import Row, changed_run, check_rows
+from pinscope.store.store import Store
+
+FLUSH_SECONDS = 0.2
+"""No row waits longer than this to be stored, unless the store fails or is slower than that."""
+LAST_TRIES = 3
+"""How often the store is asked at the end before the run goes into a bundle."""
+
+
+class SafeWriter:
+    """Stores the observations of one run as they come.
+
+    A row is stored before :meth:`append` returns, so a killed process has lost nothing. Where rows come
+    faster than the store takes them, they are stored together: the writer spends at most half of the time in
+    the store, and a thread stores what has waited for :data:`FLUSH_SECONDS`.
+
+    If the store fails (disk full, server gone, file deleted), rows stay in memory and are tried again, and
+    :meth:`close` saves the whole run to a bundle if nothing helped. The rows of the whole run are kept in
+    memory for that, less than 1 KB each.
+
+    Args:
+        store: where the rows belong.
+        run: the run they belong to, as it stands in the store, without observations so far.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(self, store: Store, run: Run, clock: Callable[[], float] = time.monotonic) -> None:
+        self._store = store
+        self._run = run
+        self._clock = clock
+        self._rows: list[Row] = []
+        self._stored = 0
+        self._changes: dict[str, Any] = {}
+        self._waiting_since: float | None = None
+        self._next_try = clock()
+        self._problem: str | None = None
+        self._closed = False
+        self._changed = threading.Condition()
+        self._flusher = threading.Thread(target=self._store_leftovers, name="pinscope-writer", daemon=True)
+        self._flusher.start()
+
+    @property
+    def problem(self) -> str | None:
+        """Why rows or changes wait in memory, one line; ``None`` while the store takes them."""
+        return self._problem
+
+    def append(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Store rows, now or soon.
+
+        Raises:
+            BadInput: a row that is not an observation. A failing store raises nothing here.
+        """
+        checked = check_rows(rows)
+        with self._changed:
+            self._rows += checked
+            self._take_turn()
+
+    def update(self, **changes: Any) -> None:
+        """Change fields of the run as :meth:`Store.update` does, now or soon.
+
+        Raises:
+            BadInput: a field that cannot be changed, or a value that does not fit it.
+        """
+        with self._changed:
+            self._run = changed_run(self._run, changes)
+            self._changes |= changes
+            self._take_turn()
+
+    def close(self, **changes: Any) -> Path | None:
+        """Store what is left and the last changes of the run. The path of a bundle if the store took them not.
+
+        Raises:
+            BadInput: changes that do not fit the run.
+            StoreFailed: the rows could be put nowhere.
+        """
+        with self._changed:
+            if self._closed:
+                return None
+            self._run = changed_run(self._run, changes)
+            self._changes |= changes
+            self._closed = True
+            self._changed.notify()
+        self._flusher.join()
+        for attempt in range(LAST_TRIES):
+            time.sleep(FLUSH_SECONDS * attempt)
+            self._flush()
+            if self._all_stored():
+                return None
+        return self._rescue() if self._rows else None
+
+    def _take_turn(self) -> None:
+        """Store what waits if the store has rested as long as the last call took; else leave it to the thread."""
+        now = self._clock()
+        if now >= self._next_try:
+            self._flush()
+        if self._waits and self._waiting_since is None:
+            self._waiting_since = now
+            self._changed.notify()
+
+    def _store_leftovers(self) -> None:
+        """The thread: what has waited long enough is stored though nobody appends."""
+        with self._changed:
+            while not self._closed:
+                if self._waiting_since is None:
+                    self._changed.wait()
+                    continue
+                due = max(self._waiting_since + FLUSH_SECONDS, self._next_try)
+                if due > self._clock():
+                    self._changed.wait(due - self._clock())
+                else:
+                    self._flush()
+                    if self._waits:
+                        self._waiting_since = self._clock()
+
+    @property
+    def _waits(self) -> bool:
+        return self._stored < len(self._rows) or bool(self._changes)
+
+    def _flush(self) -> None:
+        begun = self._clock()
+        try:
+            if self._stored < len(self._rows):
+                # With its start the call may be repeated, even if it had succeeded and only the answer was lost.
+                self._store.append(self._run.id, self._rows[self._stored :], start=self._stored)
+                self._stored = len(self._rows)
+            if self._changes:
+                self._store.update(self._run.id, **self._changes)
+                self._changes = {}
+            self._problem = self._waiting_since = None
+        except PinScopeError as error:  # rows and changes were checked: it is the store, or the run is not in it
+            self._problem = str(error)
+        now = self._clock()
+        self._next_try = now + (now - begun)
+
+    def _all_stored(self) -> bool:
+        try:
+            return not self._waits and self._store.run(self._run.id).observations >= len(self._rows)
+        except PinScopeError as error:
+            self._problem = str(error)
+            return False
+
+    def _rescue(self) -> Path:
+        """Save the whole run to a bundle, where there is room for it."""
+        for path in _places(self._run.id):
+            try:
+                write_bundle(path, [(self._run, self._rows)])
+            except PathExists:
+                continue
+            except PinScopeError as error:
+                self._problem = f"{self._problem}; {error}"
+                continue
+            return path
+        raise StoreFailed(f"{len(self._rows)} observations could be saved nowhere: {self._problem}")
+
+
+def _places(run_id: str) -> Iterator[Path]:
+    """Paths for a bundle, in the order to try."""
+    folders: tuple[Callable[[], Path], ...] = (lambda: Path(tempfile.gettempdir()), Path.home, Path.cwd)
+    for folder in folders:
+        try:
+            place = folder()
+        except (OSError, RuntimeError):
+            continue  # no such folder on this machine
+        yield place / f"pinscope-{run_id}{SUFFIX}"
+        yield from (place / f"pinscope-{run_id}-{number}{SUFFIX}" for number in range(2, 10))

@@ -1,0 +1,127 @@
+"""What may be stored, checked the same way on its way into the database and into and out of a bundle."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from pinscope.errors import InvalidParameter
+from pinscope.records.run import Run
+from pinscope.store.tables import NAME_LENGTH, RUN_ID_LENGTH
+
+Row = dict[str, Any]
+"""A stored observation: a flat mapping of labels and values in SI units."""
+RunWithRows = tuple[Run, list[Row]]
+
+_RUN_ID = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{RUN_ID_LENGTH - 1}}}")
+_NAME = re.compile(rf"[^\x00-\x1f\x7f]{{1,{NAME_LENGTH}}}")
+_FIXED = frozenset({"id", "experiment", "lab", "created_at", "observations", "recording", "format"})
+"""Fields of a run that no change may touch."""
+_SHOWN = 60
+"""Characters of a wrong value that a message repeats."""
+
+
+def check_run(run: Run) -> None:
+    """Refuse what some database or bundle could not hold.
+
+    Raises:
+        InvalidParameter: an id that could not name a file, a name with control characters, NaN in the parameters.
+    """
+    if not _RUN_ID.fullmatch(run.id):
+        raise InvalidParameter(
+            f"{run.id[:_SHOWN]!r} cannot be a run's id: letters, digits, dot, hyphen and underscore, "
+            f"at most {RUN_ID_LENGTH}"
+        )
+    if not _NAME.fullmatch(run.experiment):
+        raise InvalidParameter(f"{run.experiment[:_SHOWN]!r} cannot be the name of an experiment")
+    try:
+        dump_json(run.model_dump(mode="json"))
+    except ValueError as error:
+        raise InvalidParameter(f"run {run.id}: {error}") from None
+
+
+def changed_run(run: Run, changes: Mapping[str, Any]) -> Run:
+    """The run with some fields replaced, validated anew.
+
+    Raises:
+        InvalidParameter: a field that is fixed or unknown, or a value that does not fit.
+    """
+    refused = sorted(set(changes) - (set(Run.model_fields) - _FIXED))
+    if refused:
+        raise InvalidParameter(f"{refused[0]} of a run cannot be changed")
+    try:
+        changed = Run.model_validate({**dict(run), **changes})
+    except ValidationError as error:
+        raise InvalidParameter(f"run {run.id}: {first_complaint(error)}") from None
+    check_run(changed)
+    return changed
+
+
+def check_rows(rows: Iterable[Mapping[str, Any]]) -> list[Row]:
+    """The rows as plain flat dicts that JSON carries exactly.
+
+    Raises:
+        InvalidParameter: a row that is not flat, not finite, or lacks ``repeat`` or ``warmup``.
+    """
+    checked = []
+    for number, row in enumerate(rows):
+        complaint = _complaint(row)
+        if complaint:
+            raise InvalidParameter(f"observation {number}: {complaint}")
+        checked.append(dict(row))
+    return checked
+
+
+def _complaint(row: Mapping[str, Any]) -> str | None:
+    """What is wrong with a row; ``None`` if nothing is."""
+    if not isinstance(row, Mapping):
+        return f"a {type(row).__name__} is no observation"
+    if not isinstance(row.get("repeat"), int) or isinstance(row["repeat"], bool):
+        return "repeat must be a whole number"
+    if not isinstance(row.get("warmup"), bool):
+        return "warmup must be true or false"
+    for key, value in row.items():
+        if not isinstance(key, str) or not _is_text(key):
+            return f"{key!r:.60} cannot be a label"
+        wrong = _value_complaint(value)
+        if wrong:
+            return f"{key[:_SHOWN]}: {wrong}"
+    return None
+
+
+def _value_complaint(value: Any) -> str | None:
+    if value is None or isinstance(value, bool):
+        return None
+    if isinstance(value, int):
+        return None if -(2**63) <= value < 2**63 else "the number has more than 64 bits"
+    if isinstance(value, float):
+        return None if math.isfinite(value) else f"{value} is not a number that can be stored"
+    if isinstance(value, str):
+        return None if _is_text(value) else "the text is not valid Unicode"
+    return f"a {type(value).__name__} cannot be stored; an observation is flat"
+
+
+def _is_text(text: str) -> bool:
+    """Whether UTF-8 can carry it (a lone surrogate, as in an undecodable file name, it cannot)."""
+    return text.isascii() or not any("\ud800" <= sign <= "\udfff" for sign in text)
+
+
+def dump_json(value: Any) -> str:
+    """JSON text on one line. Python writes the shortest digits that give back the same float.
+
+    Raises:
+        ValueError: NaN or infinity.
+    """
+    return json.dumps(value, allow_nan=False, separators=(",", ":"))
+
+
+def first_complaint(error: ValidationError) -> str:
+    """What pydantic found wrong first, as one line."""
+    first = error.errors(include_url=False)[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return f"{where}: {first['msg']}" if where else str(first["msg"])

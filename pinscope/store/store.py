@@ -1,0 +1,351 @@
+"""The store: runs and their observations, in any database that SQLAlchemy speaks to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC
+from types import TracebackType
+from typing import Any, Self
+
+from pydantic import ValidationError
+from sqlalchemy import Connection, RowMapping, Select, delete, func, insert, select, update
+
+from pinscope.errors import BadInput, StoreFailed, UnknownName
+from pinscope.records.run import LabKind, Run, Status
+from pinscope.store.database import Database
+from pinscope.store.recordings import recorded_observations, recorded_run, recorded_runs
+from pinscope.store.rows import Row, RunWithRows, changed_run, check_rows, check_run, dump_json, first_complaint
+from pinscope.store.tables import ObservationTable, RunTable
+
+_OWN_COLUMNS = frozenset({"status", "progress", "observations", "recording"})
+"""Fields of a run that do not stand in its document."""
+_ENDING = frozenset({"status", "error", "finished_at", "progress"})
+"""Fields that tell how a run ended."""
+_ORIGIN = frozenset({"id", "experiment", "lab", "device", "quick", "params", "created_at"})
+"""Fields that tell one run from another: set when it starts, never changed."""
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What became of the runs of a bundle, by id.
+
+    Attributes:
+        added: new here.
+        completed: were here, interrupted; the bundle knew how they went on.
+        skipped: the same run with the same observations was here already.
+    """
+
+    added: tuple[str, ...]
+    completed: tuple[str, ...]
+    skipped: tuple[str, ...]
+
+
+class Store:
+    """Runs and their observations. Safe to share between threads; processes each open their own.
+
+    The recordings that ship with PinScope stand in the same lists and are read-only.
+
+    Args:
+        url: any SQLAlchemy URL. Default: ``PINSCOPE_DATABASE``, or a SQLite file in the user's data folder.
+
+    Raises:
+        BadInput: no database URL, or the database was made by a newer PinScope.
+        NotPossible: the driver of that database is not installed.
+        StoreFailed: the database cannot be reached, opened or written. Every method may raise it.
+    """
+
+    def __init__(self, url: str | None = None) -> None:
+        self._database = Database(url)
+
+    @property
+    def url(self) -> str:
+        """The whole address, password included: for a child's ``PINSCOPE_DATABASE``, never for display."""
+        return self._database.url
+
+    @property
+    def name(self) -> str:
+        """Where the runs are, for display: no password in it."""
+        return self._database.name
+
+    def __repr__(self) -> str:
+        return f"Store({self.name!r})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._database.close()
+
+    # Writing
+
+    def add(self, run: Run) -> Run:
+        """Store a new run, without observations so far.
+
+        Raises:
+            BadInput: a run of that id is here already, or it could not be stored everywhere.
+        """
+        run = run.model_copy(update={"observations": 0, "recording": False})
+        check_run(run)
+        with self._database.writing() as connection:
+            if _read_run(connection, run.id) is not None:
+                raise BadInput(f"run {run.id} is in the database already")
+            _insert_run(connection, run)
+        return run
+
+    def update(self, run_id: str, **changes: Any) -> Run:
+        """Change fields of a run (``status``, ``progress``, ``notes``, ``error``, ``process`` …).
+
+        The row is locked meanwhile, and only the fields named are written: what another process changes at the
+        same time stays. A run ends once: if its status is no longer ``running``, a different ``status`` is
+        not taken, nor are the ``error``, ``progress`` and ``finished_at`` that come with it. The run returned tells.
+
+        Raises:
+            UnknownName: no such run.
+            BadInput: a field that cannot be changed, a value that does not fit it, or a recording.
+        """
+        with self._database.writing() as connection:
+            run = self._locked(connection, run_id)
+            if run.status != "running" and changes.get("status", run.status) != run.status:
+                changes = {field: value for field, value in changes.items() if field not in _ENDING}
+            changed = changed_run(run, changes)
+            columns = _columns(changed)
+            if not set(changes) - _OWN_COLUMNS:
+                del columns["document"]  # some kilobytes that did not change
+            connection.execute(update(RunTable).where(RunTable.id == run_id).values(columns))
+        return changed
+
+    def append(self, run_id: str, rows: Sequence[Mapping[str, Any]], start: int | None = None) -> int:
+        """Store observations after those that are there: all of them or none. Returns how many there are now.
+
+        Args:
+            run_id: the run they belong to.
+            rows: flat mappings, labels and values in SI units.
+            start: sequence number of the first row, where the caller counts himself. Rows that are stored
+                already from there on are skipped, so a call whose answer was lost may be repeated.
+
+        Raises:
+            UnknownName: no such run.
+            BadInput: a row that is not an observation, a gap before ``start``, or a recording.
+        """
+        checked = check_rows(rows)
+        with self._database.writing() as connection:
+            count = connection.scalar(select(RunTable.observations).where(RunTable.id == run_id).with_for_update())
+            if count is None:
+                raise self._no_such_run(run_id)
+            if start is not None:
+                if start > count:
+                    raise BadInput(f"run {run_id} has {count} observations; none can be number {start}")
+                checked = checked[count - start :]
+            _insert_rows(connection, run_id, count, checked)
+        return int(count) + len(checked)
+
+    def delete(self, run_id: str) -> None:
+        """Remove a run and its observations.
+
+        Raises:
+            UnknownName: no such run.
+            BadInput: a recording, or a run that is still running.
+        """
+        with self._database.writing() as connection:
+            status = connection.scalar(select(RunTable.status).where(RunTable.id == run_id).with_for_update())
+            if status is None:
+                raise self._no_such_run(run_id)
+            if status == "running":
+                raise BadInput(f"run {run_id} is still running; cancel it first")
+            connection.execute(delete(ObservationTable).where(ObservationTable.run_id == run_id))
+            connection.execute(delete(RunTable).where(RunTable.id == run_id))
+
+    def import_runs(self, items: Iterable[RunWithRows]) -> Imported:
+        """Store the runs of a bundle, all of them or none.
+
+        A run that is here with the same observations is skipped. One that was interrupted here and whose
+        observations are the first ones of the bundle's is completed from it. One that still ran when it was
+        exported arrives as interrupted.
+
+        Raises:
+            BadInput: a different run of the same id is here.
+        """
+        outcome: dict[str, list[str]] = {"added": [], "completed": [], "skipped": []}
+        with self._database.writing() as connection:
+            for run, rows in items:
+                incoming = _as_imported(run, rows)
+                outcome[self._import_run(connection, incoming, check_rows(rows))].append(run.id)
+        return Imported(**{key: tuple(ids) for key, ids in outcome.items()})
+
+    def _import_run(self, connection: Connection, incoming: Run, rows: list[Row]) -> str:
+        check_run(incoming)
+        stored = _read_run(connection, incoming.id, lock=True)
+        if stored is not None:
+            here = _read_rows(connection, stored.id)
+        else:
+            stored = recorded_run(incoming.id)
+            if stored is None:
+                _insert_run(connection, incoming)
+                _insert_rows(connection, incoming.id, 0, rows)
+                return "added"
+            here = recorded_observations(stored.id)
+        same_rows = _canonical(here) == _canonical(rows[: len(here)])
+        if same_rows and len(here) == len(rows) and _facts(stored) == _facts(incoming):
+            return "skipped"
+        same_origin = _facts(stored, only=_ORIGIN) == _facts(incoming, only=_ORIGIN)
+        if not (same_rows and same_origin and stored.status == "interrupted" and not stored.recording):
+            raise BadInput(f"a different run {incoming.id} is in the database already; nothing was imported")
+        _insert_rows(connection, stored.id, len(here), rows[len(here) :])
+        connection.execute(update(RunTable).where(RunTable.id == stored.id).values(_columns(incoming)))
+        return "completed"
+
+    # Reading
+
+    def run(self, run_id: str) -> Run:
+        """The run of that id, or of the only id that begins so; recordings included.
+
+        Raises:
+            UnknownName: no such run, or several.
+        """
+        with self._database.reading() as connection:
+            found = _read_run(connection, run_id) or recorded_run(run_id)
+            if found is not None:
+                return found
+            begins = func.substr(RunTable.id, 1, len(run_id)) == run_id
+            ids = list(connection.scalars(select(RunTable.id).where(begins).order_by(RunTable.id)))
+            ids += [run.id for run in recorded_runs() if run.id.startswith(run_id) and run.id not in ids]
+            if len(ids) > 1 and run_id:
+                shown = ", ".join(ids[:4]) + (" …" if len(ids) > 4 else "")
+                raise UnknownName(f"{run_id!r} begins {len(ids)} runs: {shown}; write more of the id")
+            found = _read_run(connection, ids[0]) or recorded_run(ids[0]) if ids and run_id else None
+        if found is None:
+            raise UnknownName(f"no run {run_id[:60]!r}; `pinscope runs list` shows what there is")
+        return found
+
+    def runs(
+        self,
+        experiment: str | None = None,
+        lab: LabKind | None = None,
+        status: Status | None = None,
+        recordings: bool = True,
+    ) -> list[Run]:
+        """Runs that match, newest first; the recordings that ship with PinScope come last."""
+        wanted = {"experiment": experiment, "lab": lab, "status": status}
+        wanted = {field: value for field, value in wanted.items() if value is not None}
+        query = select(RunTable).order_by(RunTable.created_at.desc(), RunTable.id.desc())
+        for field, value in wanted.items():
+            query = query.where(getattr(RunTable, field) == value)
+        with self._database.reading() as connection:
+            found = [_as_run(row) for row in connection.execute(query).mappings()]
+            if recordings:
+                stored = set(connection.scalars(select(RunTable.id)))
+                found += [
+                    run
+                    for run in recorded_runs()
+                    if run.id not in stored and all(getattr(run, field) == value for field, value in wanted.items())
+                ]
+        return found
+
+    def unfinished(self) -> list[Run]:
+        """Runs whose status is ``running``, whether or not their child still lives."""
+        return self.runs(status="running", recordings=False)
+
+    def observations(self, run_id: str, start: int = 0) -> list[Row]:
+        """The rows of a run in the order in which they were measured, from number ``start`` on.
+
+        Raises:
+            UnknownName: no such run.
+        """
+        with self._database.reading() as connection:
+            if connection.scalar(select(RunTable.id).where(RunTable.id == run_id)) is not None:
+                return _read_rows(connection, run_id, start)
+        if recorded_run(run_id) is None:
+            raise self._no_such_run(run_id)
+        return recorded_observations(run_id)[start:]
+
+    def _locked(self, connection: Connection, run_id: str) -> Run:
+        run = _read_run(connection, run_id, lock=True)
+        if run is None:
+            raise self._no_such_run(run_id)
+        return run
+
+    def _no_such_run(self, run_id: str) -> BadInput:
+        if recorded_run(run_id) is not None:
+            return BadInput(f"run {run_id} is a recording that ships with PinScope; it cannot be changed or deleted")
+        return UnknownName(f"no run {run_id[:60]!r}; `pinscope runs list` shows what there is")
+
+
+def _columns(run: Run) -> dict[str, Any]:
+    """A run as the values of its row, without the count of its observations."""
+    document = run.model_dump(mode="json", exclude=set(_OWN_COLUMNS))
+    created = run.created_at.astimezone(UTC).replace(tzinfo=None)
+    return {
+        "id": run.id,
+        "experiment": run.experiment,
+        "lab": run.lab,
+        "status": run.status,
+        "created_at": created,
+        "progress": run.progress.model_dump(mode="json"),
+        "document": document,
+    }
+
+
+def _as_run(row: RowMapping) -> Run:
+    fields = {key: row[key] for key in ("id", "status", "progress", "observations")}
+    try:
+        return Run.model_validate({**row["document"], **fields})
+    except (ValidationError, TypeError) as error:
+        why = first_complaint(error) if isinstance(error, ValidationError) else "it is not a document"
+        raise StoreFailed(
+            f"run {row['id']} in the database cannot be read ({why}); `pinscope runs delete {row['id']}` removes it"
+        ) from None
+
+
+def _read_run(connection: Connection, run_id: str, lock: bool = False) -> Run | None:
+    query: Select[Any] = select(RunTable).where(RunTable.id == run_id)
+    row = connection.execute(query.with_for_update() if lock else query).mappings().one_or_none()
+    return None if row is None else _as_run(row)
+
+
+def _insert_run(connection: Connection, run: Run) -> None:
+    connection.execute(insert(RunTable).values(**_columns(run), observations=0))
+
+
+def _read_rows(connection: Connection, run_id: str, start: int = 0) -> list[Row]:
+    return list(
+        connection.scalars(
+            select(ObservationTable.row)
+            .where(ObservationTable.run_id == run_id, ObservationTable.sequence >= start)
+            .order_by(ObservationTable.sequence)
+        )
+    )
+
+
+def _insert_rows(connection: Connection, run_id: str, first: int, rows: Sequence[Row]) -> None:
+    """Add rows from number ``first`` on, and count them."""
+    if not rows:
+        return
+    records = [{"run_id": run_id, "sequence": first + place, "row": row} for place, row in enumerate(rows)]
+    connection.execute(insert(ObservationTable), records)
+    connection.execute(update(RunTable).where(RunTable.id == run_id).values(observations=first + len(rows)))
+
+
+def _as_imported(run: Run, rows: Sequence[Row]) -> Run:
+    """A run from elsewhere: nothing here works on it any more."""
+    changes: dict[str, Any] = {"recording": False, "observations": len(rows)}
+    if run.status == "running":
+        note = "It was still running when it was exported."
+        changes |= {"status": "interrupted", "process": None, "notes": (*run.notes, note)}
+    return run.model_copy(update=changes)
+
+
+def _facts(run: Run, only: frozenset[str] | None = None) -> str:
+    """What a run says of itself, comparable as text."""
+    return dump_json(run.model_dump(mode="json", include=only, exclude={"recording"}))  # type: ignore[arg-type]
+
+
+def _canonical(rows: Sequence[Row]) -> list[str]:
+    return [json.dumps(row, sort_keys=True) for row in rows]

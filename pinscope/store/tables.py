@@ -1,0 +1,61 @@
+"""The tables. A run's facts that change while it runs have columns of their own; the rest is one document."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, ClassVar
+
+from sqlalchemy import JSON, DateTime, ForeignKey, String
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+SCHEMA_VERSION = 1
+"""Raised with every change of the tables; an older PinScope refuses a newer database."""
+
+RUN_ID_LENGTH = 100
+NAME_LENGTH = 100
+"""Longest name of an experiment."""
+
+
+class Table(DeclarativeBase):
+    """Base of the tables. Documents are JSON text: floats come back bit by bit."""
+
+    type_annotation_map: ClassVar[dict[Any, Any]] = {dict[str, Any]: JSON(none_as_null=True)}
+
+
+class MetaTable(Table):
+    """One row: which version of the tables this database holds."""
+
+    __tablename__ = "meta"
+
+    schema_version: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+
+
+class RunTable(Table):
+    """One row a run."""
+
+    __tablename__ = "runs"
+
+    id: Mapped[str] = mapped_column(String(RUN_ID_LENGTH), primary_key=True)
+    experiment: Mapped[str] = mapped_column(String(NAME_LENGTH), index=True)
+    lab: Mapped[str] = mapped_column(String(20), index=True)
+    status: Mapped[str] = mapped_column(String(20), index=True)
+    created_at: Mapped[datetime] = mapped_column(DateTime(), index=True)
+    """In UTC, without zone, so that every database sorts it alike."""
+    observations: Mapped[int]
+    """How many rows are stored; the next row gets this sequence number."""
+    progress: Mapped[dict[str, Any]]
+    document: Mapped[dict[str, Any]]
+    """Every other field of the run."""
+
+
+class ObservationTable(Table):
+    """One row an observation, in the order in which they were measured."""
+
+    __tablename__ = "observations"
+    __table_args__ = {"sqlite_with_rowid": False}  # noqa: RUF012 - SQLAlchemy's own declaration
+
+    run_id: Mapped[str] = mapped_column(
+        String(RUN_ID_LENGTH), ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True
+    )
+    sequence: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    row: Mapped[dict[str, Any]]

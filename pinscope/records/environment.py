@@ -12,7 +12,10 @@ LinkKind = Literal["pcie", "nvlink-c2c"]
 
 
 class Link(Record):
-    """The bus between a GPU and its host, now and at best. ``None``: the driver does not tell (see ``Device.missing``)."""
+    """The bus between a GPU and its host, now and at best.
+
+    ``None``: the driver does not tell; ``Device.missing`` says why.
+    """
 
     kind: LinkKind
     generation_now: int | None
@@ -51,6 +54,8 @@ class HugePages(Record):
     hugetlb_page_bytes: int | None
     hugetlb_total_pages: int | None
     hugetlb_free_pages: int | None
+    missing: Mapping[str, str] = {}
+    """Field name → why it is ``None``."""
 
 
 class Limits(Record):
@@ -62,6 +67,10 @@ class Limits(Record):
     memlock_headroom_bytes: int | None
     """RLIMIT_MEMLOCK less what is locked already; ``None`` if unlimited or the process has CAP_IPC_LOCK."""
     shm_free_bytes: int | None
+    cgroup_limit_bytes: int | None = None
+    """The limit of the control group that leaves the least."""
+    missing: Mapping[str, str] = {}
+    """Field name → why it is ``None``."""
 
 
 class Environment(Record):

@@ -1,0 +1,64 @@
+"""What a host link can carry at most, one direction, from its generation and width.
+
+PCI Express (transfers per second and lane, coding and packet formats of the PCI Express Base Specification)::
+
+    raw     = lanes × transfers/s ÷ 8 × coding          8b/10b up to generation 2, 128b/130b for 3 to 5,
+                                                        242 of 256 FLIT bytes for 6
+    payload = raw × 256 ÷ (256 + overhead)              for packets of 256 bytes of data
+
+``overhead`` is 24 bytes up to generation 5: a 16-byte header (64-bit addresses), 4 bytes LCRC, and 4 bytes framing
+and sequence number; 6 of the "5 to 7 doublewords" of Intel AN 708, "Understanding PCI Express Throughput". In a
+generation 6 FLIT, 236 of the 242 bytes belong to transaction packets, whose overhead is the 16-byte header alone.
+
+Acknowledgements, flow control and clock compensation are left out: they depend on the traffic and take a few per
+cent more, and so even a perfect copy stays somewhat below the payload limit. A generation 5 link of 16 lanes has
+63.0 GB/s raw and 57.6 GB/s payload; an H200 copies 55.5 GB/s over it (96 %).
+
+NVLink-C2C publishes no packet format: raw and payload are both the published figure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pinscope.errors import InvalidParameter
+from pinscope.records.environment import Link
+from pinscope.records.link import PCIE, PCIE_WIDTHS, c2c_bytes_per_second
+
+
+def pcie_limits(generation: int, width: int) -> tuple[float, float]:
+    """(raw, payload) limit of a PCI Express link in bytes/second, one direction.
+
+    Raises:
+        InvalidParameter: no such generation or width.
+    """
+    if generation not in PCIE:
+        raise InvalidParameter(f"no PCIe generation {generation}; there are: {_listed(PCIE)}")
+    if width not in PCIE_WIDTHS:
+        raise InvalidParameter(f"no PCIe link has {width} lanes; there are: {_listed(PCIE_WIDTHS)}")
+    rates = PCIE[generation]
+    return rates.raw_bytes_per_second(width), rates.payload_bytes_per_second(width)
+
+
+def c2c_limits(name: str) -> tuple[float, float]:
+    """(raw, payload) limit of the NVLink-C2C of the GPU called ``name`` in bytes/second, one direction.
+
+    Raises:
+        InvalidParameter: no figure is published for a GPU of that name.
+    """
+    rate = c2c_bytes_per_second(name)
+    if rate is None:
+        raise InvalidParameter(f"no NVLink-C2C figure is known for {name!r}")
+    return rate, rate
+
+
+def payload_now(link: Link) -> float | None:
+    """Payload limit of a PCIe link as it is trained at the moment, bytes/second; ``None`` where that is unknown."""
+    if link.generation_now is None or link.width_now is None:
+        return None
+    rates = PCIE.get(link.generation_now)
+    return rates.payload_bytes_per_second(link.width_now) if rates is not None else None
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    return ", ".join(str(number) for number in numbers)

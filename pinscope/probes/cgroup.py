@@ -1,0 +1,142 @@
+"""How much memory the control groups of this process leave it, versions 1 and 2 (also both at once).
+
+A limit anywhere between the process's group and the root binds, so the whole chain is walked. Page cache that the
+kernel would drop first (``inactive_file``) counts as free, as ``docker stats`` and Kubernetes count it.
+Sources: Linux documentation, admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst; mountinfo in proc_pid_mountinfo(5).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from pinscope.probes.answer import Answer
+from pinscope.probes.proc import Proc, whole
+
+UNLIMITED = 2**62
+"""Version 1 writes "no limit" as the largest page-aligned 63-bit number; nothing above this is a limit."""
+
+NO_LIMIT = "no control group limits the memory of this process"
+
+_OCTAL = re.compile(r"\\([0-7]{3})")
+
+
+@dataclass(frozen=True)
+class Headroom:
+    """What one group leaves: ``bytes`` may still be taken below ``limit_bytes``."""
+
+    bytes: int
+    limit_bytes: int
+
+
+@dataclass(frozen=True)
+class _Files:
+    """File names of one version."""
+
+    limits: tuple[str, ...]
+    usage: str
+    reclaimable: tuple[str, ...]
+
+
+_VERSIONS = {
+    "cgroup": _Files(("memory.limit_in_bytes",), "memory.usage_in_bytes", ("total_inactive_file", "inactive_file")),
+    # Above memory.high the kernel throttles: pinned pages cannot be reclaimed, so the process would crawl.
+    "cgroup2": _Files(("memory.max", "memory.high"), "memory.current", ("inactive_file",)),
+}
+
+
+def memory_headroom(proc: Proc) -> Answer[Headroom]:
+    """The tightest headroom on the way from this process's groups to the root."""
+    memberships = proc.read("/proc/self/cgroup")
+    if memberships.value is None:
+        return Answer.missing(f"control groups are unknown: {memberships.reason}")
+    mounts = proc.read("/proc/self/mountinfo")
+    if mounts.value is None:
+        return Answer.missing(f"control groups are unknown: {mounts.reason}")
+    levels = []
+    unreadable = []
+    for kind, folder in _groups(memberships.value, mounts.value):
+        level = _headroom(proc, kind, folder)
+        if level.value is not None:
+            levels.append(level.value)
+        elif level.reason is not None and level.reason != NO_LIMIT:
+            unreadable.append(level.reason)
+    if levels:
+        return Answer(min(levels, key=lambda level: (level.bytes, level.limit_bytes)))
+    return Answer.missing(unreadable[0] if unreadable else NO_LIMIT)
+
+
+def _groups(memberships: str, mounts: str) -> Iterator[tuple[str, str]]:
+    """(file system type, folder) of each group on the way up, for every hierarchy that may limit memory."""
+    paths = {}
+    for line in memberships.splitlines():
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if number == "0" and not controllers:
+            paths["cgroup2"] = path
+        elif "memory" in controllers.split(","):
+            paths["cgroup"] = path
+    for line in mounts.splitlines():
+        mount = _mount(line)
+        if mount is not None and mount[0] in paths:
+            kind, root, point = mount
+            for folder in _chain(paths[kind], root, point):
+                yield kind, folder
+
+
+def _mount(line: str) -> tuple[str, str, str] | None:
+    """(type, root within the hierarchy, mount point) of a mountinfo line that is a memory hierarchy."""
+    head, _, tail = line.partition(" - ")
+    front, back = head.split(" "), tail.split(" ")
+    if len(front) < 5 or len(back) < 3 or back[0] not in _VERSIONS:
+        return None
+    if back[0] == "cgroup" and "memory" not in back[2].split(","):
+        return None
+    return back[0], _unescaped(front[3]), _unescaped(front[4])
+
+
+def _unescaped(text: str) -> str:
+    """mountinfo writes blanks and backslashes in paths as three octal digits."""
+    return _OCTAL.sub(lambda match: chr(int(match[1], 8)), text)
+
+
+def _chain(path: str, root: str, point: str) -> Iterator[str]:
+    """Folders from the process's group up to the mount point.
+
+    A mount may show only a part of the hierarchy (``root``). A group outside that part – ``/..`` in a namespace –
+    cannot be seen; then the mount point is the nearest group that can.
+    """
+    group = PurePosixPath(path)
+    visible = ".." not in group.parts and group.is_relative_to(root)
+    parts = group.relative_to(root).parts if visible else ()
+    for depth in range(len(parts), -1, -1):
+        yield str(PurePosixPath(point, *parts[:depth]))
+
+
+def _headroom(proc: Proc, kind: str, folder: str) -> Answer[Headroom]:
+    """What one group leaves; missing with ``NO_LIMIT`` if it sets no limit."""
+    files = _VERSIONS[kind]
+    limits = []
+    for name in files.limits:
+        path = f"{folder}/{name}"
+        if not proc.exists(path):
+            continue  # The root of version 2 has none.
+        text = proc.line(path)
+        limit = whole(text.value or "")
+        if limit is not None and limit < UNLIMITED:
+            limits.append(limit)
+        elif limit is None and text.value != "max":
+            return Answer.missing(text.reason or f"{path} is not a number")
+    if not limits:
+        return Answer.missing(NO_LIMIT)
+    usage = proc.number(f"{folder}/{files.usage}")
+    if usage.value is None:
+        return Answer.missing(f"the control group has a limit, but its usage is unknown: {usage.reason}")
+    limit = min(limits)
+    statistics = proc.fields(f"{folder}/memory.stat")
+    reclaimable = next(
+        (amount.value for name in files.reclaimable if (amount := statistics.amount(name)).value is not None), 0
+    )
+    return Answer(Headroom(max(0, limit - usage.value + min(reclaimable, usage.value)), limit))

@@ -1,0 +1,130 @@
+"""The machine, its software and its limits, at this moment."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import re
+from datetime import UTC, datetime
+
+import pinscope
+from pinscope.probes.answer import Answer
+from pinscope.probes.devices import read_devices
+from pinscope.probes.gpu import GpuReader, Nvml
+from pinscope.probes.limits import read_limits
+from pinscope.probes.proc import HERE, Proc, count_in_both, ranges
+from pinscope.probes.software import package_versions, source_commit
+from pinscope.probes.virtualization import virtualization
+from pinscope.records.environment import Environment, HugePages
+
+_ACTIVE_WORD = re.compile(r"\[(\w+)\]")
+_PRETTY_NAME = re.compile(r'^PRETTY_NAME=["\']?(?P<name>[^"\'\n]+)', re.MULTILINE)
+_KERNEL_MODULE = re.compile(r"Kernel Module.*?\s(?P<version>[0-9]+\.[0-9.]+)\s")
+_MACHINE_ID = re.compile(r"[0-9a-f]{32}")
+
+
+def capture_environment(proc: Proc = HERE, nvml: GpuReader | None = None) -> Environment:
+    """Read everything about this machine that a run must carry.
+
+    Args:
+        proc: where /proc and /sys are read.
+        nvml: what tells about GPUs; NVML by default.
+    """
+    missing: dict[str, str] = {}
+    with nvml or Nvml() as gpus:
+        devices = read_devices(gpus, proc)
+        driver = gpus.driver_version()
+        cuda = gpus.cuda_version().then(lambda pair: f"{pair[0]}.{pair[1]}", "")
+    packages = package_versions()
+    if not any(name.startswith("cupy") for name in packages):
+        missing["packages.cupy"] = "CuPy is not installed"
+    uname = os.uname()
+    return Environment(
+        captured_at=datetime.now(UTC),
+        pinscope_version=pinscope.__version__,
+        pinscope_commit=source_commit().note(missing, "pinscope_commit"),
+        host=_host(proc),
+        machine_id=machine_id(proc),
+        os=_os_name(proc),
+        kernel=proc.line("/proc/sys/kernel/osrelease").value or uname.release,
+        architecture=uname.machine,
+        cpu=_cpu(proc).note(missing, "cpu"),
+        cpus=_processors(proc),
+        numa_nodes=_numa_nodes(proc).note(missing, "numa_nodes"),
+        page_bytes=os.sysconf("SC_PAGE_SIZE"),
+        huge_pages=_huge_pages(proc),
+        limits=read_limits(proc),
+        virtualization=virtualization(proc).note(missing, "virtualization"),
+        python=platform.python_version(),
+        packages=packages,
+        driver=_driver(driver, proc).note(missing, "driver"),
+        cuda_driver=cuda.note(missing, "cuda_driver"),
+        devices=devices.note(missing, "devices") or (),
+        missing=missing,
+    )
+
+
+def machine_id(proc: Proc = HERE) -> str:
+    """16 hexadecimal digits that stay the same on one machine and tell nothing about it.
+
+    From /etc/machine-id; where that is not set (many containers), from the boot, else from the host name.
+    machine-id(5) asks for a keyed hash, as the id itself is confidential.
+    """
+    identity = proc.line("/etc/machine-id").then(lambda text: text if _MACHINE_ID.fullmatch(text) else None, "not set")
+    source = identity.value or proc.line("/proc/sys/kernel/random/boot_id").value or _host(proc)
+    return hashlib.blake2b(source.encode(), key=b"pinscope", digest_size=8).hexdigest()
+
+
+def _host(proc: Proc) -> str:
+    return proc.line("/proc/sys/kernel/hostname").value or platform.node() or "unknown"
+
+
+def _os_name(proc: Proc) -> str:
+    match = _PRETTY_NAME.search(proc.read("/etc/os-release").value or "")
+    return match["name"].strip() if match is not None else platform.system()
+
+
+def _cpu(proc: Proc) -> Answer[str]:
+    """``model name`` on x86; Arm kernels give numbers only."""
+    return proc.fields("/proc/cpuinfo").text("model name").then(lambda text: text or None, "it is empty")
+
+
+def _processors(proc: Proc) -> int:
+    """Processors that are online and that this process may run on."""
+    allowed = proc.fields("/proc/self/status").text("Cpus_allowed_list").then(ranges, "not a list").value
+    online = proc.line("/sys/devices/system/cpu/online").then(ranges, "not a list").value
+    if allowed is None:
+        return len(os.sched_getaffinity(0))
+    return count_in_both(allowed, online or allowed) or len(os.sched_getaffinity(0))
+
+
+def _numa_nodes(proc: Proc) -> Answer[int]:
+    path = "/sys/devices/system/node/online"
+    return proc.line(path).then(ranges, f"{path} is not a list").then(lambda nodes: count_in_both(nodes, nodes), "")
+
+
+def _huge_pages(proc: Proc) -> HugePages:
+    missing: dict[str, str] = {}
+    path = "/sys/kernel/mm/transparent_hugepage/enabled"
+    meminfo = proc.fields("/proc/meminfo")
+    return HugePages(
+        transparent=proc.line(path).then(_active_word, f"{path} marks no word").note(missing, "transparent"),
+        hugetlb_page_bytes=meminfo.amount("Hugepagesize").note(missing, "hugetlb_page_bytes"),
+        hugetlb_total_pages=meminfo.amount("HugePages_Total").note(missing, "hugetlb_total_pages"),
+        hugetlb_free_pages=meminfo.amount("HugePages_Free").note(missing, "hugetlb_free_pages"),
+        missing=missing,
+    )
+
+
+def _active_word(text: str) -> str | None:
+    match = _ACTIVE_WORD.search(text)
+    return match[1] if match is not None else None
+
+
+def _driver(answer: Answer[str], proc: Proc) -> Answer[str]:
+    """NVML's version; a container without NVML still shows that of the kernel module."""
+    if answer.value is not None:
+        return answer
+    match = _KERNEL_MODULE.search(proc.read("/proc/driver/nvidia/version").value or "")
+    return Answer(match["version"]) if match is not None else answer

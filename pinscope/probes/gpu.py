@@ -1,0 +1,226 @@
+"""What NVML tells about GPUs, as typed answers. The interface, and the reader that asks the driver.
+
+:mod:`pinscope.probes.gpu_fake` is the second implementation, for tests. :mod:`pinscope.probes.devices` turns
+answers into records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Literal, Protocol, Self
+
+import pynvml
+
+from pinscope.probes.answer import Answer
+
+PcieNumber = Literal["generation_now", "width_now", "generation_max", "gpu_generation_max", "width_max"]
+"""What may be asked about a PCIe link. ``generation_max`` and ``width_max``: what device and slot can do together."""
+
+
+@dataclass(frozen=True)
+class GpuMemory:
+    """Memory of one GPU in bytes."""
+
+    total: int
+    free: int
+    used: int
+    reserved: int | None
+    """Kept by driver and firmware, not part of ``used``; ``None`` with drivers before 510."""
+
+
+@dataclass(frozen=True)
+class C2c:
+    """An NVLink-C2C link to the host processor."""
+
+    links: int | None
+    """Active links; ``None`` if the driver does not tell."""
+    bytes_per_second: float | None
+    """All of them together, one direction; ``None`` if the driver does not tell."""
+
+
+class GpuReader(Protocol):
+    """Answers about the GPUs of this host, by NVML index. Used as a context manager; nothing here raises."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def driver_version(self) -> Answer[str]: ...
+    def cuda_version(self) -> Answer[tuple[int, int]]:
+        """(major, minor) of the newest CUDA that the driver supports."""
+        ...
+
+    def device_count(self) -> Answer[int]: ...
+    def name(self, index: int) -> Answer[str]: ...
+    def uuid(self, index: int) -> Answer[str]: ...
+    def pci_bus_id(self, index: int) -> Answer[str]: ...
+    def memory(self, index: int) -> Answer[GpuMemory]: ...
+    def compute_capability(self, index: int) -> Answer[tuple[int, int]]: ...
+    def numa_node(self, index: int) -> Answer[int]:
+        """The host's NUMA node nearest to the GPU."""
+        ...
+
+    def pcie(self, index: int, number: PcieNumber) -> Answer[int]: ...
+    def c2c(self, index: int) -> Answer[C2c]:
+        """The NVLink-C2C link; missing where the GPU is attached by PCIe."""
+        ...
+
+
+_NO_C2C = "the GPU has no NVLink-C2C"
+_PCIE_FUNCTIONS: dict[PcieNumber, str] = {
+    "generation_now": "nvmlDeviceGetCurrPcieLinkGeneration",
+    "width_now": "nvmlDeviceGetCurrPcieLinkWidth",
+    "generation_max": "nvmlDeviceGetMaxPcieLinkGeneration",
+    "gpu_generation_max": "nvmlDeviceGetGpuMaxPcieLinkGeneration",
+    "width_max": "nvmlDeviceGetMaxPcieLinkWidth",
+}
+_INIT_REASONS = {
+    "NVML_ERROR_LIBRARY_NOT_FOUND": "no NVIDIA driver is installed here (libnvidia-ml.so.1 was not found)",
+    "NVML_ERROR_DRIVER_NOT_LOADED": "the NVIDIA driver is installed, but its kernel module is not loaded",
+    "NVML_ERROR_LIB_RM_VERSION_MISMATCH": (
+        "the NVIDIA driver's library and kernel module have different versions; restart the machine"
+    ),
+    "NVML_ERROR_NO_PERMISSION": "this user may not use the NVIDIA driver",
+}
+_NODE_MASK_WORDS = 16
+"""64-bit words of a NUMA node mask: 1024 nodes, the kernel's maximum."""
+
+
+class Nvml:
+    """Asks the driver through NVML. Without a driver every answer is missing, with the reason."""
+
+    def __init__(self) -> None:
+        self._closed_reason: str | None = "NVML has not been opened"
+        self._handles: dict[int, Answer[Any]] = {}
+
+    def __enter__(self) -> Self:
+        try:
+            pynvml.nvmlInit()
+        except pynvml.NVMLError as error:
+            self._closed_reason = _init_reason(error)
+        else:
+            self._closed_reason = None
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._closed_reason is None:
+            self._ask("nvmlShutdown")
+        self._closed_reason = "NVML has been closed"
+        self._handles.clear()
+
+    def driver_version(self) -> Answer[str]:
+        return _text(self._ask("nvmlSystemGetDriverVersion"))
+
+    def cuda_version(self) -> Answer[tuple[int, int]]:
+        # 13000 is 13.0, 12040 is 12.4.
+        version = self._ask("nvmlSystemGetCudaDriverVersion_v2")
+        return version.then(lambda number: (number // 1000, number % 1000 // 10), "")
+
+    def device_count(self) -> Answer[int]:
+        return self._ask("nvmlDeviceGetCount")
+
+    def name(self, index: int) -> Answer[str]:
+        return _text(self._of(index, "nvmlDeviceGetName"))
+
+    def uuid(self, index: int) -> Answer[str]:
+        return _text(self._of(index, "nvmlDeviceGetUUID"))
+
+    def pci_bus_id(self, index: int) -> Answer[str]:
+        return _text(self._of(index, "nvmlDeviceGetPciInfo").then(lambda info: info.busId, "NVML gives no bus id"))
+
+    def memory(self, index: int) -> Answer[GpuMemory]:
+        version = getattr(pynvml, "nvmlMemory_v2", None)
+        if version is not None:
+            second = self._of(index, "nvmlDeviceGetMemoryInfo", version)
+            if second.value is not None:
+                return second.then(lambda info: GpuMemory(info.total, info.free, info.used, info.reserved), "")
+        first = self._of(index, "nvmlDeviceGetMemoryInfo")
+        return first.then(lambda info: GpuMemory(info.total, info.free, info.used, None), "")
+
+    def compute_capability(self, index: int) -> Answer[tuple[int, int]]:
+        return self._of(index, "nvmlDeviceGetCudaComputeCapability").then(lambda pair: (pair[0], pair[1]), "")
+
+    def numa_node(self, index: int) -> Answer[int]:
+        # Not nvmlDeviceGetNumaNodeId: that is the node that the GPU's own memory forms, on coherent systems.
+        scope = getattr(pynvml, "NVML_AFFINITY_SCOPE_NODE", 0)
+        mask = self._of(index, "nvmlDeviceGetMemoryAffinity", _NODE_MASK_WORDS, scope)
+        return mask.then(_only_bit, "NVML names no single NUMA node")
+
+    def pcie(self, index: int, number: PcieNumber) -> Answer[int]:
+        # NVML gives 0 for a link it knows nothing about.
+        return self._of(index, _PCIE_FUNCTIONS[number]).then(lambda value: value or None, "NVML gives 0")
+
+    def c2c(self, index: int) -> Answer[C2c]:
+        mode = self._of(index, "nvmlDeviceGetC2cModeInfoV")
+        enabled = mode.then(lambda info: bool(info.isC2cEnabled), "").value
+        if not enabled:
+            return Answer.missing(mode.reason or _NO_C2C)
+        rates = self._c2c_rates(index)
+        return Answer(C2c(len(rates) or None, sum(rates) or None))
+
+    def _c2c_rates(self, index: int) -> list[float]:
+        """Bytes/second of each active C2C link; none if the driver does not tell."""
+        count = self._field(index, "NVML_FI_DEV_C2C_LINK_COUNT", 0).value or 0
+        rates = []
+        for link in range(min(count, 64)):
+            if self._field(index, "NVML_FI_DEV_C2C_LINK_GET_STATUS", link).value == 1:
+                megabytes = self._field(index, "NVML_FI_DEV_C2C_LINK_GET_MAX_BW", link).value
+                if megabytes:
+                    rates.append(megabytes * 1e6)
+        return rates
+
+    def _field(self, index: int, name: str, scope: int) -> Answer[int]:
+        """One of NVML's numbered field values."""
+        field = getattr(pynvml, name, None)
+        if field is None:
+            return Answer.missing(f"the installed nvidia-ml-py has no {name}")
+        values = self._of(index, "nvmlDeviceGetFieldValues", [(field, scope)])
+        return values.then(lambda found: found[0].value.uiVal if found[0].nvmlReturn == 0 else None, f"no {name}")
+
+    def _of(self, index: int, function: str, *arguments: Any) -> Answer[Any]:
+        """Ask about one GPU."""
+        handle = self._handles.get(index)
+        if handle is None:
+            handle = self._handles[index] = self._ask("nvmlDeviceGetHandleByIndex", index)
+        if handle.value is None:
+            return handle
+        return self._ask(function, handle.value, *arguments)
+
+    def _ask(self, function: str, *arguments: Any) -> Answer[Any]:
+        """Call an NVML function; a missing function, a refusal or nothing is a reason."""
+        if self._closed_reason is not None:
+            return Answer.missing(self._closed_reason)
+        call: Callable[..., Any] | None = getattr(pynvml, function, None)
+        if call is None:
+            return Answer.missing(f"the installed nvidia-ml-py has no {function}")
+        try:
+            value = call(*arguments)
+        except pynvml.NVMLError as error:
+            return Answer.missing(f"{function}: {error}")
+        return Answer.missing(f"{function} gave nothing") if value is None else Answer(value)
+
+
+def _init_reason(error: Exception) -> str:
+    for name, reason in _INIT_REASONS.items():
+        if getattr(error, "value", None) == getattr(pynvml, name, object()):
+            return reason
+    return f"NVML could not be opened: {error}"
+
+
+def _text(answer: Answer[Any]) -> Answer[str]:
+    """Older nvidia-ml-py gives bytes."""
+    return answer.then(
+        lambda value: (value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)) or None,
+        "NVML gives an empty text",
+    )
+
+
+def _only_bit(words: Any) -> int | None:
+    """The number of the one bit that is set in a mask of 64-bit words, lowest first."""
+    mask = sum(int(word) << (64 * position) for position, word in enumerate(words))
+    return mask.bit_length() - 1 if mask.bit_count() == 1 else None

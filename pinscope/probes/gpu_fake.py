@@ -1,0 +1,111 @@
+"""A second implementation of the NVML interface that answers only what it was given. For tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self, TypeVar
+
+from pinscope.probes.answer import Answer
+from pinscope.probes.gpu import C2c, GpuMemory, PcieNumber
+
+T = TypeVar("T")
+
+
+class NotGivenError(AssertionError):
+    """The fake was asked for something that the test did not give it."""
+
+
+@dataclass(frozen=True)
+class FakeGpu:
+    """What one GPU answers; ``None`` for what it is not given."""
+
+    name: Answer[str] | None = None
+    uuid: Answer[str] | None = None
+    pci_bus_id: Answer[str] | None = None
+    memory: Answer[GpuMemory] | None = None
+    compute_capability: Answer[tuple[int, int]] | None = None
+    numa_node: Answer[int] | None = None
+    c2c: Answer[C2c] | None = None
+    pcie: dict[PcieNumber, Answer[int]] = field(default_factory=dict)
+
+
+class FakeNvml:
+    """Answers as the given driver and GPUs would; :class:`NotGivenError` for everything else.
+
+    Args:
+        driver_version: such as ``580.159``.
+        cuda_version: (major, minor).
+        gpus: what each GPU answers, by index.
+        absent: why NVML cannot be opened; then every answer is missing for this reason.
+    """
+
+    def __init__(
+        self,
+        driver_version: Answer[str] | None = None,
+        cuda_version: Answer[tuple[int, int]] | None = None,
+        gpus: Sequence[FakeGpu] = (),
+        absent: str | None = None,
+    ) -> None:
+        self._driver_version = driver_version
+        self._cuda_version = cuda_version
+        self._gpus = tuple(gpus)
+        self._absent = absent
+        self.open = False
+
+    def __enter__(self) -> Self:
+        self.open = True
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.open = False
+
+    def driver_version(self) -> Answer[str]:
+        return self._answer("driver_version", self._driver_version)
+
+    def cuda_version(self) -> Answer[tuple[int, int]]:
+        return self._answer("cuda_version", self._cuda_version)
+
+    def device_count(self) -> Answer[int]:
+        return self._answer("device_count", Answer(len(self._gpus)))
+
+    def name(self, index: int) -> Answer[str]:
+        return self._answer("name", self._gpu(index).name)
+
+    def uuid(self, index: int) -> Answer[str]:
+        return self._answer("uuid", self._gpu(index).uuid)
+
+    def pci_bus_id(self, index: int) -> Answer[str]:
+        return self._answer("pci_bus_id", self._gpu(index).pci_bus_id)
+
+    def memory(self, index: int) -> Answer[GpuMemory]:
+        return self._answer("memory", self._gpu(index).memory)
+
+    def compute_capability(self, index: int) -> Answer[tuple[int, int]]:
+        return self._answer("compute_capability", self._gpu(index).compute_capability)
+
+    def numa_node(self, index: int) -> Answer[int]:
+        return self._answer("numa_node", self._gpu(index).numa_node)
+
+    def pcie(self, index: int, number: PcieNumber) -> Answer[int]:
+        return self._answer(f"pcie {number}", self._gpu(index).pcie.get(number))
+
+    def c2c(self, index: int) -> Answer[C2c]:
+        return self._answer("c2c", self._gpu(index).c2c)
+
+    def _gpu(self, index: int) -> FakeGpu:
+        if not 0 <= index < len(self._gpus):
+            raise NotGivenError(f"the fake has {len(self._gpus)} GPUs and was asked for number {index}")
+        return self._gpus[index]
+
+    def _answer(self, question: str, given: Answer[T] | None) -> Answer[T]:
+        if not self.open:
+            raise NotGivenError(f"the fake was asked for {question} while it was not open")
+        if self._absent is not None:
+            return Answer.missing(self._absent)
+        if given is None:
+            raise NotGivenError(f"the fake was asked for {question}, which it was not given")
+        return given

@@ -1,0 +1,161 @@
+"""The reader of /proc, /sys and the few other system files that PinScope looks at.
+
+Paths are written as on the real host (``/proc/meminfo``); a :class:`Proc` may find them below another folder, such
+as a tree captured on another machine. A file that cannot be read, or makes no sense, is an answer with a reason:
+nothing here raises.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path, PurePosixPath
+
+from pinscope.probes.answer import Answer
+
+_AMOUNT = re.compile(r"(?P<number>[0-9]{1,20})(?P<kibibytes>\s*kB)?", re.ASCII)
+_RANGE = re.compile(r"(?P<first>[0-9]{1,9})(-(?P<last>[0-9]{1,9}))?", re.ASCII)
+
+
+class Fields:
+    """The ``key: value`` or ``key value`` lines of one file, read once. Of a repeated key the first line counts."""
+
+    def __init__(self, path: str, text: Answer[str]) -> None:
+        self._path = path
+        self._reason = text.reason
+        self._lines: dict[str, str] = {}
+        for line in (text.value or "").splitlines():
+            key, separator, value = line.partition(":")
+            if not separator:
+                key, _, value = line.strip().partition(" ")
+            self._lines.setdefault(key.strip(), value.strip())
+
+    def text(self, key: str) -> Answer[str]:
+        """What stands beside ``key``."""
+        if self._reason is not None:
+            return Answer.missing(self._reason)
+        if key not in self._lines:
+            return Answer.missing(f"{self._path} has no line {key}")
+        return Answer(self._lines[key])
+
+    def amount(self, key: str) -> Answer[int]:
+        """The number beside ``key``: bytes where the kernel writes ``kB`` (it means KiB), else the plain count."""
+        return self.text(key).then(_amount, f"{key} in {self._path} is not a number")
+
+
+class Proc:
+    """Reads system files as text.
+
+    Args:
+        root: where /proc is.
+        sys: where /sys is.
+        top: where everything else is (``/etc/os-release``, ``/.dockerenv``).
+    """
+
+    def __init__(self, root: Path = Path("/proc"), sys: Path = Path("/sys"), top: Path = Path("/")) -> None:
+        self._root = root
+        self._sys = sys
+        self._top = top
+
+    @classmethod
+    def below(cls, folder: Path) -> Proc:
+        """The reader of a captured tree: ``folder/proc``, ``folder/sys`` and so on."""
+        return cls(folder / "proc", folder / "sys", folder)
+
+    def read(self, path: str) -> Answer[str]:
+        """The text of a file; bytes that are not UTF-8 are replaced."""
+        try:
+            return Answer(self._place(path).read_bytes().decode("utf-8", "replace"))
+        except FileNotFoundError:
+            return Answer.missing(f"{path} is not there")
+        except PermissionError:
+            return Answer.missing(f"{path} may not be read by this user")
+        except OSError as error:
+            return Answer.missing(f"{path}: {error.strerror or error}")
+        except ValueError as error:
+            return Answer.missing(f"{path!r} is not a path: {error}")
+
+    def line(self, path: str) -> Answer[str]:
+        """The text of a file without white space around it; missing if nothing is left."""
+        return self.read(path).then(lambda text: text.strip() or None, f"{path} is empty")
+
+    def number(self, path: str) -> Answer[int]:
+        """The whole number, not negative, that a file holds."""
+        return self.line(path).then(whole, f"{path} is not a number")
+
+    def fields(self, path: str) -> Fields:
+        """The ``key: value`` lines of a file."""
+        return Fields(path, self.read(path))
+
+    def exists(self, path: str) -> bool:
+        """True if something is there."""
+        try:
+            return self._place(path).exists()
+        except (OSError, ValueError):
+            return False
+
+    def names(self, folder: str) -> tuple[str, ...]:
+        """Names in a folder, sorted; none if it cannot be listed."""
+        try:
+            return tuple(sorted(entry.name for entry in self._place(folder).iterdir()))
+        except (OSError, ValueError):
+            return ()
+
+    def free_bytes(self, folder: str) -> Answer[int]:
+        """Bytes that may still be written to the file system of a folder."""
+        try:
+            status = os.statvfs(self._place(folder))
+        except FileNotFoundError:
+            return Answer.missing(f"{folder} is not there")
+        except (OSError, ValueError) as error:
+            return Answer.missing(f"{folder}: {error}")
+        return Answer(status.f_bavail * status.f_frsize)
+
+    def _place(self, path: str) -> Path:
+        """Where ``path`` of the real host is found."""
+        parts = PurePosixPath(path).parts
+        # A path may come from a file's text (a cgroup's name): it must not lead out of the tree.
+        if not parts or parts[0] != "/" or ".." in parts:
+            raise ValueError("it is not absolute or has '..' in it")
+        base = {"proc": self._root, "sys": self._sys}.get(parts[1] if len(parts) > 1 else "")
+        return self._top.joinpath(*parts[1:]) if base is None else base.joinpath(*parts[2:])
+
+
+HERE = Proc()
+"""This machine."""
+
+
+def whole(text: str) -> int | None:
+    """A whole number that is not negative, in ASCII digits (at most 20: no kernel counter is longer)."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 20 else None
+
+
+def _amount(text: str) -> int | None:
+    match = _AMOUNT.fullmatch(text.strip())
+    if match is None:
+        return None
+    return int(match["number"]) * (1024 if match["kibibytes"] else 1)
+
+
+def ranges(text: str) -> tuple[tuple[int, int], ...] | None:
+    """First and last of each range in a kernel list such as ``0-3,8``; ``None`` if it is not one."""
+    found = []
+    for part in text.strip().split(","):
+        match = _RANGE.fullmatch(part)
+        if match is None:
+            return None
+        first = int(match["first"])
+        last = int(match["last"] or first)
+        if last < first:
+            return None
+        found.append((first, last))
+    return tuple(found)
+
+
+def count_in_both(one: tuple[tuple[int, int], ...], other: tuple[tuple[int, int], ...]) -> int:
+    """How many numbers are in both lists of ranges."""
+    return sum(
+        max(0, min(last, other_last) - max(first, other_first) + 1)
+        for first, last in one
+        for other_first, other_last in other
+    )

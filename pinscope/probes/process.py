@@ -1,0 +1,48 @@
+"""Which process is which: a pid alone may be used again, with its start time and boot it may not."""
+
+from __future__ import annotations
+
+import os
+
+from pinscope.errors import NotPossible
+from pinscope.probes.proc import HERE, Proc, whole
+from pinscope.records.run import Process
+
+_ENDED = frozenset("ZXx")
+"""States of a process that has ended: a zombie waits for its parent only."""
+_STATE, _STARTED = 0, 19
+"""Fields 3 and 22 of /proc/PID/stat, counted after the name."""
+_UNKNOWN_BOOT = "unknown"
+
+
+def current_process(proc: Proc = HERE) -> Process:
+    """This process.
+
+    Raises:
+        NotPossible: /proc does not show it.
+    """
+    process = process_of(os.getpid(), proc)
+    if process is None:
+        raise NotPossible("/proc does not show this process; PinScope needs Linux with /proc mounted")
+    return process
+
+
+def process_of(pid: int, proc: Proc = HERE) -> Process | None:
+    """The process that has this pid now; ``None`` if there is none or it has ended."""
+    if pid <= 0:
+        return None
+    text = proc.read(f"/proc/{pid}/stat").value or ""
+    # The name, in parentheses, may itself hold blanks and parentheses: the last one ends it.
+    fields = text.rpartition(")")[2].split()
+    if len(fields) <= _STARTED or fields[_STATE] in _ENDED:
+        return None
+    started = whole(fields[_STARTED])
+    if started is None:
+        return None
+    boot = proc.line("/proc/sys/kernel/random/boot_id").value or _UNKNOWN_BOOT
+    return Process(pid=pid, started=float(started), boot_id=boot)
+
+
+def is_alive(process: Process, proc: Proc = HERE) -> bool:
+    """True while that very process runs: same pid, same start, same boot, and not a zombie."""
+    return process_of(process.pid, proc) == process

@@ -1,0 +1,79 @@
+"""Whether this machine is a container, WSL or a virtual machine, as far as it shows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from pinscope.probes.answer import Answer
+from pinscope.probes.proc import Proc
+
+WSL2 = "WSL2"
+
+_CONTAINER_FILES: Mapping[str, str] = {"/.dockerenv": "Docker container", "/run/.containerenv": "Podman container"}
+_CONTAINER_GROUPS: Mapping[str, str] = {
+    "kubepods": "Kubernetes pod",
+    "docker": "Docker container",
+    "libpod": "Podman container",
+    "containerd": "containerd container",
+    "lxc": "LXC container",
+}
+_VENDORS: Mapping[str, str] = {
+    "qemu": "QEMU/KVM",
+    "kvm": "QEMU/KVM",
+    "amazon ec2": "Amazon EC2",
+    "google": "Google Compute Engine",
+    "microsoft corporation": "Hyper-V",
+    "vmware": "VMware",
+    "innotek": "VirtualBox",
+    "xen": "Xen",
+    "openstack": "OpenStack",
+}
+_GROUP_WORD = re.compile(r"[a-z]+")
+
+
+def virtualization(proc: Proc) -> Answer[str]:
+    """Names of the container and the hypervisor, such as ``Docker container, QEMU/KVM``."""
+    wsl = _wsl(proc)
+    names = [name for name in (_container(proc), wsl or _hypervisor(proc)) if name]
+    if names:
+        return Answer(", ".join(names))
+    return Answer.missing("no container and no hypervisor shows itself")
+
+
+def _wsl(proc: Proc) -> str | None:
+    """WSL names Microsoft in its kernel release; version 1, which is no Linux kernel, with a capital letter."""
+    release = proc.line("/proc/sys/kernel/osrelease").value or ""
+    if "microsoft" in release:
+        return WSL2
+    return "WSL1" if "Microsoft" in release else None
+
+
+def _container(proc: Proc) -> str | None:
+    for path, name in _CONTAINER_FILES.items():
+        if proc.exists(path):
+            return name
+    words = set(_GROUP_WORD.findall((proc.read("/proc/1/cgroup").value or "").lower()))
+    for word, name in _CONTAINER_GROUPS.items():
+        if word in words:
+            return name
+    # systemd-nspawn, LXC and others leave their name here (Container Interface of systemd).
+    manager = proc.line("/run/systemd/container").value
+    return f"{manager[:40]} container" if manager else None
+
+
+def _hypervisor(proc: Proc) -> str | None:
+    """x86 processors tell by a flag that a hypervisor stands below; elsewhere only the firmware's names do."""
+    flags = proc.fields("/proc/cpuinfo").text("flags").value
+    if flags is not None and "hypervisor" not in flags.split():
+        return None
+    folder = "/sys/class/dmi/id"
+    vendor = (proc.line(f"{folder}/sys_vendor").value or "").lower()
+    product = (proc.line(f"{folder}/product_name").value or "").lower()
+    # Cloud vendors put their name on bare metal, too; Microsoft on Surface computers.
+    if ".metal" in product or ("microsoft" in vendor and "virtual" not in product):
+        return None
+    for word, name in _VENDORS.items():
+        if word in vendor or word in product:
+            return name
+    return "virtual machine" if flags is not None else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -125,11 +126,16 @@ class Database:
 
     def _use_write_ahead_log(self) -> None:
         """Readers and the writer then do not wait for each other. The file remembers the mode."""
-        with self._engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-            if connection.exec_driver_sql("PRAGMA journal_mode").scalar() != "wal":
+        connection = self._engine.raw_connection()  # not in a transaction, where the mode cannot be changed
+        try:
+            cursor = connection.cursor()
+            if cursor.execute("PRAGMA journal_mode").fetchone() != ("wal",):
                 # Refused on a read-only file, or while another process does the same: all works without it.
-                with suppress(OperationalError):
-                    connection.exec_driver_sql("PRAGMA journal_mode=WAL")
+                with suppress(sqlite3.OperationalError):
+                    cursor.execute("PRAGMA journal_mode=WAL")
+            cursor.close()
+        finally:
+            connection.close()
 
     def _fits(self, connection: Connection) -> bool:
         """Whether the tables are there; False if nothing of the kind is.

@@ -1,0 +1,367 @@
+"""What a bandwidth run looks like: rates, ratios, issue times and the latency–bandwidth line over the copy size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+
+from pinscope.analysis.bandwidth import Cell, Line, by_line, cells, fit_latency, speedups
+from pinscope.analysis.bandwidth_reading import PUBLISHED, PUBLISHED_BYTES, curve_of, link_limit, nearest_published
+from pinscope.charts.chart import Chart
+from pinscope.charts.theme import (
+    COLOURS,
+    DASHES,
+    DIRECTION_TITLES,
+    DIRECTIONS,
+    SYMBOLS,
+    memory_line,
+    panels,
+    size_axis,
+    words,
+)
+from pinscope.records.run import Run
+from pinscope.units import format_bandwidth, format_bytes, format_seconds, format_share, format_value
+
+Curves = Mapping[Line, Sequence[Cell]]
+Trace = Callable[[Line, Sequence[Cell]], go.Scatter | None]
+
+_FITTED = ("pinned", "pageable")
+"""Kinds whose latency–bandwidth line is drawn; the table has all of them."""
+
+
+def draw(run: Run, observations: Sequence[Mapping[str, Any]]) -> list[Chart]:
+    """The charts of a bandwidth run.
+
+    Args:
+        run: tells the lab, the GPU and the limit of its link.
+        observations: stored rows of the run, also of one that is still going.
+
+    Returns:
+        Only the charts for which something was measured; none for a run without rows.
+    """
+    curves = by_line(cells(observations))
+    alone = {line: curve for line, curve in curves.items() if line.devices == 1 and line.device == run.device}
+    engine = {line: curve for line, curve in alone.items() if line.copier == "engine"}
+    drawn = (
+        _rates(run, engine),
+        _ratios(engine),
+        _issue_times(engine),
+        _copiers(run, alone),
+        _latency(engine),
+        _together(curves),
+        _published(run, engine),
+    )
+    return [chart for chart in drawn if chart]
+
+
+def _stack(curves: Curves, trace: Trace) -> tuple[go.Figure, list[str]] | None:
+    """A figure with one panel per direction that has something to show, and those directions."""
+    traces = [(line, made) for line, curve in curves.items() if (made := trace(line, curve)) is not None]
+    shown = [way for way in DIRECTIONS if any(line.direction == way for line, _ in traces)]
+    if not shown:
+        return None
+    figure = panels([DIRECTION_TITLES[way] for way in shown])
+    named: set[str] = set()
+    # Kinds that copy equally fast lie on each other: pinned is drawn last, on top, and named first.
+    ranks = {memory: rank for rank, memory in enumerate(SYMBOLS)}
+    traces.sort(key=lambda item: (-ranks[item[0].memory], DIRECTIONS.index(item[0].direction)))
+    for line, made in traces:
+        made.update(legendgroup=made.name, showlegend=made.name not in named, legendrank=ranks[line.memory])
+        named.add(made.name)
+        figure.add_trace(made, row=shown.index(line.direction) + 1, col=1)
+    sizes = [cell.bytes for curve in curves.values() for cell in curve]
+    size_axis(figure, sizes)
+    return figure, shown
+
+
+def _rate_trace(line: Line, curve: Sequence[Cell], name: str) -> go.Scatter:
+    by_kernel = line.copier == "kernel"
+    rates = np.array([cell.bytes_per_second for cell in curve]) / 1e9
+    slow, fast = (np.array(side) / 1e9 for side in zip(*(cell.quartile_rates for cell in curve), strict=True))
+    return go.Scatter(
+        **memory_line(line.memory, line.direction, by_kernel=by_kernel),
+        x=[cell.bytes for cell in curve],
+        y=rates,
+        error_y={"type": "data", "array": fast - rates, "arrayminus": rates - slow, "thickness": 1, "width": 3},
+        name=name,
+        customdata=[
+            f"{format_bytes(cell.bytes)}: {format_bandwidth(cell.bytes_per_second)}<br>"
+            f"spread ± {format_share(cell.device_seconds.spread)}, {cell.device_seconds.count} repeats"
+            for cell in curve
+        ],
+        hovertemplate="%{fullData.name}, %{customdata}<extra></extra>",
+    )
+
+
+def _add_limit(run: Run, figure: go.Figure, shown: Sequence[str], curves: Curves) -> bool:
+    """Draw what the link can carry into every panel; both directions together carry twice as much."""
+    limit = link_limit(run)
+    if limit is None:
+        return False
+    sizes = [cell.bytes for curve in curves.values() for cell in curve]
+    for row, way in enumerate(shown, start=1):
+        rate = limit * (2 if way == "bidirectional" else 1)
+        figure.add_trace(
+            go.Scatter(
+                x=[min(sizes), max(sizes)], y=[rate / 1e9] * 2, mode="lines", name="link limit",
+                legendgroup="link limit", showlegend=row == 1,
+                line={"color": COLOURS["reference"], "dash": DASHES["reference"], "width": 2},
+                hovertemplate=f"link limit, {format_bandwidth(rate)}<extra></extra>",
+            ),
+            row=row, col=1,
+        )  # fmt: skip
+    return True
+
+
+def _limit_caption(run: Run, drawn: bool) -> str:
+    if drawn:
+        return " Dotted: the most that the link can carry as payload."
+    if run.lab == "host":
+        return " The host model has no link, so no limit is drawn."
+    return " The link's limit is not known here, so none is drawn."
+
+
+def _rates(run: Run, engine: Curves) -> Chart | None:
+    stacked = _stack(engine, lambda line, curve: _rate_trace(line, curve, words(line.memory)))
+    if stacked is None:
+        return None
+    figure, shown = stacked
+    drawn = _add_limit(run, figure, shown, engine)
+    figure.update_yaxes(title_text="Bandwidth (GB/s)", rangemode="tozero")
+    return Chart(
+        "bandwidth",
+        "Bandwidth over copy size",
+        "Medians of copies by the copy engine; bars span the middle half of the repeats. "
+        "Both directions at once are counted together." + _limit_caption(run, drawn),
+        figure,
+    )
+
+
+def _ratios(engine: Curves) -> Chart | None:
+    pinned = {line.direction: curve for line, curve in engine.items() if line.memory == "pinned"}
+
+    def trace(line: Line, curve: Sequence[Cell]) -> go.Scatter | None:
+        ratios = speedups(pinned.get(line.direction, ()), curve)
+        if line.memory == "pinned" or not ratios:
+            return None
+        return go.Scatter(
+            **memory_line(line.memory, line.direction),
+            x=[size for size, _ in ratios],
+            y=[ratio for _, ratio in ratios],
+            name=f"pinned ÷ {words(line.memory)}",
+            customdata=[f"{format_bytes(size)}: {format_value(ratio, 'ratio')}" for size, ratio in ratios],
+            hovertemplate="%{fullData.name}, %{customdata}<extra></extra>",
+        )
+
+    stacked = _stack(engine, trace)
+    if stacked is None:
+        return None
+    figure, _ = stacked
+    figure.add_hline(y=1, line={"color": COLOURS["reference"], "dash": DASHES["reference"], "width": 2})
+    figure.update_yaxes(title_text="Pinned ÷ other (×)", rangemode="tozero")
+    return Chart(
+        "speedup",
+        "How many times faster pinned memory copies",
+        "Ratio of median rates at the same size. Above the dotted line at 1, pinned memory is faster.",
+        figure,
+    )
+
+
+def _issue_times(engine: Curves) -> Chart | None:
+    def trace(line: Line, curve: Sequence[Cell]) -> go.Scatter:
+        return go.Scatter(
+            **memory_line(line.memory, line.direction),
+            x=[cell.bytes for cell in curve],
+            y=[cell.issue_seconds.median for cell in curve],
+            name=words(line.memory),
+            customdata=[f"{format_bytes(cell.bytes)}: {format_seconds(cell.issue_seconds.median)}" for cell in curve],
+            hovertemplate="%{fullData.name}, %{customdata}<extra></extra>",
+        )
+
+    stacked = _stack(engine, trace)
+    if stacked is None:
+        return None
+    figure, _ = stacked
+    _time_axis(figure, "Issue time")
+    return Chart(
+        "issue-time",
+        "How long the call that starts a copy keeps the CPU",
+        "Medians, both axes logarithmic. A call that returns at once stays flat; one that stages or waits grows "
+        "with the size.",
+        figure,
+    )
+
+
+def _time_axis(figure: go.Figure, title: str) -> None:
+    """Make every y axis logarithmic in seconds, labelled per decade: 1 µs, 10 µs …"""
+    decades = [10.0**power for power in range(-9, 4)]
+    figure.update_yaxes(
+        type="log",
+        tickmode="array",
+        tickvals=decades,
+        ticktext=[format_seconds(decade).replace(".00", "").replace("10.0", "10") for decade in decades],
+        title_text=f"{title} (seconds, log scale)",
+    )
+
+
+def _copiers(run: Run, alone: Curves) -> Chart | None:
+    """Copies by a kernel beside those by the copy engine, for kinds that were copied by both or by kernels."""
+    kinds = {line.memory for line in alone if line.copier == "kernel"}
+    chosen = {line: curve for line, curve in alone.items() if line.memory in kinds}
+    stacked = _stack(chosen, lambda line, curve: _rate_trace(line, curve, f"{words(line.memory)}, {line.copier}"))
+    if stacked is None:
+        return None
+    figure, shown = stacked
+    drawn = _add_limit(run, figure, shown, chosen)
+    figure.update_yaxes(title_text="Bandwidth (GB/s)", rangemode="tozero")
+    return Chart(
+        "copiers",
+        "Copy engine and kernel",
+        "Filled markers: copied by a copy engine. Open markers: copied by a kernel whose threads reach host memory "
+        "through its mapping." + _limit_caption(run, drawn),
+        figure,
+    )
+
+
+def _latency(engine: Curves) -> Chart | None:
+    chosen = {line: curve for line, curve in engine.items() if line.memory in _FITTED and fit_latency(curve)}
+
+    def measured(line: Line, curve: Sequence[Cell]) -> go.Scatter:
+        properties = memory_line(line.memory, line.direction) | {"mode": "markers"}
+        return go.Scatter(
+            **properties,
+            x=[cell.bytes for cell in curve],
+            y=[cell.device_seconds.median for cell in curve],
+            name=words(line.memory),
+            customdata=[f"{format_bytes(cell.bytes)}: {format_seconds(cell.device_seconds.median)}" for cell in curve],
+            hovertemplate="%{fullData.name}, %{customdata}<extra></extra>",
+        )
+
+    stacked = _stack(chosen, measured)
+    if stacked is None:
+        return None
+    figure, shown = stacked
+    for line, curve in chosen.items():
+        _add_fit(figure, shown.index(line.direction) + 1, line, curve)
+    _time_axis(figure, "Device time")
+    return Chart(
+        "latency-fit",
+        "Latency and bandwidth: t = α + bytes ÷ β",
+        "Markers: measured medians. Lines: the fit, with α the time of an empty copy and β the rate of an endless "
+        "one. Where markers leave the line, the path of the copy changes with its size.",
+        figure,
+    )
+
+
+def _add_fit(figure: go.Figure, row: int, line: Line, curve: Sequence[Cell]) -> None:
+    fit = fit_latency(curve)
+    if fit is None:
+        return
+    sizes = np.geomspace(curve[0].bytes, curve[-1].bytes, 60)
+    moved = sizes * (curve[0].moved_bytes / curve[0].bytes)
+    label = (
+        f"α {format_seconds(fit.alpha_seconds)}, β {format_bandwidth(fit.beta_bytes_per_second)}, "
+        f"half of β at {format_bytes(fit.half_size_bytes)}, R² {fit.r_squared:.3f}"
+    )
+    figure.add_trace(
+        go.Scatter(
+            x=sizes, y=fit.alpha_seconds + moved / fit.beta_bytes_per_second, mode="lines",
+            name=f"{words(line.memory)}, fit", legendgroup=f"{line.memory} fit",
+            showlegend=not any(trace.legendgroup == f"{line.memory} fit" for trace in figure.data),
+            line={"color": COLOURS[line.memory], "dash": DASHES[line.direction], "width": 1.5},
+            hovertemplate=f"{words(line.memory)}: {label}<extra></extra>",
+        ),
+        row=row, col=1,
+    )  # fmt: skip
+
+
+def _together(curves: Curves) -> Chart | None:
+    """Each GPU alone beside all of them at once."""
+    at_once = {line: curve[-1] for line, curve in curves.items() if line.devices > 1}
+    shown = [way for way in DIRECTIONS if any(line.direction == way for line in at_once)]
+    if not shown:
+        return None
+    figure = panels([DIRECTION_TITLES[way] for way in shown])
+    for row, way in enumerate(shown, start=1):
+        together = {line.device: cell for line, cell in at_once.items() if line.direction == way}
+        size = next(iter(together.values())).bytes
+        single = {
+            line.device: cell
+            for line, curve in curves.items()
+            if (line.devices, line.memory, line.copier, line.direction) == (1, "pinned", "engine", way)
+            for cell in curve
+            if cell.bytes == size
+        }
+        for name, group, pattern in (("alone", single, ""), ("all at once", together, "/")):
+            figure.add_trace(_gpu_bars(name, group, pattern, first=row == 1), row=row, col=1)
+    figure.update_layout(barmode="group", bargap=0.3)
+    figure.update_xaxes(type="category")
+    figure.update_yaxes(title_text="Bandwidth (GB/s)", rangemode="tozero")
+    return Chart(
+        "all-devices",
+        "All GPUs at once",
+        f"Pinned copies of {format_bytes(next(iter(at_once.values())).bytes)}. Bars that shrink when all copy at once "
+        "show a shared uplink.",
+        figure,
+    )
+
+
+def _gpu_bars(name: str, group: Mapping[int, Cell], pattern: str, *, first: bool) -> go.Bar:
+    devices = sorted(group)
+    return go.Bar(
+        x=[f"GPU {device}" for device in devices],
+        y=[group[device].bytes_per_second / 1e9 for device in devices],
+        text=[format_bandwidth(group[device].bytes_per_second) for device in devices],
+        textposition="outside",
+        cliponaxis=False,
+        name=name,
+        legendgroup=name,
+        showlegend=first,
+        marker={"color": COLOURS["pinned"], "pattern": {"shape": pattern, "fillmode": "replace"}},
+        hovertemplate="%{x}, %{fullData.name}: %{text}<extra></extra>",
+    )
+
+
+def _published(run: Run, engine: Curves) -> Chart | None:
+    """The 16 MB table of an RTX 2080 Ti beside this run's nearest size; never beside the host model."""
+    if run.lab != "cuda":
+        return None
+    pairs = {
+        (memory, way): (rate, cell)
+        for (memory, way), rate in PUBLISHED.items()
+        if (cell := nearest_published(curve_of(engine, memory, way)))
+    }
+    if not pairs:
+        return None
+    labels = [f"{words(memory)}<br>{way}" for memory, way in pairs]
+    device = run.environment.device(run.device)
+    mine = device.name if device else "this GPU"
+    size = format_bytes(next(iter(pairs.values()))[1].bytes)
+    published = [rate for rate, _ in pairs.values()]
+    measured = [cell.bytes_per_second for _, cell in pairs.values()]
+    figure = panels([""], [300])
+    for name, rates, colours in (
+        (f"RTX 2080 Ti, {PUBLISHED_BYTES // 10**6} MB (published)", published, COLOURS["reference"]),
+        (f"{mine}, {size} (this run)", measured, [COLOURS[memory] for memory, _ in pairs]),
+    ):
+        figure.add_trace(
+            go.Bar(
+                x=labels, y=[rate / 1e9 for rate in rates], name=name, marker={"color": colours},
+                text=[f"{rate / 1e9:.1f}" for rate in rates], textposition="outside", cliponaxis=False,
+                customdata=[format_bandwidth(rate) for rate in rates],
+                hovertemplate="%{fullData.name}<br>%{x}: %{customdata}<extra></extra>",
+            )
+        )  # fmt: skip
+    figure.update_layout(barmode="group", bargap=0.3)
+    figure.update_yaxes(title_text="Bandwidth (GB/s)", rangemode="tozero")
+    figure.update_xaxes(title_text="Host memory and direction")
+    return Chart(
+        "published",
+        "Beside a published table",
+        "Grey: a GeForce RTX 2080 Ti on PCIe Gen3 x16 with 16 MB copies (Lei Mao, Page-Locked Host Memory for Data "
+        "Transfer). Coloured: this run at its nearest size.",
+        figure,
+    )

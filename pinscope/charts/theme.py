@@ -1,0 +1,197 @@
+"""One look for every figure: a colour per meaning, a second channel for people who see colours differently.
+
+Colours start from the Okabe–Ito set (Okabe & Ito, Color Universal Design, 2008). Those that fade on white or on
+a dark page were darkened or replaced, so that each keeps a contrast of at least 3:1 on both (WCAG 2.2, 1.4.11).
+Colour never stands alone: host memory kinds also differ by marker, directions by dash, verdicts by words.
+
+Figures carry no title (the page prints :attr:`Chart.title`) and a transparent background. Text and grid colours
+come from the template only, so that a page adapts a figure by exchanging it: see :func:`dressed`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from pinscope.units import format_bytes
+
+COLOURS: Mapping[str, str] = {
+    # Kinds of host memory.
+    "pinned": "#0072B2",
+    "pageable": "#D55E00",
+    "write_combined": "#009E73",
+    "mapped": "#CC79A7",
+    "registered": "#8B4DE6",
+    "managed": "#8A5A3C",
+    # What a GPU or the CPU does.
+    "compute": "#B38600",
+    "copy": "#3A96D0",
+    "stall": "#C2407F",
+    "issue": "#7A6FB0",
+    # Whether the data arrived.
+    "intact": "#2A8C9A",
+    "corrupted": "#DC3545",
+    # What stands beside a measurement: the link's limit, published figures.
+    "reference": "#7D8590",
+}
+"""Meaning → colour, the same in every figure."""
+
+SYMBOLS: Mapping[str, str] = {
+    "pinned": "circle",
+    "pageable": "diamond",
+    "write_combined": "square",
+    "mapped": "triangle-up",
+    "registered": "triangle-down",
+    "managed": "pentagon",
+    "corrupted": "x",
+}
+"""Meaning → marker; ``-open`` is added where a kernel copies instead of a copy engine."""
+
+DASHES: Mapping[str, str] = {"h2d": "solid", "d2h": "dash", "bidirectional": "dashdot", "reference": "dot"}
+"""Direction → line dash; references are dotted."""
+
+DIRECTION_TITLES: Mapping[str, str] = {
+    "h2d": "Host to device (h2d)",
+    "d2h": "Device to host (d2h)",
+    "bidirectional": "Both directions at once",
+}
+DIRECTIONS = tuple(DIRECTION_TITLES)
+"""Directions in the order in which panels show them."""
+
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
+PANEL_PIXELS = 210
+"""Height of one panel of a stacked figure."""
+GAP_PIXELS = 58
+"""Room between two panels: tick labels of the upper, title of the lower."""
+_FRAME_PIXELS = 110
+"""Room for the first title, the last axis title and the legend."""
+_INKS = ("#ffffff", "#0e1117")
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """Colours of text and grid on one kind of page."""
+
+    text: str
+    grid: str
+
+
+SchemeName = Literal["neutral", "light", "dark"]
+SCHEMES: Mapping[SchemeName, Scheme] = {
+    # Grey that reads on both: 4.4:1 on white, 4.3:1 on #0e1117.
+    "neutral": Scheme("#787878", "rgba(128, 128, 128, 0.25)"),
+    "light": Scheme("#24292f", "#e1e4e8"),
+    "dark": Scheme("#e6e8eb", "#30363d"),
+}
+
+
+def words(name: str) -> str:
+    """A label as people write it: ``write_combined`` is ``write-combined``, ``copy_bound`` is ``copy-bound``."""
+    return name.replace("_", "-")
+
+
+def template(scheme: SchemeName = "neutral") -> go.layout.Template:
+    """Fonts, grid and margins for one kind of page."""
+    chosen = SCHEMES[scheme]
+    axis = {
+        "automargin": True,
+        "gridcolor": chosen.grid,
+        "linecolor": chosen.grid,
+        "tickcolor": chosen.grid,
+        "zerolinecolor": chosen.grid,
+        "showline": True,
+        "ticks": "outside",
+        "tickfont": {"size": 12},
+        "title": {"font": {"size": 12}, "standoff": 8},
+    }
+    return go.layout.Template(
+        layout={
+            "font": {"family": FONT, "size": 12, "color": chosen.text},
+            "paper_bgcolor": "rgba(0,0,0,0)",
+            "plot_bgcolor": "rgba(0,0,0,0)",
+            "colorway": list(COLOURS.values()),
+            "margin": {"l": 8, "r": 12, "t": 30, "b": 8},
+            "xaxis": axis,
+            "yaxis": axis,
+            "hovermode": "closest",
+            # Below the figure and pinned to its lower edge: it wraps on a phone without covering a panel.
+            "legend": {
+                "orientation": "h", "yref": "container", "y": 0, "yanchor": "bottom", "x": 0, "xanchor": "left",
+                "bgcolor": "rgba(0,0,0,0)", "font": {"size": 12},
+            },
+            "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": chosen.text, "activecolor": COLOURS["pinned"]},
+        }
+    )  # fmt: skip
+
+
+def dressed(figure: go.Figure, scheme: SchemeName) -> go.Figure:
+    """A copy of the figure for a white (``light``) or a dark page; the figure itself stays as it is."""
+    copy = go.Figure(figure)
+    copy.update_layout(template=template(scheme))
+    return copy
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance of ``#rrggbb``, 0 to 1 (WCAG 2.2, definition of relative luminance)."""
+    parts = [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(one: str, other: str) -> float:
+    """Contrast ratio of two colours, 1 to 21 (WCAG 2.2, definition of contrast ratio)."""
+    dark, bright = sorted((luminance(one), luminance(other)))
+    return (bright + 0.05) / (dark + 0.05)
+
+
+def ink(colour: str) -> str:
+    """The colour of text on a filled shape: white or near-black, whichever reads better."""
+    return max(_INKS, key=lambda candidate: contrast(candidate, colour))
+
+
+def panels(titles: Sequence[str], heights: Sequence[int] | None = None, gap: int = GAP_PIXELS) -> go.Figure:
+    """An empty figure of panels one below the other that share the x axis.
+
+    Args:
+        titles: one per panel, shown at its upper left; short enough for a phone (about 30 letters).
+        heights: pixels of each panel; ``PANEL_PIXELS`` each by default.
+        gap: pixels between two panels. Below ``GAP_PIXELS`` only the last panel has tick labels.
+    """
+    heights = list(heights or [PANEL_PIXELS] * len(titles))
+    inner = sum(heights) + gap * (len(titles) - 1)
+    figure = make_subplots(
+        rows=len(titles), cols=1, shared_xaxes=True, subplot_titles=list(titles), row_heights=heights,
+        vertical_spacing=gap / inner if len(titles) > 1 else None,
+    )  # fmt: skip
+    figure.update_annotations(x=0, xanchor="left", font={"size": 13}, align="left")
+    if gap >= GAP_PIXELS:
+        figure.update_xaxes(showticklabels=True)
+    figure.update_layout(template=template(), height=inner + _FRAME_PIXELS)
+    return figure
+
+
+def size_axis(figure: go.Figure, sizes: Sequence[int], title: str = "Copy size (bytes, log scale)") -> None:
+    """Make the shared x axis a logarithmic one of sizes in bytes, labelled in binary units."""
+    low, high = min(sizes), max(sizes)
+    # Labels in steps of 16 from a power of 16, so that five or six fit a phone: 4 KiB, 64 KiB, 1 MiB …
+    steps = [16**k for k in range(16) if low <= 16**k <= high]
+    ticks = steps if len(steps) > 1 else sorted({low, high})
+    figure.update_xaxes(type="log", tickmode="array", tickvals=ticks, ticktext=[format_bytes(tick) for tick in ticks])
+    figure.update_xaxes(title_text=title, row=sum(1 for _ in figure.select_xaxes()), col=1)
+
+
+def memory_line(memory: str, direction: str, *, by_kernel: bool = False) -> dict[str, object]:
+    """Trace properties of one kind of host memory in one direction."""
+    return {
+        "mode": "lines+markers",
+        "line": {"color": COLOURS[memory], "dash": DASHES[direction], "width": 1.5 if by_kernel else 2},
+        "marker": {
+            "color": COLOURS[memory],
+            "symbol": SYMBOLS[memory] + ("-open" if by_kernel else ""),
+            "size": 8,
+        },
+    }

@@ -44,8 +44,10 @@ class PassCell:
     """All counted passes of one recipe, direction and balance. Times in seconds.
 
     Attributes:
-        overlap: share of the shorter side (copies or kernels) that ran beside the longer one, 0 to 1 at best;
-            negative where the pipeline is slower than running both in turn.
+        overlap: share of the shorter side that the pipeline hides, measured against pinned copies and kernels one
+            after the other: comparable between recipes, and below 0 where a recipe is slower than that.
+        own_overlap: the same against this recipe's own copies: what ran beside what. Copies from pageable memory
+            may have kernels beside them and still take several times as long.
         ideal: the most that is possible, 1 − 1/chunks: one copy or kernel at an end has nothing to hide behind.
         corrupted_chunks: over all counted passes.
     """
@@ -61,6 +63,7 @@ class PassCell:
     copy_alone_seconds: float
     compute_alone_seconds: float
     overlap: float
+    own_overlap: float
     ideal: float
     corrupted_chunks: int
     checked_chunks: int
@@ -85,7 +88,10 @@ class Span:
 
 
 def overlap_share(copy_alone: float, compute_alone: float, together: float) -> float:
-    """(copy + compute − together) ÷ min(copy, compute): 1 when the shorter side is hidden entirely, 0 when none is."""
+    """(copy + compute − together) ÷ min(copy, compute): 1 when the shorter side is hidden entirely, 0 when none is.
+
+    Negative where the two together take longer than one after the other.
+    """
     return (copy_alone + compute_alone - together) / min(copy_alone, compute_alone)
 
 
@@ -128,6 +134,7 @@ def _pass_cell(direction: str, balance: str, recipe: Recipe, rows: Sequence[Mapp
         summarize([row["stall_seconds"] for row in rows]),
         copy_alone,
         compute_alone,
+        overlap_share(first["pinned_copy_seconds"], compute_alone, device_seconds.median),
         overlap_share(copy_alone, compute_alone, device_seconds.median),
         1 - 1 / chunks,
         sum(row["corrupted_chunks"] for row in rows),

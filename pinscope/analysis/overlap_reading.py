@@ -59,24 +59,25 @@ def _table(cells: Sequence[PassCell]) -> Table:
     return Table(
         title="Every combination",
         columns=(
-            "direction", "balance", "recipe", "overlap", "at best", "rate", "total", "spread",
+            "direction", "balance", "recipe", "overlap", "at best", "own overlap", "rate", "total", "spread",
             "copies alone", "kernels alone", "compute stall", "issue time", "corrupted", "checked",
         ),
         units=(
-            "text", "text", "text", "share", "share", "bytes/second", "seconds", "share",
+            "text", "text", "text", "share", "share", "share", "bytes/second", "seconds", "share",
             "seconds", "seconds", "seconds", "seconds", "count", "count",
         ),
         rows=tuple(
             (
-                cell.direction, cell.balance, cell.recipe.label, cell.overlap, cell.ideal, cell.bytes_per_second,
+                cell.direction, cell.balance, cell.recipe.label, cell.overlap, cell.ideal, cell.own_overlap,
+                cell.bytes_per_second,
                 cell.device_seconds.median, cell.device_seconds.spread, cell.copy_alone_seconds,
                 cell.compute_alone_seconds, cell.stall_seconds.median, cell.issue_seconds.median,
                 cell.corrupted_chunks, cell.checked_chunks,
             )
             for cell in cells
         ),
-        note="Overlap 100 % hides the shorter side entirely; below 0 the pipeline is slower than one side after the "
-        "other. Corrupted and checked count chunks over all repeats. On one stream events change nothing.",
+        note="Overlap 100 % hides the shorter side entirely; below 0 the pipeline is slower than pinned copies and "
+        "kernels one after the other. Own overlap compares with the recipe's own copies alone. Corrupted and checked count chunks over all repeats. On one stream events change nothing.",
     )  # fmt: skip
 
 
@@ -165,21 +166,28 @@ def _ingredients(cells: Sequence[PassCell]) -> list[Finding]:
             Finding(
                 rule="ingredient-missing",
                 severity="warning",
-                title=f"Without {missing}, {format_share(max(cell.overlap, 0.0))} of the shorter side is hidden "
-                f"instead of {format_share(best.overlap)}, {cell.direction}",
+                title=_cost(missing, cell, best),
                 detail=f"The pipeline takes {format_seconds(cell.device_seconds.median)} instead of "
-                f"{format_seconds(best.device_seconds.median)}, and the copy calls keep the CPU for "
-                f"{format_seconds(cell.issue_seconds.median)} instead of {format_seconds(best.issue_seconds.median)}.",
+                f"{format_seconds(best.device_seconds.median)}, compute stands idle for "
+                f"{format_seconds(cell.stall_seconds.median)} instead of {format_seconds(best.stall_seconds.median)}, "
+                f"and the copy calls keep the CPU for {format_seconds(cell.issue_seconds.median)} instead of "
+                f"{format_seconds(best.issue_seconds.median)}.",
                 evidence=(
                     Quantity(name="Overlap", value=cell.overlap, unit="share"),
                     Quantity(name="Overlap, full recipe", value=best.overlap, unit="share"),
-                    Quantity(name="Compute stall", value=cell.stall_seconds.median, unit="seconds"),
-                    Quantity(name="Compute stall, full recipe", value=best.stall_seconds.median, unit="seconds"),
+                    Quantity(name="Against its own copies", value=cell.own_overlap, unit="share"),
                 ),
                 advice=ADVICE[missing],
             )
         )
     return found
+
+
+def _cost(missing: str, cell: PassCell, best: PassCell) -> str:
+    """What the missing ingredient costs, in one line."""
+    times = cell.device_seconds.median / best.device_seconds.median
+    hidden = f"{format_share(cell.overlap)} is hidden" if cell.overlap > 0 else "nothing is gained"
+    return f"Without {missing} the pipeline takes {times:.1f} times as long, {cell.direction}: {hidden}"
 
 
 def _unstable(cells: Sequence[PassCell]) -> list[Finding]:

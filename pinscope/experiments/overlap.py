@@ -105,6 +105,8 @@ class OverlapObservation(Observation):
     """Time that the compute stream stood idle between its first and its last kernel."""
     copy_alone_seconds: float | None = None
     """The same copies with nothing beside them (median)."""
+    pinned_copy_seconds: float | None = None
+    """The same copies from pinned memory with nothing beside them (median): the yardstick of all recipes."""
     compute_alone_seconds: float | None = None
     """The same kernels with nothing beside them (median)."""
     corrupted_chunks: int | None = None
@@ -140,6 +142,7 @@ class Sides:
 
     load: Load
     copy_seconds: float
+    pinned_copy_seconds: float
     compute_seconds: float
 
 
@@ -154,8 +157,9 @@ class Overlap:
         "chunk: it checks what was copied to the device (h2d) or writes what is copied back (d2h). The full recipe "
         "is pinned memory, a copy stream of its own, a ring of at least two buffers, and events that order the two "
         "streams; each combination leaves some out. Kernels last half as long as a pinned copy, as long, or twice as "
-        "long. Overlap is (copies alone + kernels alone − both together) ÷ the shorter of the two: 1 when the shorter "
-        "side is hidden entirely. Stall is the time that the compute stream stands idle between its kernels, and "
+        "long. Overlap is (pinned copies alone + kernels alone − the pipeline) ÷ the shorter of the two: 100 % when the "
+        "shorter side is hidden entirely, 0 when nothing is gained over one after the other, less when it is slower "
+        "still. Own overlap takes the recipe's own copies as the yardstick instead. Stall is the time that the compute stream stands idle between its kernels, and "
         "issue time is what the copy calls keep the CPU. Every chunk's content is checked: by the kernel that uses "
         "it, or on the host after the pass, against a pattern that only this chunk has."
     )
@@ -183,17 +187,17 @@ class Overlap:
         total = len(params.directions) * len(chosen) * len(params.balance)
         done = 0
         for direction in params.directions:
-            copy_seconds: float | None = None
+            pinned_seconds: float | None = None
             for memory in sorted({recipe.memory for recipe in chosen}, reverse=True):  # pinned before pageable
                 own = [recipe for recipe in chosen if recipe.memory == memory]
                 harness.progress(done / total, f"{direction}: {memory} copies alone")
                 with ExitStack() as stack:
                     pipeline = Pipeline(stack, lab, params.shape(), direction, memory)
                     copy_alone = _median(lambda: pipeline.copies_alone(harness.clock))  # noqa: B023 - called at once
-                    copy_seconds = copy_seconds or copy_alone / params.chunks
+                    pinned_seconds = pinned_seconds or copy_alone
                     for balance in params.balance:
-                        load, compute_alone = _load(lab, pipeline, copy_seconds * BALANCE[balance])
-                        sides = Sides(load, copy_alone, compute_alone)
+                        load, compute_alone = _load(lab, pipeline, pinned_seconds / params.chunks * BALANCE[balance])
+                        sides = Sides(load, copy_alone, pinned_seconds, compute_alone)
                         for recipe in own:
                             harness.progress(done / total, f"{direction} {balance}: {recipe.label}")
                             labels = Labels(direction, balance, recipe, params.chunk, params.chunks)
@@ -254,7 +258,8 @@ def _passes(
             "pass", turn,
             device_seconds=timings.device_seconds, wall_seconds=timings.wall_seconds,
             issue_seconds=timings.issue_seconds, stall_seconds=timings.stall_seconds,
-            copy_alone_seconds=sides.copy_seconds, compute_alone_seconds=sides.compute_seconds,
+            copy_alone_seconds=sides.copy_seconds,
+            pinned_copy_seconds=sides.pinned_copy_seconds, compute_alone_seconds=sides.compute_seconds,
             corrupted_chunks=corrupted,
         )  # fmt: skip
         if turn.warmup:

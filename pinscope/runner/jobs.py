@@ -20,6 +20,7 @@ from pinscope.errors import BadInput, InvalidParameter, NoDevice, NotEnoughMemor
 from pinscope.experiments.contract import AnyExperiment, Params
 from pinscope.experiments.registry import find
 from pinscope.lab.budget import check_budget
+from pinscope.probes.environment import machine_id
 from pinscope.probes.process import is_alive, process_of
 from pinscope.records.environment import Environment
 from pinscope.records.run import LabKind, Run
@@ -252,7 +253,7 @@ def reconcile(store: Store) -> list[str]:
             # Between storing the run and starting its child lie milliseconds; a minute means that nobody will.
             if (datetime.now(UTC) - run.created_at).total_seconds() < 60:
                 continue
-        elif run.environment.machine_id != _machine_id() or is_alive(run.process):
+        elif run.environment.machine_id != machine_id() or is_alive(run.process):
             continue
         store.update(
             run.id,

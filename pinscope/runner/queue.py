@@ -1,14 +1,15 @@
 """One run at a time per GPU on this machine, across processes and users: others queue.
 
-The lock is the kernel's (flock), so it is free the moment its holder ends, however it ends.
+The lock is a name in the kernel's abstract socket namespace: it needs no file and no permission, and it is free
+the moment its holder ends, however it ends. Containers with a network namespace of their own have a queue of
+their own.
 """
 
 from __future__ import annotations
 
 import errno
-import fcntl
-import os
-import tempfile
+import socket
+import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,63 +18,53 @@ from pathlib import Path
 from pinscope.errors import MeasurementFailed
 
 POLL_SECONDS = 0.1
-
-
-def lock_path(name: str) -> Path:
-    """The lock file of a GPU (its UUID) or of the host model (``host``)."""
-    safe = "".join(character if character.isalnum() or character == "-" else "_" for character in name)
-    return Path(tempfile.gettempdir()) / f"pinscope-{safe}.lock"
+_WORKER = "pinscope.runner.worker"
 
 
 @contextmanager
-def turn(name: str, run_id: str, waiting: Callable[[str], None]) -> Iterator[None]:
+def turn(name: str, waiting: Callable[[str], None]) -> Iterator[None]:
     """Hold the lock of ``name`` while the block runs.
 
     Args:
-        name: what is locked.
-        run_id: told to those who wait.
+        name: what is locked: a GPU's UUID, or ``host`` for the host model.
         waiting: called with what holds the lock, again and again while it is held; may raise to give up.
+
+    Raises:
+        MeasurementFailed: the kernel refuses the lock for another reason than that it is held.
     """
-    descriptor = _open(lock_path(name))
-    try:
-        while not _try_lock(descriptor):
-            holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip("\0\n ")
-            waiting(holder or "another run")
+    address = f"\0pinscope-run-{name}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as held:
+        while not _bound(held, address):
+            waiting(_holder(address))
             time.sleep(POLL_SECONDS)
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"run {run_id} (process {os.getpid()})".encode(), 0)
+        held.listen(1)  # lets those who wait ask the kernel who holds it
         yield
-        os.ftruncate(descriptor, 0)
-    finally:
-        os.close(descriptor)
 
 
-def _open(path: Path) -> int:
-    """The lock file, made for all users; a link in its place is refused."""
-    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
-    for _ in range(3):
-        try:
-            return os.open(path, flags)
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            raise MeasurementFailed(f"cannot open the lock file {path}: {error.strerror}") from None
-        try:
-            descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666)
-        except FileExistsError:
-            continue  # another run made it between our two calls
-        except OSError as error:
-            raise MeasurementFailed(f"cannot make the lock file {path}: {error.strerror}") from None
-        os.fchmod(descriptor, 0o666)  # the umask must not lock other users out
-        return descriptor
-    raise MeasurementFailed(f"the lock file {path} comes and goes; is something clearing that folder?")
-
-
-def _try_lock(descriptor: int) -> bool:
+def _bound(held: socket.socket, address: str) -> bool:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        held.bind(address)
     except OSError as error:
-        if error.errno in (errno.EWOULDBLOCK, errno.EINTR):
+        if error.errno == errno.EADDRINUSE:
             return False
-        raise
+        raise MeasurementFailed(f"cannot queue for the device: {error.strerror}") from None
     return True
+
+
+def _holder(address: str) -> str:
+    """Who holds the lock, in words: the run if it can be told, else the process."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+        asking.setblocking(False)
+        try:
+            asking.connect(address)
+            credentials = asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        except OSError:  # it has just ended, or many others ask
+            return "another run"
+    pid, _, _ = struct.unpack("3i", credentials)
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")
+    except OSError:
+        return f"process {pid}"
+    if _WORKER in command:
+        return f"run {command[command.index(_WORKER) + 1]} (process {pid})"
+    return f"process {pid}"

@@ -104,7 +104,7 @@ def measure(store: Store, run: Run, stop: _Stop) -> None:
     device = run.environment.device(run.device) if run.lab == "cuda" else None
     writer = SafeWriter(store, run)
     try:
-        with turn(device.uuid if device else "host", run.id, waiting), open_lab(run) as lab:
+        with turn(device.uuid if device else "host", waiting), open_lab(run) as lab:
             reporter.progress(0.0, "starting")
             for observation in experiment.measure(params, lab, harness):
                 writer.append([observation.model_dump(mode="json")])

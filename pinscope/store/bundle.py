@@ -17,6 +17,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import IO, Any, Self
 
@@ -24,6 +25,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 import pinscope
 from pinscope.errors import BadBundle, BadInput, InvalidParameter
+from pinscope.probes.software import source_commit
 from pinscope.records.run import FORMAT, Run
 from pinscope.store.new_file import write_new
 from pinscope.store.rows import Row, RunWithRows, check_rows, check_run, dump_json, first_complaint
@@ -82,7 +84,7 @@ def render_bundle(items: Sequence[RunWithRows]) -> bytes:
         raise BadInput(f"a bundle holds each run once, and at most {MAX_RUNS} of them")
     manifest = Manifest(
         format=FORMAT,
-        written_by=WrittenBy(version=pinscope.__version__, commit=None),
+        written_by=_this_version(),
         created=datetime.now(UTC),
         runs=ids,
     )
@@ -235,6 +237,11 @@ class BundleReader:
 
     def _bad(self, why: str) -> BadBundle:
         return BadBundle(f"{self._name} is a damaged bundle: {why}")
+
+
+@cache
+def _this_version() -> WrittenBy:
+    return WrittenBy(version=pinscope.__version__, commit=source_commit().value)
 
 
 def _run_member(run_id: str) -> str:

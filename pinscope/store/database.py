@@ -197,7 +197,7 @@ class Database:
             yield
         except JSONDecodeError as error:
             raise StoreFailed(f"database {self.name}: a record in it is damaged ({error})") from error
-        except (SQLAlchemyError, OSError) as error:
+        except (SQLAlchemyError, sqlite3.Error, OSError) as error:
             raise StoreFailed(f"database {self.name}: {self._hide(_one_line(error))}") from error
 
     def _hide(self, message: str) -> str:

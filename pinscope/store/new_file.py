@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+from contextlib import suppress
 from pathlib import Path
 
 from pinscope.errors import BadInput, PathExists, PinScopeError
@@ -37,7 +38,8 @@ def write_new(path: Path, content: bytes) -> None:
     except OSError as error:
         raise PinScopeError(f"cannot write {path}: {error.strerror}") from None
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
 
 
 def _take_name(temporary: Path, path: Path) -> None:

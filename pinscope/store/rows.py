@@ -40,9 +40,9 @@ def check_run(run: Run) -> None:
     if not _NAME.fullmatch(run.experiment):
         raise InvalidParameter(f"{run.experiment[:_SHOWN]!r} cannot be the name of an experiment")
     try:
-        dump_json(run.model_dump(mode="json"))
-    except ValueError as error:
-        raise InvalidParameter(f"run {run.id}: {error}") from None
+        dump_json(dict(run.params))
+    except (TypeError, ValueError) as error:
+        raise InvalidParameter(f"run {run.id}: the parameters cannot be stored: {error}") from None
 
 
 def changed_run(run: Run, changes: Mapping[str, Any]) -> Run:

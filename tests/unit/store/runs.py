@@ -1,0 +1,54 @@
+"""Runs and rows for the tests of the store, on the environment of this machine."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from typing import Any
+
+from pinscope.probes.environment import capture_environment
+from pinscope.records.budget import Budget
+from pinscope.records.environment import Environment
+from pinscope.records.run import Run
+
+_numbers = itertools.count()
+_begin = datetime.now(UTC)
+
+
+@cache
+def environment() -> Environment:
+    """This machine, read once."""
+    return capture_environment()
+
+
+def new_run(run_id: str | None = None, **changes: Any) -> Run:
+    """A run as it is when it starts; each one a second later than the one before."""
+    number = next(_numbers)
+    fields = {
+        "id": run_id or f"run-{number}",
+        "experiment": "bandwidth",
+        "lab": "host",
+        "device": 0,
+        "status": "running",
+        "quick": True,
+        "params": {"sizes": [4096, 2**40], "precision": 0.1},
+        "budget": Budget(pinned_bytes=2**20, pageable_bytes=0, device_bytes=2**20, seconds=1.5),
+        "environment": environment(),
+        "created_at": _begin + timedelta(seconds=number),
+    }
+    return Run.model_validate(fields | changes)
+
+
+def new_rows(count: int, first: int = 0) -> list[dict[str, Any]]:
+    """Observations whose repeats count up from ``first``; thirds have no short decimal form."""
+    return [
+        {"repeat": number, "warmup": number == 0, "memory": "pinned", "device_seconds": number / 3, "h2d_seconds": None}
+        for number in range(first, first + count)
+    ]
+
+
+def repeats(rows: Sequence[dict[str, Any]]) -> list[int]:
+    """The numbers of the rows."""
+    return [row["repeat"] for row in rows]

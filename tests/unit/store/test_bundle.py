@@ -1,0 +1,336 @@
+"""Bundles: what goes in comes out, and nothing else is taken for one."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import stat
+import zipfile
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pinscope.errors import BadBundle, BadInput, PathExists, PinScopeError
+from pinscope.store import bundle as bundle_module
+from pinscope.store import new_file
+from pinscope.store.bundle import parse_bundle, read_bundle, render_bundle, write_bundle
+from pinscope.store.rows import RunWithRows
+from tests.unit.store.runs import new_rows, new_run
+
+DATA = Path(__file__).parents[2] / "data" / "bundles"
+
+
+@cache
+def sample() -> tuple[RunWithRows, ...]:
+    """Two finished runs."""
+    rows = (new_rows(5), new_rows(2))
+    return tuple((new_run(f"r{i}", status="done", observations=len(r)), r) for i, r in enumerate(rows))
+
+
+@cache
+def sample_bytes() -> bytes:
+    return render_bundle(sample())
+
+
+Members = dict[str, bytes]
+
+
+def rewritten(change: Callable[[Members], Any], compression: int = zipfile.ZIP_DEFLATED) -> bytes:
+    """The sample with its members changed."""
+    with zipfile.ZipFile(io.BytesIO(sample_bytes())) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    change(members)
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", compression) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return packed.getvalue()
+
+
+def with_json(member: str, **changes: Any) -> Callable[[Members], None]:
+    """Change fields of a JSON member."""
+
+    def change(members: Members) -> None:
+        members[member] = json.dumps({**json.loads(members[member]), **changes}).encode()
+
+    return change
+
+
+def assert_refused(data: bytes, why: str) -> None:
+    with pytest.raises(BadBundle, match=why) as caught:
+        parse_bundle(data, "some.pinscope")
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).startswith("some.pinscope")
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_runs_come_out_as_they_went_in(tmp_path: Path) -> None:
+    write_bundle(tmp_path / "x.pinscope", sample())
+    assert read_bundle(tmp_path / "x.pinscope") == list(sample())
+
+
+cells = st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False)
+text = st.text(st.characters(exclude_categories=["Cs"]))
+rows = st.fixed_dictionaries({"repeat": st.integers(0, 9), "warmup": st.booleans()}).flatmap(
+    lambda fixed: st.dictionaries(text, cells | text).map(lambda more: {**more, **fixed})
+)
+
+
+@given(st.lists(rows, max_size=8))
+def test_every_observation_comes_back_bit_by_bit(observations: list[dict[str, Any]]) -> None:
+    run = new_run("r", status="done")
+    ((_, found),) = parse_bundle(render_bundle([(run, observations)]), "x")
+    assert repr(found) == repr(observations)
+
+
+def test_the_manifest_tells_who_wrote_it() -> None:
+    with zipfile.ZipFile(io.BytesIO(sample_bytes())) as archive:
+        manifest = json.loads(archive.read("manifest.json"))
+    assert manifest["format"] == 1
+    assert set(manifest) == {"format", "written_by", "created", "runs"}
+    assert set(manifest["written_by"]) == {"version", "commit"}
+    assert manifest["runs"] == ["r0", "r1"]
+
+
+def test_fields_that_a_later_version_adds_are_no_hindrance() -> None:
+    def change(members: Members) -> None:
+        with_json("manifest.json", more=1)(members)
+        with_json("runs/r0/run.json", more={"x": 1})(members)
+
+    assert parse_bundle(rewritten(change), "x") == list(sample())
+
+
+# Damage
+
+
+@settings(max_examples=200)
+@given(st.data())
+def test_a_truncated_bundle_is_refused(data: st.DataObject) -> None:
+    length = data.draw(st.integers(0, len(sample_bytes()) - 1))
+    assert_refused(sample_bytes()[:length], "is not a PinScope bundle|is a damaged bundle")
+
+
+@settings(max_examples=500)
+@given(st.data())
+def test_flipped_bits_are_refused_or_change_nothing(data: st.DataObject) -> None:
+    damaged = bytearray(sample_bytes())
+    for _ in range(data.draw(st.integers(1, 3))):
+        place = data.draw(st.integers(0, len(damaged) - 1))
+        damaged[place] ^= data.draw(st.integers(1, 255))
+    try:
+        found = parse_bundle(bytes(damaged), "x")
+    except BadBundle:
+        return
+    assert found == list(sample())  # the flip hit a field that carries nothing, such as a member's time
+
+
+@given(st.binary(max_size=300))
+def test_any_other_bytes_are_refused(content: bytes) -> None:
+    for data in (content, b"PK\x03\x04" + content, sample_bytes()[:200] + content + sample_bytes()[-22:]):
+        assert_refused(data, "is not a PinScope bundle|is a damaged bundle")
+
+
+def test_what_is_no_bundle_is_called_so(tmp_path: Path) -> None:
+    assert_refused(b"", "some.pinscope is not a PinScope bundle$")
+    assert_refused(b"%PDF-1.7", "is not a PinScope bundle$")
+    assert_refused(rewritten(lambda members: members.pop("manifest.json")), "it has no manifest.json$")
+    with pytest.raises(BadBundle, match=r"missing\.pinscope: No such file"):
+        read_bundle(tmp_path / "missing.pinscope")
+    with pytest.raises(BadBundle, match="Is a directory"):
+        read_bundle(tmp_path)
+
+
+def test_a_newer_format_is_refused_with_both_numbers() -> None:
+    def of_the_future(members: Members) -> None:
+        members.clear()
+        members["manifest.json"] = b'{"format": 2, "everything": "else"}'
+
+    assert_refused(rewritten(of_the_future), r"has bundle format 2; PinScope \S+ reads formats up to 1: update")
+    assert_refused(rewritten(with_json("runs/r0/run.json", format=2)), "run r0 has format 2")
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (with_json("manifest.json", format="1"), "no format number"),
+        (with_json("manifest.json", format=0), "no format number"),
+        (with_json("manifest.json", runs=["r0"]), "members are not those"),
+        (with_json("manifest.json", runs=["r0", "r1", "r2"]), "members are not those"),
+        (with_json("manifest.json", runs=["r0", "r1", "r1"]), "members are not those"),
+        (with_json("manifest.json", runs=5), "manifest.json: runs: Input should be a valid array"),
+        (lambda members: members.update({"manifest.json": b"{"}), "manifest.json is not JSON"),
+        (lambda members: members.update({"manifest.json": b"[1]"}), "manifest.json is not JSON"),
+        (lambda members: members.update({"../../etc/passwd": b""}), "members are not those"),
+        (lambda members: members.update({"/runs/r0/run.json": b""}), "members are not those"),
+        (lambda members: members.pop("runs/r1/observations.jsonl"), "members are not those"),
+        (with_json("runs/r0/run.json", id="r1"), "runs/r0/run.json holds run r1"),
+        (with_json("runs/r0/run.json", id="../r1"), "cannot be a run's id"),
+        (with_json("runs/r0/run.json", status="fine"), "runs/r0/run.json: status: Input should be"),
+        (with_json("runs/r0/run.json", budget=None), "runs/r0/run.json: budget"),
+        (with_json("runs/r0/run.json", params={"x": float("nan")}), "the parameters cannot be stored"),
+        (with_json("runs/r0/run.json", observations=6), "run r0 should have 6 observations, there are 5"),
+        (lambda members: members.update({"runs/r0/run.json": b"\xff"}), "runs/r0/run.json: "),
+        (lambda members: members.update({"runs/r0/run.json": b"[" * 100_000}), "runs/r0/run.json: "),
+        (lambda members: members.update({"runs/r0/observations.jsonl": b"{}\n"}), "observation 0: repeat"),
+        (lambda members: members.update({"runs/r0/observations.jsonl": b"[1]\n"}), "observations.jsonl: "),
+        (
+            lambda members: members.update({"runs/r1/observations.jsonl": b'{"repeat":0,"warmup":true,"x":1e999}'}),
+            "observation 0: x: inf",
+        ),
+        (
+            lambda members: members.update({"runs/r1/observations.jsonl": b'{"repeat": 0, "warmup": true, "x": {}}'}),
+            "observation 0: x: a dict cannot be stored",
+        ),
+    ],
+)  # fmt: skip
+def test_contents_that_do_not_fit_are_refused(change: Callable[[Members], Any], why: str) -> None:
+    assert_refused(rewritten(change), why)
+
+
+def test_a_run_with_an_id_that_leaves_its_folder_is_refused() -> None:
+    def change(members: Members) -> None:
+        with_json("manifest.json", runs=["r0", "../r1"])(members)
+        for name in ("run.json", "observations.jsonl"):
+            members[f"runs/../r1/{name}"] = members.pop(f"runs/r1/{name}")
+        with_json("runs/../r1/run.json", id="../r1")(members)
+
+    assert_refused(rewritten(change), "'../r1' cannot be a run's id")
+
+
+def test_a_zip_bomb_is_refused_before_it_unpacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    bomb = rewritten(lambda members: members.update({"runs/r0/observations.jsonl": b"\n" * 100_000_000}))
+    assert len(bomb) < 200_000
+    monkeypatch.setattr(bundle_module, "MAX_UNPACKED_BYTES", 50_000_000)
+    monkeypatch.setattr(zipfile.ZipFile, "read", lambda *_: pytest.fail("it was unpacked"))
+    assert_refused(bomb, "it unpacks to more than 47 MiB")
+
+
+def test_a_lie_about_the_unpacked_size_is_found_out() -> None:
+    bomb = rewritten(lambda members: members.update({"runs/r0/observations.jsonl": b"\n" * 1_000_000}))
+    assert bomb.count((1_000_000).to_bytes(4, "little")) == 2  # the local header and the directory
+    assert_refused(bomb.replace((1_000_000).to_bytes(4, "little"), (1000).to_bytes(4, "little")), "CRC|damaged")
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])
+def test_other_ways_of_compression_are_refused(compression: int) -> None:
+    assert_refused(rewritten(lambda _: None, compression), "compressed in a way")
+
+
+# Writing
+
+
+def test_what_is_there_is_never_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "x.pinscope"
+    path.write_text("precious")
+    with pytest.raises(PathExists, match=r"x\.pinscope is there already"):
+        write_bundle(path, sample())
+    assert path.read_text() == "precious"
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(PathExists):
+        write_bundle(tmp_path / "link", sample())
+    assert names(tmp_path) == ["link", "x.pinscope"]
+
+
+def test_a_file_that_appears_meanwhile_is_not_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "x.pinscope"
+    link = os.link
+
+    def slow_link(*arguments: Any) -> None:
+        path.write_text("precious")
+        link(*arguments)
+
+    monkeypatch.setattr(os, "link", slow_link)
+    with pytest.raises(PathExists):
+        write_bundle(path, sample())
+    assert path.read_text() == "precious"
+    assert names(tmp_path) == ["x.pinscope"]
+
+
+def test_file_systems_without_hard_links_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_links(*arguments: Any) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", no_links)
+    write_bundle(tmp_path / "x.pinscope", sample())
+    assert read_bundle(tmp_path / "x.pinscope") == list(sample())
+    with pytest.raises(PathExists):
+        write_bundle(tmp_path / "x.pinscope", sample())
+    assert names(tmp_path) == ["x.pinscope"]
+
+
+def test_a_bundle_is_readable_as_other_new_files_are(tmp_path: Path) -> None:
+    write_bundle(tmp_path / "x.pinscope", sample())
+    (tmp_path / "plain").touch()
+    assert stat.filemode((tmp_path / "x.pinscope").stat().st_mode) == stat.filemode((tmp_path / "plain").stat().st_mode)
+
+
+def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"cannot write .*No such file or directory"):
+        write_bundle(tmp_path / "no" / "x.pinscope", sample())
+    (tmp_path / "file").touch()
+    with pytest.raises(BadInput, match="Not a directory"):
+        write_bundle(tmp_path / "file" / "x.pinscope", sample())
+
+
+def test_a_full_disk_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(new_file.os, "fsync", full)
+    with pytest.raises(PinScopeError, match="No space left on device"):
+        write_bundle(tmp_path / "x.pinscope", sample())
+    assert names(tmp_path) == []
+
+
+def test_what_no_bundle_can_hold_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(BadInput, match="at least one run"):
+        render_bundle([])
+    with pytest.raises(BadInput, match="each run once"):
+        render_bundle([sample()[0], sample()[0]])
+    with pytest.raises(BadInput, match="observation 0: x: nan"):
+        render_bundle([(sample()[0][0], [{"repeat": 0, "warmup": False, "x": float("nan")}])])
+    monkeypatch.setattr(bundle_module, "MAX_UNPACKED_BYTES", 1000)
+    with pytest.raises(BadInput, match="export fewer at once"):
+        render_bundle(sample())
+
+
+# Versions
+
+
+def test_the_saved_bundle_of_format_1_opens() -> None:
+    ((run, rows),) = read_bundle(DATA / "format-1.pinscope")
+    assert (run.id, run.format, run.status, run.observations) == ("format-1", 1, "done", 3)
+    pinned = {
+        "repeat": 0,
+        "warmup": True,
+        "memory": "pinned",
+        "bytes": 65536,
+        "device_seconds": 0.1,
+        "h2d_seconds": None,
+    }
+    assert [repr(row) for row in rows] == [
+        repr({**pinned, **changes})
+        for changes in (
+            {},
+            {"warmup": False, "device_seconds": 1 / 3},
+            {"repeat": 1, "warmup": False, "memory": "pageable", "device_seconds": 5e-324, "h2d_seconds": -0.0},
+        )
+    ]
+    assert run.params == {"sizes": [65536], "precision": 0.05}
+    assert run.notes == ("Made to hold the format; measured on no machine.",)
+    assert run.environment.devices[0].link is not None
+    assert run.environment.devices[0].link.generation_max == 5
+
+
+def test_the_saved_bundle_of_format_999_is_refused() -> None:
+    with pytest.raises(BadBundle, match="has bundle format 999; PinScope"):
+        read_bundle(DATA / "format-999.pinscope")

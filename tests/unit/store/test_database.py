@@ -1,0 +1,201 @@
+"""Opening databases: addresses, SQLite's own ways, and what is said when it does not work."""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+from pathlib import Path
+
+import pytest
+from sqlalchemy import event
+
+from pinscope.errors import BadInput, NotPossible, StoreFailed
+from pinscope.store import database
+from pinscope.store.database import Database
+from pinscope.store.store import Store
+from tests.unit.store.runs import new_rows, new_run
+
+
+def test_runs_are_kept_in_the_users_data_folder_by_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("PINSCOPE_DATABASE")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    with Store() as store:
+        assert store.name == str(tmp_path / "data" / "pinscope" / "pinscope.db")
+        assert Path(store.name).is_file()
+
+
+def test_the_variable_names_another_database(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PINSCOPE_DATABASE", f"sqlite:///{tmp_path}/new/folder/x.db")
+    with Store() as store:
+        assert store.name == str(tmp_path / "new" / "folder" / "x.db")
+
+
+def test_a_relative_path_means_the_same_file_in_a_child_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with Store("sqlite:///x.db") as store:
+        assert store.url == f"sqlite:///{tmp_path}/x.db"
+
+
+def test_a_path_with_odd_signs_survives_the_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PINSCOPE_DATABASE")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "a b?c#d%20é"))
+    with Store() as store, Store(store.url) as again:
+        assert again.name == store.name == str(tmp_path / "a b?c#d%20é" / "pinscope" / "pinscope.db")
+
+
+@pytest.mark.parametrize("url", ["", "x.db", "/tmp/x.db", "not a url", "nosuch://host/db"])
+def test_what_is_no_database_url_is_refused_with_examples(url: str) -> None:
+    with pytest.raises(BadInput, match=r"write sqlite:////path/to/pinscope\.db or postgresql://user"):
+        Database(url)
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:"])
+def test_a_database_in_memory_is_refused(url: str) -> None:
+    with pytest.raises(BadInput, match="in-memory"):
+        Database(url)
+
+
+def test_a_missing_postgresql_driver_is_told_with_the_line_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(NotPossible, match=r"pip install 'psycopg\[binary\]>=3.2,<4'"):
+        Database("postgresql://user:secret@127.0.0.1/db")
+
+
+def test_another_missing_driver_is_named() -> None:
+    with pytest.raises(NotPossible, match=r"mysql.* needs a Python package that is not installed: MySQLdb"):
+        Database("mysql://user:secret@127.0.0.1/db")
+
+
+def test_a_server_that_does_not_answer_is_told_without_the_password() -> None:
+    for url in ("postgresql://user:sesame@127.0.0.1:1/db", "postgres://user@127.0.0.1:1/db?password=sesame"):
+        with pytest.raises(StoreFailed, match=r"database postgresql://user@127.0.0.1:1/db: .*refused") as caught:
+            Database(url)
+        assert "sesame" not in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "letter.db"
+    path.write_text("Dear database,\n" * 100)
+    with pytest.raises(StoreFailed, match=r"letter\.db: file is not a database$"):
+        Database(f"sqlite:///{path}")
+    assert path.read_text() == "Dear database,\n" * 100
+
+
+def test_a_damaged_database_is_told_in_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    with Store(f"sqlite:///{path}") as store:
+        run = store.add(new_run())
+        store.append(run.id, new_rows(2000))
+    content = bytearray(path.read_bytes())
+    content[4096 * 8 :] = bytes(byte ^ 0x5A for byte in content[4096 * 8 :])
+    path.write_bytes(content)
+    with Store(f"sqlite:///{path}") as store, pytest.raises(StoreFailed, match=r"x\.db: .*malformed$"):
+        store.observations(run.id)
+
+
+def test_a_database_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    with sqlite3.connect(path) as other:
+        other.execute("CREATE TABLE runs (number INTEGER)")
+    other.close()
+    with pytest.raises(StoreFailed, match="not a PinScope database"):
+        Database(f"sqlite:///{path}")
+
+
+@pytest.mark.parametrize("place", ["file/x.db", "folder"])
+def test_a_place_where_no_file_can_be_is_told(tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(StoreFailed, match=r"database /.*: (Not a directory|File exists|unable to open).*"):
+        Database(f"sqlite:///{tmp_path / place}")
+
+
+def test_a_database_that_may_only_be_read_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    with Store(f"sqlite:///{path}") as store:
+        run = store.add(new_run())
+    with Store(f"sqlite:///file:{path}?mode=ro&uri=true") as store:
+        assert store.run(run.id) == run
+        with pytest.raises(StoreFailed, match="readonly"):
+            store.append(run.id, new_rows(1))
+
+
+def test_sqlite_writes_ahead_waits_for_others_and_holds_its_references(tmp_path: Path) -> None:
+    with Database(f"sqlite:///{tmp_path}/x.db").reading() as connection:
+        assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
+        assert connection.exec_driver_sql("PRAGMA busy_timeout").scalar() == 30_000
+        assert connection.exec_driver_sql("PRAGMA foreign_keys").scalar() == 1
+        assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 1  # NORMAL
+
+
+def test_a_lock_that_somebody_keeps_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "BUSY_SECONDS", 0)
+    with Store(f"sqlite:///{tmp_path}/x.db") as store:
+        run = store.add(new_run())
+        other = sqlite3.connect(tmp_path / "x.db", isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreFailed, match="locked by another process"):
+            store.append(run.id, new_rows(1))
+        other.execute("ROLLBACK")
+        other.close()
+        assert store.append(run.id, new_rows(1)) == 1
+
+
+def test_a_full_disk_is_told_and_costs_only_what_did_not_fit(tmp_path: Path) -> None:
+    with Store(f"sqlite:///{tmp_path}/x.db") as store:
+        run = store.add(new_run())
+        limit_pages(store, 40)
+        stored = 0
+        complaint = ""
+        while not complaint:
+            try:
+                stored = store.append(run.id, new_rows(50, first=stored))
+            except StoreFailed as error:
+                complaint = str(error)
+        assert complaint == f"database {store.name}: database or disk is full"
+        assert 0 < stored == len(store.observations(run.id)) == store.run(run.id).observations
+        limit_pages(store, 1_000_000)
+        assert store.append(run.id, new_rows(50, first=stored)) == stored + 50
+
+
+def limit_pages(store: Store, pages: int) -> None:
+    """Let the database grow to so many pages and no further, as a full disk does."""
+    engine = store._database._engine
+
+    def limit(connection: sqlite3.Connection, _record: object) -> None:
+        connection.execute(f"PRAGMA max_page_count={pages}").close()
+
+    event.listen(engine, "connect", limit)
+    engine.dispose()  # new connections know the limit
+
+
+def test_a_deleted_file_is_noticed_and_made_anew(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    with Store(f"sqlite:///{path}") as store:
+        run = store.add(new_run())
+        for left in tmp_path.glob("x.db*"):
+            left.unlink()
+        with pytest.raises(BadInput, match="no run"):
+            store.append(run.id, new_rows(1))
+        assert store.runs(recordings=False) == []
+        store.add(run)
+        with Store(f"sqlite:///{path}") as other:
+            assert other.run(run.id) == run
+
+
+def test_a_replaced_file_is_the_one_that_is_used(tmp_path: Path) -> None:
+    with Store(f"sqlite:///{tmp_path}/other.db") as other:
+        run = other.add(new_run())
+    with Store(f"sqlite:///{tmp_path}/x.db") as store:
+        for left in tmp_path.glob("x.db-*"):
+            left.unlink()
+        (tmp_path / "other.db").replace(tmp_path / "x.db")
+        assert store.runs(recordings=False) == [run]
+
+
+def test_a_store_shows_itself_without_the_password(tmp_path: Path) -> None:
+    with Store(f"sqlite:///{tmp_path}/x.db") as store:
+        assert repr(store) == f"Store('{tmp_path}/x.db')"

@@ -1,0 +1,487 @@
+"""What the store promises, whatever database stands behind it (see the fixture ``url``)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine, text
+
+from pinscope.errors import BadInput, InvalidParameter, StoreFailed, UnknownName
+from pinscope.records.run import Progress
+from pinscope.store.bundle import parse_bundle, render_bundle
+from pinscope.store.store import Store
+from tests.unit.store.runs import new_rows, new_run, repeats
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[Store]:
+    with Store(url) as opened:
+        yield opened
+
+
+def in_another_process(url: str, program: str) -> subprocess.Popen[str]:
+    """Start a program that has ``store`` open."""
+    begin = "from pinscope.store.store import Store\nfrom pinscope.records.run import Progress\nstore = Store()\n"
+    return subprocess.Popen(
+        [sys.executable, "-c", begin + textwrap.dedent(program)],
+        env={**os.environ, "PINSCOPE_DATABASE": url, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def raw(url: str, statement: str, **values: str) -> None:
+    """Change the database behind the store's back."""
+    engine = create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
+    with engine.begin() as connection:
+        connection.execute(text(statement), values)
+    engine.dispose()
+
+
+# Runs
+
+
+def test_a_run_comes_back_as_it_was_stored(store: Store) -> None:
+    run = new_run(notes=("left out: 4 TiB",), progress=Progress(fraction=0.25, message="warm-up"))
+    store.add(run)
+    assert store.run(run.id) == run
+
+
+def test_a_run_outlives_the_store_that_took_it(url: str) -> None:
+    run = new_run()
+    with Store(url) as first:
+        first.add(run)
+        first.append(run.id, new_rows(3))
+    with Store(url) as second:
+        assert second.run(run.id).observations == 3
+        assert second.observations(run.id) == new_rows(3)
+
+
+def test_the_same_id_is_taken_once(store: Store) -> None:
+    run = store.add(new_run())
+    with pytest.raises(BadInput, match="in the database already"):
+        store.add(run)
+
+
+@pytest.mark.parametrize("run_id", ["", "../x", "a/b", "a b", ".hidden", "x" * 101, "é", "a\n"])
+def test_an_id_that_could_not_name_a_file_is_refused(store: Store, run_id: str) -> None:
+    with pytest.raises(InvalidParameter, match="cannot be a run's id"):
+        store.add(new_run().model_copy(update={"id": run_id}))
+
+
+def test_a_run_counts_only_what_is_stored(store: Store) -> None:
+    run = store.add(new_run(observations=7))
+    assert store.run(run.id).observations == 0
+
+
+def test_a_run_is_found_by_a_beginning_that_only_it_has(store: Store) -> None:
+    for run_id in ("20250101-aa", "20250102-bb", "20250102-bc"):
+        store.add(new_run(run_id))
+    assert store.run("20250101").id == "20250101-aa"
+    assert store.run("20250102-bc").id == "20250102-bc"
+    with pytest.raises(UnknownName, match="begins 2 runs: 20250102-bb, 20250102-bc"):
+        store.run("20250102")
+
+
+def test_an_exact_id_wins_over_longer_ones(store: Store) -> None:
+    for run_id in ("abc", "abcd"):
+        store.add(new_run(run_id))
+    assert store.run("abc").id == "abc"
+
+
+@pytest.mark.parametrize("name", ["", "nothing", "%", "_", "RUN"])
+def test_an_unknown_run_is_named(store: Store, name: str) -> None:
+    store.add(new_run("run-x"))
+    with pytest.raises(UnknownName, match=f"no run '{name}'"):
+        store.run(name)
+
+
+def test_runs_are_listed_newest_first_and_by_what_they_are(store: Store) -> None:
+    now = datetime.now(UTC)
+    old = store.add(new_run(created_at=now - timedelta(days=3), experiment="overlap", status="done"))
+    new = store.add(new_run(created_at=now + timedelta(days=3), lab="cuda"))
+    middle = store.add(new_run(created_at=now, status="failed"))
+    every = store.runs(recordings=False)
+    assert [run.id for run in every] == [new.id, middle.id, old.id]
+    assert store.runs(experiment="overlap", recordings=False) == [old]
+    assert store.runs(lab="host", recordings=False) == [middle, old]
+    assert store.runs(lab="host", status="failed", recordings=False) == [middle]
+    assert store.runs(experiment="nothing", recordings=False) == []
+    assert store.unfinished() == [new]
+
+
+def test_times_of_other_zones_sort_by_the_moment_they_mean(store: Store) -> None:
+    later = store.add(new_run(created_at=datetime.fromisoformat("2025-06-01T10:00:00-05:00")))
+    earlier = store.add(new_run(created_at=datetime.fromisoformat("2025-06-01T14:00:00+02:00")))
+    assert [run.id for run in store.runs(recordings=False)] == [later.id, earlier.id]
+    assert store.run(later.id).created_at == later.created_at
+
+
+# Changes
+
+
+def test_an_update_changes_what_it_names_and_no_more(store: Store) -> None:
+    run = store.add(new_run())
+    changed = store.update(run.id, notes=("one",), progress=Progress(fraction=0.5, waiting_for="run x"))
+    assert changed == store.run(run.id)
+    assert changed == run.model_copy(update={"notes": ("one",), "progress": changed.progress})
+    assert changed.progress.waiting_for == "run x"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"id": "x"}, {"observations": 5}, {"recording": True}, {"nothing": 1}, {"status": "fine"}, {"quick": []}],
+)
+def test_an_update_that_makes_no_sense_changes_nothing(store: Store, changes: dict[str, Any]) -> None:
+    run = store.add(new_run())
+    with pytest.raises(InvalidParameter):
+        store.update(run.id, error="nothing of this", **changes)
+    assert store.run(run.id) == run
+
+
+def test_a_run_ends_once(store: Store) -> None:
+    run = store.add(new_run())
+    ended = datetime.now(UTC)
+    store.update(run.id, status="cancelled", finished_at=ended)
+    late = store.update(
+        run.id, status="done", finished_at=ended + timedelta(seconds=5), progress=Progress(fraction=1), notes=("late",)
+    )
+    assert (late.status, late.finished_at, late.progress.fraction) == ("cancelled", ended, 0)
+    assert late.notes == ("late",)
+
+
+def test_what_two_processes_write_to_one_run_at_once_is_all_there(store: Store, url: str) -> None:
+    run = store.add(new_run())
+    child = in_another_process(
+        url,
+        f"""
+        print("ready", flush=True)
+        for number in range(1, 101):
+            store.update({run.id!r}, progress=Progress(fraction=number / 100, message="measuring"))
+        """,
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == "ready\n"
+    for number in range(20):
+        store.update(run.id, notes=(f"note {number}",))
+    store.update(run.id, status="cancelled")
+    assert child.wait() == 0
+    child.stdout.close()
+    found = store.run(run.id)
+    assert (found.status, found.notes, found.progress.fraction) == ("cancelled", ("note 19",), 1.0)
+
+
+# Observations
+
+
+def test_observations_come_back_in_order_and_bit_by_bit(store: Store) -> None:
+    run = store.add(new_run())
+    values = [
+        0.1,
+        1 / 3,
+        5e-324,
+        1.7976931348623157e308,
+        -0.0,
+        2**53 + 1,
+        -(2**63),
+        "µs \U0001f4cc",
+        "",
+        "\x00",
+        None,
+        True,
+    ]
+    rows = [{"repeat": number, "warmup": False, "value": value} for number, value in enumerate(values)]
+    store.append(run.id, rows[:5])
+    store.append(run.id, rows[5:])
+    found = store.observations(run.id)
+    assert [repr(row) for row in found] == [repr(row) for row in rows]
+
+
+def test_appending_counts(store: Store) -> None:
+    run = store.add(new_run())
+    assert store.append(run.id, new_rows(3)) == 3
+    assert store.append(run.id, []) == 3
+    assert store.append(run.id, new_rows(2, first=3)) == 5
+    assert store.run(run.id).observations == 5
+    assert repeats(store.observations(run.id)) == [0, 1, 2, 3, 4]
+    assert repeats(store.observations(run.id, start=3)) == [3, 4]
+    assert store.observations(run.id, start=9) == []
+
+
+@pytest.mark.parametrize(
+    ("row", "complaint"),
+    [
+        ({"warmup": False}, "repeat"),
+        ({"repeat": True, "warmup": False}, "repeat"),
+        ({"repeat": 0}, "warmup"),
+        ({"repeat": 0, "warmup": False, "x": float("nan")}, "x: nan"),
+        ({"repeat": 0, "warmup": False, "x": float("inf")}, "x: inf"),
+        ({"repeat": 0, "warmup": False, "x": [1]}, "x: a list"),
+        ({"repeat": 0, "warmup": False, "x": 2**63}, "x: the number has more than 64 bits"),
+        ({"repeat": 0, "warmup": False, "x": "\udcff"}, "x: the text"),
+        ({"repeat": 0, "warmup": False, 1: 2}, "1 cannot be a label"),
+        ("row", "a str is no observation"),
+    ],
+)
+def test_a_row_that_is_no_observation_is_refused_with_all_that_came_with_it(
+    store: Store, row: Any, complaint: str
+) -> None:
+    run = store.add(new_run())
+    with pytest.raises(InvalidParameter, match=f"observation 2: {complaint}"):
+        store.append(run.id, [*new_rows(2), row])
+    assert store.observations(run.id) == []
+    assert store.run(run.id).observations == 0
+
+
+def test_a_repeated_append_adds_nothing_twice(store: Store) -> None:
+    run = store.add(new_run())
+    store.append(run.id, new_rows(3), start=0)
+    assert store.append(run.id, new_rows(5), start=0) == 5
+    assert store.append(run.id, new_rows(2, first=1), start=1) == 5
+    assert repeats(store.observations(run.id)) == [0, 1, 2, 3, 4]
+    with pytest.raises(BadInput, match="has 5 observations; none can be number 7"):
+        store.append(run.id, new_rows(1), start=7)
+
+
+def test_an_append_that_fails_halfway_leaves_nothing(store: Store, url: str) -> None:
+    run = store.add(new_run())
+    store.append(run.id, new_rows(2))
+    # Row 5 exists already, so the third row of the next append cannot be stored.
+    raw(url, "INSERT INTO observations (run_id, sequence, row) VALUES (:id, 4, '{}')", id=run.id)
+    with pytest.raises(StoreFailed):
+        store.append(run.id, new_rows(4, first=2))
+    raw(url, "DELETE FROM observations WHERE sequence = 4")
+    assert store.run(run.id).observations == 2
+    assert repeats(store.observations(run.id)) == [0, 1]
+
+
+def test_two_processes_that_append_to_one_run_lose_nothing(store: Store, url: str) -> None:
+    run = store.add(new_run())
+    program = f"""
+        import sys
+        print("ready", flush=True)
+        for number in range(60):
+            store.append({run.id!r}, [{{"repeat": number, "warmup": False}}] * 2)
+    """
+    children = [in_another_process(url, program) for _ in range(2)]
+    for number in range(60):
+        store.append(run.id, [{"repeat": number, "warmup": True}])
+    for child in children:
+        child.communicate()
+        assert child.returncode == 0
+    found = store.observations(run.id)
+    assert len(found) == store.run(run.id).observations == 300
+    assert [row["repeat"] for row in found if row["warmup"]] == list(range(60))
+    assert sorted(row["repeat"] for row in found if not row["warmup"]) == sorted(list(range(60)) * 4)
+
+
+def test_threads_share_a_store(store: Store) -> None:
+    run = store.add(new_run())
+
+    def work(thread: int) -> None:
+        for _ in range(20):
+            store.append(run.id, new_rows(1, first=thread))
+            store.update(run.id, progress=Progress(fraction=thread / 4))
+            store.runs()
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(repeats(store.observations(run.id))) == sorted(list(range(4)) * 20)
+
+
+def test_a_reader_does_not_wait_for_a_writer(store: Store, url: str) -> None:
+    run = store.add(new_run())
+    with Store(url) as other, other._database.writing() as connection:
+        connection.execute(text("UPDATE runs SET status = 'failed'"))
+        assert store.run(run.id).status == "running"
+        assert [one.status for one in store.runs(recordings=False)] == ["running"]
+    assert store.run(run.id).status == "failed"
+
+
+def test_kill_of_a_writer_keeps_what_was_appended(store: Store, url: str) -> None:
+    run = store.add(new_run())
+    child = in_another_process(
+        url,
+        f"""
+        import itertools
+        for number in itertools.count():
+            store.append({run.id!r}, [{{"repeat": number, "warmup": False}}])
+            print(number, flush=True)
+        """,
+    )
+    assert child.stdout is not None
+    while child.stdout.readline() != "25\n":
+        pass
+    os.kill(child.pid, signal.SIGKILL)
+    reported = child.stdout.read().split()
+    child.wait()
+    child.stdout.close()
+    last = int(reported[-1]) if reported else 25
+    found = repeats(store.observations(run.id))
+    assert found == list(range(len(found)))
+    assert len(found) == store.run(run.id).observations >= last + 1
+    assert store.append(run.id, new_rows(1)) == len(found) + 1
+
+
+# Deleting
+
+
+def test_a_deleted_run_takes_its_observations_along(store: Store) -> None:
+    run, other = store.add(new_run(status="done")), store.add(new_run())
+    store.append(run.id, new_rows(3))
+    store.append(other.id, new_rows(2))
+    store.delete(run.id)
+    assert store.runs(recordings=False) == [store.run(other.id)]
+    with pytest.raises(UnknownName):
+        store.observations(run.id)
+    assert len(store.observations(other.id)) == 2
+
+
+def test_a_running_run_is_not_deleted(store: Store) -> None:
+    run = store.add(new_run())
+    with pytest.raises(BadInput, match="still running"):
+        store.delete(run.id)
+    assert store.run(run.id) == run
+
+
+@pytest.mark.parametrize("action", ["update", "append", "delete", "observations"])
+def test_an_id_must_be_whole_where_something_hangs_on_it(store: Store, action: str) -> None:
+    store.add(new_run("abc", status="done"))
+    arguments = ([],) if action == "append" else ()
+    with pytest.raises(UnknownName, match="no run 'ab'"):
+        getattr(store, action)("ab", *arguments)
+
+
+# Import
+
+
+def exported(store: Store, *run_ids: str) -> bytes:
+    return render_bundle([(store.run(run_id), store.observations(run_id)) for run_id in run_ids])
+
+
+def test_runs_come_through_export_and_import_unchanged(store: Store, tmp_path: Path) -> None:
+    runs = [store.add(new_run(status="done", notes=("µ",))), store.add(new_run(status="failed", error="broke"))]
+    store.append(runs[0].id, new_rows(50))
+    bundle = exported(store, *(run.id for run in runs))
+    with Store(f"sqlite:///{tmp_path / 'elsewhere.db'}") as elsewhere:
+        done = elsewhere.import_runs(parse_bundle(bundle, "x"))
+        assert done.added == tuple(run.id for run in runs)
+        for run in runs:
+            assert elsewhere.run(run.id) == store.run(run.id)
+            assert elsewhere.observations(run.id) == store.observations(run.id)
+
+
+def test_a_run_that_is_here_already_is_skipped(store: Store) -> None:
+    run = store.add(new_run(status="done"))
+    store.append(run.id, new_rows(3))
+    done = store.import_runs(parse_bundle(exported(store, run.id), "x"))
+    assert (done.added, done.skipped) == ((), (run.id,))
+    assert len(store.observations(run.id)) == 3
+
+
+@pytest.mark.parametrize("difference", ["rows", "run"])
+def test_a_different_run_of_the_same_id_stops_the_whole_import(store: Store, difference: str) -> None:
+    run = store.add(new_run(status="done"))
+    store.append(run.id, new_rows(3))
+    other = (run, new_rows(3, first=1)) if difference == "rows" else (new_run(run.id, status="done"), new_rows(3))
+    new = new_run(status="done")
+    with pytest.raises(BadInput, match=f"a different run {run.id}"):
+        store.import_runs([(new, new_rows(1)), other])
+    assert [one.id for one in store.runs(recordings=False)] == [run.id]
+    assert store.observations(run.id) == new_rows(3)
+
+
+def test_a_run_exported_while_it_ran_arrives_as_interrupted(store: Store) -> None:
+    run = new_run()
+    store.import_runs([(run, new_rows(2))])
+    found = store.run(run.id)
+    assert (found.status, found.process, found.observations) == ("interrupted", None, 2)
+    assert "still running when it was exported" in found.notes[-1]
+    assert store.import_runs([(run, new_rows(2))]).skipped == (run.id,)
+
+
+def test_an_interrupted_run_is_completed_from_the_bundle_that_knows_more(store: Store) -> None:
+    run = store.add(new_run())
+    store.append(run.id, new_rows(2))
+    rescued = run.model_copy(update={"status": "done"})
+    with pytest.raises(BadInput, match="a different run"):
+        store.import_runs([(rescued, new_rows(5))])  # it still runs here
+    store.update(run.id, status="interrupted", error="gone")
+    assert store.import_runs([(rescued, new_rows(5))]).completed == (run.id,)
+    assert store.run(run.id) == rescued.model_copy(update={"observations": 5})
+    assert store.observations(run.id) == new_rows(5)
+    assert store.import_runs([(rescued, new_rows(5))]).skipped == (run.id,)
+
+
+def test_an_interrupted_run_is_not_mixed_with_other_observations(store: Store) -> None:
+    run = store.add(new_run())
+    store.append(run.id, new_rows(2))
+    store.update(run.id, status="interrupted")
+    with pytest.raises(BadInput, match="a different run"):
+        store.import_runs([(run, new_rows(5, first=1))])
+    assert store.observations(run.id) == new_rows(2)
+
+
+# The database itself
+
+
+def test_many_processes_may_open_a_new_database_at_once(url: str) -> None:
+    children = [in_another_process(url, f"store.runs(); print({number})") for number in range(4)]
+    outputs = [child.communicate()[0] for child in children]
+    assert [child.returncode for child in children] == [0] * 4
+    assert outputs == [f"{number}\n" for number in range(4)]
+
+
+def test_a_newer_schema_is_refused_with_both_versions(url: str) -> None:
+    Store(url).close()
+    raw(url, "UPDATE meta SET schema_version = 2")
+    with pytest.raises(BadInput, match=r"has schema version 2; PinScope \S+ reads up to 1: install a newer"):
+        Store(url)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DELETE FROM meta",
+        "UPDATE meta SET schema_version = 0",
+        "DROP TABLE meta",
+        "DROP TABLE observations",
+        "ALTER TABLE meta ADD COLUMN more INTEGER",
+    ],
+)
+def test_somebody_elses_tables_are_refused_and_left_alone(url: str, statement: str) -> None:
+    Store(url).close()
+    raw(url, statement)
+    for _ in range(2):
+        with pytest.raises(StoreFailed, match="is not a PinScope database"):
+            Store(url)
+
+
+def test_a_damaged_run_is_named_and_can_be_deleted(store: Store, url: str) -> None:
+    good, bad = store.add(new_run()), store.add(new_run(status="done"))
+    raw(url, "UPDATE runs SET document = '5' WHERE id = :id", id=bad.id)
+    with pytest.raises(StoreFailed, match=f"run {bad.id} in the database cannot be read"):
+        store.runs()
+    store.delete(bad.id)
+    assert store.runs(recordings=False) == [good]
+
+
+def test_the_url_opens_the_same_database_in_a_child(store: Store, url: str) -> None:
+    run = store.add(new_run())
+    child = in_another_process(store.url, "print(store.runs(recordings=False)[0].id)")
+    assert child.communicate()[0] == f"{run.id}\n"

@@ -32,7 +32,7 @@ class GpuMemory:
 
 @dataclass(frozen=True)
 class C2c:
-    """An NVLink-C2C link to the host processor."""
+    """The NVLink-C2C to the host processor."""
 
     links: int | None
     """Active links; ``None`` if the driver does not tell."""
@@ -156,12 +156,11 @@ class Nvml:
         return self._of(index, _PCIE_FUNCTIONS[number]).then(lambda value: value or None, "NVML gives 0")
 
     def c2c(self, index: int) -> Answer[C2c]:
-        mode = self._of(index, "nvmlDeviceGetC2cModeInfoV")
-        enabled = mode.then(lambda info: bool(info.isC2cEnabled), "").value
-        if not enabled:
-            return Answer.missing(mode.reason or _NO_C2C)
         rates = self._c2c_rates(index)
-        return Answer(C2c(len(rates) or None, sum(rates) or None))
+        if rates:
+            return Answer(C2c(len(rates), sum(rates)))
+        mode = self._of(index, "nvmlDeviceGetC2cModeInfoV")
+        return mode.then(lambda info: C2c(None, None) if info.isC2cEnabled else None, _NO_C2C)
 
     def _c2c_rates(self, index: int) -> list[float]:
         """Bytes/second of each active C2C link; none if the driver does not tell."""

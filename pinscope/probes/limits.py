@@ -18,6 +18,7 @@ CAP_IPC_LOCK = 14
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - asked for its free space, never written to
 
 _MEMLOCK = re.compile(r"^Max locked memory +(?P<soft>\S+)", re.MULTILINE)
+_HEXADECIMAL = re.compile(r"[0-9a-f]{1,32}", re.IGNORECASE)
 _WHOLE_MAP = ["0", "0", "4294967295"]
 
 
@@ -77,10 +78,8 @@ def _memlock_limit(proc: Proc) -> int | None:
 
 
 def _has_ipc_lock(capabilities: Answer[str]) -> bool:
-    try:
-        return bool(int(capabilities.value or "0", 16) >> CAP_IPC_LOCK & 1)
-    except ValueError:
-        return False
+    mask = capabilities.value or ""
+    return _HEXADECIMAL.fullmatch(mask) is not None and bool(int(mask, 16) >> CAP_IPC_LOCK & 1)
 
 
 def _in_initial_namespace(proc: Proc) -> bool:

@@ -32,6 +32,8 @@ _PACKAGES = (
 )
 _COMMIT = re.compile(r"[0-9a-f]{7,64}(-dirty)?")
 _CHECKOUT = Path(pinscope.__file__).resolve().parent.parent
+_DESCRIBE = ("git", "--no-optional-locks", "describe")
+"""Without locks: a probe must not stand in the way of somebody's commit."""
 _GIT_SECONDS = 10
 
 
@@ -55,8 +57,8 @@ def source_commit(checkout: Path = _CHECKOUT, variables: Mapping[str, str] = os.
         return Answer.missing("PinScope does not run from a git checkout")
     try:
         described = subprocess.run(
-            ["git", "--no-optional-locks", "-C", str(checkout), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
-            capture_output=True, text=True, timeout=_GIT_SECONDS, check=False,
+            [*_DESCRIBE, "--always", "--dirty", "--abbrev=40", "--exclude=*"],
+            cwd=checkout, capture_output=True, text=True, timeout=_GIT_SECONDS, check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
         return Answer.missing(f"git could not be asked: {error}")

@@ -1,0 +1,231 @@
+"""Is this machine as fast as it ought to be? Rules over an environment, each with its numbers and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from pinscope.analysis.link_model import payload_now
+from pinscope.probes.capabilities import HOST_MODEL_LOCKED_BYTES, MEMLOCK_ADVICE
+from pinscope.probes.cupy_wheel import cupy_problem, wheels
+from pinscope.probes.virtualization import WSL2
+from pinscope.records.environment import Device, Environment, Link
+from pinscope.records.finding import Finding, Quantity
+from pinscope.units import format_bandwidth, format_bytes
+
+WELL_BELOW = 0.75
+"""A control group that leaves less than this share of the host's memory is worth a note."""
+
+
+def machine_findings(environment: Environment) -> tuple[Finding, ...]:
+    """What the environment alone says about pinned memory and copies on this machine."""
+    return tuple(finding for rule in _RULES for finding in rule(environment))
+
+
+def _no_gpu(environment: Environment) -> Iterator[Finding]:
+    if environment.devices:
+        return
+    reason = environment.missing.get("devices", "no GPU was found")
+    yield Finding(
+        rule="no-gpu",
+        severity="note",
+        title="No GPU here: nothing about one can be measured",
+        detail=f"GPU experiments cannot run: {reason}.",
+        evidence=(Quantity(name="GPUs", value=0, unit="count"),),
+        advice="Still at work: the host model (pinscope run EXPERIMENT --lab host), the recorded GPU runs, "
+        "imported runs, charts and reports.",
+    )
+
+
+def _link(environment: Environment) -> Iterator[Finding]:
+    for device in environment.devices:
+        if device.link is not None and device.link.kind == "pcie":
+            yield from _pcie(device, device.link)
+
+
+def _pcie(device: Device, link: Link) -> Iterator[Finding]:
+    """Width is trained at start-up and stays; the generation of an idle link drops to save power."""
+    if None in (link.generation_now, link.width_now, link.generation_max, link.width_max):
+        return
+    here = f"GPU {device.index}"
+    best = f"generation {link.generation_max} × {link.width_max} lanes"
+    evidence = (
+        Quantity(name="Generation now", value=link.generation_now, unit="count"),
+        Quantity(name="Generation at best", value=link.generation_max, unit="count"),
+        Quantity(name="Lanes now", value=link.width_now, unit="count"),
+        Quantity(name="Lanes at best", value=link.width_max, unit="count"),
+        Quantity(name="Payload limit now", value=payload_now(link), unit="bytes/second"),
+        Quantity(name="Payload limit at best", value=link.limit_bytes_per_second, unit="bytes/second"),
+    )
+    if _below(link.width_now, link.width_max):
+        yield Finding(
+            rule="link-below-best",
+            severity="warning",
+            title=f"{here}: only {link.width_now} of {link.width_max} PCIe lanes are in use",
+            detail=f"{here} and its slot can do {best} ({format_bandwidth(link.limit_bytes_per_second)}); "
+            f"as trained now the link carries at most {format_bandwidth(payload_now(link))} one way. "
+            "An idle link lowers its generation to save power, not its width.",
+            evidence=evidence,
+            advice="Reseat the GPU, check risers and cables, and see in the firmware settings whether the slot "
+            "shares its lanes with another one.",
+        )
+    elif _below(link.generation_now, link.generation_max):
+        yield Finding(
+            rule="link-below-best",
+            severity="note",
+            title=f"{here}: the PCIe link is at generation {link.generation_now}, its best is {link.generation_max}",
+            detail="An idle link lowers its generation to save power and raises it again under load, "
+            "so this alone means nothing.",
+            evidence=evidence,
+            advice="Run 'pinscope run bandwidth': if large pinned copies stay near "
+            f"{format_bandwidth(payload_now(link))} rather than {format_bandwidth(link.limit_bytes_per_second)}, "
+            "look at the slot's generation in the firmware settings, risers and cables.",
+        )
+    else:
+        yield Finding(
+            rule="link-at-best",
+            severity="good",
+            title=f"{here}: the PCIe link is at its best",
+            detail=f"{best} carry {format_bandwidth(link.limit_bytes_per_second)} one way after packet overhead.",
+            evidence=evidence,
+            advice="Nothing to do.",
+        )
+
+
+def _below(now: int | None, best: int | None) -> bool:
+    return now is not None and best is not None and now < best
+
+
+def _driver(environment: Environment) -> Iterator[Finding]:
+    """Only where a CuPy is installed: a missing one is no finding about the machine."""
+    problem = cupy_problem(environment)
+    if problem is None or environment.cuda_driver is None or not wheels(environment):
+        return
+    yield Finding(
+        rule="cupy-does-not-fit-driver",
+        severity="critical",
+        title="The installed CuPy and the NVIDIA driver do not fit",
+        detail=f"GPU experiments cannot run: {problem.reason}.",
+        evidence=(
+            Quantity(name="Driver", value=environment.driver, unit="text", reason=environment.missing.get("driver")),
+            Quantity(name="CUDA of the driver", value=environment.cuda_driver, unit="text"),
+            Quantity(name="CuPy", value=", ".join(sorted(wheels(environment))), unit="text"),
+        ),
+        advice=problem.advice,
+    )
+
+
+def _transparent_huge_pages(environment: Environment) -> Iterator[Finding]:
+    if environment.huge_pages.transparent != "never":
+        return
+    yield Finding(
+        rule="thp-off",
+        severity="note",
+        title="Transparent huge pages are off",
+        detail=f"Ordinary memory is then pinned in pages of {format_bytes(environment.page_bytes)}. "
+        "Most of the time goes into touching them: on an "
+        "H200 host, touching 16 GiB with 16 threads and registering it took 1.3 s in 4 KiB pages and 0.69 s in huge "
+        "pages.",
+        evidence=(Quantity(name="Transparent huge pages", value="never", unit="text"),),
+        advice="As root: echo madvise > /sys/kernel/mm/transparent_hugepage/enabled. "
+        "Programs that ask for huge pages then get them.",
+    )
+
+
+def _locked_memory(environment: Environment) -> Iterator[Finding]:
+    headroom = environment.limits.memlock_headroom_bytes
+    if headroom is None or headroom >= HOST_MODEL_LOCKED_BYTES:
+        return
+    yield Finding(
+        rule="memlock-low",
+        severity="note" if environment.devices else "warning",
+        title=f"Only {format_bytes(headroom)} of memory may be locked",
+        detail="The host model locks its pinned buffers with mlock, which RLIMIT_MEMLOCK bounds. "
+        "CUDA pins through its driver and is not bound by it.",
+        evidence=(
+            Quantity(name="May still be locked", value=headroom, unit="bytes"),
+            Quantity(name="Wanted by the host model's quick runs", value=HOST_MODEL_LOCKED_BYTES, unit="bytes"),
+        ),
+        advice=MEMLOCK_ADVICE,
+    )
+
+
+def _control_group(environment: Environment) -> Iterator[Finding]:
+    limits = environment.limits
+    limit, headroom = limits.cgroup_limit_bytes, limits.cgroup_headroom_bytes
+    if limit is None or headroom is None:
+        return
+    if limit >= WELL_BELOW * limits.host_total_bytes and headroom >= WELL_BELOW * limits.host_available_bytes:
+        return
+    yield Finding(
+        rule="cgroup-below-host",
+        severity="note",
+        title=f"The control group leaves {format_bytes(headroom)} "
+        f"of the host's {format_bytes(limits.host_available_bytes)}",
+        detail="Pinned memory is charged to the control group of the container or service. Programs that size "
+        "their buffers from the host's memory are killed when they pass its limit.",
+        evidence=(
+            Quantity(name="Control group limit", value=limit, unit="bytes"),
+            Quantity(name="Left in the control group", value=headroom, unit="bytes"),
+            Quantity(name="Host memory", value=limits.host_total_bytes, unit="bytes"),
+            Quantity(name="Host memory available", value=limits.host_available_bytes, unit="bytes"),
+        ),
+        advice="Size pinned buffers by the smaller figure, or raise the limit (docker run --memory, "
+        "resources.limits.memory, MemoryMax=).",
+    )
+
+
+def _numa(environment: Environment) -> Iterator[Finding]:
+    nodes = environment.numa_nodes
+    if nodes is None or nodes < 2 or not environment.devices:
+        return
+    near = [device.numa_node for device in environment.devices if device.numa_node is not None]
+    command = (
+        f"numactl --cpunodebind={near[0]} --membind={near[0]} COMMAND" if near else "numactl --membind=NODE COMMAND"
+    )
+    yield Finding(
+        rule="several-numa-nodes",
+        severity="note",
+        title=f"{nodes} NUMA nodes: memory near the GPU copies best",
+        detail="Memory on another node crosses the link between processors on its way to the GPU.",
+        evidence=(
+            Quantity(name="NUMA nodes", value=nodes, unit="count"),
+            *(
+                Quantity(
+                    name=f"Node of GPU {device.index}", unit="text",
+                    value=None if device.numa_node is None else str(device.numa_node),
+                    reason=device.missing.get("numa_node"),
+                )
+                for device in environment.devices
+            ),
+        ),
+        advice=f"Allocate and pin on the GPU's node, for example: {command}",
+    )  # fmt: skip
+
+
+def _wsl(environment: Environment) -> Iterator[Finding]:
+    if environment.virtualization is None or WSL2 not in environment.virtualization:
+        return
+    yield Finding(
+        rule="wsl-caps-pinned-memory",
+        severity="warning",
+        title="WSL2 allows far less pinned memory than this machine has",
+        detail="Windows bounds how much memory a WSL2 guest may pin; "
+        "pinning fails long before the guest's memory is used up.",
+        evidence=(
+            Quantity(name="Virtualization", value=environment.virtualization, unit="text"),
+            Quantity(name="Host memory", value=environment.limits.host_total_bytes, unit="bytes"),
+        ),
+        advice="Keep pinned buffers small and reuse them, or measure on native Linux.",
+    )
+
+
+_RULES: tuple[Callable[[Environment], Iterator[Finding]], ...] = (
+    _no_gpu,
+    _driver,
+    _link,
+    _numa,
+    _control_group,
+    _locked_memory,
+    _transparent_huge_pages,
+    _wsl,
+)

@@ -1,0 +1,164 @@
+"""Findings about a machine: each rule fires on the machine it is about and is silent on a good one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pinscope.analysis.link_model import pcie_limits
+from pinscope.analysis.machine import machine_findings
+from pinscope.probes.answer import Answer
+from pinscope.probes.environment import capture_environment
+from pinscope.probes.gpu import GpuMemory
+from pinscope.probes.gpu_fake import FakeGpu, FakeNvml
+from pinscope.probes.proc import Proc
+from pinscope.records.environment import Environment
+from pinscope.records.finding import Finding
+
+TREE = Proc.below(Path(__file__).parents[2] / "data" / "proc" / "container-in-vm-cgroup1")
+GIB = 2**30
+
+
+def gpu(**pcie: int) -> FakeGpu:
+    """A Gen5 × 16 GPU at its best, changed by ``pcie``."""
+    best = {"generation_now": 5, "width_now": 16, "generation_max": 5, "gpu_generation_max": 5, "width_max": 16}
+    return FakeGpu(
+        name=Answer("NVIDIA H200"), uuid=Answer("GPU-1"), pci_bus_id=Answer("00000000:1B:00.0"),
+        memory=Answer(GpuMemory(141 * GIB, 140 * GIB, GIB, None)), compute_capability=Answer((9, 0)),
+        c2c=Answer.missing("none"), pcie={name: Answer(pcie.get(name, value)) for name, value in best.items()},
+    )  # fmt: skip
+
+
+def machine(*gpus: FakeGpu, **changes: Any) -> Environment:
+    """The captured host with these GPUs; fields of the environment, its limits and huge pages may be changed."""
+    nvml = FakeNvml(driver_version=Answer("580.159"), cuda_version=Answer((13, 0)), gpus=gpus)
+    environment = capture_environment(TREE, nvml if gpus else FakeNvml(absent="no NVIDIA driver is installed here"))
+    for part in ("limits", "huge_pages"):
+        record = getattr(environment, part)
+        own = {name: changes.pop(name) for name in list(changes) if name in type(record).model_fields}
+        changes[part] = record.model_copy(update=own)
+    return environment.model_copy(update={"packages": {"cupy-cuda13x": "14.2.0"}} | changes)
+
+
+def found(environment: Environment) -> dict[str, Finding]:
+    return {finding.rule: finding for finding in machine_findings(environment)}
+
+
+def test_a_good_machine_gets_nothing_but_praise_for_its_link() -> None:
+    findings = machine_findings(machine(gpu()))
+    assert [(one.rule, one.severity) for one in findings] == [("link-at-best", "good")]
+
+
+def test_a_machine_without_gpu_is_told_what_still_works() -> None:
+    finding = found(machine())["no-gpu"]
+    assert finding.severity == "note"
+    assert "no NVIDIA driver is installed here" in finding.detail
+    assert "--lab host" in finding.advice
+
+
+def test_a_link_with_too_few_lanes_is_a_warning_with_both_limits() -> None:
+    finding = found(machine(gpu(width_now=8)))["link-below-best"]
+    assert finding.severity == "warning"
+    values = {one.name: one.value for one in finding.evidence}
+    assert values["Lanes now"] == 8
+    assert values["Payload limit now"] == pcie_limits(5, 8)[1]
+    assert values["Payload limit at best"] == pcie_limits(5, 16)[1]
+    assert "Reseat" in finding.advice
+
+
+def test_a_lower_generation_alone_is_only_a_note_because_idle_links_drop() -> None:
+    finding = found(machine(gpu(generation_now=1)))["link-below-best"]
+    assert finding.severity == "note"
+    assert "save power" in finding.detail
+    assert "pinscope run bandwidth" in finding.advice
+
+
+def test_a_slot_that_cannot_do_more_is_no_finding() -> None:
+    assert "link-below-best" not in found(machine(gpu(generation_now=4, generation_max=4)))
+
+
+def test_each_gpu_is_judged_by_itself() -> None:
+    findings = machine_findings(machine(gpu(), gpu(width_now=4)))
+    assert [(one.rule, one.title[:5]) for one in findings] == [("link-at-best", "GPU 0"), ("link-below-best", "GPU 1")]
+
+
+def test_a_link_that_the_driver_does_not_tell_is_not_judged() -> None:
+    hidden = gpu()
+    hidden.pcie["width_now"] = Answer.missing("not supported")
+    assert found(machine(hidden)) == {}
+
+
+def test_a_driver_too_old_for_cupy_is_critical() -> None:
+    finding = found(machine(gpu(), cuda_driver="12.4"))["cupy-does-not-fit-driver"]
+    assert finding.severity == "critical"
+    assert "pinscope[cuda12]" in finding.advice
+
+
+def test_a_missing_cupy_is_no_finding_about_the_machine() -> None:
+    assert "cupy-does-not-fit-driver" not in found(machine(gpu(), packages={}))
+
+
+@pytest.mark.parametrize(("setting", "fires"), [("never", True), ("madvise", False), ("always", False), (None, False)])
+def test_transparent_huge_pages_are_a_finding_only_when_off(setting: str | None, fires: bool) -> None:
+    assert ("thp-off" in found(machine(gpu(), transparent=setting))) is fires
+
+
+def test_little_lockable_memory_matters_more_without_a_gpu() -> None:
+    low = 8 * 2**20
+    assert found(machine(memlock_headroom_bytes=low))["memlock-low"].severity == "warning"
+    assert found(machine(gpu(), memlock_headroom_bytes=low))["memlock-low"].severity == "note"
+    assert "memlock-low" not in found(machine(memlock_headroom_bytes=GIB))
+    assert "memlock-low" not in found(machine(memlock_headroom_bytes=None))
+
+
+@pytest.mark.parametrize(
+    ("limit", "headroom", "fires"),
+    [
+        (32 * GIB, 30 * GIB, True),
+        (128 * GIB, 20 * GIB, True),
+        (120 * GIB, 100 * GIB, False),
+        (None, None, False),
+    ],
+)
+def test_a_control_group_well_below_the_host_is_noted(limit: int | None, headroom: int | None, fires: bool) -> None:
+    environment = machine(
+        gpu(), host_total_bytes=128 * GIB, host_available_bytes=120 * GIB,
+        cgroup_limit_bytes=limit, cgroup_headroom_bytes=headroom,
+    )  # fmt: skip
+    finding = found(environment).get("cgroup-below-host")
+    assert (finding is not None) is fires
+    if finding is not None:
+        assert {one.value for one in finding.evidence} == {limit, headroom, 128 * GIB, 120 * GIB}
+
+
+def test_several_numa_nodes_name_that_of_each_gpu() -> None:
+    environment = machine(gpu(), numa_nodes=2)
+    device = environment.devices[0].model_copy(update={"numa_node": 1})
+    finding = found(environment.model_copy(update={"devices": (device,)}))["several-numa-nodes"]
+    assert {one.name: one.value for one in finding.evidence} == {"NUMA nodes": 2, "Node of GPU 0": "1"}
+    assert "--membind=1" in finding.advice
+
+
+def test_a_gpu_of_unknown_node_says_why() -> None:
+    environment = machine(gpu(), numa_nodes=2)
+    device = environment.devices[0].model_copy(update={"numa_node": None, "missing": {"numa_node": "hidden"}})
+    finding = found(environment.model_copy(update={"devices": (device,)}))["several-numa-nodes"]
+    assert finding.evidence[1].value is None
+    assert finding.evidence[1].reason == "hidden"
+
+
+def test_wsl_is_warned_of_its_cap() -> None:
+    assert found(machine(gpu(), virtualization="WSL2"))["wsl-caps-pinned-memory"].severity == "warning"
+    assert "wsl-caps-pinned-memory" not in found(machine(gpu(), virtualization="QEMU/KVM"))
+
+
+def test_every_finding_has_numbers_and_says_what_to_do() -> None:
+    environment = machine(
+        gpu(width_now=8), transparent="never", memlock_headroom_bytes=0, virtualization="WSL2", numa_nodes=4,
+        cuda_driver="12.0", cgroup_limit_bytes=GIB, cgroup_headroom_bytes=0,
+    )  # fmt: skip
+    findings = machine_findings(environment)
+    assert len(findings) == 7
+    assert all(one.evidence and one.advice and one.detail.endswith(".") for one in findings)

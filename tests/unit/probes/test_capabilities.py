@@ -1,0 +1,196 @@
+"""What works here, why not, and what to do: each rule with the machine that breaks it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pinscope.probes.answer import Answer
+from pinscope.probes.capabilities import HOST_MODEL_LOCKED_BYTES, capabilities, installed
+from pinscope.probes.environment import capture_environment
+from pinscope.probes.gpu_fake import FakeGpu, FakeNvml
+from pinscope.probes.proc import Proc
+from pinscope.records.capability import Capability
+from pinscope.records.environment import Environment
+
+if TYPE_CHECKING:
+    from tests.unit.probes.conftest import Plant
+
+GPU_ON_BUS = {
+    "/sys/bus/pci/devices/0000:1b:00.0/vendor": "0x10de\n",
+    "/sys/bus/pci/devices/0000:1b:00.0/class": "0x030200\n",
+    "/sys/bus/pci/devices/0000:00:1f.0/vendor": "0x8086\n",
+    "/sys/bus/pci/devices/0000:00:1f.0/class": "0x030000\n",
+}
+
+
+@pytest.fixture
+def tree() -> Proc:
+    """A host on which everything that needs no GPU works."""
+    return Proc.below(Path(__file__).parents[2] / "data" / "proc" / "container-in-vm-cgroup1")
+
+
+@pytest.fixture
+def gpu_host(tree: Proc, h200: FakeGpu) -> Environment:
+    """A host with a GPU, its driver, and the CuPy that fits."""
+    nvml = FakeNvml(driver_version=Answer("580.159"), cuda_version=Answer((13, 0)), gpus=[h200])
+    environment = capture_environment(tree, nvml)
+    return environment.model_copy(update={"packages": {"numpy": "2.4", "cupy-cuda13x": "14.2.0"}})
+
+
+@pytest.fixture
+def bare_host(tree: Proc) -> Environment:
+    """The same host without any of them."""
+    environment = capture_environment(tree, FakeNvml(absent="no NVIDIA driver is installed here"))
+    return environment.model_copy(update={"packages": {"numpy": "2.4"}})
+
+
+def look(environment: Environment, proc: Proc, *modules: str) -> dict[str, Capability]:
+    return {one.name: one for one in capabilities(environment, proc, lambda name: name in modules)}
+
+
+def with_limits(environment: Environment, **limits: Any) -> Environment:
+    return environment.model_copy(update={"limits": environment.limits.model_copy(update=limits)})
+
+
+def test_on_a_complete_gpu_host_everything_works(gpu_host: Environment, tree: Proc) -> None:
+    assert [one.name for one in look(gpu_host, tree, "cupy", "psycopg").values() if not one.works] == []
+
+
+def test_without_gpu_the_host_model_works_and_the_rest_says_why(bare_host: Environment, tree: Proc) -> None:
+    found = look(bare_host, tree)
+    assert found["host-lab"].works
+    assert {name for name in ("gpu", "driver", "nvml", "cupy", "cuda-lab") if found[name].works} == set()
+    assert found["driver"].reason == "no NVIDIA driver is installed here"
+    assert found["cuda-lab"].reason == found["gpu"].reason == "no NVIDIA GPU is visible on this machine"
+
+
+def test_a_gpu_without_driver_is_seen_on_the_bus(bare_host: Environment, plant: Plant) -> None:
+    found = look(bare_host, plant(GPU_ON_BUS))
+    assert "0000:1b:00.0" in (found["gpu"].reason or "")
+    assert "modprobe nvidia" in (found["gpu"].advice or "")
+    assert "580" in (found["driver"].advice or "")
+
+
+@pytest.mark.parametrize(
+    ("cuda", "line"),
+    [
+        ("13.0", "pip install 'pinscope[cuda13]'"),
+        ("12.4", "pip install 'pinscope[cuda12]'"),
+        ("14.1", "pip install 'pinscope[cuda13]'"),
+        (None, "pip install 'pinscope[cuda13]'"),
+    ],
+)
+def test_a_missing_cupy_gives_the_line_that_installs_the_fitting_one(
+    gpu_host: Environment, tree: Proc, cuda: str | None, line: str
+) -> None:
+    environment = gpu_host.model_copy(update={"packages": {}, "cuda_driver": cuda})
+    cupy = look(environment, tree)["cupy"]
+    assert cupy.reason == "CuPy is not installed"
+    assert cupy.advice == f"Run: {line}"
+
+
+def test_an_old_gpu_gets_the_cupy_that_still_supports_it(gpu_host: Environment, tree: Proc) -> None:
+    volta = gpu_host.devices[0].model_copy(update={"name": "Tesla V100", "compute_capability": "7.0"})
+    environment = gpu_host.model_copy(update={"devices": (volta,)})
+    cupy = look(environment, tree, "cupy")["cupy"]
+    assert "no longer supports Tesla V100" in (cupy.reason or "")
+    assert "pip install 'pinscope[cuda12]'" in (cupy.advice or "")
+
+
+def test_a_driver_too_old_for_the_installed_cupy(gpu_host: Environment, tree: Proc) -> None:
+    environment = gpu_host.model_copy(update={"cuda_driver": "12.4", "driver": "550.54"})
+    found = look(environment, tree, "cupy")
+    assert found["cupy"].reason == "cupy-cuda13x needs CUDA 13, but driver 550.54 supports CUDA 12.4"
+    assert "pip uninstall cupy-cuda13x && pip install 'pinscope[cuda12]'" in (found["cupy"].advice or "")
+    assert found["cuda-lab"].reason == found["cupy"].reason
+
+
+def test_a_driver_too_old_for_any_cupy(gpu_host: Environment, tree: Proc) -> None:
+    environment = gpu_host.model_copy(update={"cuda_driver": "11.4", "driver": "470.1"})
+    cupy = look(environment, tree, "cupy")["cupy"]
+    assert "CUDA 11.4" in (cupy.reason or "")
+    assert "driver 580 or newer" in (cupy.advice or "")
+
+
+def test_a_newer_driver_runs_an_older_cupy(gpu_host: Environment, tree: Proc) -> None:
+    environment = gpu_host.model_copy(update={"packages": {"cupy-cuda12x": "14.2.0"}})
+    assert look(environment, tree, "cupy")["cupy"].works
+
+
+def test_two_cupy_wheels_exclude_each_other(gpu_host: Environment, tree: Proc) -> None:
+    environment = gpu_host.model_copy(update={"packages": {"cupy-cuda12x": "14.2.0", "cupy-cuda13x": "14.2.0"}})
+    cupy = look(environment, tree, "cupy")["cupy"]
+    assert "cupy-cuda12x, cupy-cuda13x" in (cupy.reason or "")
+    assert "pip uninstall cupy-cuda12x cupy-cuda13x" in (cupy.advice or "")
+
+
+def test_a_package_without_its_module_is_broken(gpu_host: Environment, tree: Proc) -> None:
+    assert "finds no module cupy" in (look(gpu_host, tree)["cupy"].reason or "")
+
+
+def test_a_container_without_nvml_is_told_which_capability_it_lacks(bare_host: Environment, tree: Proc) -> None:
+    environment = bare_host.model_copy(update={"driver": "580.159"})
+    found = look(environment, tree)
+    assert found["driver"].works
+    assert not found["nvml"].works
+    assert "NVIDIA_DRIVER_CAPABILITIES" in (found["nvml"].advice or "")
+
+
+@pytest.mark.parametrize(
+    ("headroom", "host_lab", "memlock"),
+    [
+        (None, True, True),
+        (HOST_MODEL_LOCKED_BYTES, True, True),
+        (8 * 2**20, True, False),
+        (65536, False, False),
+        (0, False, False),
+    ],
+)
+def test_the_host_model_needs_memory_it_may_lock(
+    bare_host: Environment, tree: Proc, headroom: int | None, host_lab: bool, memlock: bool
+) -> None:
+    found = look(with_limits(bare_host, memlock_headroom_bytes=headroom), tree)
+    assert (found["host-lab"].works, found["memlock"].works) == (host_lab, memlock)
+    assert memlock or "ulimit -l" in (found["memlock"].advice or "")
+
+
+def test_an_old_or_sandboxed_kernel_has_no_pin_counters(bare_host: Environment, plant: Plant) -> None:
+    counters = look(bare_host, plant({"/proc/vmstat": "nr_free_pages 1\n"}))["pin-counters"]
+    assert "nr_foll_pin_acquired" in (counters.reason or "")
+    assert "5.7" in (counters.advice or "")
+
+
+@pytest.mark.parametrize(
+    ("transparent", "reserved", "works"),
+    [("always", 0, True), ("never", 0, False), ("never", 8, True), (None, 0, False)],
+)
+def test_huge_pages_are_transparent_or_reserved(
+    bare_host: Environment, tree: Proc, transparent: str | None, reserved: int, works: bool
+) -> None:
+    pages = bare_host.huge_pages.model_copy(update={"transparent": transparent, "hugetlb_total_pages": reserved})
+    environment = bare_host.model_copy(update={"huge_pages": pages})
+    assert look(environment, tree)["huge-pages"].works is works
+
+
+def test_the_postgresql_driver_is_optional(bare_host: Environment, tree: Proc) -> None:
+    missing = look(bare_host, tree)["postgresql"]
+    assert missing.advice == "Run: pip install 'pinscope[postgresql]'"
+    assert look(bare_host, tree, "psycopg")["postgresql"].works
+
+
+def test_looking_for_a_module_does_not_import_it() -> None:
+    import sys
+
+    assert installed("this_module_is_not_there.at_all") is False
+    assert installed("xmlrpc.server") is True
+    assert "xmlrpc.server" not in sys.modules
+
+
+def test_a_capability_that_does_not_work_must_say_why() -> None:
+    with pytest.raises(ValueError, match="needs a reason"):
+        Capability(name="x", title="X", works=False)
+    with pytest.raises(ValueError, match="needs a reason"):
+        Capability(name="x", title="X", works=True, reason="y")

@@ -1,0 +1,193 @@
+"""The environment of a run: complete, and from the files of any host."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import pinscope
+from pinscope.analysis.machine import machine_findings
+from pinscope.probes.answer import Answer
+from pinscope.probes.capabilities import capabilities
+from pinscope.probes.environment import capture_environment, machine_id
+from pinscope.probes.gpu_fake import FakeGpu, FakeNvml
+from pinscope.probes.proc import HERE, Proc
+from pinscope.probes.software import package_versions, source_commit
+from pinscope.records.environment import Environment
+
+if TYPE_CHECKING:
+    from tests.unit.probes.conftest import Plant
+
+ROOT = Path(__file__).parents[3]
+CAPTURED = ROOT / "tests" / "data" / "proc"
+NO_DRIVER = "no NVIDIA driver is installed here"
+
+
+def capture(proc: Proc) -> Environment:
+    return capture_environment(proc, FakeNvml(absent=NO_DRIVER))
+
+
+def test_every_empty_field_says_why(captured: Proc) -> None:
+    environment = capture(captured)
+    for record in (environment, environment.limits, environment.huge_pages):
+        empty = {name for name, value in record.model_dump().items() if value is None}
+        assert empty <= set(record.missing)
+    assert environment.missing["devices"] == NO_DRIVER
+    assert environment.devices == ()
+
+
+def test_a_captured_host_is_read_from_its_files_alone() -> None:
+    environment = capture(Proc.below(CAPTURED / "container-in-vm-cgroup1"))
+    assert environment.host == "host"
+    assert environment.kernel == "6.18.44"
+    assert environment.os == "Debian GNU/Linux 12 (bookworm)"
+    assert environment.cpu == "AMD EPYC"
+    assert (environment.cpus, environment.numa_nodes) == (2, 1)
+    assert environment.virtualization == "Docker container, virtual machine"
+    assert environment.huge_pages.transparent == "madvise"
+    assert environment.huge_pages.hugetlb_page_bytes == 2 * 2**20
+    assert environment.limits.host_total_bytes == 24684096 * 1024
+    assert environment.limits.cgroup_headroom_bytes is None
+    assert environment.limits.missing["memlock_headroom_bytes"] == "no limit: this process has CAP_IPC_LOCK"
+
+
+def test_an_environment_survives_json(captured: Proc, h200: FakeGpu) -> None:
+    nvml = FakeNvml(driver_version=Answer("580.159"), cuda_version=Answer((13, 0)), gpus=[h200, h200])
+    environment = capture_environment(captured, nvml)
+    assert not nvml.open
+    assert Environment.model_validate_json(environment.model_dump_json()) == environment
+    assert (environment.driver, environment.cuda_driver) == ("580.159", "13.0")
+    assert [device.index for device in environment.devices] == [0, 1]
+
+
+def test_this_machine_is_what_python_says_it_is() -> None:
+    environment = capture_environment()
+    assert environment.kernel == platform.release()
+    assert environment.cpus == len(os.sched_getaffinity(0))
+    assert environment.page_bytes == os.sysconf("SC_PAGE_SIZE")
+    assert environment.pinscope_version == pinscope.__version__
+    assert environment.captured_at.tzinfo is not None
+
+
+def test_the_machine_id_is_stable_and_opaque(plant: Plant) -> None:
+    secret = "0123456789abcdef0123456789abcdef"
+    proc = plant({"/etc/machine-id": f"{secret}\n", "/proc/sys/kernel/random/boot_id": "boot\n"})
+    first = machine_id(proc)
+    assert first == machine_id(proc)
+    assert len(first) == 16
+    assert first not in secret
+    assert secret[:16] not in first
+
+
+@pytest.mark.parametrize("unset", ["", "uninitialized\n"])
+def test_where_no_machine_id_is_set_the_boot_identifies_the_machine(plant: Plant, unset: str) -> None:
+    files = {"/etc/machine-id": unset, "/proc/sys/kernel/random/boot_id": "one\n"}
+    first = machine_id(plant(files))
+    assert first != machine_id(plant(files | {"/proc/sys/kernel/random/boot_id": "two\n"}))
+
+
+def test_processors_are_those_online_that_this_process_may_use(plant: Plant) -> None:
+    proc = plant({
+        "/proc/self/status": "Cpus_allowed_list:\t2-127\n",
+        "/sys/devices/system/cpu/online": "0-5,9\n",
+    })  # fmt: skip
+    assert capture(proc).cpus == 5
+
+
+def test_a_driver_without_nvml_is_read_from_its_kernel_module(plant: Plant) -> None:
+    line = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  (builder)\n"
+    environment = capture(plant({"/proc/driver/nvidia/version": line}))
+    assert environment.driver == "580.159.04"
+    assert environment.cuda_driver is None
+    assert environment.missing["cuda_driver"] == NO_DRIVER
+
+
+def test_packages_are_those_installed() -> None:
+    import numpy as np
+
+    versions = package_versions()
+    assert versions["numpy"] == np.__version__
+    assert versions.get("psutil")
+
+
+def test_a_checkout_names_its_commit_and_says_when_it_was_changed(tmp_path: Path) -> None:
+    def git(*words: str) -> str:
+        identity = ["-c", "user.name=x", "-c", "user.email=x@example.org"]
+        command = ["git", "-C", str(tmp_path), *identity, *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    git("init", "-q")
+    (tmp_path / "file").write_text("one")
+    git("add", "file")
+    git("commit", "-q", "-m", "first")
+    commit = git("rev-parse", "HEAD")
+    assert source_commit(tmp_path, {}).value == commit
+    (tmp_path / "file").write_text("two")
+    assert source_commit(tmp_path, {}).value == f"{commit}-dirty"
+
+
+def test_without_a_checkout_the_commit_is_missing_or_given(tmp_path: Path) -> None:
+    assert source_commit(tmp_path, {}).reason == "PinScope does not run from a git checkout"
+    assert source_commit(tmp_path, {"PINSCOPE_COMMIT": "0f" * 20}).value == "0f" * 20
+    assert source_commit(tmp_path, {"PINSCOPE_COMMIT": "main; rm"}).reason == "PINSCOPE_COMMIT is no commit"
+
+
+def test_a_broken_checkout_is_a_reason(tmp_path: Path) -> None:
+    (tmp_path / ".git").write_text("gitdir: nowhere\n")
+    assert "git does not tell the commit" in (source_commit(tmp_path, {}).reason or "")
+
+
+def test_a_capture_of_this_machine_reads_back_as_this_machine(tmp_path: Path) -> None:
+    folder = tmp_path / "captured"
+    command = [sys.executable, str(ROOT / "scripts" / "capture-proc"), str(folder)]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    here, there = capture_environment(HERE), capture(Proc.below(folder))
+    same = ("os", "cpu", "cpus", "numa_nodes", "huge_pages", "virtualization")
+    assert {name: getattr(here, name) for name in same} == {name: getattr(there, name) for name in same}
+    assert there.limits.host_total_bytes == here.limits.host_total_bytes
+    assert there.limits.cgroup_limit_bytes == here.limits.cgroup_limit_bytes
+    assert there.limits.missing.get("memlock_headroom_bytes") == here.limits.missing.get("memlock_headroom_bytes")
+    texts = "".join(path.read_text() for path in folder.rglob("*") if path.is_file())
+    for secret in ("/etc/machine-id", "/proc/sys/kernel/random/boot_id"):
+        text = HERE.line(secret).value
+        assert text is None or text not in texts
+    again = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert again.returncode == 2
+    assert "exists already" in again.stderr
+
+
+CAPTURED_FILES = sorted(
+    str(path.relative_to(CAPTURED)) for path in CAPTURED.rglob("*") if path.is_file() and "pci" not in path.parts
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(name=st.sampled_from(CAPTURED_FILES), seed=st.randoms(use_true_random=False), noise=st.binary(max_size=200))
+def test_no_malformed_file_makes_the_probes_raise(
+    name: str, seed: object, noise: bytes, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    import random
+
+    assert isinstance(seed, random.Random)
+    tree = tmp_path_factory.getbasetemp() / "malformed"
+    if not tree.exists():
+        shutil.copytree(CAPTURED, tree)
+    original = (CAPTURED / name).read_bytes()
+    place = seed.randrange(len(original) + 1)
+    (tree / name).write_bytes(seed.choice([original[:place] + noise + original[place:], original[:place], noise]))
+    try:
+        proc = Proc.below(tree / Path(name).parts[0])
+        environment = capture(proc)
+        assert all(one.works or one.reason for one in capabilities(environment, proc))
+        assert all(finding.evidence for finding in machine_findings(environment))
+    finally:
+        (tree / name).write_bytes(original)

@@ -1,0 +1,204 @@
+"""GPUs as NVML describes them; a machine without a driver, and NVML functions that are missing."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Self
+
+import pynvml
+import pytest
+
+from pinscope.analysis.link_model import c2c_limits, pcie_limits
+from pinscope.probes.answer import Answer
+from pinscope.probes.devices import read_devices
+from pinscope.probes.gpu import C2c, Nvml, PcieNumber, _only_bit
+from pinscope.probes.gpu_fake import FakeGpu, FakeNvml, NotGivenError
+from pinscope.records.environment import Device
+
+if TYPE_CHECKING:
+    from tests.unit.probes.conftest import Plant
+
+NO_LINK: dict[PcieNumber, Answer[int]] = {
+    "generation_now": Answer.missing("not supported"),
+    "width_now": Answer.missing("not supported"),
+    "generation_max": Answer.missing("not supported"),
+    "gpu_generation_max": Answer.missing("not supported"),
+    "width_max": Answer.missing("not supported"),
+}
+
+
+class Uninitialised(Nvml):
+    """The real reader without nvmlInit: every call is refused by the library, or there is no library."""
+
+    def __enter__(self) -> Self:
+        self._closed_reason = None
+        return self
+
+
+@pytest.fixture
+def refused() -> Iterator[Nvml]:
+    with Uninitialised() as nvml:
+        yield nvml
+
+
+def only_device(gpu: FakeGpu, plant: Plant, files: dict[str, str] | None = None) -> Device:
+    with FakeNvml(gpus=[gpu]) as nvml:
+        devices = read_devices(nvml, plant(files or {})).value
+    assert devices is not None
+    return devices[0]
+
+
+def test_a_gpu_that_answers_everything_misses_nothing(h200: FakeGpu, plant: Plant) -> None:
+    device = only_device(h200, plant)
+    assert (device.name, device.compute_capability, device.numa_node) == ("NVIDIA H200", "9.0", 0)
+    assert device.memory_total_bytes == 150_754_820_096
+    assert device.memory_free_bytes == 150_000_000_000
+    assert device.link is not None
+    assert (device.link.raw_bytes_per_second, device.link.limit_bytes_per_second) == pcie_limits(5, 16)
+    assert device.missing == {}
+
+
+def test_every_field_that_is_none_has_its_reason(plant: Plant) -> None:
+    lost = "GPU is lost"
+    gpu = FakeGpu(
+        name=Answer.missing(lost), uuid=Answer.missing(lost), pci_bus_id=Answer.missing(lost),
+        memory=Answer.missing(lost), compute_capability=Answer.missing(lost), numa_node=Answer.missing(lost),
+        c2c=Answer.missing(lost), pcie=dict.fromkeys(NO_LINK, Answer.missing(lost)),
+    )  # fmt: skip
+    device = only_device(gpu, plant)
+    nothing = {name for name, value in device.model_dump().items() if value is None}
+    assert nothing <= set(device.missing)
+    assert {"name", "uuid"} <= set(device.missing)
+    assert device.link is None
+
+
+def test_the_best_generation_is_the_lower_of_the_gpu_and_the_slot(h200: FakeGpu, plant: Plant) -> None:
+    # Some virtual machines report the GPU's own generation as that of the slot, others the other way round.
+    for together, alone in ((4, 5), (5, 4)):
+        pcie = h200.pcie | {"generation_max": Answer(together), "gpu_generation_max": Answer(alone)}
+        device = only_device(dataclasses.replace(h200, pcie=pcie), plant)
+        assert device.link is not None
+        assert device.link.generation_max == 4
+        assert device.link.limit_bytes_per_second == pcie_limits(4, 16)[1]
+
+
+def test_an_old_driver_that_knows_only_one_of_the_two_generations_is_enough(h200: FakeGpu, plant: Plant) -> None:
+    pcie = h200.pcie | {"gpu_generation_max": Answer[int].missing("Function Not Found")}
+    device = only_device(dataclasses.replace(h200, pcie=pcie), plant)
+    assert device.link is not None
+    assert device.link.generation_max == 5
+    assert "link.generation_max" not in device.missing
+
+
+def test_a_link_of_unknown_width_has_no_limit_and_says_why(h200: FakeGpu, plant: Plant) -> None:
+    pcie = h200.pcie | {"width_max": Answer[int].missing("not supported")}
+    device = only_device(dataclasses.replace(h200, pcie=pcie), plant)
+    assert device.link is not None
+    assert device.link.limit_bytes_per_second is None
+    assert device.missing["link.limit_bytes_per_second"] == "not supported"
+
+
+def test_a_generation_newer_than_pinscope_has_no_limit(h200: FakeGpu, plant: Plant) -> None:
+    pcie = h200.pcie | {"generation_max": Answer(7), "gpu_generation_max": Answer(7)}
+    device = only_device(dataclasses.replace(h200, pcie=pcie), plant)
+    assert device.link is not None
+    assert device.link.limit_bytes_per_second is None
+    assert device.missing["link.limit_bytes_per_second"] == "PinScope knows no PCIe 7 link of 16 lanes"
+
+
+def test_a_coherent_gpu_has_the_links_bandwidth_that_the_driver_tells(h200: FakeGpu, plant: Plant) -> None:
+    gpu = dataclasses.replace(h200, name=Answer("NVIDIA GH200 480GB"), c2c=Answer(C2c(10, 447.12e9)))
+    device = only_device(gpu, plant)
+    assert device.link is not None
+    assert (device.link.kind, device.link.raw_bytes_per_second) == ("nvlink-c2c", 447.12e9)
+    assert "NVLink-C2C" in device.missing["link.generation_now"]
+
+
+def test_without_the_drivers_figure_the_published_one_stands(h200: FakeGpu, plant: Plant) -> None:
+    gpu = dataclasses.replace(h200, name=Answer("NVIDIA GH200 480GB"), c2c=Answer(C2c(None, None)))
+    device = only_device(gpu, plant)
+    assert device.link is not None
+    assert device.link.raw_bytes_per_second == c2c_limits("GH200")[0] == 450e9
+
+
+def test_an_unknown_coherent_gpu_has_no_figure(h200: FakeGpu, plant: Plant) -> None:
+    device = only_device(dataclasses.replace(h200, c2c=Answer(C2c(None, None))), plant)
+    assert device.link is not None
+    assert device.link.raw_bytes_per_second is None
+    assert "NVIDIA H200" in device.missing["link.raw_bytes_per_second"]
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"/sys/bus/pci/devices/0000:1b:00.0/numa_node": "1\n"}, 1),
+        ({"/sys/bus/pci/devices/0000:1b:00.0/numa_node": "-1\n", "/sys/devices/system/node/online": "0\n"}, 0),
+        ({"/sys/bus/pci/devices/0000:1b:00.0/numa_node": "-1\n", "/sys/devices/system/node/online": "0-1\n"}, 3),
+    ],
+)
+def test_the_node_comes_from_sysfs_or_is_the_only_one_or_comes_from_nvml(
+    h200: FakeGpu, plant: Plant, files: dict[str, str], expected: int
+) -> None:
+    gpu = dataclasses.replace(h200, numa_node=Answer(3))
+    assert only_device(gpu, plant, files).numa_node == expected
+
+
+def test_no_driver_and_no_gpu_are_different_reasons(plant: Plant) -> None:
+    with FakeNvml(absent="no NVIDIA driver is installed here") as nvml:
+        assert read_devices(nvml, plant({})).reason == "no NVIDIA driver is installed here"
+    with FakeNvml() as nvml:
+        assert read_devices(nvml, plant({})).reason == "the NVIDIA driver works, but it shows no GPU"
+
+
+def test_the_fake_fails_when_asked_for_what_it_was_not_given(plant: Plant) -> None:
+    with FakeNvml(gpus=[FakeGpu(name=Answer("x"))]) as nvml:
+        assert nvml.name(0).value == "x"
+        for question in (nvml.driver_version, nvml.cuda_version, lambda: nvml.uuid(0), lambda: nvml.name(1)):
+            with pytest.raises(NotGivenError):
+                question()
+    with pytest.raises(NotGivenError, match="not open"):
+        nvml.name(0)
+
+
+def test_on_a_machine_without_driver_every_answer_says_so() -> None:
+    try:
+        ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        pass
+    else:
+        pytest.skip("this machine has an NVIDIA driver; tests/gpu covers it")
+    with Nvml() as nvml:
+        answers = [nvml.driver_version(), nvml.cuda_version(), nvml.device_count(), nvml.name(0), nvml.memory(0)]
+    assert {answer.reason for answer in answers} == {
+        "no NVIDIA driver is installed here (libnvidia-ml.so.1 was not found)"
+    }
+
+
+def test_a_reader_that_is_not_open_answers_with_a_reason() -> None:
+    nvml = Nvml()
+    assert nvml.device_count().reason == "NVML has not been opened"
+    with nvml:
+        pass
+    assert nvml.device_count().reason == "NVML has been closed"
+
+
+def test_a_call_that_nvml_refuses_is_a_reason(refused: Nvml) -> None:
+    for answer in (refused.driver_version(), refused.name(0), refused.pcie(0, "width_max"), refused.c2c(0)):
+        assert answer.value is None
+        assert "Uninitialized" in (answer.reason or "")
+
+
+def test_a_function_that_the_installed_package_lacks_is_a_reason(
+    refused: Nvml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(pynvml, "nvmlDeviceGetCount")
+    assert refused.device_count().reason == "the installed nvidia-ml-py has no nvmlDeviceGetCount"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"), [([1, 0], 0), ([0, 1], 64), ([4, 0], 2), ([0, 0], None), ([3, 0], None), ([1, 1], None)]
+)
+def test_a_node_mask_names_a_node_only_if_one_bit_is_set(words: list[int], expected: int | None) -> None:
+    assert _only_bit(words) == expected

@@ -1,0 +1,56 @@
+"""Containers and hypervisors that show themselves."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pinscope.probes.virtualization import virtualization
+
+if TYPE_CHECKING:
+    from tests.unit.probes.conftest import Plant
+
+HYPERVISOR = {"/proc/cpuinfo": "processor: 0\nflags\t\t: fpu hypervisor lm\n"}
+BARE = {"/proc/cpuinfo": "processor: 0\nflags\t\t: fpu lm\n"}
+ARM = {"/proc/cpuinfo": "processor: 0\nCPU implementer: 0x41\n"}
+DMI = "/sys/class/dmi/id"
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        (HYPERVISOR, "virtual machine"),
+        (HYPERVISOR | {f"{DMI}/sys_vendor": "QEMU\n"}, "QEMU/KVM"),
+        (HYPERVISOR | {f"{DMI}/sys_vendor": "Amazon EC2\n", f"{DMI}/product_name": "p5.48xlarge\n"}, "Amazon EC2"),
+        (HYPERVISOR | {f"{DMI}/sys_vendor": "Microsoft Corporation\n", f"{DMI}/product_name": "Virtual Machine\n"},
+         "Hyper-V"),
+        (ARM | {f"{DMI}/sys_vendor": "Google\n"}, "Google Compute Engine"),
+        (BARE | {"/.dockerenv": ""}, "Docker container"),
+        (HYPERVISOR | {"/run/.containerenv": ""}, "Podman container, virtual machine"),
+        (BARE | {"/proc/1/cgroup": "0::/kubepods.slice/kubepods-pod1.slice\n"}, "Kubernetes pod"),
+        (BARE | {"/proc/1/cgroup": "4:memory:/docker/abc\n"}, "Docker container"),
+        (BARE | {"/run/systemd/container": "systemd-nspawn\n"}, "systemd-nspawn container"),
+        (HYPERVISOR | {"/proc/sys/kernel/osrelease": "5.15.167.4-microsoft-standard-WSL2\n"}, "WSL2"),
+        ({"/proc/sys/kernel/osrelease": "4.4.0-19041-Microsoft\n"}, "WSL1"),
+    ],
+)  # fmt: skip
+def test_what_shows_itself_is_named(plant: Plant, files: dict[str, str], expected: str) -> None:
+    assert virtualization(plant(files)).value == expected
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {},
+        BARE,
+        ARM,
+        BARE | {f"{DMI}/sys_vendor": "Amazon EC2\n"},
+        ARM | {f"{DMI}/sys_vendor": "Amazon EC2\n", f"{DMI}/product_name": "c7g.metal\n"},
+        ARM | {f"{DMI}/sys_vendor": "Microsoft Corporation\n", f"{DMI}/product_name": "Surface\n"},
+        BARE | {"/proc/1/cgroup": "0::/init.scope\n"},
+        BARE | {"/proc/sys/kernel/osrelease": "6.8.0-45-generic\n"},
+    ],
+)
+def test_a_machine_of_its_own_is_no_virtual_one(plant: Plant, files: dict[str, str]) -> None:
+    assert virtualization(plant(files)).reason == "no container and no hypervisor shows itself"

@@ -1,0 +1,50 @@
+"""``pinscope doctor``: what this machine can do, and what to change."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pinscope.cli.terminal import print_json, print_line, print_table
+
+if TYPE_CHECKING:
+    from pinscope.records.capability import Capability
+
+FORMAT = 1
+"""Version of ``doctor --json``; additive changes keep it."""
+
+
+def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """Tell what can be measured on this machine, its links and limits, and what to change."""
+    from pinscope.analysis.machine import machine_findings
+    from pinscope.cli.reading import print_findings
+    from pinscope.probes.capabilities import capabilities
+    from pinscope.probes.environment import capture_environment
+    from pinscope.report.facts import environment_facts, version_text
+
+    environment = capture_environment()
+    able, findings = capabilities(environment), machine_findings(environment)
+    if as_json:
+        print_json(
+            {
+                "format": FORMAT,
+                "environment": environment.model_dump(mode="json"),
+                "capabilities": [one.model_dump(mode="json") for one in able],
+                "findings": [one.model_dump(mode="json") for one in findings],
+            }
+        )
+        return
+    facts = [*environment_facts(environment), ("PinScope", version_text(environment))]
+    print_table(("", ""), facts, title="This machine")
+    print_table(("", ""), [(one.title, _answer(one)) for one in able], title="What works here")
+    print_findings(findings)
+    if not findings:
+        print_line("Nothing to improve was found.")
+
+
+def _answer(capability: Capability) -> str:
+    """Whether it works; if not, why not and what to do."""
+    if capability.works:
+        return "works"
+    return f"no: {capability.reason}" + (f". {capability.advice}" if capability.advice else "")

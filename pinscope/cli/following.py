@@ -1,0 +1,85 @@
+"""Progress of a run on stderr: a bar in a terminal, a plain line now and then elsewhere."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Self
+
+from pinscope.cli.terminal import complain, console, one_line
+
+if TYPE_CHECKING:
+    from pinscope.records.run import Progress, Run
+    from pinscope.runner.jobs import Job
+    from pinscope.store.store import Store
+
+LOOK_SECONDS = 0.2
+LINE_SECONDS = 10.0
+"""Where there is no terminal, a line at most this often."""
+
+
+class Stop:
+    """While it is entered, SIGINT and SIGTERM only set :attr:`asked`: a run is never torn in the middle.
+
+    Set also where the signal was ignored before, as it is for a shell's background jobs.
+    """
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        del number, frame
+        self.asked = True
+
+
+def follow(store: Store, run: Run, job: Job, stop: Stop) -> None:
+    """Show how far the run is until its child ends or somebody asks to stop."""
+    from pinscope.records.run import LAB_TITLES
+    from pinscope.units import format_seconds
+
+    complain(
+        f"{run.experiment} on {LAB_TITLES[run.lab]}, run {run.id}, about {format_seconds(run.budget.seconds)}; "
+        "Ctrl-C cancels"
+    )
+    with _bar() if sys.stderr.isatty() else _lines() as show:
+        while job.poll() is None and not stop.asked:
+            show(store.run(run.id).progress)
+            time.sleep(LOOK_SECONDS)
+
+
+@contextmanager
+def _bar() -> Iterator[Callable[[Progress], None]]:
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+    columns = (BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
+    with Progress(*columns, console=console(sys.stderr), transient=True) as bar:
+        task = bar.add_task("starting", total=1.0)
+        yield lambda progress: bar.update(task, completed=progress.fraction, description=one_line(progress.message))
+
+
+@contextmanager
+def _lines() -> Iterator[Callable[[Progress], None]]:
+    said = time.monotonic()
+    waiting: str | None = None
+
+    def show(progress: Progress) -> None:
+        nonlocal said, waiting
+        if progress.waiting_for != waiting or time.monotonic() - said >= LINE_SECONDS:
+            waiting, said = progress.waiting_for, time.monotonic()
+            complain(f"{progress.fraction:.0%} {one_line(progress.message)}")
+
+    yield show

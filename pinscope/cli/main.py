@@ -1,0 +1,99 @@
+"""The command ``pinscope``: its commands, its exit codes and its error lines."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from typer.exceptions import TyperException
+from typer.main import get_command
+
+import pinscope
+from pinscope.cli import bundles, dashboard, doctor, report, run, runs
+from pinscope.cli.terminal import complain, one_line
+from pinscope.errors import Cancelled, PinScopeError
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+app.command("doctor")(doctor.doctor)
+app.command("run", cls=run.RunCommand)(run.run)
+app.add_typer(runs.app, name="runs")
+app.command("report")(report.report)
+app.command("export")(bundles.export_runs)
+app.command("import")(bundles.import_runs)
+app.command("dashboard")(dashboard.dashboard)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        sys.stdout.write(f"pinscope {pinscope.__version__}\n")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def _pinscope(
+    context: typer.Context,
+    version: Annotated[  # noqa: ARG001 - its callback does the work
+        bool,
+        typer.Option("--version", help="Print the version and end.", is_eager=True, callback=_print_version),
+    ] = False,
+) -> None:
+    """Measure, watch and explain page-locked (pinned) host memory on CUDA hosts."""
+    if context.invoked_subcommand is None:
+        sys.stdout.write(context.get_help() + "\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Carry out one command line; its exit code.
+
+    0 ok · 1 the run or the operation failed · 2 bad input · 3 not possible on this machine · 130 interrupted.
+    An error is one line on stderr; PINSCOPE_DEBUG=1 puts the traceback before it.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal that lacks a sign shows "?" instead of failing
+    try:
+        code = _carry_out(list(sys.argv[1:] if arguments is None else arguments))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read our output has seen enough. Python flushes once more at exit: into nothing, then.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except TyperException as error:
+        return _failed(_usage(error), error.exit_code)
+    except PinScopeError as error:
+        return _failed(str(error), error.exit_code)
+    except (KeyboardInterrupt, typer.Abort, EOFError):
+        return _failed("interrupted", Cancelled.exit_code)
+    except Exception as error:  # noqa: BLE001 - a user gets one line, whatever went wrong
+        text = f"unexpected {type(error).__name__}: {error}"
+        return _failed(f"{text} (PINSCOPE_DEBUG=1 shows where)", PinScopeError.exit_code)
+    return code
+
+
+def _carry_out(arguments: list[str]) -> int:
+    """Parse and call; commands return their exit code, or nothing for 0."""
+    command = get_command(app)
+    try:
+        with command.make_context("pinscope", arguments) as context:
+            code = command.invoke(context)
+    except typer.Exit as end:
+        code = end.exit_code
+    return code if isinstance(code, int) else 0
+
+
+def _usage(error: TyperException) -> str:
+    """What was wrong with the command line, and where help is."""
+    context = getattr(error, "ctx", None)
+    hint = f" ({context.command_path} --help tells more)" if context else ""
+    return f"{error.format_message().rstrip('.')}{hint}"
+
+
+def _failed(message: str, code: int) -> int:
+    if os.environ.get("PINSCOPE_DEBUG"):
+        traceback.print_exc()
+    complain(one_line(message))
+    return code

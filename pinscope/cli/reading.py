@@ -1,0 +1,79 @@
+"""A run and what was concluded from it, for people."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pinscope.cli.terminal import print_line, print_table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pinscope.records.finding import Finding, Quantity, Table
+    from pinscope.report.document import Document
+
+
+def print_outcome(document: Document) -> None:
+    """What a person wants after a run: headline, findings, and what to do next."""
+    from pinscope.report.facts import place, sorted_findings
+
+    run = document.run
+    _print_question(document)
+    print_line(f"{place(run)}, {run.status}, {run.observations:,} observations\n")
+    _print_headline(document.reading.headline)
+    print_findings(sorted_findings(document))
+    print_line(f"Run {run.id}. Next: pinscope report {run.id} -o report.html")
+
+
+def print_run(document: Document) -> None:
+    """Everything about a run but its raw rows."""
+    from pinscope.report.facts import parameter_facts, run_facts, sorted_findings
+
+    _print_question(document)
+    print_line()
+    print_table(("", ""), [*run_facts(document.run), ("Host", document.run.environment.host)])
+    print_table(("", ""), parameter_facts(document), title="Parameters")
+    _print_headline(document.reading.headline)
+    for table in document.reading.tables:
+        _print_table(table)
+    print_findings(sorted_findings(document))
+
+
+def print_findings(findings: Sequence[Finding]) -> None:
+    """Each with its numbers and what to do."""
+    from pinscope.report.facts import SEVERITY_WORDS, quantity_text
+
+    for finding in findings:
+        print_line(f"{SEVERITY_WORDS[finding.severity]}: {finding.title}")
+        print_line(f"  {finding.detail}")
+        for quantity in finding.evidence:
+            print_line(f"  · {quantity.name}: {quantity_text(quantity)}")
+        print_line(f"  → {finding.advice}\n")
+
+
+def _print_question(document: Document) -> None:
+    """What was asked, and what a reader must know before the figures."""
+    from pinscope.records.run import HOST_MODEL_NOTE
+    from pinscope.report.facts import caveats
+
+    run = document.run
+    print_line(f"{document.title}: {document.question}")
+    for caveat in [*caveats(run), *([HOST_MODEL_NOTE] if run.lab == "host" else []), *run.notes]:
+        print_line(f"Note: {caveat}")
+
+
+def _print_headline(headline: Sequence[Quantity]) -> None:
+    from pinscope.report.facts import quantity_text
+
+    if headline:
+        print_table(("", ""), [(quantity.name, quantity_text(quantity)) for quantity in headline], title="Headline")
+
+
+def _print_table(table: Table) -> None:
+    from pinscope.units import format_value
+
+    numbers = [place for place, unit in enumerate(table.units) if unit != "text"]
+    rows = [[format_value(value, unit) for value, unit in zip(row, table.units, strict=True)] for row in table.rows]
+    print_table(table.columns, rows, title=table.title, numbers=numbers)
+    if table.note:
+        print_line(f"{table.note}\n")

@@ -1,0 +1,172 @@
+"""``pinscope run``: measure, follow the child, and tell what came out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+from typer.core import TyperCommand
+
+from pinscope.cli.following import Stop
+from pinscope.cli.terminal import complain, one_line, print_json
+from pinscope.errors import BadInput, Cancelled, InvalidParameter, MeasurementFailed, NotPossible
+
+if TYPE_CHECKING:
+    from pinscope.experiments.contract import AnyExperiment
+    from pinscope.records.environment import Environment
+    from pinscope.records.run import LabKind, Run
+    from pinscope.runner.jobs import Request
+    from pinscope.store.store import Store
+
+ALL = "all"
+
+
+class RunCommand(TyperCommand):
+    """Adds to ``run --help`` what can be set, generated from each experiment's parameters."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help of the command, then the parameters of every experiment."""
+        from pinscope.cli.parameters import parameter_help
+        from pinscope.experiments.registry import EXPERIMENTS
+
+        super().format_help(ctx, formatter)
+        for entry in EXPERIMENTS:
+            with formatter.section(f"Parameters of {entry.experiment.name}"):
+                formatter.write_dl(parameter_help(entry.experiment.Params))
+
+
+def run(  # noqa: PLR0917 - typer calls it by keyword
+    experiment: Annotated[str, typer.Argument(metavar="EXPERIMENT|all", help="What to measure.", show_default=False)],
+    lab: Annotated[
+        str | None,
+        typer.Option(
+            metavar="cuda|host", help="A GPU, or the host model (no GPU). Without it: a GPU if one can be used here."
+        ),
+    ] = None,
+    device: Annotated[int, typer.Option(metavar="N", help="Which GPU.")] = 0,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer sizes and repeats: half a minute at most.")] = False,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A parameter other than its preset; may be repeated."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document with every observation.")] = False,
+) -> int:
+    """Measure, and print the result. Ctrl-C cancels the run; what was measured stays stored."""
+    from pinscope.cli.reading import print_outcome
+    from pinscope.experiments.documents import open_document
+    from pinscope.probes.environment import capture_environment
+    from pinscope.report.json_report import run_document
+    from pinscope.runner.jobs import Request, prepare, reconcile
+    from pinscope.store.store import Store
+
+    environment = capture_environment()
+    chosen = cast("LabKind | None", lab)  # prepare() checks that it is one
+    asked = Request(experiment, chosen, device, quick, parse_settings(settings or ()))
+    requests = _requests(asked, environment)
+    for request in requests:
+        prepare(request, environment)  # refuse all before anything starts
+    _say_which_lab(lab, environment)
+    documents: list[dict[str, Any]] = []
+    code = 0
+    with Store() as store, Stop() as stop:
+        reconcile(store)
+        for request in requests:
+            ended, run_code = _measure(store, prepare(request, capture_environment()), stop)
+            document = open_document(ended, store.observations(ended.id), with_charts=False)
+            if as_json:
+                documents.append(run_document(document))
+            else:
+                print_outcome(document)
+            code = code or run_code
+            if stop.asked:
+                break
+    if as_json:
+        print_json({"format": documents[0]["format"], "runs": documents} if experiment == ALL else documents[0])
+    return code
+
+
+def parse_settings(texts: Sequence[str]) -> dict[str, str]:
+    """``key=value`` texts as a mapping.
+
+    Raises:
+        InvalidParameter: no ``=``, no key, or a key given twice.
+    """
+    settings: dict[str, str] = {}
+    for text in texts:
+        key, separator, value = text.partition("=")
+        key = key.strip()
+        if not separator or not key:
+            raise InvalidParameter(f"--set takes KEY=VALUE, such as sizes=4KiB,1MiB; not {text!r}")
+        if key in settings:
+            raise InvalidParameter(f"--set {key} is given twice; give several values by comma")
+        settings[key] = value.strip()
+    return settings
+
+
+def _requests(asked: Request, environment: Environment) -> list[Request]:
+    """What to run, one request an experiment."""
+    from pinscope.experiments.registry import EXPERIMENTS
+    from pinscope.runner.jobs import usable_gpu
+
+    if asked.experiment != ALL:
+        return [asked]
+    experiments = [entry.experiment for entry in EXPERIMENTS]
+    _check_known(asked.overrides, experiments)
+    lab = asked.lab or ("cuda" if usable_gpu(environment) else "host")
+    requests = []
+    for one in experiments:
+        if reason := one.labs.get(lab):
+            complain(f"left out: {one.name} has no meaning on the {lab} lab: {reason}")
+            continue
+        overrides = {key: value for key, value in asked.overrides.items() if key in one.Params.model_fields}
+        requests.append(replace(asked, experiment=one.name, overrides=overrides))
+    if not requests:
+        raise NotPossible(f"no experiment has a meaning on the {lab} lab")
+    return requests
+
+
+def _check_known(settings: Mapping[str, Any], experiments: Sequence[AnyExperiment]) -> None:
+    """With ``all``, a setting goes to the experiments that have it; one that none has is a mistake."""
+    known = dict.fromkeys(field for one in experiments for field in one.Params.model_fields)
+    for key in settings:
+        if key not in known:
+            raise InvalidParameter(f"no experiment has a parameter {key!r}; there are: {', '.join(known)}")
+
+
+def _say_which_lab(lab: str | None, environment: Environment) -> None:
+    from pinscope.records.run import LAB_TITLES
+    from pinscope.runner.jobs import usable_gpu
+
+    if lab is None and not usable_gpu(environment):
+        complain(f"no usable GPU here (pinscope doctor says why): this runs on the {LAB_TITLES['host']}")
+
+
+def _measure(store: Store, prepared: Run, stop: Stop) -> tuple[Run, int]:
+    """Start the child, follow it to its end; the run as it ended, and the exit code that fits it.
+
+    A run that failed or was stopped is told on stderr at once; its result is still printed.
+    """
+    from pinscope.cli.following import follow
+    from pinscope.runner.jobs import cancel, reconcile, start
+
+    job = start(store, prepared)
+    follow(store, prepared, job, stop)
+    if stop.asked:
+        complain(f"cancelling run {prepared.id} …")
+        with suppress(BadInput):  # it ended by itself in that moment
+            cancel(store, prepared.id)
+    child_code = job.wait()
+    ended = store.run(prepared.id)
+    if ended.status == "running":  # killed before it could say how it ended
+        reconcile(store)
+        ended = store.run(prepared.id)
+    if ended.status == "done":
+        return ended, 0
+    reason = f": {one_line(ended.error)}" if ended.error else ""
+    complain(f"run {ended.id} {'failed' if ended.status == 'failed' else f'was {ended.status}'}{reason}")
+    if ended.status == "cancelled":
+        return ended, Cancelled.exit_code
+    return ended, child_code if child_code == NotPossible.exit_code else MeasurementFailed.exit_code

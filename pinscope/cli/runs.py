@@ -1,0 +1,104 @@
+"""``pinscope runs``: list, show and delete stored runs and recordings."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pinscope.cli.terminal import print_json, print_line, print_table
+from pinscope.errors import BadInput
+
+if TYPE_CHECKING:
+    from pinscope.records.run import Run
+
+app = typer.Typer(help="List, show or delete runs.", rich_markup_mode=None)
+
+_AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+_RunId = Annotated[str, typer.Argument(metavar="ID", help="A run's id, or its beginning.", show_default=False)]
+
+
+@app.command("list")
+def list_runs(as_json: _AsJson = False) -> None:
+    """List all runs, newest first, then the recordings that ship with PinScope."""
+    from pinscope.records.run import LAB_TITLES
+    from pinscope.runner.jobs import reconcile
+    from pinscope.store.store import Store
+
+    with Store() as store:
+        reconcile(store)
+        runs = store.runs()
+    if as_json:
+        print_json([run_object(run) for run in runs])
+        return
+    if not runs:
+        print_line("No runs yet. Start one: pinscope run bandwidth --quick")
+        return
+    rows = [
+        (
+            run.id, run.experiment, LAB_TITLES[run.lab], run.status, f"{run.created_at:%Y-%m-%d %H:%M}",
+            str(run.observations), run.environment.host, "recording" if run.recording else "",
+        )
+        for run in runs
+    ]  # fmt: skip
+    print_table(("id", "experiment", "lab", "status", "started (UTC)", "observations", "host", ""), rows, numbers=(5,))
+
+
+@app.command("show")
+def show(run_id: _RunId, as_json: _AsJson = False) -> None:
+    """Show one run: parameters, headline, tables, findings. With --json also every observation."""
+    from pinscope.cli.reading import print_run
+    from pinscope.experiments.documents import open_document
+    from pinscope.report.json_report import run_document
+    from pinscope.runner.jobs import reconcile
+    from pinscope.store.store import Store
+
+    with Store() as store:
+        reconcile(store)
+        run = store.run(run_id)
+        document = open_document(run, store.observations(run.id), with_charts=False)
+    if as_json:
+        print_json(run_document(document))
+    else:
+        print_run(document)
+
+
+@app.command("delete")
+def delete(
+    run_id: _RunId,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete without asking.")] = False,
+    as_json: _AsJson = False,
+) -> None:
+    """Delete one run and its observations. A run that still measures, and a recording, stay."""
+    from pinscope.runner.jobs import reconcile
+    from pinscope.store.store import Store
+
+    with Store() as store:
+        reconcile(store)
+        run = store.run(run_id)
+        if not yes:
+            _ask(run)
+        store.delete(run.id)
+    if as_json:
+        print_json({"deleted": run.id})
+    else:
+        print_line(f"Deleted run {run.id}.")
+
+
+def run_object(run: Run) -> dict[str, Any]:
+    """A run in ``runs list --json``: flat, without its environment and its observations."""
+    fields = {
+        "id", "experiment", "lab", "device", "status", "quick", "recording", "observations",
+        "created_at", "finished_at", "error",
+    }  # fmt: skip
+    return {**run.model_dump(mode="json", include=fields), "host": run.environment.host}
+
+
+def _ask(run: Run) -> None:
+    if not sys.stdin.isatty():
+        raise BadInput(f"run {run.id} would be deleted for good; add --yes to do so without being asked")
+    sys.stderr.write(f"Delete run {run.id} ({run.experiment}, {run.observations} observations) for good? [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise BadInput(f"run {run.id} was not deleted")

@@ -1,0 +1,31 @@
+"""A stored run with all that is derived from it, ready for the page, the report and the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pinscope.experiments.contract import Row
+from pinscope.experiments.registry import draw_run, find, read_run
+from pinscope.records.finding import Reading
+from pinscope.records.run import Run
+from pinscope.report.document import Document
+
+
+def open_document(run: Run, rows: Sequence[Row], with_charts: bool = True) -> Document:
+    """The run with its reading and, if asked for, its charts; both are empty for a run without rows.
+
+    Raises:
+        UnknownName: this version does not know the run's experiment.
+        BadInput: the rows are not observations of that experiment.
+    """
+    experiment = find(run.experiment).experiment
+    return Document(
+        run=run,
+        title=experiment.title,
+        question=experiment.question,
+        method=experiment.method,
+        reading=read_run(run, rows) if rows else Reading(headline=(), tables=(), findings=()),
+        charts=draw_run(run, rows) if rows and with_charts else [],
+        rows=rows,
+        parameter_schema=experiment.Params.model_json_schema(),
+    )

@@ -1,0 +1,204 @@
+"""The house: a room imports only from floors below it, and each third party comes in through its own door."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+FLOORS = (
+    "records",
+    "probes",
+    "analysis",
+    "store",
+    "charts",
+    "tracing",
+    "report",
+    "lab",
+    "live",
+    "experiments",
+    "runner",
+    "dashboard",
+    "cli",
+)
+"""From the ground up."""
+
+FREE = ("pinscope", "pinscope.errors", "pinscope.units")
+"""What every room may import."""
+TOP = ("app", "pinscope.__main__")
+"""What stands on the roof: may import everything, is imported by nothing."""
+
+DOORS: Mapping[str, Sequence[str]] = {
+    "cupy": ("pinscope.lab.cuda",),
+    "cupy_backends": ("pinscope.lab.cuda",),
+    "cupti": ("pinscope.tracing.recorder",),
+    "pynvml": ("pinscope.probes.",),
+    "psutil": ("pinscope.probes.",),
+    "streamlit": ("app", "pinscope.dashboard."),
+    "sqlalchemy": ("pinscope.store.",),
+    "typer": ("pinscope.cli.",),
+    "rich": ("pinscope.cli.",),
+    "jinja2": ("pinscope.report.",),
+}
+"""Third party → beginnings of the modules that may import it."""
+
+MOST_LINES = 450
+
+
+@dataclass(frozen=True)
+class Module:
+    """A module and what it imports, wherever in it the import stands."""
+
+    name: str
+    path: Path
+    lines: int
+    imports: tuple[str, ...]
+
+
+def modules(root: Path) -> list[Module]:
+    """All modules of the package and the app."""
+    paths = sorted((root / "pinscope").rglob("*.py"))
+    if (root / "app.py").exists():
+        paths.append(root / "app.py")
+    return [_module(root, path) for path in paths]
+
+
+def _module(root: Path, path: Path) -> Module:
+    parts = list(path.relative_to(root).with_suffix("").parts)
+    is_package = parts[-1] == "__init__"
+    if is_package:
+        parts.pop()
+    name = ".".join(parts)
+    text = path.read_text()
+    package = parts if is_package else parts[:-1]
+    return Module(name, path, text.count("\n") + 1, tuple(_imports(ast.parse(text), package, root)))
+
+
+def _imports(tree: ast.AST, package: Sequence[str], root: Path) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else ()
+            base = ".".join([*above, *(node.module or "").split(".")]).strip(".")
+            for alias in node.names:  # `from pinscope.cli import run` imports a module, not a name
+                inner = root / Path(*base.split("."), alias.name)
+                is_module = inner.with_suffix(".py").exists() or (inner / "__init__.py").exists()
+                yield f"{base}.{alias.name}" if is_module else base
+
+
+def violations(root: Path) -> list[str]:
+    """Everything in the tree below ``root`` that breaks a rule of the house, one line each."""
+    found = modules(root)
+    return [
+        *(line for module in found for line in _wrong_floor(module)),
+        *(line for module in found for line in _wrong_door(module)),
+        *_circles(found),
+        *(f"{one.name} has {one.lines} lines; at most {MOST_LINES}" for one in found if one.lines > MOST_LINES),
+    ]
+
+
+def _floor(name: str) -> int | None:
+    """The floor a module stands on; ``None`` if it is free to all, above every floor if it is on the roof."""
+    if name in FREE:
+        return None
+    if name in TOP:
+        return len(FLOORS)
+    parts = name.split(".")
+    return FLOORS.index(parts[1]) if len(parts) > 1 and parts[1] in FLOORS else -1
+
+
+def _wrong_floor(module: Module) -> Iterator[str]:
+    own = _floor(module.name)
+    if own == -1:
+        yield f"{module.name} stands on no floor"
+        return
+    for target in module.imports:
+        if target.split(".")[0] not in ("pinscope", "app"):
+            continue
+        floor = _floor(target)
+        if floor is None:
+            continue
+        if own is None or floor > own or (floor == own and own == len(FLOORS)):
+            yield f"{module.name} imports {target}, which stands above it"
+
+
+def _wrong_door(module: Module) -> Iterator[str]:
+    for target in module.imports:
+        doors = DOORS.get(target.split(".")[0])
+        if doors and not any(module.name == door or module.name.startswith(door) for door in doors):
+            yield f"{module.name} imports {target}, which only {' and '.join(doors)} may"
+
+
+def _circles(found: Sequence[Module]) -> Iterator[str]:
+    """The first circle of modules that import each other, if there is one."""
+    own = {module.name for module in found}
+    graph = {module.name: {one for one in module.imports if one in own} - {module.name} for module in found}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        yield "circle: " + " → ".join(error.args[1])
+
+
+def test_the_house_keeps_its_rules() -> None:
+    assert violations(ROOT) == []
+
+
+def test_every_room_of_the_package_has_a_floor() -> None:
+    rooms = {path.name for path in (ROOT / "pinscope").iterdir() if (path / "__init__.py").exists()}
+    assert rooms <= set(FLOORS)
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "complaint"),
+    [
+        ("records/run.py", "import pinscope.store.store", "pinscope.records.run imports pinscope.store.store"),
+        ("records/run.py", "from pinscope.store import store", "pinscope.records.run imports pinscope.store.store"),
+        (
+            "records/run.py",
+            "def f():\n    from ..store import store",
+            "imports pinscope.store.store, which stands above",
+        ),
+        ("errors.py", "from pinscope.records import run", "pinscope.errors imports pinscope.records.run"),
+        ("cli/main.py", "import app", "pinscope.cli.main imports app, which stands above it"),
+        ("store/store.py", "import psutil", "only pinscope.probes. may"),
+        ("dashboard/page.py", "import cupy.cuda", "only pinscope.lab.cuda may"),
+        ("runner/jobs.py", "from sqlalchemy import select", "only pinscope.store. may"),
+        ("experiments/one.py", "import streamlit as st", "only app and pinscope.dashboard. may"),
+        ("helpers/one.py", "", "pinscope.helpers.one stands on no floor"),
+        ("store/store.py", "\n" * 450, "pinscope.store.store has 451 lines"),
+        ("store/store.py", "import pinscope.store.other", "circle: "),
+    ],
+)
+def test_a_planted_violation_is_found(tmp_path: Path, path: str, text: str, complaint: str) -> None:
+    for name in ("store/store.py", "records/run.py"):
+        (tmp_path / "pinscope" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "pinscope" / name).write_text("")
+    (tmp_path / "pinscope/store/other.py").write_text("import pinscope.store.store\n")
+    (tmp_path / "app.py").write_text("import pinscope.store.store\nimport streamlit\n")
+    assert violations(tmp_path) == []
+    planted = tmp_path / "pinscope" / path
+    planted.parent.mkdir(exist_ok=True)
+    planted.write_text(text)
+    found = violations(tmp_path)
+    assert len(found) == 1
+    assert complaint in found[0]
+
+
+def test_lint_holds_the_doors_of_the_design_too() -> None:
+    import tomllib
+
+    lint = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["ruff"]["lint"]
+    banned = set(lint["flake8-tidy-imports"]["banned-api"])
+    assert "TID251" in lint["select"]
+    assert {"cupy", "cupti", "pynvml", "psutil", "streamlit", "sqlalchemy"} <= banned
+    open_doors = [pattern for pattern, rules in lint["per-file-ignores"].items() if "TID251" in rules]
+    assert sorted(open_doors) == sorted(
+        ["app.py", "pinscope/dashboard/*", "pinscope/lab/cuda*.py", "pinscope/probes/*", "pinscope/store/*", "tests/**"]
+    )

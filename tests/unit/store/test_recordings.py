@@ -1,0 +1,96 @@
+"""Recordings that ship with PinScope: members of the lists, and never changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from pinscope.errors import BadInput, StoreFailed
+from pinscope.store import recordings
+from pinscope.store.bundle import read_bundle, render_bundle
+from pinscope.store.store import Store
+from tests.unit.store.runs import new_rows, new_run
+
+OLD = new_run("rec-old", status="done", lab="cuda", created_at=datetime(2025, 1, 1, tzinfo=UTC))
+NEW = new_run("rec-new", status="done", experiment="overlap", created_at=datetime(2025, 2, 1, tzinfo=UTC))
+
+
+def forget() -> None:
+    recordings._recordings.cache_clear()
+    recordings._rows.cache_clear()
+
+
+@pytest.fixture
+def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of recordings in place of the package's."""
+    folder = tmp_path / "recordings"
+    folder.mkdir()
+    (folder / "a.pinscope").write_bytes(render_bundle([(OLD, new_rows(3)), (NEW, new_rows(2))]))
+    (folder / "notes.txt").write_text("not a bundle")
+    monkeypatch.setattr(recordings, "folder", lambda: folder)
+    forget()
+    yield folder
+    forget()
+
+
+@pytest.fixture
+def store(url: str, shipped: Path) -> Iterator[Store]:
+    with Store(url) as opened:
+        yield opened
+
+
+def test_recordings_come_last_and_are_marked(store: Store) -> None:
+    own = store.add(new_run(created_at=datetime(2024, 1, 1, tzinfo=UTC)))
+    assert [(run.id, run.recording) for run in store.runs()] == [(own.id, False), ("rec-new", True), ("rec-old", True)]
+    assert [run.id for run in store.runs(recordings=False)] == [own.id]
+    assert [run.id for run in store.runs(lab="cuda")] == ["rec-old"]
+    assert [run.id for run in store.runs(experiment="overlap", status="done")] == ["rec-new"]
+
+
+def test_a_recording_opens_like_any_run(store: Store) -> None:
+    run = store.run("rec-o")
+    assert run == OLD.model_copy(update={"recording": True, "observations": 3})
+    assert store.observations("rec-old") == new_rows(3)
+    assert store.observations("rec-old", start=2) == new_rows(1, first=2)
+
+
+def test_a_reader_may_change_what_he_got(store: Store) -> None:
+    store.observations("rec-old")[0]["repeat"] = 99
+    assert store.observations("rec-old") == new_rows(3)
+
+
+@pytest.mark.parametrize("action", ["delete", "update", "append"])
+def test_a_recording_cannot_be_changed(store: Store, action: str) -> None:
+    arguments = (new_rows(1),) if action == "append" else ()
+    with pytest.raises(BadInput, match="run rec-old is a recording that ships with PinScope"):
+        getattr(store, action)("rec-old", *arguments)
+
+
+def test_a_recording_that_is_imported_again_is_skipped(store: Store, shipped: Path) -> None:
+    assert store.import_runs(read_bundle(shipped / "a.pinscope")).skipped == ("rec-old", "rec-new")
+    assert store.runs(recordings=False) == []
+
+
+def test_a_stored_run_stands_before_the_recording_of_its_id(store: Store) -> None:
+    store.add(OLD)
+    assert [(run.id, run.recording) for run in store.runs()] == [("rec-old", False), ("rec-new", True)]
+    assert not store.run("rec-old").recording
+    assert store.observations("rec-old") == []
+
+
+def test_a_damaged_recording_is_told(store: Store, shipped: Path) -> None:
+    (shipped / "b.pinscope").write_bytes(b"PK nothing")
+    forget()
+    with pytest.raises(StoreFailed, match=r"a recording that ships with PinScope cannot be read \(b\.pinscope"):
+        store.runs()
+
+
+def test_every_shipped_recording_can_be_read_whole() -> None:
+    forget()
+    for run in recordings.recorded_runs():
+        assert run.recording
+        assert run.status == "done"
+        assert len(recordings.recorded_observations(run.id)) == run.observations > 0

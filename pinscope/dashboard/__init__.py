@@ -1,0 +1,1 @@
+"""The pages, and the widgets they share. No measuring, no SQL, no arithmetic."""

@@ -1,0 +1,25 @@
+"""A chart on a page: title, figure, caption, in the colours of the page."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from pinscope.charts.chart import Chart
+from pinscope.charts.theme import SchemeName, dressed
+from pinscope.dashboard.plain import plain
+
+_CONFIG = {"displaylogo": False, "modeBarButtonsToRemove": ["lasso2d", "select2d"], "responsive": True}
+
+
+def chart_view(chart: Chart, key: str) -> None:
+    """Draw one chart; ``key`` is unique on the page."""
+    with st.container(border=True):
+        st.markdown(f"**{plain(chart.title)}**")
+        st.plotly_chart(dressed(chart.figure, _scheme()), theme=None, key=key, config=_CONFIG, width="stretch")
+        if chart.caption:
+            st.caption(plain(chart.caption))
+
+
+def _scheme() -> SchemeName:
+    """Light or dark, as the reader's page is; grey that reads on both before the browser has told."""
+    return st.context.theme.type or "neutral"

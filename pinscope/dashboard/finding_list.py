@@ -1,0 +1,47 @@
+"""Findings: severity in words and colour, the numbers, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import streamlit as st
+
+from pinscope.dashboard.plain import plain
+from pinscope.dashboard.run_words import Colour
+from pinscope.records.finding import Finding, Quantity, Severity
+from pinscope.report.facts import SEVERITY_WORDS, quantity_text
+from pinscope.units import format_share, format_value
+
+_COLOURS: Mapping[Severity, Colour] = {"critical": "red", "warning": "orange", "note": "blue", "good": "green"}
+
+
+def finding_list(findings: Sequence[Finding]) -> None:
+    """Draw the findings, the gravest first."""
+    order = list(SEVERITY_WORDS)
+    for finding in sorted(findings, key=lambda one: order.index(one.severity)):
+        with st.container(border=True, gap="xsmall"):
+            _finding(finding)
+
+
+def _finding(finding: Finding) -> None:
+    with st.container(horizontal=True, gap="small", vertical_alignment="center"):
+        st.badge(SEVERITY_WORDS[finding.severity], color=_COLOURS[finding.severity])
+        st.markdown(f"**{plain(finding.title)}**", width="stretch")
+    if finding.detail:
+        st.markdown(plain(finding.detail))
+    if finding.evidence:
+        st.caption(" · ".join(f"{plain(one.name)}: **{plain(quantity_text(one))}**" for one in finding.evidence))
+    if finding.advice:
+        st.markdown(f":material/arrow_forward: {plain(finding.advice)}")
+
+
+def headline(quantities: Sequence[Quantity]) -> None:
+    """Draw the figures that answer the question."""
+    with st.grid(min_column_width=190):
+        for quantity in quantities:
+            spread = f"± {format_share(quantity.spread)}" if quantity.spread is not None else None
+            st.metric(
+                plain(quantity.name), plain(format_value(quantity.value, quantity.unit)), delta=spread,
+                delta_color="off", delta_arrow="off", help=quantity.reason and plain(quantity.reason), border=True,
+                height="stretch",
+            )  # fmt: skip

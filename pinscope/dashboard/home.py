@@ -1,0 +1,87 @@
+"""Home: this machine, what can be measured on it, and what has been."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from pinscope.analysis.machine import machine_findings
+from pinscope.dashboard import state
+from pinscope.dashboard.failures import one_clear_line
+from pinscope.dashboard.finding_list import finding_list
+from pinscope.dashboard.machine_view import capability_cards, gpu_cards, machine_table
+from pinscope.dashboard.pages import EXPERIMENTS, RUNS
+from pinscope.dashboard.plain import plain, sentence
+from pinscope.dashboard.run_list import run_list
+from pinscope.dashboard.run_progress import run_progress
+from pinscope.records.environment import Environment
+
+LATEST = 3
+"""Runs shown here; the Runs page has all."""
+
+
+def show() -> None:
+    """Draw the page. The machine needs no database, so it comes first and stands whatever the store does."""
+    environment = state.environment()
+    _welcome()
+    if environment.devices:
+        st.header("GPUs", anchor=False)
+        gpu_cards(environment)
+    else:
+        _no_gpu(environment)
+    with one_clear_line():
+        _runs(bool(environment.devices))
+    _machine(environment)
+
+
+def _welcome() -> None:
+    words, action = st.columns([4, 1], vertical_alignment="center", gap="large")
+    words.title("What does pinned memory buy on this machine?", anchor=False)
+    words.markdown(
+        "PinScope measures what page-locked (pinned) host memory brings to a CUDA program, and what it costs. "
+        "Every figure is measured, none is assumed."
+    )
+    if action.button("Run an experiment", type="primary", icon=":material/play_arrow:", width="stretch"):
+        st.switch_page(EXPERIMENTS.path)
+
+
+def _no_gpu(environment: Environment) -> None:
+    reason = environment.missing.get("devices", "no NVIDIA driver answers")
+    st.info(
+        f"{plain(sentence(reason))} The runs below were recorded on GPU machines; the host model runs here.",
+        title="No GPU on this machine",
+        icon=":material/memory:",
+    )
+
+
+def _runs(has_gpu: bool) -> None:
+    store = state.store()
+    for run in store.unfinished():
+        run_progress(store, run, with_chart=False)
+    every = store.runs()
+    own = [run for run in every if not run.recording and run.status != "running"]
+    recordings = [run for run in every if run.recording]
+    if recordings and not has_gpu:
+        st.header("Recorded on GPUs", anchor=False)
+        st.caption("These runs ship with PinScope. They were measured on other machines, as each says.")
+        run_list(recordings)
+    st.header("Latest runs", anchor=False)
+    if own:
+        run_list(own[:LATEST])
+        st.page_link(RUNS.path, label="All runs", icon=":material/arrow_forward:")
+    else:
+        st.caption("No runs of this machine yet. The first one takes less than a minute.")
+
+
+def _machine(environment: Environment) -> None:
+    findings = [finding for finding in machine_findings(environment) if finding.rule != "no-gpu"]  # said above
+    if findings:
+        st.header("Findings on this machine", anchor=False)
+        finding_list(findings)
+    st.header("What can be measured here", anchor=False)
+    capability_cards(environment)
+    st.header("The machine", anchor=False)
+    machine_table(environment)
+
+
+if __name__ == "__main__":
+    show()

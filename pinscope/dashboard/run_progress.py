@@ -1,0 +1,73 @@
+"""A run while it goes: how far it is, what it waits for, what it measured so far, and a way to stop it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import streamlit as st
+
+from pinscope.dashboard.chart_view import chart_view
+from pinscope.dashboard.failures import one_clear_line, show_error
+from pinscope.dashboard.plain import plain
+from pinscope.dashboard.run_words import started, title
+from pinscope.errors import BadInput
+from pinscope.experiments.registry import draw_run
+from pinscope.records.run import Run
+from pinscope.runner.jobs import cancel, reconcile
+from pinscope.store.store import Store
+
+PROGRESS_SECONDS = 0.5
+CHART_SECONDS = 2.0
+
+
+def run_progress(store: Store, run: Run, with_chart: bool) -> None:
+    """Draw a run that goes on; the whole page is drawn anew when it ends."""
+    with st.container(border=True, key=f"progress-{run.id}"):
+        st.fragment(_bar, run_every=PROGRESS_SECONDS)(store, run.id)
+        if with_chart:
+            st.fragment(_partial_chart, run_every=CHART_SECONDS)(store, run.id)
+
+
+def _bar(store: Store, run_id: str) -> None:
+    with one_clear_line():
+        reconcile(store)  # a child that was killed cannot say so itself
+        run = store.run(run_id)
+        if run.status != "running":
+            st.rerun()
+        left, right = st.columns([5, 1], vertical_alignment="center")
+        left.markdown(f"**{plain(title(run))}**")
+        left.caption(f"Started {started(run)} · {run.observations:,} observations so far")
+        if right.button("Cancel", icon=":material/stop_circle:", key=f"cancel-{run.id}", width="stretch"):
+            _cancel(store, run)
+        waiting = run.progress.waiting_for
+        if waiting:
+            st.progress(0.0, text=f"Waiting for {plain(waiting)}, which uses the same device")
+        else:
+            st.progress(run.progress.fraction, text=plain(run.progress.message or "starting"))
+
+
+def _cancel(store: Store, run: Run) -> None:
+    try:
+        with st.spinner("Stopping …"):
+            cancel(store, run.id)
+    except BadInput as error:  # it ended in the same moment
+        show_error(error)
+    st.rerun()
+
+
+def _partial_chart(store: Store, run_id: str) -> None:
+    """The run's first chart from what it has measured so far."""
+    with one_clear_line():
+        rows = _rows_so_far(store, run_id)
+        charts = draw_run(store.run(run_id), rows) if rows else []
+        if charts:
+            chart_view(charts[0], key=f"partial-{run_id}")
+        else:
+            st.caption("A chart appears here with the first measured copies.")
+
+
+def _rows_so_far(store: Store, run_id: str) -> list[dict[str, Any]]:
+    """All rows; only the new ones are fetched."""
+    rows: list[dict[str, Any]] = st.session_state.setdefault(f"rows of {run_id}", [])
+    rows += store.observations(run_id, start=len(rows))
+    return rows

@@ -1,0 +1,162 @@
+"""Runs: all of them, or one in full (``?run=ID``)."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import streamlit as st
+
+from pinscope.dashboard import state
+from pinscope.dashboard.downloads import bundle_button, download_buttons
+from pinscope.dashboard.failures import one_clear_line, show_error
+from pinscope.dashboard.opened_run import open_run
+from pinscope.dashboard.pages import EXPERIMENTS as EXPERIMENTS_PAGE
+from pinscope.dashboard.pages import RUNS
+from pinscope.dashboard.plain import plain
+from pinscope.dashboard.run_list import run_list
+from pinscope.dashboard.run_progress import run_progress
+from pinscope.dashboard.run_view import run_header, run_view
+from pinscope.dashboard.run_words import experiment_title, title
+from pinscope.errors import BadInput, UnknownName
+from pinscope.experiments.registry import EXPERIMENTS
+from pinscope.records.run import LAB_TITLES, Run
+from pinscope.store.bundle import read_bundle
+from pinscope.store.store import Imported, Store
+
+RUNS_A_PAGE = 12
+STATUSES = ("running", "done", "failed", "cancelled", "interrupted")
+
+
+def show() -> None:
+    """Draw the list, or the run that the address names."""
+    store = state.store()
+    wanted = st.query_params.get("run")
+    if wanted is None:
+        _list(store)
+        return
+    st.page_link(RUNS.path, label="All runs", icon=":material/arrow_back:")
+    try:
+        _one(store, store.run(wanted))
+    except UnknownName as error:
+        show_error(error)
+
+
+def _list(store: Store) -> None:
+    st.title("Runs", anchor=False)
+    if message := st.session_state.pop("runs-message", None):
+        st.success(message, icon=":material/check:")
+    every = store.runs()
+    if every:
+        shown = _filtered(every)
+        st.caption(f"{len(shown):,} of {len(every):,} runs")
+        pages = max(1, -(-len(shown) // RUNS_A_PAGE))
+        place = st.container()
+        page = st.pagination(pages, key=f"runs-page-of-{pages}") if pages > 1 else 1
+        with place:
+            run_list(shown[(page - 1) * RUNS_A_PAGE : page * RUNS_A_PAGE])
+        if not shown:
+            st.info("No run fits these filters.", icon=":material/filter_alt_off:")
+    else:
+        shown = []
+        st.info("No runs yet. Start one on the Experiments page, or import a bundle below.", icon=":material/info:")
+        st.page_link(EXPERIMENTS_PAGE.path, label="Go to Experiments", icon=":material/science:")
+    _bundles(store, shown)
+
+
+def _filtered(runs: list[Run]) -> list[Run]:
+    known = [entry.experiment.name for entry in EXPERIMENTS]
+    with st.container(horizontal=True, gap="medium", vertical_alignment="bottom"):
+        experiment = st.selectbox(
+            "Experiment", [None, *known], key="filter-experiment", persist_state="session", width=220,
+            format_func=lambda name: experiment_title(name) if name else "All",
+        )  # fmt: skip
+        lab = st.selectbox(
+            "Measured on", [None, *LAB_TITLES], key="filter-lab", persist_state="session", width=220,
+            format_func=lambda kind: LAB_TITLES[kind] if kind else "All",
+        )  # fmt: skip
+        status = st.selectbox(
+            "Status", [None, *STATUSES], key="filter-status", persist_state="session", width=180,
+            format_func=lambda word: word or "All",
+        )  # fmt: skip
+        recordings = st.toggle("Recordings", value=True, key="filter-recordings", persist_state="session")
+    return [
+        run
+        for run in runs
+        if experiment in (None, run.experiment)
+        and lab in (None, run.lab)
+        and status in (None, run.status)
+        and (recordings or not run.recording)
+    ]
+
+
+def _bundles(store: Store, shown: list[Run]) -> None:
+    """Import and export: how runs travel between machines."""
+    with st.expander("Import or export a bundle", icon=":material/swap_horiz:", key="bundles"):
+        st.caption("A bundle is one .pinscope file that carries runs, with every observation, between machines.")
+        given = st.file_uploader("Import", type=["pinscope"], key=f"upload-{st.session_state.get('uploads', 0)}")
+        if given is not None and _import(store, given.getvalue()):
+            st.session_state["uploads"] = st.session_state.get("uploads", 0) + 1  # empties the uploader
+            st.rerun()
+        if shown:
+            bundle_button(store, shown, f"Export these {len(shown)} runs", "pinscope-runs.pinscope")
+
+
+def _import(store: Store, content: bytes) -> bool:
+    """Store the runs of a bundle; false, with one line, if it cannot be used."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "upload.pinscope"
+        path.write_bytes(content)
+        try:
+            imported = store.import_runs(read_bundle(path))
+        except BadInput as error:
+            st.error(plain(str(error).replace(str(path), "the file")), icon=":material/error:")
+            return False
+    st.session_state["runs-message"] = _import_message(imported)
+    return True
+
+
+def _import_message(imported: Imported) -> str:
+    parts = [f"Imported {len(imported.added)}"]
+    if imported.completed:
+        parts.append(f"completed {len(imported.completed)}")
+    if imported.skipped:
+        parts.append(f"{len(imported.skipped)} were here already")
+    return ", ".join(parts) + "."
+
+
+def _one(store: Store, run: Run) -> None:
+    if run.status == "running":
+        st.title(plain(title(run)), anchor=False)
+        run_progress(store, run, with_chart=True)
+        return
+    opened = open_run(store, run)
+    header, actions = st.columns([4, 1], vertical_alignment="top", gap="large")
+    with header:
+        run_header(run)
+    with actions:
+        with st.popover("Download", icon=":material/download:", width="stretch", type="primary"):
+            download_buttons(store, opened)
+        if not run.recording and st.button("Delete", icon=":material/delete:", width="stretch"):
+            _confirm_delete(store, run)
+    run_view(opened)
+
+
+@st.dialog("Delete this run?")
+def _confirm_delete(store: Store, run: Run) -> None:
+    st.markdown(f"**{plain(title(run))}**")
+    st.caption(f"{run.observations:,} observations · {plain(run.id)}")
+    st.markdown("It cannot be brought back, unless a bundle of it was exported.")
+    keep, delete = st.columns(2)
+    if keep.button("Keep it", width="stretch"):
+        st.rerun()
+    if delete.button("Delete", type="primary", width="stretch", key="really-delete"):
+        with one_clear_line():
+            store.delete(run.id)
+            st.session_state["runs-message"] = f"Deleted run {plain(run.id)}."
+            st.query_params.clear()
+            st.rerun()
+
+
+if __name__ == "__main__":
+    show()

@@ -1,0 +1,88 @@
+"""The dashboard's server, with its safe settings, from wherever PinScope is installed."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import sys
+import threading
+import time
+import webbrowser
+
+from pinscope.dashboard.settings import ADDRESS, SETTINGS
+from pinscope.errors import InvalidParameter, NotPossible
+
+DEFAULT_PORT = 8501
+
+
+def port_from_environment() -> int:
+    """The port in PINSCOPE_PORT, else 8501.
+
+    Raises:
+        InvalidParameter: PINSCOPE_PORT is no port number.
+    """
+    text = os.environ.get("PINSCOPE_PORT", "").strip()
+    if not text:
+        return DEFAULT_PORT
+    if not text.isdecimal():
+        raise InvalidParameter(f"PINSCOPE_PORT is {text!r}; it must be a port number from 1 to 65535")
+    return _checked_port(int(text))
+
+
+def serve(port: int, open_browser: bool) -> int:
+    """Serve the dashboard on 127.0.0.1 until it is stopped (Ctrl+C or SIGTERM); the exit code.
+
+    Args:
+        port: 1 to 65535.
+        open_browser: open the page in this machine's web browser once it answers.
+
+    Raises:
+        InvalidParameter: no such port.
+        NotPossible: another program listens on it, or this user may not.
+    """
+    _check_free(_checked_port(port))
+    import streamlit as st  # noqa: PLC0415 - takes a third of a second; the errors above should not wait for it
+
+    from pinscope.dashboard.middleware import MIDDLEWARE  # noqa: PLC0415
+    from pinscope.dashboard.shell import SCRIPT  # noqa: PLC0415
+
+    url = f"http://{ADDRESS}:{port}"
+    sys.stdout.write(f"PinScope's dashboard is at {url} (Ctrl+C stops it)\n")
+    sys.stdout.flush()
+    if open_browser:
+        threading.Thread(target=_open_when_ready, args=(port, url), daemon=True).start()
+    st.App(SCRIPT, middleware=MIDDLEWARE).run(config={**SETTINGS, "server.port": port})
+    return 0
+
+
+def _checked_port(port: int) -> int:
+    if not 1 <= port <= 65535:
+        raise InvalidParameter(f"{port} is no port number; it must be from 1 to 65535")
+    return port
+
+
+def _check_free(port: int) -> None:
+    """Find out now, in one line, what the server would find out with a log of its own."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server does: closed connections linger
+        try:
+            probe.bind((ADDRESS, port))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise NotPossible(
+                    f"port {port} is in use; stop the program that holds it, or set another: PINSCOPE_PORT={port + 1}"
+                ) from None
+            raise NotPossible(f"cannot listen on port {port}: {error.strerror}") from None
+
+
+def _open_when_ready(port: int, url: str, seconds: float = 20.0) -> None:
+    """Open the page once something accepts connections there."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            with socket.create_connection((ADDRESS, port), timeout=0.2):
+                break
+        except OSError:
+            time.sleep(0.1)
+    webbrowser.open(url)

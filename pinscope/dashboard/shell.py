@@ -1,0 +1,27 @@
+"""What every page stands in: the page configuration and the navigation. This is the script that Streamlit serves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import streamlit as st
+
+from pinscope.dashboard.failures import one_clear_line
+from pinscope.dashboard.mark import ICON, LOGO
+from pinscope.dashboard.pages import HOME, PAGES
+
+SCRIPT = Path(__file__).resolve()
+
+
+def show() -> None:
+    """Draw the page that the browser asks for."""
+    st.set_page_config(page_title="PinScope", page_icon=ICON, layout="wide")
+    st.logo(LOGO, size="large")
+    pages = [st.Page(entry.path, title=entry.title, icon=entry.icon, default=entry is HOME) for entry in PAGES]
+    page = st.navigation(pages, position="top")
+    with one_clear_line():
+        page.run()
+
+
+if __name__ == "__main__":
+    show()

@@ -1,0 +1,135 @@
+"""Which findings a run leads to, each rule with rows that meet it and rows that do not."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from pinscope.analysis.bandwidth_reading import read_bandwidth
+from pinscope.analysis.overlap_reading import read_overlap
+from pinscope.records.environment import Environment, Link
+from pinscope.records.finding import Finding
+from pinscope.records.run import Run
+
+
+def _load(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+HERE = Path(__file__).parent
+synthetic = _load(HERE.parents[1] / "data" / "synthetic.py")
+row = _load(HERE / "test_bandwidth.py").row
+one_pass = _load(HERE / "test_overlap.py").one_pass
+MIB = 2**20
+
+
+def copies(rate: float, size: int = 256 * MIB, **labels: Any) -> list[dict[str, Any]]:
+    return [row(size / rate, size, **labels) for _ in range(7)]
+
+
+def bandwidth_findings(rows: list[dict[str, Any]], **changes: Any) -> dict[str, Finding]:
+    run: Run = synthetic.run("bandwidth", **changes)
+    return {finding.rule: finding for finding in read_bandwidth(run, rows).findings}
+
+
+def overlap_findings(rows: list[dict[str, Any]]) -> dict[str, Finding]:
+    return {finding.rule: finding for finding in read_overlap(synthetic.run("overlap"), rows).findings}
+
+
+def test_a_run_without_observations_reads_as_empty() -> None:
+    for name, read in (("bandwidth", read_bandwidth), ("overlap", read_overlap)):
+        reading = read(synthetic.run(name), [])
+        assert (reading.headline, reading.tables, reading.findings) == ((), (), ())
+
+
+def test_slow_pageable_copies_are_found_with_the_size_from_which_it_matters() -> None:
+    rows = copies(50e9) + copies(50e9, 4096) + copies(10e9, memory="pageable") + copies(49e9, 4096, memory="pageable")
+    finding = bandwidth_findings(rows)["pageable-slower"]
+    assert "5.0 times slower" in finding.title
+    assert "from 256 MiB on" in finding.detail
+
+
+def test_equally_fast_pageable_copies_are_no_finding() -> None:
+    assert "pageable-slower" not in bandwidth_findings(copies(50e9) + copies(49e9, memory="pageable"))
+
+
+@pytest.mark.parametrize(("rate", "rule"), [(55e9, "link-as-expected"), (20e9, "link-slow")])
+def test_the_best_pinned_rate_is_judged_by_what_the_link_can_carry(rate: float, rule: str) -> None:
+    found = bandwidth_findings(copies(rate))
+    assert {"link-as-expected", "link-slow"} & set(found) == {rule}
+
+
+def test_small_copies_alone_do_not_judge_the_link() -> None:
+    assert not {"link-as-expected", "link-slow"} & set(bandwidth_findings(copies(1e9, 4096)))
+
+
+def test_a_link_narrower_than_it_could_be_is_found() -> None:
+    environment: Environment = synthetic.environment()
+    device = environment.devices[0]
+    assert isinstance(device.link, Link)
+    narrow = device.model_copy(update={"link": device.link.model_copy(update={"width_now": 8})})
+    found = bandwidth_findings(copies(55e9), environment=environment.model_copy(update={"devices": (narrow,)}))
+    assert found["link-below-best"].title == "The link runs at x8 of x16"
+
+
+def test_the_host_model_says_nothing_about_a_link() -> None:
+    found = bandwidth_findings(copies(5e9), lab="host")
+    assert not {"link-as-expected", "link-slow", "link-below-best"} & set(found)
+
+
+def test_one_wrong_word_is_critical() -> None:
+    assert bandwidth_findings(copies(50e9, wrong_words=1))["content-wrong"].severity == "critical"
+
+
+@pytest.mark.parametrize(("together", "rule"), [(55e9, "own-uplinks"), (28e9, "shared-uplink")])
+def test_gpus_at_once_tell_whether_they_share_an_uplink(together: float, rule: str) -> None:
+    alone = [one for device in (0, 1) for one in copies(55e9, device=device)]
+    both = [one for device in (0, 1) for one in copies(together, device=device, devices=2)]
+    found = bandwidth_findings(alone + both)
+    assert {"own-uplinks", "shared-uplink"} & set(found) == {rule}
+
+
+def test_a_wide_spread_is_flagged_with_the_next_command() -> None:
+    rows = [row(256 * MIB / rate, 256 * MIB) for rate in (50e9, 30e9, 55e9, 20e9, 52e9, 25e9, 51e9)]
+    finding = bandwidth_findings(rows)["unstable"]
+    assert "pinscope run bandwidth" in finding.advice
+    assert "unstable" not in bandwidth_findings(copies(50e9))
+
+
+def test_the_published_table_stands_beside_a_run_of_that_size_only() -> None:
+    def titles(size: int) -> list[str]:
+        return [t.title for t in read_bandwidth(synthetic.run("bandwidth"), copies(50e9, size)).tables]
+
+    assert any("RTX 2080 Ti" in title for title in titles(16 * MIB))
+    assert not any("RTX 2080 Ti" in title for title in titles(256 * MIB))
+
+
+def passes_of(seconds: float, **changes: Any) -> list[dict[str, Any]]:
+    return [one_pass(seconds, **changes) for _ in range(7)]
+
+
+def test_a_recipe_that_overlaps_is_good_and_one_that_does_not_is_a_warning() -> None:
+    assert overlap_findings(passes_of(1.03))["recipe-overlaps"].severity == "good"
+    assert overlap_findings(passes_of(1.8))["recipe-does-not-overlap"].severity == "warning"
+
+
+def test_a_missing_ingredient_is_named_with_what_it_costs() -> None:
+    rows = passes_of(1.03) + passes_of(2.06, separate_stream=False)
+    finding = overlap_findings(rows)["ingredient-missing"]
+    assert "Without separate copy stream the pipeline takes 2.0 times as long" in finding.title
+
+
+def test_corruption_without_events_is_expected_and_with_them_critical() -> None:
+    assert overlap_findings(passes_of(1.0, events=False, corrupted_chunks=1))["unsafe-without-events"]
+    assert overlap_findings(passes_of(1.0, corrupted_chunks=1))["ordered-copy-corrupted"].severity == "critical"
+    on_one_stream = passes_of(1.0, events=False, separate_stream=False, corrupted_chunks=1)
+    assert overlap_findings(on_one_stream)["ordered-copy-corrupted"].severity == "critical"

@@ -48,14 +48,9 @@ class Block:
             wrong += int(np.count_nonzero(differs[:count]))
         return wrong
 
-    def count_wrong_sample(self, words: NDArray[np.uint64], pattern: Pattern, first: int, step: int) -> int:
-        """How many of the words ``first``, ``first + step`` … differ from the pattern.
-
-        Old content differs in every word, so a stale stretch of ``step`` words or more is always found.
-        """
-        indices = np.arange(first, len(words), step)
-        expected = self.words[(indices + pattern.offset) % BLOCK_WORDS] ^ np.uint64(pattern.key)
-        return int(np.count_nonzero(words[indices] != expected))
+    def sample(self, pattern: Pattern, positions: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """The words that the pattern lays at these word positions."""
+        return self.words[(positions + pattern.offset) % BLOCK_WORDS] ^ np.uint64(pattern.key)
 
     def _runs(self, count: int, offset: int, longest: int) -> Iterator[tuple[int, NDArray[np.uint64]]]:
         """The block's words for positions 0 to ``count``, in runs that do not wrap: (position, words)."""

@@ -1,0 +1,244 @@
+"""Engines, streams and events of the host model.
+
+An engine is a thread with a queue of operations, like a hardware queue of a GPU: it takes them strictly in the
+order in which they were issued, and one that must wait for another engine holds up those behind it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable
+from queue import SimpleQueue
+from typing import TypeVar
+
+from pinscope.errors import MeasurementFailed
+from pinscope.lab.protocol import Stream
+
+Clock = Callable[[], float]
+Work = Callable[[float], None]
+"""What an operation does; called with the time at which the device was ready for it."""
+
+_T = TypeVar("_T")
+_LIBC = ctypes.CDLL(None)
+_PR_SET_TIMERSLACK = 29
+_LATE_SECONDS = 35e-6
+"""By how much a thread without timer slack wakes late."""
+
+
+def wait_until(deadline: float, clock: Clock) -> None:
+    """Return at ``deadline``, give or take some ten microseconds, without keeping a processor busy.
+
+    A sleep ends late by about :data:`_LATE_SECONDS`, so it is asked to end that much earlier. Polling instead would
+    be more exact but take the interpreter from the copy engines.
+    """
+    left = deadline - clock() - _LATE_SECONDS
+    if left > 0:
+        time.sleep(left)
+
+
+class Fault:
+    """The first error of any engine. Sticky, like a CUDA error: later work is skipped, every wait reports it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._first: tuple[str, BaseException] | None = None
+        self._reported = False
+
+    def __bool__(self) -> bool:
+        return self._first is not None
+
+    def keep(self, engine: str, error: BaseException) -> None:
+        """Remember the error if it is the first."""
+        with self._lock:
+            self._first = self._first or (engine, error)
+
+    def check(self) -> None:
+        """Raise :class:`MeasurementFailed` if there was an error."""
+        if self._first is not None:
+            self._reported = True
+            engine, error = self._first
+            raise MeasurementFailed(
+                f"the host model's {engine} engine broke off: {type(error).__name__}: {error}"
+            ) from error
+
+    def check_unreported(self) -> None:
+        """The same, if nobody has been told yet."""
+        if not self._reported:
+            self.check()
+
+
+class Operation:
+    """One piece of work in an engine's queue.
+
+    Attributes:
+        issued: clock time at which it was queued.
+        finished: clock time at which it was over; infinite until then.
+    """
+
+    __slots__ = ("_after", "_over", "_work", "finished", "issued")
+
+    def __init__(self, work: Work, after: tuple[Operation, ...], issued: float) -> None:
+        self._work = work
+        self._after = after
+        self._over = threading.Lock()
+        self._over.acquire()
+        self.issued = issued
+        self.finished = math.inf
+
+    def wait(self) -> float:
+        """Hold the calling thread until the operation is over; returns when that was."""
+        with self._over:
+            return self.finished
+
+    def run(self, engine: str, free_since: float, clock: Clock, fault: Fault) -> float:
+        """Wait for what comes before, work, and return the finish time. Called by the engine's thread."""
+        ready = max([self.issued, free_since, *(earlier.wait() for earlier in self._after)])
+        self._after = ()  # else every operation would keep all earlier ones alive
+        try:
+            if not fault:
+                self._work(ready)
+        except BaseException as error:  # noqa: BLE001 - reported by the next wait, in the thread of the user
+            fault.keep(engine, error)
+        self.finished = clock()
+        self._over.release()
+        return self.finished
+
+
+class Engine:
+    """A thread that carries out operations in the order of their issue.
+
+    Args:
+        name: as it stands in messages.
+        clock: seconds, monotonic.
+        fault: where errors are kept.
+    """
+
+    def __init__(self, name: str, clock: Clock, fault: Fault) -> None:
+        self.name = name
+        self._clock = clock
+        self._fault = fault
+        self._queue: SimpleQueue[Operation | None] = SimpleQueue()
+        self._last: Operation | None = None
+        self._running = False
+        # A daemon only so that a lab nobody closed cannot keep the interpreter from ending; stop() joins it.
+        self._thread = threading.Thread(target=self._serve, name=f"host model: {name}", daemon=True)
+
+    def __enter__(self) -> Engine:
+        self._thread.start()
+        self._running = True
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._running = False
+        self._queue.put(None)
+        self._thread.join()
+
+    def submit(self, work: Work, after: Iterable[Operation] = ()) -> Operation:
+        """Queue ``work`` behind everything issued to this engine so far; it also waits for ``after``.
+
+        Raises:
+            MeasurementFailed: the engine is not running.
+        """
+        if not self._running:
+            raise MeasurementFailed(f"the host model's {self.name} engine is not running; enter the lab first")
+        operation = Operation(work, tuple(after), self._clock())
+        self._last = operation
+        self._queue.put(operation)
+        return operation
+
+    def drain(self) -> None:
+        """Hold the calling thread until everything issued so far is over."""
+        if self._last is not None:
+            self._last.wait()
+
+    def _serve(self) -> None:
+        _LIBC.prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)  # sleeps of this thread end within µs of what was asked
+        finished = self._clock()
+        while (operation := self._queue.get()) is not None:
+            finished = operation.run(self.name, finished, self._clock, self._fault)
+
+
+class HostStream:
+    """An ordered sequence of operations, whichever engines carry them out."""
+
+    def __init__(self, fault: Fault) -> None:
+        self._fault = fault
+        self._frontier: tuple[Operation, ...] = ()
+
+    @property
+    def frontier(self) -> tuple[Operation, ...]:
+        """The unfinished operations that later work of this stream must wait for."""
+        self._frontier = tuple(operation for operation in self._frontier if operation.finished == math.inf)
+        return self._frontier
+
+    def submit(self, engine: Engine, work: Work) -> Operation:
+        """Queue ``work`` on ``engine``, after everything in this stream."""
+        operation = engine.submit(work, self.frontier)
+        self._frontier = (operation,)
+        return operation
+
+    def wait_for(self, operations: Iterable[Operation]) -> None:
+        """Later work of this stream waits for these as well."""
+        self._frontier = (*self.frontier, *operations)
+
+    def settle(self) -> None:
+        """Hold the calling thread until everything queued so far is over, without asking how it went."""
+        for operation in self.frontier:
+            operation.wait()
+
+    def synchronize(self) -> None:
+        """Hold the calling thread until everything queued so far is done.
+
+        Raises:
+            MeasurementFailed: an engine broke off.
+        """
+        self.settle()
+        self._fault.check()
+
+
+def own(thing: object, kind: type[_T]) -> _T:
+    """The stream, event or counters as the host model's own."""
+    if not isinstance(thing, kind):
+        raise TypeError(f"{type(thing).__name__} belongs to another lab")
+    return thing
+
+
+class HostEvent:
+    """A mark in a stream."""
+
+    def __init__(self, clock: Clock, fault: Fault) -> None:
+        self._clock = clock
+        self._fault = fault
+        self._recorded = math.inf
+        self.operations: tuple[Operation, ...] = ()
+        """What the mark stands behind; empty before it is first recorded."""
+
+    def record(self, stream: Stream) -> None:
+        """Place the mark behind everything queued in the stream so far."""
+        self.operations = own(stream, HostStream).frontier
+        self._recorded = self._clock()
+
+    def synchronize(self) -> None:
+        """Hold the calling thread until the mark is reached.
+
+        Raises:
+            MeasurementFailed: an engine broke off.
+        """
+        for operation in self.operations:
+            operation.wait()
+        self._fault.check()
+
+    def reached(self) -> float:
+        """When the mark was reached: at its recording, or when the last operation before it finished.
+
+        Raises:
+            MeasurementFailed: never recorded, not reached yet, or an engine broke off.
+        """
+        self._fault.check()
+        reached = max([self._recorded, *(operation.finished for operation in self.operations)])
+        if reached == math.inf:
+            raise MeasurementFailed("an event was read that has not been reached; synchronize first")
+        return reached

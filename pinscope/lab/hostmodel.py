@@ -1,0 +1,304 @@
+"""The host model: a lab without a GPU that copies real bytes by the mechanism a GPU driver uses.
+
+What stands for what:
+
+- Two threads are the copy engines (one a direction), a third is the GPU's compute. Each works through a queue in
+  the order of issue; streams and events order work across them as CUDA's do.
+- Device memory is ordinary memory that is resident because it has been touched.
+- *Pinned* and *registered* memory is locked (``mlock``). The engine copies it directly; the call returns at once.
+- *Pageable* memory is staged through a small locked ring by the calling thread, which is held meanwhile. Towards
+  the device the call first waits for the stream's earlier work and returns when all is staged; towards the host
+  it returns when all has arrived (CUDA driver API, "API synchronization behavior").
+
+A compute load only waits: a GPU's kernels do not use the host's processors either.
+The figures describe this machine's memory, not a GPU.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from itertools import pairwise
+from statistics import median
+from typing import Self
+
+import numpy as np
+
+from pinscope.errors import NoDevice, NotPossible
+from pinscope.lab.hostengine import Clock, Engine, Fault, HostEvent, HostStream, Work, own, wait_until
+from pinscope.lab.hostmemory import Area, HostArea, StagingRing, move, words
+from pinscope.lab.locked_memory import Mapping
+from pinscope.lab.pattern import WORD_BYTES, Block, Pattern
+from pinscope.lab.protocol import Copier, Counters, DeviceBuffer, Event, HostBuffer, Load, Stream, Touch
+from pinscope.records.run import HostMemory, LabKind
+
+STAGING_BYTES = 2 * StagingRing.nbytes
+"""Locked by the lab itself while it is open: one staging ring a direction."""
+SAMPLE_WORDS = 512
+"""A consuming load checks one word in so many (one a page), so that the check fits into a short load."""
+_SWITCH_SECONDS = 20e-6
+_CALIBRATIONS = 9
+_LOCKED: frozenset[HostMemory] = frozenset({"pinned", "registered"})
+_NO_MEANING: dict[HostMemory, str] = {
+    "write_combined": "write-combining is a property of a GPU's view of host memory; the host model has none",
+    "mapped": "kernels that reach host memory over a link are not part of the host model",
+    "managed": "pages that migrate between host and GPU are not part of the host model",
+}
+
+
+class HostCounters:
+    """Counts of words found wrong, one per slot."""
+
+    def __init__(self, count: int) -> None:
+        self._counts = [0] * count
+
+    def add(self, slot: int, wrong: int) -> None:
+        """Only the compute engine's thread calls it."""
+        self._counts[slot] += wrong
+
+    def read(self) -> tuple[int, ...]:
+        return tuple(self._counts)
+
+
+class HostModelLab:
+    """A lab on this machine's memory alone. Enter it once.
+
+    Args:
+        clock: seconds, monotonic; the one all time stamps come from.
+    """
+
+    kind: LabKind = "host"
+    device = 0
+
+    def __init__(self, clock: Clock = time.perf_counter) -> None:
+        self._clock = clock
+        self._fault = Fault()
+        self._to_device = Engine("host-to-device copy", clock, self._fault)
+        self._to_host = Engine("device-to-host copy", clock, self._fault)
+        self._compute = Engine("compute", clock, self._fault)
+        self._ring_to_device = StagingRing(self._to_device)
+        self._ring_to_host = StagingRing(self._to_host)
+        self._open = ExitStack()
+        self._block = Block.random()
+        self._generator = np.random.Generator(np.random.SFC64())
+        self._write_costs: deque[float] = deque([0.0], maxlen=9)
+
+    def __enter__(self) -> Self:
+        """Start the engines and lock the staging rings.
+
+        Raises:
+            NotEnoughMemory: the rings cannot be locked.
+        """
+        with ExitStack() as opening:
+            opening.enter_context(_threads_take_turns_quickly())
+            for part in (self._ring_to_device, self._ring_to_host, self._to_device, self._to_host, self._compute):
+                opening.enter_context(part)
+            self._open = opening.pop_all()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Finish what is queued, end the engines, free the rings.
+
+        Raises:
+            MeasurementFailed: an engine broke off and nobody has been told.
+        """
+        self._open.close()
+        if not any(exception):
+            self._fault.check_unreported()
+
+    def why_not(self, memory: HostMemory, copier: Copier = "engine") -> str | None:
+        if copier == "kernel":
+            return _NO_MEANING["mapped"]
+        return _NO_MEANING.get(memory)
+
+    def peers(self) -> Sequence[int]:
+        return (0,)
+
+    @contextmanager
+    def peer(self, device: int) -> Iterator[Self]:
+        """The lab itself; there is no other.
+
+        Raises:
+            NoDevice: any device but 0.
+        """
+        if device != self.device:
+            raise NoDevice(f"the host model has one device, 0; there is no device {device}")
+        yield self
+
+    @contextmanager
+    def host_buffer(self, nbytes: int, memory: HostMemory) -> Iterator[HostArea]:
+        """Touched host memory.
+
+        Raises:
+            NotPossible: a kind that has no meaning here.
+            NotEnoughMemory: it cannot be had, or not be locked.
+        """
+        self._require(memory)
+        with self._mapping(nbytes) as mapping:
+            if memory != "pinned":  # registered memory is ordinary memory that was in use before
+                mapping.touch()
+            if memory in _LOCKED:
+                mapping.lock()
+            yield HostArea(mapping, nbytes, memory=memory)
+
+    @contextmanager
+    def device_buffer(self, nbytes: int) -> Iterator[Area]:
+        """Resident memory that stands for the GPU's. Raises NotEnoughMemory."""
+        with self._mapping(nbytes) as mapping:
+            mapping.touch()
+            yield Area(mapping, nbytes)
+
+    @contextmanager
+    def stream(self) -> Iterator[HostStream]:
+        yield HostStream(self._fault)
+
+    @contextmanager
+    def event(self) -> Iterator[HostEvent]:
+        yield HostEvent(self._clock, self._fault)
+
+    @contextmanager
+    def counters(self, count: int) -> Iterator[HostCounters]:
+        yield HostCounters(count)
+
+    def copy_to_device(
+        self, target: DeviceBuffer, source: HostBuffer, stream: Stream, copier: Copier = "engine"
+    ) -> None:
+        self._require(source.memory, copier)
+        nbytes, queue = _same_length(target, source), own(stream, HostStream)
+        if source.memory in _LOCKED:
+            queue.submit(self._to_device, partial(move, target.address, source.address, nbytes))
+        else:
+            self._ring_to_device.to_device(target.address, source.address, nbytes, queue)
+
+    def copy_to_host(self, target: HostBuffer, source: DeviceBuffer, stream: Stream, copier: Copier = "engine") -> None:
+        self._require(target.memory, copier)
+        nbytes, queue = _same_length(target, source), own(stream, HostStream)
+        if target.memory in _LOCKED:
+            queue.submit(self._to_host, partial(move, target.address, source.address, nbytes))
+        else:
+            self._ring_to_host.to_host(target.address, source.address, nbytes, queue)
+
+    def calibrate(self, seconds: float) -> Load:
+        """A load that takes ``seconds``: less is asked for by what waiting overshoots here.
+
+        Raises:
+            ValueError: not a positive length.
+        """
+        if seconds <= 0:
+            raise ValueError(f"a load of {seconds} seconds")
+        stream, marks = HostStream(self._fault), []
+        for _ in range(_CALIBRATIONS + 1):
+            marks.append(HostEvent(self._clock, self._fault))
+            marks[-1].record(stream)
+            self.compute(stream, Load(seconds, seconds))
+        stream.synchronize()
+        overshoot = median(self.elapsed(start, end) - seconds for start, end in pairwise(marks))
+        return Load(seconds, max(seconds - overshoot, 0.0))
+
+    def compute(
+        self,
+        stream: Stream,
+        load: Load,
+        touch: Touch | None = None,
+        counters: Counters | None = None,
+        slot: int = 0,
+    ) -> None:
+        """Queue a load. A consuming touch samples one word in :data:`SAMPLE_WORDS`; a producing one writes all.
+
+        Raises:
+            ValueError: a consuming touch without counters.
+        """
+        if touch is None:
+            work: Work = partial(self._run, load)
+        elif touch.action == "produce":
+            work = partial(self._produce, load, touch)
+        elif counters is not None:
+            work = self._consuming(load, touch, own(counters, HostCounters), slot)
+        else:
+            raise ValueError("a consuming load needs counters")
+        own(stream, HostStream).submit(self._compute, work)
+
+    def wait(self, stream: Stream, event: Event) -> None:
+        own(stream, HostStream).wait_for(own(event, HostEvent).operations)
+
+    def elapsed(self, start: Event, end: Event) -> float:
+        """Seconds between two reached events.
+
+        Raises:
+            MeasurementFailed: one has not been reached, or an engine broke off.
+        """
+        return own(end, HostEvent).reached() - own(start, HostEvent).reached()
+
+    def fresh_pattern(self) -> Pattern:
+        return Pattern.fresh(self._generator)
+
+    def fill(self, buffer: HostBuffer | DeviceBuffer, pattern: Pattern) -> None:
+        self._block.lay(words(buffer.address, buffer.nbytes), pattern)
+
+    def wrong_words(self, buffer: HostBuffer | DeviceBuffer, pattern: Pattern) -> int:
+        return self._block.count_wrong(words(buffer.address, buffer.nbytes), pattern)
+
+    # What the compute engine does; ``ready`` is when it could begin. The load's length counts from there, so the
+    # time that a thread takes to wake up is part of the load, not added to it.
+
+    def _run(self, load: Load, ready: float) -> None:
+        wait_until(ready + load.amount, self._clock)
+
+    def _consuming(self, load: Load, touch: Touch, counters: HostCounters, slot: int) -> Work:
+        """Prepared by the calling thread: while the engine's runs Python code, no copy can start."""
+        content = words(touch.buffer.address, touch.buffer.nbytes)
+        first = int(self._generator.integers(min(SAMPLE_WORDS, len(content))))
+        found = content[first::SAMPLE_WORDS]
+        expected = self._block.sample(touch.pattern, np.arange(first, len(content), SAMPLE_WORDS))
+
+        def work(ready: float) -> None:
+            counters.add(slot, int(np.count_nonzero(found != expected)))
+            self._run(load, ready)
+
+        return work
+
+    def _produce(self, load: Load, touch: Touch, ready: float) -> None:
+        nbytes = touch.buffer.nbytes
+        wait_until(ready + load.amount - nbytes * median(self._write_costs), self._clock)
+        begun = self._clock()
+        self.fill(touch.buffer, touch.pattern)
+        self._write_costs.append((self._clock() - begun) / nbytes)
+        self._run(load, ready)
+
+    def _require(self, memory: HostMemory, copier: Copier = "engine") -> None:
+        reason = self.why_not(memory, copier)
+        if reason is not None:
+            raise NotPossible(reason)
+
+    @contextmanager
+    def _mapping(self, nbytes: int) -> Iterator[Mapping]:
+        """Memory that is given back only when no engine works on it any more, as ``cudaFree`` does it."""
+        if nbytes <= 0 or nbytes % WORD_BYTES:
+            raise ValueError(f"a buffer of {nbytes} bytes; it takes a positive multiple of {WORD_BYTES}")
+        with Mapping(nbytes) as mapping:
+            try:
+                yield mapping
+            finally:
+                for engine in (self._to_device, self._to_host, self._compute):
+                    engine.drain()
+
+
+@contextmanager
+def _threads_take_turns_quickly() -> Iterator[None]:
+    """Let an engine's thread have the interpreter soon after it wakes, while another one computes in Python."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
+
+
+def _same_length(target: HostBuffer | DeviceBuffer, source: HostBuffer | DeviceBuffer) -> int:
+    if target.nbytes != source.nbytes:
+        raise ValueError(f"a copy from {source.nbytes} to {target.nbytes} bytes")
+    return target.nbytes

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -116,12 +116,16 @@ class CudaLab:
 
     Args:
         device: index of the GPU.
+        bus_ids: index → PCI bus id of the machine's GPUs. CUDA numbers those it sees in an order of its own
+            (CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER); by their bus ids they are told apart for certain. Without
+            it, ``device`` is CUDA's own number.
     """
 
     kind: LabKind = "cuda"
 
-    def __init__(self, device: int) -> None:
+    def __init__(self, device: int, bus_ids: Mapping[int, str] | None = None) -> None:
         self.device = device
+        self._bus_ids = bus_ids
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -131,11 +135,14 @@ class CudaLab:
             NoDevice: no driver, or no such GPU.
         """
         try:
-            runtime.setDevice(self.device)
+            self._ordinal = self._ordinal_of(self.device)
+            runtime.setDevice(self._ordinal)
             runtime.free(0)
-            properties = runtime.getDeviceProperties(self.device)
+            properties = runtime.getDeviceProperties(self._ordinal)
         except runtime.CUDARuntimeError as error:
-            raise NoDevice(f"GPU {self.device} cannot be used: {error}") from None
+            hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
+            why = f" (CUDA_VISIBLE_DEVICES is {hidden!r})" if hidden is not None else ""
+            raise NoDevice(f"GPU {self.device} cannot be used: {error}{why}") from None
         self._sms = int(properties["multiProcessorCount"])
         try:
             module = cupy.RawModule(code=SOURCE)
@@ -158,7 +165,7 @@ class CudaLab:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        runtime.setDevice(self.device)
+        runtime.setDevice(self._ordinal)
         self._stack.close()
 
     def why_not(self, memory: HostMemory, copier: Copier = "engine") -> str | None:
@@ -174,15 +181,31 @@ class CudaLab:
             return str(error)
 
     def peers(self) -> Sequence[int]:
-        return range(runtime.getDeviceCount())
+        if self._bus_ids is None:
+            return range(runtime.getDeviceCount())
+        return [index for index in sorted(self._bus_ids) if self._is_visible(index)]
 
     def peer(self, device: int) -> CudaLab:
-        return CudaLab(device)
+        return CudaLab(device, self._bus_ids)
+
+    def _ordinal_of(self, device: int) -> int:
+        """CUDA's number of a GPU; CUDARuntimeError if CUDA does not see it."""
+        if self._bus_ids is None:
+            return device
+        return int(runtime.deviceGetByPCIBusId(self._bus_ids[device]))
+
+    def _is_visible(self, device: int) -> bool:
+        try:
+            self._ordinal_of(device)
+        except runtime.CUDARuntimeError:
+            runtime.getLastError()
+            return False
+        return True
 
     @contextmanager
     def host_buffer(self, nbytes: int, memory: HostMemory) -> Iterator[HostBuffer]:
         """Touched host memory of one kind, aligned to a page."""
-        runtime.setDevice(self.device)
+        runtime.setDevice(self._ordinal)
         if memory in ALLOC_FLAGS:
             address = _allocate(lambda: runtime.hostAlloc(nbytes, ALLOC_FLAGS[memory]), nbytes, memory)
             try:
@@ -205,7 +228,7 @@ class CudaLab:
 
     @contextmanager
     def device_buffer(self, nbytes: int) -> Iterator[DeviceBuffer]:
-        runtime.setDevice(self.device)
+        runtime.setDevice(self._ordinal)
         address = _allocate(lambda: runtime.malloc(nbytes), nbytes, f"memory of GPU {self.device}")
         try:
             yield _DevicePart(address, nbytes)
@@ -214,7 +237,7 @@ class CudaLab:
 
     @contextmanager
     def stream(self) -> Iterator[_Stream]:
-        runtime.setDevice(self.device)
+        runtime.setDevice(self._ordinal)
         handle = runtime.streamCreateWithFlags(NON_BLOCKING_STREAM)
         try:
             yield _Stream(handle)
@@ -224,7 +247,7 @@ class CudaLab:
 
     @contextmanager
     def event(self) -> Iterator[Event]:
-        runtime.setDevice(self.device)
+        runtime.setDevice(self._ordinal)
         handle = runtime.eventCreate()
         try:
             yield _Event(handle)
@@ -351,8 +374,8 @@ class CudaLab:
         self._launch("copy_words", self._sms * COPY_BLOCKS_PER_SM, arguments, stream)
 
     def _launch(self, name: str, blocks: int, arguments: tuple[Any, ...], stream: Stream) -> None:
-        runtime.setDevice(self.device)
-        with cupy.cuda.ExternalStream(_stream(stream).handle, self.device):
+        runtime.setDevice(self._ordinal)
+        with cupy.cuda.ExternalStream(_stream(stream).handle, self._ordinal):
             self._kernels[name]((blocks,), (THREADS,), arguments)
 
 

@@ -81,7 +81,10 @@ def open_lab(run: Run) -> Lab:
         return HostModelLab()
     from pinscope.lab.cuda import CudaLab  # noqa: PLC0415 - imports CuPy
 
-    return CudaLab(run.device)
+    devices = run.environment.devices
+    if any(device.pci_bus_id is None for device in devices):
+        return CudaLab(run.device)
+    return CudaLab(run.device, {device.index: device.pci_bus_id for device in devices if device.pci_bus_id})
 
 
 def measure(store: Store, run: Run, stop: _Stop) -> None:

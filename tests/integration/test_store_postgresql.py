@@ -1,0 +1,109 @@
+"""The store on a real PostgreSQL server: all that it promises (tests/unit/store/test_store.py), and what is special."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from pinscope.errors import StoreFailed
+from pinscope.store.rescue import SafeWriter
+from pinscope.store.store import Store
+from tests.conftest import Outliving
+from tests.integration.postgresql_server import PostgreSQLServer, ServerMissingError
+from tests.unit.store.runs import new_rows, new_run, repeats
+from tests.unit.store.test_store import *  # noqa: F403 - the same tests, on the ``url`` of this file
+
+
+@pytest.fixture(scope="module")
+def server(outliving: Outliving) -> Iterator[PostgreSQLServer]:
+    try:
+        started = PostgreSQLServer()
+    except ServerMissingError as error:
+        pytest.fail(str(error), pytrace=False)
+    try:
+        started.start()
+        outliving.processes.add(started.pid)
+        yield started
+    finally:
+        started.remove()
+
+
+@pytest.fixture
+def url(server: PostgreSQLServer) -> str:
+    """The server's database, emptied."""
+    server.empty()
+    return server.url
+
+
+def test_it_is_really_postgresql(store: Store) -> None:
+    with store._database.reading() as connection:
+        assert str(connection.exec_driver_sql("SELECT version()").scalar()).startswith("PostgreSQL")
+
+
+def test_the_password_is_never_shown(store: Store, server: PostgreSQLServer, url: str) -> None:
+    assert server.password in store.url
+    assert server.password not in repr(store) + store.name
+    wrong = url.replace(server.password, "sesame")
+    with pytest.raises(StoreFailed, match="password authentication failed") as caught:
+        Store(wrong)
+    assert "sesame" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.usefixtures("url")
+def test_a_socket_will_do(server: PostgreSQLServer) -> None:
+    folder = quote(str(server.folder), safe="")
+    address = f"postgresql://tester@/postgres?host={folder}&port={server.port}&password={server.password}"
+    with Store(address) as store:
+        run = store.add(new_run())
+        assert server.password not in store.name
+        with Store(store.url) as again:
+            assert again.run(run.id) == run
+
+
+def test_a_database_that_is_not_there_is_told(server: PostgreSQLServer) -> None:
+    with pytest.raises(StoreFailed, match='database "nosuch" does not exist'):
+        Store(f"postgresql://tester:{server.password}@127.0.0.1:{server.port}/nosuch")
+
+
+def test_somebody_who_may_only_read_can_read(server: PostgreSQLServer, url: str, store: Store) -> None:
+    run = store.add(new_run())
+    with Store(url + "?options=-c%20default_transaction_read_only%3Don") as reader:
+        assert reader.run(run.id) == run
+        with pytest.raises(StoreFailed, match="read-only transaction"):
+            reader.append(run.id, new_rows(1))
+
+
+def test_a_server_that_restarts_is_found_again(server: PostgreSQLServer, store: Store, outliving: Outliving) -> None:
+    run = store.add(new_run())
+    server.stop()
+    with pytest.raises(StoreFailed, match=r"database postgresql://tester@127\.0\.0\.1:\d+/postgres: ") as caught:
+        store.append(run.id, new_rows(1))
+    assert "\n" not in str(caught.value)
+    server.start()
+    outliving.processes.add(server.pid)
+    assert store.append(run.id, new_rows(1)) == 1
+
+
+def test_rows_wait_while_the_server_is_away(server: PostgreSQLServer, store: Store, outliving: Outliving) -> None:
+    run = store.add(new_run())
+    writer = SafeWriter(store, run)
+    writer.append(new_rows(2))
+    server.stop()
+    writer.append(new_rows(2, first=2))
+    writer.update(status="done")
+    server.start()
+    outliving.processes.add(server.pid)
+    writer.append(new_rows(1, first=4))
+    assert writer.close() is None
+    assert repeats(store.observations(run.id)) == [0, 1, 2, 3, 4]
+    assert store.run(run.id).status == "done"
+
+
+def test_no_file_is_made_beside_a_server(store: Store) -> None:
+    store.add(new_run())
+    assert not list(Path(os.environ["XDG_DATA_HOME"]).glob("**/*.db"))

@@ -1,0 +1,115 @@
+"""The guard: a run that needs more memory than is safe to take here is refused before it touches anything."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pinscope.errors import NoDevice, NotEnoughMemory
+from pinscope.lab.hostmodel import STAGING_BYTES
+from pinscope.records.budget import Budget
+from pinscope.records.environment import Device, Limits
+from pinscope.records.run import LabKind
+from pinscope.units import format_bytes, format_share
+
+SAFE_PINNED_SHARE = 0.5
+"""Of the free host memory: the system can neither swap nor move locked pages, and everybody else needs the rest."""
+SAFE_HOST_SHARE = 0.8
+"""Of the free host memory, for all that a run takes: more invites the out-of-memory killer."""
+SAFE_MEMLOCK_SHARE = 0.95
+"""Of what may still be locked: the limit is exact, only the libraries' own locked pages need room."""
+SAFE_DEVICE_SHARE = 0.8
+"""Of the GPU's free memory: the CUDA context takes about 0.5 GiB of it, and other processes come and go."""
+
+_SMALLER = "choose smaller sizes"
+
+
+@dataclass(frozen=True)
+class Bound:
+    """One limit on the memory a run may take.
+
+    Attributes:
+        name: what it is, for people.
+        left_bytes: how much it leaves now.
+        share: how much of that is safe to take.
+        advice: what to do when it binds.
+    """
+
+    name: str
+    left_bytes: int
+    share: float
+    advice: str
+
+    @property
+    def safe_bytes(self) -> int:
+        """How much may be taken under this limit."""
+        return max(int(self.left_bytes * self.share), 0)
+
+    def check(self, need: int, purpose: str) -> None:
+        """Raise :class:`NotEnoughMemory` if ``need`` bytes exceed the safe share."""
+        if need > self.safe_bytes:
+            raise NotEnoughMemory(
+                f"the run needs {format_bytes(need)} of {purpose}, but only {format_bytes(self.safe_bytes)} is safe "
+                f"here: {format_share(self.share)} of {format_bytes(self.left_bytes)} {self.name}; {self.advice}"
+            )
+
+
+def check_budget(budget: Budget, limits: Limits, device: Device | None, lab: LabKind) -> None:
+    """Refuse a run whose budget is not safe.
+
+    Args:
+        budget: what the run will take.
+        limits: what the host leaves.
+        device: the GPU it will run on; ``None`` on the host lab. Where the driver does not tell the GPU's free
+            memory (it shares the host's), device memory counts as host memory.
+        lab: where it will run.
+
+    Raises:
+        NotEnoughMemory: what it needs, what is safe, which limit binds and what to do, in one line.
+        NoDevice: no GPU was given for the ``cuda`` lab.
+    """
+    if lab == "cuda" and device is None:
+        raise NoDevice("there is no such GPU here; 'pinscope doctor' lists what this machine has")
+    pinned = budget.pinned_bytes + _own_bytes(lab)
+    _tightest(_pinned_bounds(limits, lab)).check(pinned, "locked memory" if lab == "host" else "pinned memory")
+    free = device.memory_free_bytes if device else None
+    host = pinned + budget.pageable_bytes + (budget.device_bytes if free is None else 0)
+    _tightest(_host_bounds(limits, SAFE_HOST_SHARE)).check(host, "host memory")
+    if device is not None and free is not None:
+        bound = Bound(f"free on GPU {device.index}", free, SAFE_DEVICE_SHARE, f"{_SMALLER} or another GPU")
+        bound.check(budget.device_bytes, "GPU memory")
+
+
+def safe_pinned_bytes(limits: Limits, lab: LabKind) -> int:
+    """How much one run may pin (lock, on the host lab) here."""
+    return max(_tightest(_pinned_bounds(limits, lab)).safe_bytes - _own_bytes(lab), 0)
+
+
+def binding_limit(limits: Limits, lab: LabKind) -> str:
+    """The limit that decides :func:`safe_pinned_bytes`, for people."""
+    return _tightest(_pinned_bounds(limits, lab)).name
+
+
+def _own_bytes(lab: LabKind) -> int:
+    """What the lab locks for itself while it is open."""
+    return STAGING_BYTES if lab == "host" else 0
+
+
+def _host_bounds(limits: Limits, share: float) -> list[Bound]:
+    bounds = [Bound("available on the host", limits.host_available_bytes, share, f"free memory or {_SMALLER}")]
+    if limits.cgroup_headroom_bytes is not None:
+        advice = f"give the container (its cgroup) more memory or {_SMALLER}"
+        bounds.append(Bound("left in the cgroup", limits.cgroup_headroom_bytes, share, advice))
+    return bounds
+
+
+def _pinned_bounds(limits: Limits, lab: LabKind) -> list[Bound]:
+    """CUDA's pinned memory is not subject to RLIMIT_MEMLOCK (it shows no VmLck); the host lab's is."""
+    bounds = _host_bounds(limits, SAFE_PINNED_SHARE)
+    if lab == "host" and limits.memlock_headroom_bytes is not None:
+        advice = f"raise it (ulimit -l, 'memlock' in /etc/security/limits.conf, CAP_IPC_LOCK) or {_SMALLER}"
+        bounds.append(Bound("left under RLIMIT_MEMLOCK", limits.memlock_headroom_bytes, SAFE_MEMLOCK_SHARE, advice))
+    return bounds
+
+
+def _tightest(bounds: list[Bound]) -> Bound:
+    return min(bounds, key=lambda bound: bound.safe_bytes)

@@ -1,0 +1,212 @@
+"""Runs in real child processes on the host model: they end in order, and whatever kills them loses nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pinscope.errors import BadInput
+from pinscope.probes.process import is_alive, process_of
+from pinscope.records.run import Run
+from pinscope.runner import jobs
+from pinscope.runner.jobs import Job, Request
+from pinscope.store.store import Store
+from tests.conftest import Outliving
+from tests.unit.store.runs import environment
+
+ROOT = Path(__file__).parents[2]
+SHORT = {"sizes": "64KiB", "memory": "pageable,pinned", "directions": "h2d", "repeats": "7", "precision": "0.5"}
+LONG = {**SHORT, "sizes": "64KiB,128KiB,256KiB", "repeats": "10000", "precision": "1e-9", "time_limit": "20"}
+"""Two minutes if nobody stops it."""
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    with Store() as opened:
+        yield opened
+
+
+@pytest.fixture
+def start(store: Store) -> Iterator[Callable[..., Job]]:
+    """Start bandwidth on the host model; what still runs when the test ends is killed."""
+    started: list[Job] = []
+
+    def begin(overrides: dict[str, str]) -> Job:
+        started.append(jobs.start(store, prepared(overrides)))
+        return started[-1]
+
+    yield begin
+    for job in started:
+        if job.poll() is None:
+            os.kill(job.pid, signal.SIGKILL)
+        job.wait()
+
+
+def prepared(overrides: dict[str, str]) -> Run:
+    return jobs.prepare(Request("bandwidth", lab="host", quick=True, overrides=overrides), environment())
+
+
+def until(condition: Callable[[], object], seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
+
+
+def shared_memory() -> set[str]:
+    return {path.name for path in Path("/dev/shm").iterdir()}
+
+
+def assert_whole(store: Store, run_id: str) -> None:
+    """The observations are as many as the run says, each of them complete."""
+    rows = store.observations(run_id)
+    assert len(rows) == store.run(run_id).observations
+    assert all(row["wrong_words"] == 0 and row["device_seconds"] > 0 for row in rows)
+
+
+def test_a_run_completes(store: Store, start: Callable[..., Job]) -> None:
+    job = start(SHORT)
+    assert job.wait(60) == 0
+    run = store.run(job.run_id)
+    assert (run.status, run.error, run.progress.fraction) == ("done", None, 1.0)
+    assert run.finished_at is not None
+    assert run.finished_at > run.created_at
+    assert {row["memory"] for row in store.observations(run.id)} == {"pageable", "pinned"}
+    assert_whole(store, run.id)
+
+
+def test_progress_and_observations_are_visible_while_it_runs(store: Store, start: Callable[..., Job]) -> None:
+    job = start(LONG)
+    until(lambda: store.run(job.run_id).observations > 20)
+    run = store.run(job.run_id)
+    assert run.status == "running"
+    assert 0 <= run.progress.fraction < 1
+    assert run.progress.message
+    assert run.process == process_of(job.pid)
+    until(lambda: store.run(job.run_id).observations > run.observations)
+
+
+def test_a_cancelled_run_keeps_what_it_measured(store: Store, start: Callable[..., Job]) -> None:
+    job = start(LONG)
+    until(lambda: store.run(job.run_id).observations > 5)
+    before = store.run(job.run_id).observations
+    jobs.cancel(store, job.run_id)
+    assert job.wait(10) == 130
+    run = store.run(job.run_id)
+    assert (run.status, run.error) == ("cancelled", None)
+    assert run.finished_at is not None
+    assert run.observations >= before
+    assert_whole(store, run.id)
+    with pytest.raises(BadInput, match="is not running; it is cancelled"):
+        jobs.cancel(store, job.run_id)
+
+
+@pytest.mark.parametrize("moment", ["at once", "when it begins", "at the first observation", "midway"])
+def test_a_killed_run_is_marked_and_the_next_one_starts(store: Store, start: Callable[..., Job], moment: str) -> None:
+    left_over = shared_memory()
+    job = start(LONG)
+    reached: dict[str, Callable[[], bool]] = {
+        "at once": lambda: True,
+        "when it begins": lambda: store.run(job.run_id).progress.message != "",
+        "at the first observation": lambda: store.run(job.run_id).observations > 0,
+        "midway": lambda: store.run(job.run_id).observations > 200,
+    }
+    until(reached[moment])
+    seen = store.run(job.run_id).observations
+    os.kill(job.pid, signal.SIGKILL)
+    assert job.wait(10) == -signal.SIGKILL
+    assert jobs.reconcile(store) == [job.run_id]
+    run = store.run(job.run_id)
+    assert run.status == "interrupted"
+    assert run.error is not None
+    assert run.finished_at is not None
+    assert run.observations >= seen
+    assert_whole(store, run.id)
+    assert jobs.reconcile(store) == []
+    assert shared_memory() <= left_over
+    again = start(SHORT)
+    assert again.wait(60) == 0
+    assert store.run(again.run_id).status == "done"
+
+
+def test_a_child_does_not_survive_the_process_that_started_it(store: Store) -> None:
+    left_over = shared_memory()
+    program = """
+import sys, time
+from pinscope.probes.environment import capture_environment
+from pinscope.runner import jobs
+from pinscope.store.store import Store
+store = Store()
+overrides = dict(pair.split("=") for pair in sys.argv[1:])
+request = jobs.Request("bandwidth", lab="host", quick=True, overrides=overrides)
+job = jobs.start(store, jobs.prepare(request, capture_environment()))
+print(job.run_id, job.pid, flush=True)
+time.sleep(600)
+"""
+    parent = subprocess.Popen(
+        [sys.executable, "-c", program, *(f"{name}={value}" for name, value in LONG.items())],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert parent.stdout is not None
+    run_id, pid = parent.stdout.readline().split()
+    parent.stdout.close()
+    child = process_of(int(pid))
+    assert child is not None
+    until(lambda: store.run(run_id).observations > 20)
+    os.kill(parent.pid, signal.SIGKILL)
+    parent.wait()
+    until(lambda: not is_alive(child), seconds=3)
+    assert jobs.reconcile(store) == [run_id]
+    assert store.run(run_id).status == "interrupted"
+    assert store.run(run_id).observations > 20
+    assert_whole(store, run_id)
+    assert shared_memory() <= left_over
+
+
+def test_a_child_outlives_the_thread_that_started_it(
+    store: Store, start: Callable[..., Job], outliving: Outliving
+) -> None:
+    outliving.threads.add("pinscope-launcher")  # lives as long as this process, by design
+    started: list[Job] = []
+    page = threading.Thread(target=lambda: started.append(start(SHORT)))
+    page.start()
+    page.join()
+    assert started[0].wait(60) == 0
+    assert store.run(started[0].run_id).status == "done"
+
+
+def test_a_second_run_queues_says_for_what_and_then_completes(store: Store, start: Callable[..., Job]) -> None:
+    first = start(LONG)
+    until(lambda: store.run(first.run_id).observations > 0)
+    second = start(SHORT)
+    until(lambda: store.run(second.run_id).progress.waiting_for is not None)
+    waiting = store.run(second.run_id)
+    assert waiting.status == "running"
+    assert waiting.observations == 0
+    assert waiting.progress.waiting_for == f"run {first.run_id} (process {first.pid})"
+    jobs.cancel(store, first.run_id)
+    assert second.wait(60) == 0
+    done = store.run(second.run_id)
+    assert (done.status, done.progress.waiting_for) == ("done", None)
+    assert_whole(store, second.run_id)
+
+
+def test_a_queueing_run_can_be_cancelled(store: Store, start: Callable[..., Job]) -> None:
+    first = start(LONG)
+    until(lambda: store.run(first.run_id).observations > 0)
+    second = start(SHORT)
+    until(lambda: store.run(second.run_id).progress.waiting_for is not None)
+    jobs.cancel(store, second.run_id)
+    assert second.wait(10) == 130
+    assert store.run(second.run_id).status == "cancelled"
+    assert store.run(first.run_id).status == "running"

@@ -15,6 +15,12 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="List, show or delete runs.", rich_markup_mode=None)
 
+RUN_LIST_FIELDS = {
+    "id", "experiment", "lab", "device", "status", "quick", "recording", "observations",
+    "created_at", "finished_at", "error",
+}  # fmt: skip
+"""Fields of a run that ``runs list --json`` prints, beside ``host``."""
+
 _AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 _RunId = Annotated[str, typer.Argument(metavar="ID", help="A run's id, or its beginning.", show_default=False)]
 
@@ -88,11 +94,7 @@ def delete(
 
 def run_object(run: Run) -> dict[str, Any]:
     """A run in ``runs list --json``: flat, without its environment and its observations."""
-    fields = {
-        "id", "experiment", "lab", "device", "status", "quick", "recording", "observations",
-        "created_at", "finished_at", "error",
-    }  # fmt: skip
-    return {**run.model_dump(mode="json", include=fields), "host": run.environment.host}
+    return {**run.model_dump(mode="json", include=RUN_LIST_FIELDS), "host": run.environment.host}
 
 
 def _ask(run: Run) -> None:

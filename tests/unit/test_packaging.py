@@ -1,0 +1,153 @@
+"""What ships: dependencies that agree with each other, documents that say what is there, and nothing private."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from typer.main import get_command
+
+import pinscope
+from pinscope.cli.main import app
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+
+IMPORT_NAMES = {"nvidia-ml-py": "pynvml"}
+"""Where the module is not called as the distribution is."""
+COME_WITH = {"starlette": "streamlit", "markupsafe": "jinja2"}
+"""Modules that are part of what a dependency offers → that dependency."""
+
+
+def tracked_files() -> list[Path]:
+    """Files that a checkout holds; all files of an unpacked archive."""
+    if (ROOT / ".git").exists():
+        listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
+        return [ROOT / name for name in listed.decode().split("\0") if name and (ROOT / name).is_file()]
+    return [path for path in ROOT.rglob("*") if path.is_file() and ".venv" not in path.parts]
+
+
+def _normal(requirement: str) -> str:
+    return str(Requirement(requirement))
+
+
+def test_requirements_are_the_dependencies_with_cupy_for_cuda_13() -> None:
+    lines = (ROOT / "requirements.txt").read_text().splitlines()
+    listed = [_normal(line) for line in lines if line and not line.startswith("#")]
+    assert sorted(listed) == sorted(map(_normal, PROJECT["dependencies"] + EXTRAS["cuda13"]))
+
+
+def test_the_two_cuda_extras_differ_in_nothing_but_the_cuda_version() -> None:
+    assert [one.replace("13", "12") for one in EXTRAS["cuda13"]] == EXTRAS["cuda12"]
+
+
+def _imported_names(path: Path) -> set[str]:
+    """Top-level names of everything a module imports, wherever in it."""
+    names: list[str] = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.append(node.module)
+    return {name.split(".")[0] for name in names}
+
+
+def test_every_dependency_is_used_and_every_use_is_a_dependency() -> None:
+    imported = set().union(*map(_imported_names, [*(ROOT / "pinscope").rglob("*.py"), ROOT / "app.py"]))
+    third_party = imported - set(sys.stdlib_module_names) - {"pinscope", "cupy", "cupy_backends"}
+    declared = {Requirement(line).name for line in PROJECT["dependencies"]}
+    assert {COME_WITH.get(name, name) for name in third_party} == {IMPORT_NAMES.get(name, name) for name in declared}
+
+
+def test_version_is_the_same_everywhere() -> None:
+    assert PROJECT["version"] == pinscope.__version__
+    assert re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.M)[1] == pinscope.__version__  # type: ignore[index]
+
+
+def test_package_data_holds_every_file_that_is_no_module() -> None:
+    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["pinscope"]
+    package = ROOT / "pinscope"
+    others = [path.relative_to(package) for path in tracked_files() if path.is_relative_to(package)]
+    for path in others:
+        assert path.suffix == ".py" or any(fnmatch(str(path), pattern) for pattern in patterns), path
+
+
+def test_licence_is_apache_2() -> None:
+    text = (ROOT / "LICENSE").read_text()
+    assert "Apache License" in text.splitlines()[1]
+    assert "END OF TERMS AND CONDITIONS" in text
+    assert PROJECT["license"] == "Apache-2.0"
+
+
+def _commands_in(text: str) -> list[list[str]]:
+    """`pinscope …` lines of code blocks, split into words."""
+    blocks = re.findall(r"^```(?:console|bash|sh|text)?\n(.*?)^```", text, re.M | re.S)
+    lines = [line.strip().removeprefix("$ ") for block in blocks for line in block.splitlines()]
+    return [line.split("#")[0].split() for line in lines if line.removeprefix("$ ").startswith("pinscope ")]
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
+def test_every_command_in_the_documents_exists_with_its_options(name: str) -> None:
+    commands = _commands_in((ROOT / name).read_text())
+    assert commands or name != "README.md"
+    for words in commands:
+        command = get_command(app)
+        for word in words[1:]:
+            if word.startswith("-"):
+                options = {option for parameter in command.params for option in parameter.opts}
+                assert word.split("=")[0] in options | {"--help"}, " ".join(words)
+            elif word in getattr(command, "commands", {}):
+                command = command.commands[word]  # type: ignore[attr-defined]
+        assert not hasattr(command, "commands") or "--help" in words or "--version" in words, " ".join(words)
+
+
+def test_readme_names_every_command_every_exit_code_and_every_variable() -> None:
+    readme = (ROOT / "README.md").read_text()
+    for name in get_command(app).commands:  # type: ignore[attr-defined]
+        assert f"pinscope {name}" in readme, name
+    sources = "".join(path.read_text() for path in [*(ROOT / "pinscope").rglob("*.py"), *(ROOT / "scripts").iterdir()])
+    for variable in set(re.findall(r"\bPINSCOPE_[A-Z]+\b", sources)):
+        assert f"`{variable}`" in readme, variable
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_links_to_files_lead_somewhere(name: str) -> None:
+    targets = re.findall(r"\]\((?!https?:|#)([^)#]+)", (ROOT / name).read_text())
+    missing = [target for target in targets if not (ROOT / target).exists()]
+    assert missing == []
+
+
+_PRIVATE = re.compile(
+    r"/work/(?:main|shared)|/tmp/work|/root/|/home/(?!user\b)\w+"
+    r"|pypi\.org|pythonhosted\.org|deb\.debian\.org|registry\.npmjs\.org|--(?:extra-)?index-url",
+)
+
+
+def test_no_tracked_file_names_a_private_path_or_a_package_registry() -> None:
+    for path in tracked_files():
+        if path == Path(__file__) or path.suffix in (".pinscope", ".png"):
+            continue
+        text = path.read_text(errors="replace")
+        assert not (found := _PRIVATE.search(text)), f"{path.relative_to(ROOT)}: {found[0]}"  # type: ignore[index]
+
+
+def test_readme_documents_every_key_of_the_json_documents() -> None:
+    from pinscope.cli.runs import RUN_LIST_FIELDS
+    from pinscope.experiments.registry import EXPERIMENTS
+    from pinscope.records.capability import Capability
+    from pinscope.records.finding import Finding, Quantity
+    from pinscope.records.run import Run
+
+    readme = (ROOT / "README.md").read_text()
+    keys = set(RUN_LIST_FIELDS)
+    for record in (Run, Finding, Quantity, Capability, *(entry.experiment.Observation for entry in EXPERIMENTS)):
+        keys |= set(record.model_fields)
+    assert [key for key in sorted(keys) if f"`{key}`" not in readme] == []

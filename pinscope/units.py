@@ -5,7 +5,9 @@ GB/s is 1e9 bytes a second, GiB is 2**30 bytes; the two are never mixed.
 
 from __future__ import annotations
 
+import math
 import re
+from decimal import Context, Decimal
 
 from pinscope.errors import InvalidParameter
 
@@ -22,58 +24,53 @@ _FACTORS = {
     "GiB": 2**30,
     "TiB": 2**40,
 }
-_SIZE = re.compile(r"\s*(?P<number>[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?)\s*(?P<unit>[A-Za-z]*)\s*")
+_SIZE = re.compile(r"\s*(?P<number>[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,4})?)\s*(?P<unit>[A-Za-z]*)\s*")
 _BY_LOWER = {unit.lower(): factor for unit, factor in _FACTORS.items()}
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 _ACCURATE_DIGITS = 3
+_LARGEST = 2**63 - 1
+_EXACT = Context(prec=100)
 
 
 def parse_bytes(text: str | int | float) -> int:
     """Bytes of a size such as ``64KiB``, ``1.5 GiB``, ``1e9`` or ``4096``.
 
     Raises:
-        InvalidParameter: not a size, or not a whole number of bytes.
+        InvalidParameter: not a size, not a whole number of bytes, or beyond 63 bits.
     """
-    if isinstance(text, bool):
-        raise InvalidParameter(f"{text!r} is not a size; write bytes or a unit, such as 64KiB or 1e9")
-    if isinstance(text, int):
-        return text
-    match = _SIZE.fullmatch(str(text))
+    match = _SIZE.fullmatch(str(text)) if not isinstance(text, bool) else None
     factor = _BY_LOWER.get(match["unit"].lower()) if match else None
     if match is None or factor is None:
         raise InvalidParameter(f"{text!r} is not a size; write bytes or a unit, such as 64KiB, 1.5GiB or 1e9")
-    try:
-        value = float(match["number"]) * factor
-        if value != int(value):
-            raise InvalidParameter(f"{text!r} is not a whole number of bytes")
-    except OverflowError:
-        raise InvalidParameter(f"{text!r} is larger than any memory") from None
-    # Whole numbers go through int(): a float holds only 53 bits.
-    number = match["number"].lstrip("+")
-    return int(number) * factor if number.lstrip("-").isdigit() else int(value)
+    value = _EXACT.multiply(Decimal(match["number"]), Decimal(factor))
+    if abs(value) > _LARGEST:
+        raise InvalidParameter(f"{text!r} is larger than any memory")
+    if value != value.to_integral_value():
+        raise InvalidParameter(f"{text!r} is not a whole number of bytes")
+    return int(value)
 
 
 def _digits(value: float) -> str:
-    """Three significant digits without an exponent or trailing zeros after the point."""
+    """Three significant digits, all before the point, never an exponent."""
     if value == 0:
         return "0"
-    if abs(value) >= 100:
-        return f"{value:.0f}"
-    return f"{value:#.{_ACCURATE_DIGITS}g}"
+    decimals = _ACCURATE_DIGITS - 1 - math.floor(math.log10(abs(value)))
+    if abs(round(value, decimals)) >= 10 ** (_ACCURATE_DIGITS - decimals):  # 9.996 becomes 10.0
+        decimals -= 1
+    return f"{value:.{max(decimals, 0)}f}"
 
 
 def format_bytes(value: float | None) -> str:
-    """A memory size in binary units: ``64 KiB``, ``1.5 GiB``; ``n/a`` for ``None``."""
+    """A memory size in binary units: ``64 KiB``, ``1.50 GiB``; ``n/a`` for ``None``."""
     if value is None:
         return "n/a"
     scaled, unit = float(value), _BINARY[0]
-    for unit in _BINARY:  # noqa: B007 - the unit that the loop stops at is the answer
-        if abs(scaled) < 1024 or unit == _BINARY[-1]:
+    for unit in _BINARY:
+        if round(abs(scaled)) < 1024 or unit == _BINARY[-1]:
             break
         scaled /= 1024
-    if scaled == int(scaled):
-        return f"{int(scaled)} {unit}"
-    return f"{_digits(scaled)} {unit}"
+    return f"{int(scaled)} {unit}" if scaled == int(scaled) else f"{_digits(scaled)} {unit}"
 
 
 def format_bandwidth(value: float | None) -> str:
@@ -87,10 +84,13 @@ def format_seconds(value: float | None) -> str:
     """A duration in the unit that keeps it between 1 and 1000: ``1.40 µs``, ``26.0 ms``, ``2.50 s``."""
     if value is None:
         return "n/a"
-    for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
-        if abs(value) >= factor:
-            return f"{_digits(value / factor)} {unit}"
-    return f"{_digits(value / 1e-9)} ns" if value else "0 s"
+    if value == 0:
+        return "0 s"
+    for factor, unit in _SECONDS:
+        # 999.5 ms and more would be written 1000 ms.
+        if abs(value) >= factor * 0.9995 or unit == _SECONDS[-1][1]:
+            break
+    return f"{_digits(value / factor)} {unit}"
 
 
 def format_share(value: float | None) -> str:

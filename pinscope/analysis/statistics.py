@@ -10,6 +10,8 @@ import numpy as np
 
 UNSTABLE = 0.05
 """Relative spread above which a result is called unstable."""
+_NORMAL_97_5 = 1.959964
+"""97.5 % quantile of the normal distribution."""
 
 
 @dataclass(frozen=True)
@@ -20,8 +22,8 @@ class Summary:
         count: how many values.
         median: in the unit of the values.
         lower_quartile, upper_quartile: same unit.
-        spread: half the interquartile range over the median (relative).
-        uncertainty: half the 95 % confidence interval of the median over the median (relative).
+        spread: half the interquartile range over the median (relative); infinite if only the median is 0.
+        uncertainty: half the 95 % confidence interval of the median over the median (relative); likewise.
     """
 
     count: int
@@ -46,7 +48,7 @@ def summarize(values: Sequence[float]) -> Summary:
     if not values:
         raise ValueError("no values to summarize")
     lower, middle, upper = (float(q) for q in np.quantile(np.asarray(values, dtype=float), (0.25, 0.5, 0.75)))
-    spread = (upper - lower) / 2 / middle if middle else math.inf
+    spread = _relative((upper - lower) / 2, middle)
     return Summary(len(values), middle, lower, upper, spread, median_uncertainty(values))
 
 
@@ -54,19 +56,27 @@ def median_uncertainty(values: Sequence[float]) -> float:
     """Half the width of the 95 % confidence interval of the median, relative to the median.
 
     Distribution-free, from order statistics: the median lies between the k-th smallest and the k-th largest
-    value with probability 1 − 2·P(Binomial(n, ½) < k) (Conover, Practical Nonparametric Statistics, 3.2).
+    value with probability 1 − 2·P(Binomial(n, ½) < k) (Conover, Practical Nonparametric Statistics, 3.2); k by
+    the normal approximation to the binomial, which here never falls below 95 %.
     Infinite below 6 values, where no such interval reaches 95 %.
     """
-    count = len(values)
-    tail = 0.5**count
-    k = 0
-    while tail <= 0.025 and k < count // 2:
-        k += 1
-        tail += math.comb(count, k) * 0.5**count
-    if k == 0:
+    rank = confidence_rank(len(values))
+    if rank == 0:
         return math.inf
-    ordered = sorted(values)
-    middle = float(np.median(np.asarray(ordered)))
-    if middle == 0:
-        return math.inf
-    return (ordered[count - k] - ordered[k - 1]) / 2 / abs(middle)
+    ordered = np.sort(np.asarray(values, dtype=float))
+    return _relative(float(ordered[-rank] - ordered[rank - 1]) / 2, float(np.median(ordered)))
+
+
+def confidence_rank(count: int) -> int:
+    """k such that the k-th smallest and k-th largest of ``count`` values enclose the median with 95 % confidence.
+
+    0 if there is none.
+    """
+    return math.floor((count + 1) / 2 - _NORMAL_97_5 / 2 * math.sqrt(count))
+
+
+def _relative(width: float, middle: float) -> float:
+    """A width in units of the median. Equal values have no width, whatever their median."""
+    if width == 0:
+        return 0.0
+    return width / abs(middle) if middle else math.inf

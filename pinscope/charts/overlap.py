@@ -26,11 +26,13 @@ TIMELINE_CHUNKS = 8
 """Chunks that a timeline shows; more would be thinner than a pixel on a phone."""
 INGREDIENTS = Recipe("pageable", separate_stream=False, depth=1, events=False).missing
 """The ingredients of the recipe, in its order."""
-_ROW_PIXELS = 40
+_ROW_PIXELS = 36
 _LANE_PIXELS = 52
 _TIMELINE_GAP = 40
 _INSIDE = 50.0
 """Per cent from which a bar is long enough for its own text, also on a phone."""
+_LOWEST = -40.0
+"""Per cent at which bars to the left are cut off: pageable copies may be many times slower than in turn."""
 
 
 def draw(run: Run, observations: Sequence[Mapping[str, Any]]) -> list[Chart]:
@@ -116,13 +118,14 @@ def _efficiency(way: str, chosen: Sequence[PassCell]) -> Chart | None:
             figure.add_trace(trace, row=row, col=1)
         _category_rows(figure, row, [_marked(cell) for cell in group])
     lowest = min(cell.overlap for cell in chosen) * 100
-    figure.update_xaxes(range=[min(lowest * 1.2, -2), 104], zeroline=True, zerolinewidth=2)
+    figure.update_xaxes(range=[max(min(lowest * 1.2, -2), _LOWEST), 104], zeroline=True, zerolinewidth=2)
     figure.update_xaxes(title_text="Overlap efficiency (%)", row=len(shown), col=1)
     return Chart(
         f"overlap-{way}",
         f"How much of the copies hides behind kernels, {_way(way)}",
-        "100 %: the shorter side, copies or kernels, costs no time of its own. 0 %: they run in turn. Below: slower "
-        "than in turn. What corrupts data is worth nothing, however long its bar. "
+        "Against pinned copies and kernels one after the other. 100 %: the shorter side costs no time of its own. "
+        "0 %: nothing is gained. Below: slower still; an arrow marks bars that go on beyond the edge. What corrupts "
+        "data is worth nothing, however long its bar. "
         + "; ".join(f"{words(balance)}: {BALANCES[balance]}" for balance in shown).capitalize()
         + ".",
         figure,
@@ -149,7 +152,8 @@ def _efficiency_bars(group: Sequence[PassCell]) -> Iterator[go.Bar | go.Scatter]
             legendgroup=verdict,
             marker={"color": COLOURS[verdict]},
             customdata=[
-                f"{format_seconds(cell.device_seconds.median)} a pass, {format_bandwidth(cell.bytes_per_second)}"
+                f"{format_seconds(cell.device_seconds.median)} a pass, {format_bandwidth(cell.bytes_per_second)}<br>"
+                f"against its own copies {format_share(cell.own_overlap)}"
                 for cell in members
             ],
             hovertemplate="%{y}: %{text}<br>%{customdata}<extra></extra>",
@@ -167,7 +171,8 @@ def _efficiency_bars(group: Sequence[PassCell]) -> Iterator[go.Bar | go.Scatter]
 
 
 def _told_overlap(cell: PassCell) -> str:
-    return "<br>".join(filter(None, (format_share(cell.overlap), _unsafe(cell))))
+    arrow = "◀ " if cell.overlap * 100 < _LOWEST else ""
+    return "<br>".join(filter(None, (arrow + format_share(cell.overlap), _unsafe(cell))))
 
 
 def _category_rows(figure: go.Figure, row: int, names: Sequence[str]) -> None:

@@ -65,9 +65,9 @@ DIRECTIONS = tuple(DIRECTION_TITLES)
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
 PANEL_PIXELS = 210
 """Height of one panel of a stacked figure."""
-GAP_PIXELS = 58
+GAP_PIXELS = 62
 """Room between two panels: tick labels of the upper, title of the lower."""
-_FRAME_PIXELS = 110
+_FRAME_PIXELS = 116
 """Room for the first title, the last axis title and the legend."""
 _INKS = ("#ffffff", "#0e1117")
 

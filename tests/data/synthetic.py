@@ -148,6 +148,7 @@ def _pipeline(labels: Row, repeats: int) -> Iterator[Row]:
     unsafe = labels["separate_stream"] and not labels["events"]
     empty = dict.fromkeys(
         ("device_seconds", "wall_seconds", "issue_seconds", "stall_seconds", "copy_alone_seconds",
+            "pinned_copy_seconds",
          "compute_alone_seconds", "corrupted_chunks", "lane", "chunk", "start_seconds", "end_seconds")
     )  # fmt: skip
     for repeat in range(-1, repeats):
@@ -156,7 +157,7 @@ def _pipeline(labels: Row, repeats: int) -> Iterator[Row]:
             "repeat": max(repeat, 0), "warmup": repeat < 0, "kind": "pass", **labels, **empty,
             "device_seconds": end * wobble, "wall_seconds": end * wobble + 1e-5,
             "issue_seconds": chunks * (copy * 0.9 if labels["memory"] == "pageable" else 1.5e-6),
-            "stall_seconds": max(idle, 0.0) * wobble, "copy_alone_seconds": chunks * copy,
+            "stall_seconds": max(idle, 0.0) * wobble, "copy_alone_seconds": chunks * copy, "pinned_copy_seconds": chunks * pinned_copy,
             "compute_alone_seconds": chunks * kernel, "corrupted_chunks": 2 + repeat % 3 if unsafe else 0,
         }  # fmt: skip
     for span in spans:

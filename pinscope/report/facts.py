@@ -1,0 +1,170 @@
+"""The facts of a report in words: name and text, the same in every format that people read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pinscope.records.environment import Device, Environment, Link
+from pinscope.records.finding import Finding, Quantity, Severity
+from pinscope.records.run import LAB_TITLES, Run, Status
+from pinscope.report.document import Document
+from pinscope.units import format_bandwidth, format_bytes, format_seconds, format_share, format_value
+
+Fact = tuple[str, str]
+
+SEVERITY_WORDS: Mapping[Severity, str] = {
+    "critical": "✕ Critical",
+    "warning": "⚠ Warning",
+    "note": "ℹ Note",  # noqa: RUF001 - the sign for information
+    "good": "✓ Good",
+}
+"""Severity → word with a sign, the worst first: never told by colour alone."""
+
+_UNFINISHED: Mapping[Status, str] = {
+    "running": "This run is still going: the figures come from what it has stored so far.",
+    "failed": "This run failed: the figures come from what it had stored until then.",
+    "cancelled": "This run was cancelled: the figures come from what it had stored until then.",
+    "interrupted": "This run was interrupted: the figures come from what it had stored until then.",
+}
+
+
+def caveats(run: Run) -> list[str]:
+    """What a reader must know before the figures: an unfinished run, and a recording of another machine."""
+    found = []
+    if run.status in _UNFINISHED:
+        found.append(_UNFINISHED[run.status] + (f" Reason: {run.error}" if run.error else ""))
+    if run.recording:
+        found.append("Recording: a real run that ships with PinScope. It was not measured on your machine.")
+    return found
+
+
+def sorted_findings(document: Document) -> list[Finding]:
+    """Findings, the worst first."""
+    order = list(SEVERITY_WORDS)
+    return sorted(document.reading.findings, key=lambda finding: order.index(finding.severity))
+
+
+def quantity_text(quantity: Quantity) -> str:
+    """A quantity's value with its spread, or ``n/a`` and why."""
+    text = format_value(quantity.value, quantity.unit)
+    if quantity.value is None:
+        return f"{text}: {quantity.reason}" if quantity.reason else text
+    return f"{text} ± {format_share(quantity.spread)}" if quantity.spread is not None else text
+
+
+def place(run: Run) -> str:
+    """Where a run was measured: the GPU's name, or the host model."""
+    device = run.environment.device(run.device) if run.lab == "cuda" else None
+    return f"{LAB_TITLES[run.lab]}: {device.name}" if device else LAB_TITLES[run.lab]
+
+
+def version_text(environment: Environment) -> str:
+    """PinScope's version and commit."""
+    commit = environment.pinscope_commit or f"n/a{_because(environment.missing, 'pinscope_commit')}"
+    return f"{environment.pinscope_version}, commit {commit}"
+
+
+def run_facts(run: Run) -> list[Fact]:
+    """What was run, where and when."""
+    took = (run.finished_at - run.created_at).total_seconds() if run.finished_at else None
+    return [
+        ("Run", run.id),
+        ("Experiment", f"{run.experiment}, {'quick' if run.quick else 'full'}"),
+        ("Measured on", place(run)),
+        ("Status", run.status),
+        ("Started", f"{run.created_at:%Y-%m-%d %H:%M:%S %Z}"),
+        ("Took", format_seconds(took)),
+        ("Observations", f"{run.observations:,}"),
+        ("Budget", f"{format_bytes(run.budget.pinned_bytes)} pinned, {format_bytes(run.budget.pageable_bytes)} "
+                   f"pageable, {format_bytes(run.budget.device_bytes)} device memory"),
+        ("Measured by PinScope", version_text(run.environment)),
+    ]  # fmt: skip
+
+
+def parameter_facts(document: Document) -> list[Fact]:
+    """Parameters by title, with their units."""
+    fields: Mapping[str, Any] = document.parameter_schema.get("properties", {})
+    found = []
+    for name, value in document.run.params.items():
+        described = fields.get(name, {})
+        found.append((str(described.get("title", name)), _parameter_text(value, str(described.get("unit", "text")))))
+    return found
+
+
+def _parameter_text(value: Any, unit: str) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(_parameter_text(item, unit) for item in value)
+    if value is None or isinstance(value, str | int | float):
+        return format_value(value, unit)
+    return str(value)
+
+
+def environment_facts(environment: Environment) -> list[Fact]:
+    """The machine, its software and its limits; what is missing says why."""
+    huge, limits = environment.huge_pages, environment.limits
+    packages = ", ".join(f"{name} {version}" for name, version in environment.packages.items())
+    return [
+        ("Host", environment.host),
+        ("System", f"{environment.os}, kernel {environment.kernel}, {environment.architecture}"),
+        ("Processor", f"{_or_why(environment.cpu, 'cpu', environment.missing)}; {environment.cpus} usable"),
+        ("NUMA nodes", _or_why(environment.numa_nodes, "numa_nodes", environment.missing)),
+        ("Virtualization", _or_why(environment.virtualization, "virtualization", environment.missing, "none seen")),
+        ("Page size", format_bytes(environment.page_bytes)),
+        ("Transparent huge pages", _or_why(huge.transparent, "transparent", huge.missing)),
+        ("Huge page pool", _huge_pool(environment)),
+        ("Memory", f"{format_bytes(limits.host_available_bytes)} available of {format_bytes(limits.host_total_bytes)}"),
+        ("Control group headroom", _limit(limits.cgroup_headroom_bytes, "cgroup_headroom_bytes", limits.missing)),
+        ("Lockable memory", _limit(limits.memlock_headroom_bytes, "memlock_headroom_bytes", limits.missing)),
+        ("Shared memory free", _limit(limits.shm_free_bytes, "shm_free_bytes", limits.missing, "n/a")),
+        ("Driver", _or_why(environment.driver, "driver", environment.missing)),
+        ("CUDA of the driver", _or_why(environment.cuda_driver, "cuda_driver", environment.missing)),
+        ("Python", f"{environment.python}; {packages}" if packages else environment.python),
+        *((f"GPU {device.index}", _device(device)) for device in environment.devices),
+    ]  # fmt: skip
+
+
+def _because(missing: Mapping[str, str], name: str) -> str:
+    return f" ({missing[name]})" if missing.get(name) else ""
+
+
+def _or_why(value: object, name: str, missing: Mapping[str, str], unknown: str = "n/a") -> str:
+    return f"{unknown}{_because(missing, name)}" if value is None else str(value)
+
+
+def _limit(value: int | None, name: str, missing: Mapping[str, str], unknown: str = "no limit") -> str:
+    return f"{unknown}{_because(missing, name)}" if value is None else format_bytes(value)
+
+
+def _huge_pool(environment: Environment) -> str:
+    huge = environment.huge_pages
+    if huge.hugetlb_total_pages is None:
+        return f"n/a{_because(huge.missing, 'hugetlb_total_pages')}"
+    free = "n/a" if huge.hugetlb_free_pages is None else f"{huge.hugetlb_free_pages:,}"
+    return f"{free} free of {huge.hugetlb_total_pages:,} pages of {format_bytes(huge.hugetlb_page_bytes)}"
+
+
+def _device(device: Device) -> str:
+    memory = f"{format_bytes(device.memory_free_bytes)} free of {format_bytes(device.memory_total_bytes)}"
+    parts = [device.name, memory]
+    parts.append(f"compute capability {_or_why(device.compute_capability, 'compute_capability', device.missing)}")
+    parts.append(f"NUMA node {_or_why(device.numa_node, 'numa_node', device.missing)}")
+    parts.append(f"PCI {_or_why(device.pci_bus_id, 'pci_bus_id', device.missing)}")
+    parts.append(_link(device.link) if device.link else f"link n/a{_because(device.missing, 'link')}")
+    return "; ".join(parts)
+
+
+def _link(link: Link) -> str:
+    """``PCIe Gen5 x16 now, Gen5 x16 at best, at most 57.6 GB/s of payload each way``."""
+    limit = f"at most {format_bandwidth(link.limit_bytes_per_second)} of payload each way"
+    if link.kind == "nvlink-c2c":
+        return f"NVLink-C2C, {limit}"
+    now, best = (
+        f"Gen{_unknown(generation)} x{_unknown(width)}"
+        for generation, width in ((link.generation_now, link.width_now), (link.generation_max, link.width_max))
+    )
+    return f"PCIe {now} now, {best} at best, {limit}"
+
+
+def _unknown(value: int | None) -> str:
+    return "?" if value is None else str(value)

@@ -1,0 +1,90 @@
+"""A run as Markdown: everything the HTML report says but the drawings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from pinscope.records.finding import Table
+from pinscope.records.run import HOST_MODEL_NOTE
+from pinscope.report import facts
+from pinscope.report.document import Document
+from pinscope.units import format_value
+
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$&])")
+
+
+def plain(text: str) -> str:
+    """Text that Markdown shows as it stands, on one line: nothing of it becomes markup or HTML."""
+    return _SPECIAL.sub(r"\\\1", " ".join(text.split()))
+
+
+def render_markdown(documents: Sequence[Document]) -> bytes:
+    """One section per run."""
+    return "\n".join(line for document in documents for line in _run(document)).encode()
+
+
+def _run(document: Document) -> Iterator[str]:
+    run, reading = document.run, document.reading
+    yield f"# {plain(document.title)}: {plain(facts.place(run))}\n"
+    yield f"{plain(document.question)}\n"
+    for caveat in facts.caveats(run):
+        yield f"> {plain(caveat)}\n"
+    if run.lab == "host":
+        yield f"> {plain(HOST_MODEL_NOTE)}\n"
+    yield "## Answer\n"
+    if reading.headline:
+        yield from _pairs(
+            ("Quantity", "Value"), [(quantity.name, facts.quantity_text(quantity)) for quantity in reading.headline]
+        )
+    else:
+        yield "Nothing was measured that an answer could rest on.\n"
+    yield from _findings(document)
+    if reading.tables:
+        yield "## Tables\n"
+        for table in reading.tables:
+            yield from _table(table)
+    yield "## Run\n"
+    yield from _pairs(("", ""), facts.run_facts(run))
+    yield "## Parameters\n"
+    yield from _pairs(("", ""), facts.parameter_facts(document))
+    yield "## Machine\n"
+    yield from _pairs(("", ""), facts.environment_facts(run.environment))
+    yield f"## Method\n\n{plain(document.method)}\n"
+    if run.notes:
+        yield "## Notes\n"
+        yield "\n".join(f"- {plain(note)}" for note in run.notes) + "\n"
+    if document.charts:
+        yield "Charts are in the HTML report of this run, every reading in its JSON, CSV and Parquet files.\n"
+
+
+def _findings(document: Document) -> Iterator[str]:
+    found = facts.sorted_findings(document)
+    if not found:
+        return
+    yield "## Findings\n"
+    for finding in found:
+        yield f"### {facts.SEVERITY_WORDS[finding.severity]}: {plain(finding.title)}\n"
+        yield f"{plain(finding.detail)}\n"
+        if finding.evidence:
+            yield "\n".join(f"- {plain(q.name)}: {plain(facts.quantity_text(q))}" for q in finding.evidence) + "\n"
+        yield f"**What to do:** {plain(finding.advice)}\n"
+
+
+def _table(table: Table) -> Iterator[str]:
+    yield f"### {plain(table.title)}\n"
+    rules = [":---" if unit == "text" else "---:" for unit in table.units]
+    rows = [[format_value(value, unit) for value, unit in zip(row, table.units, strict=True)] for row in table.rows]
+    yield _lines(table.columns, rules, rows)
+    if table.note:
+        yield f"{plain(table.note)}\n"
+
+
+def _pairs(heads: Sequence[str], pairs: Sequence[tuple[str, str]]) -> Iterator[str]:
+    yield _lines(heads, [":---", ":---"], pairs)
+
+
+def _lines(heads: Sequence[str], rules: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table; ends with an empty line."""
+    body = [[plain(cell) for cell in row] for row in rows]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in ([plain(h) for h in heads], rules, *body)) + "\n"

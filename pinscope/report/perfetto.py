@@ -1,0 +1,77 @@
+"""Timelines in the Chrome trace event format, which ui.perfetto.dev and chrome://tracing open.
+
+Format: "Trace Event Format" (Google, 2016): complete events ``ph = X`` with ``ts`` and ``dur`` in microseconds,
+metadata events ``ph = M`` that name and order processes and threads.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pinscope
+from pinscope.analysis.overlap import Span, spans
+from pinscope.errors import BadInput
+from pinscope.records.run import LAB_TITLES
+from pinscope.report.document import Document
+
+Event = dict[str, Any]
+
+_LANES = {"copy": (1, "copies", "copy"), "compute": (2, "kernels", "kernel")}
+"""Lane → thread id, thread name, word for one of its spans."""
+
+
+def render_perfetto(documents: Sequence[Document]) -> bytes:
+    """All kept timelines: a process per combination, a thread for its copies and one for its kernels.
+
+    Raises:
+        BadInput: a run without timeline is among them.
+    """
+    events: list[Event] = []
+    for document in documents:
+        kept = spans(row for row in document.rows if "kind" in row)
+        if not kept:
+            raise BadInput(f"run {document.run.id} has no timeline; runs of overlap keep one")
+        lab = LAB_TITLES[document.run.lab]
+        prefix = f"{document.run.id}, {lab}" if len(documents) > 1 else lab
+        events.extend(_events(prefix, kept, first_process=1 + sum(event["name"] == "process_name" for event in events)))
+    trace = {
+        "traceEvents": events,
+        "displayTimeUnit": "ms",
+        "otherData": {
+            "producer": f"PinScope {pinscope.__version__}",
+            "runs": ", ".join(document.run.id for document in documents),
+        },
+    }
+    return (json.dumps(trace, ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+
+def _events(prefix: str, kept: Sequence[Span], first_process: int) -> Iterator[Event]:
+    """Metadata, then spans, of every combination in the order in which they were measured."""
+    combinations: dict[tuple[Any, ...], list[Span]] = {}
+    for span in kept:
+        combinations.setdefault((span.direction, span.balance, span.recipe), []).append(span)
+    for process, ((direction, balance, recipe), members) in enumerate(combinations.items(), start=first_process):
+        name = f"{direction}, {balance.replace('_', '-')}: {recipe.label} ({prefix})"
+        yield _named("process_name", process, 0, {"name": name})
+        yield _named("process_sort_index", process, 0, {"sort_index": process})
+        for thread, lane_name, _ in _LANES.values():
+            yield _named("thread_name", process, thread, {"name": lane_name})
+            yield _named("thread_sort_index", process, thread, {"sort_index": thread})
+        for span in sorted(members, key=lambda span: span.start_seconds):
+            thread, _, word = _LANES[span.lane]
+            yield {
+                "name": f"{word} {span.chunk}",
+                "cat": span.lane,
+                "ph": "X",
+                "ts": span.start_seconds * 1e6,
+                "dur": (span.end_seconds - span.start_seconds) * 1e6,
+                "pid": process,
+                "tid": thread,
+                "args": {"chunk": span.chunk},
+            }
+
+
+def _named(what: str, process: int, thread: int, arguments: Event) -> Event:
+    return {"name": what, "ph": "M", "pid": process, "tid": thread, "args": arguments}

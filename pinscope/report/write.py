@@ -1,0 +1,64 @@
+"""Reports as bytes and as files; the suffix tells the format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import cast
+
+from pinscope.errors import BadInput, PathExists
+from pinscope.report.document import Document
+from pinscope.store.new_file import write_new
+
+# By name: most reports need neither Plotly nor Arrow, which take their time to import.
+_RENDERERS: Mapping[str, tuple[str, str]] = {
+    ".html": ("pinscope.report.html", "render_html"),
+    ".md": ("pinscope.report.markdown", "render_markdown"),
+    ".csv": ("pinscope.report.tabular", "render_csv"),
+    ".parquet": ("pinscope.report.tabular", "render_parquet"),
+    ".json": ("pinscope.report.json_report", "render_json"),
+    ".perfetto.json": ("pinscope.report.perfetto", "render_perfetto"),
+}
+SUFFIXES = tuple(_RENDERERS)
+"""Suffixes of the formats that can be written."""
+
+
+def render(documents: Sequence[Document], suffix: str) -> bytes:
+    """The report of one or several runs in the format of ``suffix``.
+
+    Raises:
+        BadInput: unknown suffix, no run, or the runs have nothing that this format could hold.
+    """
+    module, function = _RENDERERS[known_suffix(Path(f"report{suffix}"))]
+    if not documents:
+        raise BadInput("a report needs at least one run")
+    return cast("bytes", getattr(import_module(module), function)(documents))
+
+
+def write_report(path: Path, documents: Sequence[Document]) -> None:
+    """Write a report to a file that is not there yet; on any error nothing is left behind.
+
+    Raises:
+        BadInput: as for :func:`render`, or the folder is missing or may not be written to.
+        PathExists: there is a file of that name.
+        PinScopeError: the disk is full or fails.
+    """
+    path = Path(path)
+    suffix = known_suffix(path)
+    if path.is_symlink() or path.exists():  # before the work of rendering; write_new holds it for good
+        raise PathExists(f"{path} is there already; PinScope does not overwrite files")
+    write_new(path, render(documents, suffix))
+
+
+def known_suffix(path: Path) -> str:
+    """The format's suffix that ends the file's name: the longest one, so ``.perfetto.json`` goes before ``.json``.
+
+    Raises:
+        BadInput: none does; the message lists those there are.
+    """
+    name = path.name.lower()
+    fitting = [suffix for suffix in SUFFIXES if name.endswith(suffix)]
+    if not fitting:
+        raise BadInput(f"{path.name}: the suffix tells the format; there are: {', '.join(SUFFIXES)}")
+    return max(fitting, key=len)

@@ -14,7 +14,7 @@ from pinscope.units import format_bytes, format_seconds
 def budget_card(run: Run, place: Place) -> None:
     """Draw the budget beside what is safe on this machine."""
     budget = run.budget
-    safe = format_bytes(safe_pinned_bytes(run.environment.limits))
+    safe = format_bytes(safe_pinned_bytes(run.environment.limits, run.lab))
     with st.container(border=True):
         st.markdown("**What it takes**")
         with st.grid(2, min_column_width=120):

@@ -11,9 +11,9 @@ from pinscope.dashboard.plain import plain
 _CONFIG = {"displaylogo": False, "modeBarButtonsToRemove": ["lasso2d", "select2d"], "responsive": True}
 
 
-def chart_view(chart: Chart, key: str) -> None:
+def chart_view(chart: Chart, key: str, border: bool = True) -> None:
     """Draw one chart; ``key`` is unique on the page."""
-    with st.container(border=True):
+    with st.container(border=border):
         st.markdown(f"**{plain(chart.title)}**")
         st.plotly_chart(dressed(chart.figure, _scheme()), theme=None, key=key, config=_CONFIG, width="stretch")
         if chart.caption:

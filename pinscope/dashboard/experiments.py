@@ -1,4 +1,4 @@
-"""Experiments: choose one, set it up, start it, and watch it."""
+"""Experiments: choose one, set it up, start it. The run then has a page of its own."""
 
 from __future__ import annotations
 
@@ -6,59 +6,30 @@ import streamlit as st
 
 from pinscope.dashboard import state
 from pinscope.dashboard.budget_card import budget_card
-from pinscope.dashboard.failures import one_clear_line, show_error
-from pinscope.dashboard.finding_list import headline
+from pinscope.dashboard.failures import show_error
 from pinscope.dashboard.lab_choice import Place, choose_place
-from pinscope.dashboard.opened_run import open_run
+from pinscope.dashboard.pages import RUNS
 from pinscope.dashboard.parameter_form import parameter_form
 from pinscope.dashboard.plain import plain
-from pinscope.dashboard.run_list import open_link
 from pinscope.dashboard.run_progress import run_progress
-from pinscope.dashboard.run_words import badges, experiment_title, title
-from pinscope.errors import PinScopeError, UnknownName
+from pinscope.dashboard.run_words import experiment_title
+from pinscope.errors import PinScopeError
 from pinscope.experiments.registry import EXPERIMENTS, Entry, find
-from pinscope.records.run import Run
-from pinscope.runner.jobs import Request, prepare, reconcile, start
+from pinscope.runner.jobs import Request, prepare, start
 from pinscope.store.store import Store
 
 
 def show() -> None:
-    """Draw the page: what runs now first, then the form."""
+    """Draw the page: runs that go on, whoever started them, then the form."""
     store = state.store()
     st.title("Experiments", anchor=False)
-    reconcile(store)
-    _now(store)
+    for run in store.unfinished():
+        run_progress(store, run)
     entry = _choose()
     st.header(plain(entry.experiment.question), anchor=False)
     with st.expander("How it is measured", icon=":material/menu_book:"):
         st.markdown(plain(entry.experiment.method))
     _set_up(store, entry)
-
-
-def _now(store: Store) -> None:
-    """Runs that go on, whoever started them, and the one started here if it has just ended."""
-    running = store.unfinished()
-    for number, run in enumerate(running):
-        run_progress(store, run, with_chart=number == 0)
-    started = st.query_params.get("run")
-    if started and started not in [run.id for run in running]:
-        try:
-            _ended(store, store.run(started))
-        except UnknownName:
-            st.query_params.pop("run")
-
-
-def _ended(store: Store, run: Run) -> None:
-    with st.container(border=True, key="ended"):
-        st.markdown(f"**{plain(title(run))}**")
-        badges(run)
-        if run.error:
-            st.error(plain(run.error))
-        with one_clear_line():
-            opened = open_run(store, run)
-            if opened.document and opened.document.reading.headline:
-                headline(opened.document.reading.headline)
-        open_link(run, "**Open the result**")
 
 
 def _choose() -> Entry:
@@ -91,15 +62,15 @@ def _set_up(store: Store, entry: Entry) -> None:
 def _start_button(store: Store, request: Request, place: Place) -> None:
     """Start on a click; a second click of a double click finds a button that is no longer there."""
     number = st.session_state.setdefault("starts", 0)
-    label = "Start" if not store.unfinished() else "Start (waits for its turn)"
+    busy = any((run.lab, run.device) == (place.lab, place.device) for run in store.unfinished())
+    label = "Start (waits for its turn)" if busy else "Start"
     if st.button(label, type="primary", width="stretch", icon=":material/play_arrow:", key=f"start-{number}"):
         st.session_state["starts"] = number + 1
         state.environment.clear()  # a run carries the machine as it is now
         run = prepare(request, state.environment())
         start(store, run)
-        st.query_params["run"] = run.id
-        st.rerun()
-    st.caption(f"Runs on {plain(place.title)} in a process of its own. You can close this page meanwhile.")
+        st.switch_page(RUNS.path, query_params={"run": run.id})
+    st.caption(f"Runs on {plain(place.title)} in a process of its own. You may close this page meanwhile.")
 
 
 if __name__ == "__main__":

@@ -18,8 +18,9 @@ _COLOURS: Mapping[Severity, Colour] = {"critical": "red", "warning": "orange", "
 def finding_list(findings: Sequence[Finding]) -> None:
     """Draw the findings, the gravest first."""
     order = list(SEVERITY_WORDS)
+    grid = st.grid(2, min_column_width=420)
     for finding in sorted(findings, key=lambda one: order.index(one.severity)):
-        with st.container(border=True, gap="xsmall"):
+        with grid.cell(), st.container(border=True, height="stretch", gap="xsmall"):
             _finding(finding)
 
 
@@ -31,13 +32,13 @@ def _finding(finding: Finding) -> None:
         st.markdown(plain(finding.detail))
     if finding.evidence:
         st.caption(" · ".join(f"{plain(one.name)}: **{plain(quantity_text(one))}**" for one in finding.evidence))
-    if finding.advice:
+    if finding.advice and finding.severity != "good":
         st.markdown(f":material/arrow_forward: {plain(finding.advice)}")
 
 
 def headline(quantities: Sequence[Quantity]) -> None:
     """Draw the figures that answer the question."""
-    with st.grid(min_column_width=190):
+    with st.grid(min_column_width=210):
         for quantity in quantities:
             spread = f"± {format_share(quantity.spread)}" if quantity.spread is not None else None
             st.metric(

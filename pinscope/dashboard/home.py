@@ -12,7 +12,6 @@ from pinscope.dashboard.machine_view import capability_cards, gpu_cards, machine
 from pinscope.dashboard.pages import EXPERIMENTS, RUNS
 from pinscope.dashboard.plain import plain, sentence
 from pinscope.dashboard.run_list import run_list
-from pinscope.dashboard.run_progress import run_progress
 from pinscope.records.environment import Environment
 
 LATEST = 3
@@ -55,18 +54,16 @@ def _no_gpu(environment: Environment) -> None:
 
 def _runs(has_gpu: bool) -> None:
     store = state.store()
-    for run in store.unfinished():
-        run_progress(store, run, with_chart=False)
     every = store.runs()
-    own = [run for run in every if not run.recording and run.status != "running"]
+    own = [run for run in every if not run.recording]
     recordings = [run for run in every if run.recording]
     if recordings and not has_gpu:
         st.header("Recorded on GPUs", anchor=False)
         st.caption("These runs ship with PinScope. They were measured on other machines, as each says.")
-        run_list(recordings)
+        run_list(store, recordings)
     st.header("Latest runs", anchor=False)
     if own:
-        run_list(own[:LATEST])
+        run_list(store, own[:LATEST])
         st.page_link(RUNS.path, label="All runs", icon=":material/arrow_forward:")
     else:
         st.caption("No runs of this machine yet. The first one takes less than a minute.")

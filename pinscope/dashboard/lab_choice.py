@@ -42,7 +42,7 @@ def places(experiment: AnyExperiment, environment: Environment) -> list[Place]:
 def choose_place(experiment: AnyExperiment, environment: Environment) -> tuple[Place, bool]:
     """Draw the two choices; the place, and whether the run is to be quick."""
     options = places(experiment, environment)
-    grid = st.grid(2, min_column_width=280, gap="large")
+    grid = st.grid(2, min_column_width=280, gap=("small", "large"))
     with grid.cell():
         chosen = st.selectbox("Runs on", [place.title for place in options], key="place", persist_state="session")
     with grid.cell():

@@ -91,7 +91,7 @@ def parameter_form(preset: Params, key: str) -> dict[str, Any]:
         The fields whose value differs from the preset, as the widgets gave them: not validated.
     """
     overrides = {}
-    grid = st.grid(2, min_column_width=280, gap="large")
+    grid = st.grid(2, min_column_width=280, gap=("small", "large"))
     for control in controls(type(preset)):
         start = _shown(control, getattr(preset, control.name))
         with grid.cell():

@@ -9,7 +9,8 @@ import streamlit as st
 from pinscope.dashboard.chart_view import chart_view
 from pinscope.dashboard.failures import one_clear_line, show_error
 from pinscope.dashboard.plain import plain
-from pinscope.dashboard.run_words import started, title
+from pinscope.dashboard.run_link import open_link
+from pinscope.dashboard.run_words import started
 from pinscope.errors import BadInput
 from pinscope.experiments.registry import draw_run
 from pinscope.records.run import Run
@@ -20,23 +21,31 @@ PROGRESS_SECONDS = 0.5
 CHART_SECONDS = 2.0
 
 
-def run_progress(store: Store, run: Run, with_chart: bool) -> None:
-    """Draw a run that goes on; the whole page is drawn anew when it ends."""
+def run_progress(store: Store, run: Run, own_page: bool = False) -> None:
+    """Draw a run that goes on; the whole page is drawn anew when it ends.
+
+    Args:
+        store: where it is kept.
+        run: a run whose status is ``running``.
+        own_page: show what it measured so far, rather than a link to the page that does.
+    """
     with st.container(border=True, key=f"progress-{run.id}"):
-        st.fragment(_bar, run_every=PROGRESS_SECONDS)(store, run.id)
-        if with_chart:
+        st.fragment(_bar, run_every=PROGRESS_SECONDS)(store, run.id, own_page)
+        if own_page:
             st.fragment(_partial_chart, run_every=CHART_SECONDS)(store, run.id)
 
 
-def _bar(store: Store, run_id: str) -> None:
+def _bar(store: Store, run_id: str, own_page: bool) -> None:
     with one_clear_line():
         reconcile(store)  # a child that was killed cannot say so itself
         run = store.run(run_id)
         if run.status != "running":
             st.rerun()
         left, right = st.columns([5, 1], vertical_alignment="center")
-        left.markdown(f"**{plain(title(run))}**")
-        left.caption(f"Started {started(run)} · {run.observations:,} observations so far")
+        with left:
+            if not own_page:
+                open_link(run)
+            st.caption(f"Started {started(run)} · {run.observations:,} observations so far")
         if right.button("Cancel", icon=":material/stop_circle:", key=f"cancel-{run.id}", width="stretch"):
             _cancel(store, run)
         waiting = run.progress.waiting_for
@@ -61,7 +70,7 @@ def _partial_chart(store: Store, run_id: str) -> None:
         rows = _rows_so_far(store, run_id)
         charts = draw_run(store.run(run_id), rows) if rows else []
         if charts:
-            chart_view(charts[0], key=f"partial-{run_id}")
+            chart_view(charts[0], key=f"partial-{run_id}", border=False)
         else:
             st.caption("A chart appears here with the first measured copies.")
 

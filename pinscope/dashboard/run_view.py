@@ -60,8 +60,10 @@ def _results(document: Document) -> None:
         finding_list(reading.findings)
     if document.charts:
         st.header("Charts", anchor="charts")
+        grid = st.grid(2, min_column_width=480)
         for chart in document.charts:
-            chart_view(chart, key=f"chart-{chart.key}")
+            with grid.cell():
+                chart_view(chart, key=f"chart-{chart.key}")
     if reading.tables:
         st.header("Tables", anchor="tables")
         for number, table in enumerate(reading.tables):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC
 from typing import Literal
 
 import streamlit as st
@@ -43,7 +44,7 @@ def title(run: Run) -> str:
 
 def started(run: Run) -> str:
     """``2026-11-21 03:15 UTC``."""
-    return f"{run.created_at:%Y-%m-%d %H:%M} UTC"
+    return f"{run.created_at.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def badges(run: Run) -> None:

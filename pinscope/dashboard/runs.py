@@ -17,7 +17,7 @@ from pinscope.dashboard.plain import plain
 from pinscope.dashboard.run_list import run_list
 from pinscope.dashboard.run_progress import run_progress
 from pinscope.dashboard.run_view import run_header, run_view
-from pinscope.dashboard.run_words import experiment_title, title
+from pinscope.dashboard.run_words import badges, experiment_title, title
 from pinscope.errors import BadInput, UnknownName
 from pinscope.experiments.registry import EXPERIMENTS
 from pinscope.records.run import LAB_TITLES, Run
@@ -54,7 +54,7 @@ def _list(store: Store) -> None:
         place = st.container()
         page = st.pagination(pages, key=f"runs-page-of-{pages}") if pages > 1 else 1
         with place:
-            run_list(shown[(page - 1) * RUNS_A_PAGE : page * RUNS_A_PAGE])
+            run_list(store, shown[(page - 1) * RUNS_A_PAGE : page * RUNS_A_PAGE])
         if not shown:
             st.info("No run fits these filters.", icon=":material/filter_alt_off:")
     else:
@@ -128,7 +128,8 @@ def _import_message(imported: Imported) -> str:
 def _one(store: Store, run: Run) -> None:
     if run.status == "running":
         st.title(plain(title(run)), anchor=False)
-        run_progress(store, run, with_chart=True)
+        badges(run)
+        run_progress(store, run, own_page=True)
         return
     opened = open_run(store, run)
     header, actions = st.columns([4, 1], vertical_alignment="top", gap="large")

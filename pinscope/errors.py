@@ -18,6 +18,7 @@
 The command line prints ``str(error)`` as one line; no traceback of these reaches a user.
 """
 
+# ruff: noqa: N818 - a name such as Cancelled says by itself that it is an error
 from __future__ import annotations
 
 

@@ -52,9 +52,9 @@ class Harness:
     def __init__(
         self,
         clock: Clock = time.perf_counter,
-        report: Callable[[float, str], None] = lambda fraction, message: None,
+        report: Callable[[float, str], None] = lambda _fraction, _message: None,
         cancelled: Callable[[], bool] = lambda: False,
-        note: Callable[[str], None] = lambda text: None,
+        note: Callable[[str], None] = lambda _text: None,
     ) -> None:
         self.clock = clock
         self.note = note

@@ -30,7 +30,6 @@ from pinscope.units import format_bytes
 ALLOC_FLAGS = {"pinned": 0, "mapped": 2, "write_combined": 4}
 """cudaHostAllocDefault, cudaHostAllocMapped, cudaHostAllocWriteCombined."""
 HOST_TO_DEVICE, DEVICE_TO_HOST = 1, 2
-NON_BLOCKING_STREAM = 1
 OUT_OF_MEMORY = 2
 PAGE = 4096
 THREADS = 1024
@@ -66,7 +65,10 @@ class _DevicePart:
 
 @dataclass(frozen=True)
 class _Stream:
+    queue: Any
+    """CuPy's stream, which launches kernels."""
     handle: int
+    """The same stream as CUDA knows it."""
 
     def synchronize(self) -> None:
         runtime.streamSynchronize(self.handle)
@@ -238,12 +240,11 @@ class CudaLab:
     @contextmanager
     def stream(self) -> Iterator[_Stream]:
         runtime.setDevice(self._ordinal)
-        handle = runtime.streamCreateWithFlags(NON_BLOCKING_STREAM)
+        queue = cupy.cuda.Stream(non_blocking=True)  # destroyed with its last reference
         try:
-            yield _Stream(handle)
+            yield _Stream(queue, queue.ptr)
         finally:
-            runtime.streamSynchronize(handle)
-            runtime.streamDestroy(handle)
+            queue.synchronize()
 
     @contextmanager
     def event(self) -> Iterator[Event]:
@@ -375,7 +376,7 @@ class CudaLab:
 
     def _launch(self, name: str, blocks: int, arguments: tuple[Any, ...], stream: Stream) -> None:
         runtime.setDevice(self._ordinal)
-        with cupy.cuda.ExternalStream(_stream(stream).handle, self._ordinal):
+        with _stream(stream).queue:
             self._kernels[name]((blocks,), (THREADS,), arguments)
 
 

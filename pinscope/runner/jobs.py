@@ -20,6 +20,7 @@ from pinscope.errors import BadInput, InvalidParameter, NoDevice, NotEnoughMemor
 from pinscope.experiments.contract import AnyExperiment, Params
 from pinscope.experiments.registry import find
 from pinscope.lab.budget import check_budget
+from pinscope.probes.cupy_wheel import cupy_problem
 from pinscope.probes.environment import machine_id
 from pinscope.probes.process import is_alive, process_of
 from pinscope.records.environment import Environment
@@ -81,8 +82,8 @@ def prepare(request: Request, environment: Environment) -> Run:
 
 
 def usable_gpu(environment: Environment) -> bool:
-    """True when a run on the ``cuda`` lab can start here: a GPU and CuPy."""
-    return bool(environment.devices) and "cupy" in environment.packages
+    """True when a run on the ``cuda`` lab can start here: a GPU, and a CuPy that fits its driver."""
+    return bool(environment.devices) and cupy_problem(environment) is None
 
 
 def _new_id() -> str:
@@ -98,9 +99,8 @@ def _check_device(lab: LabKind, device: int, environment: Environment) -> None:
     if not environment.devices:
         reason = environment.missing.get("devices", "no NVIDIA driver answers")
         raise NoDevice(f"there is no GPU to run on here: {reason}; use --lab host, or run on a GPU host")
-    if "cupy" not in environment.packages:
-        major = (environment.cuda_driver or "13").split(".")[0]
-        raise NoDevice(f"CuPy is not installed; install it with: pip install 'pinscope[cuda{major}]'")
+    if problem := cupy_problem(environment):
+        raise NoDevice(f"{problem.reason}; {problem.advice}")
     if environment.device(device) is None:
         known = ", ".join(str(one.index) for one in environment.devices)
         raise InvalidParameter(f"no GPU {device}; there are: {known}")

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import hypothesis
 import psutil
 import pytest
 
@@ -25,6 +26,10 @@ SETTLE_SECONDS = 3.0
 """How long threads and children may take to end after a test."""
 _MARK = "PINSCOPE_TEST_MARK"
 """Environment variable by which a process is known to come from one test, however deep or orphaned."""
+
+# A busy machine must not fail a test for being slow.
+hypothesis.settings.register_profile("pinscope", deadline=None)
+hypothesis.settings.load_profile("pinscope")
 
 
 @dataclass

@@ -1,0 +1,110 @@
+"""Medians and their spread, against exact binomials and by simulation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from pinscope.analysis.statistics import UNSTABLE, confidence_rank, median_uncertainty, summarize
+
+POSITIVE = st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=80)
+
+
+def _confidence(count: int, rank: int) -> float:
+    """Exact probability that the median lies between the rank-th smallest and the rank-th largest value."""
+    below, term = 0, 1
+    for k in range(rank):
+        below += term
+        term = term * (count - k) // (k + 1)
+    return 1 - 2 * below / 2**count
+
+
+@pytest.mark.parametrize("count", [*range(6, 300), 1000, 1075, 3000, 10_000])
+def test_the_interval_has_95_percent_and_wastes_at_most_one_rank(count: int) -> None:
+    rank = confidence_rank(count)
+    assert _confidence(count, rank) >= 0.95
+    assert _confidence(count, rank + 2) < 0.95
+
+
+@pytest.mark.parametrize("count", range(1, 6))
+def test_below_six_values_no_interval_reaches_95_percent(count: int) -> None:
+    assert confidence_rank(count) == 0
+    assert _confidence(count, 1) < 0.95
+    assert median_uncertainty([1.0] * (count - 1) + [1.1]) == math.inf
+
+
+@pytest.mark.parametrize(
+    ("draw", "truth"),
+    [
+        (lambda random, size: random.lognormal(0.0, 0.5, size), 1.0),
+        (lambda random, size: 1.0 + random.exponential(1.0, size), 1.0 + math.log(2)),
+        (lambda random, size: random.standard_t(2, size) + 5.0, 5.0),
+    ],
+    ids=["lognormal", "exponential", "heavy tails"],
+)
+@pytest.mark.parametrize("count", [6, 7, 15, 60])
+def test_the_interval_covers_the_true_median_as_often_as_it_promises(
+    draw: Callable[[np.random.Generator, tuple[int, int]], NDArray[np.float64]], truth: float, count: int
+) -> None:
+    samples = np.sort(draw(np.random.default_rng(20), (4000, count)), axis=1)
+    rank = confidence_rank(count)
+    covered = (samples[:, rank - 1] <= truth) & (truth <= samples[:, -rank])
+    promised = _confidence(count, rank)
+    assert covered.mean() == pytest.approx(promised, abs=4 * math.sqrt(promised * (1 - promised) / 4000))
+
+
+def test_the_uncertainty_is_half_the_interval_over_the_median() -> None:
+    values = [9.0, 10.0, 8.0, 11.0, 10.0, 12.0, 10.0]  # 7 values: smallest to largest
+    assert median_uncertainty(values) == pytest.approx((12 - 8) / 2 / 10)
+
+
+@given(POSITIVE)
+def test_a_summary_lies_within_its_values(values: list[float]) -> None:
+    summary = summarize(values)
+    assert summary.count == len(values)
+    inside = (min(values), summary.lower_quartile, summary.median, summary.upper_quartile, max(values))
+    for left, right in pairwise(inside):
+        assert left <= right * (1 + 1e-12)
+    assert summary.spread >= 0
+    assert summary.unstable == (summary.spread > UNSTABLE)
+
+
+@given(st.lists(st.floats(0.5, 2.0), min_size=6, max_size=50), st.sampled_from([1e-9, 1e-3, 8.0, 1e9]))
+def test_relative_figures_do_not_depend_on_the_unit(values: list[float], factor: float) -> None:
+    one, other = summarize(values), summarize([value * factor for value in values])
+    assert other.median == pytest.approx(one.median * factor)
+    assert other.spread == pytest.approx(one.spread, abs=1e-9)
+    assert other.uncertainty == pytest.approx(one.uncertainty, abs=1e-9)
+
+
+@pytest.mark.parametrize("value", [0.0, 3e-6, -2.0])
+def test_equal_values_have_no_spread_even_at_zero(value: float) -> None:
+    summary = summarize([value] * 10)
+    assert (summary.median, summary.spread, summary.uncertainty) == (value, 0.0, 0.0)
+
+
+def test_a_spread_around_a_zero_median_is_infinite_and_unstable() -> None:
+    summary = summarize([-2.0, -1.0, -1.0, 0.0, 1.0, 1.0, 2.0])
+    assert (summary.spread, summary.uncertainty) == (math.inf, math.inf)
+    assert summary.unstable
+
+
+def test_the_spread_of_a_negative_median_is_positive() -> None:
+    assert summarize([-10.0, -11.0, -9.0, -10.0]).spread > 0
+
+
+def test_one_value_is_a_median_without_a_known_uncertainty() -> None:
+    assert summarize([2.5]).median == 2.5
+    assert summarize([2.5]).uncertainty == math.inf
+
+
+def test_no_values_are_refused() -> None:
+    with pytest.raises(ValueError, match="no values"):
+        summarize([])

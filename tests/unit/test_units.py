@@ -1,0 +1,123 @@
+"""Numbers at the edge: what is typed in, and what is shown."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pinscope.errors import InvalidParameter
+from pinscope.units import (
+    format_bandwidth,
+    format_bytes,
+    format_seconds,
+    format_share,
+    format_value,
+    parse_bytes,
+)
+
+FACTORS = {"": 1, "B": 1, "kB": 1000, "MB": 10**6, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("64KiB", 65536), ("1.5 GiB", 3 * 2**29), ("1e9", 10**9), ("4096", 4096), ("0.1GB", 10**8),
+        (" .5 kib ", 512), ("1.001kB", 1001), ("+2MiB", 2**21), ("-8", -8), ("1e3KiB", 1024000),
+        ("4611686018427387905", 2**62 + 1), (7, 7), (1e6, 10**6),
+    ],
+)  # fmt: skip
+def test_a_size_is_read_exactly(text: str | float, size: int) -> None:
+    assert parse_bytes(text) == size
+
+
+@pytest.mark.parametrize(
+    "text", ["", "KiB", "64 kebibytes", "1,5GiB", "1 2", "--1", "nan", "inf", "1e", "٣", True, None]
+)
+def test_what_is_no_size_is_refused_with_examples(text: str) -> None:
+    with pytest.raises(InvalidParameter, match=r"is not a size; write bytes or a unit, such as 64KiB"):
+        parse_bytes(text)
+
+
+@pytest.mark.parametrize("text", ["1.5", "0.3B", "1.1TiB", "1e-3", 0.5])
+def test_a_broken_byte_is_refused(text: str | float) -> None:
+    with pytest.raises(InvalidParameter, match="not a whole number of bytes"):
+        parse_bytes(text)
+
+
+@pytest.mark.parametrize("text", ["1e400", "9223372036854775808", "1e9TiB", 2**63, "1" * 400])
+def test_a_size_beyond_63_bits_is_refused(text: str | int) -> None:
+    with pytest.raises(InvalidParameter, match="larger than any memory"):
+        parse_bytes(text)
+
+
+@given(st.integers(0, 2**62), st.sampled_from(sorted(FACTORS)))
+def test_whole_numbers_of_a_unit_are_read_exactly(number: int, unit: str) -> None:
+    size = number * FACTORS[unit]
+    if size < 2**63:
+        assert parse_bytes(f"{number}{unit}") == size
+
+
+@given(st.integers(0, 2**62))
+def test_a_shown_size_reads_back_within_its_three_digits(size: int) -> None:
+    shown = format_bytes(size)
+    number, unit = shown.split()
+    factor = 2**50 if unit == "PiB" else FACTORS[unit]
+    assert float(number) * factor == pytest.approx(size, rel=0.005)
+    assert float(number) < 1024 or unit == "PiB"
+
+
+@given(st.integers(1, 2**20 - 1), st.sampled_from(["B", "KiB", "MiB", "GiB"]))
+def test_a_round_size_is_shown_exactly(number: int, unit: str) -> None:
+    size = number * FACTORS[unit]
+    if number < 1024:
+        assert format_bytes(size) == f"{number} {unit}"
+        assert parse_bytes(format_bytes(size)) == size
+
+
+@given(st.floats(1e-9, 1e5))
+def test_a_shown_time_stays_between_1_and_1000_of_its_unit(seconds: float) -> None:
+    number, unit = format_seconds(seconds).split()
+    factor = {"s": 1.0, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}[unit]
+    assert float(number) * factor == pytest.approx(seconds, rel=0.0051)
+    assert float(number) >= 1 or unit == "ns"
+    assert float(number) < 1000 or unit == "s"
+
+
+@given(st.floats(1e-12, 1e12))
+def test_no_number_is_shown_with_an_exponent_or_a_bare_point(value: float) -> None:
+    for text in (format_value(value, "ratio"), format_bandwidth(value), format_value(value, "count")):
+        assert re.fullmatch(r"\d+(\.\d+)?( ×| GB/s)?", text)
+
+
+@pytest.mark.parametrize(
+    ("shown", "text"),
+    [
+        (format_bytes(1023 * 1024 + 1023), "1.00 MiB"),
+        (format_bytes(1536), "1.50 KiB"),
+        (format_bytes(0), "0 B"),
+        (format_seconds(0.99996), "1.00 s"),
+        (format_seconds(999.9e-6), "1.00 ms"),
+        (format_seconds(1.4e-6), "1.40 µs"),
+        (format_seconds(0.026), "26.0 ms"),
+        (format_seconds(99.96), "100 s"),
+        (format_seconds(3600), "3600 s"),
+        (format_seconds(0), "0 s"),
+        (format_bandwidth(55.46e9), "55.5 GB/s"),
+        (format_bandwidth(99.97e9), "100 GB/s"),
+        (format_share(0.981), "98.1 %"),
+        (format_value(0.0962, "ratio"), "0.0962 ×"),
+        (format_value(12345, "count"), "12,345"),
+        (format_value(True, "count"), "yes"),
+        (format_value("PCIe", "text"), "PCIe"),
+    ],
+)
+def test_numbers_are_shown_with_three_digits_in_the_fitting_unit(shown: str, text: str) -> None:
+    assert shown == text
+
+
+def test_what_is_missing_is_never_shown_as_zero() -> None:
+    shown = {format(None) for format in (format_bytes, format_bandwidth, format_seconds, format_share)}
+    assert shown | {format_value(None, "count")} == {"n/a"}

@@ -1,0 +1,361 @@
+"""The command ``pinscope`` as people run it: real processes, a real database, real runs on the host model."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from pinscope.cli.main import main
+from pinscope.report.write import SUFFIXES
+from pinscope.store.bundle import read_bundle
+from pinscope.store.store import Store
+
+ROOT = Path(__file__).parents[2]
+SMALL = ("--set", "sizes=64KiB,256KiB", "--set", "repeats=7", "--set", "precision=0.5")
+ENDLESS = ("--set", "sizes=64KiB", "--set", "repeats=10000", "--set", "precision=1e-9", "--set", "time_limit=60")
+"""Minutes if nobody stops it."""
+
+Done = subprocess.CompletedProcess[str]
+
+
+def variables(**changes: str) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT), **changes}
+
+
+def pinscope(*arguments: str, **changes: str) -> Done:
+    """One command to its end, without a terminal."""
+    return subprocess.run(
+        [sys.executable, "-m", "pinscope", *arguments], env=variables(**changes), stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+
+
+def document(done: Done) -> Any:
+    """The one JSON document on stdout of a command that ended well."""
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def fails(done: Done, code: int) -> str:
+    """The one line of a command that was refused."""
+    assert done.returncode == code, done.stderr
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    lines = done.stderr.splitlines()
+    assert len(lines) == 1, done.stderr
+    assert lines[0].startswith("pinscope: ")
+    return lines[0].removeprefix("pinscope: ")
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any]]:
+    """A database with one run of the host model, and what ``run --json`` printed of it."""
+    database = f"sqlite:///{tmp_path_factory.mktemp('measured') / 'runs.db'}"
+    done = pinscope("run", "bandwidth", "--lab", "host", "--quick", "--json", *SMALL, PINSCOPE_DATABASE=database)
+    return database, document(done)
+
+
+@pytest.fixture
+def run_id(measured: tuple[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> str:
+    """The id of that run, in the database that the test's commands use."""
+    monkeypatch.setenv("PINSCOPE_DATABASE", measured[0])
+    return str(measured[1]["run"]["id"])
+
+
+def test_run_prints_one_document_with_every_observation(measured: tuple[str, dict[str, Any]]) -> None:
+    database, printed = measured
+    run = printed["run"]
+    assert (printed["format"], run["experiment"], run["lab"], run["status"]) == (1, "bandwidth", "host", "done")
+    assert run["params"]["sizes"] == [2**16, 2**18]
+    rows = printed["observations"]
+    assert len(rows) == run["observations"]
+    with Store(database) as store:
+        assert rows == store.observations(run["id"])
+    combinations = {(row["memory"], row["direction"], row["bytes"]) for row in rows if not row["warmup"]}
+    assert len(combinations) == 3 * 3 * 2
+    for row in rows:
+        assert row["wrong_words"] == 0
+        assert 0 < row["issue_seconds"] <= row["wall_seconds"]
+        assert row["device_seconds"] > 0
+    assert {quantity["name"] for quantity in run["headline"]} >= {"Pinned h2d, 256 KiB"}
+
+
+def test_the_run_is_in_the_list_and_can_be_shown(run_id: str, measured: tuple[str, dict[str, Any]]) -> None:
+    listed = document(pinscope("runs", "list", "--json"))
+    mine = listed[0]
+    assert (mine["id"], mine["experiment"], mine["lab"], mine["status"]) == (run_id, "bandwidth", "host", "done")
+    assert mine["recording"] is False
+    assert all(one["recording"] for one in listed[1:])
+    assert document(pinscope("runs", "show", run_id, "--json")) == measured[1]
+    shown = pinscope("runs", "show", run_id[:-2]).stdout
+    assert run_id in shown
+    assert "host model (no GPU)" in shown
+    assert "Every combination" in shown
+
+
+def test_a_bundle_carries_the_run_into_an_empty_database_and_every_report_is_the_same(
+    run_id: str, tmp_path: Path, measured: tuple[str, dict[str, Any]]
+) -> None:
+    bundle, elsewhere = tmp_path / "one.pinscope", f"sqlite:///{tmp_path / 'empty.db'}"
+    exported = document(pinscope("export", run_id, "-o", str(bundle), "--json"))
+    assert exported == {"file": str(bundle), "bytes": bundle.stat().st_size, "runs": [run_id]}
+    imported = document(pinscope("import", str(bundle), "--json", PINSCOPE_DATABASE=elsewhere))
+    assert imported == {"added": [run_id], "completed": [], "skipped": []}
+    assert document(pinscope("runs", "show", run_id, "--json", PINSCOPE_DATABASE=elsewhere)) == measured[1]
+    for suffix in (".html", ".md", ".csv", ".parquet", ".json"):  # here in this process, there in another
+        here, there = tmp_path / f"here{suffix}", tmp_path / f"there{suffix}"
+        assert main(["report", run_id, "-o", str(here)]) == 0
+        assert pinscope("report", run_id, "-o", str(there), PINSCOPE_DATABASE=elsewhere).returncode == 0
+        assert here.read_bytes() == there.read_bytes(), suffix
+    rows = measured[1]["observations"]
+    assert json.loads((tmp_path / "there.json").read_text()) == measured[1]
+    frame = pd.read_parquet(tmp_path / "there.parquet")
+    assert frame["device_seconds"].tolist() == [row["device_seconds"] for row in rows]
+    with (tmp_path / "there.csv").open(newline="") as file:
+        assert [float(row["device_seconds"]) for row in csv.DictReader(file)] == [row["device_seconds"] for row in rows]
+    assert run_id in (tmp_path / "there.md").read_text()
+    html = (tmp_path / "there.html").read_text()
+    assert "host model (no GPU)" in html
+    assert not re.search(r"(?:src|href)=[\"']?(?:https?:)?//", html)
+
+
+def test_importing_again_changes_nothing(run_id: str, tmp_path: Path) -> None:
+    bundle = tmp_path / "one.pinscope"
+    assert main(["export", run_id, "-o", str(bundle)]) == 0
+    assert document(pinscope("import", str(bundle), "--json"))["skipped"] == [run_id]
+    assert [run.id for run, _ in read_bundle(bundle)] == [run_id]
+
+
+def test_run_all_prints_one_document_of_all_experiments() -> None:
+    done = pinscope(
+        "run", "all", "--lab", "host", "--quick", "--json", *SMALL,
+        "--set", "directions=h2d", "--set", "memory=pinned", "--set", "chunk=256KiB", "--set", "chunks=4",
+    )  # fmt: skip
+    printed = document(done)
+    assert printed["format"] == 1
+    assert [one["run"]["experiment"] for one in printed["runs"]] == ["bandwidth", "overlap"]
+    assert all(one["run"]["status"] == "done" and one["observations"] for one in printed["runs"])
+
+
+def test_run_tells_people_headline_run_and_next_command() -> None:
+    done = pinscope("run", "bandwidth", "--quick", *SMALL, "--set", "directions=h2d", CUDA_VISIBLE_DEVICES="")
+    assert done.returncode == 0
+    assert "Pinned h2d, 256 KiB" in done.stdout
+    assert (found := re.search(r"pinscope report (\S+) -o report.html", done.stdout))
+    assert f"run {found[1]}" in done.stderr
+    assert "\x1b" not in done.stdout + done.stderr
+
+
+def test_deleting_asks_first_and_deletes_one_run(run_id: str, tmp_path: Path) -> None:
+    bundle, mine = tmp_path / "one.pinscope", f"sqlite:///{tmp_path / 'mine.db'}"
+    main(["export", run_id, "-o", str(bundle)])
+    with Store(mine) as store:
+        store.import_runs(read_bundle(bundle))
+    assert "--yes" in fails(pinscope("runs", "delete", run_id, PINSCOPE_DATABASE=mine), 2)
+    deleted = pinscope("runs", "delete", run_id, "--yes", "--json", PINSCOPE_DATABASE=mine)
+    assert document(deleted) == {"deleted": run_id}
+    assert "no run" in fails(pinscope("runs", "delete", run_id, "--yes", PINSCOPE_DATABASE=mine), 2)
+
+
+def test_doctor_tells_what_works_here_and_why_the_rest_does_not() -> None:
+    printed = document(pinscope("doctor", "--json"))
+    assert set(printed) == {"format", "environment", "capabilities", "findings"}
+    able = {one["name"]: one for one in printed["capabilities"]}
+    assert all(one["works"] or one["reason"] for one in able.values())
+    text = pinscope("doctor")
+    assert text.returncode == 0
+    assert all(one["title"] in text.stdout for one in able.values())
+    assert "\x1b" not in text.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "complaint"),
+    [
+        (["run", "nope", "--lab", "host"], 2, "no experiment 'nope'; there are: bandwidth, overlap"),
+        (["run", "bandwidth", "--lab", "host", "--set", "sizes=0"], 2, "sizes: "),
+        (["run", "bandwidth", "--lab", "host", "--set", "sizes=1024TiB"], 3, " is safe here"),
+        (["run", "bandwidth", "--lab", "host", "--device", "1"], 2, "no device 1"),
+    ],
+)
+def test_bad_input_is_one_line_and_changes_nothing(
+    arguments: list[str], code: int, complaint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # tests/unit/cli has many more of them, without a process for each
+    assert complaint in fails(pinscope(*arguments), code)
+    assert list(tmp_path.iterdir()) == []
+    with Store() as store:
+        assert store.runs(recordings=False) == []
+
+
+def test_no_file_is_ever_overwritten(run_id: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for command, suffix in [*(("report", suffix) for suffix in SUFFIXES), ("export", ".pinscope")]:
+        mine = tmp_path / f"mine{suffix}"
+        mine.write_text("mine")
+        assert main([command, run_id, "-o", str(mine)]) == 2
+        assert "is there already" in capsys.readouterr().err
+        assert mine.read_text() == "mine"
+
+
+def test_a_report_that_cannot_be_written_leaves_nothing(
+    run_id: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = {"x.docx": "suffix", "no/x.csv": "cannot write", "x.perfetto.json": ""}  # bandwidth has no timeline
+    for name, complaint in wrong.items():
+        assert main(["report", run_id, "-o", str(tmp_path / name)]) == 2
+        assert complaint in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def _newer(bundle: bytes, folder: Path) -> bytes:
+    """The same bundle as if a later PinScope had written it."""
+    import zipfile
+
+    (folder / "old.pinscope").write_bytes(bundle)
+    with zipfile.ZipFile(folder / "old.pinscope") as old, zipfile.ZipFile(folder / "new.pinscope", "w") as new:
+        for name in old.namelist():
+            data = old.read(name)
+            if name == "manifest.json":
+                data = json.dumps({**json.loads(data), "format": 99}).encode()
+            new.writestr(name, data)
+    return (folder / "new.pinscope").read_bytes()
+
+
+@pytest.mark.parametrize("damage", ["truncated", "newer", "text", "empty", "folder"])
+def test_a_bundle_that_is_none_is_refused_whole(run_id: str, tmp_path: Path, damage: str) -> None:
+    good, bad = tmp_path / "good.pinscope", tmp_path / "bad.pinscope"
+    assert main(["export", run_id, "-o", str(good)]) == 0
+    whole = good.read_bytes()
+    contents = {"truncated": whole[: len(whole) * 2 // 3], "text": b"not a bundle", "empty": b""}
+    if damage == "folder":
+        bad.mkdir()
+    else:
+        bad.write_bytes(contents[damage] if damage in contents else _newer(whole, tmp_path))
+    target = tmp_path / "empty.db"
+    line = fails(pinscope("import", str(bad), PINSCOPE_DATABASE=f"sqlite:///{target}"), 2)
+    assert "bad.pinscope" in line
+    with Store(f"sqlite:///{target}") as store:
+        assert store.runs(recordings=False) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_cancels_the_run_and_keeps_what_it_measured(number: signal.Signals) -> None:
+    command = [sys.executable, "-m", "pinscope", "run", "bandwidth", "--lab", "host", "--json", *ENDLESS]
+    with subprocess.Popen(
+        command, env=variables(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process, Store() as store:  # fmt: skip
+        _until(lambda: any(run.observations > 20 for run in store.runs(recordings=False)), process)
+        process.send_signal(number)
+        out, errors = process.communicate(timeout=30)
+        assert process.returncode == 130
+        run = store.runs(recordings=False)[0]
+        assert run.status == "cancelled"
+        printed = json.loads(out)
+        assert printed["run"]["status"] == "cancelled"
+        assert printed["observations"] == store.observations(run.id)
+        assert len(printed["observations"]) > 20
+    assert "Traceback" not in errors
+    assert f"run {run.id} was cancelled" in errors
+
+
+def test_cancelling_stops_the_experiments_that_would_follow() -> None:
+    command = [sys.executable, "-m", "pinscope", "run", "all", "--lab", "host", *ENDLESS]
+    with subprocess.Popen(
+        command, env=variables(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process, Store() as store:  # fmt: skip
+        _until(lambda: any(run.observations for run in store.runs(recordings=False)), process)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
+        assert process.returncode == 130
+        assert [run.experiment for run in store.runs(recordings=False)] == ["bandwidth"]
+
+
+def test_a_run_whose_child_is_killed_ends_with_code_1_and_keeps_its_rows() -> None:
+    command = [sys.executable, "-m", "pinscope", "run", "bandwidth", "--lab", "host", *ENDLESS]
+    with subprocess.Popen(
+        command, env=variables(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process, Store() as store:  # fmt: skip
+        _until(lambda: any(run.observations and run.process for run in store.runs(recordings=False)), process)
+        child = store.runs(recordings=False)[0].process
+        assert child is not None
+        os.kill(child.pid, signal.SIGKILL)
+        _, errors = process.communicate(timeout=30)
+        assert process.returncode == 1
+        run = store.runs(recordings=False)[0]
+        assert run.status == "interrupted"
+        assert len(store.observations(run.id)) == run.observations > 0
+    assert "was interrupted" in errors
+
+
+def _until(condition: Callable[[], object], process: subprocess.Popen[str], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.05)
+
+
+def test_a_reader_that_goes_away_is_no_error(run_id: str) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "pinscope", "runs", "show", run_id, "--json"],
+        env=variables(), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(30) == 0
+
+
+def test_a_terminal_gets_a_bar_and_a_pipe_gets_plain_lines() -> None:
+    terminal, end = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-m", "pinscope", "run", "bandwidth", "--lab", "host", "--quick", *SMALL],
+        env=variables(TERM="xterm-256color"), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=end,
+    ) as process:  # fmt: skip
+        os.close(end)
+        drawn = b""
+        while True:
+            try:
+                drawn += (part := os.read(terminal, 4096))
+            except OSError:  # the other end is closed
+                break
+            if not part:
+                break
+        assert process.stdout is not None
+        facts = process.stdout.read()
+        assert process.wait(60) == 0
+    os.close(terminal)
+    assert b"%" in drawn
+    assert b"\x1b[" in drawn
+    assert b"\x1b" not in facts
+
+
+def test_help_answers_at_once_and_imports_no_heavy_library() -> None:
+    script = (
+        "import sys, time\nbegun = time.perf_counter()\nfrom pinscope.cli.main import main\n"
+        "code = main(['--help'])\ntook = time.perf_counter() - begun\n"
+        "heavy = {'streamlit', 'pandas', 'plotly', 'sqlalchemy', 'numpy', 'cupy', 'rich', 'pydantic'}\n"
+        "print(code, sorted(heavy & set(sys.modules)), file=sys.stderr)\nprint(took, file=sys.stderr)"
+    )
+    fastest = float("inf")
+    for _ in range(3):
+        done = subprocess.run(
+            [sys.executable, "-c", script], env=variables(), capture_output=True, text=True, timeout=30, check=True
+        )
+        what, took = done.stderr.splitlines()
+        assert what == "0 []"
+        fastest = min(fastest, float(took))
+    assert fastest < 0.5

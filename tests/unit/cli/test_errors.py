@@ -1,0 +1,125 @@
+"""Whatever goes wrong is one line on stderr and a known exit code; nothing is changed."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from pinscope.cli import doctor
+from pinscope.cli.main import main
+from pinscope.store.store import Store
+
+HOST = ("--lab", "host")
+
+
+def refused(arguments: list[str], code: int, capsys: pytest.CaptureFixture[str]) -> str:
+    """Carry out a command that must fail; its one line without ``pinscope: ``."""
+    assert main(arguments) == code
+    out, errors = capsys.readouterr()
+    assert out == ""
+    assert errors.startswith("pinscope: ")
+    assert errors.count("\n") == 1
+    return errors.removeprefix("pinscope: ").strip()
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty current folder."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "complaint"),
+    [
+        (["run", "nope", *HOST], 2, "no experiment 'nope'; there are: bandwidth, overlap"),
+        (["run", "bandwidth", *HOST, "--set", "sizes=0"], 2, "sizes: "),
+        (["run", "bandwidth", *HOST, "--set", "sizes=-4KiB"], 2, "sizes: "),
+        (["run", "bandwidth", *HOST, "--set", "sizes=4KiB,12"], 2, "multiple of 8"),
+        (["run", "bandwidth", *HOST, "--set", "sizes="], 2, "sizes: "),
+        (["run", "bandwidth", *HOST, "--set", "sizes=much"], 2, "'much' is not a size"),
+        (["run", "bandwidth", *HOST, "--set", "sizes=1024TiB"], 3, " is safe here"),
+        (["run", "all", *HOST, "--set", "sizes=1024TiB"], 3, " is safe here"),
+        (["run", "overlap", *HOST, "--set", "chunk=1024TiB"], 3, " is safe here"),
+        (["run", "bandwidth", *HOST, "--set", "repeats=-1"], 2, "repeats: "),
+        (["run", "bandwidth", *HOST, "--set", "memory=gold"], 2, "memory: "),
+        (["run", "bandwidth", *HOST, "--device", "1"], 2, "no device 1"),
+        (["run", "bandwidth", *HOST, "--device", "-1"], 2, "no device -1"),
+        (["run", "bandwidth", "--lab", "tpu"], 2, "no lab 'tpu'; there are: cuda, host"),
+        (["run", "all", "--lab", "tpu"], 2, "no lab 'tpu'; there are: cuda, host"),
+        (["run", "bandwidth", *HOST, "--set", "nope=1"], 2, "no parameter 'nope'"),
+        (["run", "bandwidth", *HOST, "--set", "sizes"], 2, "KEY=VALUE"),
+        (["run", "bandwidth", *HOST, "--set", "=1"], 2, "KEY=VALUE"),
+        (["run", "bandwidth", *HOST, "--set", "sizes=8", "--set", "sizes=16"], 2, "given twice"),
+        (["run", "all", *HOST, "--set", "nope=1"], 2, "no experiment has a parameter 'nope'"),
+        (["run"], 2, "Missing argument"),
+        (["nope"], 2, "No such command"),
+        (["runs"], 2, "Missing command"),
+        (["run", "bandwidth", "--nope"], 2, "No such option"),
+        (["run", "bandwidth", "--device", "first"], 2, "--device"),
+        (["runs", "show", "nope"], 2, "no run 'nope'"),
+        (["runs", "show", ""], 2, "no run ''"),
+        (["runs", "delete", "nope", "--yes"], 2, "no run 'nope'"),
+        (["report", "nope", "-o", "new.html"], 2, "no run 'nope'"),
+        (["report", "nope"], 2, "--output"),
+        (["export", "nope", "-o", "new.pinscope"], 2, "no run 'nope'"),
+        (["import", "absent.pinscope"], 2, "absent.pinscope"),
+        (["dashboard", "--port", "70000"], 2, "70000"),
+    ],
+)
+def test_bad_input_is_one_line_and_changes_nothing(
+    arguments: list[str], code: int, complaint: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert complaint in refused(arguments, code, capsys)
+    assert list(here.iterdir()) == []
+    with Store() as store:
+        assert store.runs(recordings=False) == []
+
+
+@pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="shows what happens without a GPU")
+def test_a_gpu_that_is_not_there_is_not_possible_here(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "no GPU" in refused(["run", "bandwidth", "--lab", "cuda"], 3, capsys)
+
+
+def test_a_port_that_is_no_number_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("PINSCOPE_PORT", "eighty")
+    assert "PINSCOPE_PORT is 'eighty'" in refused(["dashboard"], 2, capsys)
+
+
+def test_a_database_that_cannot_be_opened_stays_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = tmp_path / "text.db"
+    text.write_text("this is no database at all, but long enough to be looked at")
+    before = hashlib.sha256(text.read_bytes()).hexdigest()
+    monkeypatch.setenv("PINSCOPE_DATABASE", f"sqlite:///{text}")
+    refused(["runs", "list"], 1, capsys)
+    assert hashlib.sha256(text.read_bytes()).hexdigest() == before
+    monkeypatch.setenv("PINSCOPE_DATABASE", "nonsense")
+    refused(["runs", "list"], 2, capsys)
+
+
+def test_an_unexpected_error_is_one_line_that_says_how_to_see_more(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(document: object) -> None:
+        raise RuntimeError("line one\nline \x1b[31mtwo")
+
+    monkeypatch.setattr(doctor, "print_json", broken)
+    line = refused(["doctor", "--json"], 1, capsys)
+    assert line == "unexpected RuntimeError: line one line [31mtwo (PINSCOPE_DEBUG=1 shows where)"
+    monkeypatch.setenv("PINSCOPE_DEBUG", "1")
+    assert main(["doctor", "--json"]) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_an_interrupted_command_ends_with_130(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(document: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(doctor, "print_json", interrupted)
+    assert refused(["doctor", "--json"], 130, capsys) == "interrupted"

@@ -1,0 +1,53 @@
+"""Text on its way to the terminal: no markup, no control characters, colour in terminals only."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+
+import pytest
+
+from pinscope.cli.main import main
+from pinscope.cli.terminal import one_line, print_json, print_line, print_table
+
+
+def test_text_from_outside_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    print_line("host \x1b]0;title\x07\x1b[2J\x9b31m name\r")
+    print_table(("[bold]name",), [("[red]not red[/red] :smile: \x1b[31m",)])
+    out = capsys.readouterr().out
+    assert not any(ord(sign) < 32 and sign != "\n" for sign in out)
+    assert "\x9b" not in out
+    assert "[bold]name" in out
+    assert "[red]not red[/red] :smile:" in out
+
+
+def test_an_error_is_one_line_whatever_it_holds() -> None:
+    assert one_line("a\nb\r\n  c\x1b[0m\t d") == "a b c[0m d"
+
+
+def test_numbers_stand_to_the_right(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(("what", "how much"), [("a", "1"), ("b", "1,000")], numbers=(1,))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2].endswith("       1")
+    assert lines[3].endswith("   1,000")
+
+
+def test_json_is_ascii_where_the_terminal_is_not_utf_8(monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="latin-1"))
+    print_json({"name": "Pinned ÷ pageable → µs"})
+    sys.stdout.flush()
+    assert json.loads(raw.getvalue().decode("ascii")) == {"name": "Pinned ÷ pageable → µs"}
+
+
+def test_json_has_no_place_for_what_is_not_a_number() -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        print_json({"value": float("nan")})
+
+
+def test_without_a_command_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    assert "Commands:" in capsys.readouterr().out
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("pinscope 0.")

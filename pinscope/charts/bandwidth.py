@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from html import escape
 from typing import Any
 
 import numpy as np
@@ -338,7 +339,7 @@ def _published(run: Run, engine: Curves) -> Chart | None:
         return None
     labels = [f"{words(memory)}<br>{way}" for memory, way in pairs]
     device = run.environment.device(run.device)
-    mine = device.name if device else "this GPU"
+    mine = escape(device.name) if device else "this GPU"  # Plotly reads markup in names
     size = format_bytes(next(iter(pairs.values()))[1].bytes)
     published = [rate for rate, _ in pairs.values()]
     measured = [cell.bytes_per_second for _, cell in pairs.values()]

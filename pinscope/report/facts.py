@@ -16,7 +16,7 @@ Fact = tuple[str, str]
 SEVERITY_WORDS: Mapping[Severity, str] = {
     "critical": "✕ Critical",
     "warning": "⚠ Warning",
-    "note": "ℹ Note",  # noqa: RUF001 - the sign for information
+    "note": "ℹ Note",
     "good": "✓ Good",
 }
 """Severity → word with a sign, the worst first: never told by colour alone."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import gzip
-import json
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -81,10 +80,3 @@ def _packed(content: bytes) -> str:
 @cache
 def _packed_plotly() -> str:
     return _packed(get_plotlyjs().encode())
-
-
-def raw_documents(page: bytes) -> list[dict[str, Any]]:
-    """The JSON documents that are attached to a page, for those who read a report back."""
-    marker = b'href="data:application/gzip;base64,'
-    attached = [part.split(b'"', 1)[0] for part in page.split(marker)[1:]]
-    return [json.loads(gzip.decompress(base64.b64decode(part))) for part in attached]

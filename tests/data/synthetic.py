@@ -7,15 +7,19 @@ recording.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
+from functools import cache
 from itertools import product
 from typing import Any
 
 import numpy as np
 
+from pinscope.experiments.documents import open_document
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Device, Environment, HugePages, Limits, Link
 from pinscope.records.run import LabKind, Run
+from pinscope.report.document import Document
 
 Row = dict[str, Any]
 
@@ -73,6 +77,25 @@ def run(experiment: str, lab: LabKind = "cuda", devices: int = 1, **changes: Any
         "notes": ("These figures are synthetic: computed for a test, measured on no machine.",),
     }  # fmt: skip
     return Run(**fields | changes)
+
+
+@cache
+def document(experiment: str, lab: LabKind = "cuda") -> Document:
+    """A small synthetic run with everything that is derived from it."""
+    if experiment == "bandwidth":
+        return document_of("bandwidth", bandwidth_rows(lab, repeats=3, sizes=SIZES[::3]), lab)
+    rows = overlap_rows(balances=("balanced",), depths=(1, 2), every_combination=False, repeats=3)
+    return document_of("overlap", rows, lab)
+
+
+def document_of(experiment: str, rows: list[Row], lab: LabKind = "cuda", **changes: Any) -> Document:
+    """These rows as a run, with everything that is derived from it; ``changes`` replace fields of the run."""
+    return open_document(run(experiment, lab, observations=len(rows), **changes), rows)
+
+
+def changed(whole: Document, **changes: Any) -> Document:
+    """The same document with fields of its run replaced; what was derived stays."""
+    return replace(whole, run=whole.run.model_copy(update=changes))
 
 
 def bandwidth_rows(
@@ -157,7 +180,8 @@ def _pipeline(labels: Row, repeats: int) -> Iterator[Row]:
             "repeat": max(repeat, 0), "warmup": repeat < 0, "kind": "pass", **labels, **empty,
             "device_seconds": end * wobble, "wall_seconds": end * wobble + 1e-5,
             "issue_seconds": chunks * (copy * 0.9 if labels["memory"] == "pageable" else 1.5e-6),
-            "stall_seconds": max(idle, 0.0) * wobble, "copy_alone_seconds": chunks * copy, "pinned_copy_seconds": chunks * pinned_copy,
+            "stall_seconds": max(idle, 0.0) * wobble, "copy_alone_seconds": chunks * copy,
+            "pinned_copy_seconds": chunks * pinned_copy,
             "compute_alone_seconds": chunks * kernel, "corrupted_chunks": 2 + repeat % 3 if unsafe else 0,
         }  # fmt: skip
     for span in spans:

@@ -1,0 +1,277 @@
+"""What people read, in HTML and in Markdown: the answer, its reasons, its limits, and nothing that acts."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import html
+import json
+import re
+from typing import Any
+
+import plotly.graph_objects as go
+import pytest
+from markdown_it import MarkdownIt
+
+from pinscope.charts.chart import Chart
+from pinscope.records.finding import Finding, Quantity, Reading, Table
+from pinscope.records.run import HOST_MODEL_NOTE
+from pinscope.report.document import Document
+from pinscope.report.facts import SEVERITY_WORDS, environment_facts, parameter_facts, quantity_text, run_facts
+from pinscope.report.html import CONTENT_SECURITY_POLICY, render_html
+from pinscope.report.json_report import run_document
+from pinscope.report.markdown import render_markdown
+from tests.data import synthetic
+
+MIB = 2**20
+HOSTILE = (
+    "</script><script>bad()</script> <img src=x onerror=bad()> {{ 7*7*77 }} [a](javascript:bad()) `x` | **b** & \"'"
+)
+
+
+def page(*documents: Document) -> str:
+    return render_html(documents).decode()
+
+
+def text_of(content: str) -> str:
+    """The page as it is read: without head, scripts and tags."""
+    body = content.split("<body>", 1)[1]
+    body = re.sub(r"<script.*?</script>", " ", body, flags=re.DOTALL)
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", body)).split())
+
+
+def markdown_text(content: bytes) -> str:
+    """Markdown as it is read, with tables."""
+    return text_of("<body>" + MarkdownIt().enable("table").render(content.decode()))
+
+
+def readable(document: Document, kind: str) -> str:
+    return text_of(page(document)) if kind == "html" else markdown_text(render_markdown([document]))
+
+
+def with_reading(**parts: Any) -> Document:
+    whole = synthetic.document("bandwidth")
+    reading = Reading(**{"headline": (), "tables": (), "findings": ()} | parts)
+    return Document(whole.run, whole.title, whole.question, whole.method, reading, [], whole.rows)
+
+
+@pytest.fixture(scope="module")
+def bandwidth() -> Document:
+    return synthetic.document("bandwidth")
+
+
+@pytest.mark.parametrize("kind", ["html", "markdown"])
+def test_the_answer_comes_before_charts_tables_and_method(kind: str, bandwidth: Document) -> None:
+    found = readable(bandwidth, kind)
+
+    places = [found.index(word) for word in (bandwidth.question, "Answer", "What to do:", "Tables", "Method")]
+    if kind == "html":
+        assert places[2] < found.index("Charts") < places[3]
+    assert places[0] < places[1] < places[2] < places[3]
+    assert places[1] < places[4]
+
+
+@pytest.mark.parametrize("kind", ["html", "markdown"])
+def test_everything_that_was_concluded_is_there(kind: str, bandwidth: Document) -> None:
+    found = readable(bandwidth, kind)
+
+    for quantity in bandwidth.reading.headline:
+        assert quantity.name in found
+    for finding in bandwidth.reading.findings:
+        assert SEVERITY_WORDS[finding.severity] in found
+        for part in (finding.title, finding.detail, finding.advice):
+            assert part in found
+    for table in bandwidth.reading.tables:
+        assert table.title in found
+    for name, value in run_facts(bandwidth.run) + environment_facts(bandwidth.run.environment):
+        assert name in found
+        assert value in found
+    assert bandwidth.method in found
+    assert bandwidth.run.notes[0] in found
+
+
+@pytest.mark.parametrize("kind", ["html", "markdown"])
+def test_values_carry_their_units_and_missing_its_reason(kind: str) -> None:
+    headline = (
+        Quantity(name="Rate", value=55.5e9, unit="bytes/second", spread=0.004),
+        Quantity(name="Pays from", value=None, unit="bytes", reason="never faster"),
+    )
+    table = Table(title="T", columns=("size", "time"), units=("bytes", "seconds"), rows=((16 * MIB, None), (8, 2e-6)))
+
+    found = readable(with_reading(headline=headline, tables=(table,)), kind)
+
+    for expected in ("55.5 GB/s", "± 0.4 %", "n/a", "never faster", "16 MiB", "2.00 µs"):
+        assert expected in found
+
+
+@pytest.mark.parametrize("kind", ["html", "markdown"])
+def test_the_worst_finding_stands_first(kind: str) -> None:
+    findings = tuple(
+        Finding(rule=word, severity=word, title=f"title {word}", detail="d", evidence=(), advice="a")
+        for word in ("good", "note", "critical", "warning")
+    )
+
+    found = readable(with_reading(findings=findings), kind)
+
+    places = [found.index(f"title {word}") for word in ("critical", "warning", "note", "good")]
+    assert places == sorted(places)
+    for sign in SEVERITY_WORDS.values():
+        assert sign in found
+
+
+@pytest.mark.parametrize("kind", ["html", "markdown"])
+def test_the_host_model_is_named_and_warned_of(kind: str) -> None:
+    found = readable(synthetic.document("bandwidth", lab="host"), kind)
+
+    assert "host model (no GPU)" in found
+    assert HOST_MODEL_NOTE in found
+
+
+@pytest.mark.parametrize("kind", ["html", "markdown"])
+def test_a_gpu_run_has_no_host_model_note(kind: str, bandwidth: Document) -> None:
+    assert HOST_MODEL_NOTE not in readable(bandwidth, kind)
+
+
+@pytest.mark.parametrize("kind", ["html", "markdown"])
+def test_a_recording_says_that_it_is_one(kind: str, bandwidth: Document) -> None:
+    assert "Recording:" not in readable(bandwidth, kind)
+    assert "Recording: a real run that ships with PinScope" in readable(
+        synthetic.changed(bandwidth, recording=True), kind
+    )
+
+
+@pytest.mark.parametrize("kind", ["html", "markdown"])
+@pytest.mark.parametrize("status", ["running", "failed", "cancelled", "interrupted"])
+def test_a_run_that_did_not_finish_says_so_and_why(kind: str, status: str, bandwidth: Document) -> None:
+    found = readable(synthetic.changed(bandwidth, status=status, error="the reason"), kind)
+
+    assert "the figures come from what it had stored" in found or "what it has stored so far" in found
+    assert "Reason: the reason" in found
+
+
+@pytest.mark.parametrize("kind", ["html", "markdown"])
+def test_a_run_without_rows_says_that_there_is_no_answer(kind: str) -> None:
+    assert "Nothing was measured" in readable(synthetic.document_of("bandwidth", []), kind)
+
+
+@pytest.mark.parametrize("kind", ["html", "markdown"])
+def test_text_of_others_is_shown_as_it_stands_and_never_acts(kind: str) -> None:
+    environment = synthetic.environment().model_copy(update={"host": HOSTILE})
+    whole = synthetic.changed(
+        synthetic.document("bandwidth"), environment=environment, notes=(HOSTILE,), status="failed", error=HOSTILE
+    )
+    figure = go.Figure(go.Scatter(x=[1], y=[1], name=HOSTILE))
+    hostile = Document(whole.run, HOSTILE, HOSTILE, HOSTILE, whole.reading, [Chart("k", HOSTILE, HOSTILE, figure)], [])
+
+    content = (
+        page(hostile) if kind == "html" else MarkdownIt().enable("table").render(render_markdown([hostile]).decode())
+    )
+
+    for dangerous in ("<script>bad", "<img", "onerror=bad()>", 'href="javascript', "<strong>b</strong>", "3773"):
+        assert dangerous not in re.sub(r'id="plotly">[^<]*<|gzip;base64,[^"]*"', "", content)
+    shown = text_of(content) if kind == "html" else text_of("<body>" + content)
+    assert shown.count(HOSTILE) >= 4
+
+
+def test_parameters_are_listed_by_title_with_their_units(bandwidth: Document) -> None:
+    facts = dict(parameter_facts(bandwidth))
+
+    assert facts["Copy sizes"].startswith("4 KiB, 16 KiB, 64 KiB")
+    assert facts["Precision"] == "1.0 %"
+    assert facts["Time limit"] == "2.00 s"
+    assert facts["Host memory"] == "pinned, pageable, write_combined, mapped, registered"
+
+
+def test_parameters_without_schema_are_listed_by_name() -> None:
+    whole = synthetic.document("bandwidth")
+    bare = Document(whole.run, "", "", "", whole.reading, [], [])
+
+    assert dict(parameter_facts(bare))["repeats"] == "60"
+
+
+def test_what_is_missing_of_a_machine_says_why() -> None:
+    whole = synthetic.environment(0)
+    environment = whole.model_copy(update={"driver": None, "missing": {"driver": "there is no NVIDIA driver"}})
+
+    assert dict(environment_facts(environment))["Driver"] == "n/a (there is no NVIDIA driver)"
+
+
+def test_a_link_is_told_now_and_at_best() -> None:
+    environment = synthetic.environment()
+    device = environment.devices[0]
+    assert device.link is not None
+    slow = device.model_copy(update={"link": device.link.model_copy(update={"generation_now": 1, "width_now": None})})
+
+    facts = dict(environment_facts(environment.model_copy(update={"devices": (slow,)})))
+
+    assert "PCIe Gen1 x? now, Gen5 x16 at best, at most 57.6 GB/s of payload each way" in facts["GPU 0"]
+
+
+@pytest.mark.parametrize(
+    ("quantity", "text"),
+    [
+        (Quantity(name="", value=0, unit="count"), "0"),
+        (Quantity(name="", value=None, unit="bytes"), "n/a"),
+        (Quantity(name="", value=None, unit="bytes", reason="why"), "n/a: why"),
+        (Quantity(name="", value=True, unit="text"), "yes"),
+        (Quantity(name="", value=1e9, unit="bytes/second", spread=0.0), "1.00 GB/s ± 0.0 %"),
+    ],
+)
+def test_quantities_in_words(quantity: Quantity, text: str) -> None:
+    assert quantity_text(quantity) == text
+
+
+def test_the_page_forbids_itself_every_connection(bandwidth: Document) -> None:
+    content = page(bandwidth)
+
+    assert (
+        f'<meta http-equiv="Content-Security-Policy" content="{html.escape(CONTENT_SECURITY_POLICY)}">'
+        in content.replace("&#39;", "&#x27;")
+    )
+    assert CONTENT_SECURITY_POLICY.startswith("default-src 'none';")
+    assert not re.findall(r'(?:src|href)="(?!data:)', content)
+
+
+def test_plotly_is_embedded_once_and_the_page_stays_small() -> None:
+    both = page(synthetic.document_of("bandwidth", synthetic.bandwidth_rows(repeats=30)),
+                synthetic.document_of("overlap", synthetic.overlap_rows(repeats=3)))  # fmt: skip
+
+    assert both.count('id="plotly"') == 1
+    assert len(both.encode()) < 6e6
+    packed = re.findall(r'id="plotly">([^<]+)<', both)[0]
+    assert gzip.decompress(base64.b64decode(packed)).startswith(b"/**\n* plotly.js v")
+
+
+def test_the_raw_data_is_attached_as_the_json_document(bandwidth: Document) -> None:
+    packed = re.findall(r'href="data:application/gzip;base64,([^"]+)"', page(bandwidth))[0]
+
+    assert json.loads(gzip.decompress(base64.b64decode(packed))) == json.loads(json.dumps(run_document(bandwidth)))
+
+
+def test_figures_are_embedded_without_a_page_template(bandwidth: Document) -> None:
+    figures = [
+        json.loads(found)
+        for found in re.findall(r'<script type="application/json">(.*?)</script>', page(bandwidth), flags=re.DOTALL)
+    ]
+
+    assert len(figures) == len(bandwidth.charts)
+    assert all("template" not in figure["layout"] for figure in figures)
+
+
+def test_the_same_run_makes_the_same_page(bandwidth: Document) -> None:
+    assert page(bandwidth) == page(bandwidth)
+
+
+def test_numbers_in_markdown_tables_are_aligned_to_the_right() -> None:
+    table = Table(title="T", columns=("kind", "size"), units=("text", "bytes"), rows=(("a|b", MIB),))
+
+    lines = render_markdown([with_reading(tables=(table,))]).decode().splitlines()
+
+    start = lines.index("| kind | size |")
+    assert lines[start + 1 : start + 3] == ["| :--- | ---: |", r"| a\|b | 1 MiB |"]
+
+
+def test_markdown_has_a_section_per_run() -> None:
+    content = render_markdown([synthetic.document("bandwidth"), synthetic.document("overlap")]).decode()
+
+    assert re.findall(r"^# (\w+):", content, flags=re.MULTILINE) == ["Bandwidth", "Overlap"]

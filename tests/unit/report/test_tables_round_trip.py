@@ -1,0 +1,178 @@
+"""JSON, CSV and Parquet give back the stored rows exactly."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pinscope.errors import BadInput
+from pinscope.records.run import Run
+from pinscope.report.document import Document
+from pinscope.report.json_report import render_json, run_document
+from pinscope.report.tabular import RUN_COLUMNS, render_csv, render_parquet
+from tests.data import synthetic
+
+Row = dict[str, Any]
+
+NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
+WORDS = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=20)
+ROWS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "repeat": st.integers(0, 2**62),
+            "warmup": st.booleans(),
+            "bytes": st.integers(-(2**63), 2**63 - 1),
+            "device_seconds": st.none() | NUMBERS,
+            "memory": st.none() | WORDS,
+        }
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+def document(rows: list[Row]) -> Document:
+    """A document whose rows belong to no experiment: tables do not care what they mean."""
+    return replace(synthetic.document("bandwidth"), charts=[], rows=rows)
+
+
+def read_csv(content: bytes) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(content.decode(), newline="")))
+
+
+def stored(cells: Mapping[str, str]) -> Row:
+    """A CSV line as the row it came from."""
+    return {
+        "repeat": int(cells["repeat"]),
+        "warmup": {"true": True, "false": False}[cells["warmup"]],
+        "bytes": int(cells["bytes"]),
+        "device_seconds": float(cells["device_seconds"]) if cells["device_seconds"] else None,
+        "memory": cells["memory"],
+    }
+
+
+@given(ROWS)
+@settings(deadline=None)
+def test_csv_gives_back_every_value(rows: list[Row]) -> None:
+    found = [stored(cells) for cells in read_csv(render_csv([document(rows)]))]
+
+    for got, put in zip(found, rows, strict=True):
+        text = put["memory"] or ""
+        shielded = f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
+        assert got == {**put, "memory": shielded}
+        assert str(got["device_seconds"]) == str(put["device_seconds"])  # also -0.0
+
+
+@given(ROWS)
+@settings(deadline=None)
+def test_parquet_gives_back_every_value(rows: list[Row]) -> None:
+    table = pq.read_table(io.BytesIO(render_parquet([document(rows)])))
+
+    assert table.drop_columns(list(RUN_COLUMNS)).to_pylist() == rows
+
+
+@given(ROWS)
+@settings(deadline=None)
+def test_json_gives_back_every_value(rows: list[Row]) -> None:
+    assert json.loads(render_json([document(rows)]))["observations"] == rows
+
+
+@pytest.mark.parametrize("experiment", ["bandwidth", "overlap"])
+def test_rows_of_an_experiment_come_through_every_format(experiment: str) -> None:
+    whole = synthetic.document(experiment)
+    rows = [dict(row) for row in whole.rows]
+
+    assert json.loads(render_json([whole]))["observations"] == rows
+    table = pq.read_table(io.BytesIO(render_parquet([whole]))).drop_columns(list(RUN_COLUMNS))
+    assert table.to_pylist() == rows
+    for cells, row in zip(read_csv(render_csv([whole])), rows, strict=True):
+        for name, value in row.items():
+            spelled = {None: "", True: "true", False: "false"}
+            assert cells[name] == (spelled[value] if value is None or isinstance(value, bool) else str(value))
+
+
+def test_every_row_names_its_run_experiment_and_lab() -> None:
+    content = [synthetic.document("bandwidth", lab="host"), synthetic.document("overlap")]
+
+    cells = read_csv(render_csv(content))
+    table = pq.read_table(io.BytesIO(render_parquet(content))).to_pylist()
+
+    expected = [(d.run.id, d.run.experiment, d.run.lab) for d in content for _ in d.rows]
+    assert [tuple(row[name] for name in RUN_COLUMNS) for row in cells] == expected
+    assert [tuple(row[name] for name in RUN_COLUMNS) for row in table] == expected
+
+
+def test_what_one_run_has_and_another_has_not_stays_empty() -> None:
+    content = [document([{"repeat": 0, "a": 1.5}]), document([{"repeat": 1, "b": "x"}])]
+
+    assert [(row["a"], row["b"]) for row in read_csv(render_csv(content))] == [("1.5", ""), ("", "x")]
+    table = pq.read_table(io.BytesIO(render_parquet(content)))
+    assert table.select(["a", "b"]).to_pylist() == [{"a": 1.5, "b": None}, {"a": None, "b": "x"}]
+
+
+def test_missing_is_empty_or_null_never_zero() -> None:
+    content = [document([{"repeat": 0, "h2d_seconds": None}])]
+
+    assert read_csv(render_csv(content))[0]["h2d_seconds"] == ""
+    assert pq.read_table(io.BytesIO(render_parquet(content)))["h2d_seconds"].to_pylist() == [None]
+    assert json.loads(render_json(content))["observations"][0]["h2d_seconds"] is None
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1"])
+def test_text_that_a_spreadsheet_would_run_is_shielded(text: str) -> None:
+    cells = read_csv(render_csv([document([{"repeat": 0, text: text}])]))
+
+    assert cells[0][f"'{text}"] == f"'{text}"
+
+
+def test_negative_numbers_are_not_shielded() -> None:
+    assert read_csv(render_csv([document([{"repeat": 0, "x": -1.5, "y": -2}])]))[0]["x"] == "-1.5"
+
+
+def test_parquet_refuses_a_column_that_mixes_words_and_numbers() -> None:
+    with pytest.raises(BadInput, match="'x' mixes kinds"):
+        render_parquet([document([{"x": 1}, {"x": "one"}])])
+
+
+def test_parquet_refuses_to_round_a_whole_number() -> None:
+    with pytest.raises(BadInput, match="'x' mixes kinds"):
+        render_parquet([document([{"x": 2**53 + 1}, {"x": 0.5}])])
+
+
+def test_parquet_carries_the_runs_in_its_metadata() -> None:
+    whole = synthetic.document("bandwidth")
+
+    metadata = pq.read_schema(io.BytesIO(render_parquet([whole]))).metadata
+
+    assert [Run.model_validate(run) for run in json.loads(metadata[b"pinscope"])] == [whole.run]
+
+
+def test_the_json_document_holds_run_conclusions_and_rows() -> None:
+    whole = synthetic.document("bandwidth")
+
+    found = run_document(whole)
+
+    assert list(found) == ["format", "run", "observations"]
+    assert found["format"] == 1
+    assert Run.model_validate(found["run"]) == whole.run
+    assert found["run"]["question"] == whole.question
+    for part in ("headline", "findings", "tables"):
+        assert len(found["run"][part]) == len(getattr(whole.reading, part)) > 0
+    assert json.loads(json.dumps(found)) == found
+
+
+def test_several_runs_are_one_json_file() -> None:
+    both = [synthetic.document("bandwidth"), synthetic.document("overlap")]
+
+    found = json.loads(render_json(both))
+
+    assert [item["run"]["id"] for item in found["documents"]] == [item.run.id for item in both]

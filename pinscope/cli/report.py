@@ -26,10 +26,11 @@ def report(
     from pinscope.store.store import Store
     from pinscope.units import format_bytes
 
+    drawn = output.suffix.lower() in (".html", ".md")
     with Store() as store:
         reconcile(store)
         runs = [store.run(run_id) for run_id in dict.fromkeys(run_ids)]
-        documents = [open_document(run, store.observations(run.id)) for run in runs]
+        documents = [open_document(run, store.observations(run.id), with_charts=drawn) for run in runs]
     write_report(output, documents)
     size = output.stat().st_size
     if as_json:

@@ -1,0 +1,170 @@
+"""Adding an experiment touches one new file, one chart and the registry: CONTRIBUTING.md's example, taken at its word.
+
+The example is put into a copy of PinScope, and then runs there through the whole path on the host model.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pinscope.units import format_bytes
+from tests.unit.test_architecture import violations
+
+ROOT = Path(__file__).parents[3]
+EXPERIMENT = "pinscope/experiments/pin_once.py"
+CHART = "pinscope/charts/pin_once.py"
+REGISTRY = "pinscope/experiments/registry.py"
+
+FORM = """
+import json
+from streamlit.testing.v1 import AppTest
+
+app = AppTest.from_file("app.py", default_timeout=60).run()
+app.switch_page("pinscope/dashboard/experiments.py").run()
+app.segmented_control(key="experiment").set_value("pin_once").run()
+print(json.dumps({
+    "errors": [error.value for error in (*app.exception, *app.error)],
+    "question": [header.value for header in app.header],
+    "fields": [field.label for field in (*app.text_input, *app.number_input)],
+    "buttons": [button.label for button in app.button if not button.disabled],
+}))
+"""
+
+
+def blocks() -> dict[str, str]:
+    """The example's code blocks, by the file that the first line of each names."""
+    found = re.findall(r"```python\n# (\S+)\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.S)
+    return dict(found)
+
+
+class Copy:
+    """A copy of PinScope with the example in it, and what was run there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root = folder / "copy"
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / "pinscope", self.root / "pinscope", ignore=ignored)
+        shutil.copytree(ROOT / ".streamlit", self.root / ".streamlit")
+        for name in ("app.py", "pyproject.toml"):
+            shutil.copy(ROOT / name, self.root)
+        self._variables = {
+            **os.environ,
+            "PYTHONPATH": str(self.root),
+            "PINSCOPE_DATABASE": f"sqlite:///{folder / 'runs.db'}",
+        }
+
+    def add(self, example: Mapping[str, str]) -> None:
+        """Do what CONTRIBUTING.md says: two new files, and the registry's import and entry."""
+        for name in (EXPERIMENT, CHART):
+            assert not (self.root / name).exists()
+            (self.root / name).write_text(example[name])
+        wanted, entry = (line for line in example[REGISTRY].splitlines() if line.strip())
+        lines = (self.root / REGISTRY).read_text().splitlines()
+        first_after = next(place for place, line in enumerate(lines) if line.startswith("from pinscope.records"))
+        lines.insert(first_after, wanted)
+        opening = next(place for place, line in enumerate(lines) if line.startswith("EXPERIMENTS"))
+        lines.insert(lines.index(")", opening), entry)
+        (self.root / REGISTRY).write_text("\n".join(lines) + "\n")
+
+    def changes(self) -> set[str]:
+        """Files of the copy that the original lacks or has otherwise."""
+        found = set()
+        for path in (self.root / "pinscope").rglob("*.py"):
+            name = str(path.relative_to(self.root))
+            original = ROOT / name
+            if not original.exists() or original.read_text() != path.read_text():
+                found.add(name)
+        return found
+
+    def python(self, *arguments: str) -> str:
+        """Standard output of this interpreter in the copy; it must end well."""
+        done = subprocess.run(
+            [sys.executable, *arguments], cwd=self.root, env=self._variables, stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def pinscope(self, *arguments: str) -> str:
+        """Standard output of a command of the copy."""
+        return self.python("-m", "pinscope", *arguments)
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Copy:
+    made = Copy(tmp_path_factory.mktemp("adding"))
+    made.add(blocks())
+    return made
+
+
+@pytest.fixture(scope="module")
+def ran(copy: Copy) -> dict[str, Any]:
+    """What a run of the example printed."""
+    printed = copy.pinscope("run", "pin_once", "--lab", "host", "--quick", "--json", "--set", "sizes=64KiB,1MiB")
+    document: dict[str, Any] = json.loads(printed)
+    return document
+
+
+def test_it_touches_one_experiment_one_chart_and_the_registry(copy: Copy) -> None:
+    assert set(blocks()) == {EXPERIMENT, CHART, REGISTRY}
+    assert copy.changes() == {EXPERIMENT, CHART, REGISTRY}
+    added = {
+        line
+        for line in (copy.root / REGISTRY).read_text().splitlines()
+        if line not in (ROOT / REGISTRY).read_text().splitlines()
+    }
+    assert added == {line for line in blocks()[REGISTRY].splitlines() if line}
+
+
+def test_it_keeps_the_rules_of_the_house(copy: Copy) -> None:
+    assert violations(copy.root) == []
+    copy.python("-m", "ruff", "check", "--no-cache", EXPERIMENT, CHART, REGISTRY)
+    copy.python("-m", "ruff", "format", "--no-cache", "--check", EXPERIMENT, CHART, REGISTRY)
+    copy.python("-m", "mypy", EXPERIMENT, CHART, REGISTRY)
+
+
+def test_its_parameters_become_options_and_form_fields(copy: Copy) -> None:
+    options = copy.pinscope("run", "--help")
+    assert "Parameters of pin_once" in options
+    assert "Buffer sizes (bytes)" in options
+    form = json.loads(copy.python("-c", FORM).splitlines()[-1])
+    assert form["errors"] == []
+    assert form["question"][0].startswith("How many copies must a pinned buffer serve")
+    assert any(label.startswith("Buffer sizes") for label in form["fields"])
+    assert any(label.startswith("Start") for label in form["buttons"])
+
+
+def test_it_runs_and_is_stored(copy: Copy, ran: dict[str, Any]) -> None:
+    run, rows = ran["run"], ran["observations"]
+    assert (run["experiment"], run["status"], run["params"]["sizes"]) == ("pin_once", "done", [2**16, 2**20])
+    assert {row["bytes"] for row in rows} == {2**16, 2**20}
+    assert all(row["wrong_words"] == 0 and row["pin_seconds"] > 0 and row["wall_seconds"] > 0 for row in rows)
+    listed = json.loads(copy.pinscope("runs", "list", "--json"))
+    assert (listed[0]["id"], listed[0]["experiment"]) == (run["id"], "pin_once")
+    assert json.loads(copy.pinscope("runs", "show", run["id"], "--json")) == ran
+
+
+def test_it_is_read(ran: dict[str, Any]) -> None:
+    headline = {quantity["name"]: quantity["value"] for quantity in ran["run"]["headline"]}
+    assert set(headline) == {f"Pinning ÷ one copy, {format_bytes(size)}" for size in (2**16, 2**20)}
+    assert all(value > 0 for value in headline.values())
+
+
+def test_it_is_drawn_in_its_report(copy: Copy, ran: dict[str, Any], tmp_path: Path) -> None:
+    run_id = ran["run"]["id"]
+    copy.pinscope("report", run_id, "-o", str(tmp_path / "report.html"))
+    html = (tmp_path / "report.html").read_text()
+    for words in ("Pin once", "What pinning takes", "How many copies must a pinned buffer serve", run_id):
+        assert words in html
+    copy.pinscope("report", run_id, "-o", str(tmp_path / "rows.csv"))
+    assert "pin_seconds" in (tmp_path / "rows.csv").read_text().splitlines()[0]

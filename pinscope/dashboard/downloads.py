@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import streamlit as st
 
 from pinscope.dashboard.opened_run import OpenedRun
 from pinscope.records.run import Run
 from pinscope.report.write import render
-from pinscope.store.bundle import write_bundle
+from pinscope.store.bundle import render_bundle
 from pinscope.store.store import Store
 
 
@@ -64,7 +62,4 @@ def bundle_button(store: Store, runs: Sequence[Run], label: str, file_name: str)
 
 
 def _bundle(store: Store, runs: Sequence[Run]) -> bytes:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "runs.pinscope"
-        write_bundle(path, [(run, store.observations(run.id)) for run in runs])
-        return path.read_bytes()
+    return render_bundle([(run, store.observations(run.id)) for run in runs])

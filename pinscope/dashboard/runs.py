@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
-
 import streamlit as st
 
 from pinscope.dashboard import state
@@ -21,7 +18,7 @@ from pinscope.dashboard.run_words import badges, experiment_title, title
 from pinscope.errors import BadInput, UnknownName
 from pinscope.experiments.registry import EXPERIMENTS
 from pinscope.records.run import LAB_TITLES, Run
-from pinscope.store.bundle import read_bundle
+from pinscope.store.bundle import parse_bundle
 from pinscope.store.store import Imported, Store
 
 RUNS_A_PAGE = 12
@@ -95,23 +92,20 @@ def _bundles(store: Store, shown: list[Run]) -> None:
     with st.expander("Import or export a bundle", icon=":material/swap_horiz:", key="bundles"):
         st.caption("A bundle is one .pinscope file that carries runs, with every observation, between machines.")
         given = st.file_uploader("Import", type=["pinscope"], key=f"upload-{st.session_state.get('uploads', 0)}")
-        if given is not None and _import(store, given.getvalue()):
+        if given is not None and _import(store, given.getvalue(), given.name):
             st.session_state["uploads"] = st.session_state.get("uploads", 0) + 1  # empties the uploader
             st.rerun()
         if shown:
             bundle_button(store, shown, f"Export these {len(shown)} runs", "pinscope-runs.pinscope")
 
 
-def _import(store: Store, content: bytes) -> bool:
+def _import(store: Store, content: bytes, name: str) -> bool:
     """Store the runs of a bundle; false, with one line, if it cannot be used."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "upload.pinscope"
-        path.write_bytes(content)
-        try:
-            imported = store.import_runs(read_bundle(path))
-        except BadInput as error:
-            st.error(plain(str(error).replace(str(path), "the file")), icon=":material/error:")
-            return False
+    try:
+        imported = store.import_runs(parse_bundle(content, name))
+    except BadInput as error:
+        show_error(error)
+        return False
     st.session_state["runs-message"] = _import_message(imported)
     return True
 

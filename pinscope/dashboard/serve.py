@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import webbrowser
+from contextlib import suppress
 
 from pinscope.dashboard.settings import ADDRESS, SETTINGS
 from pinscope.errors import InvalidParameter, NotPossible
@@ -52,7 +53,8 @@ def serve(port: int, open_browser: bool) -> int:
     sys.stdout.flush()
     if open_browser:
         threading.Thread(target=_open_when_ready, args=(port, url), daemon=True).start()
-    st.App(SCRIPT, middleware=MIDDLEWARE).run(config={**SETTINGS, "server.port": port})
+    with suppress(KeyboardInterrupt):  # raised again by the server after it has put everything away
+        st.App(SCRIPT, middleware=MIDDLEWARE).run(config={**SETTINGS, "server.port": port})
     return 0
 
 

@@ -1,0 +1,99 @@
+"""The dashboard's pages through Streamlit's AppTest, on a real store."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import streamlit as st
+from streamlit.testing.v1 import AppTest
+
+from pinscope.dashboard import state
+from pinscope.dashboard.pages import PageEntry
+from pinscope.records.run import Run
+from pinscope.store import recordings
+from pinscope.store.bundle import render_bundle
+from pinscope.store.rows import Row
+from pinscope.store.store import Store
+from tests.data import synthetic
+
+ROOT = Path(__file__).resolve().parents[3]
+Open = Callable[..., AppTest]
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    """The store that the pages under test open too."""
+    with Store(os.environ["PINSCOPE_DATABASE"]) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def overlap_rows() -> list[Row]:
+    """A short overlap run."""
+    return synthetic.overlap_rows(balances=["balanced"], depths=[1, 2], every_combination=False, chunks=8)
+
+
+@pytest.fixture
+def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+    """A recording in place of those that the package ships."""
+    run: Run = synthetic.run("bandwidth", id="a-recording")
+    (tmp_path / "recordings").mkdir()
+    (tmp_path / "recordings" / "a.pinscope").write_bytes(render_bundle([(run, synthetic.bandwidth_rows())]))
+    monkeypatch.setattr(recordings, "folder", lambda: tmp_path / "recordings")
+    forget_recordings()
+    yield run
+    forget_recordings()
+
+
+def forget_recordings() -> None:
+    """Make the store look into the folder again."""
+    recordings._recordings.cache_clear()
+    recordings._rows.cache_clear()
+
+
+@pytest.fixture
+def full_store(store: Store, overlap_rows: list[Row]) -> Store:
+    """A store with runs of every experiment, lab and status, and one of an experiment of the future."""
+    runs: list[tuple[Run, list[Row]]] = [
+        (synthetic.run("bandwidth"), synthetic.bandwidth_rows()),
+        (synthetic.run("bandwidth", "host"), synthetic.bandwidth_rows("host")),
+        (synthetic.run("overlap"), overlap_rows),
+        (synthetic.run("bandwidth", id="of-the-future").model_copy(update={"experiment": "pinning"}), []),
+    ]
+    runs += [(synthetic.run("overlap", id=f"a-{word}", status=word), []) for word in ("failed", "cancelled")]
+    runs += [(synthetic.run("bandwidth", id="a-interrupted", status="interrupted", error="the child is gone"), [])]
+    store.import_runs(runs)
+    return store
+
+
+@pytest.fixture
+def open_page() -> Iterator[Open]:
+    """Opens a page of the page table, at an address with the given query parameters."""
+    apps = []
+
+    def open_page(entry: PageEntry, **query: str) -> AppTest:
+        app = AppTest.from_file(ROOT / "app.py", default_timeout=60)
+        apps.append(app)
+        app.run()
+        if entry.path.name != "home.py":
+            app.switch_page(str(entry.path.relative_to(ROOT)))
+        for name, value in query.items():
+            app.query_params[name] = value
+        return app.run() if entry.path.name != "home.py" or query else app
+
+    yield open_page
+    st.cache_resource.clear()  # closes the stores
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Makes the pages believe that they run on a machine with so many GPUs."""
+
+    def pretend(gpus: int) -> None:
+        monkeypatch.setattr(state, "capture_environment", lambda: synthetic.environment(gpus))
+        state.environment.clear()
+
+    return pretend

@@ -1,0 +1,115 @@
+"""Every page of the page table, in every state that a store can be in: a new page is tested by being listed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from pinscope.dashboard.pages import EXPERIMENTS, HOME, PAGES, RUNS, PageEntry
+from pinscope.dashboard.plain import plain
+from pinscope.records.run import HOST_MODEL_NOTE, Run
+from pinscope.store.store import Store
+from tests.unit.dashboard.conftest import Open
+
+every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.title)
+
+
+def texts(app: AppTest) -> str:
+    """All that the page says in words."""
+    kinds = (app.title, app.header, app.markdown, app.caption, app.info, app.warning, app.error, app.success)
+    return "\n".join(str(element.value) for kind in kinds for element in kind)
+
+
+@every_page
+def test_a_page_stands_with_an_empty_store(page: PageEntry, open_page: Open) -> None:
+    app = open_page(page)
+    assert not app.exception
+    assert not app.error
+    assert len(app.title) == 1
+
+
+@every_page
+def test_a_page_stands_with_a_full_store(page: PageEntry, full_store: Store, open_page: Open) -> None:
+    app = open_page(page)
+    assert not app.exception
+    assert not app.error
+
+
+@every_page
+@pytest.mark.parametrize("gpus", [0, 1, 3])
+def test_a_page_stands_on_any_machine(
+    page: PageEntry, gpus: int, machine: Callable[[int], None], open_page: Open
+) -> None:
+    machine(gpus)
+    app = open_page(page)
+    assert not app.exception
+
+
+@every_page
+def test_a_database_that_cannot_be_used_is_one_clear_line(
+    page: PageEntry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, open_page: Open
+) -> None:
+    (tmp_path / "broken.sqlite").write_bytes(b"this is no database" * 100)
+    monkeypatch.setenv("PINSCOPE_DATABASE", f"sqlite:///{tmp_path / 'broken.sqlite'}")
+    app = open_page(page)
+    assert not app.exception
+    assert len(app.error) == 1
+    assert "broken" in app.error[0].value
+    assert "\n" not in app.error[0].value
+    assert "Traceback" not in texts(app)
+
+
+def test_home_shows_the_machine_even_without_a_database(
+    monkeypatch: pytest.MonkeyPatch, machine: Callable[[int], None], open_page: Open
+) -> None:
+    monkeypatch.setenv("PINSCOPE_DATABASE", "sqlite:////proc/no/such/place.sqlite")
+    machine(1)
+    app = open_page(HOME)
+    assert len(app.error) == 1
+    assert "Synthetic GPU" in texts(app)
+
+
+def test_home_without_a_gpu_opens_on_the_recordings(
+    shipped: Run, machine: Callable[[int], None], open_page: Open
+) -> None:
+    machine(0)
+    app = open_page(HOME)
+    assert "Recorded on GPUs" in [header.value for header in app.header]
+    assert plain(shipped.id) in texts(app)
+    assert "recording" in texts(app)
+
+
+def test_home_with_a_gpu_shows_the_gpus_first(shipped: Run, machine: Callable[[int], None], open_page: Open) -> None:
+    machine(2)
+    app = open_page(HOME)
+    assert app.header[0].value == "GPUs"
+    assert "Recorded on GPUs" not in [header.value for header in app.header]
+    assert [metric.value for metric in app.metric if metric.label == "Link at best"] == ["PCIe Gen5 x16"] * 2
+
+
+def test_home_without_a_gpu_says_so_and_offers_the_host_model(machine: Callable[[int], None], open_page: Open) -> None:
+    machine(0)
+    assert "the host model runs here" in open_page(HOME).info[0].value
+
+
+def test_a_run_of_the_host_model_says_that_it_is_one(full_store: Store, open_page: Open) -> None:
+    app = open_page(RUNS, run="syntheticbandwidthhost")
+    assert HOST_MODEL_NOTE in [info.value for info in app.info]
+    assert "host model (no GPU)" in app.title[0].value.replace("\\", "")
+
+
+def test_experiments_names_the_host_model_where_there_is_no_gpu(
+    machine: Callable[[int], None], open_page: Open
+) -> None:
+    machine(0)
+    place = next(box for box in open_page(EXPERIMENTS).selectbox if box.label == "Runs on")
+    assert place.options == ["host model (no GPU)"]
+
+
+def test_experiments_offers_the_gpus_first(machine: Callable[[int], None], open_page: Open) -> None:
+    machine(2)
+    place = next(box for box in open_page(EXPERIMENTS).selectbox if box.label == "Runs on")
+    assert place.options == ["GPU 0: Synthetic GPU", "GPU 1: Synthetic GPU", "host model (no GPU)"]

@@ -1,0 +1,40 @@
+"""Text from outside stays text."""
+
+from __future__ import annotations
+
+import re
+import string
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pinscope.dashboard.plain import plain, sentence
+
+JOINER = "\N{WORD JOINER}"
+
+
+def seen(markdown: str) -> str:
+    """What CommonMark makes of it (section 2.4), without the invisible joiners."""
+    return re.sub(r"\\([!-/:-@\[-`{-~])", r"\1", markdown).replace(JOINER, "")
+
+
+@given(st.text().filter(lambda text: JOINER not in text))
+def test_it_reads_as_it_was_written_on_one_line(text: str) -> None:
+    assert seen(plain(text)) == re.sub(r"\s+", " ", text).strip()
+
+
+@given(st.text())
+def test_no_sign_that_markdown_could_act_on_is_left(text: str) -> None:
+    signs = f"[{re.escape(string.punctuation)}]"
+    assert not re.search(signs, re.sub(rf"\\{signs}", "", plain(text)))
+
+
+@pytest.mark.parametrize("text", [":material/home:", ":red[x]", ":smile:", "http://evil.example", "www.x.example"])
+def test_icons_and_addresses_are_broken_up(text: str) -> None:
+    assert JOINER in plain(text) or "\\[" in plain(text)
+
+
+def test_a_sentence_begins_and_ends_as_one() -> None:
+    assert sentence("no driver") == "No driver."
+    assert sentence("Why?") == "Why?"

@@ -1,0 +1,169 @@
+"""The server as it really runs: reachable here only, under its own name only, and gone when it is told to."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from http.client import HTTPConnection, HTTPResponse
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pinscope.dashboard.serve import port_from_environment, serve
+from pinscope.errors import InvalidParameter, NotPossible
+from tests.conftest import Outliving
+
+ROOT = Path(__file__).parents[3]
+SERVE = "import sys; from pinscope.dashboard.serve import serve; sys.exit(serve(int(sys.argv[1]), False))"
+STARTS = {
+    "pinscope dashboard": lambda port: [sys.executable, "-c", SERVE, str(port)],
+    "streamlit run app.py": lambda port: [
+        sys.executable, "-m", "streamlit", "run", "app.py", "--server.port", str(port),
+    ],
+}  # fmt: skip
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextmanager
+def served(command: list[str], port: int) -> Iterator[subprocess.Popen[str]]:
+    """The server, once it answers."""
+    child = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        deadline = time.monotonic() + 30
+        while not answers(port):
+            assert child.poll() is None, child.communicate()[0]
+            assert time.monotonic() < deadline, "the server did not answer in time"
+            time.sleep(0.1)
+        yield child
+    finally:
+        child.terminate()
+        child.communicate(timeout=20)
+
+
+def answers(port: int) -> bool:
+    try:
+        return get(port, "/_stcore/health").status == 200
+    except OSError:
+        return False
+
+
+def get(port: int, path: str, **headers: str) -> HTTPResponse:
+    with closing(HTTPConnection("127.0.0.1", port, timeout=10)) as connection:
+        connection.request("GET", path, headers={name.replace("_", "-"): value for name, value in headers.items()})
+        answer = connection.getresponse()
+        answer.body = answer.read()  # type: ignore[attr-defined]
+        return answer
+
+
+def upgrade(port: int, host: str, origin: str) -> int:
+    """The status of the answer to a request for Streamlit's WebSocket."""
+    return get(
+        port, "/_stcore/stream", Host=host, Origin=origin, Connection="Upgrade", Upgrade="websocket",
+        Sec_WebSocket_Key="dGhlIHNhbXBsZSBub25jZQ==", Sec_WebSocket_Version="13",
+    ).status  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=STARTS, ids=lambda name: name.replace(" ", "-"))
+def port(request: pytest.FixtureRequest, outliving: Outliving) -> Iterator[int]:
+    """The port of a served dashboard, started in every way there is."""
+    port = free_port()
+    with served(STARTS[request.param](port), port) as child:
+        outliving.processes.add(child.pid)
+        yield port
+
+
+def test_only_this_machine_can_reach_it(port: int) -> None:
+    listening = [c for c in psutil.net_connections("tcp") if c.status == "LISTEN" and c.laddr.port == port]
+    assert [c.laddr.ip for c in listening] == ["127.0.0.1"]
+
+
+@pytest.mark.parametrize("path", ["/", "/runs", "/_stcore/health", "/_stcore/host-config", "/static/x.js"])
+def test_a_rebound_host_is_refused_everything(port: int, path: str) -> None:
+    assert get(port, path, Host=f"evil.example:{port}").status == 400
+
+
+def test_a_rebound_host_is_refused_the_websocket(port: int) -> None:
+    assert upgrade(port, f"evil.example:{port}", f"http://evil.example:{port}") in (400, 403)
+
+
+def test_another_site_is_refused_the_websocket(port: int) -> None:
+    assert upgrade(port, f"127.0.0.1:{port}", "http://evil.example") == 403
+
+
+def test_its_own_page_gets_the_websocket(port: int) -> None:
+    assert upgrade(port, f"127.0.0.1:{port}", f"http://127.0.0.1:{port}") == 101
+
+
+def test_no_other_page_may_frame_it(port: int) -> None:
+    assert "frame-ancestors 'none'" in (get(port, "/").getheader("content-security-policy") or "")
+
+
+@pytest.mark.parametrize("encoding", ["identity", "gzip"])
+@pytest.mark.parametrize("path", ["/", "/runs", "/experiments"])
+def test_every_page_knows_where_its_server_is(port: int, path: str, encoding: str) -> None:
+    answer = get(port, path, Accept_Encoding=encoding)
+    body: bytes = answer.body  # type: ignore[attr-defined]
+    page = gzip.decompress(body) if answer.getheader("content-encoding") == "gzip" else body
+    assert b"BACKEND_BASE_URL" in page
+    assert page.rstrip().endswith(b"</html>")
+
+
+def test_the_script_of_the_page_is_compressed(port: int) -> None:
+    page: bytes = get(port, "/").body  # type: ignore[attr-defined]
+    script = page.split(b'src="./static/js/')[1].split(b'"')[0].decode()
+    assert get(port, f"/static/js/{script}", Accept_Encoding="gzip").getheader("content-encoding") == "gzip"
+
+
+def test_a_port_in_use_is_one_clear_line() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(NotPossible, match=rf"^port {port} is in use; [^\n]*PINSCOPE_PORT={port + 1}$"):
+            serve(port, open_browser=False)
+
+
+@pytest.mark.parametrize("port", [0, -1, 65536])
+def test_a_port_that_is_none_is_refused(port: int) -> None:
+    with pytest.raises(InvalidParameter, match="from 1 to 65535"):
+        serve(port, open_browser=False)
+
+
+def test_the_port_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PINSCOPE_PORT", raising=False)
+    assert port_from_environment() == 8501
+    monkeypatch.setenv("PINSCOPE_PORT", "9000")
+    assert port_from_environment() == 9000
+
+
+@pytest.mark.parametrize("text", ["no", "8501.5", "-1", "0", "70000"])
+def test_nonsense_in_the_environment_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PINSCOPE_PORT", text)
+    with pytest.raises(InvalidParameter, match="from 1 to 65535"):
+        port_from_environment()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_ends_when_it_is_told_to(number: signal.Signals) -> None:
+    port = free_port()
+    with served(STARTS["pinscope dashboard"](port), port) as child:
+        assert child.stdout is not None
+        os.kill(child.pid, number)
+        output = child.communicate(timeout=20)[0]
+        assert f"http://127.0.0.1:{port}" in output
+        assert "Traceback" not in output
+        assert not answers(port)

@@ -200,7 +200,6 @@ class CudaLab:
         try:
             self._ordinal_of(device)
         except runtime.CUDARuntimeError:
-            runtime.getLastError()
             return False
         return True
 
@@ -381,14 +380,14 @@ class CudaLab:
 
 
 def _allocate(call: Any, nbytes: int, what: str) -> Any:
-    """The call's result; its failure as one line, with CUDA's sticky error cleared.
+    """The call's result; its failure as one line.
 
-    A failed registration otherwise surfaces later, as a false out-of-memory of an innocent call.
+    CUDA keeps a failed registration's error for an innocent later call; CuPy clears it (``check_status`` in its
+    runtime module), and a GPU test holds that.
     """
     try:
         return call()
     except runtime.CUDARuntimeError as error:
-        runtime.getLastError()
         message = f"{format_bytes(nbytes)} of {what} could not be had: {error}"
         if error.status == OUT_OF_MEMORY:
             raise NotEnoughMemory(f"{message}; free memory or take less") from None

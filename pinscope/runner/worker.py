@@ -44,11 +44,10 @@ class _Stop:
 
 
 class _Reporter:
-    """Writes progress and notes of a run to the store, progress not too often."""
+    """Writes progress and notes of a run, progress not too often."""
 
-    def __init__(self, store: Store, run: Run) -> None:
-        self._store = store
-        self._run_id = run.id
+    def __init__(self, writer: SafeWriter, run: Run) -> None:
+        self._writer = writer
         self._notes = list(run.notes)
         self._written = -PROGRESS_SECONDS
 
@@ -57,20 +56,20 @@ class _Reporter:
         now = time.monotonic()
         if now - self._written >= PROGRESS_SECONDS or fraction >= 1:
             self._written = now
-            self._store.update(self._run_id, progress=Progress(fraction=fraction, message=message))
+            self._writer.update(progress=Progress(fraction=fraction, message=message))
 
     def waiting(self, holder: str) -> None:
         """Store what the run waits for."""
         now = time.monotonic()
         if now - self._written >= PROGRESS_SECONDS:
             self._written = now
-            self._store.update(self._run_id, progress=Progress(message=f"waiting for {holder}", waiting_for=holder))
+            self._writer.update(progress=Progress(message=f"waiting for {holder}", waiting_for=holder))
 
     def note(self, text: str) -> None:
         """Store what a reader of the run must know, once."""
         if text not in self._notes:
             self._notes.append(text)
-            self._store.update(self._run_id, notes=tuple(self._notes))
+            self._writer.update(notes=tuple(self._notes))
 
 
 def open_lab(run: Run) -> Lab:
@@ -87,14 +86,14 @@ def open_lab(run: Run) -> Lab:
     return CudaLab(run.device, {device.index: device.pci_bus_id for device in devices if device.pci_bus_id})
 
 
-def measure(store: Store, run: Run, stop: _Stop) -> None:
+def measure(writer: SafeWriter, run: Run, stop: _Stop) -> None:
     """Measure the run from queueing to its last observation.
 
     Raises:
         Cancelled: somebody asked to stop.
         PinScopeError: the experiment broke off; what was measured is stored.
     """
-    reporter = _Reporter(store, run)
+    reporter = _Reporter(writer, run)
 
     def waiting(holder: str) -> None:
         if stop.asked:
@@ -105,17 +104,12 @@ def measure(store: Store, run: Run, stop: _Stop) -> None:
     params = experiment.Params.model_validate(run.params)
     harness = Harness(report=reporter.progress, cancelled=lambda: stop.asked, note=reporter.note)
     device = run.environment.device(run.device) if run.lab == "cuda" else None
-    writer = SafeWriter(store, run)
-    try:
-        with turn(device.uuid if device else "host", waiting), open_lab(run) as lab:
-            reporter.progress(0.0, "starting")
-            for observation in experiment.measure(params, lab, harness):
-                writer.append([observation.model_dump(mode="json")])
-            if device:
-                store.update(run.id, environment=_with_warm_links(run.environment))
-    finally:
-        if rescued := writer.close():
-            print(f"pinscope: the database took no more; the run was saved to {rescued}", file=sys.stderr)  # noqa: T201
+    with turn(device.uuid if device else "host", waiting), open_lab(run) as lab:
+        reporter.progress(0.0, "starting")
+        for observation in experiment.measure(params, lab, harness):
+            writer.append([observation.model_dump(mode="json")])
+        if device:
+            writer.update(environment=_with_warm_links(run.environment))
 
 
 def _with_warm_links(environment: Environment) -> Environment:
@@ -134,10 +128,10 @@ def _die_with_parent(parent: int) -> None:
         sys.exit(1)
 
 
-def _outcome(store: Store, run: Run, stop: _Stop) -> tuple[Status, str | None, int]:
+def _outcome(writer: SafeWriter, run: Run, stop: _Stop) -> tuple[Status, str | None, int]:
     """Measure, and tell how it went: status, error line, exit code."""
     try:
-        measure(store, run, stop)
+        measure(writer, run, stop)
     except Cancelled:
         return "cancelled", None, Cancelled.exit_code
     except PinScopeError as error:
@@ -155,14 +149,25 @@ def main(arguments: list[str]) -> int:
     _die_with_parent(int(parent))
     stop = _Stop()
     signal.signal(signal.SIGTERM, stop.handle)
-    with Store() as store:
-        status, error, code = _outcome(store, store.run(run_id), stop)
-        changes: dict[str, Any] = {"status": status, "finished_at": datetime.now(UTC)}
-        if error:
-            changes["error"] = error
-        if status == "done":
-            changes["progress"] = Progress(fraction=1.0, message="done")
-        store.update(run_id, **changes)
+    try:
+        with Store() as store:
+            return _run(store, store.run(run_id), stop)
+    except PinScopeError as error:
+        print(f"pinscope: {error}", file=sys.stderr)  # noqa: T201 - the only word a child without a store can say
+        return error.exit_code
+
+
+def _run(store: Store, run: Run, stop: _Stop) -> int:
+    """Measure, and store how it went; the exit code."""
+    writer = SafeWriter(store, run)
+    status, error, code = _outcome(writer, run, stop)
+    changes: dict[str, Any] = {"status": status, "finished_at": datetime.now(UTC)}
+    if error:
+        changes["error"] = error
+    if status == "done":
+        changes["progress"] = Progress(fraction=1.0, message="done")
+    if rescued := writer.close(**changes):
+        print(f"pinscope: the database took no more; the run was saved to {rescued}", file=sys.stderr)  # noqa: T201
     return code
 
 

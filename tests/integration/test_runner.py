@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from pinscope.probes.process import is_alive, process_of
 from pinscope.records.run import Run
 from pinscope.runner import jobs
 from pinscope.runner.jobs import Job, Request
+from pinscope.store.bundle import read_bundle
 from pinscope.store.store import Store
 from tests.conftest import Outliving
 from tests.unit.store.runs import environment
@@ -143,6 +145,7 @@ def test_a_child_does_not_survive_the_process_that_started_it(store: Store) -> N
 import sys, time
 from pinscope.probes.environment import capture_environment
 from pinscope.runner import jobs
+from pinscope.store.bundle import read_bundle
 from pinscope.store.store import Store
 store = Store()
 overrides = dict(pair.split("=") for pair in sys.argv[1:])
@@ -210,3 +213,22 @@ def test_a_queueing_run_can_be_cancelled(store: Store, start: Callable[..., Job]
     assert second.wait(10) == 130
     assert store.run(second.run_id).status == "cancelled"
     assert store.run(first.run_id).status == "running"
+
+
+def test_a_run_whose_database_disappears_is_saved_whole(
+    store: Store, start: Callable[..., Job], capfd: pytest.CaptureFixture[str]
+) -> None:
+    job = start({**SHORT, "repeats": "300", "precision": "1e-9"})
+    until(lambda: store.run(job.run_id).observations > 5)
+    for left in Path(store.name).parent.glob(f"{Path(store.name).name}*"):
+        left.unlink()
+    assert job.wait(60) == 0
+    said = capfd.readouterr().err
+    path = Path(tempfile.gettempdir()) / f"pinscope-{job.run_id}.pinscope"
+    assert said == f"pinscope: the database took no more; the run was saved to {path}\n"
+    ((run, rows),) = read_bundle(path)
+    path.unlink()
+    assert (run.status, run.observations) == ("done", len(rows))
+    assert {row["memory"] for row in rows} == {"pageable", "pinned"}
+    assert store.import_runs([(run, rows)]).added == (run.id,)
+    assert store.run(run.id) == run

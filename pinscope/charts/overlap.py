@@ -203,7 +203,7 @@ def _costs(way: str, chosen: Sequence[PassCell]) -> Chart | None:
             go.Bar(
                 orientation="h", x=milliseconds, y=[_name(cell.recipe) for cell in group], name=name,
                 text=[
-                    f"{format_seconds(summary.median)}, {format_share(summary.median / cell.device_seconds.median)}"
+                    f"{format_seconds(summary.median)}<br>{format_share(summary.median / cell.device_seconds.median)}"
                     for cell, summary in zip(group, summaries, strict=True)
                 ],
                 textposition="outside", cliponaxis=False, marker={"color": COLOURS[kind]},
@@ -213,7 +213,7 @@ def _costs(way: str, chosen: Sequence[PassCell]) -> Chart | None:
         )  # fmt: skip
         _category_rows(figure, row, [_name(cell.recipe) for cell in group])
         # The longest bar leaves room for its own text.
-        figure.update_xaxes(range=[0, max(milliseconds) * 1.75 or 1.0], row=row, col=1)
+        figure.update_xaxes(range=[0, max(milliseconds) * 1.5 or 1.0], row=row, col=1)
     figure.update_xaxes(title_text="Time in one pass (ms)", row=2, col=1)
     return Chart(
         f"costs-{way}",

@@ -63,9 +63,9 @@ DIRECTIONS = tuple(DIRECTION_TITLES)
 """Directions in the order in which panels show them."""
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
-PANEL_PIXELS = 210
+PANEL_PIXELS = 205
 """Height of one panel of a stacked figure."""
-GAP_PIXELS = 62
+GAP_PIXELS = 74
 """Room between two panels: tick labels of the upper, title of the lower."""
 _FRAME_PIXELS = 116
 """Room for the first title, the last axis title and the legend."""

@@ -127,14 +127,14 @@ def test_costs_are_medians_of_a_pass_in_milliseconds_and_as_share() -> None:
     figure = drawn(rows)["costs-h2d"].figure
 
     assert bars(figure, "compute stall").x == pytest.approx([200.0])
-    assert bars(figure, "compute stall").text == ("200 ms, 20.0 %",)
+    assert bars(figure, "compute stall").text == ("200 ms<br>20.0 %",)
     assert bars(figure, "issue time").x == pytest.approx([1.0])
 
 
 def test_a_pass_without_stall_is_drawn_as_zero_not_left_out() -> None:
     figure = drawn([one_pass(stall_seconds=0.0)])["costs-h2d"].figure
 
-    assert bars(figure, "compute stall").text == ("0 s, 0.0 %",)
+    assert bars(figure, "compute stall").text == ("0 s<br>0.0 %",)
 
 
 def test_the_timeline_draws_measured_starts_and_lengths() -> None:

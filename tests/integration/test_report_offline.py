@@ -1,0 +1,237 @@
+"""The HTML report in a real Chromium with the network off: drawn, legible, printable, and silent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, Request, sync_playwright
+
+import pinscope
+from pinscope.charts.theme import SCHEMES
+from pinscope.experiments.documents import open_document
+from pinscope.report.document import Document
+from pinscope.report.json_report import run_document
+from pinscope.report.write import write_report
+from pinscope.store.bundle import read_bundle
+from tests.data import synthetic
+
+pytestmark = pytest.mark.browser
+
+ARGUMENTS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+)
+PAPER_WIDTH = 680
+"""Pixels between the margins of an A4 page, as the page's script has it."""
+RECORDINGS = sorted((Path(pinscope.__file__).parent / "recordings").glob("*.pinscope"))
+LOCAL = ("file:", "data:", "blob:")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=list(ARGUMENTS))
+        yield launched
+        launched.close()
+
+
+class Reader:
+    """A page that is cut off, and everything it complained of or asked for."""
+
+    def __init__(self, browser: Browser, width: int, scheme: Any) -> None:
+        self.context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        self.context.set_offline(True)
+        self.complaints: list[str] = []
+        self.requests: list[str] = []
+        self.page: Page = self.context.new_page()
+        self.page.on("console", lambda message: self.complaints.append(f"{message.type}: {message.text}"))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("dialog", lambda dialog: self.complaints.append(f"dialog: {dialog.message}"))
+        self.page.on("request", self._asked)
+
+    def _asked(self, request: Request) -> None:
+        if not request.url.startswith(LOCAL):
+            self.requests.append(request.url)
+
+    def open(self, path: Path) -> Page:
+        """The report, with all its charts drawn."""
+        self.page.goto(path.as_uri())
+        self.page.wait_for_selector("html[data-drawn]", state="attached", timeout=30_000)
+        return self.page
+
+    def close(self) -> None:
+        """End the page; it must have been silent."""
+        self.context.close()
+        assert self.complaints == []
+        assert self.requests == []
+
+
+@pytest.fixture
+def reader(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Reader]:
+    """A silent page 1100 pixels wide and light, unless the test asks otherwise."""
+    width, scheme = getattr(request, "param", (1100, "light"))
+    opened = Reader(browser, width, scheme)
+    yield opened
+    opened.close()
+
+
+def documents() -> dict[str, Document]:
+    made = {
+        "bandwidth": synthetic.document("bandwidth"),
+        "overlap": synthetic.document("overlap"),
+        "bandwidth on the host model": synthetic.document("bandwidth", lab="host"),
+        "overlap on the host model": synthetic.document("overlap", lab="host"),
+        "without rows": synthetic.document_of("bandwidth", [], status="failed", error="no GPU answered"),
+    }
+    for path in RECORDINGS:
+        made |= {f"{path.stem} {run.id}": open_document(run, rows) for run, rows in read_bundle(path)}
+    return made
+
+
+DOCUMENTS = documents()
+
+
+def written(folder: Path, *found: Document) -> Path:
+    path = folder / "report.html"
+    write_report(path, found)
+    return path
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_a_report_opens_without_network_and_is_legible_on_a_desk_and_on_a_phone(
+    name: str, reader: Reader, tmp_path: Path
+) -> None:
+    page = reader.open(written(tmp_path, DOCUMENTS[name]))
+
+    assert page.locator(".plot svg.main-svg:first-child").count() == len(DOCUMENTS[name].charts)
+    for plot in page.locator(".plot").all():
+        assert plot.locator("g.trace").count() == plot.evaluate("plot => plot.data.length") > 0
+    for width in (1100, 360):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.wait_for_function(DRAWN_TO_WIDTH)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.evaluate(CUT_OFF) == []
+        assert page.evaluate(COVERED) == []
+
+
+DRAWN_TO_WIDTH = """() => Array.from(document.querySelectorAll(".plot")).every(plot =>
+  Math.abs(plot.querySelector("svg.main-svg").getBoundingClientRect().width - plot.clientWidth) < 1)"""
+# Titles, axis titles, tick labels, legend entries and texts at bars that leave the drawing.
+CUT_OFF = """() => Array.from(document.querySelectorAll(".plot")).flatMap(plot => {
+  const frame = plot.querySelector("svg.main-svg").getBoundingClientRect();
+  return Array.from(plot.querySelectorAll("svg.main-svg text")).filter(text => {
+    const box = text.getBoundingClientRect();
+    return box.width && (box.left < frame.left - 1 || box.right > frame.right + 1
+      || box.top < frame.top - 1 || box.bottom > frame.bottom + 1);
+  }).map(text => text.textContent);
+})"""
+# Pairs of texts around the panels that lie on each other by more than two pixels.
+COVERED = """() => Array.from(document.querySelectorAll(".plot")).flatMap(plot => {
+  const texts = Array.from(plot.querySelectorAll(
+    "text.annotation-text, text[class$=title], g[class$=tick] text, text.legendtext"
+  ));
+  const boxes = texts.map(text => text.getBoundingClientRect());
+  return texts.flatMap((one, i) => texts.slice(i + 1).filter((other, k) => {
+    const [a, b] = [boxes[i], boxes[i + 1 + k]];
+    return a.width && b.width
+      && Math.min(a.right, b.right) - Math.max(a.left, b.left) > 2
+      && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 2;
+  }).map(other => `${one.textContent} / ${other.textContent}`));
+})"""
+
+
+def text_colour(page: Page) -> str:
+    """The colour of tick labels as six hexadecimal digits."""
+    found = page.locator(".ytick text").first.evaluate("text => getComputedStyle(text).fill")
+    return "#" + "".join(f"{int(part):02x}" for part in found.removeprefix("rgb(").removesuffix(")").split(","))
+
+
+@pytest.mark.parametrize("reader", [(1100, "dark")], indirect=True)
+def test_page_and_charts_follow_light_and_dark(reader: Reader, tmp_path: Path) -> None:
+    page = reader.open(written(tmp_path, DOCUMENTS["overlap"]))
+    background = "getComputedStyle(document.documentElement).backgroundColor"
+
+    assert text_colour(page) == SCHEMES["dark"].text
+    assert page.evaluate(background) == "rgb(14, 17, 23)"
+
+    page.emulate_media(color_scheme="light")
+    page.wait_for_function(f"{background} === 'rgb(255, 255, 255)'")
+    assert text_colour(page) == SCHEMES["light"].text
+
+
+@pytest.mark.parametrize("reader", [(1400, "dark")], indirect=True)
+def test_on_paper_charts_are_light_and_fit_the_page_and_then_come_back(reader: Reader, tmp_path: Path) -> None:
+    page = reader.open(written(tmp_path, DOCUMENTS["overlap"]))
+    state = """() => Array.from(document.querySelectorAll(".plot")).map(plot => [
+      plot.querySelector("svg.main-svg").getBoundingClientRect().width,
+      getComputedStyle(plot.querySelector(".ytick text")).fill])"""
+    page.evaluate(f"addEventListener('beforeprint', () => {{ window.onPaper = ({state})() }})")
+    before = page.evaluate(state)
+
+    printed = page.pdf(prefer_css_page_size=True)
+
+    on_paper = page.evaluate("window.onPaper")
+    light = tuple(int(SCHEMES["light"].text[start : start + 2], 16) for start in (1, 3, 5))
+    assert {width for width, _ in on_paper} == {PAPER_WIDTH}
+    assert {colour for _, colour in on_paper} == {f"rgb{light}"}
+    assert printed.startswith(b"%PDF-")
+    page.wait_for_function(f"JSON.stringify(({state})()) === {json.dumps(json.dumps(before, separators=(',', ':')))}")
+
+
+def test_the_raw_data_is_saved_as_json(reader: Reader, tmp_path: Path) -> None:
+    whole = DOCUMENTS["overlap"]
+    page = reader.open(written(tmp_path, whole))
+
+    with page.expect_download() as saved:
+        page.get_by_role("link", name=f"pinscope-{whole.run.id}.json").click()
+
+    path = tmp_path / "saved.json"
+    saved.value.save_as(path)
+    assert saved.value.suggested_filename == f"pinscope-{whole.run.id}.json"
+    assert json.loads(path.read_text()) == json.loads(json.dumps(run_document(whole)))
+
+
+def test_several_runs_share_one_page(reader: Reader, tmp_path: Path) -> None:
+    both = (DOCUMENTS["bandwidth"], DOCUMENTS["overlap"])
+
+    page = reader.open(written(tmp_path, *both))
+
+    assert page.locator("article").count() == 2
+    assert page.locator(".plot svg.main-svg >> nth=0").is_visible()
+    assert page.locator(".plot").count() == sum(len(document.charts) for document in both)
+
+
+def test_text_of_others_never_acts(reader: Reader, tmp_path: Path) -> None:
+    hostile = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
+    whole = synthetic.changed(DOCUMENTS["bandwidth"], notes=(hostile,), status="failed", error=hostile)
+
+    page = reader.open(written(tmp_path, whole))
+
+    assert page.get_by_text(hostile).count() == 2
+    assert page.locator("img").count() == 0
+
+
+def test_a_script_in_the_page_could_not_reach_the_network(browser: Browser, tmp_path: Path) -> None:
+    context = browser.new_context()  # not offline: only the page's own policy stands in the way
+    page = context.new_page()
+    page.goto(written(tmp_path, DOCUMENTS["without rows"]).as_uri())
+
+    outcome = page.evaluate("fetch('http://127.0.0.1:9/').then(() => 'sent', error => error.message)")
+    blocked = page.evaluate(
+        """() => new Promise(resolve => {
+          addEventListener("securitypolicyviolation", event => resolve(event.blockedURI));
+          new Image().src = "http://127.0.0.1:9/pixel";
+        })"""
+    )
+
+    context.close()
+    assert outcome == "Failed to fetch"
+    assert blocked == "http://127.0.0.1:9/pixel"

@@ -47,7 +47,7 @@ def run(  # noqa: PLR0917 - typer calls it by keyword
         ),
     ] = None,
     device: Annotated[int, typer.Option(metavar="N", help="Which GPU.")] = 0,
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer sizes and repeats: half a minute at most.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer sizes and repeats.")] = False,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A parameter other than its preset; may be repeated."),

@@ -28,7 +28,7 @@ _RunId = Annotated[str, typer.Argument(metavar="ID", help="A run's id, or its be
 @app.command("list")
 def list_runs(as_json: _AsJson = False) -> None:
     """List all runs, newest first, then the recordings that ship with PinScope."""
-    from pinscope.records.run import LAB_TITLES
+    from pinscope.report.facts import place
     from pinscope.runner.jobs import reconcile
     from pinscope.store.store import Store
 
@@ -43,12 +43,12 @@ def list_runs(as_json: _AsJson = False) -> None:
         return
     rows = [
         (
-            run.id, run.experiment, LAB_TITLES[run.lab], run.status, f"{run.created_at:%Y-%m-%d %H:%M}",
-            str(run.observations), run.environment.host, "recording" if run.recording else "",
+            run.id, run.experiment, place(run), f"{run.status} (recording)" if run.recording else run.status,
+            f"{run.created_at:%Y-%m-%d %H:%M}", f"{run.observations:,}",
         )
         for run in runs
     ]  # fmt: skip
-    print_table(("id", "experiment", "lab", "status", "started (UTC)", "observations", "host", ""), rows, numbers=(5,))
+    print_table(("id", "experiment", "on", "status", "started (UTC)", "rows"), rows, numbers=(5,))
 
 
 @app.command("show")

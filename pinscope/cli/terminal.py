@@ -6,7 +6,7 @@ import json
 import re
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -42,7 +42,7 @@ def print_line(text: str = "") -> None:
 def print_table(
     columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = "", numbers: Sequence[int] = ()
 ) -> None:
-    """A table of ready text.
+    """A table of ready text; its first column is never broken.
 
     Args:
         columns: headings; a table whose headings are all empty shows none.
@@ -50,15 +50,15 @@ def print_table(
         title: a line above it.
         numbers: columns that are aligned to the right.
     """
-    from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
     if title:
         print_line(title)
-    table = Table(box=SIMPLE_HEAD if any(columns) else None, show_header=any(columns), pad_edge=False)
+    table = Table(box=None, show_header=any(columns), pad_edge=False, padding=(0, 2, 0, 0))
     for place, column in enumerate(columns):
-        table.add_column(column, justify="right" if place in numbers else "left", overflow="fold")
+        justify: Literal["left", "right"] = "right" if place in numbers else "left"
+        table.add_column(column, justify=justify, overflow="fold", no_wrap=place == 0)
     for row in rows:
         table.add_row(*(Text(_CONTROL.sub("", cell)) for cell in row))
     out = console(sys.stdout)

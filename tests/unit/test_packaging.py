@@ -7,6 +7,8 @@ import re
 import subprocess
 import sys
 import tomllib
+import zipfile
+from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -131,12 +133,22 @@ _PRIVATE = re.compile(
 )
 
 
+def _texts(path: Path) -> Iterator[str]:
+    """What a file says; of a bundle, what its members say."""
+    if path.suffix == ".pinscope":
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as bundle:
+                yield from (bundle.read(name).decode(errors="replace") for name in bundle.namelist())
+    elif path.suffix != ".png":
+        yield path.read_text(errors="replace")
+
+
 def test_no_tracked_file_names_a_private_path_or_a_package_registry() -> None:
     for path in tracked_files():
-        if path == Path(__file__) or path.suffix in (".pinscope", ".png"):
-            continue
-        text = path.read_text(errors="replace")
-        assert not (found := _PRIVATE.search(text)), f"{path.relative_to(ROOT)}: {found[0]}"  # type: ignore[index]
+        if path != Path(__file__):
+            for text in _texts(path):
+                found = _PRIVATE.search(text)
+                assert found is None, f"{path.relative_to(ROOT)}: {found[0]}"
 
 
 def test_readme_documents_every_key_of_the_json_documents() -> None:

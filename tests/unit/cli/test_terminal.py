@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from pinscope.cli import terminal
 from pinscope.cli.main import main
 from pinscope.cli.terminal import one_line, print_json, print_line, print_table
 
@@ -28,9 +29,15 @@ def test_an_error_is_one_line_whatever_it_holds() -> None:
 
 def test_numbers_stand_to_the_right(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(("what", "how much"), [("a", "1"), ("b", "1,000")], numbers=(1,))
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[2].endswith("       1")
-    assert lines[3].endswith("   1,000")
+    assert capsys.readouterr().out == "what  how much\na            1\nb        1,000\n\n"
+
+
+def test_the_first_column_is_never_broken(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(terminal, "PIPED_WIDTH", 40)
+    print_table(("id", "text"), [("20261121-035956-f72895", "many words that must go on more than one line")])
+    out = capsys.readouterr().out
+    assert "20261121-035956-f72895" in out
+    assert len(out.splitlines()) > 3
 
 
 def test_json_is_ascii_where_the_terminal_is_not_utf_8(monkeypatch: pytest.MonkeyPatch) -> None:

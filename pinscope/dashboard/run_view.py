@@ -56,16 +56,16 @@ def _results(document: Document) -> None:
     if reading.headline:
         headline(reading.headline)
     if reading.findings:
-        st.header("Findings", anchor="findings")
+        st.header("Findings", anchor=False)
         finding_list(reading.findings)
     if document.charts:
-        st.header("Charts", anchor="charts")
+        st.header("Charts", anchor=False)
         grid = st.grid(2, min_column_width=480)
         for chart in document.charts:
             with grid.cell():
                 chart_view(chart, key=f"chart-{chart.key}")
     if reading.tables:
-        st.header("Tables", anchor="tables")
+        st.header("Tables", anchor=False)
         for number, table in enumerate(reading.tables):
             _table(table, key=f"table-{number}")
 

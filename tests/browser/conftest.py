@@ -1,0 +1,185 @@
+"""A really served dashboard, and a real Chromium that drives it and sees to it that nothing goes wrong unseen."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import pytest
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, sync_playwright
+
+from pinscope.store.store import Store
+from tests.conftest import Outliving
+
+ROOT = Path(__file__).parents[2]
+REBOUND = "evil.example"
+"""A name that the browser resolves to this machine, as after DNS rebinding."""
+ARGUMENTS = [
+    "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
+    "--disable-sync", "--no-first-run", f"--host-resolver-rules=MAP {REBOUND} 127.0.0.1",
+]  # fmt: skip
+OWN_ADDRESSES = ("http://127.0.0.1:", "ws://127.0.0.1:", "data:", "blob:", "about:")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Every test in this folder drives a browser."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.browser)
+
+
+@pytest.fixture(scope="session")
+def chromium(outliving: Outliving) -> Iterator[Browser]:
+    """Debian's Chromium, or the one that CHROMIUM names."""
+    binary = os.environ.get("CHROMIUM") or shutil.which("chromium")
+    assert binary, "no chromium here: apt-get install chromium, or set CHROMIUM to its path"
+    before = set(psutil.Process().children())
+    with sync_playwright() as playwright:
+        outliving.processes.update(child.pid for child in set(psutil.Process().children()) - before)
+        browser = playwright.chromium.launch(executable_path=binary, args=ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+@dataclass
+class Watched:
+    """What a browser context complained of, and where it went.
+
+    Attributes:
+        complaints: console errors and warnings, and errors of scripts.
+        strangers: requests to anything but this machine.
+    """
+
+    complaints: list[str] = field(default_factory=list)
+    strangers: list[str] = field(default_factory=list)
+
+    def watch(self, context: BrowserContext) -> None:
+        """Listen to every page of the context."""
+        context.on("console", self._on_console)
+        context.on("weberror", lambda error: self.complaints.append(str(error.error)))
+        context.on("request", self._on_request)
+
+    def _on_console(self, message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning"):
+            self.complaints.append(f"{message.type}: {message.text}")
+
+    def _on_request(self, request: Request) -> None:
+        if not request.url.startswith(OWN_ADDRESSES):
+            self.strangers.append(request.url)
+
+
+@dataclass
+class Served:
+    """A dashboard that runs.
+
+    Attributes:
+        process: the server.
+        url: its address, without a slash at the end.
+        store: the store that it uses.
+    """
+
+    process: subprocess.Popen[bytes]
+    url: str
+    store: Store
+
+
+Serve = Callable[[], Served]
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Starts dashboards on this test's own database, as `pinscope dashboard` does."""
+    servers: list[Served] = []
+
+    def serve() -> Served:
+        port = free_port()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "pinscope", "dashboard"],
+            cwd=ROOT,
+            env={**os.environ, "PINSCOPE_PORT": str(port)},
+            stdout=subprocess.DEVNULL,
+        )
+        servers.append(Served(process, f"http://127.0.0.1:{port}", Store()))
+        until(lambda: process.poll() is not None or healthy(servers[-1].url))
+        return servers[-1]
+
+    yield serve
+    for served in servers:
+        served.process.terminate()
+        served.process.wait(timeout=20)
+        served.store.close()
+
+
+@pytest.fixture
+def new_page(chromium: Browser, serve: Serve) -> Iterator[Callable[..., Page]]:
+    """Opens pages, each in a browser profile of its own; at the end nothing may have been complained of."""
+    del serve  # pages close before the servers do
+    contexts: list[BrowserContext] = []
+    watched = Watched()
+
+    def new_page(width: int = 1400, scheme: str = "light") -> Page:
+        context = chromium.new_context(
+            viewport={"width": width, "height": 900}, color_scheme=scheme, accept_downloads=True
+        )  # type: ignore[arg-type]
+        context.set_default_timeout(30_000)
+        watched.watch(context)
+        contexts.append(context)
+        return context.new_page()
+
+    yield new_page
+    for context in contexts:
+        context.close()
+    assert watched.complaints == []
+    assert watched.strangers == []
+
+
+@pytest.fixture
+def page(new_page: Callable[..., Page]) -> Page:
+    """One page on a wide screen."""
+    return new_page()
+
+
+@pytest.fixture
+def dashboard(serve: Serve) -> Served:
+    """One served dashboard."""
+    return serve()
+
+
+def free_port() -> int:
+    """A port of the loopback interface that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def healthy(url: str) -> bool:
+    """Whether the server answers."""
+    try:
+        with urllib.request.urlopen(f"{url}/_stcore/health", timeout=2) as answer:  # noqa: S310 - http only
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def until(condition: Callable[[], object], seconds: float = 60) -> None:
+    """Wait for something to become true."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.05)
+
+
+def settle(page: Page) -> None:
+    """Wait until the page's script has run and everything is drawn."""
+    page.locator('[data-testid="stApp"][data-test-script-state="notRunning"]').wait_for()
+    page.locator('[data-testid="stAppViewContainer"] [data-testid="stHeading"]').first.wait_for()

@@ -1,0 +1,171 @@
+"""What a person does: start a run from the form, watch it, come back to it, stop it, read it, take it away."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from playwright.sync_api import Page, expect
+
+from pinscope.records.run import Run
+from pinscope.store.bundle import parse_bundle, read_bundle
+from tests.browser.conftest import Served, Watched, settle, until
+from tests.data import synthetic
+
+
+def fill(page: Page, dashboard: Served, time_limit: float) -> None:
+    """Set bandwidth up on the host model: eight combinations of ``time_limit`` seconds each."""
+    page.goto(f"{dashboard.url}/experiments")
+    settle(page)
+    expect(page.get_by_text("host model (no GPU)").first).to_be_visible()
+    fields = {"Copy sizes": "64 KiB, 1 MiB", "Precision (%)": "0.0001", "Most repeats": "10000"}
+    for label, text in {**fields, "Time limit (s)": str(time_limit)}.items():
+        box = page.get_by_label(label, exact=True)
+        box.fill(text)
+        box.press("Enter")
+        settle(page)
+    for word in ("registered", "bidirectional"):
+        page.get_by_role("button", name=word).click()
+        settle(page)
+
+
+def start(page: Page, dashboard: Served) -> Run:
+    """Press Start; the run that it started."""
+    page.get_by_role("button", name="Start", exact=False).click()
+    page.wait_for_url("**/runs?run=*")
+    return dashboard.store.run(page.url.split("run=")[1])
+
+
+def fraction(page: Page) -> float:
+    """How far the progress bar is."""
+    return float(page.get_by_role("progressbar").get_attribute("aria-valuenow") or "nan")
+
+
+def test_a_run_is_started_watched_found_again_and_read(page: Page, dashboard: Served) -> None:
+    fill(page, dashboard, 2)
+    run = start(page, dashboard)
+    assert run.lab == "host"
+    assert run.params["sizes"] == [2**16, 2**20]
+    assert run.params["memory"] == ["pageable", "pinned"]
+
+    expect(page.get_by_role("button", name="Cancel")).to_be_visible()
+    until(lambda: fraction(page) > 0)
+    first = fraction(page)
+    until(lambda: fraction(page) > first)
+    page.locator(".js-plotly-plot").first.wait_for()  # what it has measured so far
+
+    page.reload()
+    expect(page.get_by_role("button", name="Cancel")).to_be_visible()
+    assert dashboard.store.run(run.id).status == "running"
+    assert page.url.endswith(run.id)
+
+    expect(page.get_by_role("heading", name="Charts")).to_be_visible(timeout=60_000)
+    assert dashboard.store.run(run.id).status == "done"
+    expect(page.get_by_text("Pinned h2d, 1 MiB")).to_be_visible()
+    expect(page.get_by_role("button", name="Cancel")).to_have_count(0)
+
+
+def test_a_run_is_shown_wherever_runs_are_and_can_be_cancelled(page: Page, dashboard: Served) -> None:
+    fill(page, dashboard, 20)
+    run = start(page, dashboard)
+    until(lambda: dashboard.store.run(run.id).observations > 0)
+    for path in ("", "experiments", "runs"):
+        page.goto(f"{dashboard.url}/{path}")
+        settle(page)
+        expect(page.get_by_role("progressbar")).to_be_visible()
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.get_by_role("progressbar")).to_have_count(0)
+    stopped = dashboard.store.run(run.id)
+    assert stopped.status == "cancelled"
+    assert stopped.observations > 0
+    page.goto(f"{dashboard.url}/runs?run={run.id}")
+    expect(page.get_by_text("This run was cancelled")).to_be_visible()
+
+
+@pytest.fixture
+def overlap(dashboard: Served) -> Run:
+    """A finished run that every kind of report can be made of."""
+    rows = synthetic.overlap_rows(balances=["balanced"], depths=[1, 2], every_combination=False, chunks=8)
+    dashboard.store.import_runs([(synthetic.run("overlap"), rows)])
+    run: Run = dashboard.store.run("syntheticoverlapcuda")
+    return run
+
+
+def download(page: Page, button: str, folder: Path) -> Path:
+    """Press a button of the download menu, which stands open; the file that arrived."""
+    with page.expect_download() as arriving:
+        page.get_by_role("button", name=button).click()
+    path = folder / arriving.value.suggested_filename
+    arriving.value.save_as(path)
+    return path
+
+
+def open_downloads(page: Page, dashboard: Served, run: Run) -> None:
+    page.goto(f"{dashboard.url}/runs?run={run.id}")
+    settle(page)
+    page.get_by_role("button", name="Download").click()
+
+
+def test_the_html_report_opens_with_the_network_off(
+    page: Page, dashboard: Served, overlap: Run, tmp_path: Path
+) -> None:
+    open_downloads(page, dashboard, overlap)
+    report = download(page, "HTML report", tmp_path)
+    assert report.stat().st_size < 6_000_000
+    browser = page.context.browser
+    assert browser is not None
+    context = browser.new_context(offline=True)
+    watched = Watched()
+    watched.watch(context)
+    offline = context.new_page()
+    offline.goto(report.as_uri())
+    offline.locator(".js-plotly-plot .main-svg").first.wait_for()
+    expect(offline.get_by_text(overlap.id).first).to_be_visible()
+    context.close()
+    assert watched.complaints == []
+    assert [url for url in watched.strangers if url != report.as_uri()] == []
+
+
+def test_every_other_kind_of_file_carries_the_run(page: Page, dashboard: Served, overlap: Run, tmp_path: Path) -> None:
+    rows = dashboard.store.observations(overlap.id)
+    open_downloads(page, dashboard, overlap)
+    assert overlap.id in download(page, "Markdown report", tmp_path).read_text()
+    table = download(page, "Observations, CSV", tmp_path).read_text()
+    assert len(list(csv.DictReader(io.StringIO(table)))) == len(rows)
+    assert len(pd.read_parquet(download(page, "Observations, Parquet", tmp_path))) == len(rows)
+    document = json.loads(download(page, "Run, JSON", tmp_path).read_text())
+    assert document["run"]["id"] == overlap.id
+    assert document["observations"] == rows
+    assert json.loads(download(page, "Timeline, Perfetto", tmp_path).read_text())["traceEvents"]
+    bundle = download(page, "Bundle for another PinScope", tmp_path)
+    assert read_bundle(bundle) == [(overlap, rows)]
+
+
+def test_a_run_is_deleted_and_brought_back_by_its_bundle(
+    page: Page, dashboard: Served, overlap: Run, tmp_path: Path
+) -> None:
+    rows = dashboard.store.observations(overlap.id)
+    open_downloads(page, dashboard, overlap)
+    bundle = download(page, "Bundle for another PinScope", tmp_path)
+    assert parse_bundle(bundle.read_bytes(), "bundle")
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Delete").click()
+    page.get_by_role("button", name="Keep it").click()
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    assert dashboard.store.run(overlap.id)
+    page.get_by_role("button", name="Delete").click()
+    page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    expect(page.get_by_text("Deleted run")).to_be_visible()
+    assert dashboard.store.runs(recordings=False) == []
+
+    page.get_by_text("Import or export a bundle").click()
+    page.locator('input[type="file"]').set_input_files(bundle)
+    expect(page.get_by_text("Imported 1")).to_be_visible()
+    assert dashboard.store.run(overlap.id) == overlap
+    assert dashboard.store.observations(overlap.id) == rows
+    page.get_by_role("link", name="Overlap · Synthetic GPU").click()
+    expect(page.get_by_role("heading", name="Charts")).to_be_visible()

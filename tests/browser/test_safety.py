@@ -1,0 +1,116 @@
+"""The dashboard keeps to itself, shows what it is given as text, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from pinscope.dashboard.pages import HOME, PAGES, PageEntry
+from pinscope.probes.process import is_alive
+from tests.browser.conftest import REBOUND, Serve, Served, settle, until
+from tests.browser.test_journey import fill, start
+from tests.data import synthetic
+
+HOSTILE = (
+    "<img src=http://evil.example/a.png> ![b](http://evil.example/b.png) [c](http://evil.example) "
+    "http://evil.example www.evil.example <script>document.title='owned'</script> :red[d] $e$ :material/home:"
+)
+
+
+def address(entry: PageEntry) -> str:
+    """Path of a page."""
+    return "" if entry is HOME else entry.path.stem
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_page_opens_by_its_address_on_a_phone(
+    scheme: str, new_page: Callable[..., Page], dashboard: Served
+) -> None:
+    dashboard.store.import_runs([(synthetic.run("bandwidth", "host"), synthetic.bandwidth_rows("host"))])
+    page = new_page(390, scheme)
+    for path in (*map(address, PAGES), "runs?run=syntheticbandwidthhost"):
+        page.goto(f"{dashboard.url}/{path}")
+        settle(page)
+        too_wide = page.evaluate("document.scrollingElement.scrollWidth - window.innerWidth")
+        assert too_wide <= 0, f"/{path} is {too_wide} pixels wider than the screen"
+        assert page.get_by_test_id("stException").count() == 0
+
+
+def test_a_rebound_name_is_refused(chromium: Browser, dashboard: Served) -> None:
+    page = chromium.new_page()
+    answer = page.goto(dashboard.url.replace("127.0.0.1", REBOUND))
+    assert answer is not None
+    assert answer.status == 400
+    assert "PinScope" not in page.content()
+    page.context.close()
+
+
+def test_what_a_run_says_stays_text(page: Page, dashboard: Served) -> None:
+    run = synthetic.run("bandwidth", id="hostile", status="failed", error=HOSTILE, notes=(HOSTILE,))
+    environment = run.environment.model_copy(update={"host": HOSTILE, "cpu": HOSTILE})
+    device = environment.devices[0].model_copy(update={"name": HOSTILE})
+    environment = environment.model_copy(update={"devices": (device,)})
+    dashboard.store.import_runs([(run.model_copy(update={"environment": environment}), synthetic.bandwidth_rows())])
+    for path in ("", "runs", "runs?run=hostile"):
+        page.goto(f"{dashboard.url}/{path}")
+        settle(page)
+        page.get_by_text("evil.example").first.wait_for()
+        for summary in page.locator("summary").all():
+            summary.click()
+        settle(page)
+        shown = page.locator("body").inner_text().replace("\N{WORD JOINER}", "")
+        assert HOSTILE in shown
+        assert page.locator('a[href*="evil"], img[src*="evil"]').count() == 0
+        assert "owned" not in page.title()
+
+
+def test_no_child_survives_a_killed_dashboard(page: Page, serve: Serve) -> None:
+    first = serve()
+    fill(page, first, 20)
+    run = start(page, first)
+    until(lambda: first.store.run(run.id).observations > 0)
+    child = first.store.run(run.id).process
+    assert child is not None
+    assert is_alive(child)
+    page.goto("about:blank")
+    os.kill(first.process.pid, signal.SIGKILL)
+    first.process.wait()
+    until(lambda: not is_alive(child), 10)
+
+    second = serve()
+    page.goto(f"{second.url}/runs?run={run.id}")
+    expect(page.get_by_text("This run was interrupted")).to_be_visible()
+    expect(page.get_by_role("heading", name="Charts")).to_be_visible()
+    kept = second.store.run(run.id)
+    assert kept.status == "interrupted"
+    assert kept.observations > 0
+
+
+def test_a_killed_child_is_noticed_by_the_page_that_shows_it(page: Page, dashboard: Served) -> None:
+    fill(page, dashboard, 20)
+    run = start(page, dashboard)
+    until(lambda: dashboard.store.run(run.id).observations > 0)
+    child = dashboard.store.run(run.id).process
+    assert child is not None
+    os.kill(child.pid, signal.SIGKILL)
+    expect(page.get_by_text("This run was interrupted")).to_be_visible()
+    assert dashboard.store.run(run.id).observations > 0
+
+
+def test_a_second_run_waits_and_says_for_what(page: Page, dashboard: Served) -> None:
+    fill(page, dashboard, 20)
+    first = start(page, dashboard)
+    until(lambda: dashboard.store.run(first.id).observations > 0)
+    page.goto(f"{dashboard.url}/experiments")
+    page.get_by_role("button", name="Start (waits for its turn)").click()
+    page.wait_for_url("**/runs?run=*")
+    second = page.url.split("run=")[1]
+    expect(page.get_by_text(f"Waiting for run {first.id}")).to_be_visible()
+    for run_id in (second, first.id):
+        page.goto(f"{dashboard.url}/runs?run={run_id}")
+        page.get_by_role("button", name="Cancel").click()
+        until(lambda run_id=run_id: dashboard.store.run(run_id).status == "cancelled")  # type: ignore[misc]

@@ -304,7 +304,7 @@ def test_all_time_stamps_come_from_the_clock_that_was_passed_in() -> None:
 class Recipe:
     """A pipeline of loads that consume what copies bring; each chunk is the same 4 MiB, copied several times."""
 
-    chunks, copies, nbytes = 8, 8, 4 * MIB
+    chunks, copies, nbytes = 8, 20, 4 * MIB
 
     def __init__(self, lab: Lab, memory: HostMemory, streams: int, depth: int, load: Load) -> None:
         self.issue_seconds = 0.0
@@ -361,7 +361,7 @@ def test_pageable_copies_hold_the_caller_through_the_pipeline_and_pinned_ones_do
     lab: HostModelLab,
 ) -> None:
     def held(memory: HostMemory) -> float:
-        run = Recipe(lab, memory, 2, 2, Load(0.003, 0.003))
+        run = Recipe(lab, memory, 2, 2, Load(0.008, 0.008))
         assert run.wrong == 0
         return run.issue_seconds / run.seconds
 

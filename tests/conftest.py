@@ -99,7 +99,7 @@ def _resources(mark: str, temporary: Path) -> _Resources:
         processes=frozenset(_children() | _marked_processes(mark)),
         shared_memory=frozenset(_names("/dev/shm")),
         open_files=frozenset(_open_files()),
-        temporary_files=frozenset(str(path) for path in temporary.rglob("*")),
+        temporary_files=frozenset(str(path) for path in temporary.iterdir()),
         locked_kib=int(re.search(r"VmLck:\s+(\d+)", Path("/proc/self/status").read_text())[1]),  # type: ignore[index]
     )
 

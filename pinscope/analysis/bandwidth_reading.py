@@ -39,7 +39,7 @@ def read_bandwidth(run: Run, rows: Sequence[Mapping[str, Any]]) -> Reading:
         tables=_tables(alone, curves),
         findings=(
             *_arrival(curves),
-            *_pageable(alone),
+            *_pageable(run, alone),
             *_link(run, alone),
             *_uplink(curves),
             *_unstable(run, curves),
@@ -173,7 +173,7 @@ def _arrival(curves: Curves) -> list[Finding]:
     ]
 
 
-def _pageable(curves: Curves) -> list[Finding]:
+def _pageable(run: Run, curves: Curves) -> list[Finding]:
     found = []
     for direction in ("h2d", "d2h"):
         pinned, pageable = curve_of(curves, "pinned", direction), curve_of(curves, "pageable", direction)
@@ -187,17 +187,19 @@ def _pageable(curves: Curves) -> list[Finding]:
         found.append(
             Finding(
                 rule="pageable-slower",
-                severity="warning",
+                severity="warning" if run.lab == "cuda" else "note",
                 title=f"Pageable {direction} copies are {ratio:.1f} times slower at {format_bytes(size)}",
                 detail=f"Pinning pays from {format_bytes(start)} on. The call that starts a pageable copy also keeps "
-                "the CPU while the driver stages the data.",
+                "the CPU while the data is staged.",
                 evidence=(
                     Quantity(name="Pinned", value=freed.bytes_per_second, unit="bytes/second"),
                     Quantity(name="Pageable", value=held.bytes_per_second, unit="bytes/second"),
                     Quantity(name="Issue time, pinned", value=freed.issue_seconds.median, unit="seconds"),
                     Quantity(name="Issue time, pageable", value=held.issue_seconds.median, unit="seconds"),
                 ),
-                advice=f"Pin buffers of {direction} copies of {format_bytes(start)} and more, once, and reuse them.",
+                advice=f"Pin buffers of {direction} copies of {format_bytes(start)} and more, once, and reuse them."
+                if run.lab == "cuda"
+                else "This is the mechanism, on this machine's memory. Measure on a GPU host before you decide.",
             )
         )
     return found

@@ -166,7 +166,7 @@ def _ingredients(cells: Sequence[PassCell]) -> list[Finding]:
         found.append(
             Finding(
                 rule="ingredient-missing",
-                severity="warning",
+                severity="note",
                 title=_cost(missing, cell, best),
                 detail=f"The pipeline takes {format_seconds(cell.device_seconds.median)} instead of "
                 f"{format_seconds(best.device_seconds.median)}, compute stands idle for "

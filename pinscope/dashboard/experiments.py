@@ -21,8 +21,8 @@ from pinscope.store.store import Store
 
 def show() -> None:
     """Draw the page: runs that go on, whoever started them, then the form."""
-    store = state.store()
     st.title("Experiments", anchor=False)
+    store = state.store()
     for run in store.unfinished():
         run_progress(store, run)
     entry = _choose()

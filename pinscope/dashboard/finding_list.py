@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import streamlit as st
 
-from pinscope.dashboard.plain import plain
+from pinscope.dashboard.plain import plain, sentence
 from pinscope.dashboard.run_words import Colour
 from pinscope.records.finding import Finding, Quantity, Severity
 from pinscope.report.facts import SEVERITY_WORDS, quantity_text
@@ -29,7 +29,7 @@ def _finding(finding: Finding) -> None:
         st.badge(SEVERITY_WORDS[finding.severity], color=_COLOURS[finding.severity])
         st.markdown(f"**{plain(finding.title)}**", width="stretch")
     if finding.detail:
-        st.markdown(plain(finding.detail))
+        st.markdown(plain(sentence(finding.detail)))
     if finding.evidence:
         st.caption(" · ".join(f"{plain(one.name)}: **{plain(quantity_text(one))}**" for one in finding.evidence))
     if finding.advice and finding.severity != "good":

@@ -14,7 +14,7 @@ from pinscope.units import format_bandwidth, format_bytes
 
 def gpu_cards(environment: Environment) -> None:
     """One card a GPU."""
-    with st.grid(min_column_width=380):
+    with st.grid(2 if len(environment.devices) <= 2 else "auto", min_column_width=380):
         for device in environment.devices:
             with st.container(border=True, height="stretch"):
                 _gpu(device)
@@ -29,13 +29,18 @@ def _gpu(device: Device) -> None:
     unknown = {name: f"n/a ({why})" for name, why in device.missing.items()}
     fact_table(
         [
-            ("Link now", f"{_link_text(link, now=True)} (an idle link trains down)" if link else unknown["link"]),
+            ("Link now", _link_now(link) if link else unknown.get("link", "n/a")),
             ("Memory", f"{format_bytes(device.memory_free_bytes)} free of {format_bytes(device.memory_total_bytes)}"),
             ("NUMA node", unknown.get("numa_node", str(device.numa_node))),
             ("Compute capability", unknown.get("compute_capability", str(device.compute_capability))),
             ("PCI address", unknown.get("pci_bus_id", str(device.pci_bus_id))),
         ]
     )
+
+
+def _link_now(link: Link) -> str:
+    now = _link_text(link, now=True)
+    return now if now in ("n/a", _link_text(link, now=False)) else f"{now} (an idle link trains down)"
 
 
 def _link_text(link: Link | None, now: bool) -> str:

@@ -21,7 +21,7 @@ def run_list(store: Store, runs: Sequence[Run]) -> None:
             run_progress(store, run)
             continue
         with st.container(border=True, key=f"run-{run.id}", gap="xsmall"):
-            left, right = st.columns([3, 2], vertical_alignment="center")
+            left, right = st.columns([5, 2], vertical_alignment="center")
             with left:
                 open_link(run)
                 host, run_id = plain(run.environment.host), plain(run.id)

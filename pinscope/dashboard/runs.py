@@ -27,12 +27,13 @@ STATUSES = ("running", "done", "failed", "cancelled", "interrupted")
 
 def show() -> None:
     """Draw the list, or the run that the address names."""
-    store = state.store()
     wanted = st.query_params.get("run")
     if wanted is None:
-        _list(store)
+        st.title("Runs", anchor=False)
+        _list(state.store())
         return
     st.page_link(RUNS.path, label="All runs", icon=":material/arrow_back:")
+    store = state.store()
     try:
         _one(store, store.run(wanted))
     except UnknownName as error:
@@ -40,7 +41,6 @@ def show() -> None:
 
 
 def _list(store: Store) -> None:
-    st.title("Runs", anchor=False)
     if message := st.session_state.pop("runs-message", None):
         st.success(message, icon=":material/check:")
     every = store.runs()

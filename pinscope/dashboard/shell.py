@@ -11,12 +11,14 @@ from pinscope.dashboard.mark import ICON, LOGO
 from pinscope.dashboard.pages import HOME, PAGES
 
 SCRIPT = Path(__file__).resolve()
+STYLE = SCRIPT.parent / "style.css"
 
 
 def show() -> None:
     """Draw the page that the browser asks for."""
     st.set_page_config(page_title="PinScope", page_icon=ICON, layout="wide")
     st.logo(LOGO, size="large")
+    st.html(STYLE)
     pages = [st.Page(entry.path, title=entry.title, icon=entry.icon, default=entry is HOME) for entry in PAGES]
     page = st.navigation(pages, position="top")
     with one_clear_line():

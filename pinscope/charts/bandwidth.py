@@ -271,6 +271,7 @@ def _add_fit(figure: go.Figure, row: int, line: Line, curve: Sequence[Cell]) -> 
         go.Scatter(
             x=sizes, y=fit.alpha_seconds + moved / fit.beta_bytes_per_second, mode="lines",
             name=f"{words(line.memory)}, fit", legendgroup=f"{line.memory} fit",
+            legendrank=len(SYMBOLS) + list(SYMBOLS).index(line.memory),
             showlegend=not any(trace.legendgroup == f"{line.memory} fit" for trace in figure.data),
             line={"color": COLOURS[line.memory], "dash": DASHES[line.direction], "width": 1.5},
             hovertemplate=f"{words(line.memory)}: {label}<extra></extra>",

@@ -251,7 +251,7 @@ def _timeline(run: Run, way: str, kept: Sequence[Span], chosen: Sequence[PassCel
         f"timeline-{way}",
         f"Kernels and copies over time, {_way(way)}",
         f"The first {TIMELINE_CHUNKS} chunks of one measured pass of each recipe, {_told(balance)}, "
-        f"{_CLOCKS[run.lab]}; numbers are chunks. The Perfetto export has every chunk and every combination.",
+        f"{_CLOCKS[run.lab]}; numbers are chunks. The Perfetto export has every chunk, in each balance.",
         figure,
     )
 

@@ -63,7 +63,7 @@ DIRECTIONS = tuple(DIRECTION_TITLES)
 """Directions in the order in which panels show them."""
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
-PANEL_PIXELS = 205
+PANEL_PIXELS = 195
 """Height of one panel of a stacked figure."""
 GAP_PIXELS = 74
 """Room between two panels: tick labels of the upper, title of the lower."""

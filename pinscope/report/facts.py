@@ -133,7 +133,8 @@ def _or_why(value: object, name: str, missing: Mapping[str, str], unknown: str =
 
 
 def _limit(value: int | None, name: str, missing: Mapping[str, str], unknown: str = "no limit") -> str:
-    return f"{unknown}{_because(missing, name)}" if value is None else format_bytes(value)
+    """A limit in bytes; where there is none, the reason says more than the word."""
+    return missing.get(name, unknown) if value is None else format_bytes(value)
 
 
 def _huge_pool(environment: Environment) -> str:

@@ -196,6 +196,17 @@ def test_what_is_missing_of_a_machine_says_why() -> None:
     assert dict(environment_facts(environment))["Driver"] == "n/a (there is no NVIDIA driver)"
 
 
+def test_a_limit_that_does_not_exist_says_why() -> None:
+    environment = synthetic.environment(0)
+    limits = environment.limits.model_copy(update={"missing": {"memlock_headroom_bytes": "no limit: CAP_IPC_LOCK"}})
+
+    facts = dict(environment_facts(environment.model_copy(update={"limits": limits})))
+
+    assert facts["Lockable memory"] == "no limit: CAP_IPC_LOCK"
+    assert facts["Control group headroom"] == "no limit"
+    assert facts["Shared memory free"] == "32 GiB"
+
+
 def test_a_link_is_told_now_and_at_best() -> None:
     environment = synthetic.environment()
     device = environment.devices[0]

@@ -10,8 +10,14 @@ What stands for what:
   the device the call first waits for the stream's earlier work and returns when all is staged; towards the host
   it returns when all has arrived (CUDA driver API, "API synchronization behavior").
 
-A compute load only waits: a GPU's kernels do not use the host's processors either.
-The figures describe this machine's memory, not a GPU.
+A compute load only waits: a GPU's kernels do not use the host's processors either. What it produces costs memory
+bandwidth all the same, so a d2h pipeline hides a little less than it would on a GPU.
+
+The figures describe this machine's memory, not a GPU. Starting an operation takes 30 to 100 µs, because a thread must
+wake: below about 1 MiB the threads are measured, not the memory, and a pipeline shows its overlap from chunks of
+about 8 MiB (1 ms). Two cores of a virtual AMD EPYC, 16 chunks of 8 MiB, loads as long as the copies, where 94 % is
+the most possible: the full recipe hid 73 to 90 %, one stream and one device buffer nothing, pageable memory less than
+nothing; without events 9 to 16 of 16 chunks were stale.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def read_bandwidth(run: Run, rows: Sequence[Mapping[str, Any]]) -> Reading:
     alone = {line: curve for line, curve in curves.items() if line.devices == 1 and line.device == run.device}
     return Reading(
         headline=_headline(run, alone),
-        tables=_tables(alone, curves),
+        tables=_tables(run, alone, curves),
         findings=(
             *_arrival(curves),
             *_pageable(run, alone),
@@ -92,7 +92,7 @@ def _headline(run: Run, curves: Curves) -> tuple[Quantity, ...]:
     return tuple(found)
 
 
-def _tables(alone: Curves, curves: Curves) -> tuple[Table, ...]:
+def _tables(run: Run, alone: Curves, curves: Curves) -> tuple[Table, ...]:
     measured = Table(
         title="Every combination",
         columns=(
@@ -129,7 +129,9 @@ def _tables(alone: Curves, curves: Curves) -> tuple[Table, ...]:
         note="At the half-performance size α·β a copy reaches half of β. An R² well below 1 says that the curve "
         "is not one straight line, as for pageable memory, whose path changes with the size.",
     )  # fmt: skip
-    return tuple(table for table in (measured, fits, _published(alone)) if table.rows)
+    # The host model is never set beside a GPU's figures.
+    published = (_published(alone),) if run.lab == "cuda" else ()
+    return tuple(table for table in (measured, fits, *published) if table.rows)
 
 
 def nearest_published(curve: Sequence[Cell]) -> Cell | None:

@@ -113,6 +113,11 @@ def test_the_published_table_stands_beside_a_run_of_that_size_only() -> None:
     assert not any("RTX 2080 Ti" in title for title in titles(256 * MIB))
 
 
+def test_the_host_model_never_stands_beside_a_published_gpu() -> None:
+    tables = read_bandwidth(synthetic.run("bandwidth", lab="host"), copies(5e9, 16 * MIB)).tables
+    assert not any("RTX 2080 Ti" in table.title for table in tables)
+
+
 def passes_of(seconds: float, **changes: Any) -> list[dict[str, Any]]:
     return [one_pass(seconds, **changes) for _ in range(7)]
 

@@ -28,7 +28,8 @@ MemoryChoice = Literal["pageable", "pinned"]
 
 BALANCE: Mapping[Balance, float] = {"copy_bound": 0.5, "balanced": 1.0, "compute_bound": 2.0}
 """Length of a kernel over the length of a pinned copy."""
-SMALLEST_CHUNK = 64 * 2**10
+SMALLEST_CHUNK = 4 * 2**20
+"""Below it a preset is not made smaller: starting an operation would take longer than what it overlaps with."""
 ALONE_PASSES = 5
 """Passes of each side alone; their median is the yardstick of overlap."""
 
@@ -60,7 +61,7 @@ class OverlapParams(Params):
 
     @classmethod
     def preset(cls, lab: LabKind, quick: bool) -> OverlapParams:
-        chunk = ("2MiB" if quick else "8MiB") if lab == "host" else "16MiB"
+        chunk = "8MiB" if lab == "host" and quick else "16MiB"
         return cls(
             chunk=parse_bytes(chunk), chunks=16 if lab == "host" else 64,
             directions=("h2d", "d2h"),

@@ -80,7 +80,7 @@ def test_smaller_overlap_runs_move_smaller_chunks_down_to_a_limit() -> None:
     while params is not None:
         smallest = params
         params = params.smaller()
-    assert smallest.chunk == 64 * 2**10
+    assert smallest.chunk == 4 * 2**20
 
 
 def test_each_ingredient_is_left_out_once() -> None:

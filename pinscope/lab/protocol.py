@@ -136,9 +136,7 @@ class Lab(Protocol):
         """Queue a copy of ``target.nbytes`` bytes (both buffers are that long). Returns when the call returns."""
         ...
 
-    def copy_to_host(
-        self, target: HostBuffer, source: DeviceBuffer, stream: Stream, copier: Copier = "engine"
-    ) -> None:
+    def copy_to_host(self, target: HostBuffer, source: DeviceBuffer, stream: Stream, copier: Copier = "engine") -> None:
         """Queue a copy of ``target.nbytes`` bytes (both buffers are that long). Returns when the call returns."""
         ...
 

@@ -7,11 +7,16 @@ from typing import Any
 
 from pinscope.analysis.overlap import FULL_DEPTH, PassCell, Recipe, passes
 from pinscope.records.finding import Finding, Quantity, Reading, Table
-from pinscope.records.run import Run
+from pinscope.records.run import LabKind, Run
 from pinscope.units import format_seconds, format_share
 
 GOOD_OVERLAP = 0.9
 """Share of what is possible from which the recipe is said to work."""
+IN_THE_WAY: Mapping[LabKind, str] = {
+    "cuda": "Something beside the recipe is in the way: another program on the GPU or the bus, or host memory that is "
+    "too slow for both.",
+    "host": "The host model needs a free processor for each engine; other work on this machine is in the way.",
+}
 ADVICE = {
     "pinned memory": "Allocate the host buffers with cudaHostAlloc (cupyx.empty_pinned, torch pin_memory=True).",
     "separate copy stream": "Issue the copies on a stream of their own, created with the non-blocking flag.",
@@ -23,12 +28,11 @@ ADVICE = {
 
 def read_overlap(run: Run, rows: Sequence[Mapping[str, Any]]) -> Reading:
     """Headline, table and findings of an overlap run; empty parts where nothing was measured yet."""
-    del run
     cells = passes(rows)
     return Reading(
         headline=_headline(cells),
         tables=(_table(cells),) if cells else (),
-        findings=(*_corruption(cells), *_recipe(cells), *_ingredients(cells), *_unstable(cells)),
+        findings=(*_corruption(cells), *_recipe(run, cells), *_ingredients(cells), *_unstable(cells)),
     )
 
 
@@ -124,7 +128,7 @@ def _is_ordered(recipe: Recipe) -> bool:
     return recipe.events or not recipe.separate_stream
 
 
-def _recipe(cells: Sequence[PassCell]) -> list[Finding]:
+def _recipe(run: Run, cells: Sequence[PassCell]) -> list[Finding]:
     found = []
     for cell in _full(_balanced(cells)):
         good = cell.overlap >= GOOD_OVERLAP * cell.ideal
@@ -139,10 +143,7 @@ def _recipe(cells: Sequence[PassCell]) -> list[Finding]:
                 severity="good" if good else "warning",
                 title=f"The full recipe hides {format_share(cell.overlap)} of the shorter side, {cell.direction} "
                 f"{cell.balance.replace('_', '-')}",
-                detail="Copies and kernels run side by side."
-                if good
-                else "Something beside the recipe is in the way: another program on the GPU or the bus, or host memory "
-                "that is too slow for both.",
+                detail="Copies and kernels run side by side." if good else IN_THE_WAY[run.lab],
                 evidence=evidence,
                 advice="Nothing to do."
                 if good

@@ -8,14 +8,17 @@ from pinscope.charts.chart import Chart
 from pinscope.charts.theme import SchemeName, dressed
 from pinscope.dashboard.plain import plain
 
+_FONT = '"Source Sans", sans-serif'
+"""What Streamlit sets its pages in, and brings along."""
 _CONFIG = {"displaylogo": False, "modeBarButtonsToRemove": ["lasso2d", "select2d"], "responsive": True}
 
 
 def chart_view(chart: Chart, key: str, border: bool = True) -> None:
     """Draw one chart; ``key`` is unique on the page."""
-    with st.container(border=border):
+    with st.container(border=border, height="stretch"):
         st.markdown(f"**{plain(chart.title)}**")
-        st.plotly_chart(dressed(chart.figure, _scheme()), theme=None, key=key, config=_CONFIG, width="stretch")
+        figure = dressed(chart.figure, _scheme()).update_layout(font_family=_FONT)
+        st.plotly_chart(figure, theme=None, key=key, config=_CONFIG, width="stretch")
         if chart.caption:
             st.caption(plain(chart.caption))
 

@@ -20,7 +20,7 @@ def finding_list(findings: Sequence[Finding]) -> None:
     order = list(SEVERITY_WORDS)
     grid = st.grid(2, min_column_width=420)
     for finding in sorted(findings, key=lambda one: order.index(one.severity)):
-        with grid.cell(), st.container(border=True, height="stretch", gap="xsmall"):
+        with grid, st.container(border=True, height="stretch", gap="xsmall"):
             _finding(finding)
 
 
@@ -38,7 +38,7 @@ def _finding(finding: Finding) -> None:
 
 def headline(quantities: Sequence[Quantity]) -> None:
     """Draw the figures that answer the question."""
-    with st.grid(min_column_width=210):
+    with st.grid(min_column_width=240):
         for quantity in quantities:
             spread = f"± {format_share(quantity.spread)}" if quantity.spread is not None else None
             st.metric(

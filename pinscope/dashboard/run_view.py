@@ -62,7 +62,7 @@ def _results(document: Document) -> None:
         st.header("Charts", anchor=False)
         grid = st.grid(2, min_column_width=480)
         for chart in document.charts:
-            with grid.cell():
+            with grid:
                 chart_view(chart, key=f"chart-{chart.key}")
     if reading.tables:
         st.header("Tables", anchor=False)

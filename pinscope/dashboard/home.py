@@ -36,8 +36,8 @@ def _welcome() -> None:
     words, action = st.columns([4, 1], vertical_alignment="center", gap="large")
     words.title("What does pinned memory buy on this machine?", anchor=False)
     words.markdown(
-        "PinScope measures what page-locked (pinned) host memory brings to a CUDA program, and what it costs. "
-        "Every figure is measured, none is assumed."
+        "PinScope measures what page-locked (pinned) host memory brings to a CUDA program, and what it costs: "
+        "on this machine, with the numbers behind every conclusion."
     )
     if action.button("Run an experiment", type="primary", icon=":material/play_arrow:", width="stretch"):
         st.switch_page(EXPERIMENTS.path)

@@ -40,6 +40,7 @@ def _bar(store: Store, run_id: str, own_page: bool) -> None:
         reconcile(store)  # a child that was killed cannot say so itself
         run = store.run(run_id)
         if run.status != "running":
+            st.session_state.pop(_rows_key(run_id), None)
             st.rerun()
         left, right = st.columns([5, 1], vertical_alignment="center")
         with left:
@@ -77,6 +78,10 @@ def _partial_chart(store: Store, run_id: str) -> None:
 
 def _rows_so_far(store: Store, run_id: str) -> list[dict[str, Any]]:
     """All rows; only the new ones are fetched."""
-    rows: list[dict[str, Any]] = st.session_state.setdefault(f"rows of {run_id}", [])
+    rows: list[dict[str, Any]] = st.session_state.setdefault(_rows_key(run_id), [])
     rows += store.observations(run_id, start=len(rows))
     return rows
+
+
+def _rows_key(run_id: str) -> str:
+    return f"rows of {run_id}"

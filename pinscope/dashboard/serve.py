@@ -54,7 +54,8 @@ def serve(port: int, open_browser: bool) -> int:
     if open_browser:
         threading.Thread(target=_open_when_ready, args=(port, url), daemon=True).start()
     with suppress(KeyboardInterrupt):  # raised again by the server after it has put everything away
-        st.App(SCRIPT, middleware=MIDDLEWARE).run(config={**SETTINGS, "server.port": port})
+        own = {"server.port": port, "logger.hideWelcomeMessage": True}  # the line above says all that it would
+        st.App(SCRIPT, middleware=MIDDLEWARE).run(config={**SETTINGS, **own})
     return 0
 
 

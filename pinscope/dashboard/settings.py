@@ -27,7 +27,6 @@ SAFETY: Mapping[str, object] = {
     "client.showErrorDetails": "none",
     "client.showErrorLinks": False,
     "runner.magicEnabled": False,
-    "logger.hideWelcomeMessage": True,
 }
 """What keeps the dashboard private, and its server quiet."""
 

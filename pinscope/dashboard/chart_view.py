@@ -10,7 +10,11 @@ from pinscope.dashboard.plain import plain
 
 _FONT = '"Source Sans", sans-serif'
 """What Streamlit sets its pages in, and brings along."""
-_CONFIG = {"displaylogo": False, "modeBarButtonsToRemove": ["lasso2d", "select2d"], "responsive": True}
+_CONFIG = {
+    "displaylogo": False,
+    "modeBarButtonsToRemove": ["lasso2d", "select2d", "zoomIn2d", "zoomOut2d", "autoScale2d"],
+    "responsive": True,
+}
 
 
 def chart_view(chart: Chart, key: str, border: bool = True) -> None:

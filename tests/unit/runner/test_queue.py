@@ -42,6 +42,33 @@ def test_the_second_waits_and_is_told_for_whom_until_the_first_is_killed() -> No
             pass
 
 
+def test_one_who_waits_long_is_told_all_the_time_and_learns_of_the_next_holder() -> None:
+    name = uuid.uuid4().hex
+    holders = [subprocess.Popen([sys.executable, "-c", HOLD, name], stdout=subprocess.PIPE, text=True)]
+    told: list[str] = []
+
+    def listen(holder: str) -> None:
+        told.append(holder)
+        if len(told) == 8:
+            holders.append(subprocess.Popen([sys.executable, "-c", HOLD, name], stdout=subprocess.PIPE, text=True))
+            holders[0].kill()
+            assert holders[1].stdout is not None
+            assert holders[1].stdout.readline() == "held\n"
+        if len(told) == 16:
+            raise _GivenUpError
+
+    try:
+        assert holders[0].stdout is not None
+        assert holders[0].stdout.readline() == "held\n"
+        with pytest.raises(_GivenUpError), turn(name, listen):
+            pass
+        assert told == [f"process {holder.pid}" for holder in holders for _ in range(8)]
+    finally:
+        for holder in holders:
+            holder.kill()
+            holder.communicate()
+
+
 def test_turns_on_different_devices_do_not_wait_for_each_other() -> None:
     with turn(uuid.uuid4().hex, _give_up), turn(uuid.uuid4().hex, _give_up):
         pass

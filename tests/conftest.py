@@ -7,8 +7,10 @@ What starts later and may stay is entered in ``outliving``.
 from __future__ import annotations
 
 import gc
+import importlib.util
 import os
 import re
+import shutil
 import stat
 import tempfile
 import threading
@@ -17,19 +19,31 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import hypothesis
 import psutil
 import pytest
 
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+REBOUND = "evil.example"
+"""A name that the browser resolves to this machine, as after DNS rebinding."""
+ARGUMENTS = [
+    "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
+    "--disable-sync", "--no-first-run", f"--host-resolver-rules=MAP {REBOUND} 127.0.0.1",
+]  # fmt: skip
 SETTLE_SECONDS = 3.0
 """How long threads and children may take to end after a test."""
 _MARK = "PINSCOPE_TEST_MARK"
 """Environment variable by which a process is known to come from one test, however deep or orphaned."""
 
 # A busy machine must not fail a test for being slow.
-hypothesis.settings.register_profile("pinscope", deadline=None)
-hypothesis.settings.load_profile("pinscope")
+if importlib.util.find_spec("hypothesis"):  # the GPU tests do without it
+    import hypothesis
+
+    hypothesis.settings.register_profile("pinscope", deadline=None)
+    hypothesis.settings.load_profile("pinscope")
 
 
 @dataclass
@@ -44,6 +58,21 @@ class Outliving:
 def outliving() -> Outliving:
     """Enter here what a test starts and a later test goes on using."""
     return Outliving()
+
+
+@pytest.fixture(scope="session")
+def chromium(outliving: Outliving) -> Iterator[Browser]:
+    """Debian's Chromium, or the one that CHROMIUM names. One for all: Playwright's loop runs once in a process."""
+    from playwright.sync_api import sync_playwright  # a GPU host runs tests too, without a browser
+
+    binary = os.environ.get("CHROMIUM") or shutil.which("chromium")
+    assert binary, "no chromium here: apt-get install chromium, or set CHROMIUM to its path"
+    before = set(psutil.Process().children())
+    with sync_playwright() as playwright:
+        outliving.processes.update(child.pid for child in set(psutil.Process().children()) - before)
+        browser = playwright.chromium.launch(executable_path=binary, args=ARGUMENTS)
+        yield browser
+        browser.close()
 
 
 def _use_private_places(patch: pytest.MonkeyPatch, folder: Path) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -13,20 +12,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import psutil
 import pytest
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request
 
 from pinscope.store.store import Store
-from tests.conftest import Outliving
 
 ROOT = Path(__file__).parents[2]
-REBOUND = "evil.example"
-"""A name that the browser resolves to this machine, as after DNS rebinding."""
-ARGUMENTS = [
-    "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
-    "--disable-sync", "--no-first-run", f"--host-resolver-rules=MAP {REBOUND} 127.0.0.1",
-]  # fmt: skip
+PATIENCE = 30_000
+"""Milliseconds until something that should show is missed: two busy cores draw slowly."""
 OWN_ADDRESSES = ("http://127.0.0.1:", "ws://127.0.0.1:", "data:", "blob:", "about:")
 
 
@@ -35,19 +28,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.browser)
-
-
-@pytest.fixture(scope="session")
-def chromium(outliving: Outliving) -> Iterator[Browser]:
-    """Debian's Chromium, or the one that CHROMIUM names."""
-    binary = os.environ.get("CHROMIUM") or shutil.which("chromium")
-    assert binary, "no chromium here: apt-get install chromium, or set CHROMIUM to its path"
-    before = set(psutil.Process().children())
-    with sync_playwright() as playwright:
-        outliving.processes.update(child.pid for child in set(psutil.Process().children()) - before)
-        browser = playwright.chromium.launch(executable_path=binary, args=ARGUMENTS)
-        yield browser
-        browser.close()
 
 
 @dataclass
@@ -130,7 +110,7 @@ def new_page(chromium: Browser, serve: Serve) -> Iterator[Callable[..., Page]]:
         context = chromium.new_context(
             viewport={"width": width, "height": 900}, color_scheme=scheme, accept_downloads=True
         )  # type: ignore[arg-type]
-        context.set_default_timeout(30_000)
+        context.set_default_timeout(PATIENCE)
         watched.watch(context)
         contexts.append(context)
         return context.new_page()

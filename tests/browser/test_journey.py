@@ -13,7 +13,7 @@ from playwright.sync_api import Page, expect
 
 from pinscope.records.run import Run
 from pinscope.store.bundle import parse_bundle, read_bundle
-from tests.browser.conftest import Served, Watched, settle, until
+from tests.browser.conftest import PATIENCE, Served, Watched, settle, until
 from tests.data import synthetic
 
 
@@ -63,7 +63,7 @@ def test_a_run_is_started_watched_found_again_and_read(page: Page, dashboard: Se
     assert dashboard.store.run(run.id).status == "running"
     assert page.url.endswith(run.id)
 
-    expect(page.get_by_role("heading", name="Charts")).to_be_visible(timeout=60_000)
+    expect(page.get_by_role("heading", name="Charts")).to_be_visible(timeout=2 * PATIENCE)
     assert dashboard.store.run(run.id).status == "done"
     expect(page.get_by_text("Pinned h2d, 1 MiB")).to_be_visible()
     expect(page.get_by_role("button", name="Cancel")).to_have_count(0)
@@ -107,7 +107,7 @@ def download(page: Page, button: str, folder: Path) -> Path:
 def open_downloads(page: Page, dashboard: Served, run: Run) -> None:
     page.goto(f"{dashboard.url}/runs?run={run.id}")
     settle(page)
-    page.get_by_role("button", name="Download").click()
+    page.get_by_role("button", name="Download", exact=True).click()
 
 
 def test_the_html_report_opens_with_the_network_off(

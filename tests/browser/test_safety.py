@@ -11,8 +11,9 @@ from playwright.sync_api import Browser, Page, expect
 
 from pinscope.dashboard.pages import HOME, PAGES, PageEntry
 from pinscope.probes.process import is_alive
-from tests.browser.conftest import REBOUND, Serve, Served, settle, until
+from tests.browser.conftest import Serve, Served, settle, until
 from tests.browser.test_journey import fill, start
+from tests.conftest import REBOUND
 from tests.data import synthetic
 
 HOSTILE = (

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, Request, sync_playwright
+from playwright.sync_api import Browser, Page, Request
 
 import pinscope
 from pinscope.charts.theme import SCHEMES
@@ -22,25 +22,14 @@ from tests.data import synthetic
 
 pytestmark = pytest.mark.browser
 
-ARGUMENTS = (
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-)
 PAPER_WIDTH = 680
 """Pixels between the margins of an A4 page, as the page's script has it."""
 LOCAL = ("file:", "data:", "blob:")
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=list(ARGUMENTS))
-        yield launched
-        launched.close()
+def browser(chromium: Browser) -> Browser:
+    return chromium
 
 
 class Reader:

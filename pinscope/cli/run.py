@@ -65,9 +65,7 @@ def run(  # noqa: PLR0917 - typer calls it by keyword
     environment = capture_environment()
     chosen = cast("LabKind | None", lab)  # prepare() checks that it is one
     asked = Request(experiment, chosen, device, quick, parse_settings(settings or ()))
-    requests = _requests(asked, environment)
-    for request in requests:
-        prepare(request, environment)  # refuse all before anything starts
+    requests = _possible(_requests(asked, environment), environment)
     _say_which_lab(lab, environment)
     documents: list[dict[str, Any]] = []
     code = 0
@@ -126,6 +124,31 @@ def _requests(asked: Request, environment: Environment) -> list[Request]:
     if not requests:
         raise NotPossible(f"no experiment has a meaning on the {lab} lab")
     return requests
+
+
+def _possible(requests: Sequence[Request], environment: Environment) -> list[Request]:
+    """Requests that can run here; refused before anything starts.
+
+    One experiment of several that this machine cannot hold is left out and named; bad input refuses them all.
+
+    Raises:
+        BadInput: one of the requests makes no sense.
+        NotPossible: none can run here.
+    """
+    from pinscope.runner.jobs import prepare
+
+    possible, refused = [], []
+    for request in requests:
+        try:
+            prepare(request, environment)
+            possible.append(request)
+        except NotPossible as error:
+            refused.append((request.experiment, error))
+    if not possible:
+        raise refused[0][1]
+    for experiment, error in refused:
+        complain(f"left out: {experiment}: {error}")
+    return possible
 
 
 def _check_known(settings: Mapping[str, Any], experiments: Sequence[AnyExperiment]) -> None:

@@ -543,6 +543,7 @@ def test_more_memory_than_there_is_is_refused_in_one_line(lab: HostModelLab) -> 
 
 LOCK_LITTLE = """
 import os, resource
+import numpy.random  # loaded before the privileges go: the checkout may be unreadable afterwards
 from pinscope.errors import NotEnoughMemory
 from pinscope.lab.hostmodel import HostModelLab
 resource.setrlimit(resource.RLIMIT_MEMLOCK, ({limit}, {limit}))

@@ -137,7 +137,8 @@ def _possible(requests: Sequence[Request], environment: Environment) -> list[Req
     """
     from pinscope.runner.jobs import prepare
 
-    possible, refused = [], []
+    possible: list[Request] = []
+    refused: list[tuple[str, NotPossible]] = []
     for request in requests:
         try:
             prepare(request, environment)

@@ -147,8 +147,8 @@ def _possible(requests: Sequence[Request], environment: Environment) -> list[Req
             refused.append((request.experiment, error))
     if not possible:
         raise refused[0][1]
-    for experiment, error in refused:
-        complain(f"left out: {experiment}: {error}")
+    for experiment, refusal in refused:
+        complain(f"left out: {experiment}: {refusal}")
     return possible
 
 

@@ -1,4 +1,4 @@
-"""Experiments: choose one, set it up, start it. The run then has a page of its own."""
+"""Experiments: choose one, set it up, start it, and watch it."""
 
 from __future__ import annotations
 
@@ -7,29 +7,57 @@ import streamlit as st
 from pinscope.dashboard import state
 from pinscope.dashboard.budget_card import budget_card
 from pinscope.dashboard.failures import show_error
+from pinscope.dashboard.finding_list import headline
 from pinscope.dashboard.lab_choice import Place, choose_place
+from pinscope.dashboard.opened_run import open_run
 from pinscope.dashboard.pages import RUNS
 from pinscope.dashboard.parameter_form import parameter_form
-from pinscope.dashboard.plain import plain
+from pinscope.dashboard.plain import plain, sentence
 from pinscope.dashboard.run_progress import run_progress
-from pinscope.dashboard.run_words import experiment_title
-from pinscope.errors import PinScopeError
+from pinscope.dashboard.run_words import badges, experiment_title, title
+from pinscope.errors import PinScopeError, UnknownName
 from pinscope.experiments.registry import EXPERIMENTS, Entry, find
+from pinscope.records.run import Run
 from pinscope.runner.jobs import Request, prepare, start
 from pinscope.store.store import Store
 
 
 def show() -> None:
-    """Draw the page: runs that go on, whoever started them, then the form."""
+    """Draw the page: what runs first, then the form."""
     st.title("Experiments", anchor=False)
     store = state.store()
-    for run in store.unfinished():
-        run_progress(store, run)
+    _now(store, st.query_params.get("run"))
     entry = _choose()
     st.header(plain(entry.experiment.question), anchor=False)
     with st.expander("How it is measured", icon=":material/menu_book:"):
         st.markdown(plain(entry.experiment.method))
     _set_up(store, entry)
+
+
+def _now(store: Store, started: str | None) -> None:
+    """Runs that go on, whoever started them; the one ``started`` here is shown in full, also when it has ended."""
+    if st.session_state.pop("just-started", False):
+        st.toast("Started. The run is at the top of this page.", icon=":material/play_arrow:")
+    running = store.unfinished()
+    for run in running:
+        run_progress(store, run, with_chart=run.id == started)
+    if started and started not in [run.id for run in running]:
+        try:
+            _ended(store, store.run(started))
+        except UnknownName:  # deleted meanwhile
+            del st.query_params["run"]
+
+
+def _ended(store: Store, run: Run) -> None:
+    with st.container(border=True, key="ended"):
+        st.markdown(f"**{plain(title(run))}**")
+        badges(run)
+        if run.error:
+            st.error(plain(sentence(run.error)))
+        opened = open_run(store, run)
+        if opened.document and opened.document.reading.headline:
+            headline(opened.document.reading.headline)
+        st.page_link(RUNS.path, label="**Open the result**", icon=RUNS.icon, query_params={"run": run.id})
 
 
 def _choose() -> Entry:
@@ -69,7 +97,10 @@ def _start_button(store: Store, request: Request, place: Place) -> None:
         state.environment.clear()  # a run carries the machine as it is now
         run = prepare(request, state.environment())
         start(store, run)
-        st.switch_page(RUNS.path, query_params={"run": run.id})
+        st.session_state["just-started"] = True
+        st.query_params["run"] = run.id
+        # Not st.switch_page: a refresh of a progress bar that waits its turn would take the browser back to this page.
+        st.rerun()
     st.caption(f"Runs on {plain(place.title)} in a process of its own. You may close this page meanwhile.")
 
 

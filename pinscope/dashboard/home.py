@@ -39,8 +39,8 @@ def _welcome() -> None:
         "PinScope measures what page-locked (pinned) host memory brings to a CUDA program, and what it costs: "
         "on this machine, with the numbers behind every conclusion."
     )
-    if action.button("Run an experiment", type="primary", icon=":material/play_arrow:", width="stretch"):
-        st.switch_page(EXPERIMENTS.path)
+    with action.container(key="first-step"):  # looks like a button: see style.css
+        st.page_link(EXPERIMENTS.path, label="Run an experiment", icon=":material/play_arrow:", width="stretch")
 
 
 def _no_gpu(environment: Environment) -> None:

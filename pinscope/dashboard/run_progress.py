@@ -21,21 +21,22 @@ PROGRESS_SECONDS = 0.5
 CHART_SECONDS = 2.0
 
 
-def run_progress(store: Store, run: Run, own_page: bool = False) -> None:
+def run_progress(store: Store, run: Run, with_link: bool = True, with_chart: bool = False) -> None:
     """Draw a run that goes on; the whole page is drawn anew when it ends.
 
     Args:
         store: where it is kept.
         run: a run whose status is ``running``.
-        own_page: show what it measured so far, rather than a link to the page that does.
+        with_link: name it, with a link to the page of its own.
+        with_chart: draw what it has measured so far.
     """
     with st.container(border=True, key=f"progress-{run.id}"):
-        st.fragment(_bar, run_every=PROGRESS_SECONDS)(store, run.id, own_page)
-        if own_page:
+        st.fragment(_bar, run_every=PROGRESS_SECONDS)(store, run.id, with_link)
+        if with_chart:
             st.fragment(_partial_chart, run_every=CHART_SECONDS)(store, run.id)
 
 
-def _bar(store: Store, run_id: str, own_page: bool) -> None:
+def _bar(store: Store, run_id: str, with_link: bool) -> None:
     with one_clear_line():
         reconcile(store)  # a child that was killed cannot say so itself
         run = store.run(run_id)
@@ -44,7 +45,7 @@ def _bar(store: Store, run_id: str, own_page: bool) -> None:
             st.rerun()
         left, right = st.columns([5, 1], vertical_alignment="center")
         with left:
-            if not own_page:
+            if with_link:
                 open_link(run)
             st.caption(f"Started {started(run)} · {run.observations:,} observations so far")
         if right.button("Cancel", icon=":material/stop_circle:", key=f"cancel-{run.id}", width="stretch"):

@@ -123,7 +123,7 @@ def _one(store: Store, run: Run) -> None:
     if run.status == "running":
         st.title(plain(title(run)), anchor=False)
         badges(run)
-        run_progress(store, run, own_page=True)
+        run_progress(store, run, with_link=False, with_chart=True)
         return
     opened = open_run(store, run)
     header, actions = st.columns([4, 1], vertical_alignment="top", gap="large")

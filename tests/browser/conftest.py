@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, expect
 
 from pinscope.store.store import Store
 
@@ -103,6 +103,7 @@ def serve() -> Iterator[Serve]:
 def new_page(chromium: Browser, serve: Serve) -> Iterator[Callable[..., Page]]:
     """Opens pages, each in a browser profile of its own; at the end nothing may have been complained of."""
     del serve  # pages close before the servers do
+    expect.set_options(timeout=PATIENCE)
     contexts: list[BrowserContext] = []
     watched = Watched()
 

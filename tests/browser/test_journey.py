@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import pandas as pd
 import pytest
@@ -36,8 +37,13 @@ def fill(page: Page, dashboard: Served, time_limit: float) -> None:
 def start(page: Page, dashboard: Served) -> Run:
     """Press Start; the run that it started."""
     page.get_by_role("button", name="Start", exact=False).click()
-    page.wait_for_url("**/runs?run=*")
-    return dashboard.store.run(page.url.split("run=")[1])
+    page.wait_for_url("**/experiments?*run=*")
+    return dashboard.store.run(run_in(page))
+
+
+def run_in(page: Page) -> str:
+    """The run that the page's address names."""
+    return parse_qs(urlsplit(page.url).query)["run"][0]
 
 
 def fraction(page: Page) -> float:
@@ -61,9 +67,10 @@ def test_a_run_is_started_watched_found_again_and_read(page: Page, dashboard: Se
     page.reload()
     expect(page.get_by_role("button", name="Cancel")).to_be_visible()
     assert dashboard.store.run(run.id).status == "running"
-    assert page.url.endswith(run.id)
+    assert run_in(page) == run.id
 
-    expect(page.get_by_role("heading", name="Charts")).to_be_visible(timeout=2 * PATIENCE)
+    page.get_by_role("link", name="Open the result").click(timeout=2 * PATIENCE)
+    expect(page.get_by_role("heading", name="Charts")).to_be_visible()
     assert dashboard.store.run(run.id).status == "done"
     expect(page.get_by_text("Pinned h2d, 1 MiB")).to_be_visible()
     expect(page.get_by_role("button", name="Cancel")).to_have_count(0)
@@ -73,6 +80,10 @@ def test_a_run_is_shown_wherever_runs_are_and_can_be_cancelled(page: Page, dashb
     fill(page, dashboard, 20)
     run = start(page, dashboard)
     until(lambda: dashboard.store.run(run.id).observations > 0)
+    navigation = page.get_by_role("navigation", name="App pages")
+    for title in ("Home", "Runs", "Experiments", "Runs", "Home", "Runs"):  # while its progress is drawn twice a second
+        navigation.get_by_role("link", name=title).click()
+        expect(page.get_by_role("progressbar")).to_be_visible()
     for path in ("", "experiments", "runs"):
         page.goto(f"{dashboard.url}/{path}")
         settle(page)

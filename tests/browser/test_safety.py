@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Page, expect
 from pinscope.dashboard.pages import HOME, PAGES, PageEntry
 from pinscope.probes.process import is_alive
 from tests.browser.conftest import Serve, Served, settle, until
-from tests.browser.test_journey import fill, start
+from tests.browser.test_journey import fill, run_in, start
 from tests.conftest import REBOUND
 from tests.data import synthetic
 
@@ -98,7 +98,7 @@ def test_a_killed_child_is_noticed_by_the_page_that_shows_it(page: Page, dashboa
     child = dashboard.store.run(run.id).process
     assert child is not None
     os.kill(child.pid, signal.SIGKILL)
-    expect(page.get_by_text("This run was interrupted")).to_be_visible()
+    expect(page.get_by_text("The process that measured it ended before the run did")).to_be_visible()
     assert dashboard.store.run(run.id).observations > 0
 
 
@@ -108,8 +108,8 @@ def test_a_second_run_waits_and_says_for_what(page: Page, dashboard: Served) -> 
     until(lambda: dashboard.store.run(first.id).observations > 0)
     page.goto(f"{dashboard.url}/experiments")
     page.get_by_role("button", name="Start (waits for its turn)").click()
-    page.wait_for_url("**/runs?run=*")
-    second = page.url.split("run=")[1]
+    page.wait_for_url("**/experiments?*run=*")
+    second = run_in(page)
     expect(page.get_by_text(f"Waiting for run {first.id}")).to_be_visible()
     for run_id in (second, first.id):
         page.goto(f"{dashboard.url}/runs?run={run_id}")

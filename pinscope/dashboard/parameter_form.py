@@ -9,7 +9,7 @@ from typing import Any, Literal
 import streamlit as st
 
 from pinscope.charts.theme import words
-from pinscope.experiments.contract import Params
+from pinscope.experiments.contract import BareParams, Params
 from pinscope.units import format_bytes, parse_bytes
 
 Kind = Literal["switch", "choice", "choices", "sizes", "whole", "number"]
@@ -45,7 +45,7 @@ class Control:
         return f"{self.title} ({unit})" if unit else self.title
 
 
-def controls(params: type[Params]) -> tuple[Control, ...]:
+def controls(params: type[BareParams]) -> tuple[Control, ...]:
     """The controls of an experiment's parameters: its own first, those common to all experiments last."""
     fields = params.model_json_schema()["properties"]
     ordered = [name for name in fields if name not in Params.model_fields]
@@ -80,7 +80,7 @@ def _kind(field: Mapping[str, Any]) -> Kind:
     return kinds[field["type"]]
 
 
-def parameter_form(preset: Params, key: str) -> dict[str, Any]:
+def parameter_form(preset: BareParams, key: str) -> dict[str, Any]:
     """Draw the form, filled with ``preset``.
 
     Args:

@@ -21,6 +21,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from statistics import median
@@ -29,12 +30,14 @@ from typing import Self
 import numpy as np
 
 from pinscope.errors import NoDevice, NotPossible
+from pinscope.lab.backing import why_not_backing
 from pinscope.lab.hostengine import Clock, Engine, Fault, HostEvent, HostStream, Work, own, wait_until
 from pinscope.lab.hostmemory import Area, HostArea, StagingRing, move, words
-from pinscope.lab.locked_memory import Mapping
+from pinscope.lab.locked_memory import Mapping, lock, unlock
 from pinscope.lab.pattern import WORD_BYTES, Block, Pattern
-from pinscope.lab.protocol import Copier, Counters, DeviceBuffer, Event, HostBuffer, Load, Stream, Touch
-from pinscope.records.run import HostMemory, LabKind
+from pinscope.lab.protocol import Copier, Counters, DeviceBuffer, Event, HostBuffer, Load, MemoryState, Stream, Touch
+from pinscope.probes.memory import page_table_bytes
+from pinscope.records.run import Backing, HostMemory, LabKind
 
 STAGING_BYTES = 2 * StagingRing.nbytes
 """Locked by the lab itself while it is open: one staging ring a direction."""
@@ -48,6 +51,7 @@ _NO_MEANING: dict[HostMemory, str] = {
     "mapped": "kernels that reach host memory over a link are not part of the host model",
     "managed": "pages that migrate between host and GPU are not part of the host model",
 }
+_NO_MEANING_MEMORY = "the host model has no GPU; its page tables are those of the process"
 
 
 class HostCounters:
@@ -110,10 +114,10 @@ class HostModelLab:
         if not any(exception):
             self._fault.check_unreported()
 
-    def why_not(self, memory: HostMemory, copier: Copier = "engine") -> str | None:
+    def why_not(self, memory: HostMemory, copier: Copier = "engine", backing: Backing = "4k") -> str | None:
         if copier == "kernel":
             return _NO_MEANING["mapped"]
-        return _NO_MEANING.get(memory)
+        return _NO_MEANING.get(memory) or (why_not_backing(backing) if memory == "registered" else None)
 
     def peers(self) -> Sequence[int]:
         return (0,)
@@ -130,7 +134,7 @@ class HostModelLab:
         yield self
 
     @contextmanager
-    def host_buffer(self, nbytes: int, memory: HostMemory) -> Iterator[HostArea]:
+    def host_buffer(self, nbytes: int, memory: HostMemory, backing: Backing = "4k") -> Iterator[HostArea]:
         """Touched host memory.
 
         Raises:
@@ -138,12 +142,34 @@ class HostModelLab:
             NotEnoughMemory: it cannot be had, or not be locked.
         """
         self._require(memory)
-        with self._mapping(nbytes) as mapping:
+        with self._mapping(nbytes, backing if memory == "registered" else None) as mapping:
             if memory != "pinned":  # registered memory is ordinary memory that was in use before
                 mapping.touch()
             if memory in _LOCKED:
                 mapping.lock()
             yield HostArea(mapping, nbytes, memory=memory)
+
+    @contextmanager
+    def ordinary_memory(self, nbytes: int, backing: Backing) -> Iterator[HostArea]:
+        """Untouched memory of one backing. Raises NotEnoughMemory."""
+        with self._mapping(nbytes, backing) as mapping:
+            yield HostArea(mapping, nbytes, memory="pageable")
+
+    @contextmanager
+    def register(self, buffer: HostBuffer) -> Iterator[HostArea]:
+        """The same memory, locked. Raises NotEnoughMemory."""
+        area = own(buffer, HostArea)
+        lock(area.address, area.nbytes)
+        try:
+            yield replace(area, memory="registered")
+        finally:
+            self._drain()
+            unlock(area.address, area.nbytes)
+
+    def memory_state(self) -> MemoryState:
+        missing = dict.fromkeys(("device_used_bytes", "nvml_used_bytes", "pinned_bytes"), _NO_MEANING_MEMORY)
+        own_tables = page_table_bytes().note(missing, "page_table_bytes")
+        return MemoryState(None, None, None, own_tables, missing)
 
     @contextmanager
     def device_buffer(self, nbytes: int) -> Iterator[Area]:
@@ -274,17 +300,20 @@ class HostModelLab:
         if reason is not None:
             raise NotPossible(reason)
 
+    def _drain(self) -> None:
+        for engine in (self._to_device, self._to_host, self._compute):
+            engine.drain()
+
     @contextmanager
-    def _mapping(self, nbytes: int) -> Iterator[Mapping]:
+    def _mapping(self, nbytes: int, backing: Backing | None = None) -> Iterator[Mapping]:
         """Memory that is given back only when no engine works on it any more, as ``cudaFree`` does it."""
         if nbytes <= 0 or nbytes % WORD_BYTES:
             raise ValueError(f"a buffer of {nbytes} bytes; it takes a positive multiple of {WORD_BYTES}")
-        with Mapping(nbytes) as mapping:
+        with Mapping(nbytes, backing) as mapping:
             try:
                 yield mapping
             finally:
-                for engine in (self._to_device, self._to_host, self._compute):
-                    engine.drain()
+                self._drain()
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from pinscope.errors import BadInput, UnknownName
 from pinscope.experiments.bandwidth import Bandwidth
 from pinscope.experiments.contract import AnyExperiment, Row
 from pinscope.experiments.overlap import Overlap
+from pinscope.experiments.page_tables import PageTables
 from pinscope.records.finding import Reading
 from pinscope.records.run import Run
 
@@ -41,6 +42,7 @@ class Entry:
 EXPERIMENTS: tuple[Entry, ...] = (
     Entry(Bandwidth(), "pinscope.charts.bandwidth"),
     Entry(Overlap(), "pinscope.charts.overlap"),
+    Entry(PageTables(), "pinscope.charts.page_tables"),
 )
 
 

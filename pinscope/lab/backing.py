@@ -55,9 +55,10 @@ def why_not_backing(backing: Backing, nbytes: int = 1, pages: HugePages | None =
     needed = -(-nbytes // pages.hugetlb_page_bytes)
     if needed <= free:
         return None
+    page = format_bytes(pages.hugetlb_page_bytes)
     return (
-        f"{format_bytes(nbytes)} of hugetlb memory takes {needed:,} page(s) of {format_bytes(pages.hugetlb_page_bytes)}, "
-        f"and {free:,} of {total:,} are free; reserve them as root: sysctl vm.nr_hugepages={total - free + needed}"
+        f"{format_bytes(nbytes)} of hugetlb memory takes {needed:,} page(s) of {page}, and {free:,} of {total:,} are "
+        f"free; reserve them as root: sysctl vm.nr_hugepages={total - free + needed}"
     )
 
 

@@ -112,17 +112,22 @@ def _fitting(
     """The parameters, made smaller where a preset is more than is safe here; what was asked for by name is refused."""
     device = environment.device(request.device) if lab == "cuda" else None
     asked = params
+    reasons: list[str] = []
     while True:
         try:
-            check_budget(experiment.budget(params, environment), environment.limits, device, lab)
-        except NotEnoughMemory:
+            check_budget(
+                experiment.budget(params, environment), environment.limits, device, lab, environment.huge_pages
+            )
+        except NotEnoughMemory as error:
             smaller = params.smaller()
             if smaller is None or _changed(params, smaller) & set(request.overrides):
                 raise
+            reasons.append(str(error))
             params = smaller
             continue
         changed = ", ".join(sorted(_changed(asked, params)))
-        return params, (f"Made smaller to what is safe to take on this machine: {changed}.",) if changed else ()
+        note = f"Made smaller to what is safe to take on this machine: {changed}. As it was: {'; '.join(reasons[:1])}."
+        return params, (note,) if changed else ()
 
 
 def _changed(before: BareParams, after: BareParams) -> set[str]:

@@ -12,7 +12,7 @@ from pinscope.charts.theme import words
 from pinscope.experiments.contract import BareParams, Params
 from pinscope.units import format_bytes, parse_bytes
 
-Kind = Literal["switch", "choice", "choices", "sizes", "whole", "number"]
+Kind = Literal["switch", "choice", "choices", "sizes", "counts", "whole", "number"]
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,8 @@ def _kind(field: Mapping[str, Any]) -> Kind:
         return "switch"
     if field.get("unit") == "bytes":
         return "sizes"
+    if field.get("items", {}).get("type") == "integer":
+        return "counts"
     if "enum" in field:
         return "choice"
     if "enum" in field.get("items", {}):
@@ -106,6 +108,8 @@ def _shown(control: Control, value: Any) -> Any:
     if control.kind == "sizes":
         sizes = value if isinstance(value, tuple) else (value,)
         return ", ".join(_size(size) for size in sizes)
+    if control.kind == "counts":
+        return ", ".join(str(number) for number in value)
     if control.kind == "choices":
         return list(value)
     return round(value * 100, 6) if control.unit == "share" else value
@@ -125,7 +129,7 @@ def _ask(control: Control, start: Any, key: str) -> Any:
     label, tip = control.label, control.description
     if control.kind == "switch":
         return st.toggle(label, value=start, help=tip, key=key, persist_state="session")
-    if control.kind == "sizes":
+    if control.kind in ("sizes", "counts"):
         return st.text_input(label, value=start, help=tip, key=key, persist_state="session")
     if control.kind == "choice":
         return st.selectbox(

@@ -50,6 +50,13 @@ Bytes = Annotated[int, BeforeValidator(_size), Field(gt=0), AfterValidator(_mult
 """A size in bytes; takes ``64KiB``, ``1e9`` …"""
 Sizes = Annotated[tuple[Bytes, ...], BeforeValidator(_split), Field(min_length=1), AfterValidator(_sorted)]
 """Sizes in bytes, ascending; takes a list by comma."""
+Counts = Annotated[
+    tuple[Annotated[int, Field(ge=1, le=64)], ...],
+    BeforeValidator(_split),
+    Field(min_length=1),
+    AfterValidator(_sorted),
+]
+"""Whole numbers from 1 to 64, ascending; takes a list by comma."""
 Several = Annotated[tuple[_Item, ...], BeforeValidator(_split), Field(min_length=1), AfterValidator(_distinct)]
 """One or more of a set of words; takes a list by comma."""
 

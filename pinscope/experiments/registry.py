@@ -14,6 +14,7 @@ from pinscope.experiments.bandwidth import Bandwidth
 from pinscope.experiments.contract import AnyExperiment, Row
 from pinscope.experiments.overlap import Overlap
 from pinscope.experiments.page_tables import PageTables
+from pinscope.experiments.registration import Registration
 from pinscope.records.finding import Reading
 from pinscope.records.run import Run
 
@@ -43,6 +44,7 @@ EXPERIMENTS: tuple[Entry, ...] = (
     Entry(Bandwidth(), "pinscope.charts.bandwidth"),
     Entry(Overlap(), "pinscope.charts.overlap"),
     Entry(PageTables(), "pinscope.charts.page_tables"),
+    Entry(Registration(), "pinscope.charts.registration"),
 )
 
 

@@ -109,11 +109,13 @@ class CudaLab:
         bus_ids: index → PCI bus id of the machine's GPUs. CUDA numbers those it sees in an order of its own
             (CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER); by their bus ids they are told apart for certain. Without
             it, ``device`` is CUDA's own number.
+        seed: of the random content; processes with the same seed know each other's patterns.
     """
 
     kind: LabKind = "cuda"
 
-    def __init__(self, device: int, bus_ids: Mapping[int, str] | None = None) -> None:
+    def __init__(self, device: int, bus_ids: Mapping[int, str] | None = None, seed: int | None = None) -> None:
+        self._seed = seed
         self.device = device
         self._bus_ids = bus_ids
         self._stack = ExitStack()
@@ -145,7 +147,7 @@ class CudaLab:
             ) from error
         self._threads = self._stack.enter_context(ThreadPoolExecutor(min(HOST_THREADS, os.cpu_count() or 1)))
         self._generator = np.random.Generator(np.random.SFC64())
-        self._block = Block.random()
+        self._block = Block.random(self._seed)
         words = self._block.words
         block = self._stack.enter_context(self.device_buffer(words.nbytes))
         runtime.memcpy(block.address, words.ctypes.data, words.nbytes, HOST_TO_DEVICE)
@@ -217,6 +219,30 @@ class CudaLab:
         runtime.setDevice(self._ordinal)
         with registered_memory(buffer) as registered:
             yield registered
+
+    @property
+    def place(self) -> str:
+        return str(runtime.deviceGetPCIBusId(self._ordinal))
+
+    @contextmanager
+    def file_memory(self, descriptor: int, nbytes: int) -> Iterator[HostBuffer]:
+        with locked_memory.Mapping(nbytes, descriptor=descriptor) as mapping:
+            yield HostPart(mapping.address, nbytes, "pageable")
+
+    @contextmanager
+    def exported_buffer(self, nbytes: int) -> Iterator[tuple[DeviceBuffer, str]]:
+        with self.device_buffer(nbytes) as buffer:
+            handle = allocate(lambda: runtime.ipcGetMemHandle(buffer.address), nbytes, "an IPC handle")
+            yield buffer, bytes(handle).hex()
+
+    @contextmanager
+    def imported_buffer(self, handle: str, nbytes: int) -> Iterator[DeviceBuffer]:
+        runtime.setDevice(self._ordinal)
+        address = allocate(lambda: runtime.ipcOpenMemHandle(bytes.fromhex(handle)), nbytes, "another's GPU memory")
+        try:
+            yield _DevicePart(address, nbytes)
+        finally:
+            runtime.ipcCloseMemHandle(address)
 
     def memory_state(self) -> MemoryState:
         runtime.setDevice(self._ordinal)

@@ -16,6 +16,7 @@ The figures describe this machine's memory, not a GPU.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections import deque
@@ -29,8 +30,8 @@ from typing import Self
 
 import numpy as np
 
-from pinscope.errors import NoDevice, NotPossible
-from pinscope.lab.backing import why_not_backing
+from pinscope.errors import MeasurementFailed, NoDevice, NotPossible
+from pinscope.lab.backing import shared_file, why_not_backing
 from pinscope.lab.hostengine import Clock, Engine, Fault, HostEvent, HostStream, Work, own, wait_until
 from pinscope.lab.hostmemory import Area, HostArea, StagingRing, move, words
 from pinscope.lab.locked_memory import Mapping, lock, unlock
@@ -73,12 +74,14 @@ class HostModelLab:
 
     Args:
         clock: seconds, monotonic; the one all time stamps come from.
+        seed: of the random content; processes with the same seed know each other's patterns.
     """
 
     kind: LabKind = "host"
     device = 0
+    place = "host"
 
-    def __init__(self, clock: Clock = time.perf_counter) -> None:
+    def __init__(self, clock: Clock = time.perf_counter, seed: int | None = None) -> None:
         self._clock = clock
         self._fault = Fault()
         self._to_device = Engine("host-to-device copy", clock, self._fault)
@@ -87,7 +90,7 @@ class HostModelLab:
         self._ring_to_device = StagingRing(self._to_device)
         self._ring_to_host = StagingRing(self._to_host)
         self._open = ExitStack()
-        self._block = Block.random()
+        self._block = Block.random(seed)
         self._generator = np.random.Generator(np.random.SFC64())
         self._write_costs: deque[float] = deque([0.0], maxlen=9)
 
@@ -165,6 +168,35 @@ class HostModelLab:
         finally:
             self._drain()
             unlock(area.address, area.nbytes)
+
+    @contextmanager
+    def file_memory(self, descriptor: int, nbytes: int) -> Iterator[HostArea]:
+        with self._mapping(nbytes, descriptor=descriptor) as mapping:
+            yield HostArea(mapping, nbytes, memory="pageable")
+
+    @contextmanager
+    def exported_buffer(self, nbytes: int) -> Iterator[tuple[Area, str]]:
+        """Shared memory without a name; the handle is where the kernel shows its descriptor."""
+        descriptor = shared_file(nbytes)
+        try:
+            with self._mapping(nbytes, descriptor=descriptor) as mapping:
+                mapping.touch()
+                yield Area(mapping, nbytes), f"/proc/{os.getpid()}/fd/{descriptor}"
+        finally:
+            os.close(descriptor)
+
+    @contextmanager
+    def imported_buffer(self, handle: str, nbytes: int) -> Iterator[Area]:
+        """Raises MeasurementFailed: its process is gone."""
+        try:
+            descriptor = os.open(handle, os.O_RDWR)
+        except OSError as error:
+            raise MeasurementFailed(f"the other process's memory cannot be reached: {error.strerror}") from None
+        try:
+            with self._mapping(nbytes, descriptor=descriptor) as mapping:
+                yield Area(mapping, nbytes)
+        finally:
+            os.close(descriptor)
 
     def memory_state(self) -> MemoryState:
         missing = dict.fromkeys(("device_used_bytes", "nvml_used_bytes", "pinned_bytes"), _NO_MEANING_MEMORY)
@@ -305,11 +337,11 @@ class HostModelLab:
             engine.drain()
 
     @contextmanager
-    def _mapping(self, nbytes: int, backing: Backing | None = None) -> Iterator[Mapping]:
+    def _mapping(self, nbytes: int, backing: Backing | None = None, descriptor: int | None = None) -> Iterator[Mapping]:
         """Memory that is given back only when no engine works on it any more, as ``cudaFree`` does it."""
         if nbytes <= 0 or nbytes % WORD_BYTES:
             raise ValueError(f"a buffer of {nbytes} bytes; it takes a positive multiple of {WORD_BYTES}")
-        with Mapping(nbytes, backing) as mapping:
+        with Mapping(nbytes, backing, descriptor) as mapping:
             try:
                 yield mapping
             finally:

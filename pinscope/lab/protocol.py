@@ -163,6 +163,23 @@ class Lab(Protocol):
         """
         ...
 
+    @property
+    def place(self) -> str:
+        """What another process needs to open a lab on the same device (:mod:`pinscope.lab.member`)."""
+        ...
+
+    def file_memory(self, descriptor: int, nbytes: int) -> AbstractContextManager[HostBuffer]:
+        """Pageable memory that several processes share, mapped from its file descriptor."""
+        ...
+
+    def exported_buffer(self, nbytes: int) -> AbstractContextManager[tuple[DeviceBuffer, str]]:
+        """Device memory of this process, and a handle by which another one reaches it. Raises NotEnoughMemory."""
+        ...
+
+    def imported_buffer(self, handle: str, nbytes: int) -> AbstractContextManager[DeviceBuffer]:
+        """Device memory that another process of this host exported and still holds. Raises MeasurementFailed."""
+        ...
+
     def memory_state(self) -> MemoryState:
         """What is taken on this device and this host now."""
         ...

@@ -17,12 +17,14 @@ class LineFit:
         intercept: y at x = 0.
         slope_error: standard error of the slope (residual scatter alone), in its unit.
         r_squared: share of the variance explained.
+        largest_residual: how far the point farthest from the line lies from it, in y.
     """
 
     slope: float
     intercept: float
     slope_error: float
     r_squared: float
+    largest_residual: float
 
 
 def fit_line(x: Sequence[float], y: Sequence[float]) -> LineFit | None:
@@ -34,7 +36,9 @@ def fit_line(x: Sequence[float], y: Sequence[float]) -> LineFit | None:
     square = float(np.sum(centred**2))
     slope = float(np.sum(centred * (ys - ys.mean()))) / square
     intercept = float(ys.mean() - slope * xs.mean())
-    residual = float(np.sum((ys - intercept - slope * xs) ** 2))
+    residuals = ys - intercept - slope * xs
+    residual = float(np.sum(residuals**2))
     variance = float(np.sum((ys - ys.mean()) ** 2))
     error = (residual / (len(xs) - 2) / square) ** 0.5
-    return LineFit(slope, intercept, error, 1 - residual / variance if variance else 1.0)
+    explained = 1 - residual / variance if variance else 1.0
+    return LineFit(slope, intercept, error, explained, float(np.max(np.abs(residuals))))

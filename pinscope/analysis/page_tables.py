@@ -15,6 +15,8 @@ Meter = Literal["nvml_used_bytes", "device_used_bytes", "page_table_bytes"]
 GPU_METERS: tuple[Meter, ...] = ("nvml_used_bytes", "device_used_bytes")
 """The driver's view first: cudaMemGetInfo may leave out what the driver holds back."""
 HOST_METERS: tuple[Meter, ...] = ("page_table_bytes",)
+STRAIGHT = 0.98
+"""r² from which on a growth is a line."""
 SAME_PAGE = 0.1
 """A page size is named when the measured slope is within this share of what it predicts."""
 
@@ -67,6 +69,12 @@ class Growth:
         if implied is None:
             return None
         return next((size for size in GPU_PAGE_SIZES if abs(implied / size - 1) <= SAME_PAGE), None)
+
+    @property
+    def straight(self) -> bool:
+        """Whether the growth is a line, as far as the steps of the meter let it be one."""
+        step = GRANULE_BYTES if self.meter in GPU_METERS else 0
+        return self.fit is None or self.fit.r_squared >= STRAIGHT or self.fit.largest_residual <= step
 
     @property
     def returned(self) -> float | None:

@@ -11,8 +11,6 @@ from pinscope.records.finding import Finding, Quantity, Reading, Table
 from pinscope.records.run import Run
 from pinscope.units import format_bytes, format_seconds, format_share
 
-STRAIGHT = 0.98
-"""r² below which the growth is no line: something else took or gave back memory meanwhile."""
 ALL_RETURNED = 0.95
 """Share that must come back; the rest is within a step of the meter for a quick run."""
 AGREE = 0.05
@@ -56,7 +54,6 @@ def _headline(run: Run, own: Sequence[Cost]) -> tuple[Quantity, ...]:
             Quantity(
                 name=f"{_tables_of(run).capitalize() if run.lab == 'host' else 'GPU memory'} per pinned GiB, {words}",
                 value=None if per_byte is None else per_byte * GIB, unit="bytes",
-                spread=growth.fit.slope_error / per_byte if growth.fit and per_byte else None,
                 reason=_unseen(cost) if per_byte is None else None,
             )
         )  # fmt: skip
@@ -171,6 +168,9 @@ def _price(run: Run, cost: Cost) -> list[Finding]:
             f"{format_bytes(page_table_bytes(1024 * GIB, GPU_PAGE_SIZES[-1]))}.{back}",
             evidence=(
                 Quantity(name="Page table per pinned byte", value=growth.per_byte, unit="ratio"),
+                Quantity(
+                    name="Standard error of it", value=growth.fit.slope_error if growth.fit else None, unit="ratio"
+                ),
                 Quantity(name="Implied page size", value=growth.page_bytes, unit="bytes"),
                 Quantity(name="Pinned at most", value=growth.bytes[-1], unit="bytes"),
             ),
@@ -206,7 +206,7 @@ def _backings(run: Run, own: Sequence[Cost]) -> list[Finding]:
             rule="huge-pages-same-tables", severity="note",
             title=f"Huge pages ({names}) under the memory do not make its page table smaller",
             detail="It takes as much as with small pages"
-            + (": the driver maps it in small pages all the same, as it may in a virtual machine."
+            + (": the GPU's pages are not those of the host's kernel."
                if run.lab == "cuda" else ": the kernel sets the small pages' table aside for the case that a huge "
                "page must be split."),
             evidence=evidence,
@@ -283,8 +283,7 @@ def _not_returned(run: Run, found: Sequence[Cost]) -> list[Finding]:
 
 
 def _not_straight(run: Run, found: Sequence[Cost]) -> list[Finding]:
-    bent = [cost for cost in found if cost.growth.per_byte and cost.growth.fit and cost.growth.fit.r_squared < STRAIGHT
-            and cost.growth.table_bytes[-1] >= 4 * GRANULE_BYTES]  # fmt: skip
+    bent = [cost for cost in found if cost.growth.per_byte and not cost.growth.straight]
     if not bent:
         return []
     worst = min(bent, key=lambda cost: cost.growth.fit.r_squared if cost.growth.fit else 0.0)

@@ -148,12 +148,12 @@ class Registration:
         most = max(params.processes)
         contexts = most * CONTEXT_BYTES if environment.devices else 0
         once = params.shared / 2**30
-        rounds = (params.repeats + 1) * params.shared / (20e9 if environment.devices else 2e9)
+        rounds = (params.repeats + 1) * params.shared / (40e9 if environment.devices else 2e9)
         return Budget(
             pinned_bytes=params.shared,
             pageable_bytes=most * (PROCESS_BYTES if environment.devices else PROCESS_BYTES // 4),
             device_bytes=most * (params.buffer + params.shared // 512) + contexts,
-            seconds=len(params.strategies) * sum(2.5 + once + number * (0.2 * once + rounds)
+            seconds=len(params.strategies) * sum(1.5 + 0.5 * once + number * (0.05 * once + rounds)
                                                  for number in params.processes),
         )  # fmt: skip
 

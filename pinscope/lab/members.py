@@ -95,7 +95,7 @@ class Members:
             while waiting.get_map():
                 self._check()
                 if time.monotonic() > deadline:
-                    late = ", ".join(str(key.data + 1) for key in waiting.get_map().values())
+                    late = " and ".join(str(key.data + 1) for key in waiting.get_map().values())
                     raise MeasurementFailed(
                         f"process {late} of {self._count} did not answer within {self._limit:g} s while {step}"
                     )
@@ -108,7 +108,7 @@ class Members:
                     if texts[rank].endswith(b"\n"):
                         waiting.unregister(key.fileobj)
                         replies[rank] = clock(), self._reply(rank, step, texts[rank])
-        return replies
+        return dict(sorted(replies.items()))
 
     def _start(self, rank: int) -> subprocess.Popen[bytes]:
         configuration = {**self._configuration, "rank": rank, "parent": os.getpid()}

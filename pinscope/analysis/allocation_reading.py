@@ -127,6 +127,15 @@ def _break_even(cells: Cells, evens: Sequence[BreakEven]) -> list[Finding]:
                 evidence=evidence, advice="Keep such copies pageable, unless they must run beside other work.",
             )
         ]  # fmt: skip
+    if worst.copies == 0:
+        return [
+            Finding(
+                rule="pinning-costs-nothing", severity="good",
+                title=f"A fresh pinned buffer of {size} costs no more than touched pageable memory",
+                detail="The driver faults and zeroes its pages about as fast as one thread does.",
+                evidence=evidence, advice="Nothing to do.",
+            )
+        ]  # fmt: skip
     late = worst.copies > MANY_COPIES
     return [
         Finding(

@@ -30,8 +30,8 @@ TITLES: Mapping[str, str] = {
     "thp_pipeline": "huge pages, register each chunk once touched",
     "idle": "idle",
 }
-AS_FAST = 1.5
-"""Strategies at most this many times slower than the fastest compete for the gentlest."""
+NEAR = 1.5
+"""Strategies within this factor of the fastest are fast; of those, within this factor of the gentlest, gentle."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,10 @@ def _cell(name: str, rows: Sequence[Mapping[str, Any]]) -> StrategyCell:
 
 
 def best_strategy(cells: Iterable[StrategyCell], whole: bool = False) -> StrategyCell | None:
-    """Fast and gentle: of those at most ``AS_FAST`` times slower than the fastest, the one neighbours waited least for.
+    """The fastest of those that are fast and gentle.
+
+    Fast: at most ``NEAR`` times the time of the fastest. Gentle: of the fast ones, at most ``NEAR`` times the longest
+    neighbour wait of the gentlest; a smaller difference in a longest wait is chance.
 
     Args:
         cells: strategies; ``idle`` is passed over.
@@ -126,5 +129,7 @@ def best_strategy(cells: Iterable[StrategyCell], whole: bool = False) -> Strateg
     if not able:
         return None
     fastest = min(cell.total_seconds.median for cell in able)
-    near = [cell for cell in able if cell.total_seconds.median <= AS_FAST * fastest]
-    return min(near, key=lambda cell: cell.longest_wait)
+    fast = [cell for cell in able if cell.total_seconds.median <= NEAR * fastest]
+    gentlest = min(cell.longest_wait for cell in fast)
+    gentle = [cell for cell in fast if cell.longest_wait <= NEAR * gentlest]
+    return min(gentle, key=lambda cell: cell.total_seconds.median)

@@ -55,7 +55,7 @@ class AllocationParams(Params):
         if lab == "host":
             sizes = "64KiB 1MiB 16MiB" if quick else "4KiB 64KiB 1MiB 16MiB 64MiB 256MiB"
         else:
-            sizes = "64KiB 4MiB 128MiB" if quick else "4KiB 64KiB 1MiB 16MiB 256MiB 1GiB 8GiB"
+            sizes = "64KiB 4MiB 128MiB" if quick else "4KiB 64KiB 1MiB 16MiB 256MiB 1GiB 4GiB"
         return cls(
             sizes=tuple(parse_bytes(size) for size in sizes.split()),
             ways=HOST_WAYS if lab == "host" else ALL_WAYS,
@@ -103,8 +103,9 @@ class Allocation:
     question = "What does a pinned buffer cost to get and to give back, and after how many copies has it paid?"
     method = (
         "Each buffer is got and given back again and again, both timed by the host clock, with one uncounted time "
-        "first. Registered memory is mapped, touched by one thread and pinned, each timed apart; a pool's first "
-        "buffer is uncounted, so that its figures are those of reuse. On the host model pinning is mlock. Then copies "
+        "first. Registered memory is mapped, touched by one thread (one byte a page) and pinned, each timed apart; a "
+        "pool's first buffer is uncounted, so that its figures are those of reuse. On the host model pinning is mlock. "
+        "Then copies "
         "of each size from pageable and from pinned memory are timed until they are complete. A fresh pinned buffer "
         "is compared with fresh touched pageable memory, a registration with memory that is there anyway: the extra "
         "cost, divided by what one copy gains, is the number of copies after which it has paid. malloc itself reuses "

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from pinscope.analysis.pinning_strategy_reading import read_pinning_strategy
 from pinscope.experiments.contract import BareParams, Bytes, Row, Several
-from pinscope.lab.backing import why_not_backing
+from pinscope.lab.backing import HUGE_PAGE, why_not_backing
 from pinscope.lab.harness import Harness
 from pinscope.lab.neighbours import CALLS, NeighbourCall, Neighbours, cuda_neighbour
 from pinscope.lab.pinning import PAGE, STRATEGIES, Pinned, Pinner, Strategy, StrategyName, default_threads
@@ -40,7 +40,7 @@ class PinningStrategyParams(BareParams):
     )  # fmt: skip
     chunk: Bytes = Field(
         title="Chunk", json_schema_extra={"unit": "bytes"},
-        description="Length of a piece where a strategy pins in pieces; a multiple of 2 MiB.", multiple_of=2**21,
+        description="Length of a piece where a strategy pins in pieces; a multiple of 2 MiB.", multiple_of=HUGE_PAGE,
     )  # fmt: skip
     threads: int = Field(
         0, ge=0, le=1024, title="Threads", json_schema_extra={"unit": "count"},
@@ -81,7 +81,7 @@ class PinningStrategyParams(BareParams):
         if self.size <= SMALLEST:
             return None
         size = max(self.size // 2 // PAGE * PAGE, SMALLEST)
-        return self.with_overrides({"size": size, "chunk": min(self.chunk, max(size // 8, 2**21))})
+        return self.with_overrides({"size": size, "chunk": min(self.chunk, size // 8 // HUGE_PAGE * HUGE_PAGE)})
 
 
 class PinningStrategyObservation(Observation):

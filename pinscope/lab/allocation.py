@@ -10,8 +10,9 @@ from functools import partial
 from typing import Literal, Protocol
 
 from pinscope.errors import NotEnoughMemory
-from pinscope.lab.backing import touch, why_not_backing
+from pinscope.lab.backing import why_not_backing
 from pinscope.lab.harness import Clock
+from pinscope.lab.pinning import touch_pages
 from pinscope.lab.protocol import HostBuffer, Lab
 from pinscope.records.run import Backing, HostMemory
 from pinscope.units import format_bytes
@@ -48,12 +49,6 @@ class Times:
     touch_seconds: float | None
     register_seconds: float | None
     give_back_seconds: float
-
-
-@dataclass(frozen=True)
-class _Part:
-    address: int
-    nbytes: int
 
 
 def why_not_way(lab: Lab, way: Way, nbytes: int) -> str | None:
@@ -105,7 +100,7 @@ class _Malloc:
         try:
             if self._touched:
                 before = clock()
-                touch(_Part(address, nbytes))
+                touch_pages(address, nbytes)
                 touched = clock() - before
             got = clock()
         finally:
@@ -138,7 +133,7 @@ class _Registered:
         begun = clock()
         with self.lab.ordinary_memory(nbytes, self.backing) as memory:
             mapped = clock()
-            touch(memory)
+            touch_pages(memory.address, nbytes)
             touched = clock()
             with self.lab.register(memory):
                 got = clock()

@@ -63,8 +63,8 @@ def _headline(cells: Cells, evens: Sequence[BreakEven], titles: Mapping[str, str
     size = _largest(cells, "pinned")
     for way in POOLS:
         if size and (way, size) in cells:
-            ratio = cells["pinned", size].both_seconds.median / cells[way, size].both_seconds.median
-            found.append(Quantity(name=f"Fresh ÷ {titles[way]}, {format_bytes(size)}", value=ratio, unit="ratio"))
+            saved = cells["pinned", size].both_seconds.median - cells[way, size].both_seconds.median
+            found.append(Quantity(name=f"Saved, {titles[way]}, {format_bytes(size)}", value=saved, unit="seconds"))
     return tuple(found)
 
 
@@ -140,7 +140,8 @@ def _break_even(cells: Cells, evens: Sequence[BreakEven]) -> list[Finding]:
     return [
         Finding(
             rule="pays-late" if late else "pays-soon", severity="warning" if late else "good",
-            title=f"A fresh pinned buffer of {size} has paid for itself after {worst.copies:,} copies, "
+            title=f"A fresh pinned buffer of {size} has paid for itself after {worst.copies:,} "
+            f"{'copy' if worst.copies == 1 else 'copies'}, "
             f"{worst.direction}",
             detail=f"It costs {format_seconds(worst.extra_seconds)} more to get and give back than pageable memory, "
             f"and each copy gains {format_seconds(worst.gain_seconds)}.",

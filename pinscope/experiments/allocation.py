@@ -20,8 +20,8 @@ from pinscope.units import format_bytes, parse_bytes
 
 OneWay = Literal["h2d", "d2h"]
 LEAST = 3
-SLOWEST = 1e9
-"""Bytes/second at which the slowest way gets and frees memory, for the estimate of a run's length."""
+PACE = 4e9
+"""Bytes/second at which memory is got and freed on average, for the estimate of a run's length."""
 HOST_WAYS: tuple[Way, ...] = (
     "malloc", "malloc_touch", "pinned", "registered_4k", "registered_thp", "registered_hugetlb", "pool",
 )  # fmt: skip
@@ -38,12 +38,12 @@ class AllocationParams(Params):
     )  # fmt: skip
     sizes: Sizes = Field(
         title="Buffer sizes", json_schema_extra={"unit": "bytes"},
-        description="Each buffer is got, copied (for the break-even) and given back whole; several sizes by comma.",
+        description="Each buffer is got, copied (to tell when it has paid) and given back; several sizes by comma.",
     )  # fmt: skip
     ways: Several[Way] = Field(
         title="Ways to get a buffer",
-        description="malloc, malloc and touch, cudaHostAlloc, write-combined, registered over pages of each sort, "
-        "reused from a pool of PinScope's or of CuPy.",
+        description="malloc, malloc and touch, cudaHostAlloc, the same write combined, touched and registered over "
+        "pages of each sort, or reused from a pool of PinScope's or of CuPy.",
     )
     directions: Several[OneWay] = Field(
         title="Directions",
@@ -121,8 +121,7 @@ class Allocation:
         pinned = every if POOLS & set(params.ways) else largest
         times = len(params.ways) + 2 * len(params.directions)
         each = sum(
-            min(params.repeats * (size / SLOWEST + 1e-4), params.time_limit + 4 * size / SLOWEST)
-            for size in params.sizes
+            min(params.repeats * (size / PACE + 1e-4), params.time_limit + 4 * size / PACE) for size in params.sizes
         )
         return Budget(
             pinned_bytes=pinned, pageable_bytes=largest, device_bytes=largest, seconds=times * each + 1.0

@@ -66,7 +66,7 @@ class PinningStrategyParams(BareParams):
     def preset(cls, lab: LabKind, quick: bool) -> PinningStrategyParams:
         return cls(
             size=parse_bytes("1GiB" if quick else "16GiB"),
-            chunk=parse_bytes("128MiB" if quick else "1GiB"),
+            chunk=parse_bytes("64MiB" if quick else "256MiB"),
             strategies=tuple(STRATEGIES),
             repeats=1 if quick else 3,
             target=parse_bytes("64GiB"),

@@ -80,7 +80,7 @@ def test_budgets_hold_one_buffer_or_a_pool_of_each_size() -> None:
     fresh = params.with_overrides({"ways": "pinned,malloc_touch"})
     assert Allocation().budget(fresh, environment).pinned_bytes == max(params.sizes)
     strategy = PinningStrategy().budget(PinningStrategyParams.preset("cuda", False), environment)
-    assert (strategy.pinned_bytes, strategy.device_bytes) == (16 * GIB, GIB)
+    assert (strategy.pinned_bytes, strategy.device_bytes) == (16 * GIB, GIB // 4)
 
 
 def test_a_smaller_strategy_run_pins_less_in_smaller_chunks_down_to_a_limit() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 
 import pytest
 
@@ -32,6 +33,7 @@ def test_each_neighbour_tells_its_longest_call_since_it_was_asked() -> None:
         "nvml": child(SERVE.format(slow=0)),
     }
     with Neighbours(commands) as both:
+        time.sleep(0.1)  # the first, slow call has begun
         first, second = both.longest(), both.longest()
     assert 0.2 <= first["info"] < 2
     assert second["info"] < 0.1

@@ -18,6 +18,7 @@ class LineFit:
         slope_error: standard error of the slope (residual scatter alone), in its unit.
         r_squared: share of the variance explained.
         largest_residual: how far the point farthest from the line lies from it, in y.
+        count: how many points.
     """
 
     slope: float
@@ -25,6 +26,7 @@ class LineFit:
     slope_error: float
     r_squared: float
     largest_residual: float
+    count: int
 
 
 def fit_line(x: Sequence[float], y: Sequence[float]) -> LineFit | None:
@@ -41,4 +43,4 @@ def fit_line(x: Sequence[float], y: Sequence[float]) -> LineFit | None:
     variance = float(np.sum((ys - ys.mean()) ** 2))
     error = (residual / (len(xs) - 2) / square) ** 0.5
     explained = 1 - residual / variance if variance else 1.0
-    return LineFit(slope, intercept, error, explained, float(np.max(np.abs(residuals))))
+    return LineFit(slope, intercept, error, explained, float(np.max(np.abs(residuals))), len(xs))

@@ -17,6 +17,8 @@ GPU_METERS: tuple[Meter, ...] = ("nvml_used_bytes", "device_used_bytes")
 HOST_METERS: tuple[Meter, ...] = ("page_table_bytes",)
 STRAIGHT = 0.98
 """r² from which on a growth is a line."""
+ENOUGH_RISES = 8
+"""With fewer, the line through all steps is the surer one."""
 SAME_PAGE = 0.1
 """A page size is named when the measured slope is within this share of what it predicts."""
 
@@ -40,6 +42,8 @@ class Growth:
         bytes: pinned at each step, ascending.
         table_bytes: what the meter had grown by then.
         fit: the line through them; ``None`` with too few steps.
+        rises: the line through those at which the meter rose above all before; ``None`` with too few. A GPU's memory
+            is taken in large steps, and where a step is taken says more than how long it then lasts.
         left_bytes: what the meter still showed above its start when all was freed; ``None`` before that.
     """
 
@@ -47,15 +51,21 @@ class Growth:
     bytes: tuple[int, ...]
     table_bytes: tuple[int, ...]
     fit: LineFit | None
+    rises: LineFit | None
     left_bytes: int | None
+
+    @property
+    def line(self) -> LineFit | None:
+        """The line that the slope is taken from."""
+        return self.rises if self.rises and self.rises.count >= ENOUGH_RISES else self.fit
 
     @property
     def per_byte(self) -> float | None:
         """Bytes of page table per pinned byte; ``None`` where the growth is too small to tell."""
         steps = 2 if self.meter in GPU_METERS else 0
-        if self.fit is None or self.fit.slope <= 0 or self.table_bytes[-1] < steps * GRANULE_BYTES:
+        if self.line is None or self.line.slope <= 0 or self.table_bytes[-1] < steps * GRANULE_BYTES:
             return None
-        return self.fit.slope
+        return self.line.slope
 
     @property
     def page_bytes(self) -> float | None:
@@ -144,7 +154,10 @@ def _growth(
     x = [0, *(row["bytes"] for row in told)]
     y = [0, *(row[meter] - before[meter] for row in told)]
     left = after[meter] - before[meter] if after and after[meter] is not None else None
-    return Growth(meter, tuple(x), tuple(y), fit_line(x, y), left)
+    highest = [max(y[:place]) for place in range(1, len(y))]
+    corners = [(size, grown) for size, grown, before_it in zip(x[1:], y[1:], highest, strict=True) if grown > before_it]
+    rises = fit_line([size for size, _ in corners], [grown for _, grown in corners])
+    return Growth(meter, tuple(x), tuple(y), fit_line(x, y), rises, left)
 
 
 def _cost(

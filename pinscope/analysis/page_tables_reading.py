@@ -102,7 +102,8 @@ def _table(found: Sequence[Cost]) -> Table:
             "text", "count", "bytes", "bytes", "bytes", "bytes", "bytes", "bytes", "seconds", "seconds", "seconds",
         ),
         rows=tuple(row(cost) for cost in found),
-        note="Per GiB is the slope over all steps. Host pins are what the kernel's count of pinned pages grew by. "
+        note="Per GiB is the slope of the line through the amounts at which page tables grew. Host pins are what the "
+        "kernel's count of pinned pages grew by. "
         "Touching is by one thread; memory allocated pinned is touched by the driver as it is allocated. Times are "
         "those of the run's own device.",
     )  # fmt: skip
@@ -169,7 +170,7 @@ def _price(run: Run, cost: Cost) -> list[Finding]:
             evidence=(
                 Quantity(name="Page table per pinned byte", value=growth.per_byte, unit="ratio"),
                 Quantity(
-                    name="Standard error of it", value=growth.fit.slope_error if growth.fit else None, unit="ratio"
+                    name="Standard error of it", value=growth.line.slope_error if growth.line else None, unit="ratio"
                 ),
                 Quantity(name="Implied page size", value=growth.page_bytes, unit="bytes"),
                 Quantity(name="Pinned at most", value=growth.bytes[-1], unit="bytes"),

@@ -154,7 +154,7 @@ def _duplicates(run: Run, each: Trial | None, owner: Trial | None) -> list[Findi
             f"{format_bytes(each.table_bytes)} in all.{once}",
             evidence=tuple(evidence),
             advice="Where much memory is shared by many processes, let one own and pin it and copy into the others' "
-            "GPU buffers (cudaIpcOpenMemHandle).",
+            + ("GPU buffers (cudaIpcOpenMemHandle)." if run.lab == "cuda" else "buffers."),
         )
     ]
 

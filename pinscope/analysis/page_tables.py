@@ -17,7 +17,7 @@ GPU_METERS: tuple[Meter, ...] = ("nvml_used_bytes", "device_used_bytes")
 HOST_METERS: tuple[Meter, ...] = ("page_table_bytes",)
 STRAIGHT = 0.98
 """r² from which on a growth is a line."""
-ENOUGH_RISES = 8
+ENOUGH_RISES = 4
 """With fewer, the line through all steps is the surer one."""
 SAME_PAGE = 0.1
 """A page size is named when the measured slope is within this share of what it predicts."""

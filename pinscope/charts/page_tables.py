@@ -49,8 +49,8 @@ def _line(cost: Cost, name: str) -> go.Scatter:
     colour = COLOURS[cost.way.memory]
     return go.Scatter(
         x=[size / GIB for size in cost.growth.bytes], y=[grown / MIB for grown in cost.growth.table_bytes],
-        name=name, mode="lines+markers", line={"color": colour, "width": 1.5},
-        marker={"color": colour, "symbol": BACKING_SYMBOLS[cost.way.backing], "size": 7},
+        name=name, mode="lines+markers", line={"color": colour, "width": 1.5, "shape": "hv"},
+        marker={"color": colour, "symbol": BACKING_SYMBOLS[cost.way.backing], "size": 7, "maxdisplayed": 40},
         customdata=[
             f"{format_bytes(size)} pinned: {format_bytes(grown)}"
             for size, grown in zip(cost.growth.bytes, cost.growth.table_bytes, strict=True)

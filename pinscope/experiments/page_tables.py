@@ -127,7 +127,7 @@ class PageTables:
         "cudaMemGetInfo. A first step is pinned and freed before the count, and the contexts are made before it, so "
         "that neither is in the figures. A GPU's memory is taken in steps of 2 MiB: bytes of page table per pinned "
         "byte are the slope of the line of least squares through the amounts at which it rose (through all of them "
-        "where it rose fewer than 8 times); 8 bytes divided by it is the page size it implies. Ordinary memory is "
+        "where it rose fewer than 4 times); 8 bytes divided by it is the page size it implies. Ordinary memory is "
         "touched by one thread and then registered, each timed apart. What other processes take or give back on the "
         "GPU meanwhile is in the figures too. On the host model the memory is locked, and the page tables are those "
         "that the kernel keeps for the process (VmPTE)."

@@ -123,7 +123,7 @@ def _one_line(error: ValidationError) -> str:
     message = first["msg"].removeprefix("Value error, ")
     given = first.get("input")
     shown = f" (given: {given!r})" if isinstance(given, str | int | float) else ""
-    return f"{name}: {message}{shown}"
+    return f"{name}: {message}{shown}" if name else f"{message}{shown}"  # no name: several fields do not fit together
 
 
 ParamsT = TypeVar("ParamsT", bound=BareParams)

@@ -1,3 +1,49 @@
-"""PinScope: measure, watch and explain page-locked (pinned) host memory on CUDA hosts."""
+"""PinScope: measure, watch and explain page-locked (pinned) host memory on CUDA hosts.
+
+From a program of your own: :func:`pinned_empty`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __version__ = "0.1.0"
+__all__ = ["__version__", "pinned_empty"]
+
+
+def pinned_empty(
+    nbytes: int | str | None = None,
+    *,
+    dtype: Any = "uint8",
+    shape: int | Sequence[int] | None = None,
+    device: int | None = None,
+    chunk: int | str | None = None,
+    threads: int | None = None,
+) -> Any:
+    """A NumPy array over memory pinned in the fastest way this host allows; its content is undefined.
+
+    The array is also a context manager: leaving its ``with`` block unpins it. Otherwise it is unpinned with the last
+    array that uses its memory. ``import pinscope`` stays light: NumPy and CuPy are imported when this is called.
+
+    Args:
+        nbytes: how much, in bytes or as text such as ``16GiB``; may be left out with ``shape``.
+        dtype: of the elements; bytes by default.
+        shape: of the array; one-dimensional by default.
+        device: CUDA's number of the GPU; the calling thread's current GPU by default.
+        chunk: pin in pieces of this length: faster still, and other processes on the GPU wait for milliseconds only,
+            but CUDA refuses a copy that crosses from one piece into the next (cudaErrorInvalidValue).
+        threads: how many touch pages; the processors of this process by default, at most 16.
+
+    Raises:
+        InvalidParameter: sizes that make no sense, or do not fit each other.
+        NotEnoughMemory: more than is safe to pin here, with the numbers.
+        NotPossible: CuPy is not installed here.
+        NoDevice: no driver, or no such GPU.
+    """
+    # By name: this module is free to all rooms and imports none of them.
+    make = import_module("pinscope.lab.pinned_array").pinned_empty
+    return make(nbytes, dtype=dtype, shape=shape, device=device, chunk=chunk, threads=threads)

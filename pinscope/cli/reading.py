@@ -49,6 +49,8 @@ def print_findings(findings: Sequence[Finding]) -> None:
         for quantity in finding.evidence:
             print_line(f"  · {quantity.name}: {quantity_text(quantity)}")
         print_line(f"  → {finding.advice}\n")
+        if finding.code:
+            print_line(finding.code)
 
 
 def _print_question(document: Document) -> None:

@@ -65,7 +65,10 @@ def run(  # noqa: PLR0917 - typer calls it by keyword
     environment = capture_environment()
     chosen = cast("LabKind | None", lab)  # prepare() checks that it is one
     asked = Request(experiment, chosen, device, quick, parse_settings(settings or ()))
-    requests = _possible(_requests(asked, environment), environment)
+    requests, left_out = _requests(asked, environment)
+    requests = _possible(requests, environment)
+    for line in left_out:
+        complain(line)
     _say_which_lab(lab, environment)
     documents: list[dict[str, Any]] = []
     code = 0
@@ -104,26 +107,26 @@ def parse_settings(texts: Sequence[str]) -> dict[str, str]:
     return settings
 
 
-def _requests(asked: Request, environment: Environment) -> list[Request]:
-    """What to run, one request an experiment."""
+def _requests(asked: Request, environment: Environment) -> tuple[list[Request], list[str]]:
+    """What to run, one request an experiment, and a line for each that has no meaning on the lab."""
     from pinscope.experiments.registry import EXPERIMENTS
     from pinscope.runner.jobs import usable_gpu
 
     if asked.experiment != ALL:
-        return [asked]
+        return [asked], []
     experiments = [entry.experiment for entry in EXPERIMENTS]
     _check_known(asked.overrides, experiments)
     lab = asked.lab or ("cuda" if usable_gpu(environment) else "host")
-    requests = []
+    requests, left_out = [], []
     for one in experiments:
         if reason := one.labs.get(lab):
-            complain(f"left out: {one.name} has no meaning on the {lab} lab: {reason}")
+            left_out.append(f"left out: {one.name} has no meaning on the {lab} lab: {reason}")
             continue
         overrides = {key: value for key, value in asked.overrides.items() if key in one.Params.model_fields}
         requests.append(replace(asked, experiment=one.name, overrides=overrides))
     if not requests:
         raise NotPossible(f"no experiment has a meaning on the {lab} lab")
-    return requests
+    return requests, left_out
 
 
 def _possible(requests: Sequence[Request], environment: Environment) -> list[Request]:

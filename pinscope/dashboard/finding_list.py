@@ -34,6 +34,9 @@ def _finding(finding: Finding) -> None:
         st.caption(" · ".join(f"{plain(one.name)}: **{plain(quantity_text(one))}**" for one in finding.evidence))
     if finding.advice and finding.severity != "good":
         st.markdown(f":material/arrow_forward: {plain(finding.advice)}")
+    if finding.code:
+        with st.expander("Code to paste"):
+            st.code(finding.code, language="python")
 
 
 def headline(quantities: Sequence[Quantity]) -> None:

@@ -9,10 +9,10 @@ from typing import Any, Literal
 import streamlit as st
 
 from pinscope.charts.theme import words
-from pinscope.experiments.contract import Params
+from pinscope.experiments.contract import BareParams, Params
 from pinscope.units import format_bytes, parse_bytes
 
-Kind = Literal["switch", "choice", "choices", "sizes", "whole", "number"]
+Kind = Literal["switch", "choice", "choices", "sizes", "counts", "whole", "number"]
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Control:
         return f"{self.title} ({unit})" if unit else self.title
 
 
-def controls(params: type[Params]) -> tuple[Control, ...]:
+def controls(params: type[BareParams]) -> tuple[Control, ...]:
     """The controls of an experiment's parameters: its own first, those common to all experiments last."""
     fields = params.model_json_schema()["properties"]
     ordered = [name for name in fields if name not in Params.model_fields]
@@ -72,6 +72,8 @@ def _kind(field: Mapping[str, Any]) -> Kind:
         return "switch"
     if field.get("unit") == "bytes":
         return "sizes"
+    if field.get("items", {}).get("type") == "integer":
+        return "counts"
     if "enum" in field:
         return "choice"
     if "enum" in field.get("items", {}):
@@ -80,7 +82,7 @@ def _kind(field: Mapping[str, Any]) -> Kind:
     return kinds[field["type"]]
 
 
-def parameter_form(preset: Params, key: str) -> dict[str, Any]:
+def parameter_form(preset: BareParams, key: str) -> dict[str, Any]:
     """Draw the form, filled with ``preset``.
 
     Args:
@@ -106,6 +108,8 @@ def _shown(control: Control, value: Any) -> Any:
     if control.kind == "sizes":
         sizes = value if isinstance(value, tuple) else (value,)
         return ", ".join(_size(size) for size in sizes)
+    if control.kind == "counts":
+        return ", ".join(str(number) for number in value)
     if control.kind == "choices":
         return list(value)
     return round(value * 100, 6) if control.unit == "share" else value
@@ -125,7 +129,7 @@ def _ask(control: Control, start: Any, key: str) -> Any:
     label, tip = control.label, control.description
     if control.kind == "switch":
         return st.toggle(label, value=start, help=tip, key=key, persist_state="session")
-    if control.kind == "sizes":
+    if control.kind in ("sizes", "counts"):
         return st.text_input(label, value=start, help=tip, key=key, persist_state="session")
     if control.kind == "choice":
         return st.selectbox(

@@ -50,35 +50,25 @@ Bytes = Annotated[int, BeforeValidator(_size), Field(gt=0), AfterValidator(_mult
 """A size in bytes; takes ``64KiB``, ``1e9`` …"""
 Sizes = Annotated[tuple[Bytes, ...], BeforeValidator(_split), Field(min_length=1), AfterValidator(_sorted)]
 """Sizes in bytes, ascending; takes a list by comma."""
+Counts = Annotated[
+    tuple[Annotated[int, Field(ge=1, le=64)], ...],
+    BeforeValidator(_split),
+    Field(min_length=1),
+    AfterValidator(_sorted),
+]
+"""Whole numbers from 1 to 64, ascending; takes a list by comma."""
 Several = Annotated[tuple[_Item, ...], BeforeValidator(_split), Field(min_length=1), AfterValidator(_distinct)]
 """One or more of a set of words; takes a list by comma."""
 
 
-class Params(BaseModel):
+class BareParams(BaseModel):
     """Parameters of an experiment. The form and the command-line options are generated from the fields.
 
     Every field has a ``title`` and a ``description``; a number's unit stands in
-    ``json_schema_extra={"unit": …}``.
+    ``json_schema_extra={"unit": …}``. Experiments that repeat each combination take :class:`Params` instead.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-    precision: float = Field(
-        0.01, gt=0, le=0.5, title="Precision", json_schema_extra={"unit": "share"},
-        description="Repeat until the median is known to within ± this share of itself (95 % confidence).",
-    )  # fmt: skip
-    repeats: int = Field(
-        60, ge=7, le=10_000, title="Most repeats", json_schema_extra={"unit": "count"},
-        description="Stop repeating after this many, however wide the spread.",
-    )  # fmt: skip
-    time_limit: float = Field(
-        2.0, gt=0, le=3600, title="Time limit", json_schema_extra={"unit": "seconds"},
-        description="Stop repeating one combination after this long.",
-    )  # fmt: skip
-
-    def harness_precision(self) -> Precision:
-        """The stopping rule these parameters ask for."""
-        return Precision(relative=self.precision, most=self.repeats, seconds=self.time_limit)
 
     @classmethod
     def preset(cls, lab: LabKind, quick: bool) -> Self:
@@ -105,6 +95,27 @@ class Params(BaseModel):
             raise InvalidParameter(_one_line(error)) from None
 
 
+class Params(BareParams):
+    """Parameters of an experiment that repeats each combination until its median is known."""
+
+    precision: float = Field(
+        0.01, gt=0, le=0.5, title="Precision", json_schema_extra={"unit": "share"},
+        description="Repeat until the median is known to within ± this share of itself (95 % confidence).",
+    )  # fmt: skip
+    repeats: int = Field(
+        60, ge=7, le=10_000, title="Most repeats", json_schema_extra={"unit": "count"},
+        description="Stop repeating after this many, however wide the spread.",
+    )  # fmt: skip
+    time_limit: float = Field(
+        2.0, gt=0, le=3600, title="Time limit", json_schema_extra={"unit": "seconds"},
+        description="Stop repeating one combination after this long.",
+    )  # fmt: skip
+
+    def harness_precision(self) -> Precision:
+        """The stopping rule these parameters ask for."""
+        return Precision(relative=self.precision, most=self.repeats, seconds=self.time_limit)
+
+
 def _one_line(error: ValidationError) -> str:
     """The first complaint of pydantic as one line: what was wrong and what is allowed."""
     first = error.errors()[0]
@@ -112,10 +123,10 @@ def _one_line(error: ValidationError) -> str:
     message = first["msg"].removeprefix("Value error, ")
     given = first.get("input")
     shown = f" (given: {given!r})" if isinstance(given, str | int | float) else ""
-    return f"{name}: {message}{shown}"
+    return f"{name}: {message}{shown}" if name else f"{message}{shown}"  # no name: several fields do not fit together
 
 
-ParamsT = TypeVar("ParamsT", bound=Params)
+ParamsT = TypeVar("ParamsT", bound=BareParams)
 ObservationT_co = TypeVar("ObservationT_co", bound=Observation, covariant=True)
 
 

@@ -10,9 +10,13 @@ from typing import TYPE_CHECKING, cast
 from pydantic import ValidationError
 
 from pinscope.errors import BadInput, UnknownName
+from pinscope.experiments.allocation import Allocation
 from pinscope.experiments.bandwidth import Bandwidth
 from pinscope.experiments.contract import AnyExperiment, Row
 from pinscope.experiments.overlap import Overlap
+from pinscope.experiments.page_tables import PageTables
+from pinscope.experiments.pinning_strategy import PinningStrategy
+from pinscope.experiments.registration import Registration
 from pinscope.records.finding import Reading
 from pinscope.records.run import Run
 
@@ -41,6 +45,10 @@ class Entry:
 EXPERIMENTS: tuple[Entry, ...] = (
     Entry(Bandwidth(), "pinscope.charts.bandwidth"),
     Entry(Overlap(), "pinscope.charts.overlap"),
+    Entry(PageTables(), "pinscope.charts.page_tables"),
+    Entry(Registration(), "pinscope.charts.registration"),
+    Entry(Allocation(), "pinscope.charts.allocation"),
+    Entry(PinningStrategy(), "pinscope.charts.pinning_strategy"),
 )
 
 

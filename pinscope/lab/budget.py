@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pinscope.errors import NoDevice, NotEnoughMemory
+from pinscope.lab.backing import why_not_backing
 from pinscope.lab.hostmodel import STAGING_BYTES
 from pinscope.records.budget import Budget
-from pinscope.records.environment import Device, Limits
+from pinscope.records.environment import Device, HugePages, Limits
 from pinscope.records.run import LabKind
 from pinscope.units import format_bytes, format_share
 
@@ -53,7 +54,9 @@ class Bound:
             )
 
 
-def check_budget(budget: Budget, limits: Limits, device: Device | None, lab: LabKind) -> None:
+def check_budget(
+    budget: Budget, limits: Limits, device: Device | None, lab: LabKind, pages: HugePages | None = None
+) -> None:
     """Refuse a run whose budget is not safe.
 
     Args:
@@ -62,6 +65,7 @@ def check_budget(budget: Budget, limits: Limits, device: Device | None, lab: Lab
         device: the GPU it will run on; ``None`` on the host lab. Where the driver does not tell the GPU's free
             memory (it shares the host's), device memory counts as host memory.
         lab: where it will run.
+        pages: the host's huge pages, for a run that needs hugetlb pages.
 
     Raises:
         NotEnoughMemory: what it needs, what is safe, which limit binds and what to do, in one line.
@@ -69,6 +73,8 @@ def check_budget(budget: Budget, limits: Limits, device: Device | None, lab: Lab
     """
     if lab == "cuda" and device is None:
         raise NoDevice("there is no such GPU here; 'pinscope doctor' lists what this machine has")
+    if budget.hugetlb_bytes and (reason := why_not_backing("hugetlb", budget.hugetlb_bytes, pages)):
+        raise NotEnoughMemory(reason)
     pinned = budget.pinned_bytes + _own_bytes(lab)
     _tightest(_pinned_bounds(limits, lab)).check(pinned, "locked memory" if lab == "host" else "pinned memory")
     free = device.memory_free_bytes if device else None

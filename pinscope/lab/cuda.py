@@ -20,18 +20,16 @@ from cupy.cuda import runtime
 from numpy.typing import NDArray
 
 from pinscope.analysis.statistics import summarize
-from pinscope.errors import MeasurementFailed, NoDevice, NotEnoughMemory, NotPossible
+from pinscope.errors import MeasurementFailed, NoDevice, NotPossible
+from pinscope.lab import locked_memory
+from pinscope.lab.backing import touch, why_not_backing
 from pinscope.lab.cuda_kernels import SOURCE
+from pinscope.lab.cuda_memory import PAGE, HostPart, MemoryMeter, allocate, host_memory, registered_memory
 from pinscope.lab.pattern import WORD_BYTES, Block, Pattern
-from pinscope.lab.protocol import Copier, Counters, DeviceBuffer, Event, HostBuffer, Load, Stream, Touch
-from pinscope.records.run import HostMemory, LabKind
-from pinscope.units import format_bytes
+from pinscope.lab.protocol import Copier, Counters, DeviceBuffer, Event, HostBuffer, Load, MemoryState, Stream, Touch
+from pinscope.records.run import Backing, HostMemory, LabKind
 
-ALLOC_FLAGS = {"pinned": 0, "mapped": 2, "write_combined": 4}
-"""cudaHostAllocDefault, cudaHostAllocMapped, cudaHostAllocWriteCombined."""
 HOST_TO_DEVICE, DEVICE_TO_HOST = 1, 2
-OUT_OF_MEMORY = 2
-PAGE = 4096
 THREADS = 1024
 COPY_BLOCKS_PER_SM = 4
 THREAD_BYTES = 4 * 2**20
@@ -42,16 +40,6 @@ WARM_SECONDS = 0.3
 CALIBRATED = 0.02
 _Result = TypeVar("_Result")
 _ACTIONS = {"consume": 1, "produce": 2}
-
-
-@dataclass(frozen=True)
-class _HostPart:
-    address: int
-    nbytes: int
-    memory: HostMemory
-
-    def part(self, offset: int, nbytes: int) -> _HostPart:
-        return _HostPart(self.address + offset, nbytes, self.memory)
 
 
 @dataclass(frozen=True)
@@ -121,11 +109,13 @@ class CudaLab:
         bus_ids: index → PCI bus id of the machine's GPUs. CUDA numbers those it sees in an order of its own
             (CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER); by their bus ids they are told apart for certain. Without
             it, ``device`` is CUDA's own number.
+        seed: of the random content; processes with the same seed know each other's patterns.
     """
 
     kind: LabKind = "cuda"
 
-    def __init__(self, device: int, bus_ids: Mapping[int, str] | None = None) -> None:
+    def __init__(self, device: int, bus_ids: Mapping[int, str] | None = None, seed: int | None = None) -> None:
+        self._seed = seed
         self.device = device
         self._bus_ids = bus_ids
         self._stack = ExitStack()
@@ -157,11 +147,12 @@ class CudaLab:
             ) from error
         self._threads = self._stack.enter_context(ThreadPoolExecutor(min(HOST_THREADS, os.cpu_count() or 1)))
         self._generator = np.random.Generator(np.random.SFC64())
-        self._block = Block.random()
+        self._block = Block.random(self._seed)
         words = self._block.words
         block = self._stack.enter_context(self.device_buffer(words.nbytes))
         runtime.memcpy(block.address, words.ctypes.data, words.nbytes, HOST_TO_DEVICE)
         self._block_address = block.address
+        self._meter = self._stack.enter_context(MemoryMeter(runtime.deviceGetPCIBusId(self._ordinal)))
         self._scratch = self._stack.enter_context(self.device_buffer(8))
         self._own_stream = self._stack.enter_context(self.stream())
         return self
@@ -170,14 +161,16 @@ class CudaLab:
         runtime.setDevice(self._ordinal)
         self._stack.close()
 
-    def why_not(self, memory: HostMemory, copier: Copier = "engine") -> str | None:
+    def why_not(self, memory: HostMemory, copier: Copier = "engine", backing: Backing = "4k") -> str | None:
         """Why this kind cannot be copied by that copier here; tried with one page where only trying tells."""
         if memory == "managed":
             return "Managed memory is not copied by a call; it migrates."
         if copier == "kernel" and memory == "pageable":
             return "A kernel reaches host memory only through its mapping, and pageable memory has none."
+        if memory == "registered" and (reason := why_not_backing(backing)):
+            return reason
         try:
-            with self.host_buffer(PAGE, memory):
+            with self.host_buffer(PAGE, memory, backing):
                 return None
         except (NotPossible, MeasurementFailed) as error:
             return str(error)
@@ -204,33 +197,61 @@ class CudaLab:
         return True
 
     @contextmanager
-    def host_buffer(self, nbytes: int, memory: HostMemory) -> Iterator[HostBuffer]:
+    def host_buffer(self, nbytes: int, memory: HostMemory, backing: Backing = "4k") -> Iterator[HostBuffer]:
         """Touched host memory of one kind, aligned to a page."""
         runtime.setDevice(self._ordinal)
-        if memory in ALLOC_FLAGS:
-            address = _allocate(lambda: runtime.hostAlloc(nbytes, ALLOC_FLAGS[memory]), nbytes, memory)
-            try:
-                yield _HostPart(address, nbytes, memory)
-            finally:
-                runtime.freeHost(address)
-            return
-        # NumPy's own memory is what users copy from; it starts at a page so that whole pages are registered.
-        storage = np.empty(nbytes + PAGE, dtype=np.uint8)
-        start = -storage.ctypes.data % PAGE
-        storage[:] = 1
-        address = storage.ctypes.data + start
         if memory == "registered":
-            _allocate(lambda: runtime.hostRegister(address, nbytes, 0), nbytes, memory)
+            with self.ordinary_memory(nbytes, backing) as ordinary:
+                touch(ordinary)
+                with self.register(ordinary) as registered:
+                    yield registered
+            return
+        with host_memory(nbytes, memory) as buffer:
+            yield buffer
+
+    @contextmanager
+    def ordinary_memory(self, nbytes: int, backing: Backing) -> Iterator[HostBuffer]:
+        with locked_memory.Mapping(nbytes, backing) as mapping:
+            yield HostPart(mapping.address, nbytes, "pageable")
+
+    @contextmanager
+    def register(self, buffer: HostBuffer) -> Iterator[HostBuffer]:
+        runtime.setDevice(self._ordinal)
+        with registered_memory(buffer) as registered:
+            yield registered
+
+    @property
+    def place(self) -> str:
+        return str(runtime.deviceGetPCIBusId(self._ordinal))
+
+    @contextmanager
+    def file_memory(self, descriptor: int, nbytes: int) -> Iterator[HostBuffer]:
+        with locked_memory.Mapping(nbytes, descriptor=descriptor) as mapping:
+            yield HostPart(mapping.address, nbytes, "pageable")
+
+    @contextmanager
+    def exported_buffer(self, nbytes: int) -> Iterator[tuple[DeviceBuffer, str]]:
+        with self.device_buffer(nbytes) as buffer:
+            handle = allocate(lambda: runtime.ipcGetMemHandle(buffer.address), nbytes, "an IPC handle")
+            yield buffer, bytes(handle).hex()
+
+    @contextmanager
+    def imported_buffer(self, handle: str, nbytes: int) -> Iterator[DeviceBuffer]:
+        runtime.setDevice(self._ordinal)
+        address = allocate(lambda: runtime.ipcOpenMemHandle(bytes.fromhex(handle)), nbytes, "another's GPU memory")
         try:
-            yield _HostPart(address, nbytes, memory)
+            yield _DevicePart(address, nbytes)
         finally:
-            if memory == "registered":
-                runtime.hostUnregister(address)
+            runtime.ipcCloseMemHandle(address)
+
+    def memory_state(self) -> MemoryState:
+        runtime.setDevice(self._ordinal)
+        return self._meter.read()
 
     @contextmanager
     def device_buffer(self, nbytes: int) -> Iterator[DeviceBuffer]:
         runtime.setDevice(self._ordinal)
-        address = _allocate(lambda: runtime.malloc(nbytes), nbytes, f"memory of GPU {self.device}")
+        address = allocate(lambda: runtime.malloc(nbytes), nbytes, f"memory of GPU {self.device}")
         try:
             yield _DevicePart(address, nbytes)
         finally:
@@ -333,7 +354,7 @@ class CudaLab:
         return Pattern.fresh(self._generator)
 
     def fill(self, buffer: HostBuffer | DeviceBuffer, pattern: Pattern) -> None:
-        if isinstance(buffer, _HostPart):
+        if isinstance(buffer, HostPart):
             self._on_host(self._block.lay, buffer, pattern)
             return
         arguments = (np.uint64(buffer.address), np.uint64(buffer.nbytes // 8), *self._pattern_arguments(pattern))
@@ -342,7 +363,7 @@ class CudaLab:
 
     def wrong_words(self, buffer: HostBuffer | DeviceBuffer, pattern: Pattern) -> int:
         # The CPU reads write-combined memory uncached, at a hundredth of the speed: the GPU checks it instead.
-        if isinstance(buffer, _HostPart) and buffer.memory != "write_combined":
+        if isinstance(buffer, HostPart) and buffer.memory != "write_combined":
             return sum(self._on_host(self._block.count_wrong, buffer, pattern))
         with self.counters(1) as wrong:
             if not isinstance(wrong, _Counters):
@@ -354,7 +375,7 @@ class CudaLab:
             return wrong.read()[0]
 
     def _on_host(
-        self, work: Callable[[NDArray[np.uint64], Pattern], _Result], buffer: _HostPart, pattern: Pattern
+        self, work: Callable[[NDArray[np.uint64], Pattern], _Result], buffer: HostPart, pattern: Pattern
     ) -> list[_Result]:
         """Lay or check host memory with several threads: one alone moves a tenth of what the GPU does."""
         parts = range(0, buffer.nbytes, THREAD_BYTES)
@@ -377,18 +398,3 @@ class CudaLab:
         runtime.setDevice(self._ordinal)
         with _stream(stream).queue:
             self._kernels[name]((blocks,), (THREADS,), arguments)
-
-
-def _allocate(call: Any, nbytes: int, what: str) -> Any:
-    """The call's result; its failure as one line.
-
-    CUDA keeps a failed registration's error for an innocent later call; CuPy clears it (``check_status`` in its
-    runtime module), and a GPU test holds that.
-    """
-    try:
-        return call()
-    except runtime.CUDARuntimeError as error:
-        message = f"{format_bytes(nbytes)} of {what} could not be had: {error}"
-        if error.status == OUT_OF_MEMORY:
-            raise NotEnoughMemory(f"{message}; free memory or take less") from None
-        raise MeasurementFailed(message) from None

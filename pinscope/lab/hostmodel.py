@@ -22,11 +22,13 @@ nothing; without events 9 to 16 of 16 chunks were stale.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from statistics import median
@@ -34,13 +36,15 @@ from typing import Self
 
 import numpy as np
 
-from pinscope.errors import NoDevice, NotPossible
+from pinscope.errors import MeasurementFailed, NoDevice, NotPossible
+from pinscope.lab.backing import shared_file, why_not_backing
 from pinscope.lab.hostengine import Clock, Engine, Fault, HostEvent, HostStream, Work, own, wait_until
 from pinscope.lab.hostmemory import Area, HostArea, StagingRing, move, words
-from pinscope.lab.locked_memory import Mapping
+from pinscope.lab.locked_memory import Mapping, lock, unlock
 from pinscope.lab.pattern import WORD_BYTES, Block, Pattern
-from pinscope.lab.protocol import Copier, Counters, DeviceBuffer, Event, HostBuffer, Load, Stream, Touch
-from pinscope.records.run import HostMemory, LabKind
+from pinscope.lab.protocol import Copier, Counters, DeviceBuffer, Event, HostBuffer, Load, MemoryState, Stream, Touch
+from pinscope.probes.memory import page_table_bytes
+from pinscope.records.run import Backing, HostMemory, LabKind
 
 STAGING_BYTES = 2 * StagingRing.nbytes
 """Locked by the lab itself while it is open: one staging ring a direction."""
@@ -54,6 +58,7 @@ _NO_MEANING: dict[HostMemory, str] = {
     "mapped": "kernels that reach host memory over a link are not part of the host model",
     "managed": "pages that migrate between host and GPU are not part of the host model",
 }
+_NO_MEANING_MEMORY = "the host model has no GPU; its page tables are those of the process"
 
 
 class HostCounters:
@@ -75,12 +80,14 @@ class HostModelLab:
 
     Args:
         clock: seconds, monotonic; the one all time stamps come from.
+        seed: of the random content; processes with the same seed know each other's patterns.
     """
 
     kind: LabKind = "host"
     device = 0
+    place = "host"
 
-    def __init__(self, clock: Clock = time.perf_counter) -> None:
+    def __init__(self, clock: Clock = time.perf_counter, seed: int | None = None) -> None:
         self._clock = clock
         self._fault = Fault()
         self._to_device = Engine("host-to-device copy", clock, self._fault)
@@ -89,7 +96,7 @@ class HostModelLab:
         self._ring_to_device = StagingRing(self._to_device)
         self._ring_to_host = StagingRing(self._to_host)
         self._open = ExitStack()
-        self._block = Block.random()
+        self._block = Block.random(seed)
         self._generator = np.random.Generator(np.random.SFC64())
         self._write_costs: deque[float] = deque([0.0], maxlen=9)
 
@@ -116,10 +123,10 @@ class HostModelLab:
         if not any(exception):
             self._fault.check_unreported()
 
-    def why_not(self, memory: HostMemory, copier: Copier = "engine") -> str | None:
+    def why_not(self, memory: HostMemory, copier: Copier = "engine", backing: Backing = "4k") -> str | None:
         if copier == "kernel":
             return _NO_MEANING["mapped"]
-        return _NO_MEANING.get(memory)
+        return _NO_MEANING.get(memory) or (why_not_backing(backing) if memory == "registered" else None)
 
     def peers(self) -> Sequence[int]:
         return (0,)
@@ -136,7 +143,7 @@ class HostModelLab:
         yield self
 
     @contextmanager
-    def host_buffer(self, nbytes: int, memory: HostMemory) -> Iterator[HostArea]:
+    def host_buffer(self, nbytes: int, memory: HostMemory, backing: Backing = "4k") -> Iterator[HostArea]:
         """Touched host memory.
 
         Raises:
@@ -144,12 +151,63 @@ class HostModelLab:
             NotEnoughMemory: it cannot be had, or not be locked.
         """
         self._require(memory)
-        with self._mapping(nbytes) as mapping:
+        with self._mapping(nbytes, backing if memory == "registered" else None) as mapping:
             if memory != "pinned":  # registered memory is ordinary memory that was in use before
                 mapping.touch()
             if memory in _LOCKED:
                 mapping.lock()
             yield HostArea(mapping, nbytes, memory=memory)
+
+    @contextmanager
+    def ordinary_memory(self, nbytes: int, backing: Backing) -> Iterator[HostArea]:
+        """Untouched memory of one backing. Raises NotEnoughMemory."""
+        with self._mapping(nbytes, backing) as mapping:
+            yield HostArea(mapping, nbytes, memory="pageable")
+
+    @contextmanager
+    def register(self, buffer: HostBuffer) -> Iterator[HostArea]:
+        """The same memory, locked. Raises NotEnoughMemory."""
+        area = own(buffer, HostArea)
+        lock(area.address, area.nbytes)
+        try:
+            yield replace(area, memory="registered")
+        finally:
+            self._drain()
+            unlock(area.address, area.nbytes)
+
+    @contextmanager
+    def file_memory(self, descriptor: int, nbytes: int) -> Iterator[HostArea]:
+        with self._mapping(nbytes, descriptor=descriptor) as mapping:
+            yield HostArea(mapping, nbytes, memory="pageable")
+
+    @contextmanager
+    def exported_buffer(self, nbytes: int) -> Iterator[tuple[Area, str]]:
+        """Shared memory without a name; the handle is where the kernel shows its descriptor."""
+        descriptor = shared_file(nbytes)
+        try:
+            with self._mapping(nbytes, descriptor=descriptor) as mapping:
+                mapping.touch()
+                yield Area(mapping, nbytes), f"/proc/{os.getpid()}/fd/{descriptor}"
+        finally:
+            os.close(descriptor)
+
+    @contextmanager
+    def imported_buffer(self, handle: str, nbytes: int) -> Iterator[Area]:
+        """Raises MeasurementFailed: its process is gone."""
+        try:
+            descriptor = os.open(handle, os.O_RDWR)
+        except OSError as error:
+            raise MeasurementFailed(f"the other process's memory cannot be reached: {error.strerror}") from None
+        try:
+            with self._mapping(nbytes, descriptor=descriptor) as mapping:
+                yield Area(mapping, nbytes)
+        finally:
+            os.close(descriptor)
+
+    def memory_state(self) -> MemoryState:
+        missing = dict.fromkeys(("device_used_bytes", "nvml_used_bytes", "pinned_bytes"), _NO_MEANING_MEMORY)
+        own_tables = page_table_bytes().note(missing, "page_table_bytes")
+        return MemoryState(None, None, None, own_tables, missing)
 
     @contextmanager
     def device_buffer(self, nbytes: int) -> Iterator[Area]:
@@ -280,17 +338,20 @@ class HostModelLab:
         if reason is not None:
             raise NotPossible(reason)
 
+    def _drain(self) -> None:
+        for engine in (self._to_device, self._to_host, self._compute):
+            engine.drain()
+
     @contextmanager
-    def _mapping(self, nbytes: int) -> Iterator[Mapping]:
+    def _mapping(self, nbytes: int, backing: Backing | None = None, descriptor: int | None = None) -> Iterator[Mapping]:
         """Memory that is given back only when no engine works on it any more, as ``cudaFree`` does it."""
         if nbytes <= 0 or nbytes % WORD_BYTES:
             raise ValueError(f"a buffer of {nbytes} bytes; it takes a positive multiple of {WORD_BYTES}")
-        with Mapping(nbytes) as mapping:
+        with Mapping(nbytes, backing, descriptor) as mapping:
             try:
                 yield mapping
             finally:
-                for engine in (self._to_device, self._to_host, self._compute):
-                    engine.drain()
+                self._drain()
 
 
 @contextmanager

@@ -26,9 +26,9 @@ class Block:
     words: NDArray[np.uint64]
 
     @classmethod
-    def random(cls) -> Block:
-        """A block from fresh operating-system entropy."""
-        generator = np.random.Generator(np.random.SFC64())
+    def random(cls, seed: int | None = None) -> Block:
+        """A block from fresh operating-system entropy, or the one that this seed gives in every process."""
+        generator = np.random.Generator(np.random.SFC64(seed))
         return cls(generator.integers(0, 2**64, BLOCK_WORDS, dtype=np.uint64))
 
     def lay(self, words: NDArray[np.uint64], pattern: Pattern) -> None:

@@ -9,13 +9,13 @@ also on errors. All times are seconds, all sizes bytes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from pinscope.lab.pattern import Pattern
-from pinscope.records.run import HostMemory, LabKind
+from pinscope.records.run import Backing, HostMemory, LabKind
 
 Copier = Literal["engine", "kernel"]
 """Who moves the bytes: a copy engine, or threads of a kernel that reach host memory through its mapping."""
@@ -99,6 +99,25 @@ class Touch:
     action: Literal["consume", "produce"]
 
 
+@dataclass(frozen=True)
+class MemoryState:
+    """What memory is taken at one moment, in bytes; ``None`` where ``missing`` says why.
+
+    Attributes:
+        device_used_bytes: of the device, by everybody, as CUDA sees it (cudaMemGetInfo).
+        nvml_used_bytes: the same as the driver sees it (NVML, without what it reserves for itself).
+        pinned_bytes: host memory pinned for devices on the whole host.
+        page_table_bytes: page tables that the kernel keeps for this process (VmPTE).
+        missing: field name → why it is ``None``.
+    """
+
+    device_used_bytes: int | None
+    nvml_used_bytes: int | None
+    pinned_bytes: int | None
+    page_table_bytes: int | None
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+
 class Lab(Protocol):
     """A place to run experiments. Itself a context manager: entering claims the device."""
 
@@ -109,8 +128,11 @@ class Lab(Protocol):
     def __enter__(self) -> Lab: ...
     def __exit__(self, *exception: object) -> None: ...
 
-    def why_not(self, memory: HostMemory, copier: Copier = "engine") -> str | None:
-        """Why this kind of host memory cannot be copied by that copier here; ``None`` if it can."""
+    def why_not(self, memory: HostMemory, copier: Copier = "engine", backing: Backing = "4k") -> str | None:
+        """Why this kind of host memory cannot be had, or be copied by that copier, here; ``None`` if it can.
+
+        ``backing`` counts for ``registered`` memory only.
+        """
         ...
 
     def peers(self) -> Sequence[int]:
@@ -121,8 +143,45 @@ class Lab(Protocol):
         """A lab on another device of the same process, for experiments that use several at once."""
         ...
 
-    def host_buffer(self, nbytes: int, memory: HostMemory) -> AbstractContextManager[HostBuffer]:
-        """Touched host memory. Raises NotEnoughMemory or MeasurementFailed if it cannot be had."""
+    def host_buffer(
+        self, nbytes: int, memory: HostMemory, backing: Backing = "4k"
+    ) -> AbstractContextManager[HostBuffer]:
+        """Touched host memory; ``backing`` counts for ``registered`` memory only.
+
+        Raises NotEnoughMemory or MeasurementFailed if it cannot be had.
+        """
+        ...
+
+    def ordinary_memory(self, nbytes: int, backing: Backing) -> AbstractContextManager[HostBuffer]:
+        """Pageable memory that nobody has touched yet (:func:`pinscope.lab.backing.touch`). Raises NotEnoughMemory."""
+        ...
+
+    def register(self, buffer: HostBuffer) -> AbstractContextManager[HostBuffer]:
+        """Pageable memory, or a part of it, pinned where it is; pageable again when it closes.
+
+        Raises NotEnoughMemory or MeasurementFailed.
+        """
+        ...
+
+    @property
+    def place(self) -> str:
+        """What another process needs to open a lab on the same device (:mod:`pinscope.lab.member`)."""
+        ...
+
+    def file_memory(self, descriptor: int, nbytes: int) -> AbstractContextManager[HostBuffer]:
+        """Pageable memory that several processes share, mapped from its file descriptor."""
+        ...
+
+    def exported_buffer(self, nbytes: int) -> AbstractContextManager[tuple[DeviceBuffer, str]]:
+        """Device memory of this process, and a handle by which another one reaches it. Raises NotEnoughMemory."""
+        ...
+
+    def imported_buffer(self, handle: str, nbytes: int) -> AbstractContextManager[DeviceBuffer]:
+        """Device memory that another process of this host exported and still holds. Raises MeasurementFailed."""
+        ...
+
+    def memory_state(self) -> MemoryState:
+        """What is taken on this device and this host now."""
         ...
 
     def device_buffer(self, nbytes: int) -> AbstractContextManager[DeviceBuffer]: ...

@@ -53,7 +53,7 @@ def capture_environment(proc: Proc = HERE, nvml: GpuReader | None = None) -> Env
         cpus=_processors(proc),
         numa_nodes=_numa_nodes(proc).note(missing, "numa_nodes"),
         page_bytes=os.sysconf("SC_PAGE_SIZE"),
-        huge_pages=_huge_pages(proc),
+        huge_pages=read_huge_pages(proc),
         limits=read_limits(proc),
         virtualization=virtualization(proc).note(missing, "virtualization"),
         python=platform.python_version(),
@@ -104,7 +104,8 @@ def _numa_nodes(proc: Proc) -> Answer[int]:
     return proc.line(path).then(ranges, f"{path} is not a list").then(lambda nodes: count_in_both(nodes, nodes), "")
 
 
-def _huge_pages(proc: Proc) -> HugePages:
+def read_huge_pages(proc: Proc = HERE) -> HugePages:
+    """Which huge pages this machine gives, and how many are free."""
     missing: dict[str, str] = {}
     path = "/sys/kernel/mm/transparent_hugepage/enabled"
     meminfo = proc.fields("/proc/meminfo")

@@ -16,3 +16,5 @@ class Budget(Record):
     """GPU memory at once, per GPU, without the CUDA context (ordinary host memory, on the host lab)."""
     seconds: float
     """Rough length of the run."""
+    hugetlb_bytes: int = 0
+    """Of the pinned bytes, what must stand on hugetlb pages, which root reserves beforehand."""

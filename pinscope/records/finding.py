@@ -31,6 +31,8 @@ class Finding(Record):
     detail: str
     evidence: tuple[Quantity, ...]
     advice: str
+    code: str | None = None
+    """Code to paste that does what ``advice`` says, where there is such."""
 
 
 class Table(Record):

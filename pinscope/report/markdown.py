@@ -69,6 +69,8 @@ def _findings(document: Document) -> Iterator[str]:
         if finding.evidence:
             yield "\n".join(f"- {plain(q.name)}: {plain(facts.quantity_text(q))}" for q in finding.evidence) + "\n"
         yield f"**What to do:** {plain(finding.advice)}\n"
+        if finding.code:
+            yield f"```python\n{finding.code.rstrip()}\n```\n"
 
 
 def _table(table: Table) -> Iterator[str]:

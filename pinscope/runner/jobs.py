@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pinscope.errors import BadInput, InvalidParameter, NoDevice, NotEnoughMemory, NotPossible
-from pinscope.experiments.contract import AnyExperiment, Params
+from pinscope.experiments.contract import AnyExperiment, BareParams
 from pinscope.experiments.registry import find
 from pinscope.lab.budget import check_budget
 from pinscope.probes.cupy_wheel import cupy_problem
@@ -107,25 +107,30 @@ def _check_device(lab: LabKind, device: int, environment: Environment) -> None:
 
 
 def _fitting(
-    experiment: AnyExperiment, params: Params, request: Request, lab: LabKind, environment: Environment
-) -> tuple[Params, tuple[str, ...]]:
+    experiment: AnyExperiment, params: BareParams, request: Request, lab: LabKind, environment: Environment
+) -> tuple[BareParams, tuple[str, ...]]:
     """The parameters, made smaller where a preset is more than is safe here; what was asked for by name is refused."""
     device = environment.device(request.device) if lab == "cuda" else None
     asked = params
+    reasons: list[str] = []
     while True:
         try:
-            check_budget(experiment.budget(params, environment), environment.limits, device, lab)
-        except NotEnoughMemory:
+            check_budget(
+                experiment.budget(params, environment), environment.limits, device, lab, environment.huge_pages
+            )
+        except NotEnoughMemory as error:
             smaller = params.smaller()
             if smaller is None or _changed(params, smaller) & set(request.overrides):
                 raise
+            reasons.append(str(error))
             params = smaller
             continue
         changed = ", ".join(sorted(_changed(asked, params)))
-        return params, (f"Made smaller to what is safe to take on this machine: {changed}.",) if changed else ()
+        note = f"Made smaller to what is safe to take on this machine: {changed}. As it was: {'; '.join(reasons[:1])}."
+        return params, (note,) if changed else ()
 
 
-def _changed(before: Params, after: Params) -> set[str]:
+def _changed(before: BareParams, after: BareParams) -> set[str]:
     """Names of the parameters that differ."""
     return {name for name in type(before).model_fields if getattr(before, name) != getattr(after, name)}
 

@@ -148,11 +148,11 @@ def test_the_kernel_counts_all_pinned_memory_but_write_combined() -> None:
 
 
 def test_a_failed_registration_leaves_no_error_behind(lab: CudaLab) -> None:
-    from pinscope.lab.cuda import _allocate
+    from pinscope.lab.cuda_memory import allocate
 
     with lab.host_buffer(MIB, "registered") as buffer:
         with pytest.raises(MeasurementFailed, match="could not be had"):
-            _allocate(lambda: runtime.hostRegister(buffer.address, MIB, 0), MIB, "registered")
+            allocate(lambda: runtime.hostRegister(buffer.address, MIB, 0), MIB, "registered")
         with lab.device_buffer(MIB) as device:
             pattern = lab.fresh_pattern()
             lab.fill(device, pattern)

@@ -110,13 +110,13 @@ def test_without_events_chunks_are_corrupted(
     assert overlap_passes[direction, Recipe("pinned", True, 2, False)].corrupted_chunks > 0
 
 
-def test_all_quick_takes_less_than_a_minute() -> None:
+def test_all_quick_takes_less_than_two_minutes() -> None:
     begun = time.monotonic()
     done = pinscope("run", "all", "--quick", "--lab", "cuda", "--json")
     took = time.monotonic() - begun
     assert done.returncode == 0, done.stderr
     assert {one["run"]["status"] for one in json.loads(done.stdout)["runs"]} == {"done"}
-    assert took < 60, f"{took:.0f} s"
+    assert took < 120, f"{took:.0f} s"
 
 
 def test_a_killed_run_keeps_what_it_measured_and_frees_the_gpu() -> None:

@@ -70,7 +70,7 @@ class Copy:
             (self.root / name).write_text(example[name])
         wanted, entry = (line for line in example[REGISTRY].splitlines() if line.strip())
         lines = (self.root / REGISTRY).read_text().splitlines()
-        first_after = next(place for place, line in enumerate(lines) if line.startswith("from pinscope.records"))
+        first_after = next(p for p, line in enumerate(lines) if line.startswith("from pinscope.") and line > wanted)
         lines.insert(first_after, wanted)
         opening = next(place for place, line in enumerate(lines) if line.startswith("EXPERIMENTS"))
         lines.insert(lines.index(")", opening), entry)

@@ -10,6 +10,8 @@ from pinscope.errors import InvalidParameter, UnknownName
 from pinscope.experiments.bandwidth import BandwidthParams
 from pinscope.experiments.contract import Params
 from pinscope.experiments.overlap import OverlapParams, recipes
+from pinscope.experiments.page_tables import PageTablesParams
+from pinscope.experiments.registration import RegistrationParams
 from pinscope.experiments.registry import EXPERIMENTS, find
 from pinscope.records.run import LabKind
 
@@ -58,6 +60,41 @@ def test_bad_values_are_refused_in_one_line_that_names_the_parameter(overrides: 
     with pytest.raises(InvalidParameter, match=complaint) as caught:
         BandwidthParams.preset("host", True).with_overrides(overrides)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "complaint"),
+    [
+        ({"buffer": "3MiB"}, "^buffer: it takes a multiple of 2 MiB"),
+        ({"shared": "33MiB"}, "^shared: it takes a multiple of the GPU buffer"),
+        ({"processes": "0,2"}, "^processes: .*greater than or equal to 1"),
+        ({"processes": "65"}, "^processes: .*less than or equal to 64"),
+        ({"strategies": "both"}, "^strategies: .*'each_registers' or 'one_owner'"),
+        ({"step_limit": "0"}, "^step_limit: .*greater than 0"),
+    ],
+)
+def test_sizes_and_counts_that_do_not_fit_together_are_refused(overrides: dict[str, str], complaint: str) -> None:
+    with pytest.raises(InvalidParameter, match=complaint) as caught:
+        RegistrationParams.preset("host", True).with_overrides(overrides)
+    assert "\n" not in str(caught.value)
+
+
+def test_smaller_page_table_runs_do_without_hugetlb_pages_first_and_then_take_half() -> None:
+    full = PageTablesParams.preset("cuda", False)
+    without = full.smaller()
+    assert without is not None
+    assert (without.total, without.backings) == (full.total, ("4k", "thp", "shm"))
+    half = without.smaller()
+    assert half is not None
+    assert (half.total, half.backings) == (full.total // 2, without.backings)
+
+
+def test_smaller_registration_runs_stay_within_what_is_taken() -> None:
+    params: RegistrationParams | None = RegistrationParams.preset("cuda", False)
+    while params is not None:
+        smallest = params
+        params = params.smaller()
+    assert smallest.buffer == 2 * 2**20
 
 
 def test_an_unknown_experiment_is_refused_with_those_there_are() -> None:

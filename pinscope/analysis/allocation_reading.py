@@ -1,0 +1,208 @@
+"""What the allocation experiment concludes: headline, tables and findings from the rows of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pinscope.analysis.allocation import (
+    HOST_TITLES,
+    POOLS,
+    WAY_TITLES,
+    BreakEven,
+    Cells,
+    break_evens,
+    buffer_cells,
+    copy_times,
+    per_gib,
+)
+from pinscope.records.finding import Finding, Quantity, Reading, Table
+from pinscope.records.run import Run
+from pinscope.units import format_bytes, format_seconds
+
+MANY_COPIES = 10
+"""A buffer that pays only after more copies than this should be kept, not made anew."""
+POOL_SAVES = 2.0
+"""A pool is worth naming when a fresh buffer costs at least this many times as much."""
+FASTER = 1.5
+
+
+def read_allocation(run: Run, rows: Sequence[Mapping[str, Any]]) -> Reading:
+    """Headline, tables and findings of an allocation run; empty parts where nothing was measured yet."""
+    cells = buffer_cells(rows)
+    evens = break_evens(cells, copy_times(rows))
+    titles = way_titles(run)
+    findings = (*_break_even(cells, evens), *_pool(cells, titles), *_cheaper(cells, titles))
+    return Reading(headline=_headline(cells, evens, titles), tables=_tables(cells, evens, titles), findings=findings)
+
+
+def way_titles(run: Run) -> Mapping[str, str]:
+    """Way → what it is called on this run's lab."""
+    return HOST_TITLES if run.lab == "host" else WAY_TITLES
+
+
+def _largest(cells: Cells, way: str) -> int | None:
+    return max((size for name, size in cells if name == way), default=None)
+
+
+def _headline(cells: Cells, evens: Sequence[BreakEven], titles: Mapping[str, str]) -> tuple[Quantity, ...]:
+    found: list[Quantity] = []
+    for way in ("pinned", "malloc_touch"):
+        if size := _largest(cells, way):
+            cell = cells[way, size]
+            found.append(
+                Quantity(
+                    name=f"1 GiB, {titles[way]}, at {format_bytes(size)}",
+                    value=per_gib(cell.get_seconds.median, size), unit="seconds", spread=cell.get_seconds.spread,
+                )
+            )  # fmt: skip
+    for even in evens:
+        if even.way in ("pinned", "registered_4k") and even.bytes == _largest(cells, even.way):
+            name = f"Pays after, {titles[even.way]}, {even.direction}, {format_bytes(even.bytes)}"
+            found.append(_copies_quantity(name, even))
+    size = _largest(cells, "pinned")
+    for way in POOLS:
+        if size and (way, size) in cells:
+            saved = cells["pinned", size].both_seconds.median - cells[way, size].both_seconds.median
+            found.append(Quantity(name=f"Saved, {titles[way]}, {format_bytes(size)}", value=saved, unit="seconds"))
+    return tuple(found)
+
+
+def _copies_quantity(name: str, even: BreakEven) -> Quantity:
+    reason = None if even.copies is not None else "at this size copies from pinned memory are not faster"
+    return Quantity(name=f"{name} (copies)", value=even.copies, unit="count", reason=reason)
+
+
+def _tables(cells: Cells, evens: Sequence[BreakEven], titles: Mapping[str, str]) -> tuple[Table, ...]:
+    every = Table(
+        title="Getting and giving back",
+        columns=("buffer", "size", "get", "of it touch", "of it register", "give back", "per GiB, get", "per GiB, "
+                 "give back", "spread", "repeats"),
+        units=("text", "bytes", "seconds", "seconds", "seconds", "seconds", "seconds", "seconds", "share", "count"),
+        rows=tuple(
+            (
+                titles[cell.way], cell.bytes, cell.get_seconds.median,
+                cell.touch_seconds.median if cell.touch_seconds else None,
+                cell.register_seconds.median if cell.register_seconds else None,
+                cell.give_back_seconds.median, per_gib(cell.get_seconds.median, cell.bytes),
+                per_gib(cell.give_back_seconds.median, cell.bytes), cell.both_seconds.spread, cell.both_seconds.count,
+            )
+            for cell in cells.values()
+        ),
+        note="Medians. n/a: no step of its own there. A pool's buffers were got before; only reuse is timed.",
+    )  # fmt: skip
+    paid = Table(
+        title="After how many copies a pinned buffer has paid for itself",
+        columns=("buffer", "size", "direction", "extra cost", "gain per copy", "copies"),
+        units=("text", "bytes", "text", "seconds", "seconds", "count"),
+        rows=tuple(
+            (titles[e.way], e.bytes, e.direction, e.extra_seconds, e.gain_seconds, e.copies)
+            for e in evens
+        ),
+        note="Extra cost: getting and giving back, less those of fresh touched pageable memory; for registered memory, "
+        "registering and unregistering alone, as the memory is there anyway. 0 copies: it costs nothing extra. n/a: "
+        "copies from pinned memory are not faster at this size.",
+    )  # fmt: skip
+    return tuple(table for table in (every, paid) if table.rows)
+
+
+def _break_even(cells: Cells, evens: Sequence[BreakEven]) -> list[Finding]:
+    """For the largest size: is a fresh pinned buffer worth making for a few copies?"""
+    mine = [even for even in evens if even.way == "pinned" and even.bytes == _largest(cells, "pinned")]
+    if not mine:
+        return []
+    worst = max(mine, key=lambda even: (even.copies is None, even.copies or 0))
+    size = format_bytes(worst.bytes)
+    evidence = (
+        *(_copies_quantity(f"Pays after, {even.direction}", even) for even in mine),
+        Quantity(name="Extra cost of the pinned buffer", value=worst.extra_seconds, unit="seconds"),
+        Quantity(name=f"Gain per copy, {worst.direction}", value=worst.gain_seconds, unit="seconds"),
+    )
+    if worst.copies is None:
+        return [
+            Finding(
+                rule="pinning-never-pays", severity="note",
+                title=f"A pinned buffer of {size} never pays for itself, {worst.direction}",
+                detail="Copies from pinned memory are not faster than from pageable memory here, at this size.",
+                evidence=evidence, advice="Keep such copies pageable, unless they must run beside other work.",
+            )
+        ]  # fmt: skip
+    if worst.copies == 0:
+        return [
+            Finding(
+                rule="pinning-costs-nothing", severity="good",
+                title=f"A fresh pinned buffer of {size} costs no more than touched pageable memory",
+                detail="The driver faults and zeroes its pages about as fast as one thread does.",
+                evidence=evidence, advice="Nothing to do.",
+            )
+        ]  # fmt: skip
+    late = worst.copies > MANY_COPIES
+    return [
+        Finding(
+            rule="pays-late" if late else "pays-soon", severity="warning" if late else "good",
+            title=f"A fresh pinned buffer of {size} has paid for itself after {worst.copies:,} "
+            f"{'copy' if worst.copies == 1 else 'copies'}, "
+            f"{worst.direction}",
+            detail=f"It costs {format_seconds(worst.extra_seconds)} more to get and give back than pageable memory, "
+            f"and each copy gains {format_seconds(worst.gain_seconds)}.",
+            evidence=evidence,
+            advice="Make pinned buffers once and keep them, or take them from a pool; for memory that is there "
+            "already, compare with registering it (the table)."
+            if late
+            else "Nothing to do.",
+        )
+    ]  # fmt: skip
+
+
+def _pool(cells: Cells, titles: Mapping[str, str]) -> list[Finding]:
+    size = _largest(cells, "pinned")
+    reused = [cells[way, size] for way in POOLS if size and (way, size) in cells]
+    if not size or not reused:
+        return []
+    fresh, best = cells["pinned", size], min(reused, key=lambda cell: cell.both_seconds.median)
+    ratio = fresh.both_seconds.median / best.both_seconds.median
+    if ratio < POOL_SAVES:
+        return []
+    return [
+        Finding(
+            rule="pool-saves", severity="note",
+            title=f"Reusing a pinned buffer of {format_bytes(size)} saves "
+            f"{format_seconds(fresh.both_seconds.median - best.both_seconds.median)} each time",
+            detail=f"A fresh one takes {format_seconds(fresh.both_seconds.median)}, one {titles[best.way]} "
+            f"{format_seconds(best.both_seconds.median)}. The pool keeps the memory pinned meanwhile.",
+            evidence=(
+                Quantity(name="Fresh", value=fresh.both_seconds.median, unit="seconds"),
+                Quantity(name="Reused", value=best.both_seconds.median, unit="seconds"),
+            ),
+            advice="Take pinned buffers from a pool (cupy.get_default_pinned_memory_pool, PyTorch's caching host "
+            "allocator, or a list of your own), and empty it when the host needs the memory.",
+        )
+    ]  # fmt: skip
+
+
+def _cheaper(cells: Cells, titles: Mapping[str, str]) -> list[Finding]:
+    """Is there a fresh way to pinned memory that is clearly faster than the usual one?"""
+    size = _largest(cells, "pinned")
+    others = [
+        cell for (way, nbytes), cell in cells.items()
+        if nbytes == size and way not in (*POOLS, "pinned", "malloc", "malloc_touch")
+    ]  # fmt: skip
+    if not size or not others:
+        return []
+    usual, best = cells["pinned", size], min(others, key=lambda cell: cell.get_seconds.median)
+    if usual.get_seconds.median / best.get_seconds.median < FASTER:
+        return []
+    return [
+        Finding(
+            rule="faster-way", severity="note",
+            title=f"{format_bytes(size)}: {titles[best.way]} is "
+            f"{usual.get_seconds.median / best.get_seconds.median:.1f} times faster than {titles['pinned']}",
+            detail=f"{format_seconds(best.get_seconds.median)} instead of {format_seconds(usual.get_seconds.median)}, "
+            "with one thread. Several threads are faster still.",
+            evidence=(
+                Quantity(name=titles["pinned"], value=usual.get_seconds.median, unit="seconds"),
+                Quantity(name=titles[best.way], value=best.get_seconds.median, unit="seconds"),
+            ),
+            advice="On a GPU host, pinning_strategy finds the fastest way, and pinscope.pinned_empty takes it.",
+        )
+    ]  # fmt: skip

@@ -1,0 +1,24 @@
+"""How much a page table takes: one entry a page.
+
+An entry of a GPU's page table has 8 bytes (NVIDIA open-gpu-doc, "Pascal MMU Format Changes": PTE; later
+architectures keep the size), as has one of x86-64 and arm64. The upper levels add 1 part in 512 at most and are left
+out, as in the usual estimates.
+"""
+
+from __future__ import annotations
+
+ENTRY_BYTES = 8
+GPU_PAGE_SIZES = (4 * 2**10, 64 * 2**10, 2 * 2**20)
+"""Pages that a GPU can map host memory in."""
+GRANULE_BYTES = 2 * 2**20
+"""GPU memory for page tables is taken in steps of this size."""
+
+
+def page_table_bytes(mapped_bytes: int, page_bytes: int) -> int:
+    """Bytes of page-table entries that map ``mapped_bytes`` in pages of ``page_bytes``."""
+    return -(-mapped_bytes // page_bytes) * ENTRY_BYTES
+
+
+def implied_page_bytes(table_bytes_per_byte: float) -> float:
+    """The page size at which a page table takes that many bytes per mapped byte."""
+    return ENTRY_BYTES / table_bytes_per_byte

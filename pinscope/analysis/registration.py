@@ -1,0 +1,148 @@
+"""Several processes and the same host memory: what contexts, buffers and page tables take, and the rate together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pinscope.analysis.statistics import Summary, summarize
+
+Strategy = Literal["each_registers", "one_owner"]
+STRATEGY_TITLES: Mapping[str, str] = {"each_registers": "each registers", "one_owner": "one owner copies for all"}
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One strategy with one number of processes. ``None``: not reached, or not known here.
+
+    Attributes:
+        strategy: who pins.
+        processes: how many share the memory.
+        bytes: how much they share.
+        context_bytes: GPU memory that all processes together took before they asked for any.
+        buffer_bytes: GPU memory of their buffers.
+        table_bytes: page tables: of the GPU; on the host model those of the processes.
+        table_steps: the same after each process that pinned, counted from before the first.
+        host_pinned_bytes: what the host's count of pinned pages grew by.
+        start_seconds: until a process was ready.
+        touch_seconds: until the memory was touched, once.
+        pin_seconds: of each process that pinned.
+        rate: bytes/second of all copies together, over the rounds.
+        wrong_words, checked_words: in all processes and rounds.
+        left_bytes: GPU memory still used when all had ended.
+    """
+
+    strategy: str
+    processes: int
+    bytes: int
+    context_bytes: int | None
+    buffer_bytes: int | None
+    table_bytes: int | None
+    table_steps: tuple[int, ...]
+    host_pinned_bytes: int | None
+    start_seconds: Summary | None
+    touch_seconds: float | None
+    pin_seconds: Summary | None
+    rate: Summary | None
+    wrong_words: int
+    checked_words: int
+    left_bytes: int | None
+
+    @property
+    def title(self) -> str:
+        """The strategy for people."""
+        return STRATEGY_TITLES[self.strategy]
+
+    @property
+    def pinners(self) -> int:
+        """Processes that pin."""
+        return self.processes if self.strategy == "each_registers" else 1
+
+    @property
+    def gpu_bytes(self) -> int | None:
+        """GPU memory for contexts and page tables together: what sharing costs."""
+        return None if self.context_bytes is None or self.table_bytes is None else self.context_bytes + self.table_bytes
+
+
+def trials(rows: Sequence[Row]) -> list[Trial]:
+    """Every strategy and number of processes, in the order measured."""
+    groups: dict[tuple[str, int], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row["strategy"], row["processes"]), []).append(row)
+    return [_trial(group) for group in groups.values()]
+
+
+def _trial(rows: Sequence[Row]) -> Trial:
+    first = rows[0]
+    steps = {
+        name: [row for row in rows if row["step"] == name] for name in ("before", "start", "buffers", "pin", "end")
+    }
+    copies = [row for row in rows if row["step"] == "copy"]
+    meter = "nvml_used_bytes" if first["nvml_used_bytes"] is not None else "device_used_bytes"
+    tables = _gpu_tables(steps, meter) if first[meter] is not None else _kernel_tables(steps)
+    return Trial(
+        strategy=first["strategy"], processes=first["processes"], bytes=first["bytes"],
+        context_bytes=_grown(steps["before"], steps["start"], meter),
+        buffer_bytes=_grown(steps["start"], steps["buffers"], meter),
+        table_bytes=tables[-1] if _all_pinned(first, steps["pin"]) and tables else None, table_steps=tables,
+        host_pinned_bytes=_grown(steps["buffers"], steps["pin"], "pinned_bytes"),
+        start_seconds=_summary(steps["start"], "start_seconds"),
+        touch_seconds=next((row["touch_seconds"] for row in steps["pin"] if row["touch_seconds"] is not None), None),
+        pin_seconds=_summary(steps["pin"], "pin_seconds"),
+        rate=_rate(first["processes"], [row for row in copies if not row["warmup"]]),
+        wrong_words=sum(row["wrong_words"] for row in copies),
+        checked_words=sum(row["checked_words"] for row in copies),
+        left_bytes=_grown(steps["before"], steps["end"], meter),
+    )  # fmt: skip
+
+
+def _all_pinned(first: Row, pinned: Sequence[Row]) -> bool:
+    """Whether every process that was to pin has."""
+    return len(pinned) == (first["processes"] if first["strategy"] == "each_registers" else 1)
+
+
+def _grown(before: Sequence[Row], after: Sequence[Row], meter: str) -> int | None:
+    """What a reading grew by between the ends of two steps; the last row of a step is its end."""
+    if not before or not after or before[-1][meter] is None or after[-1][meter] is None:
+        return None
+    return int(after[-1][meter] - before[-1][meter])
+
+
+def _gpu_tables(steps: Mapping[str, Sequence[Row]], meter: str) -> tuple[int, ...]:
+    if not steps["buffers"]:
+        return ()
+    base = steps["buffers"][-1][meter]
+    return tuple(row[meter] - base for row in steps["pin"])
+
+
+def _kernel_tables(steps: Mapping[str, Sequence[Row]]) -> tuple[int, ...]:
+    """Each process's own page tables, summed up over those that have pinned."""
+    before = {row["process"]: row["page_table_bytes"] for row in steps["buffers"]}
+    found, total = [], 0
+    for row in steps["pin"]:
+        if row["page_table_bytes"] is None or before.get(row["process"]) is None:
+            return ()
+        total += row["page_table_bytes"] - before[row["process"]]
+        found.append(total)
+    return tuple(found)
+
+
+def _summary(rows: Sequence[Row], name: str) -> Summary | None:
+    values = [row[name] for row in rows if row[name] is not None]
+    return summarize(values) if values else None
+
+
+def _rate(processes: int, copies: Sequence[Row]) -> Summary | None:
+    """Bytes of all over the time from the first beginning to the last end, for each complete round."""
+    rounds: dict[int, list[Row]] = {}
+    for row in copies:
+        rounds.setdefault(row["repeat"], []).append(row)
+    rates = [
+        sum(row["copied_bytes"] for row in group)
+        / (max(row["ended_seconds"] for row in group) - min(row["begun_seconds"] for row in group))
+        for group in rounds.values()
+        if len(group) == processes
+    ]
+    return summarize(rates) if rates else None

@@ -1,0 +1,180 @@
+"""Ways to get a host buffer, each timed from asking to giving back."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal, Protocol
+
+from pinscope.errors import NotEnoughMemory
+from pinscope.lab.backing import why_not_backing
+from pinscope.lab.harness import Clock
+from pinscope.lab.pinning import touch_pages
+from pinscope.lab.protocol import HostBuffer, Lab
+from pinscope.records.run import Backing, HostMemory
+from pinscope.units import format_bytes
+
+Way = Literal[
+    "malloc", "malloc_touch", "pinned", "write_combined", "registered_4k", "registered_thp", "registered_hugetlb",
+    "pool", "cupy_pool",
+]  # fmt: skip
+REGISTERED: Mapping[Way, Backing] = {
+    "registered_4k": "4k",
+    "registered_thp": "thp",
+    "registered_hugetlb": "hugetlb",
+}
+_FRESH: Mapping[Way, HostMemory] = {"pinned": "pinned", "write_combined": "write_combined"}
+
+_LIBC = ctypes.CDLL(None)
+_LIBC.malloc.restype = ctypes.c_void_p
+_LIBC.malloc.argtypes = [ctypes.c_size_t]
+_LIBC.free.argtypes = [ctypes.c_void_p]
+
+
+@dataclass(frozen=True)
+class Times:
+    """How long one buffer took, in seconds.
+
+    Attributes:
+        get_seconds: until it was there, all parts together.
+        touch_seconds: of that, writing to every page; ``None`` where that is no step of its own.
+        register_seconds: of that, pinning memory that was there already; ``None`` likewise.
+        give_back_seconds: until it was gone.
+    """
+
+    get_seconds: float
+    touch_seconds: float | None
+    register_seconds: float | None
+    give_back_seconds: float
+
+
+def why_not_way(lab: Lab, way: Way, nbytes: int) -> str | None:
+    """Why a buffer cannot be had this way here; ``None`` if it can."""
+    if way in _FRESH:
+        return lab.why_not(_FRESH[way])
+    if way in REGISTERED:
+        return lab.why_not("registered", backing=REGISTERED[way]) or why_not_backing(REGISTERED[way], nbytes)
+    if way == "cupy_pool" and lab.kind != "cuda":
+        return "CuPy's pool needs a GPU"
+    return None
+
+
+class Source(Protocol):
+    """Gives out one buffer at a time."""
+
+    def once(self, nbytes: int, clock: Clock) -> Times:
+        """Get a buffer and give it back, timed."""
+        ...
+
+
+@contextmanager
+def source(lab: Lab, way: Way) -> Iterator[Source]:
+    """Where buffers of one way come from; what a pool keeps is freed when it closes."""
+    if way in ("malloc", "malloc_touch"):
+        yield _Malloc(touched=way == "malloc_touch")
+    elif way in _FRESH:
+        yield _Fresh(lab, _FRESH[way])
+    elif way in REGISTERED:
+        yield _Registered(lab, REGISTERED[way])
+    else:
+        with ExitStack() as stack:
+            yield _Pool(_cupy_pool(stack) if way == "cupy_pool" else _own_pool(lab, stack))
+
+
+class _Malloc:
+    """The C library's memory."""
+
+    def __init__(self, touched: bool) -> None:
+        self._touched = touched
+
+    def once(self, nbytes: int, clock: Clock) -> Times:
+        """Raises NotEnoughMemory."""
+        touched = None
+        begun = clock()
+        address = _LIBC.malloc(nbytes)
+        if not address:
+            raise NotEnoughMemory(f"malloc gives no {format_bytes(nbytes)}; ask for less")
+        try:
+            if self._touched:
+                before = clock()
+                touch_pages(address, nbytes)
+                touched = clock() - before
+            got = clock()
+        finally:
+            _LIBC.free(address)
+        return Times(got - begun, touched, None, clock() - got)
+
+
+@dataclass(frozen=True)
+class _Fresh:
+    """Memory that comes pinned: cudaHostAlloc; on the host model, mapped and locked."""
+
+    lab: Lab
+    memory: HostMemory
+
+    def once(self, nbytes: int, clock: Clock) -> Times:
+        begun = clock()
+        with self.lab.host_buffer(nbytes, self.memory):
+            got = clock()
+        return Times(got - begun, None, None, clock() - got)
+
+
+@dataclass(frozen=True)
+class _Registered:
+    """Ordinary memory, touched by one thread, then pinned where it is."""
+
+    lab: Lab
+    backing: Backing
+
+    def once(self, nbytes: int, clock: Clock) -> Times:
+        begun = clock()
+        with self.lab.ordinary_memory(nbytes, self.backing) as memory:
+            mapped = clock()
+            touch_pages(memory.address, nbytes)
+            touched = clock()
+            with self.lab.register(memory):
+                got = clock()
+        return Times(got - begun, touched - mapped, got - touched, clock() - got)
+
+
+@dataclass(frozen=True)
+class _Pool:
+    """A pool that kept the buffers it was given back, and hands them out again."""
+
+    pool: tuple[Callable[[int], None], Callable[[], None]]
+
+    def once(self, nbytes: int, clock: Clock) -> Times:
+        get, give_back = self.pool
+        begun = clock()
+        get(nbytes)
+        got = clock()
+        give_back()
+        return Times(got - begun, None, None, clock() - got)
+
+
+def _cupy_pool(stack: ExitStack) -> tuple[Callable[[int], None], Callable[[], None]]:
+    from pinscope.lab.cuda_pinning import CupyPool  # noqa: PLC0415 - imports CuPy
+
+    pool = CupyPool()
+    stack.callback(pool.close)
+    return pool.get, pool.give_back
+
+
+def _own_pool(lab: Lab, stack: ExitStack) -> tuple[Callable[[int], None], Callable[[], None]]:
+    """The simplest there can be: a list of free pinned buffers for each size."""
+    free: dict[int, list[HostBuffer]] = {}
+    lent: list[HostBuffer] = []
+    make: Callable[[int], AbstractContextManager[HostBuffer]] = partial(lab.host_buffer, memory="pinned")
+
+    def get(nbytes: int) -> None:
+        kept = free.setdefault(nbytes, [])
+        lent.append(kept.pop() if kept else stack.enter_context(make(nbytes)))
+
+    def give_back() -> None:
+        buffer = lent.pop()
+        free[buffer.nbytes].append(buffer)
+
+    return get, give_back

@@ -1,0 +1,136 @@
+"""Host memory of each kind through CUDA's runtime, and what all of it takes on the GPU and on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Self, TypeVar
+
+import numpy as np
+from cupy.cuda import runtime
+
+from pinscope.errors import MeasurementFailed, NotEnoughMemory
+from pinscope.lab.protocol import HostBuffer, MemoryState
+from pinscope.probes.answer import Answer
+from pinscope.probes.gpu import Nvml
+from pinscope.probes.memory import page_table_bytes, pinned_bytes
+from pinscope.records.run import HostMemory
+from pinscope.units import format_bytes
+
+ALLOC_FLAGS = {"pinned": 0, "mapped": 2, "write_combined": 4}
+"""cudaHostAllocDefault, cudaHostAllocMapped, cudaHostAllocWriteCombined."""
+OUT_OF_MEMORY = 2
+PAGE = 4096
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True)
+class HostPart:
+    """A stretch of host memory of one kind."""
+
+    address: int
+    nbytes: int
+    memory: HostMemory
+
+    def part(self, offset: int, nbytes: int) -> HostPart:
+        """A view of a part; owns nothing."""
+        return HostPart(self.address + offset, nbytes, self.memory)
+
+
+@contextmanager
+def host_memory(nbytes: int, memory: HostMemory) -> Iterator[HostPart]:
+    """Touched memory of any kind but ``registered`` and ``managed``, on the current device.
+
+    Raises:
+        NotEnoughMemory: it cannot be had.
+        MeasurementFailed: CUDA refuses it for another reason.
+    """
+    if memory in ALLOC_FLAGS:
+        address = allocate(lambda: runtime.hostAlloc(nbytes, ALLOC_FLAGS[memory]), nbytes, memory)
+        try:
+            yield HostPart(address, nbytes, memory)
+        finally:
+            runtime.freeHost(address)
+        return
+    # NumPy's own memory is what users copy from; it starts at a page as the other kinds do.
+    storage = np.empty(nbytes + PAGE, dtype=np.uint8)
+    storage[:] = 1
+    yield HostPart(storage.ctypes.data + -storage.ctypes.data % PAGE, nbytes, memory)
+
+
+@contextmanager
+def registered_memory(buffer: HostBuffer) -> Iterator[HostPart]:
+    """Ordinary memory, pinned where it is. Raises as :func:`host_memory`."""
+    allocate(lambda: runtime.hostRegister(buffer.address, buffer.nbytes, 0), buffer.nbytes, "registered")
+    try:
+        yield HostPart(buffer.address, buffer.nbytes, "registered")
+    finally:
+        runtime.hostUnregister(buffer.address)
+
+
+def allocate(call: Callable[[], _Result], nbytes: int, what: str) -> _Result:
+    """The call's result; its failure as one line.
+
+    CUDA keeps a failed registration's error for an innocent later call; CuPy clears it (``check_status`` in its
+    runtime module), and a GPU test holds that.
+
+    Raises:
+        NotEnoughMemory: CUDA says that memory is short.
+        MeasurementFailed: any other refusal.
+    """
+    try:
+        return call()
+    except runtime.CUDARuntimeError as error:
+        message = f"{format_bytes(nbytes)} of {what} could not be had: {error}"
+        if error.status == OUT_OF_MEMORY:
+            raise NotEnoughMemory(f"{message}; free memory or take less") from None
+        raise MeasurementFailed(message) from None
+
+
+class MemoryMeter:
+    """Reads what is taken on one GPU and on this host.
+
+    Args:
+        bus_id: PCI bus id of the GPU as CUDA writes it; NVML numbers GPUs in an order of its own.
+    """
+
+    def __init__(self, bus_id: str) -> None:
+        self._bus_id = bus_id
+        self._nvml = Nvml()
+        self._open = ExitStack()
+        self._index: int | None = None
+
+    def __enter__(self) -> Self:
+        self._open.enter_context(self._nvml)
+        for index in range(self._nvml.device_count().value or 0):
+            found = self._nvml.pci_bus_id(index).value
+            if found is not None and _place(found) == _place(self._bus_id):
+                self._index = index
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._open.close()
+
+    def read(self) -> MemoryState:
+        """What is taken now; the current device must be the meter's."""
+        missing: dict[str, str] = {}
+        free, total = runtime.memGetInfo()
+        return MemoryState(
+            device_used_bytes=total - free,
+            nvml_used_bytes=self._used().note(missing, "nvml_used_bytes"),
+            pinned_bytes=pinned_bytes().note(missing, "pinned_bytes"),
+            page_table_bytes=page_table_bytes().note(missing, "page_table_bytes"),
+            missing=missing,
+        )
+
+    def _used(self) -> Answer[int]:
+        if self._index is None:
+            return Answer.missing(self._nvml.device_count().reason or f"NVML shows no GPU {self._bus_id}")
+        return self._nvml.memory(self._index).then(lambda memory: memory.used, "")
+
+
+def _place(bus_id: str) -> tuple[int, str]:
+    """Domain and the rest of a PCI address: CUDA writes the domain with four digits, NVML with eight."""
+    domain, _, rest = bus_id.partition(":")
+    return int(domain, 16), rest.lower()

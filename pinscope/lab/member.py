@@ -1,0 +1,189 @@
+"""One of several processes that share host memory: ``python -m pinscope.lab.member CONFIGURATION``.
+
+It opens a lab of its own (on a GPU: a context of its own), then does what its starter tells it, one JSON object a
+line on standard input, and answers each with one line. It ends with its starter, or when its standard input ends.
+:mod:`pinscope.lab.members` is the starter's side.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+from contextlib import ExitStack
+from typing import Any, TextIO
+
+from pinscope.errors import PinScopeError
+from pinscope.lab.backing import touch
+from pinscope.lab.hostmodel import HostModelLab
+from pinscope.lab.pattern import WORD_BYTES, Pattern
+from pinscope.lab.protocol import DeviceBuffer, HostBuffer, Lab
+from pinscope.probes.memory import page_table_bytes
+
+PR_SET_PDEATHSIG = 1
+WARM_BYTES = 2 * 2**20
+Order = dict[str, Any]
+Reply = dict[str, Any]
+
+
+def open_lab(place: str, seed: int) -> Lab:
+    """A lab on the device that :attr:`Lab.place` of another process names."""
+    if place == HostModelLab.place:
+        return HostModelLab(seed=seed)
+    from pinscope.lab.cuda import CudaLab  # noqa: PLC0415 - imports CuPy, which the host model does not need
+
+    return CudaLab(0, {0: place}, seed)
+
+
+class Member:
+    """What one process holds, and what it can be told to do: each public method is an order.
+
+    Args:
+        rank: its number, from 0.
+        place, seed: where it opens its lab, with which content.
+        descriptor: of the memory that all share.
+        nbytes: how long that is.
+    """
+
+    def __init__(self, rank: int, place: str, seed: int, descriptor: int, nbytes: int) -> None:
+        self._rank, self._descriptor, self._nbytes = rank, descriptor, nbytes
+        self._lab = open_lab(place, seed)
+        self._held = ExitStack()
+        self._targets: dict[int, DeviceBuffer] = {}
+        self._source: HostBuffer | None = None
+
+    def start(self) -> Reply:
+        """Open the lab, and use each part of it once: what the driver takes at the first use is no page table."""
+        lab = self._held.enter_context(self._lab)
+        pattern = lab.fresh_pattern()
+        with ExitStack() as stack:
+            memory = stack.enter_context(lab.ordinary_memory(WARM_BYTES, "shm"))
+            touch(memory)
+            device = stack.enter_context(lab.device_buffer(WARM_BYTES))
+            stream = stack.enter_context(lab.stream())
+            sources = (lab.register(memory), lab.host_buffer(WARM_BYTES, "pinned"))
+            for source in (stack.enter_context(one) for one in sources):
+                lab.fill(source, pattern)
+                lab.copy_to_device(device, source, stream)
+                stream.synchronize()
+                lab.wrong_words(device, pattern)
+        return {"kernel_tables": page_table_bytes().value}
+
+    def export(self, nbytes: int) -> Reply:
+        """Take device memory that others can reach."""
+        buffer, handle = self._held.enter_context(self._lab.exported_buffer(nbytes))
+        self._targets[self._rank] = buffer
+        return {"handle": handle, "kernel_tables": page_table_bytes().value}
+
+    def reach(self, handles: dict[str, str], nbytes: int) -> Reply:
+        """Open the device memory of others, by rank."""
+        for rank, handle in handles.items():
+            self._targets[int(rank)] = self._held.enter_context(self._lab.imported_buffer(handle, nbytes))
+        return {"kernel_tables": page_table_bytes().value}
+
+    def register(self, first: bool) -> Reply:
+        """Map the shared memory and pin it; the first process touches it before."""
+        memory = self._held.enter_context(self._lab.file_memory(self._descriptor, self._nbytes))
+        begun = time.monotonic()
+        if first:
+            touch(memory)
+        touched = time.monotonic()
+        self._source = self._held.enter_context(self._lab.register(memory))
+        return {
+            "touch_seconds": touched - begun if first else None,
+            "pin_seconds": time.monotonic() - touched,
+            "kernel_tables": page_table_bytes().value,
+        }
+
+    def own(self) -> Reply:
+        """Allocate pinned memory that nobody else maps."""
+        begun = time.monotonic()
+        self._source = self._held.enter_context(self._lab.host_buffer(self._nbytes, "pinned"))
+        return {
+            "touch_seconds": None,
+            "pin_seconds": time.monotonic() - begun,
+            "kernel_tables": page_table_bytes().value,
+        }
+
+    def fill(self, offset: int, key: int) -> Reply:
+        """Lay the pattern over the host memory."""
+        self._lab.fill(self._host(), Pattern(offset, key))
+        return {}
+
+    def clear(self) -> Reply:
+        """Make the own device memory differ from whatever comes."""
+        self._lab.fill(self._targets[self._rank], self._lab.fresh_pattern())
+        return {}
+
+    def copy(self, starts: dict[str, int]) -> Reply:
+        """Copy all of the host memory through each target, window by window from its start; all at once."""
+        source = self._host()
+        with ExitStack() as stack:
+            jobs = [
+                (self._targets[int(rank)], start, stack.enter_context(self._lab.stream()))
+                for rank, start in starts.items()
+            ]
+            window = jobs[0][0].nbytes
+            count = self._nbytes // window
+            begun = time.monotonic()
+            for number in range(count):
+                for target, start, stream in jobs:
+                    part = source.part((start + number) % count * window, window)
+                    self._lab.copy_to_device(target, part, stream)
+            for _, _, stream in jobs:
+                stream.synchronize()
+            ended = time.monotonic()
+        return {"begun": begun, "ended": ended, "copied": count * window}
+
+    def check(self, start: int, offset: int, key: int) -> Reply:
+        """Compare the own device memory with the window that was copied there last."""
+        target = self._targets[self._rank]
+        count = self._nbytes // target.nbytes
+        last = (start + count - 1) % count * target.nbytes
+        wrong = self._lab.wrong_words(target, Pattern(offset + last // WORD_BYTES, key))
+        return {"wrong": wrong, "checked": target.nbytes // WORD_BYTES}
+
+    def end(self) -> Reply:
+        """Give everything back."""
+        self._held.close()
+        return {}
+
+    def _host(self) -> HostBuffer:
+        if self._source is None:
+            raise ValueError("nothing is pinned yet")
+        return self._source
+
+
+def serve(member: Member, orders: TextIO, answers: TextIO) -> None:
+    """Do each order and answer it; after an error the member does no more."""
+    for line in orders:
+        order: Order = json.loads(line)
+        try:
+            reply = getattr(member, order.pop("do"))(**order)
+        except PinScopeError as error:
+            reply = {"error": str(error), "class": type(error).__name__}
+        except Exception as error:  # noqa: BLE001 - the starter must be told whatever it was
+            reply = {"error": f"{type(error).__name__}: {error}".splitlines()[0], "class": ""}
+        answers.write(json.dumps(reply) + "\n")
+        answers.flush()
+        if "error" in reply:
+            return
+
+
+def main(configuration: Order) -> int:
+    """Serve until the orders end; 1 if the starter is gone already."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != configuration.pop("parent"):
+        return 1
+    # What a library prints must not be taken for an answer.
+    with os.fdopen(os.dup(1), "w") as answers:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        serve(Member(**configuration), sys.stdin, answers)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(json.loads(sys.argv[1])))

@@ -1,0 +1,222 @@
+"""``pinscope.pinned_empty``: a NumPy array over memory that was pinned in the fastest way this host allows."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any, Protocol, Self
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from pinscope.errors import InvalidParameter, NotEnoughMemory, NotPossible
+from pinscope.lab.backing import why_not_backing
+from pinscope.lab.budget import binding_limit, safe_pinned_bytes
+from pinscope.lab.locked_memory import Mapping
+from pinscope.lab.pinning import STRATEGIES, Pinner, PinningCalls, Strategy, default_threads
+from pinscope.probes.limits import read_limits
+from pinscope.units import format_bytes, parse_bytes
+
+
+class GpuCalls(PinningCalls, Protocol):
+    """What pins memory for one GPU."""
+
+    @property
+    def can_register(self) -> bool:
+        """False where only memory that the driver allocates can be pinned."""
+        ...
+
+    def synchronize(self) -> None:
+        """Wait until the GPU has done all that was queued on it."""
+        ...
+
+
+class _Pin:
+    """The pinning of one stretch of memory; undone once, by hand or when nothing uses the memory any more."""
+
+    def __init__(self, calls: GpuCalls) -> None:
+        self._calls = calls
+        self._undo = ExitStack()
+        self._process = os.getpid()
+
+    def on_release(self, undo: Callable[[int], None], address: int) -> None:
+        """Do this when the pinning is undone."""
+        self._undo.callback(undo, address)
+
+    def release(self) -> None:
+        """Wait for the GPU, then unpin. In a forked child nothing: the pinning is its parent's."""
+        undo = self._undo.pop_all()
+        if os.getpid() != self._process:
+            undo.pop_all()
+            return
+        with undo:
+            self._calls.synchronize()  # a copy may still be under way
+
+
+class PinnedArray(np.ndarray[Any, Any]):
+    """What :func:`pinned_empty` returns: a NumPy array, and a context manager that unpins its memory.
+
+    Leaving the ``with`` block unpins: the array stays, as ordinary memory. The memory itself goes back to the system
+    with the last array that uses it, views included, and so does its pinning if no block was left before.
+    """
+
+    _pin: _Pin | None = None
+
+    def __enter__(self) -> Self:
+        if self._pin is None:
+            raise TypeError("only the array that pinned_empty returned can be used in 'with', not a view or a copy")
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._pin is not None:
+            self._pin.release()
+
+    def __array_wrap__(
+        self, array: NDArray[Any], context: object = None, return_scalar: bool = False
+    ) -> Any:  # results of arithmetic are new, ordinary memory
+        plain = np.asarray(array)
+        return plain[()] if return_scalar else plain
+
+
+def pinned_empty(
+    nbytes: int | str | None = None,
+    *,
+    dtype: DTypeLike = np.uint8,
+    shape: int | Sequence[int] | None = None,
+    device: int | None = None,
+    chunk: int | str | None = None,
+    threads: int | None = None,
+    calls: GpuCalls | None = None,
+) -> PinnedArray:
+    """An array over memory that is pinned for the GPU; its content is undefined.
+
+    Several threads touch huge pages (4 KiB pages where the host gives no huge ones), then the memory is registered
+    with CUDA: many times faster than cudaHostAlloc, which faults and zeroes page by page. Where memory cannot be
+    registered (confidential computing, GPUs that share the host's page tables) cudaHostAlloc is taken after all.
+
+    Args:
+        nbytes: how much, in bytes or as text such as ``16GiB``; may be left out with ``shape``.
+        dtype: of the elements; bytes by default.
+        shape: of the array; one-dimensional by default.
+        device: CUDA's number of the GPU; the calling thread's current GPU by default.
+        chunk: pin in pieces of this length instead of all at once: other processes on the GPU then wait for
+            milliseconds, and pinning goes on while pages are touched. The price: CUDA refuses a copy that crosses
+            from one piece into the next (cudaErrorInvalidValue). Take it where every copy stays within a multiple
+            of ``chunk``; a multiple of 4 KiB.
+        threads: how many touch pages; the processors of this process by default, at most 16.
+        calls: what pins, for tests; CUDA by default.
+
+    Raises:
+        InvalidParameter: sizes that make no sense, or do not fit each other.
+        NotEnoughMemory: more than is safe to pin here, with the numbers.
+        NotPossible: CuPy is not installed here.
+        NoDevice: no driver, or no such GPU.
+    """
+    kind = np.dtype(dtype)
+    whole, dimensions = _size(nbytes, kind, shape)
+    step = _chunk(chunk)
+    if threads is not None and threads < 1:
+        raise InvalidParameter(f"threads is {threads}; at least 1 is needed")
+    gpu = calls or _cuda_calls(device)
+    _check_safe(whole)
+    owner, pin = _pinned_memory(whole, step, threads or default_threads(), gpu)
+    array: PinnedArray = np.frombuffer(memoryview(owner), dtype=kind).reshape(dimensions).view(PinnedArray)
+    array._pin = pin
+    return array
+
+
+def _pinned_memory(nbytes: int, chunk: int | None, threads: int, calls: GpuCalls) -> tuple[ctypes.Array[Any], _Pin]:
+    """Pinned memory as an object that every array over it keeps alive; with its last user the memory goes."""
+    pin = _Pin(calls)
+    if calls.can_register:
+        pinner = Pinner(_strategy(chunk is not None), calls, chunk, threads)
+        with ExitStack() as failed:
+            mapping = failed.enter_context(Mapping(nbytes, pinner.strategy.backing))
+            failed.callback(pin.release)  # before it is unmapped
+            pinner.register(mapping.address, nbytes, [], pin.on_release)
+            failed.pop_all()
+        address, close = mapping.address, mapping.close
+    else:
+        address = calls.allocate(nbytes)
+        close = _freeing(calls, address)
+    owner = (ctypes.c_uint8 * nbytes).from_address(address)
+    weakref.finalize(owner, _end, pin, close).atexit = False  # arrays may live longer; the system takes all back
+    return owner, pin
+
+
+def _strategy(chunked: bool) -> Strategy:
+    """The fastest that this host allows."""
+    huge = why_not_backing("thp") is None
+    if chunked:
+        return STRATEGIES["thp_pipeline" if huge else "touch_register_chunks"]
+    return STRATEGIES["thp_register" if huge else "touch_register"]
+
+
+def _freeing(calls: GpuCalls, address: int) -> Callable[[], None]:
+    """Memory of cudaHostAlloc cannot be unpinned without losing it: it is freed with its last user."""
+    process = os.getpid()
+
+    def close() -> None:
+        if os.getpid() == process:
+            calls.free(address)
+
+    return close
+
+
+def _end(pin: _Pin, close: Callable[[], None]) -> None:
+    pin.release()
+    close()
+
+
+def _size(nbytes: int | str | None, dtype: np.dtype[Any], shape: int | Sequence[int] | None) -> tuple[int, Any]:
+    """(bytes, shape) of the array."""
+    if dtype.hasobject or dtype.itemsize == 0:
+        raise InvalidParameter(f"dtype {dtype} cannot be pinned; it must be one of plain numbers or bytes")
+    dimensions = (shape,) if isinstance(shape, int) else tuple(shape) if shape is not None else None
+    whole = parse_bytes(nbytes) if nbytes is not None else None
+    if dimensions is not None:
+        needed = math.prod(dimensions) * dtype.itemsize
+        if min(dimensions, default=1) < 0 or (whole is not None and whole != needed):
+            raise InvalidParameter(f"shape {dimensions} of {dtype} takes {needed} bytes, not {nbytes}")
+        whole = needed
+    if whole is None:
+        raise InvalidParameter("give nbytes or shape")
+    if whole <= 0 or whole % dtype.itemsize:
+        raise InvalidParameter(
+            f"{whole} bytes: it must be a positive multiple of {dtype.itemsize}, the size of {dtype}"
+        )
+    return whole, dimensions if dimensions is not None else (whole // dtype.itemsize,)
+
+
+def _chunk(chunk: int | str | None) -> int | None:
+    if chunk is None:
+        return None
+    step = parse_bytes(chunk)
+    if step <= 0 or step % 4096:
+        raise InvalidParameter(f"chunk is {step} bytes; it must be a positive multiple of 4096")
+    return step
+
+
+def _cuda_calls(device: int | None) -> GpuCalls:
+    try:
+        from pinscope.lab.cuda_pinning import CudaCalls  # noqa: PLC0415 - imports CuPy
+    except ImportError as error:
+        raise NotPossible(
+            f"memory is pinned through CuPy, which cannot be imported here ({error}); "
+            "pip install 'pinscope[cuda13]', or [cuda12] for older drivers"
+        ) from None
+    return CudaCalls.on(device)
+
+
+def _check_safe(nbytes: int) -> None:
+    limits = read_limits()
+    safe = safe_pinned_bytes(limits, "cuda")
+    if nbytes > safe:
+        raise NotEnoughMemory(
+            f"{format_bytes(nbytes)} cannot be pinned safely: at most {format_bytes(safe)} here, half of what is "
+            f"{binding_limit(limits, 'cuda')}; free memory or ask for less"
+        )

@@ -1,0 +1,218 @@
+"""Strategies to pin a lot of host memory: what stands under it, who touches it, and in which pieces it is pinned.
+
+The time goes into faulting and zeroing pages, not into pinning them: several threads touch huge pages many times
+faster than the driver does it page by page. Pinning in pieces lets other processes on the GPU in between; the price
+is that no copy may cross from one piece into the next (CUDA answers cudaErrorInvalidValue).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from collections.abc import Callable, Iterator
+from collections.abc import Mapping as ReadOnly
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+import numpy as np
+
+from pinscope.lab.harness import Clock
+from pinscope.lab.locked_memory import Mapping
+from pinscope.records.run import Backing
+
+TOUCH_BYTES = 64 * 2**20
+"""What one thread touches at a time: whole huge pages, and enough of them that handing out work costs nothing."""
+PAGE = 4096
+
+StrategyName = Literal[
+    "host_alloc", "host_alloc_chunks", "register_untouched", "touch_register", "touch_register_chunks",
+    "thp_register", "thp_register_chunks", "thp_register_threads", "thp_pipeline",
+]  # fmt: skip
+Registering = Literal["one", "chunks", "threads", "pipeline"]
+OnRelease = Callable[[Callable[[int], None], int], object]
+
+
+class PinningCalls(Protocol):
+    """The calls that pin memory; any thread may make them."""
+
+    def allocate(self, nbytes: int) -> int:
+        """Address of new pinned memory."""
+        ...
+
+    def free(self, address: int) -> None: ...
+    def register(self, address: int, nbytes: int) -> None:
+        """Pin memory where it is."""
+        ...
+
+    def unregister(self, address: int) -> None: ...
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """One way to pin.
+
+    Attributes:
+        name: stable name.
+        title: the same for people.
+        backing: pages under the memory; ``None`` where the driver allocates it (cudaHostAlloc).
+        touched: threads touch the memory before it is registered.
+        registering: in one piece; in chunks one after the other; in chunks by several threads; or each chunk as
+            soon as it is touched, while threads touch the next ones.
+    """
+
+    name: StrategyName
+    title: str
+    backing: Backing | None
+    touched: bool
+    registering: Registering
+
+    @property
+    def chunked(self) -> bool:
+        """True if no copy may cross a chunk boundary."""
+        return self.registering != "one"
+
+
+STRATEGIES: ReadOnly[StrategyName, Strategy] = {
+    one.name: one
+    for one in (
+        Strategy("host_alloc", "one cudaHostAlloc", None, False, "one"),
+        Strategy("host_alloc_chunks", "cudaHostAlloc in chunks", None, False, "chunks"),
+        Strategy("register_untouched", "4 KiB pages, untouched, register", "4k", False, "one"),
+        Strategy("touch_register", "4 KiB pages, threads touch, register", "4k", True, "one"),
+        Strategy("touch_register_chunks", "4 KiB pages, threads touch, register in chunks", "4k", True, "chunks"),
+        Strategy("thp_register", "huge pages, threads touch, register", "thp", True, "one"),
+        Strategy("thp_register_chunks", "huge pages, threads touch, register in chunks", "thp", True, "chunks"),
+        Strategy("thp_register_threads", "huge pages, threads touch, threads register chunks", "thp", True, "threads"),
+        Strategy("thp_pipeline", "huge pages, register each chunk as soon as it is touched", "thp", True, "pipeline"),
+    )
+}
+"""All strategies, in the order in which they are measured and shown."""
+
+
+@dataclass
+class Pinned:
+    """Pinned memory, and how long getting it took (seconds).
+
+    Attributes:
+        pieces: (address, bytes) of each part that was pinned by one call.
+        touch_seconds: until every page was touched; ``None`` where pinning does it, or both go on at once.
+        pin_seconds: until all was pinned after that.
+    """
+
+    pieces: list[tuple[int, int]] = field(default_factory=list)
+    touch_seconds: float | None = None
+    pin_seconds: float = 0.0
+
+
+def default_threads() -> int:
+    """Processors that this process may use, at most 16: beyond that memory, not threads, sets the pace."""
+    return min(len(os.sched_getaffinity(0)), 16)
+
+
+@dataclass(frozen=True)
+class Pinner:
+    """Pins memory by one strategy.
+
+    Attributes:
+        strategy: how.
+        calls: what pins.
+        chunk: length of a piece where the strategy makes several.
+        threads: how many touch (and register, where several do).
+        clock: seconds.
+    """
+
+    strategy: Strategy
+    calls: PinningCalls
+    chunk: int | None
+    threads: int
+    clock: Clock = time.perf_counter
+
+    @contextmanager
+    def pinned(self, nbytes: int) -> Iterator[Pinned]:
+        """Pinned memory; unpinned and given back when it closes, also if pinning breaks off half way.
+
+        Raises:
+            NotEnoughMemory: it cannot be had.
+            MeasurementFailed: the driver refuses it for another reason.
+        """
+        held = Pinned()
+        with ExitStack() as stack:
+            begun = self.clock()
+            if self.strategy.backing is None:
+                for _, length in self._pieces(nbytes):
+                    address = self.calls.allocate(length)
+                    stack.callback(self.calls.free, address)
+                    held.pieces.append((address, length))
+            else:
+                mapping = stack.enter_context(Mapping(nbytes, self.strategy.backing))
+                held.touch_seconds = self.register(mapping.address, nbytes, held.pieces, stack.callback)
+            held.pin_seconds = self.clock() - begun - (held.touch_seconds or 0.0)
+            yield held
+
+    def register(self, address: int, nbytes: int, pieces: list[tuple[int, int]], on_release: OnRelease) -> float | None:
+        """Touch and pin memory that is there.
+
+        Args:
+            address: where it begins.
+            nbytes: its length.
+            pieces: takes (address, bytes) of what each call pinned.
+            on_release: takes what undoes a registration, as soon as it has happened.
+
+        Returns:
+            Seconds until every page was touched; ``None`` where that is no step of its own.
+        """
+
+        def register(piece: tuple[int, int]) -> None:
+            at, length = piece
+            self.calls.register(address + at, length)
+            on_release(self.calls.unregister, address + at)
+            pieces.append((address + at, length))
+
+        wanted = self._pieces(nbytes)
+        with ThreadPoolExecutor(self.threads) as pool:
+            begun = self.clock()
+            touches = _touches(pool, address, nbytes) if self.strategy.touched else {}
+            if self.strategy.registering == "pipeline":
+                for at, length in wanted:
+                    _finish([touch for start, touch in touches.items() if at - TOUCH_BYTES < start < at + length])
+                    register((at, length))
+                return None
+            _finish(list(touches.values()))
+            touched = self.clock() - begun
+            if self.strategy.registering == "threads":
+                _finish([pool.submit(register, piece) for piece in wanted])
+                pieces.sort()
+            else:
+                for piece in wanted:
+                    register(piece)
+        return touched if touches else None
+
+    def _pieces(self, nbytes: int) -> list[tuple[int, int]]:
+        """(offset, length) of what one call pins."""
+        step = self.chunk if self.strategy.chunked and self.chunk else nbytes
+        return [(at, min(step, nbytes - at)) for at in range(0, nbytes, step)]
+
+
+def _touches(pool: ThreadPoolExecutor, address: int, nbytes: int) -> dict[int, Future[None]]:
+    """Offset → the touching of the memory from there on, in order."""
+    return {
+        at: pool.submit(touch_pages, address + at, min(TOUCH_BYTES, nbytes - at))
+        for at in range(0, nbytes, TOUCH_BYTES)
+    }
+
+
+def _finish(work: list[Future[None]]) -> None:
+    """Wait for all, then raise what one of them raised."""
+    for one in work:
+        one.exception()
+    for one in work:
+        one.result()
+
+
+def touch_pages(address: int, nbytes: int) -> None:
+    """Write one byte of every page, so that each is backed by memory. Other threads run meanwhile."""
+    memory = np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
+    memory[::PAGE] = 0

@@ -1,0 +1,117 @@
+"""What pinned memory takes on a real GPU: page tables per pinned byte, on every GPU, and all of it returned."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from cupy.cuda import runtime
+
+from pinscope.analysis.page_tables import Cost, costs
+from pinscope.lab.backing import touch, why_not_backing
+from pinscope.lab.cuda import CudaLab
+from pinscope.records.run import Backing
+
+GIB, MIB = 2**30, 2**20
+PAGES_OFF = 256 * 4096
+"""The kernel batches its pin counters per processor; so far off may they be, in bytes."""
+
+
+def run(*arguments: str) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-m", "pinscope", "run", *arguments, "--lab", "cuda", "--json"],
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)  # type: ignore[no-any-return]
+
+
+def is_h200() -> bool:
+    return bool(runtime.getDeviceProperties(0)["name"].startswith(b"NVIDIA H200"))
+
+
+@pytest.fixture(scope="module")
+def at_16_gib() -> Mapping[tuple[str, str], Cost]:
+    document = run("page_tables", "--set", "backings=4k,thp,shm", "--set", "all_devices=false")
+    assert document["run"]["params"]["total"] == 16 * GIB
+    return {(cost.way.memory, cost.way.backing): cost for cost in costs(document["observations"])}
+
+
+WAYS = [("pinned", ""), ("registered", "4k"), ("registered", "thp"), ("registered", "shm")]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_each_pinned_gib_takes_8_bytes_a_page_of_gpu_memory(
+    at_16_gib: Mapping[tuple[str, str], Cost], way: tuple[str, str]
+) -> None:
+    cost = at_16_gib[way]
+    assert len(cost.growths) == 2  # NVML and cudaMemGetInfo
+    for growth in cost.growths:
+        if is_h200():
+            assert growth.per_byte == pytest.approx(2 * MIB / GIB, rel=0.02)
+        assert growth.per_byte is None or growth.straight
+    assert cost.host_pinned_bytes == pytest.approx(16 * GIB, abs=PAGES_OFF * 4)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_all_of_it_returns_after_freeing(at_16_gib: Mapping[tuple[str, str], Cost], way: tuple[str, str]) -> None:
+    assert all(growth.left_bytes is not None and growth.left_bytes <= 2 * MIB for growth in at_16_gib[way].growths)
+
+
+def test_time_goes_into_touching_not_into_registering(at_16_gib: Mapping[tuple[str, str], Cost]) -> None:
+    cost = at_16_gib["registered", "4k"]
+    assert cost.touch_seconds is not None
+    assert cost.pin_seconds is not None
+    assert cost.touch_seconds.median > 3 * cost.pin_seconds.median
+
+
+@pytest.mark.parametrize("backing", ["4k", "thp", "hugetlb", "shm"])
+def test_cuda_sees_registered_memory_of_each_backing_as_pinned(backing: Backing) -> None:
+    if reason := why_not_backing(backing, 64 * MIB):
+        pytest.skip(reason)
+    with CudaLab(0) as lab:
+        before = lab.memory_state()
+        with lab.ordinary_memory(64 * MIB, backing) as memory:
+            touch(memory)
+            with lab.register(memory) as registered, lab.device_buffer(64 * MIB) as device, lab.stream() as stream:
+                assert runtime.pointerGetAttributes(registered.address).type == 1  # cudaMemoryTypeHost
+                held = lab.memory_state()
+                pattern = lab.fresh_pattern()
+                lab.fill(registered, pattern)
+                lab.copy_to_device(device, registered, stream)
+                stream.synchronize()
+                assert lab.wrong_words(device, pattern) == 0
+            assert runtime.pointerGetAttributes(memory.address).type == 0  # cudaMemoryTypeUnregistered
+        assert before.pinned_bytes is not None
+        assert held.pinned_bytes is not None
+        assert held.pinned_bytes - before.pinned_bytes == pytest.approx(64 * MIB, abs=PAGES_OFF)
+
+
+def test_both_meters_see_gpu_memory_come_and_go() -> None:
+    with CudaLab(0) as lab:
+        before = lab.memory_state()
+        with lab.device_buffer(256 * MIB):
+            held = lab.memory_state()
+        after = lab.memory_state()
+    assert not held.missing
+    for name in ("device_used_bytes", "nvml_used_bytes"):
+        assert getattr(held, name) - getattr(before, name) == 256 * MIB
+        assert getattr(after, name) == getattr(before, name)
+
+
+@pytest.mark.two_gpus
+def test_every_gpu_with_a_context_pays() -> None:
+    document = run("page_tables", "--set", "total=8GiB", "--set", "backings=thp")
+    found = costs(document["observations"])
+    assert {cost.way.device for cost in found} == set(range(runtime.getDeviceCount()))
+    for cost in found:
+        assert cost.growth.per_byte is not None
+        if is_h200():
+            assert cost.growth.per_byte == pytest.approx(2 * MIB / GIB, rel=0.1)
+        assert cost.growth.left_bytes is not None
+        assert cost.growth.left_bytes <= 2 * MIB
+    assert "every-gpu-pays" in {finding["rule"] for finding in document["run"]["findings"]}

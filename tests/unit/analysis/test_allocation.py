@@ -1,0 +1,122 @@
+"""Buffers: what each costs, when a pinned one has paid, and which findings follow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pinscope.analysis.allocation import break_evens, buffer_cells, copy_times, per_gib
+from pinscope.analysis.allocation_reading import read_allocation
+from pinscope.records.finding import Finding
+from tests.data import synthetic
+
+MIB, GIB = 2**20, 2**30
+Row = dict[str, Any]
+EMPTY = dict.fromkeys(
+    ("way", "get_seconds", "touch_seconds", "register_seconds", "give_back_seconds", "memory", "direction",
+     "wall_seconds")
+)  # fmt: skip
+
+
+def buffers(way: str, get: float, give_back: float = 0.0, size: int = GIB, **parts: float) -> list[Row]:
+    """One uncounted buffer, absurdly slow, and three equal ones."""
+    return [
+        {**EMPTY, "kind": "buffer", "repeat": repeat, "warmup": repeat < 0, "bytes": size, "way": way,
+         "get_seconds": get + (99.0 if repeat < 0 else 0.0), "give_back_seconds": give_back, **parts}
+        for repeat in range(-1, 3)
+    ]  # fmt: skip
+
+
+def copies(memory: str, seconds: float, size: int = GIB, direction: str = "h2d") -> list[Row]:
+    return [
+        {**EMPTY, "kind": "copy", "repeat": repeat, "warmup": False, "bytes": size, "memory": memory,
+         "direction": direction, "wall_seconds": seconds}
+        for repeat in range(3)
+    ]  # fmt: skip
+
+
+BOTH_COPIES = [*copies("pageable", 0.10), *copies("pinned", 0.02)]
+PAGEABLE = buffers("malloc_touch", 0.3, 0.1)
+
+
+def findings(rows: list[Row], **run: Any) -> dict[str, Finding]:
+    return {one.rule: one for one in read_allocation(synthetic.run("overlap", **run), rows).findings}
+
+
+def test_warmups_are_not_counted_and_copies_are_no_buffers() -> None:
+    cells = buffer_cells([*buffers("pinned", 0.4, 0.1), *BOTH_COPIES])
+    assert list(cells) == [("pinned", GIB)]
+    assert cells["pinned", GIB].get_seconds.median == 0.4
+    assert cells["pinned", GIB].both_seconds.median == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("get", "give_back", "needed"),
+    [(0.3, 0.1, 0), (0.2, 0.1, 0), (0.3 + 0.08, 0.1, 1), (0.3 + 0.081, 0.1, 2), (1.0, 0.2, 10)],
+)
+def test_a_fresh_pinned_buffer_pays_after_its_extra_cost_over_the_gain_of_a_copy(
+    get: float, give_back: float, needed: int
+) -> None:
+    rows = [*PAGEABLE, *buffers("pinned", get - 1e-9, give_back), *BOTH_COPIES]
+    (even,) = break_evens(buffer_cells(rows), copy_times(rows))
+    assert even.gain_seconds == pytest.approx(0.08)
+    assert even.copies == needed
+
+
+def test_a_registration_pays_for_registering_alone_as_the_memory_is_there() -> None:
+    registered = buffers("registered_4k", 5.0, 0.15, touch_seconds=4.9, register_seconds=0.1)
+    rows = [*PAGEABLE, *registered, *BOTH_COPIES]
+    (even,) = break_evens(buffer_cells(rows), copy_times(rows))
+    assert even.extra_seconds == pytest.approx(0.1 + 0.05)
+    assert even.copies == 2
+
+
+def test_copies_that_gain_nothing_never_pay() -> None:
+    rows = [*PAGEABLE, *buffers("pinned", 0.5, 0.1), *copies("pageable", 0.02), *copies("pinned", 0.02)]
+    (even,) = break_evens(buffer_cells(rows), copy_times(rows))
+    assert even.copies is None
+    assert "pinning-never-pays" in findings(rows)
+
+
+def test_without_the_pageable_buffer_nothing_is_compared() -> None:
+    rows = [*buffers("pinned", 0.5, 0.1), *BOTH_COPIES]
+    assert break_evens(buffer_cells(rows), copy_times(rows)) == []
+    assert not {"pays-late", "pays-soon", "pinning-costs-nothing"} & set(findings(rows))
+
+
+@pytest.mark.parametrize(("get", "rule"), [(0.3, "pinning-costs-nothing"), (0.6, "pays-soon"), (9.0, "pays-late")])
+def test_the_break_even_decides_the_finding(get: float, rule: str) -> None:
+    rows = [*PAGEABLE, *buffers("pinned", get, 0.1), *BOTH_COPIES]
+    assert {"pinning-costs-nothing", "pays-soon", "pays-late"} & set(findings(rows)) == {rule}
+
+
+def test_a_pool_is_worth_naming_only_where_it_saves() -> None:
+    fresh = buffers("pinned", 0.5, 0.1)
+    saved = findings([*fresh, *buffers("pool", 1e-6, 1e-6)])["pool-saves"]
+    assert "600 ms" in saved.title
+    assert "pool-saves" not in findings([*fresh, *buffers("pool", 0.4, 0.1)])
+
+
+def test_a_faster_way_to_pinned_memory_is_named() -> None:
+    fresh = buffers("pinned", 0.5, 0.1)
+    assert "2.5 times faster" in findings([*fresh, *buffers("registered_thp", 0.2)])["faster-way"].title
+    assert "faster-way" not in findings([*fresh, *buffers("registered_thp", 0.45), *buffers("pool", 1e-6)])
+
+
+def test_the_host_model_speaks_of_mlock_not_of_cuda() -> None:
+    reading = read_allocation(synthetic.run("overlap", "host"), [*PAGEABLE, *buffers("pinned", 9.0), *BOTH_COPIES])
+    words = str(reading)
+    assert "map + mlock" in words
+    assert "cudaHostAlloc" not in words
+
+
+def test_seconds_per_gib_scale_with_the_size() -> None:
+    assert per_gib(0.5, GIB // 4) == pytest.approx(2.0)
+
+
+def test_a_run_that_has_just_begun_reads_without_conclusions() -> None:
+    assert read_allocation(synthetic.run("overlap"), []).headline == ()
+    reading = read_allocation(synthetic.run("overlap"), buffers("malloc", 1e-6, size=MIB))
+    assert reading.findings == ()
+    assert len(reading.tables) == 1

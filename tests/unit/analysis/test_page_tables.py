@@ -1,0 +1,187 @@
+"""Page tables: the arithmetic, and which findings growths of each kind lead to. Rows are synthetic."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from pinscope.analysis.line_fit import fit_line
+from pinscope.analysis.page_table_model import implied_page_bytes, page_table_bytes
+from pinscope.analysis.page_tables import costs
+from pinscope.analysis.page_tables_reading import read_page_tables
+from pinscope.charts.page_tables import draw
+from pinscope.experiments.page_tables import PageTablesObservation
+from pinscope.records.finding import Reading
+
+GIB, MIB = 2**30, 2**20
+
+
+def _synthetic() -> ModuleType:
+    path = Path(__file__).parents[2] / "data" / "synthetic.py"
+    spec = importlib.util.spec_from_file_location("synthetic", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+synthetic = _synthetic()
+ROWS = list[dict[str, Any]]
+
+
+def rows(
+    page: int = 4096, *, backing: str | None = None, total: int = 16 * GIB, steps: int = 64, device: int = 0,
+    kept: int = 0, noise: int = 0, granule: int = 2 * MIB,
+) -> ROWS:  # fmt: skip
+    """A growth in steps of the meter, from a base of 1 GiB; with the phases before and after."""
+
+    def row(phase: str, step: int, used: int) -> dict[str, Any]:
+        held = phase == "held"
+        observation = PageTablesObservation(
+            repeat=step, warmup=False, memory="registered" if backing else "pinned", backing=backing, phase=phase,
+            device=device, devices=1, bytes=step * (total // steps), step_bytes=total // steps if step else 0,
+            device_used_bytes=used, nvml_used_bytes=used, pinned_bytes=step * (total // steps), page_table_bytes=None,
+            touch_seconds=0.1 if held and backing else None, pin_seconds=0.02 if held else None,
+            free_seconds=0.5 if phase == "freed" else None,
+        )  # fmt: skip
+        return observation.model_dump()
+
+    found = [row("before", 0, GIB)]
+    for step in range(1, steps + 1):
+        grown = page_table_bytes(step * (total // steps), page) // granule * granule
+        found.append(row("held", step, GIB + grown + noise * (step % 3)))
+    return [*found, row("freed", 0, GIB + kept)]
+
+
+def reading(observations: ROWS, **changes: Any) -> Reading:
+    result: Reading = read_page_tables(synthetic.run("page_tables", params={}, **changes), observations)
+    return result
+
+
+def rules(observations: ROWS, **changes: Any) -> set[str]:
+    return {finding.rule for finding in reading(observations, **changes).findings}
+
+
+@pytest.mark.parametrize(("page", "bytes_"), [(4096, 2 * GIB), (2 * MIB, 4 * MIB), (64 * 1024, 128 * MIB)])
+def test_a_tebibyte_takes_what_the_formula_says(page: int, bytes_: int) -> None:
+    assert page_table_bytes(1024 * GIB, page) == bytes_
+    assert implied_page_bytes(bytes_ / (1024 * GIB)) == page
+
+
+def test_a_started_page_takes_a_whole_entry() -> None:
+    assert page_table_bytes(4097, 4096) == 16
+
+
+def test_a_line_is_found_with_its_error() -> None:
+    fit = fit_line([0, 1, 2, 3], [1, 3, 5, 7])
+    assert fit is not None
+    assert (fit.slope, fit.intercept) == (pytest.approx(2), pytest.approx(1))
+    assert (fit.slope_error, fit.largest_residual) == (pytest.approx(0, abs=1e-12), pytest.approx(0, abs=1e-12))
+    assert fit_line([1, 1, 1], [1, 2, 3]) is None
+    assert fit_line([1, 2], [1, 2]) is None
+
+
+@pytest.mark.parametrize(("page", "within"), [(4096, 0.002), (16 * 1024, 0.1)])
+def test_the_slope_comes_out_of_the_meters_steps(page: int, within: float) -> None:
+    (cost,) = costs(rows(page))
+    assert cost.growth.per_byte == pytest.approx(8 / page, rel=within)
+    assert cost.growth.page_bytes == pytest.approx(page, rel=within)
+    assert cost.growth.returned == 1
+    assert cost.host_pinned_bytes == 16 * GIB
+
+
+@pytest.mark.parametrize("early", [4, 32, 60])
+def test_upper_level_tables_that_bring_a_step_forward_change_the_slope_little(early: int) -> None:
+    """On a GPU the tables' own tables come out of the same memory: from some point on each step comes earlier."""
+    shifted = [
+        {**row, "nvml_used_bytes": GIB + page_table_bytes(row["bytes"] + 64 * MIB, 4096) // (2 * MIB) * 2 * MIB}
+        if row["phase"] == "held" and row["repeat"] > early * 4 else row
+        for row in rows(steps=256)
+    ]  # fmt: skip
+    assert costs(shifted)[0].growth.per_byte == pytest.approx(8 / 4096, rel=0.02)
+
+
+def test_a_page_size_is_named_only_where_one_fits() -> None:
+    assert costs(rows(4096))[0].growth.known_page_bytes == 4096
+    assert costs(rows(16 * 1024))[0].growth.known_page_bytes is None
+
+
+def test_touching_and_pinning_are_told_per_gib() -> None:
+    (cost,) = costs(rows(backing="4k"))
+    assert cost.touch_seconds is not None
+    assert cost.touch_seconds.median == pytest.approx(0.4)
+    assert cost.pin_seconds is not None
+    assert cost.pin_seconds.median == pytest.approx(0.08)
+    assert cost.free_seconds == pytest.approx(0.5 / 16)
+
+
+def test_growth_below_two_steps_of_the_meter_is_unknown_not_zero() -> None:
+    result = reading(rows(2 * MIB))
+    assert result.headline[0].value is None
+    assert "too little" in (result.headline[0].reason or "")
+    assert "page-tables-unseen" in {finding.rule for finding in result.findings}
+
+
+def test_the_price_names_the_page_size_and_what_a_tebibyte_takes() -> None:
+    (finding,) = (one for one in reading(rows()).findings if one.rule == "page-table-price")
+    assert "2 MiB of GPU memory: the GPU maps it in pages of 4 KiB" in finding.title
+    assert "100.0 % of it came back" in finding.detail
+
+
+def test_a_staircase_is_a_line_and_disturbance_is_not() -> None:
+    assert "growth-not-straight" not in rules(rows(total=4 * GIB, steps=32))
+    assert "growth-not-straight" in rules(rows(noise=40 * MIB))
+
+
+def test_memory_that_does_not_come_back_is_a_warning() -> None:
+    assert "page-tables-kept" in rules(rows(kept=8 * MIB))
+    assert "page-tables-kept" not in rules(rows())
+
+
+def test_huge_pages_are_said_to_help_only_where_they_do() -> None:
+    small = rows(backing="4k")
+    assert "huge-pages-same-tables" in rules(small + rows(backing="thp"))
+    assert "huge-pages-shrink-tables" in rules(small + rows(2 * MIB, backing="hugetlb"))
+
+
+def test_other_gpus_that_pay_are_named() -> None:
+    both = rows() + rows(device=1)
+    assert "every-gpu-pays" in rules(both)
+    assert "one-gpu-pays" in rules(rows() + rows(2 * MIB, device=1))
+    assert not {"every-gpu-pays", "one-gpu-pays"} & rules(rows())
+
+
+def test_meters_that_disagree_are_told() -> None:
+    changed = [{**row, "device_used_bytes": row["device_used_bytes"] // 2} for row in rows()]
+    assert "meters-disagree" in rules(changed)
+    assert "meters-disagree" not in rules(rows())
+
+
+def test_the_host_model_reads_the_page_tables_of_the_process() -> None:
+    host = [{**row, "page_table_bytes": row["nvml_used_bytes"], "nvml_used_bytes": None, "device_used_bytes": None}
+            for row in rows(granule=4096)]  # fmt: skip
+    result = reading(host, lab="host")
+    assert result.headline[0].name == "Page tables per pinned GiB, allocated pinned"
+    assert result.headline[0].value == pytest.approx(2 * MIB)
+    assert "the kernel maps it in pages of 4 KiB" in result.findings[0].title
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 5])
+def test_a_run_that_has_only_begun_reads_and_draws(count: int) -> None:
+    some = rows(backing="4k")[:count]
+    assert (reading(some).headline == ()) == (count < 2)
+    draw(synthetic.run("page_tables", params={}), some)
+
+
+def test_charts_show_every_way_beside_the_formula_and_each_gpu() -> None:
+    found = rows() + rows(backing="thp") + rows(device=1)
+    charts = {chart.key: chart for chart in draw(synthetic.run("page_tables", params={}), found)}
+    assert set(charts) == {"page-tables", "page-tables-devices", "pinning-times"}
+    names = {trace.name for trace in charts["page-tables"].figure.data}
+    assert {"formula, 4 KiB pages", "formula, 2 MiB pages", "allocated pinned", "registered, thp"} <= names
+    assert {trace.name for trace in charts["page-tables-devices"].figure.data} == {"GPU 0", "GPU 1"}

@@ -1,0 +1,115 @@
+"""allocation on the host model, and the parameters and budgets of both experiments about pinning."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pinscope.errors import InvalidParameter
+from pinscope.experiments.allocation import HOST_WAYS, Allocation, AllocationParams
+from pinscope.experiments.pinning_strategy import PinningStrategy, PinningStrategyParams
+from pinscope.lab.harness import Harness
+from pinscope.lab.hostmodel import HostModelLab
+from pinscope.lab.pinning import STRATEGIES
+from tests.data import synthetic
+
+MIB, GIB = 2**20, 2**30
+
+
+@pytest.fixture(scope="module")
+def measured() -> tuple[list[dict[str, Any]], list[str]]:
+    """Rows of a small run on the host model, and its notes."""
+    notes: list[str] = []
+    params = AllocationParams.preset("host", True).with_overrides(
+        {"sizes": "64KiB,1MiB", "time_limit": 0.02, "repeats": 3}
+    )
+    with HostModelLab() as lab:
+        harness = Harness(note=notes.append)
+        return [one.model_dump() for one in Allocation().measure(params, lab, harness)], notes
+
+
+def test_every_way_that_the_host_has_is_measured_with_every_size(
+    measured: tuple[list[dict[str, Any]], list[str]],
+) -> None:
+    rows, notes = measured
+    buffers = [one for one in rows if one["kind"] == "buffer"]
+    left_out = {way for way in HOST_WAYS if any(way.replace("_", "-") in note for note in notes)}
+    ways = {one["way"] for one in buffers if one["bytes"] == MIB}
+    assert ways | left_out == set(HOST_WAYS)
+    assert left_out <= {"registered_thp", "registered_hugetlb"}
+    assert {"malloc", "malloc_touch", "pinned", "registered_4k", "pool"} <= ways
+    assert all(one["get_seconds"] > 0 and one["give_back_seconds"] > 0 for one in buffers)
+
+
+def test_the_parts_of_a_registration_make_up_its_time(measured: tuple[list[dict[str, Any]], list[str]]) -> None:
+    for one in measured[0]:
+        if one["way"] == "registered_4k":
+            assert 0 < one["touch_seconds"] + one["register_seconds"] <= one["get_seconds"]
+        elif one["way"] == "malloc_touch":
+            assert 0 < one["touch_seconds"] <= one["get_seconds"]
+        else:
+            assert one["way"] in ("registered_thp", "registered_hugetlb") or one["register_seconds"] is None
+
+
+def test_a_pool_is_much_faster_than_a_fresh_buffer_and_its_first_one_is_not_counted(
+    measured: tuple[list[dict[str, Any]], list[str]],
+) -> None:
+    def least(way: str, warmup: bool) -> float:
+        return min(
+            one["get_seconds"] for one in measured[0]
+            if (one["way"], one["bytes"], one["warmup"]) == (way, MIB, warmup)
+        )  # fmt: skip
+
+    assert least("pool", warmup=False) < least("pinned", warmup=False) / 5
+    assert least("pool", warmup=True) > 5 * least("pool", warmup=False)
+
+
+def test_copies_from_both_kinds_are_measured_both_ways(measured: tuple[list[dict[str, Any]], list[str]]) -> None:
+    copies = {(one["memory"], one["direction"], one["bytes"]) for one in measured[0] if one["kind"] == "copy"}
+    assert copies == {
+        (memory, way, size) for memory in ("pageable", "pinned") for way in ("h2d", "d2h") for size in (2**16, MIB)
+    }
+
+
+def test_budgets_hold_one_buffer_or_a_pool_of_each_size() -> None:
+    params = AllocationParams.preset("cuda", False)
+    environment = synthetic.environment()
+    pooled = Allocation().budget(params, environment)
+    assert pooled.pinned_bytes == sum(params.sizes)
+    fresh = params.with_overrides({"ways": "pinned,malloc_touch"})
+    assert Allocation().budget(fresh, environment).pinned_bytes == max(params.sizes)
+    strategy = PinningStrategy().budget(PinningStrategyParams.preset("cuda", False), environment)
+    assert (strategy.pinned_bytes, strategy.device_bytes) == (16 * GIB, GIB // 4)
+
+
+def test_a_smaller_strategy_run_pins_less_in_smaller_chunks_down_to_a_limit() -> None:
+    params: PinningStrategyParams | None = PinningStrategyParams.preset("cuda", False).with_overrides({"size": "11GiB"})
+    seen = []
+    while params is not None:
+        seen.append((params.size, params.chunk))
+        params = params.smaller()
+    assert seen[-1] == (64 * MIB, 8 * MIB)
+    assert all(size > chunk and chunk % (2 * MIB) == 0 for size, chunk in seen)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "complaint"),
+    [
+        ({"chunk": "3MiB"}, "chunk: .*multiple of 2097152"),
+        ({"size": "0"}, "size: .*greater than 0"),
+        ({"threads": "-1"}, "threads: .*greater than or equal to 0"),
+        ({"strategies": "fastest"}, "strategies: .*'host_alloc'"),
+        ({"repeats": "0"}, "repeats: .*greater than or equal to 1"),
+    ],
+)
+def test_bad_values_are_refused_in_one_line(overrides: dict[str, str], complaint: str) -> None:
+    with pytest.raises(InvalidParameter, match=complaint) as caught:
+        PinningStrategyParams.preset("cuda", True).with_overrides(overrides)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_host_model_has_no_driver_to_wait_for() -> None:
+    assert PinningStrategy.labs["cuda"] is None
+    assert "driver" in (PinningStrategy.labs["host"] or "")
+    assert set(PinningStrategyParams.preset("cuda", True).strategies) == set(STRATEGIES)

@@ -1,0 +1,194 @@
+"""pinscope.pinned_empty with calls that take notes: when memory is unpinned, and what is refused."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import pinscope
+from pinscope.errors import InvalidParameter, MeasurementFailed, NotEnoughMemory, NotPossible
+from pinscope.lab.locked_memory import Mapping
+from pinscope.lab.pinned_array import PinnedArray, pinned_empty
+
+MIB = 2**20
+
+
+class Notes:
+    """Calls that only take notes."""
+
+    def __init__(self, can_register: bool = True, fail_at: int | None = None) -> None:
+        self.can_register = can_register
+        self.held: dict[int, int] = {}
+        self.log: list[str] = []
+        self._fail_at = fail_at
+        self._allocated: dict[int, Mapping] = {}
+
+    def synchronize(self) -> None:
+        self.log.append("synchronize")
+
+    def register(self, address: int, nbytes: int) -> None:
+        if len(self.held) == self._fail_at:
+            raise MeasurementFailed("refused")
+        self.held[address] = nbytes
+        self.log.append("register")
+
+    def unregister(self, address: int) -> None:
+        del self.held[address]
+        self.log.append("unregister")
+
+    def allocate(self, nbytes: int) -> int:
+        mapping = Mapping(nbytes)
+        self._allocated[mapping.address] = mapping
+        self.log.append("allocate")
+        return mapping.address
+
+    def free(self, address: int) -> None:
+        self._allocated.pop(address).close()
+        self.log.append("free")
+
+
+def test_all_of_the_array_is_registered_at_once_or_in_chunks() -> None:
+    for chunk, pieces in ((None, [3 * MIB]), ("1MiB", [MIB] * 3), (2 * MIB, [2 * MIB, MIB]), ("1GiB", [3 * MIB])):
+        calls = Notes()
+        array = pinned_empty("3MiB", chunk=chunk, calls=calls)
+        assert list(calls.held.values()) == pieces
+        assert min(calls.held) == array.ctypes.data
+        del array
+
+
+def test_a_view_keeps_the_memory_pinned_and_the_last_user_unpins_it_after_the_gpu_is_done() -> None:
+    calls = Notes()
+    array = pinned_empty(MIB, dtype="float32", calls=calls)
+    views = [np.asarray(array)[10:20], array.view("uint8")[::3], memoryview(array)]
+    del array
+    while views:
+        gc.collect()
+        assert len(calls.held) == 1
+        views.pop()
+    gc.collect()
+    assert calls.held == {}
+    assert calls.log == ["register", "synchronize", "unregister"]
+
+
+def test_leaving_the_block_unpins_once_and_the_array_stays_readable() -> None:
+    calls = Notes()
+    with pinned_empty(shape=(3, 1024), dtype="int32", calls=calls) as array:
+        array[:] = 5
+        assert len(calls.held) == 1
+    assert calls.held == {}
+    assert int(array.sum()) == 5 * 3 * 1024
+    del array
+    gc.collect()
+    assert calls.log.count("unregister") == 1
+
+
+def test_the_block_unpins_also_after_an_error() -> None:
+    calls = Notes()
+    with pytest.raises(RuntimeError), pinned_empty(MIB, calls=calls):
+        raise RuntimeError("broken off")
+    assert calls.held == {}
+
+
+@pytest.mark.parametrize("make", [lambda a: a[:10], lambda a: a.copy()], ids=["view", "copy"])
+def test_a_view_or_a_copy_is_no_context_manager(make: object) -> None:
+    array = pinned_empty(MIB, calls=Notes())
+    with pytest.raises(TypeError, match="only the array that pinned_empty returned"), make(array):  # type: ignore[operator]
+        pass
+
+
+def test_results_of_arithmetic_are_ordinary_arrays() -> None:
+    array = pinned_empty(MIB, calls=Notes())
+    array[:] = 1
+    assert isinstance(array, PinnedArray)
+    assert type(array + 1) is np.ndarray
+    assert type(array.sum()) is not PinnedArray
+
+
+def test_what_was_pinned_is_undone_when_a_later_chunk_is_refused() -> None:
+    calls = Notes(fail_at=2)
+    with pytest.raises(MeasurementFailed, match="refused"):
+        pinned_empty("4MiB", chunk="1MiB", calls=calls)
+    assert calls.held == {}
+
+
+def test_memory_that_cannot_be_registered_is_allocated_and_freed_with_its_last_user() -> None:
+    calls = Notes(can_register=False)
+    array = pinned_empty(MIB, calls=calls)
+    view = array[5:]
+    del array
+    gc.collect()
+    assert calls.log == ["allocate"]
+    view[:] = 1
+    del view
+    gc.collect()
+    assert calls.log[-1] == "free"
+
+
+def test_a_forked_child_does_not_undo_its_parents_pinning() -> None:
+    script = """
+import gc, os, sys
+sys.path.insert(0, {root!r})
+from tests.unit.lab.test_pinned_array import Notes
+from pinscope.lab.pinned_array import pinned_empty
+calls = Notes()
+array = pinned_empty(2**20, calls=calls)
+child = os.fork()
+if not child:
+    del array
+    gc.collect()
+    os._exit(len(calls.log) - 1)  # "register" alone
+assert os.waitpid(child, 0)[1] == 0
+print(len(calls.held))
+"""
+    root = os.path.abspath(os.path.join(os.path.dirname(__file__), "../../.."))  # noqa: PTH100, PTH118, PTH120
+    done = subprocess.run(
+        [sys.executable, "-c", script.format(root=root)], capture_output=True, text=True, check=False, cwd=root
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, "1"), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ({}, "give nbytes or shape"),
+        ({"nbytes": 0}, "positive multiple of 1"),
+        ({"nbytes": -8}, "positive multiple"),
+        ({"nbytes": "much"}, "is not a size"),
+        ({"nbytes": 10, "dtype": "float64"}, "multiple of 8, the size of float64"),
+        ({"nbytes": 64, "dtype": object}, "cannot be pinned"),
+        ({"nbytes": 64, "shape": (3, 3)}, "takes 9 bytes, not 64"),
+        ({"shape": (-1, 4)}, "takes -4 bytes"),
+        ({"nbytes": MIB, "chunk": 1000}, "positive multiple of 4096"),
+        ({"nbytes": MIB, "chunk": "0"}, "positive multiple of 4096"),
+        ({"nbytes": MIB, "threads": 0}, "at least 1"),
+    ],
+)
+def test_sizes_that_make_no_sense_are_refused_in_one_line(arguments: dict[str, object], complaint: str) -> None:
+    with pytest.raises(InvalidParameter, match=complaint) as caught:
+        pinned_empty(calls=Notes(), **arguments)  # type: ignore[arg-type]
+    assert "\n" not in str(caught.value)
+
+
+def test_more_than_is_safe_is_refused_with_the_numbers_before_anything_is_touched() -> None:
+    calls = Notes()
+    with pytest.raises(NotEnoughMemory, match=r"1 PiB cannot be pinned safely: at most .* here"):
+        pinned_empty(2**50, calls=calls)
+    assert calls.log == []
+
+
+def test_without_cupy_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    monkeypatch.delitem(sys.modules, "pinscope.lab.cuda_pinning", raising=False)
+    with pytest.raises(NotPossible, match=r"pip install 'pinscope\[cuda13\]'"):
+        pinscope.pinned_empty(MIB)
+
+
+def test_importing_pinscope_imports_neither_numpy_nor_pydantic() -> None:
+    code = "import sys, pinscope; print([name for name in ('numpy', 'pydantic', 'cupy') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

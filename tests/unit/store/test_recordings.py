@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pinscope.errors import BadInput, StoreFailed
+from pinscope.experiments.registry import EXPERIMENTS
 from pinscope.store import recordings
 from pinscope.store.bundle import read_bundle, render_bundle
 from pinscope.store.store import Store
@@ -86,6 +87,13 @@ def test_a_damaged_recording_is_told(store: Store, shipped: Path) -> None:
     forget()
     with pytest.raises(StoreFailed, match=r"a recording that ships with PinScope cannot be read \(b\.pinscope"):
         store.runs()
+
+
+def test_every_experiment_ships_a_recording_from_a_known_commit() -> None:
+    forget()
+    runs = recordings.recorded_runs()
+    assert {run.experiment for run in runs} == {entry.experiment.name for entry in EXPERIMENTS}
+    assert all(run.lab == "cuda" and run.environment.pinscope_commit for run in runs)
 
 
 def test_every_shipped_recording_can_be_read_whole() -> None:

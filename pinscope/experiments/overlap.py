@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from itertools import product
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from pinscope.analysis.overlap import FULL_DEPTH, Recipe
 from pinscope.analysis.overlap_reading import read_overlap
@@ -80,6 +80,13 @@ class OverlapParams(Params):
         return self.with_overrides({"chunk": self.chunk // 2}) if self.chunk > SMALLEST_CHUNK else None
 
 
+PASS_VALUES = (
+    "device_seconds", "wall_seconds", "issue_seconds", "stall_seconds", "copy_alone_seconds",
+    "pinned_copy_seconds", "compute_alone_seconds", "corrupted_chunks",
+)  # fmt: skip
+SPAN_VALUES = ("lane", "chunk", "start_seconds", "end_seconds")
+
+
 class OverlapObservation(Observation):
     """Either one pass of a pipeline (``kind`` = pass) or one kernel or copy inside it (``kind`` = span)."""
 
@@ -118,6 +125,14 @@ class OverlapObservation(Observation):
     start_seconds: float | None = None
     """Since the pass began."""
     end_seconds: float | None = None
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        """A pass has all values of a pass, a span all of a span: readings rely on it."""
+        names = PASS_VALUES if self.kind == "pass" else SPAN_VALUES
+        if lacking := [name for name in names if getattr(self, name) is None]:
+            raise ValueError(f"a {self.kind} without {lacking[0]}")
+        return self
 
 
 def recipes(params: OverlapParams) -> list[Recipe]:

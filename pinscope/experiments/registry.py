@@ -87,5 +87,7 @@ def _checked(experiment: AnyExperiment, rows: Sequence[Row]) -> list[Row]:
     try:
         return [experiment.Observation.model_validate(row).model_dump() for row in rows]
     except ValidationError as error:
-        field = ".".join(str(part) for part in error.errors()[0]["loc"])
-        raise BadInput(f"these are not observations of {experiment.name}: field {field!r} does not fit") from None
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"])
+        what = f"field {field!r} does not fit" if field else first["msg"].removeprefix("Value error, ")
+        raise BadInput(f"these are not observations of {experiment.name}: {what}") from None

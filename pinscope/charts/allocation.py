@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from pinscope.analysis.allocation import BreakEven, BufferCell, break_evens, buffer_cells, copy_times, per_gib
 from pinscope.analysis.allocation_reading import way_titles
 from pinscope.charts.chart import Chart
-from pinscope.charts.theme import COLOURS, DASHES, DIRECTION_TITLES, DIRECTIONS, panels, size_axis
+from pinscope.charts.theme import COLOURS, DASHES, DIRECTION_TITLES, DIRECTIONS, GAP_PIXELS, panels, size_axis
 from pinscope.records.run import Run
 from pinscope.units import format_bytes, format_seconds
 
@@ -49,7 +49,7 @@ def _line(way: str) -> dict[str, Any]:
 def _times(cells: Mapping[tuple[str, int], BufferCell], titles: Mapping[str, str]) -> Chart | None:
     if not cells:
         return None
-    figure = panels(["Until the buffer was there", "Until it was gone"], [300, 300])
+    figure = panels(["Until the buffer was there", "Until it was gone"], [300, 300], gap=GAP_PIXELS + 40)
     for row, part in enumerate(("get_seconds", "give_back_seconds"), start=1):
         for way in dict.fromkeys(name for name, _ in cells):
             curve = sorted((cell for (name, _), cell in cells.items() if name == way), key=lambda cell: cell.bytes)
@@ -102,7 +102,7 @@ def _parts(cells: Mapping[tuple[str, int], BufferCell], titles: Mapping[str, str
         )  # fmt: skip
     figure.update_layout(barmode="stack")
     figure.update_yaxes(autorange="reversed", title_text="")
-    figure.update_xaxes(title_text="Time per GiB (seconds)", rangemode="tozero")
+    figure.update_xaxes(title_text="Time per GiB<br>(seconds)", rangemode="tozero")
     return Chart(
         "per-gib",
         f"Seconds per GiB, at {format_bytes(size)}",

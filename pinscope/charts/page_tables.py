@@ -124,7 +124,7 @@ def _times(timed: Sequence[Cost]) -> Chart:
         )  # fmt: skip
     figure.update_layout(barmode="stack")
     figure.update_yaxes(type="category", categoryorder="array", categoryarray=names[::-1], showgrid=False)
-    figure.update_xaxes(title_text="Seconds for a GiB (medians of the steps)", rangemode="tozero")
+    figure.update_xaxes(title_text="Time per GiB<br>(seconds)", rangemode="tozero")
     return Chart(
         "pinning-times",
         "Where the time goes",

@@ -15,7 +15,7 @@ from pinscope.records.run import Run
 from pinscope.units import format_bandwidth, format_bytes, format_seconds
 
 _WAIT_LOOKS = (("pinned", "circle"), ("registered", "triangle-down"), ("intact", "square"), ("pageable", "diamond"))
-_DECADES = [10.0**power for power in range(-6, 3)]
+_DECADES = [10.0**power for power in range(-6, 3, 2)]
 _LABEL_LETTERS = 26
 
 
@@ -75,7 +75,7 @@ def _waits(cells: Sequence[StrategyCell]) -> Chart:
         )  # fmt: skip
     figure.update_yaxes(autorange="reversed", title_text="", type="category")
     figure.update_xaxes(
-        type="log", tickmode="array", tickvals=_DECADES, title_text="Longest wait (seconds, log scale)",
+        type="log", tickmode="array", tickvals=_DECADES, title_text="Longest wait<br>(seconds, log scale)",
         ticktext=[format_seconds(decade).replace(".00", "").replace("10.0", "10").replace("100.0", "100")
                   for decade in _DECADES],
     )  # fmt: skip

@@ -132,11 +132,12 @@ def _requests(asked: Request, environment: Environment) -> tuple[list[Request], 
 def _possible(requests: Sequence[Request], environment: Environment) -> list[Request]:
     """Requests that can run here; refused before anything starts.
 
-    One experiment of several that this machine cannot hold is left out and named; bad input refuses them all.
+    One experiment of several whose preset this machine cannot hold is left out and named; bad input, and settings
+    that this machine cannot hold, refuse them all.
 
     Raises:
         BadInput: one of the requests makes no sense.
-        NotPossible: none can run here.
+        NotPossible: none can run here, or one cannot with the settings asked for.
     """
     from pinscope.runner.jobs import prepare
 
@@ -147,6 +148,8 @@ def _possible(requests: Sequence[Request], environment: Environment) -> list[Req
             prepare(request, environment)
             possible.append(request)
         except NotPossible as error:
+            if request.overrides:
+                raise  # asked for by name, not a preset that is too large for this machine
             refused.append((request.experiment, error))
     if not possible:
         raise refused[0][1]

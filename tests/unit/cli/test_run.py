@@ -36,3 +36,8 @@ def test_where_none_fits_the_first_is_refused() -> None:
 def test_bad_input_to_one_refuses_all() -> None:
     with pytest.raises(InvalidParameter):
         _possible([*REQUESTS, Request("overlap", "host", overrides={"chunk": "-1"})], lockable(2**30))
+
+
+def test_settings_that_do_not_fit_one_refuse_all() -> None:
+    with pytest.raises(NotEnoughMemory):
+        _possible([Request("bandwidth", "host", overrides={"sizes": "1TiB"}), REQUESTS[1]], lockable(2**30))

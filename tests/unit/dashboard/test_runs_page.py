@@ -9,6 +9,8 @@ from streamlit.testing.v1 import AppTest
 
 from pinscope.dashboard.pages import RUNS
 from pinscope.dashboard.plain import plain
+from pinscope.dashboard.run_words import title
+from pinscope.dashboard.runs import RUNS_A_PAGE
 from pinscope.probes.process import current_process
 from pinscope.records.run import Progress, Run
 from pinscope.store.bundle import write_bundle
@@ -31,8 +33,9 @@ def said(app: AppTest) -> str:
 
 
 def test_runs_are_listed_newest_first(full_store: Store, open_page: Open) -> None:
-    app = open_page(RUNS)
-    assert len(listed(app)) == len(full_store.runs())
+    newest_first = sorted(full_store.runs(), key=lambda run: run.created_at, reverse=True)
+    page = [plain(title(run)).replace("\\", "") for run in newest_first[:RUNS_A_PAGE]]
+    assert listed(open_page(RUNS)) == page
 
 
 @pytest.mark.parametrize(
@@ -64,9 +67,9 @@ def test_many_runs_come_in_pages(store: Store, open_page: Open) -> None:
     store.import_runs([(synthetic.run("bandwidth", id=f"run-{number:02}"), []) for number in range(30)])
     app = open_page(RUNS)
     first = said(app)
-    assert len(listed(app)) == 12
+    assert len(listed(app)) == RUNS_A_PAGE
     app.pagination[0].set_value(3).run()
-    assert len(listed(app)) == len(store.runs()) - 24
+    assert len(listed(app)) == len(store.runs()) - 2 * RUNS_A_PAGE
     assert plain("run-29") in first
     assert plain("run-29") not in said(app)
 

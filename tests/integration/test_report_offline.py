@@ -146,10 +146,20 @@ COVERED = """() => Array.from(document.querySelectorAll(".plot")).flatMap(plot =
 })"""
 
 
-def text_colour(page: Page) -> str:
-    """The colour of tick labels as six hexadecimal digits."""
-    found = page.locator(".ytick text").first.evaluate("text => getComputedStyle(text).fill")
-    return "#" + "".join(f"{int(part):02x}" for part in found.removeprefix("rgb(").removesuffix(")").split(","))
+def rgb(colour: str) -> str:
+    """``#rrggbb`` as a browser tells it."""
+    return f"rgb{tuple(int(colour[start : start + 2], 16) for start in (1, 3, 5))}"
+
+
+def wait_for_texts(page: Page, colour: str) -> None:
+    """Wait until the tick labels of every chart have that colour: a chart is drawn anew when the page's changes."""
+    page.wait_for_function(
+        """colour => Array.from(document.querySelectorAll(".plot")).every(plot => {
+          const texts = Array.from(plot.querySelectorAll(".ytick text"));
+          return texts.length && texts.every(text => getComputedStyle(text).fill === colour);
+        })""",
+        arg=rgb(colour),
+    )
 
 
 @pytest.mark.parametrize("reader", [(1100, "dark")], indirect=True)
@@ -157,12 +167,12 @@ def test_page_and_charts_follow_light_and_dark(reader: Reader, tmp_path: Path) -
     page = reader.open(written(tmp_path, short("overlap")))
     background = "getComputedStyle(document.documentElement).backgroundColor"
 
-    assert text_colour(page) == SCHEMES["dark"].text
+    wait_for_texts(page, SCHEMES["dark"].text)
     assert page.evaluate(background) == "rgb(14, 17, 23)"
 
     page.emulate_media(color_scheme="light")
     page.wait_for_function(f"{background} === 'rgb(255, 255, 255)'")
-    assert text_colour(page) == SCHEMES["light"].text
+    wait_for_texts(page, SCHEMES["light"].text)
 
 
 @pytest.mark.parametrize("reader", [(1400, "dark")], indirect=True)
@@ -170,16 +180,15 @@ def test_on_paper_charts_are_light_and_fit_the_page_and_then_come_back(reader: R
     page = reader.open(written(tmp_path, short("overlap")))
     state = """() => Array.from(document.querySelectorAll(".plot")).map(plot => [
       plot.querySelector("svg.main-svg").getBoundingClientRect().width,
-      getComputedStyle(plot.querySelector(".ytick text")).fill])"""
+      (text => text && getComputedStyle(text).fill)(plot.querySelector(".ytick text"))])"""
     page.evaluate(f"addEventListener('beforeprint', () => {{ window.onPaper = ({state})() }})")
     before = page.evaluate(state)
 
     printed = page.pdf(prefer_css_page_size=True)
 
     on_paper = page.evaluate("window.onPaper")
-    light = tuple(int(SCHEMES["light"].text[start : start + 2], 16) for start in (1, 3, 5))
     assert {width for width, _ in on_paper} == {PAPER_WIDTH}
-    assert {colour for _, colour in on_paper} == {f"rgb{light}"}
+    assert {colour for _, colour in on_paper} == {rgb(SCHEMES["light"].text)}
     assert printed.startswith(b"%PDF-")
     page.wait_for_function(f"JSON.stringify(({state})()) === {json.dumps(json.dumps(before, separators=(',', ':')))}")
 

@@ -73,6 +73,12 @@ def format_bytes(value: float | None) -> str:
     return f"{int(scaled)} {unit}" if scaled == int(scaled) else f"{_digits(scaled)} {unit}"
 
 
+def exact_bytes(value: int) -> str:
+    """A size that :func:`parse_bytes` reads back unchanged: a whole number of the largest binary unit."""
+    factor, unit = next((1024**power, _BINARY[power]) for power in (4, 3, 2, 1, 0) if value % 1024**power == 0)
+    return f"{value // factor} {unit}"
+
+
 def format_bandwidth(value: float | None) -> str:
     """A data rate in GB/s (1e9 bytes a second); ``n/a`` for ``None``."""
     if value is None:
@@ -94,9 +100,11 @@ def format_seconds(value: float | None) -> str:
 
 
 def format_share(value: float | None) -> str:
-    """A fraction as per cent: ``0.981`` is ``98.1 %``; ``n/a`` for ``None``."""
+    """A fraction as per cent: ``0.981`` is ``98.1 %``, ``0.00003`` is ``0.003 %``; ``n/a`` for ``None``."""
     if value is None:
         return "n/a"
+    if 0 < abs(value) < 0.0005:  # what is small is not nothing
+        return "< 0.001 %" if 0 < value < 0.00001 else f"{value * 100:.3f} %"
     return f"{value * 100:.1f} %"
 
 

@@ -13,7 +13,7 @@ from typer.exceptions import TyperException
 from typer.main import get_command
 
 import pinscope
-from pinscope.cli import bundles, dashboard, doctor, report, run, runs
+from pinscope.cli import bundles, dashboard, doctor, plan, report, run, runs
 from pinscope.cli.terminal import complain, one_line
 from pinscope.errors import Cancelled, PinScopeError
 
@@ -24,6 +24,7 @@ app.add_typer(runs.app, name="runs")
 app.command("report")(report.report)
 app.command("export")(bundles.export_runs)
 app.command("import")(bundles.import_runs)
+app.command("plan")(plan.plan)
 app.command("dashboard")(dashboard.dashboard)
 
 

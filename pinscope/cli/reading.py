@@ -9,25 +9,25 @@ from pinscope.cli.terminal import print_line, print_table
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pinscope.records.finding import Finding, Quantity, Table
+    from pinscope.records.finding import Finding, Quantity, Reading, Table
     from pinscope.report.document import Document
 
 
 def print_outcome(document: Document) -> None:
     """What a person wants after a run: headline, findings, and what to do next."""
-    from pinscope.report.facts import place, sorted_findings
+    from pinscope.report.facts import by_severity, place
 
     run = document.run
     _print_question(document)
     print_line(f"{place(run)}, {run.status}, {run.observations:,} observations\n")
     _print_headline(document.reading.headline)
-    print_findings(sorted_findings(document))
+    print_findings(by_severity(document.reading.findings))
     print_line(f"Run {run.id}. Next: pinscope report {run.id} -o report.html")
 
 
 def print_run(document: Document) -> None:
     """Everything about a run but its raw rows."""
-    from pinscope.report.facts import parameter_facts, run_facts, sorted_findings
+    from pinscope.report.facts import by_severity, parameter_facts, run_facts
 
     _print_question(document)
     print_line()
@@ -36,7 +36,17 @@ def print_run(document: Document) -> None:
     _print_headline(document.reading.headline)
     for table in document.reading.tables:
         _print_table(table)
-    print_findings(sorted_findings(document))
+    print_findings(by_severity(document.reading.findings))
+
+
+def print_reading(reading: Reading) -> None:
+    """Headline, tables and findings that belong to no run."""
+    from pinscope.report.facts import by_severity
+
+    _print_headline(reading.headline)
+    for table in reading.tables:
+        _print_table(table)
+    print_findings(by_severity(reading.findings))
 
 
 def print_findings(findings: Sequence[Finding]) -> None:

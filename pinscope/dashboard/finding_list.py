@@ -9,7 +9,7 @@ import streamlit as st
 from pinscope.dashboard.plain import plain, sentence
 from pinscope.dashboard.run_words import Colour
 from pinscope.records.finding import Finding, Quantity, Severity
-from pinscope.report.facts import SEVERITY_WORDS, quantity_text
+from pinscope.report.facts import SEVERITY_WORDS, by_severity, quantity_text
 from pinscope.units import format_share, format_value
 
 _COLOURS: Mapping[Severity, Colour] = {"critical": "red", "warning": "orange", "note": "blue", "good": "green"}
@@ -17,9 +17,8 @@ _COLOURS: Mapping[Severity, Colour] = {"critical": "red", "warning": "orange", "
 
 def finding_list(findings: Sequence[Finding]) -> None:
     """Draw the findings, the gravest first."""
-    order = list(SEVERITY_WORDS)
     grid = st.grid(2, min_column_width=420)
-    for finding in sorted(findings, key=lambda one: order.index(one.severity)):
+    for finding in by_severity(findings):
         with grid, st.container(border=True, height="stretch", gap="xsmall"):
             _finding(finding)
 

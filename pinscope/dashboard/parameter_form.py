@@ -10,7 +10,7 @@ import streamlit as st
 
 from pinscope.charts.theme import words
 from pinscope.experiments.contract import BareParams, Params
-from pinscope.units import format_bytes, parse_bytes
+from pinscope.units import exact_bytes
 
 Kind = Literal["switch", "choice", "choices", "sizes", "counts", "whole", "number"]
 
@@ -107,7 +107,7 @@ def _shown(control: Control, value: Any) -> Any:
     """A field's value as its widget shows it."""
     if control.kind == "sizes":
         sizes = value if isinstance(value, tuple) else (value,)
-        return ", ".join(_size(size) for size in sizes)
+        return ", ".join(exact_bytes(size) for size in sizes)
     if control.kind == "counts":
         return ", ".join(str(number) for number in value)
     if control.kind == "choices":
@@ -154,9 +154,3 @@ def _ask(control: Control, start: Any, key: str) -> Any:
 def _step(start: float) -> float:
     """A step of the plus and minus buttons that suits the size of the number."""
     return 0.1 if start < 1 else 0.5
-
-
-def _size(size: int) -> str:
-    """The size in a binary unit if that is exact, else in bytes."""
-    text = format_bytes(size)
-    return text if parse_bytes(text) == size else str(size)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -14,11 +13,10 @@ from pinscope.dashboard.finding_list import finding_list, headline
 from pinscope.dashboard.opened_run import OpenedRun
 from pinscope.dashboard.plain import plain
 from pinscope.dashboard.run_words import badges, started, title
-from pinscope.records.finding import Table
+from pinscope.dashboard.table_view import table_view
 from pinscope.records.run import HOST_MODEL_NOTE, Run
 from pinscope.report.document import Document
 from pinscope.report.facts import caveats, environment_facts, parameter_facts, run_facts
-from pinscope.units import format_value
 
 ROWS_A_PAGE = 500
 
@@ -67,19 +65,7 @@ def _results(document: Document) -> None:
     if reading.tables:
         st.header("Tables", anchor=False)
         for number, table in enumerate(reading.tables):
-            _table(table, key=f"table-{number}")
-
-
-def _table(table: Table, key: str) -> None:
-    """Values sort as numbers and read with their units."""
-    frame = pd.DataFrame(table.rows, columns=list(table.columns), dtype=object)  # keeps whole numbers and None
-    formats = {
-        column: partial(format_value, unit=unit) for column, unit in zip(table.columns, table.units, strict=True)
-    }
-    st.markdown(f"**{plain(table.title)}**")
-    st.dataframe(frame.style.format(formats), hide_index=True, key=key)  # type: ignore[arg-type]
-    if table.note:
-        st.caption(plain(table.note))
+            table_view(table, key=f"table-{number}")
 
 
 def _background(opened: OpenedRun) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pinscope.records.environment import Device, Environment, Link
@@ -39,10 +39,10 @@ def caveats(run: Run) -> list[str]:
     return found
 
 
-def sorted_findings(document: Document) -> list[Finding]:
+def by_severity(findings: Iterable[Finding]) -> list[Finding]:
     """Findings, the worst first."""
     order = list(SEVERITY_WORDS)
-    return sorted(document.reading.findings, key=lambda finding: order.index(finding.severity))
+    return sorted(findings, key=lambda finding: order.index(finding.severity))
 
 
 def quantity_text(quantity: Quantity) -> str:

@@ -59,7 +59,7 @@ def _run(document: Document) -> Iterator[str]:
 
 
 def _findings(document: Document) -> Iterator[str]:
-    found = facts.sorted_findings(document)
+    found = facts.by_severity(document.reading.findings)
     if not found:
         return
     yield "## Findings\n"

@@ -23,6 +23,7 @@ FLOORS = (
     "lab",
     "live",
     "experiments",
+    "planning",
     "runner",
     "dashboard",
     "cli",

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from pinscope.errors import InvalidParameter
 from pinscope.units import (
+    exact_bytes,
     format_bandwidth,
     format_bytes,
     format_seconds,
@@ -75,6 +76,25 @@ def test_a_round_size_is_shown_exactly(number: int, unit: str) -> None:
     if number < 1024:
         assert format_bytes(size) == f"{number} {unit}"
         assert parse_bytes(format_bytes(size)) == size
+
+
+@given(st.integers(1, 2**50))
+def test_a_size_to_be_read_back_is_exact(size: int) -> None:
+    assert parse_bytes(exact_bytes(size)) == size
+
+
+def test_a_size_to_be_read_back_takes_the_largest_unit_that_is_exact() -> None:
+    assert [exact_bytes(size) for size in (2**36, 3 * 2**29, 143771 * 2**20, 12345)] == [
+        "64 GiB", "1536 MiB", "143771 MiB", "12345 B",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [(0.00045, "0.045 %"), (0.00001, "0.001 %"), (1e-7, "< 0.001 %"), (0.0, "0.0 %"), (-2e-4, "-0.020 %")],
+)
+def test_a_small_share_is_not_shown_as_none(share: float, text: str) -> None:
+    assert format_share(share) == text
 
 
 @given(st.floats(1e-9, 1e5))

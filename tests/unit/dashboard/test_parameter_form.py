@@ -99,7 +99,7 @@ def test_sizes_are_asked_for_as_text_with_units(app: AppTest) -> None:
 
 
 def test_a_size_that_no_unit_tells_exactly_is_shown_in_bytes(app: AppTest) -> None:
-    assert app.text_input(key="made-up-size").value == "1000008"
+    assert app.text_input(key="made-up-size").value == "1000008 B"
 
 
 def test_choices_are_offered_in_words(app: AppTest) -> None:

@@ -1,0 +1,62 @@
+"""``pinscope plan``: what pinning an amount will take, before anything is pinned."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from pinscope.cli.terminal import print_json, print_line
+
+
+def plan(  # noqa: PLR0917 - typer calls it by keyword
+    pinned: Annotated[
+        str, typer.Option(metavar="SIZE", help="How much each process pins, or all share: 64GiB.", show_default=False)
+    ],
+    processes: Annotated[int, typer.Option(metavar="N", help="How many processes pin it.")] = 1,
+    gpus: Annotated[int, typer.Option(metavar="N", help="On how many GPUs each process has a context.")] = 1,
+    all_gpus: Annotated[
+        int, typer.Option(metavar="N", help="Over how many GPUs the processes spread; 1: all use the same ones.")
+    ] = 1,
+    gpu_memory: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="Memory of one GPU. Default: the smallest here, else the recorded one's."),
+    ] = None,
+    page_size: Annotated[
+        str | None,
+        typer.Option(
+            metavar="4KiB|64KiB|2MiB",
+            help="Pages in which the GPU maps the memory. Default: as measured here, else as recorded.",
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Work out page tables, contexts, time and a safe budget for pinned memory. Nothing is pinned."""
+    from pinscope.analysis.plan_reading import origin_words, read_plan
+    from pinscope.cli.reading import print_reading
+    from pinscope.planning.parameters import PlanParams
+    from pinscope.planning.planner import plan_for
+    from pinscope.planning.prices import known_prices
+    from pinscope.probes.environment import capture_environment
+    from pinscope.report.plan_json import plan_document
+    from pinscope.store.store import Store
+    from pinscope.units import format_bytes
+
+    given = {
+        "pinned": pinned, "processes": processes, "gpus": gpus, "all_gpus": all_gpus,
+        "gpu_memory": gpu_memory, "page_size": page_size,
+    }  # fmt: skip
+    stated = {name: value for name, value in given.items() if value is not None}
+    PlanParams().with_overrides(stated)  # bad input is refused before the database is opened
+    environment = capture_environment()
+    with Store() as store:
+        prices = known_prices(store, environment)
+    params = PlanParams.for_machine(environment, prices.recorded).with_overrides(stated)
+    found = plan_for(params, prices, environment)
+    reading = read_plan(found)
+    if as_json:
+        print_json(plan_document(found, reading))
+        return
+    pages = f"pages of {format_bytes(round(found.price.page_bytes))}, {origin_words(found.price.origin)}"
+    print_line(f"{format_bytes(params.pinned)} pinned; {pages}; GPUs of {format_bytes(params.gpu_memory)}\n")
+    print_reading(reading)

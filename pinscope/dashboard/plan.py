@@ -1,0 +1,57 @@
+"""Plan: what pinning an amount will take, before anything is pinned."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from pinscope.analysis.plan_reading import read_plan
+from pinscope.charts.plan import draw_plan
+from pinscope.dashboard import state
+from pinscope.dashboard.chart_view import chart_view
+from pinscope.dashboard.failures import show_error
+from pinscope.dashboard.finding_list import finding_list, headline
+from pinscope.dashboard.parameter_form import parameter_form
+from pinscope.dashboard.table_view import table_view
+from pinscope.errors import InvalidParameter
+from pinscope.planning.command import command_line
+from pinscope.planning.parameters import PlanParams
+from pinscope.planning.planner import plan_for
+from pinscope.planning.prices import known_prices
+
+
+def show() -> None:
+    """Draw the page: the form, and at once what it comes to."""
+    st.title("Plan", anchor=False)
+    st.markdown(
+        "What will pinning take: GPU memory for page tables, time, and a safe share of this host? "
+        "Prices come from runs of this machine where there are any; nothing is pinned here."
+    )
+    environment = state.environment()
+    prices = known_prices(state.store(), environment)
+    preset = PlanParams.for_machine(environment, prices.recorded)
+    with st.container(border=True):
+        overrides = parameter_form(preset, key="plan")
+    try:
+        params = preset.with_overrides(overrides)
+    except InvalidParameter as error:
+        show_error(error)
+        return
+    plan = plan_for(params, prices, environment)
+    reading = read_plan(plan)
+    headline(reading.headline)
+    st.header("Findings", anchor=False)
+    finding_list(reading.findings)
+    st.header("Charts", anchor=False)
+    grid = st.grid(2, min_column_width=480)
+    for chart in draw_plan(plan):
+        with grid:
+            chart_view(chart, key=chart.key)
+    st.header("Tables", anchor=False)
+    for number, table in enumerate(reading.tables):
+        table_view(table, key=f"table-{number}")
+    st.header("The same on the command line", anchor=False)
+    st.code(command_line(params), language="bash")
+
+
+if __name__ == "__main__":
+    show()

@@ -1,0 +1,1 @@
+"""The calculator: what pinning an amount will take, from prices measured here, recorded elsewhere, or assumed."""

@@ -1,0 +1,78 @@
+"""What a plan is asked for. The form and the command-line options hold the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field
+
+from pinscope.analysis.plan import Demand
+from pinscope.errors import InvalidParameter
+from pinscope.experiments.contract import BareParams, Bytes
+from pinscope.records.environment import Environment
+from pinscope.units import parse_bytes
+
+PAGE_SIZES: Mapping[str, int | None] = {"from_runs": None, "4KiB": 2**12, "64KiB": 2**16, "2MiB": 2**21}
+"""Word → page size in bytes; ``None``: what a run told, of this machine or a recorded one."""
+USUAL_PINNED_BYTES = 64 * 2**30
+USUAL_GPU_BYTES = 80 * 2**30
+"""Where no GPU here and no recording tells."""
+
+
+def _page_size(value: Any) -> Any:
+    """``4096`` and ``4 KiB`` are ``4KiB``; anything else is for the list of choices to refuse."""
+    try:
+        size = parse_bytes(value)
+    except InvalidParameter:
+        return value
+    return next((word for word, known in PAGE_SIZES.items() if known == size), value)
+
+
+class PlanParams(BareParams):
+    """What is to be pinned, by whom, and on what."""
+
+    pinned: Bytes = Field(
+        USUAL_PINNED_BYTES, title="Pinned memory", json_schema_extra={"unit": "bytes"},
+        description="How much each process pins, or all share: 64GiB, 1TiB.",
+    )  # fmt: skip
+    processes: int = Field(
+        1, ge=1, le=4096, title="Processes", json_schema_extra={"unit": "count"},
+        description="How many processes pin it, or copy from it.",
+    )  # fmt: skip
+    gpus: int = Field(
+        1, ge=1, le=64, title="GPUs of each process", json_schema_extra={"unit": "count"},
+        description="On how many GPUs each process has a context. Each of them pays for the page table.",
+    )  # fmt: skip
+    all_gpus: int = Field(
+        1, ge=1, le=4096, title="GPUs in all", json_schema_extra={"unit": "count"},
+        description="Over how many GPUs the processes spread evenly; 1: all use the same ones.",
+    )  # fmt: skip
+    gpu_memory: Bytes = Field(
+        USUAL_GPU_BYTES, title="Memory of one GPU", json_schema_extra={"unit": "bytes"},
+        description="By default that of the smallest GPU here, or of the recorded one where there is none.",
+    )  # fmt: skip
+    page_size: Annotated[Literal["from_runs", "4KiB", "64KiB", "2MiB"], BeforeValidator(_page_size)] = Field(
+        "from_runs", title="Page size", json_schema_extra={"unit": "text"},
+        description="Pages in which the GPU maps the memory. From runs: as measured here, else as recorded on "
+        "another machine.",
+    )  # fmt: skip
+
+    @classmethod
+    def for_machine(cls, environment: Environment, recorded: Environment | None = None) -> Self:
+        """Defaults for a machine.
+
+        Args:
+            environment: this machine.
+            recorded: the one that prices come from where this one has no GPU.
+        """
+        for known in (environment, recorded):
+            sizes = [device.memory_total_bytes for device in known.devices] if known else []
+            told = [size for size in sizes if size]
+            if told:
+                return cls(gpu_memory=min(told))
+        return cls()
+
+    def demand(self) -> Demand:
+        """These parameters as the arithmetic takes them."""
+        return Demand(self.pinned, self.processes, self.gpus, max(self.all_gpus, self.gpus), self.gpu_memory)

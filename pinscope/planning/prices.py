@@ -1,0 +1,105 @@
+"""What runs tell of prices: of a page table, of a context, of time. This machine's runs first, then the recordings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from pinscope.analysis.page_table_model import ENTRY_BYTES, GPU_PAGE_SIZES
+from pinscope.analysis.page_tables import costs
+from pinscope.analysis.pinning_strategy import IDLE, strategy_cells
+from pinscope.analysis.plan import ContextPrice, Origin, Pace, PagePrice
+from pinscope.analysis.registration import trials
+from pinscope.experiments.contract import Row
+from pinscope.records.environment import Environment
+from pinscope.records.run import Run
+from pinscope.store.store import Store
+
+_Found = TypeVar("_Found")
+ASSUMED = PagePrice(ENTRY_BYTES / GPU_PAGE_SIZES[0], Origin("assumed"))
+"""Small pages: the dearest case, and what an H200 showed whatever stood under the memory."""
+
+
+@dataclass(frozen=True)
+class Prices:
+    """What is known.
+
+    Attributes:
+        page: of a page table.
+        context: of a context; ``None`` if no run tells.
+        paces: of strategies; empty if no run tells.
+        recorded: the machine of the first recording that was used; ``None`` if none was.
+    """
+
+    page: PagePrice
+    context: ContextPrice | None
+    paces: tuple[Pace, ...]
+    recorded: Environment | None
+
+
+def known_prices(store: Store, environment: Environment) -> Prices:
+    """The newest that a run of this machine's GPUs tells, else what a recording does.
+
+    Raises:
+        StoreFailed: the database cannot be read.
+    """
+    runs = store.runs()
+    recorded: list[Environment] = []
+
+    def first(experiment: str, read: Callable[[Origin, Run, Sequence[Row]], _Found | None]) -> _Found | None:
+        for run in _telling(runs, experiment, environment):
+            device = run.environment.device(run.device)
+            origin = Origin("recorded" if run.recording else "measured", run.id, device.name if device else None)
+            found = read(origin, run, store.observations(run.id))
+            if found:
+                if run.recording:
+                    recorded.append(run.environment)
+                return found
+        return None
+
+    return Prices(
+        page=first("page_tables", _page_price) or ASSUMED,
+        context=first("registration", _context_price),
+        paces=first("pinning_strategy", _paces) or (),
+        recorded=recorded[0] if recorded else None,
+    )
+
+
+def _telling(runs: Sequence[Run], experiment: str, environment: Environment) -> Iterator[Run]:
+    """Runs on a GPU of this machine, newest first, then recordings. Imported runs of other machines are neither."""
+    on_gpu = [run for run in runs if run.experiment == experiment and run.lab == "cuda" and run.observations]
+    yield from (run for run in on_gpu if not run.recording and _is_here(run, environment))
+    yield from (run for run in on_gpu if run.recording)
+
+
+def _is_here(run: Run, environment: Environment) -> bool:
+    return run.environment.machine_id == environment.machine_id
+
+
+def _page_price(origin: Origin, run: Run, rows: Sequence[Row]) -> PagePrice | None:
+    """Of the first way that shows one: memory allocated pinned, where the run has it.
+
+    A slope that fits a page size that GPUs know means that page size: the rest is the steps in which memory is taken.
+    """
+    for growth in (cost.growth for cost in costs(rows) if cost.way.device == run.device):
+        if growth.per_byte:
+            known = growth.known_page_bytes
+            return PagePrice(ENTRY_BYTES / known if known else growth.per_byte, origin, growth.per_byte)
+    return None
+
+
+def _context_price(origin: Origin, run: Run, rows: Sequence[Row]) -> ContextPrice | None:  # noqa: ARG001 - one shape
+    told = [trial for trial in trials(rows) if trial.context_bytes]
+    if not told:
+        return None
+    most = max(told, key=lambda trial: trial.processes)
+    return ContextPrice(round((most.context_bytes or 0) / most.processes), origin)
+
+
+def _paces(origin: Origin, run: Run, rows: Sequence[Row]) -> tuple[Pace, ...]:  # noqa: ARG001 - one shape
+    return tuple(
+        Pace(cell.strategy, cell.bytes_per_second, cell.bytes, cell.longest_wait, cell.chunk_bytes, origin)
+        for cell in strategy_cells(rows).values()
+        if cell.strategy != IDLE
+    )

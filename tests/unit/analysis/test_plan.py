@@ -1,0 +1,180 @@
+"""Plans: the arithmetic of who pays for page tables, and what a plan warns of."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pinscope.analysis.page_table_model import ENTRY_BYTES, GPU_PAGE_SIZES
+from pinscope.analysis.plan import ContextPrice, Demand, HostBudget, Origin, Pace, PagePrice, Plan, make_plan
+from pinscope.analysis.plan_reading import read_plan
+from pinscope.records.finding import Finding
+
+KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
+GIVEN, MEASURED, RECORDED = (
+    Origin("given"),
+    Origin("measured", "a-run", "a GPU"),
+    Origin("recorded", "r", "NVIDIA H200"),
+)
+ROOMY = HostBudget(safe_bytes=4 * TIB, limit="available on the host", total_bytes=8 * TIB, has_gpu=True)
+CONTEXT = ContextPrice(500 * MIB, MEASURED)
+USUAL = Pace("host_alloc", 4e9, 16 * GIB, 0.2, None, MEASURED)
+FAST = Pace("thp_register_chunks", 40e9, 16 * GIB, 0.006, 256 * MIB, MEASURED)
+
+
+def page(size: int, origin: Origin = GIVEN) -> PagePrice:
+    return PagePrice(ENTRY_BYTES / size, origin)
+
+
+SMALL = page(4 * KIB)
+
+
+def plan(
+    pinned: int, processes: int = 1, gpus: int = 1, all_gpus: int = 1, *, price: PagePrice = SMALL,
+    budget: HostBudget = ROOMY, context: ContextPrice | None = CONTEXT, paces: tuple[Pace, ...] = (USUAL, FAST),
+) -> Plan:  # fmt: skip
+    demand = Demand(pinned, processes, gpus, max(gpus, all_gpus), 80 * GIB)
+    return make_plan(demand, price, context, paces, budget)
+
+
+def findings(found: Plan) -> dict[str, Finding]:
+    return {finding.rule: finding for finding in read_plan(found).findings}
+
+
+@pytest.mark.parametrize(("size", "entries", "table"), [(2 * MIB, 512 * KIB, 4 * MIB), (4 * KIB, 256 * MIB, 2 * GIB)])
+def test_a_tebibyte_takes_what_the_usual_arithmetic_says(size: int, entries: int, table: int) -> None:
+    found = plan(TIB, price=page(size))
+    assert found.price.table_bytes(TIB) == table
+    assert [sharing.tables_bytes for sharing in found.sharings] == [table, table]
+    rows = {row[0]: row for row in read_plan(found).tables[1].rows}
+    name = "at pages of 4 KiB" if size == 4 * KIB else "at pages of 2 MiB"
+    assert rows[name][1:3] == (entries, table)
+
+
+def test_four_processes_pay_four_times_and_one_owner_once_as_an_h200_showed() -> None:
+    each, owner = plan(8 * GIB, processes=4).sharings
+    assert (each.tables_per_gpu_bytes, owner.tables_per_gpu_bytes) == (64 * MIB, 16 * MIB)
+    assert (each.contexts, owner.contexts) == (4, 4)
+    assert each.contexts_bytes == 4 * CONTEXT.bytes
+
+
+def test_processes_with_a_gpu_each_pay_once_a_gpu_and_an_owner_needs_contexts_on_all() -> None:
+    found = plan(8 * GIB, processes=8, all_gpus=8)
+    each, owner = found.sharings
+    assert (each.tables_per_gpu_bytes, each.tables_bytes, each.contexts) == (16 * MIB, 128 * MIB, 8)
+    assert (owner.tables_per_gpu_bytes, owner.tables_bytes, owner.contexts) == (16 * MIB, 128 * MIB, 15)
+    assert "plan-one-owner" not in findings(found)
+
+
+def test_processes_on_every_gpu_pay_on_every_gpu() -> None:
+    each, owner = plan(8 * GIB, processes=8, gpus=8).sharings
+    assert (each.tables_per_gpu_bytes, each.tables_bytes) == (128 * MIB, 1024 * MIB)
+    assert (owner.tables_per_gpu_bytes, owner.tables_bytes) == (16 * MIB, 128 * MIB)
+
+
+def test_the_busiest_gpu_counts_where_processes_do_not_divide_evenly() -> None:
+    each, _ = plan(GIB, processes=5, all_gpus=2).sharings
+    assert each.tables_per_gpu_bytes == 3 * 2 * MIB
+
+
+def test_gpu_memory_goes_away_in_steps_of_2_mib() -> None:
+    found = plan(MIB)
+    assert found.price.table_bytes(MIB) == 2 * KIB
+    assert found.sharings[0].tables_bytes == 2 * MIB
+
+
+@given(
+    pinned=st.integers(1, TIB), size=st.sampled_from(GPU_PAGE_SIZES), processes=st.integers(1, 64),
+    gpus=st.integers(1, 8), all_gpus=st.integers(1, 16),
+)  # fmt: skip
+def test_one_owner_never_takes_more_page_tables_on_a_gpu(
+    pinned: int, size: int, processes: int, gpus: int, all_gpus: int
+) -> None:
+    found = plan(pinned, processes, gpus, all_gpus, price=page(size))
+    each, owner = found.sharings
+    assert owner.tables_per_gpu_bytes <= each.tables_per_gpu_bytes
+    assert found.price.table_bytes(pinned) == -(-pinned // size) * 8 <= found.price.taken_bytes(pinned)
+    assert each.tables_bytes == processes * gpus * found.price.taken_bytes(pinned)
+    assert owner.contexts >= each.contexts
+
+
+def test_strategies_of_pinning_come_fastest_first_with_the_time_for_the_planned_amount() -> None:
+    found = plan(40 * 10**9)
+    assert [pace.strategy for pace in found.paces] == ["thp_register_chunks", "host_alloc"]
+    assert [pace.seconds_for(40 * 10**9) for pace in found.paces] == [1.0, 10.0]
+
+
+def test_more_than_is_safe_is_a_warning_and_more_than_there_is_critical() -> None:
+    tight = replace(ROOMY, safe_bytes=GIB, total_bytes=4 * GIB)
+    assert "plan-over-budget" not in findings(plan(GIB, budget=tight))
+    assert findings(plan(2 * GIB, budget=tight))["plan-over-budget"].severity == "warning"
+    impossible = findings(plan(8 * GIB, budget=tight))["plan-over-budget"]
+    assert impossible.severity == "critical"
+    assert "available on the host" in impossible.detail
+
+
+def test_a_plan_made_on_a_machine_without_a_gpu_is_not_held_against_that_machine() -> None:
+    laptop = HostBudget(safe_bytes=GIB, limit="available on the host", total_bytes=4 * GIB, has_gpu=False)
+    assert "plan-over-budget" not in findings(plan(TIB, budget=laptop))
+
+
+@pytest.mark.parametrize(
+    ("processes", "severity", "advice"), [(1, None, ""), (2, "warning", "one owner"), (16, "critical", "one owner")]
+)
+def test_page_tables_are_worth_a_warning_from_a_hundredth_of_the_gpu(
+    processes: int, severity: str | None, advice: str
+) -> None:
+    found = findings(plan(256 * GIB, processes)).get("plan-page-tables")
+    assert (found.severity if found else None) == severity
+    assert found is None or advice in found.advice
+
+
+def test_one_owner_is_not_advised_where_its_contexts_cost_more() -> None:
+    cheap = findings(plan(64 * GIB, processes=4))["plan-one-owner"]
+    assert "saves 384 MiB" in cheap.title
+    assert "cudaIpcOpenMemHandle" in cheap.advice
+    dear = findings(plan(GIB, processes=8, all_gpus=4))["plan-one-owner"]
+    assert "cost more" in dear.title
+    assert "each process register" in dear.advice
+    unknown = findings(plan(GIB, processes=8, all_gpus=4, context=None))["plan-one-owner"]
+    assert "3 more contexts" in unknown.detail
+
+
+def test_a_long_start_up_names_the_call_that_shortens_it() -> None:
+    found = findings(plan(512 * GIB))["plan-pin-faster"]
+    assert 'pinscope.pinned_empty("512 GiB", chunk="256 MiB")' in found.advice
+    assert "No copy may cross" in found.advice
+    assert "plan-pin-faster" not in findings(plan(GIB))
+    assert "plan-pin-faster" not in findings(plan(512 * GIB, paces=()))
+
+
+def test_one_registration_of_half_a_tebibyte_is_warned_of() -> None:
+    assert "plan-one-registration" in findings(plan(512 * GIB))
+    assert "plan-one-registration" not in findings(plan(511 * GIB))
+
+
+@pytest.mark.parametrize(
+    ("origin", "pace", "named"),
+    [
+        (MEASURED, FAST, None),
+        (RECORDED, FAST, "pinscope run page_tables."),
+        (Origin("assumed"), replace(FAST, origin=RECORDED), "run page_tables and pinscope run pinning_strategy."),
+        (GIVEN, replace(FAST, origin=RECORDED), "pinscope run pinning_strategy."),
+    ],
+)  # fmt: skip
+def test_a_plan_says_what_was_not_measured_here_and_how_to(origin: Origin, pace: Pace, named: str | None) -> None:
+    found = findings(plan(GIB, price=page(4 * KIB, origin), paces=(pace,))).get("plan-not-measured-here")
+    assert (found is None) == (named is None)
+    assert found is None or found.advice.endswith(named or "")
+
+
+def test_what_no_run_tells_is_unknown_not_zero() -> None:
+    reading = read_plan(plan(GIB, context=None, paces=()))
+    pinned_in = next(quantity for quantity in reading.headline if quantity.name == "Pinned at best in")
+    assert pinned_in.value is None
+    assert pinned_in.reason
+    assert [row[5] for row in reading.tables[0].rows] == [None, None]
+    assert len(reading.tables) == 2

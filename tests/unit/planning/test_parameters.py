@@ -1,0 +1,62 @@
+"""What a plan may be asked for, and the command that asks for the same."""
+
+from __future__ import annotations
+
+import pytest
+
+from pinscope.errors import InvalidParameter
+from pinscope.planning.command import command_line
+from pinscope.planning.parameters import USUAL_GPU_BYTES, PlanParams
+from tests.data import synthetic
+
+GIB = 2**30
+
+
+@pytest.mark.parametrize(
+    ("given", "word"), [("4KiB", "4KiB"), (4096, "4KiB"), ("4 kib", "4KiB"), ("65536", "64KiB"), ("2MiB", "2MiB")]
+)
+def test_a_page_size_is_understood_however_it_is_written(given: object, word: str) -> None:
+    assert PlanParams().with_overrides({"page_size": given}).page_size == word
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "complaint"),
+    [
+        ("pinned", 0, "pinned: Input should be greater than 0"),
+        ("pinned", "-1GiB", "pinned: Input should be greater than 0"),
+        ("pinned", "much", "'much' is not a size"),
+        ("pinned", 12, "multiple of 8"),
+        ("processes", 0, "processes: "),
+        ("gpus", 65, "gpus: "),
+        ("all_gpus", 0, "all_gpus: "),
+        ("gpu_memory", 0, "gpu_memory: "),
+        ("page_size", "8KiB", "'4KiB', '64KiB' or '2MiB'"),
+        ("page_size", "", "'4KiB', '64KiB' or '2MiB'"),
+    ],
+)
+def test_bad_input_is_one_line_that_says_what_is_allowed(name: str, value: object, complaint: str) -> None:
+    with pytest.raises(InvalidParameter) as refused:
+        PlanParams().with_overrides({name: value})
+    assert complaint in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_machine_plans_for_its_own_gpu_and_one_without_for_the_recorded() -> None:
+    assert PlanParams.for_machine(synthetic.environment(2)).gpu_memory == 80 * GIB
+    one = synthetic.environment(1)
+    large = one.devices[0].model_copy(update={"memory_total_bytes": 141 * GIB})
+    recorded = one.model_copy(update={"devices": (large,)})
+    assert PlanParams.for_machine(synthetic.environment(0), recorded).gpu_memory == 141 * GIB
+    assert PlanParams.for_machine(synthetic.environment(0)).gpu_memory == USUAL_GPU_BYTES
+
+
+def test_gpus_in_all_are_at_least_those_of_one_process() -> None:
+    assert PlanParams(gpus=4).demand().all_gpus == 4
+    assert PlanParams(gpus=4, all_gpus=8).demand().all_gpus == 8
+
+
+def test_the_command_says_what_is_not_usual() -> None:
+    params = PlanParams(pinned=2**40, processes=8, all_gpus=8, page_size="2MiB", gpu_memory=141 * GIB)
+    words = "--pinned 1TiB --processes 8 --all-gpus 8 --gpu-memory 141GiB --page-size 2MiB"
+    assert command_line(params) == f"pinscope plan {words}"
+    assert command_line(PlanParams()) == "pinscope plan --pinned 64GiB --gpu-memory 80GiB"

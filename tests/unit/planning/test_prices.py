@@ -1,0 +1,111 @@
+"""Where a plan's prices come from: runs of this machine first, then recordings, then an assumption that says so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+
+from pinscope.analysis.page_table_model import ENTRY_BYTES
+from pinscope.planning.prices import known_prices
+from pinscope.records.environment import Environment
+from pinscope.records.run import Run
+from pinscope.store import store as store_module
+from pinscope.store.recordings import recorded_observations, recorded_runs
+from pinscope.store.rows import Row
+from pinscope.store.store import Store
+from tests.data import synthetic
+
+GIB = 2**30
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    with Store() as opened:
+        yield opened
+
+
+@pytest.fixture
+def no_recordings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "recorded_runs", list)
+
+
+def own(experiment: str, environment: Environment, run_id: str = "an-own-run", age: int = 0) -> tuple[Run, list[Row]]:
+    """What the recording of that experiment holds, as if this machine had measured it."""
+    recorded = next(run for run in recorded_runs() if run.experiment == experiment)
+    here = recorded.environment.model_copy(update={"machine_id": environment.machine_id})
+    changes = {
+        "id": run_id, "recording": False, "environment": here,
+        "created_at": recorded.created_at - timedelta(seconds=age),
+    }  # fmt: skip
+    return recorded.model_copy(update=changes), recorded_observations(recorded.id)
+
+
+def test_without_any_run_pages_are_assumed_small_and_nothing_else_is_known(store: Store, no_recordings: None) -> None:
+    prices = known_prices(store, synthetic.environment())
+    assert (prices.page.page_bytes, prices.page.origin.source) == (4096, "assumed")
+    assert (prices.context, prices.paces, prices.recorded) == (None, (), None)
+
+
+def test_without_own_runs_the_recordings_tell_and_are_named(store: Store) -> None:
+    prices = known_prices(store, synthetic.environment(0))
+    assert (prices.page.page_bytes, prices.page.origin.source) == (4096, "recorded")
+    assert prices.page.origin.device == "NVIDIA H200"
+    assert prices.context is not None
+    assert 500 * 2**20 < prices.context.bytes < 560 * 2**20
+    assert {pace.origin.source for pace in prices.paces} == {"recorded"}
+    assert "idle" not in {pace.strategy for pace in prices.paces}
+    assert prices.recorded is not None
+
+
+def test_runs_of_this_machine_come_before_recordings(store: Store) -> None:
+    here = synthetic.environment()
+    store.import_runs([own("page_tables", here), own("pinning_strategy", here, "another-own-run")])
+    prices = known_prices(store, here)
+    assert (prices.page.origin.source, prices.page.origin.run) == ("measured", "an-own-run")
+    assert {pace.origin.run for pace in prices.paces} == {"another-own-run"}
+    assert prices.context is not None
+    assert prices.context.origin.source == "recorded"
+
+
+def test_the_newest_run_that_tells_is_taken(store: Store) -> None:
+    here = synthetic.environment()
+    newest, rows = own("page_tables", here, "the-newest-saw-nothing")
+    middle = own("page_tables", here, "the-middle", age=10)
+    store.import_runs([(newest, rows[:1]), middle, own("page_tables", here, "the-oldest", age=20)])
+    assert known_prices(store, here).page.origin.run == "the-middle"
+
+
+def test_imported_runs_of_other_machines_tell_nothing_of_this_one(store: Store) -> None:
+    elsewhere = synthetic.environment().model_copy(update={"machine_id": "elsewhere"})
+    store.import_runs([own("page_tables", elsewhere)])
+    assert known_prices(store, synthetic.environment()).page.origin.source == "recorded"
+
+
+def test_runs_of_the_host_model_tell_nothing_of_a_gpu(store: Store) -> None:
+    here = synthetic.environment()
+    run, rows = own("page_tables", here)
+    store.import_runs([(run.model_copy(update={"lab": "host"}), rows)])
+    assert known_prices(store, here).page.origin.source == "recorded"
+
+
+def test_a_page_size_that_gpus_know_is_taken_from_a_slope_that_fits_it(store: Store) -> None:
+    price = known_prices(store, synthetic.environment()).page
+    assert price.per_byte == ENTRY_BYTES / 4096
+    assert price.slope is not None
+    assert price.slope == pytest.approx(price.per_byte, rel=0.02)
+    assert price.slope * GIB == pytest.approx(2 * 2**20, rel=0.02)
+
+
+def test_a_slope_that_fits_no_page_size_is_taken_as_it_is(store: Store) -> None:
+    here = synthetic.environment()
+    run, rows = own("page_tables", here)
+    for row in rows:
+        for meter in ("nvml_used_bytes", "device_used_bytes"):
+            row[meter] *= 3
+    store.import_runs([(run, rows)])
+    price = known_prices(store, here).page
+    assert price.origin.source == "measured"
+    assert price.per_byte == price.slope
+    assert price.per_byte == pytest.approx(3 * ENTRY_BYTES / 4096, rel=0.02)

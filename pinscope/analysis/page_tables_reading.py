@@ -129,7 +129,7 @@ def _amounts(run: Run, cost: Cost) -> tuple[Table, ...]:
                 for amount in AMOUNTS
             ),
             note="For each process that pins it, and on each GPU on which that process has a context. The formula is "
-            "bytes ÷ page size × 8.",
+            "bytes ÷ page size × 8. Other amounts, processes and GPUs: the page Plan, or pinscope plan.",
         ),
     )  # fmt: skip
 

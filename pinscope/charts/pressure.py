@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import plotly.graph_objects as go
@@ -80,27 +81,48 @@ def _when(row: Row) -> str:
     return words.get(row["phase"], f"{format_bytes(row['bytes'])} pinned")
 
 
-_Value = Callable[[Stage], float | None]
+@dataclass(frozen=True)
+class _Part:
+    """One panel: what is shown of a stage, how its axis and its figures read, and in which colour's meaning."""
+
+    title: str
+    unit: str
+    colour: str
+    value: Callable[[Stage], float | None]
+    text: Callable[[float | None], str]
+    scale: float
+    """From SI to the axis."""
+
+    def points(self, shown: Sequence[Stage]) -> list[tuple[Stage, float]]:
+        """Those of which it is known, in SI units."""
+        return [(stage, value) for stage in shown if (value := self.value(stage)) is not None]
+
+
+def _rate(stage: Stage) -> float | None:
+    return 1 / stage.byte_seconds.rounds.median if stage.byte_seconds else None
+
+
+def _worst_fault(stage: Stage) -> float | None:
+    return stage.longest.worst if stage.longest else None
+
+
+_PARTS = (
+    _Part("Page fault, median", "Microseconds", "pageable", lambda one: median_of(one.fault), format_seconds, 1e6),
+    _Part("Page fault, longest", "Milliseconds", "pageable", _worst_fault, format_seconds, 1e3),
+    _Part("Reading its file again", "GB/s", "cached", _rate, format_bandwidth, 1e-9),
+    _Part("Its file still in the cache", "Per cent", "cached", lambda one: one.cached_share, format_share, 100.0),
+)
 
 
 def _felt(found: Stages) -> Chart | None:
     """One panel for each thing the ordinary process felt, over pinned memory."""
     if found.before is None or not found.held:
         return None
-    parts: list[tuple[str, str, str, _Value, Callable[[float | None], str], float]] = [
-        ("Page fault, median", "Microseconds", "pageable", lambda one: median_of(one.fault), format_seconds, 1e6),
-        ("Page fault, longest", "Milliseconds", "pageable", lambda one: one.longest.worst if one.longest else None,
-         format_seconds, 1e3),
-    ]  # fmt: skip
-    if any(stage.byte_seconds for stage in found.all):
-        parts += [
-            ("Reading its file again", "GB/s", "cached", _rate, format_bandwidth, 1e-9),
-            ("Its file still in the cache", "Per cent", "cached", lambda one: one.cached_share, format_share, 100.0),
-        ]
-    figure = panels([title for title, *_ in parts], [170] * len(parts))
-    for row, (title, unit, colour, value, text, scale) in enumerate(parts, start=1):
-        _over_pinned(figure, row, found, COLOURS[colour], value, text, scale, title)
-        figure.update_yaxes(title_text=unit, rangemode="tozero", row=row, col=1)
+    parts = [part for part in _PARTS if part.points(found.all)]
+    figure = panels([part.title for part in parts], [170] * len(parts))
+    for row, part in enumerate(parts, start=1):
+        _over_pinned(figure, row, found, part)
+        figure.update_yaxes(title_text=part.unit, rangemode="tozero", row=row, col=1)
     figure.update_xaxes(rangemode="tozero")
     figure.update_xaxes(title_text="Pinned (GiB)", row=len(parts), col=1)
     return Chart(
@@ -112,38 +134,30 @@ def _felt(found: Stages) -> Chart | None:
     )
 
 
-def _rate(stage: Stage) -> float | None:
-    return 1 / stage.byte_seconds.rounds.median if stage.byte_seconds else None
-
-
-def _over_pinned(
-    figure: go.Figure, row: int, found: Stages, colour: str, value: _Value, text: Callable[[float | None], str],
-    scale: float, title: str,
-) -> None:  # fmt: skip
+def _over_pinned(figure: go.Figure, row: int, found: Stages, part: _Part) -> None:
     """A line through before and all steps, what was before as a reference, and an open marker for after."""
-    line = [stage for stage in found.all if stage.phase != "after" and value(stage) is not None]
-    after = [stage for stage in found.all if stage.phase == "after" and value(stage) is not None]
-    if not line:
-        return
-    start = (value(line[0]) or 0.0) * scale
-    figure.add_trace(
-        go.Scatter(
-            x=[0, line[-1].bytes / GIB], y=[start, start], mode="lines", name="before pinning", hoverinfo="skip",
-            legendgroup="before", showlegend=row == 1,
-            line={"color": COLOURS["reference"], "dash": "dot", "width": 1.5},
-        ),
-        row=row, col=1,
-    )  # fmt: skip
+    line = part.points([stage for stage in found.all if stage.phase != "after"])
+    after = part.points([stage for stage in found.all if stage.phase == "after"])
+    if line:
+        figure.add_trace(
+            go.Scatter(
+                x=[0, line[-1][0].bytes / GIB], y=[line[0][1] * part.scale] * 2, mode="lines", name="before pinning",
+                hoverinfo="skip", legendgroup="before", showlegend=row == 1,
+                line={"color": COLOURS["reference"], "dash": "dot", "width": 1.5},
+            ),
+            row=row, col=1,
+        )  # fmt: skip
+    colour = COLOURS[part.colour]
     for shown, name, symbol in ((line, "with memory pinned", "circle"), (after, "given back", "diamond-open")):
         if shown:
             figure.add_trace(
                 go.Scatter(
-                    x=[stage.bytes / GIB for stage in shown], y=[(value(stage) or 0.0) * scale for stage in shown],
+                    x=[stage.bytes / GIB for stage, _ in shown], y=[value * part.scale for _, value in shown],
                     name=name, legendgroup=name, showlegend=row == 1,
                     mode="lines+markers" if len(shown) > 1 else "markers",
                     line={"color": colour, "width": 2}, marker={"color": colour, "symbol": symbol, "size": 9},
-                    customdata=[f"{format_bytes(stage.bytes)} pinned: {text(value(stage))}" for stage in shown],
-                    hovertemplate=f"{title}<br>%{{customdata}}<extra></extra>",
+                    customdata=[f"{format_bytes(stage.bytes)} pinned: {part.text(value)}" for stage, value in shown],
+                    hovertemplate=f"{part.title}<br>%{{customdata}}<extra></extra>",
                 ),
                 row=row, col=1,
             )  # fmt: skip

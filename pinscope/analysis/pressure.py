@@ -45,7 +45,8 @@ class Stage:
         byte_seconds: of each round, seconds to read a byte of the file.
         cached_share: the smallest share of the file in the page cache before a round read it.
         available_bytes, left_bytes: at the end: MemAvailable; the tighter of it and the control group's headroom.
-        free_bytes, cached_bytes: at the end, of the host.
+        reachable_bytes: at the end, available or on a processor's list of free pages.
+        free_bytes, per_cpu_bytes, cached_bytes: at the end, of the host.
         swapped_in_bytes, swapped_out_bytes: meanwhile.
         stalled: beginning of the field → share of the time for which tasks stalled.
         seconds: from before the step's pinning to its end.
@@ -61,7 +62,9 @@ class Stage:
     cached_share: float | None
     available_bytes: int | None
     left_bytes: int | None
+    reachable_bytes: int | None
     free_bytes: int | None
+    per_cpu_bytes: int | None
     cached_bytes: int | None
     swapped_in_bytes: int | None
     swapped_out_bytes: int | None
@@ -127,6 +130,7 @@ def _stage(phase: str, step: int, rows: Sequence[Row]) -> Stage:
         waited = meanwhile(f"{name}_seconds")
         return waited / seconds if waited is not None and seconds else None
 
+    available = at_end("available_bytes")
     left = [at_end(field) for field in ("available_bytes", "cgroup_headroom_bytes") if at_end(field) is not None]
     return Stage(
         phase=phase, step=step, bytes=rounds[-1]["bytes"] if rounds else 0,
@@ -134,8 +138,9 @@ def _stage(phase: str, step: int, rows: Sequence[Row]) -> Stage:
         longest=_felt(row["fault_longest_seconds"] for row in rounds),
         byte_seconds=_felt(row["read_seconds"] / row["read_bytes"] for row in read),
         cached_share=min(shares, default=None),
-        available_bytes=at_end("available_bytes"), left_bytes=min(left, default=None),
-        free_bytes=at_end("free_bytes"), cached_bytes=at_end("cached_bytes"),
+        available_bytes=available, left_bytes=min(left, default=None),
+        reachable_bytes=available + (at_end("per_cpu_bytes") or 0) if available is not None else None,
+        free_bytes=at_end("free_bytes"), per_cpu_bytes=at_end("per_cpu_bytes"), cached_bytes=at_end("cached_bytes"),
         swapped_in_bytes=meanwhile("swap_in_bytes"), swapped_out_bytes=meanwhile("swap_out_bytes"),
         stalled={name: stalled(name) for name in STALLS},
         seconds=seconds, pin_seconds=at_end("pin_seconds"),
@@ -197,14 +202,16 @@ def median_of(felt: Felt | None) -> float | None:
 
 
 def lost_per_byte(run: Stages) -> float | None:
-    """Bytes of available memory that a pinned byte takes: the slope through the ends of all stages but the last.
+    """Bytes of memory that a pinned byte takes from everybody: the slope through the ends of all stages but the last.
+
+    Of what is available or on a processor's list: memory that was freed waits there, and would seem lost.
 
     ``None`` below two stages. Of two points it is their difference.
     """
     points = [
-        (stage.bytes, stage.available_bytes)
+        (stage.bytes, stage.reachable_bytes)
         for stage in (run.before, *run.held)
-        if stage is not None and stage.available_bytes is not None
+        if stage is not None and stage.reachable_bytes is not None
     ]
     if len(points) < 2 or points[0][0] == points[-1][0]:
         return None
@@ -214,11 +221,11 @@ def lost_per_byte(run: Stages) -> float | None:
 
 
 def returned_share(run: Stages) -> float | None:
-    """Of the available memory that went while pinning, the share that was back afterwards."""
+    """Of the memory that went while pinning, the share that was back afterwards; the lists counted as above."""
     if run.before is None or run.after is None or not run.held:
         return None
     at_first, at_most, at_last = (
-        stage.available_bytes for stage in (run.before, run.held[-1], run.after)
+        stage.reachable_bytes for stage in (run.before, run.held[-1], run.after)
     )  # fmt: skip
     if at_first is None or at_most is None or at_last is None or at_first <= at_most:
         return None

@@ -34,6 +34,7 @@ PACE = 2e9
 LEAST_ROUNDS, MOST_ROUNDS = 3, 200
 _UNKNOWN = {
     "free_bytes": "free memory",
+    "per_cpu_bytes": "free pages on the processors' lists",
     "cached_bytes": "the page cache",
     "swap_in_bytes": "swapping in",
     "swap_out_bytes": "swapping out",
@@ -141,6 +142,8 @@ class PressureObservation(Observation):
     available_bytes: int | None = None
     cgroup_headroom_bytes: int | None = None
     free_bytes: int | None = None
+    per_cpu_bytes: int | None = None
+    """Free pages on the processors' lists, counted neither as free nor as available."""
     cached_bytes: int | None = None
     swap_in_bytes: int | None = None
     """Swapped in since boot; the others that count or add up likewise."""
@@ -167,10 +170,11 @@ class Pressure:
         "file is still in the page cache (mincore), writes to each page of fresh memory for the first time, each "
         "timed apart, and reads its file again. The file was written, synchronised and read once before the count; "
         "each timed page has about 0.1 µs of Python in it. The host's own figures are read before and after each "
-        "step: memory available, free and cached, what was swapped, and for how long tasks stalled "
-        "(/proc/pressure). The run never pins more than its budget, and stops before less than the floor is "
-        "available on the host or left in its control group. On the host model pinning is mlock. Everything that "
-        "goes on beside the run is in the figures too: it wants an idle machine."
+        "step: memory available, free and cached, free pages that wait on a processor's list (which the kernel counts "
+        "neither as free nor as available), what was swapped, and for how long tasks stalled (/proc/pressure). The "
+        "run never pins more than its budget, and stops before less than the floor is available on the host or left "
+        "in its control group. On the host model pinning is mlock. Everything that goes on beside the run is in the "
+        "figures too: it wants an idle machine."
     )
     labs: Mapping[LabKind, str | None] = {
         "host": None,

@@ -11,6 +11,7 @@ from pinscope.probes.limits import read_limits
 from pinscope.probes.proc import HERE, Proc
 
 _TOTAL = re.compile(r"\btotal=([0-9]{1,20})\b", re.ASCII)
+_COUNT = re.compile(r"^\s+count:\s+([0-9]{1,20})$", re.ASCII | re.MULTILINE)
 _MEMORY_STALLS, _IO_STALLS = "/proc/pressure/memory", "/proc/pressure/io"
 
 
@@ -22,6 +23,8 @@ class HostPressure:
         available_bytes: what programs can still get without swapping (MemAvailable).
         cgroup_headroom_bytes: what this process's control groups leave; ``None`` where none limits it.
         free_bytes: used by nobody, not even for caching (MemFree).
+        per_cpu_bytes: free pages that each processor has on a list of its own (/proc/zoneinfo); the kernel counts them
+            neither as free nor as available, and takes them back within a minute or so.
         cached_bytes: the page cache, shared memory included (Cached).
         swap_in_bytes, swap_out_bytes: swapped in and out since boot.
         memory_some_seconds, memory_full_seconds: time since boot in which at least one task, or all of them, waited
@@ -33,6 +36,7 @@ class HostPressure:
     available_bytes: int
     cgroup_headroom_bytes: int | None
     free_bytes: int | None
+    per_cpu_bytes: int | None
     cached_bytes: int | None
     swap_in_bytes: int | None
     swap_out_bytes: int | None
@@ -69,6 +73,9 @@ def read_pressure(proc: Proc = HERE) -> HostPressure:
         available_bytes=limits.host_available_bytes,
         cgroup_headroom_bytes=limits.cgroup_headroom_bytes,
         free_bytes=meminfo.amount("MemFree").note(missing, "free_bytes"),
+        per_cpu_bytes=proc.read("/proc/zoneinfo")
+        .then(_per_cpu_bytes, "/proc/zoneinfo has no lists of processors")
+        .note(missing, "per_cpu_bytes"),
         cached_bytes=meminfo.amount("Cached").note(missing, "cached_bytes"),
         swap_in_bytes=swapped("pswpin", "swap_in_bytes"),
         swap_out_bytes=swapped("pswpout", "swap_out_bytes"),
@@ -78,6 +85,12 @@ def read_pressure(proc: Proc = HERE) -> HostPressure:
         io_full_seconds=stalled(_IO_STALLS, "full", "io_full_seconds"),
         missing=missing,
     )
+
+
+def _per_cpu_bytes(zones: str) -> int | None:
+    """Each list has a line ``count:`` with its pages."""
+    counts = _COUNT.findall(zones)
+    return _bytes(sum(map(int, counts))) if counts else None
 
 
 def _bytes(pages: int) -> int:

@@ -49,9 +49,9 @@ def rows(
                 clock += 1.0
             add(
                 "host", phase, step, held, clock, moment=moment, floor_reached=False,
-                available_bytes=20 * GIB - held, free_bytes=10 * GIB, cached_bytes=GIB, swap_in_bytes=0,
-                swap_out_bytes=0, memory_some_seconds=0.0, memory_full_seconds=0.0, io_some_seconds=5.0,
-                io_full_seconds=4.0,
+                available_bytes=20 * GIB - held, free_bytes=10 * GIB, per_cpu_bytes=0, cached_bytes=GIB,
+                swap_in_bytes=0, swap_out_bytes=0, memory_some_seconds=0.0, memory_full_seconds=0.0,
+                io_some_seconds=5.0, io_full_seconds=4.0,
             )  # fmt: skip
     return found
 
@@ -158,11 +158,19 @@ def test_memory_that_others_took_is_not_blamed_on_pinning() -> None:
     assert "Only 50.0 % of what went was back" in lingering["gone-for-everybody"].detail
 
 
+def test_what_waits_on_a_processors_list_is_back() -> None:
+    lingering = at("after", 0, available_bytes=18 * GIB, per_cpu_bytes=2 * GIB)
+    found = stages(rows(host=lingering))
+    assert returned_share(found) == 1.0
+    assert lost_per_byte(stages(rows(host=at("held", 4, available_bytes=15 * GIB, per_cpu_bytes=GIB)))) == 1.0
+
+
 def test_what_is_not_told_is_missing_with_a_reason_and_never_zero() -> None:
     nothing = {
         "file_bytes": None, "file_cached_bytes": None, "read_bytes": None, "read_seconds": None,
         "memory_some_seconds": None, "memory_full_seconds": None, "io_some_seconds": None, "io_full_seconds": None,
         "swap_in_bytes": None, "swap_out_bytes": None, "cached_bytes": None, "free_bytes": None,
+        "per_cpu_bytes": None,
     }  # fmt: skip
     reading = read_pressure_rows(rows(**nothing))
     missing = {one.name: one.reason for one in reading.headline if one.value is None}

@@ -21,11 +21,14 @@ def test_figures_are_bytes_and_seconds(plant: Plant) -> None:
     read = read_pressure(plant({
         "/proc/meminfo": MEMINFO,
         "/proc/vmstat": "pswpin 3\npswpout 5\n",
+        "/proc/zoneinfo": "Node 0\n  pages free 9\n    cpu: 0\n              count:    7\n              high:  9\n"
+        "    cpu: 1\n              count:    4\n",
         "/proc/pressure/memory": STALLS,
         "/proc/pressure/io": STALLS.replace("2500000", "7"),
     }))  # fmt: skip
     page = os.sysconf("SC_PAGE_SIZE")
     assert (read.available_bytes, read.free_bytes, read.cached_bytes) == (8 * 2**20, 4 * 2**20, 2 * 2**20)
+    assert read.per_cpu_bytes == 11 * page
     assert (read.swap_in_bytes, read.swap_out_bytes) == (3 * page, 5 * page)
     assert (read.memory_some_seconds, read.memory_full_seconds) == (2.5, 1.0)
     assert (read.io_some_seconds, read.io_full_seconds) == (7e-6, 1.0)
@@ -38,6 +41,7 @@ def test_a_kernel_without_stall_counters_is_told_not_taken_for_calm(plant: Plant
     assert read.missing["memory_some_seconds"] == "/proc/pressure/memory is not there"
     assert read.missing["io_some_seconds"] == "/proc/pressure/io has no total of some"
     assert read.missing["io_full_seconds"] == "/proc/pressure/io has no line full"
+    assert read.missing["per_cpu_bytes"] == "/proc/zoneinfo is not there"
     assert read.missing["swap_in_bytes"] == "/proc/vmstat has no line pswpin"
 
 

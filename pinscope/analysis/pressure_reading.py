@@ -52,7 +52,7 @@ def read_pressure_rows(rows: Sequence[Row]) -> Reading:
     return Reading(
         headline=_headline(found),
         tables=_table(found),
-        findings=(*_gone(found), *felt, *(() if felt else _nobody_felt_it(found)), *_floor(found)),
+        findings=(*_gone(found), *felt, *(_nobody_felt_it(found) if found.after and not felt else ()), *_floor(found)),
     )
 
 
@@ -96,9 +96,14 @@ def _headline(found: Stages) -> tuple[Quantity, ...]:
         ),
         Quantity(
             name="Stalls for memory, at most", value=stalled[1] if stalled else None, unit="share",
-            reason=None if stalled else "this kernel does not tell; the notes say why",
+            reason=None if stalled else _why_no_stalls(found),
         ),
     )  # fmt: skip
+
+
+def _why_no_stalls(found: Stages) -> str:
+    told = found.before is not None and found.before.stalled["memory_some"] is not None
+    return "no step has ended yet" if told else "this kernel does not tell; the notes say why"
 
 
 def _table(found: Stages) -> tuple[Table, ...]:

@@ -102,13 +102,9 @@ def _rate(stage: Stage) -> float | None:
     return 1 / stage.byte_seconds.rounds.median if stage.byte_seconds else None
 
 
-def _worst_fault(stage: Stage) -> float | None:
-    return stage.longest.worst if stage.longest else None
-
-
 _PARTS = (
     _Part("Page fault, median", "Microseconds", "pageable", lambda one: median_of(one.fault), format_seconds, 1e6),
-    _Part("Page fault, longest", "Milliseconds", "pageable", _worst_fault, format_seconds, 1e3),
+    _Part("Page fault, longest", "Milliseconds", "pageable", lambda one: median_of(one.longest), format_seconds, 1e3),
     _Part("Reading its file again", "GB/s", "cached", _rate, format_bandwidth, 1e-9),
     _Part("Its file still in the cache", "Per cent", "cached", lambda one: one.cached_share, format_share, 100.0),
 )
@@ -123,13 +119,14 @@ def _felt(found: Stages) -> Chart | None:
     for row, part in enumerate(parts, start=1):
         _over_pinned(figure, row, found, part)
         figure.update_yaxes(title_text=part.unit, rangemode="tozero", row=row, col=1)
-    figure.update_xaxes(rangemode="tozero")
+    figure.update_xaxes(range=_x_range(found))
     figure.update_xaxes(title_text="Pinned (GiB)", row=len(parts), col=1)
     return Chart(
         "pressure-felt",
         "What an ordinary process felt",
-        "It touches fresh memory page by page, and reads a file that it read before. Grey: as it was before pinning. "
-        "Open marker: after all was given back.",
+        "It touches fresh memory page by page, and reads a file that it read before. Medians over rounds; the longest "
+        "fault of a round may also have waited for a processor. Grey: as it was before pinning. Open marker: after "
+        "all was given back.",
         figure,
     )
 
@@ -148,19 +145,26 @@ def _over_pinned(figure: go.Figure, row: int, found: Stages, part: _Part) -> Non
             row=row, col=1,
         )  # fmt: skip
     colour = COLOURS[part.colour]
-    for shown, name, symbol in ((line, "with memory pinned", "circle"), (after, "given back", "diamond-open")):
+    looks = ((line, "with memory pinned", "circle", 8), (after, "given back", "diamond-open", 14))
+    for shown, name, symbol, size in looks:
         if shown:
             figure.add_trace(
                 go.Scatter(
                     x=[stage.bytes / GIB for stage, _ in shown], y=[value * part.scale for _, value in shown],
                     name=name, legendgroup=name, showlegend=row == 1,
                     mode="lines+markers" if len(shown) > 1 else "markers",
-                    line={"color": colour, "width": 2}, marker={"color": colour, "symbol": symbol, "size": 9},
+                    line={"color": colour, "width": 2}, marker={"color": colour, "symbol": symbol, "size": size},
                     customdata=[f"{format_bytes(stage.bytes)} pinned: {part.text(value)}" for stage, value in shown],
                     hovertemplate=f"{part.title}<br>%{{customdata}}<extra></extra>",
                 ),
                 row=row, col=1,
             )  # fmt: skip
+
+
+def _x_range(found: Stages) -> list[float]:
+    """GiB, with room at both ends: markers there would be cut in half."""
+    most = (found.most_bytes or GIB) / GIB
+    return [-0.04 * most, 1.04 * most]
 
 
 def _stalls(found: Stages) -> Chart | None:
@@ -184,8 +188,9 @@ def _stalls(found: Stages) -> Chart | None:
         return None
     # An axis of its own making would blow up noise: 1 % is the least that means anything.
     most = max(share for stage in shown for share in stage.stalled.values() if share is not None)
-    figure.update_yaxes(title_text="Time stalled (%)", range=[0, max(105 * most, 1.0)])
-    figure.update_xaxes(title_text="Pinned (GiB)", rangemode="tozero")
+    top = max(105 * most, 1.0)
+    figure.update_yaxes(title_text="Time stalled (%)", range=[-0.04 * top, top])
+    figure.update_xaxes(title_text="Pinned (GiB)", range=_x_range(found))
     return Chart(
         "pressure-stalls",
         "How long tasks waited for memory or the disk",

@@ -27,6 +27,8 @@ COLOURS: Mapping[str, str] = {
     "mapped": "#CC79A7",
     "registered": "#8B4DE6",
     "managed": "#8A5A3C",
+    # Files that the kernel keeps in memory.
+    "cached": "#2E9E5B",
     # What a GPU or the CPU does.
     "compute": "#B38600",
     "copy": "#3A96D0",

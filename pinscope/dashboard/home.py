@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import streamlit as st
 
 from pinscope.analysis.machine import machine_findings
@@ -13,6 +15,8 @@ from pinscope.dashboard.pages import EXPERIMENTS, RUNS
 from pinscope.dashboard.plain import plain, sentence
 from pinscope.dashboard.run_list import run_list
 from pinscope.records.environment import Environment
+from pinscope.records.run import Run
+from pinscope.store.store import Store
 
 LATEST = 3
 """Runs shown here; the Runs page has all."""
@@ -46,7 +50,7 @@ def _welcome() -> None:
 def _no_gpu(environment: Environment) -> None:
     reason = environment.missing.get("devices", "no NVIDIA driver answers")
     st.info(
-        f"{plain(sentence(reason))} The runs below were recorded on GPU machines; the host model runs here.",
+        f"{plain(sentence(reason))} The runs below were recorded on other machines; the host model runs here.",
         title="No GPU on this machine",
         icon=":material/memory:",
     )
@@ -56,17 +60,31 @@ def _runs(has_gpu: bool) -> None:
     store = state.store()
     every = store.runs()
     own = [run for run in every if not run.recording]
-    recordings = [run for run in every if run.recording]
-    if recordings and not has_gpu:
-        st.header("Recorded on GPUs", anchor=False)
-        st.caption("These runs ship with PinScope. They were measured on other machines, as each says.")
-        run_list(store, recordings)
+    if not has_gpu:
+        _recordings(store, [run for run in every if run.recording])
     st.header("Latest runs", anchor=False)
     if own:
         run_list(store, own[:LATEST])
         st.page_link(RUNS.path, label="All runs", icon=":material/arrow_forward:")
     else:
         st.caption("No runs of this machine yet. The first one takes less than a minute.")
+
+
+def _recordings(store: Store, recorded: Sequence[Run]) -> None:
+    """Those of GPUs, and apart from them those of the host model: the two are never compared."""
+    on_gpus = [run for run in recorded if run.lab == "cuda"]
+    without = [run for run in recorded if run.lab == "host"]
+    if on_gpus:
+        st.header("Recorded on GPUs", anchor=False)
+        st.caption("These runs ship with PinScope. They were measured on other machines, as each says.")
+        run_list(store, on_gpus)
+    if without:
+        st.header("Recorded without a GPU", anchor=False)
+        st.caption(
+            "These ship with PinScope too. They were measured on another machine's host model: their figures describe "
+            "that machine's memory, not a GPU."
+        )
+        run_list(store, without)
 
 
 def _machine(environment: Environment) -> None:

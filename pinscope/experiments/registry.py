@@ -16,6 +16,7 @@ from pinscope.experiments.contract import AnyExperiment, Row
 from pinscope.experiments.overlap import Overlap
 from pinscope.experiments.page_tables import PageTables
 from pinscope.experiments.pinning_strategy import PinningStrategy
+from pinscope.experiments.pressure import Pressure
 from pinscope.experiments.registration import Registration
 from pinscope.records.finding import Reading
 from pinscope.records.run import Run
@@ -49,6 +50,7 @@ EXPERIMENTS: tuple[Entry, ...] = (
     Entry(Registration(), "pinscope.charts.registration"),
     Entry(Allocation(), "pinscope.charts.allocation"),
     Entry(PinningStrategy(), "pinscope.charts.pinning_strategy"),
+    Entry(Pressure(), "pinscope.charts.pressure"),
 )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from pinscope.analysis.statistics import median_uncertainty
 from pinscope.errors import Cancelled
+from pinscope.records.budget import Budget
 
 Clock = Callable[[], float]
 
@@ -47,6 +48,7 @@ class Harness:
         report: called with (fraction, message) as the experiment goes on.
         cancelled: asked between turns; when true, :class:`Cancelled` is raised.
         note: called with what a reader of the run must know, such as a kind of memory left out and why.
+        budget: what the run was told to take at most; for experiments that size themselves by the memory there is.
     """
 
     def __init__(
@@ -55,8 +57,10 @@ class Harness:
         report: Callable[[float, str], None] = lambda _fraction, _message: None,
         cancelled: Callable[[], bool] = lambda: False,
         note: Callable[[str], None] = lambda _text: None,
+        budget: Budget | None = None,
     ) -> None:
         self.clock = clock
+        self.budget = budget
         self.note = note
         self._report = report
         self._cancelled = cancelled

@@ -1,32 +1,25 @@
 """One of several processes that share host memory: ``python -m pinscope.lab.member CONFIGURATION``.
 
-It opens a lab of its own (on a GPU: a context of its own), then does what its starter tells it, one JSON object a
-line on standard input, and answers each with one line. It ends with its starter, or when its standard input ends.
-:mod:`pinscope.lab.members` is the starter's side.
+It opens a lab of its own (on a GPU: a context of its own), then does what its starter tells it
+(:mod:`pinscope.lab.orders`). :mod:`pinscope.lab.members` is the starter's side.
 """
 
 from __future__ import annotations
 
-import ctypes
 import json
-import os
-import signal
 import sys
 import time
 from contextlib import ExitStack
-from typing import Any, TextIO
+from typing import Any
 
-from pinscope.errors import PinScopeError
 from pinscope.lab.backing import touch
 from pinscope.lab.hostmodel import HostModelLab
+from pinscope.lab.orders import Reply, obey
 from pinscope.lab.pattern import WORD_BYTES, Pattern
 from pinscope.lab.protocol import DeviceBuffer, HostBuffer, Lab
 from pinscope.probes.memory import page_table_bytes
 
-PR_SET_PDEATHSIG = 1
 WARM_BYTES = 2 * 2**20
-Order = dict[str, Any]
-Reply = dict[str, Any]
 
 
 def open_lab(place: str, seed: int) -> Lab:
@@ -157,32 +150,9 @@ class Member:
         return self._source
 
 
-def serve(member: Member, orders: TextIO, answers: TextIO) -> None:
-    """Do each order and answer it; after an error the member does no more."""
-    for line in orders:
-        order: Order = json.loads(line)
-        try:
-            reply = getattr(member, order.pop("do"))(**order)
-        except PinScopeError as error:
-            reply = {"error": str(error), "class": type(error).__name__}
-        except Exception as error:  # noqa: BLE001 - the starter must be told whatever it was
-            reply = {"error": f"{type(error).__name__}: {error}".splitlines()[0], "class": ""}
-        answers.write(json.dumps(reply) + "\n")
-        answers.flush()
-        if "error" in reply:
-            return
-
-
-def main(configuration: Order) -> int:
+def main(configuration: dict[str, Any]) -> int:
     """Serve until the orders end; 1 if the starter is gone already."""
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != configuration.pop("parent"):
-        return 1
-    # What a library prints must not be taken for an answer.
-    with os.fdopen(os.dup(1), "w") as answers:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        serve(Member(**configuration), sys.stdin, answers)
-    return 0
+    return obey(configuration.pop("parent"), lambda: Member(**configuration))
 
 
 if __name__ == "__main__":

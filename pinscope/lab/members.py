@@ -1,6 +1,6 @@
-"""Several processes that share host memory, from the side of the one that starts them.
+"""Processes that work together, from the side of the one that starts them.
 
-Each is told what to do and answers (:mod:`pinscope.lab.member`). One that dies, hangs or breaks off ends all of them,
+Each is told what to do and answers (:mod:`pinscope.lab.orders`). One that dies, hangs or breaks off ends all of them,
 and the error names the process and the step.
 """
 
@@ -46,10 +46,23 @@ class Members:
         configuration: what each gets beside its rank: ``place``, ``seed``, ``descriptor``, ``nbytes``.
         limit: seconds that a step may take.
         check: called while waiting; raises to stop.
+        module: what each runs.
+        called: how errors name a process; by default its number.
     """
 
-    def __init__(self, count: int, configuration: Mapping[str, Any], limit: float, check: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        count: int,
+        configuration: Mapping[str, Any],
+        limit: float,
+        check: Callable[[], None],
+        *,
+        module: str = "pinscope.lab.member",
+        called: str | None = None,
+    ) -> None:
         self._count = count
+        self._module = module
+        self._called = called
         self._configuration = configuration
         self._limit = limit
         self._check = check
@@ -76,8 +89,12 @@ class Members:
                     child.wait(max(deadline - time.monotonic(), 0.0))
         self._kill()
 
-    def ask(self, step: str, orders: Mapping[int, Order], clock: Clock) -> dict[int, tuple[float, Reply]]:
+    def ask(
+        self, step: str, orders: Mapping[int, Order], clock: Clock, limit: float | None = None
+    ) -> dict[int, tuple[float, Reply]]:
         """Give each rank its order at once; for each, the moment of its answer by ``clock``, and the answer.
+
+        ``limit`` is another number of seconds for this step alone.
 
         Raises:
             NotEnoughMemory: a process found too little memory.
@@ -87,7 +104,8 @@ class Members:
             with suppress(BrokenPipeError):  # it has died: its missing answer says so
                 _pipe(self._children[rank].stdin).write(json.dumps(order).encode() + b"\n")
         replies: dict[int, tuple[float, Reply]] = {}
-        deadline = time.monotonic() + self._limit
+        limit = limit or self._limit
+        deadline = time.monotonic() + limit
         with selectors.DefaultSelector() as waiting:
             texts = dict.fromkeys(orders, b"")
             for rank in orders:
@@ -95,10 +113,8 @@ class Members:
             while waiting.get_map():
                 self._check()
                 if time.monotonic() > deadline:
-                    late = " and ".join(str(key.data + 1) for key in waiting.get_map().values())
-                    raise MeasurementFailed(
-                        f"process {late} of {self._count} did not answer within {self._limit:g} s while {step}"
-                    )
+                    late = self._name(*(key.data for key in waiting.get_map().values()))
+                    raise MeasurementFailed(f"{late} did not answer within {limit:g} s while {step}")
                 for key, _ in waiting.select(POLL_SECONDS):
                     rank = key.data
                     piece = os.read(key.fd, 65536)
@@ -113,28 +129,31 @@ class Members:
     def _start(self, rank: int) -> subprocess.Popen[bytes]:
         configuration = {**self._configuration, "rank": rank, "parent": os.getpid()}
         return subprocess.Popen(
-            [sys.executable, "-m", "pinscope.lab.member", json.dumps(configuration)],
+            [sys.executable, "-m", self._module, json.dumps(configuration)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0,
-            pass_fds=(self._configuration["descriptor"],),
+            pass_fds=(self._configuration["descriptor"],) if "descriptor" in self._configuration else (),
         )  # fmt: skip
+
+    def _name(self, *ranks: int) -> str:
+        return self._called or f"process {' and '.join(str(rank + 1) for rank in ranks)} of {self._count}"
 
     def _reply(self, rank: int, step: str, text: bytes) -> Reply:
         reply: Reply = json.loads(text)
         if "error" not in reply:
             return reply
         kind = NotEnoughMemory if reply["class"] == NotEnoughMemory.__name__ else MeasurementFailed
-        raise kind(f"process {rank + 1} of {self._count} broke off while {step}: {reply['error']}")
+        raise kind(f"{self._name(rank)} broke off while {step}: {reply['error']}")
 
     def _death(self, rank: int, step: str) -> PinScopeError:
         try:
             code = self._children[rank].wait(END_SECONDS)
         except subprocess.TimeoutExpired:
-            return MeasurementFailed(f"process {rank + 1} of {self._count} fell silent while {step}")
+            return MeasurementFailed(f"{self._name(rank)} fell silent while {step}")
         how = f"ended with code {code}"
         if code < 0:
             how = f"was killed by {signal.Signals(-code).name}"
             how += " (by somebody, or by the kernel for want of memory)" if code == -signal.SIGKILL else ""
-        return MeasurementFailed(f"process {rank + 1} of {self._count} {how} while {step}")
+        return MeasurementFailed(f"{self._name(rank)} {how} while {step}")
 
     def _kill(self) -> None:
         for child in self._children.values():

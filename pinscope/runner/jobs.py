@@ -62,7 +62,7 @@ def prepare(request: Request, environment: Environment) -> Run:
     if lab not in ("cuda", "host"):
         raise InvalidParameter(f"no lab {lab!r}; there are: cuda, host")
     if reason := experiment.labs.get(lab, "it was not written for it"):
-        raise NotPossible(f"{experiment.name} has no meaning on the {lab} lab: {reason}")
+        raise NotPossible(f"{experiment.name} does not run on the {lab} lab: {reason}")
     _check_device(lab, request.device, environment)
     params = experiment.Params.preset(lab, request.quick).with_overrides(request.overrides)
     params, notes = _fitting(experiment, params, request, lab, environment)

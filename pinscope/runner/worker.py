@@ -102,7 +102,9 @@ def measure(writer: SafeWriter, run: Run, stop: _Stop) -> None:
 
     experiment = find(run.experiment).experiment
     params = experiment.Params.model_validate(run.params)
-    harness = Harness(report=reporter.progress, cancelled=lambda: stop.asked, note=reporter.note)
+    harness = Harness(
+        report=reporter.progress, cancelled=lambda: stop.asked, note=reporter.note, budget=run.budget
+    )  # fmt: skip
     device = run.environment.device(run.device) if run.lab == "cuda" else None
     with turn(device.uuid if device else "host", waiting), open_lab(run) as lab:
         reporter.progress(0.0, "starting")

@@ -34,6 +34,8 @@ TOGETHER = (
     ("intact", "corrupted"),
     ("pinned", "pageable", "corrupted"),
     ("pinned", "pageable", "reference"),
+    ("pinned", "pageable", "cached", "reference"),
+    ("stall", "cached"),
 )
 """Meanings that one figure shows side by side."""
 

@@ -11,8 +11,10 @@ from streamlit.testing.v1 import AppTest
 from pinscope.dashboard.pages import EXPERIMENTS, HOME, PAGES, RUNS, PageEntry
 from pinscope.dashboard.plain import plain
 from pinscope.records.run import HOST_MODEL_NOTE, Run
+from pinscope.store.bundle import render_bundle
 from pinscope.store.store import Store
-from tests.unit.dashboard.conftest import Open
+from tests.data import synthetic
+from tests.unit.dashboard.conftest import Open, forget_recordings
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.title)
 
@@ -80,6 +82,22 @@ def test_home_without_a_gpu_opens_on_the_recordings(
     assert "Recorded on GPUs" in [header.value for header in app.header]
     assert plain(shipped.id) in texts(app)
     assert "recording" in texts(app)
+
+
+def test_recordings_of_the_host_model_stand_apart_from_those_of_gpus(
+    tmp_path: Path, shipped: Run, machine: Callable[[int], None], open_page: Open
+) -> None:
+    machine(0)
+    home = open_page(HOME)
+    assert "Recorded without a GPU" not in [header.value for header in home.header]
+    run: Run = synthetic.run("bandwidth", "host", id="b-recording")
+    (tmp_path / "recordings" / "b.pinscope").write_bytes(render_bundle([(run, synthetic.bandwidth_rows("host"))]))
+    forget_recordings()
+    home = open_page(HOME)
+    headers = [header.value for header in home.header]
+    assert headers.index("Recorded without a GPU") == headers.index("Recorded on GPUs") + 1
+    assert "not a GPU" in "".join(caption.value for caption in home.caption)
+    assert all(plain(one) in texts(home) for one in (shipped.id, run.id))
 
 
 def test_home_with_a_gpu_shows_the_gpus_first(shipped: Run, machine: Callable[[int], None], open_page: Open) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pinscope.errors import BadInput, StoreFailed
-from pinscope.experiments.registry import EXPERIMENTS
+from pinscope.experiments.registry import EXPERIMENTS, find
 from pinscope.store import recordings
 from pinscope.store.bundle import read_bundle, render_bundle
 from pinscope.store.store import Store
@@ -93,7 +93,15 @@ def test_every_experiment_ships_a_recording_from_a_known_commit() -> None:
     forget()
     runs = recordings.recorded_runs()
     assert {run.experiment for run in runs} == {entry.experiment.name for entry in EXPERIMENTS}
-    assert all(run.lab == "cuda" and run.environment.pinscope_commit for run in runs)
+    assert all(run.environment.pinscope_commit for run in runs)
+
+
+def test_every_experiment_that_runs_on_a_gpu_was_recorded_on_one() -> None:
+    forget()
+    for run in recordings.recorded_runs():
+        on_gpu = find(run.experiment).experiment.labs["cuda"] is None
+        assert run.lab == ("cuda" if on_gpu else "host"), run.id
+        assert bool(run.environment.devices) or run.lab == "host"
 
 
 def test_every_shipped_recording_can_be_read_whole() -> None:

@@ -43,7 +43,7 @@ def list_runs(as_json: _AsJson = False) -> None:
         return
     rows = [
         (
-            run.id, run.experiment, place(run), f"{run.status} (recording)" if run.recording else run.status,
+            run.id, run.experiment, place(run), f"{run.status}, recording" if run.recording else run.status,
             f"{run.created_at:%Y-%m-%d %H:%M}", f"{run.observations:,}",
         )
         for run in runs

@@ -130,7 +130,7 @@ def test_a_recipe_that_overlaps_is_good_and_one_that_does_not_is_a_warning() -> 
 def test_a_missing_ingredient_is_named_with_what_it_costs() -> None:
     rows = passes_of(1.03) + passes_of(2.06, separate_stream=False)
     finding = overlap_findings(rows)["ingredient-missing"]
-    assert "Without separate copy stream the pipeline takes 2.0 times as long" in finding.title
+    assert "Without a separate copy stream the pipeline takes 2.0 times as long" in finding.title
 
 
 def test_corruption_without_events_is_expected_and_with_them_critical() -> None:

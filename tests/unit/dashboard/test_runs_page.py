@@ -104,6 +104,13 @@ def test_a_run_without_observations_says_so(full_store: Store, open_page: Open) 
     assert "the child is gone" in said(app)
 
 
+def test_tables_say_n_a_where_nothing_is_known(full_store: Store, open_page: Open) -> None:
+    run = full_store.runs(experiment="bandwidth", lab="cuda", status="done")[0]
+    tables = open_page(RUNS, run=run.id).dataframe
+    assert tables
+    assert {table.proto.placeholder for table in tables} == {"n/a"}
+
+
 def test_a_run_of_a_newer_version_shows_its_raw_data(full_store: Store, open_page: Open) -> None:
     app = open_page(RUNS, run="of-the-future")
     assert not app.exception

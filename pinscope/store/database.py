@@ -39,6 +39,15 @@ def default_url() -> str:
     return URL.create("sqlite", database=str(path)).render_as_string()
 
 
+def place_of_runs() -> str:
+    """The database that is used unless another is named, without a password; it is not opened.
+
+    Raises:
+        BadInput: PINSCOPE_DATABASE is not a database URL.
+    """
+    return _display_name(_parse(default_url()))
+
+
 class Database:
     """Connections to one database whose tables are known to fit. Safe to share between threads.
 

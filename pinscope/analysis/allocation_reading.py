@@ -52,7 +52,7 @@ def _headline(cells: Cells, evens: Sequence[BreakEven], titles: Mapping[str, str
             cell = cells[way, size]
             found.append(
                 Quantity(
-                    name=f"1 GiB, {titles[way]}, at {format_bytes(size)}",
+                    name=f"{titles[way]}, each GiB of {format_bytes(size)}",
                     value=per_gib(cell.get_seconds.median, size), unit="seconds", spread=cell.get_seconds.spread,
                 )
             )  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any
 from pinscope.analysis.bandwidth import PAYS, Cell, Line, by_line, cells, fit_latency, pays_from, speedups
 from pinscope.records.finding import Finding, Quantity, Reading, Table
 from pinscope.records.run import Run
-from pinscope.units import format_bandwidth, format_bytes, format_share
+from pinscope.units import exact_bytes, format_bandwidth, format_bytes, format_share
 
 SLOW_LINK = 0.85
 """Pinned copies below this share of the link's payload limit are worth a look."""
@@ -305,11 +305,13 @@ def _unstable(run: Run, curves: Curves) -> list[Finding]:
     if not unstable:
         return []
     worst = max(unstable, key=lambda cell: cell.device_seconds.spread)
+    size = exact_bytes(worst.bytes).replace(" ", "")
     return [
         Finding(
             rule="unstable",
             severity="note",
-            title=f"{len(unstable)} of {len(large)} combinations from {format_bytes(LARGE)} on are unstable",
+            title=f"{len(unstable)} of {len(large)} combinations from {format_bytes(LARGE)} on "
+            f"{'is' if len(unstable) == 1 else 'are'} unstable",
             detail=f"The worst: {worst.line.memory} {worst.line.direction}, {format_bytes(worst.bytes)} by "
             f"{worst.line.copier}. Other work on the machine, memory on another NUMA node, a processor that changes "
             "its clock, or too few repeats can be the reason.",
@@ -318,6 +320,6 @@ def _unstable(run: Run, curves: Curves) -> list[Finding]:
                 Quantity(name="Its repeats", value=worst.device_seconds.count, unit="count"),
             ),
             advice=f"Let the machine idle and run: pinscope run bandwidth --lab {run.lab} --set repeats=300 "
-            f"--set time_limit=10 --set memory={worst.line.memory} --set sizes={worst.bytes}",
+            f"--set time_limit=10 --set memory={worst.line.memory} --set sizes={size}",
         )
     ]

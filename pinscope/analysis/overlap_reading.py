@@ -189,7 +189,8 @@ def _cost(missing: str, cell: PassCell, best: PassCell) -> str:
     """What the missing ingredient costs, in one line."""
     times = cell.device_seconds.median / best.device_seconds.median
     hidden = f"{format_share(cell.overlap)} is hidden" if cell.overlap > 0 else "nothing is gained"
-    return f"Without {missing} the pipeline takes {times:.1f} times as long, {cell.direction}: {hidden}"
+    what = f"a {missing}" if missing.endswith("stream") else missing
+    return f"Without {what} the pipeline takes {times:.1f} times as long, {cell.direction}: {hidden}"
 
 
 def _unstable(cells: Sequence[PassCell]) -> list[Finding]:
@@ -201,7 +202,7 @@ def _unstable(cells: Sequence[PassCell]) -> list[Finding]:
         Finding(
             rule="unstable",
             severity="note",
-            title=f"{len(unstable)} of {len(cells)} combinations are unstable",
+            title=f"{len(unstable)} of {len(cells)} combinations {'is' if len(unstable) == 1 else 'are'} unstable",
             detail=f"The worst: {worst.direction} {worst.balance.replace('_', '-')}, {worst.recipe.label}. Other work "
             "on the machine or a clock that changes can be the reason; copies from pageable memory also depend on the "
             "processor.",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from pinscope.analysis.page_table_model import GPU_PAGE_SIZES, page_table_bytes
 from pinscope.analysis.pinning_strategy import TITLES, USUAL
-from pinscope.analysis.plan import Origin, Pace, Plan, Sharing, Source
+from pinscope.analysis.plan import Demand, Origin, Pace, Plan, Sharing, Source
 from pinscope.records.finding import Finding, Quantity, Reading, Severity, Table
 from pinscope.units import exact_bytes, format_bytes, format_seconds, format_share
 
@@ -86,12 +86,21 @@ def _sharings(plan: Plan) -> Table:
             )
             for one in plan.sharings
         ),
-        note=f"{_processes(demand.processes)} with contexts on {demand.gpus} of {demand.all_gpus} GPUs each, "
-        f"{demand.on_one_gpu} on the busiest GPU. All share the memory: the host holds it once. If each pins "
+        note=f"{_spread(demand)} All share the memory: the host holds it once. If each pins "
         "memory of its own, the GPUs pay as when each registers, and the host holds "
         f"{format_bytes(demand.processes * demand.pinned_bytes)}. GPU memory for page tables is taken in steps of "
         f"2 MiB. One owner copies through CUDA IPC and needs a context on every GPU. {_contexts_words(plan)}",
     )  # fmt: skip
+
+
+def _spread(demand: Demand) -> str:
+    """Who has contexts where."""
+    if demand.processes == 1:
+        return f"1 process with a context on {'1 GPU' if demand.gpus == 1 else f'each of {demand.gpus} GPUs'}."
+    return (
+        f"{_processes(demand.processes)} with contexts on {demand.gpus} of {demand.all_gpus} "
+        f"GPU{'' if demand.all_gpus == 1 else 's'} each, {demand.on_one_gpu} on the busiest GPU."
+    )
 
 
 def _processes(count: int) -> str:

@@ -87,7 +87,7 @@ def _times(plan: Plan) -> Chart:
         go.Bar(
             y=[_label(pace) for pace in plan.paces], x=seconds, orientation="h", showlegend=False,
             marker={"color": [_colour(pace) for pace in plan.paces]},
-            text=[format_seconds(value) for value in seconds], textposition="auto",
+            text=[format_seconds(value) for value in seconds], textposition="auto", textangle=0,
             customdata=[format_bandwidth(pace.bytes_per_second) for pace in plan.paces],
             hovertemplate="%{y}<br>%{text} at %{customdata}<extra></extra>",
         )

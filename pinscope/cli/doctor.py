@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pinscope.cli.terminal import print_json, print_line, print_table
+from pinscope.errors import BadInput
 
 if TYPE_CHECKING:
     from pinscope.records.capability import Capability
@@ -23,7 +24,7 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
     from pinscope.probes.environment import capture_environment
     from pinscope.report.facts import environment_facts, version_text
 
-    environment = capture_environment()
+    environment, database = capture_environment(), _database()
     able, findings = capabilities(environment), machine_findings(environment)
     if as_json:
         print_json(
@@ -32,15 +33,26 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
                 "environment": environment.model_dump(mode="json"),
                 "capabilities": [one.model_dump(mode="json") for one in able],
                 "findings": [one.model_dump(mode="json") for one in findings],
+                "database": database,
             }
         )
         return
-    facts = [*environment_facts(environment), ("PinScope", version_text(environment))]
+    facts = [*environment_facts(environment), ("PinScope", version_text(environment)), ("Runs are kept in", database)]
     print_table(("", ""), facts, title="This machine")
     print_table(("", ""), [(one.title, _answer(one)) for one in able], title="What works here")
     print_findings(findings)
     if not findings:
         print_line("Nothing to improve was found.")
+
+
+def _database() -> str:
+    """Where runs are kept, or why that cannot be told: the doctor answers all the same."""
+    from pinscope.store.database import place_of_runs
+
+    try:
+        return place_of_runs()
+    except BadInput as error:
+        return f"n/a ({error})"
 
 
 def _answer(capability: Capability) -> str:

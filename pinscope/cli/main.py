@@ -6,6 +6,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -18,13 +19,13 @@ from pinscope.cli.terminal import complain, one_line
 from pinscope.errors import Cancelled, PinScopeError
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-app.command("doctor")(doctor.doctor)
+app.command("doctor", short_help="What can be measured here; links, limits, advice.")(doctor.doctor)
 app.command("run", cls=run.RunCommand)(run.run)
 app.add_typer(runs.app, name="runs")
 app.command("report")(report.report)
-app.command("export")(bundles.export_runs)
-app.command("import")(bundles.import_runs)
-app.command("plan")(plan.plan)
+app.command("export", short_help="Write runs into one bundle.")(bundles.export_runs)
+app.command("import", short_help="Take the runs of a bundle into the database.")(bundles.import_runs)
+app.command("plan", short_help="What pinning an amount will take, in advance.")(plan.plan)
 app.command("dashboard")(dashboard.dashboard)
 
 
@@ -53,9 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     0 ok · 1 the run or the operation failed · 2 bad input · 3 not possible on this machine · 130 interrupted.
     An error is one line on stderr; PINSCOPE_DEBUG=1 puts the traceback before it.
     """
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # a terminal that lacks a sign shows "?" instead of failing
+    _open_streams()
     try:
         code = _carry_out(list(sys.argv[1:] if arguments is None else arguments))
         sys.stdout.flush()
@@ -63,16 +62,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Whoever read our output has seen enough. Python flushes once more at exit: into nothing, then.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except TyperException as error:
-        return _failed(_usage(error), error.exit_code)
-    except PinScopeError as error:
-        return _failed(str(error), error.exit_code)
-    except (KeyboardInterrupt, typer.Abort, EOFError):
-        return _failed("interrupted", Cancelled.exit_code)
-    except Exception as error:  # noqa: BLE001 - a user gets one line, whatever went wrong
-        text = f"unexpected {type(error).__name__}: {error}"
-        return _failed(f"{text} (PINSCOPE_DEBUG=1 shows where)", PinScopeError.exit_code)
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - a user gets one line, whatever went wrong
+        return _failed(*_explained(error))
     return code
+
+
+def _open_streams() -> None:
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by whoever started us
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - for the life of the process
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal that lacks a sign shows "?" instead of failing
+
+
+def _explained(error: BaseException) -> tuple[str, int]:
+    """What went wrong, for a user, and the exit code that says so."""
+    if isinstance(error, TyperException):
+        return _usage(error), error.exit_code
+    if isinstance(error, PinScopeError):
+        return str(error), error.exit_code
+    if isinstance(error, KeyboardInterrupt | typer.Abort | EOFError):
+        return "interrupted", Cancelled.exit_code
+    if isinstance(error, OSError) and error.strerror:  # without a file it was stdout: a full disk, for one
+        return f"{error.filename or 'the output cannot be written'}: {error.strerror}", PinScopeError.exit_code
+    return f"unexpected {type(error).__name__}: {error} (PINSCOPE_DEBUG=1 shows where)", PinScopeError.exit_code
 
 
 def _carry_out(arguments: list[str]) -> int:

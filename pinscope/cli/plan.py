@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pinscope.cli.terminal import print_json, print_line
+from pinscope.cli.terminal import print_json, print_line, print_prose
 
 
 def plan(  # noqa: PLR0917 - typer calls it by keyword
@@ -58,5 +58,6 @@ def plan(  # noqa: PLR0917 - typer calls it by keyword
         print_json(plan_document(found, reading))
         return
     pages = f"pages of {format_bytes(round(found.price.page_bytes))}, {origin_words(found.price.origin)}"
-    print_line(f"{format_bytes(params.pinned)} pinned; {pages}; GPUs of {format_bytes(params.gpu_memory)}\n")
+    print_prose(f"{format_bytes(params.pinned)} pinned; {pages}; GPUs of {format_bytes(params.gpu_memory)}")
+    print_line()
     print_reading(reading)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pinscope.cli.terminal import print_line, print_table
+from pinscope.cli.terminal import print_line, print_prose, print_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,11 +54,12 @@ def print_findings(findings: Sequence[Finding]) -> None:
     from pinscope.report.facts import SEVERITY_WORDS, quantity_text
 
     for finding in findings:
-        print_line(f"{SEVERITY_WORDS[finding.severity]}: {finding.title}")
-        print_line(f"  {finding.detail}")
+        print_prose(f"{SEVERITY_WORDS[finding.severity]}: {finding.title}", hanging="  ")
+        print_prose(finding.detail, "  ", "  ")
         for quantity in finding.evidence:
-            print_line(f"  · {quantity.name}: {quantity_text(quantity)}")
-        print_line(f"  → {finding.advice}\n")
+            print_prose(f"· {quantity.name}: {quantity_text(quantity)}", "  ", "    ")
+        print_prose(f"→ {finding.advice}", "  ", "    ")
+        print_line()
         if finding.code:
             print_line(finding.code)
 
@@ -69,9 +70,9 @@ def _print_question(document: Document) -> None:
     from pinscope.report.facts import caveats
 
     run = document.run
-    print_line(f"{document.title}: {document.question}")
+    print_prose(f"{document.title}: {document.question}")
     for caveat in [*caveats(run), *([HOST_MODEL_NOTE] if run.lab == "host" else []), *run.notes]:
-        print_line(f"Note: {caveat}")
+        print_prose(f"Note: {caveat}")
 
 
 def _print_headline(headline: Sequence[Quantity]) -> None:
@@ -88,4 +89,5 @@ def _print_table(table: Table) -> None:
     rows = [[format_value(value, unit) for value, unit in zip(row, table.units, strict=True)] for row in table.rows]
     print_table(table.columns, rows, title=table.title, numbers=numbers)
     if table.note:
-        print_line(f"{table.note}\n")
+        print_prose(table.note)
+        print_line()

@@ -110,6 +110,7 @@ def parse_settings(texts: Sequence[str]) -> dict[str, str]:
 def _requests(asked: Request, environment: Environment) -> tuple[list[Request], list[str]]:
     """What to run, one request an experiment, and a line for each that does not run on the lab."""
     from pinscope.experiments.registry import EXPERIMENTS
+    from pinscope.records.run import LAB_TITLES
     from pinscope.runner.jobs import usable_gpu
 
     if asked.experiment != ALL:
@@ -120,7 +121,7 @@ def _requests(asked: Request, environment: Environment) -> tuple[list[Request], 
     requests, left_out = [], []
     for one in experiments:
         if reason := one.labs.get(lab):
-            left_out.append(f"left out: {one.name} does not run on the {lab} lab: {reason}")
+            left_out.append(f"left out: {one.name} does not run on the {LAB_TITLES[lab]}: {reason}")
             continue
         overrides = {key: value for key, value in asked.overrides.items() if key in one.Params.model_fields}
         requests.append(replace(asked, experiment=one.name, overrides=overrides))

@@ -25,7 +25,7 @@ _AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 _RunId = Annotated[str, typer.Argument(metavar="ID", help="A run's id, or its beginning.", show_default=False)]
 
 
-@app.command("list")
+@app.command("list", short_help="List all runs, newest first.")
 def list_runs(as_json: _AsJson = False) -> None:
     """List all runs, newest first, then the recordings that ship with PinScope."""
     from pinscope.report.facts import place
@@ -43,7 +43,7 @@ def list_runs(as_json: _AsJson = False) -> None:
         return
     rows = [
         (
-            run.id, run.experiment, place(run), f"{run.status} (recording)" if run.recording else run.status,
+            run.id, run.experiment, place(run), f"{run.status}, recording" if run.recording else run.status,
             f"{run.created_at:%Y-%m-%d %H:%M}", f"{run.observations:,}",
         )
         for run in runs

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
 import sys
+import textwrap
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-PIPED_WIDTH = 160
-"""Columns of a table that no terminal shows: wide enough to keep its rows on one line."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 """All control characters but tab and line feed: text from outside must not steer a terminal."""
 
@@ -39,10 +40,30 @@ def print_line(text: str = "") -> None:
     sys.stdout.write(_CONTROL.sub("", text) + "\n")
 
 
+def print_prose(text: str, indent: str = "", hanging: str = "") -> None:
+    """A sentence or several: wrapped at words in a terminal, one line elsewhere.
+
+    Args:
+        text: what to say; its own line breaks stay.
+        indent: before its first line.
+        hanging: before its other lines.
+    """
+    room = terminal_columns()
+    for line in _CONTROL.sub("", text).split("\n"):
+        if room is None:
+            sys.stdout.write(f"{indent}{line}\n")
+            continue
+        wrapped = textwrap.fill(
+            line, max(room, 20), initial_indent=indent, subsequent_indent=hanging,
+            break_long_words=False, break_on_hyphens=False,
+        )  # fmt: skip
+        sys.stdout.write(f"{wrapped}\n")
+
+
 def print_table(
     columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = "", numbers: Sequence[int] = ()
 ) -> None:
-    """A table of ready text; its first column is never broken.
+    """A table of ready text, laid out for the terminal; see :func:`pinscope.cli.table.lay_out`.
 
     Args:
         columns: headings; a table whose headings are all empty shows none.
@@ -50,30 +71,30 @@ def print_table(
         title: a line above it.
         numbers: columns that are aligned to the right.
     """
-    from rich.table import Table
-    from rich.text import Text
+    from pinscope.cli.table import lay_out
 
     if title:
-        print_line(title)
-    table = Table(box=None, show_header=any(columns), pad_edge=False, padding=(0, 2, 0, 0))
-    for place, column in enumerate(columns):
-        justify: Literal["left", "right"] = "right" if place in numbers else "left"
-        table.add_column(column, justify=justify, overflow="fold", no_wrap=place == 0)
-    for row in rows:
-        table.add_row(*(Text(_CONTROL.sub("", cell)) for cell in row))
-    out = console(sys.stdout)
-    with out.capture() as drawn:
-        out.print(table)
-    lines = [line.rstrip() for line in drawn.get().splitlines()]
-    sys.stdout.write("\n".join(lines).strip("\n") + "\n\n")
+        print_prose(title)
+    clean = [[_CONTROL.sub("", cell) for cell in row] for row in rows]
+    table = lay_out([_CONTROL.sub("", column) for column in columns], clean, numbers, terminal_columns())
+    begin, end = ("\x1b[1m", "\x1b[0m") if _shows_bold() else ("", "")
+    lines = [*(f"{begin}{line}{end}" for line in table.headings), *table.body]
+    sys.stdout.write("\n".join(lines) + "\n\n")
+
+
+def terminal_columns() -> int | None:
+    """How wide the terminal is that stdout goes to; None where it goes elsewhere, and lines may be of any length."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def _shows_bold() -> bool:
+    return sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 
 def console(stream: TextIO) -> Console:
     """A rich console that writes colour to terminals only, and never reads text as markup."""
     from rich.console import Console
 
-    terminal = stream.isatty()
     return Console(
-        file=stream, force_terminal=terminal, width=None if terminal else PIPED_WIDTH,
-        markup=False, emoji=False, highlight=False,
+        file=stream, force_terminal=stream.isatty(), markup=False, emoji=False, highlight=False,
     )  # fmt: skip

@@ -101,7 +101,8 @@ def _start_button(store: Store, request: Request, place: Place) -> None:
         st.query_params["run"] = run.id
         # Not st.switch_page: a refresh of a progress bar that waits its turn would take the browser back to this page.
         st.rerun()
-    st.caption(f"Runs on {plain(place.title)} in a process of its own. You may close this page meanwhile.")
+    where = place.title if place.gpu else f"the {place.title}"
+    st.caption(f"Runs on {plain(where)} in a process of its own. You may close this page meanwhile.")
 
 
 if __name__ == "__main__":

@@ -7,14 +7,14 @@ from contextlib import contextmanager
 
 import streamlit as st
 
-from pinscope.dashboard.plain import plain
+from pinscope.dashboard.plain import plain, sentence
 from pinscope.errors import PinScopeError, StoreFailed
 
 
 def show_error(error: PinScopeError) -> None:
     """The error's own line."""
     title = "The database cannot be used" if isinstance(error, StoreFailed) else None
-    st.error(plain(str(error)), title=title, icon=":material/error:")
+    st.error(plain(sentence(str(error))), title=title, icon=":material/error:")
 
 
 @contextmanager

@@ -24,9 +24,8 @@ def finding_list(findings: Sequence[Finding]) -> None:
 
 
 def _finding(finding: Finding) -> None:
-    with st.container(horizontal=True, gap="small", vertical_alignment="center"):
-        st.badge(SEVERITY_WORDS[finding.severity], color=_COLOURS[finding.severity])
-        st.markdown(f"**{plain(finding.title)}**", width="stretch")
+    badge = f":{_COLOURS[finding.severity]}-badge[{SEVERITY_WORDS[finding.severity]}]"
+    st.markdown(f"{badge} **{plain(finding.title)}**")
     if finding.detail:
         st.markdown(plain(sentence(finding.detail)))
     if finding.evidence:

@@ -8,7 +8,7 @@ from pinscope.dashboard.fact_table import fact_table
 from pinscope.dashboard.plain import plain, sentence
 from pinscope.probes.capabilities import capabilities
 from pinscope.records.environment import Device, Environment, Link
-from pinscope.report.facts import environment_facts
+from pinscope.report.facts import environment_facts, version_text
 from pinscope.units import format_bandwidth, format_bytes
 
 
@@ -70,6 +70,7 @@ def capability_cards(environment: Environment) -> None:
 def machine_table(environment: Environment) -> None:
     """Host, limits and software; the GPUs have cards of their own."""
     facts = [fact for fact in environment_facts(environment) if not fact[0].startswith("GPU ")]
+    facts.append(("PinScope", version_text(environment)))
     half = (len(facts) + 1) // 2
     left, right = st.columns(2, gap="large")
     with left:

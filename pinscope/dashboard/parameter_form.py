@@ -26,6 +26,7 @@ class Control:
         kind: which widget asks for it.
         unit: ``bytes``, ``seconds``, ``share``, ``count`` or nothing.
         choices: the words to choose from, if any.
+        words: choices that read better in other words.
         least, most: bounds of a number, if any.
     """
 
@@ -35,6 +36,7 @@ class Control:
     kind: Kind
     unit: str
     choices: tuple[str, ...]
+    words: Mapping[str, str]
     least: float | None
     most: float | None
 
@@ -62,6 +64,7 @@ def _control(name: str, field: Mapping[str, Any]) -> Control:
         kind=_kind(field),
         unit=field.get("unit", ""),
         choices=tuple(field.get("enum") or items.get("enum") or ()),
+        words=field.get("words", {}),
         least=field.get("minimum", field.get("exclusiveMinimum")),
         most=field.get("maximum", field.get("exclusiveMaximum")),
     )
@@ -133,7 +136,8 @@ def _ask(control: Control, start: Any, key: str) -> Any:
         return st.text_input(label, value=start, help=tip, key=key, persist_state="session")
     if control.kind == "choice":
         return st.selectbox(
-            label, control.choices, index=control.choices.index(start), format_func=words,
+            label, control.choices, index=control.choices.index(start),
+            format_func=lambda choice: control.words.get(choice, words(choice)),
             help=tip, key=key, persist_state="session",
         )  # fmt: skip
     if control.kind == "choices":

@@ -16,6 +16,7 @@ from pinscope.experiments.registry import draw_run
 from pinscope.records.run import Run
 from pinscope.runner.jobs import cancel, reconcile
 from pinscope.store.store import Store
+from pinscope.units import format_seconds
 
 PROGRESS_SECONDS = 0.5
 CHART_SECONDS = 2.0
@@ -47,14 +48,16 @@ def _bar(store: Store, run_id: str, with_link: bool) -> None:
         with left:
             if with_link:
                 open_link(run)
-            st.caption(f"Started {started(run)} · {run.observations:,} observations so far")
+            roughly = format_seconds(run.budget.seconds)
+            st.caption(f"Started {started(run)} · roughly {roughly} in all · {run.observations:,} observations so far")
         if right.button("Cancel", icon=":material/stop_circle:", key=f"cancel-{run.id}", width="stretch"):
             _cancel(store, run)
         waiting = run.progress.waiting_for
         if waiting:
             st.progress(0.0, text=f"Waiting for {plain(waiting)}, which uses the same device")
         else:
-            st.progress(run.progress.fraction, text=plain(run.progress.message or "starting"))
+            message = plain(run.progress.message or "starting")
+            st.progress(run.progress.fraction, text=f"{run.progress.fraction:.0%} · {message}")
 
 
 def _cancel(store: Store, run: Run) -> None:

@@ -41,8 +41,8 @@ def run_view(opened: OpenedRun) -> None:
         st.warning(
             plain(opened.unreadable), title="This version of PinScope cannot interpret the run; its raw data is below"
         )
-    elif not opened.rows:
-        st.info("Nothing was measured before the run ended.", icon=":material/hourglass_empty:")
+    elif not opened.rows and opened.run.status == "done":
+        st.info("Nothing was measured.", icon=":material/hourglass_empty:")
     if opened.document:
         st.markdown(f"##### {plain(opened.document.question)}")
         _results(opened.document)
@@ -95,4 +95,4 @@ def _raw(rows: list[dict[str, Any]]) -> None:
     page = st.pagination(pages, key="raw-page") if pages > 1 else 1
     first = (page - 1) * ROWS_A_PAGE
     shown = pd.DataFrame(rows[first : first + ROWS_A_PAGE], index=range(first, min(first + ROWS_A_PAGE, len(rows))))
-    st.dataframe(shown, height=420)
+    st.dataframe(shown, height=420, placeholder="n/a")

@@ -19,6 +19,6 @@ def table_view(table: Table, key: str) -> None:
         column: partial(format_value, unit=unit) for column, unit in zip(table.columns, table.units, strict=True)
     }
     st.markdown(f"**{plain(table.title)}**")
-    st.dataframe(frame.style.format(formats), hide_index=True, key=key)  # type: ignore[arg-type]
+    st.dataframe(frame.style.format(formats), hide_index=True, key=key, placeholder="n/a")  # type: ignore[arg-type]
     if table.note:
         st.caption(plain(table.note))

@@ -116,11 +116,22 @@ class Params(BareParams):
         return Precision(relative=self.precision, most=self.repeats, seconds=self.time_limit)
 
 
+_PLAINER = {
+    "int_parsing": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_parsing": "must be a number",
+    "bool_parsing": "must be yes or no",
+    "too_short": "needs at least one value",
+}
+"""What pydantic would say of a value in its own terms, by its kind of complaint."""
+
+
 def _one_line(error: ValidationError) -> str:
     """The first complaint of pydantic as one line: what was wrong and what is allowed."""
     first = error.errors()[0]
     name = ".".join(str(part) for part in first["loc"][:1])
-    message = first["msg"].removeprefix("Value error, ")
+    message = _PLAINER.get(first["type"]) or first["msg"].removeprefix("Value error, ")
+    message = message.replace("Input should be", "must be")
     given = first.get("input")
     shown = f" (given: {given!r})" if isinstance(given, str | int | float) else ""
     return f"{name}: {message}{shown}" if name else f"{message}{shown}"  # no name: several fields do not fit together

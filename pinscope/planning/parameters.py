@@ -53,9 +53,10 @@ class PlanParams(BareParams):
         description="By default that of the smallest GPU here, or of the recorded one where there is none.",
     )  # fmt: skip
     page_size: Annotated[Literal["from_runs", "4KiB", "64KiB", "2MiB"], BeforeValidator(_page_size)] = Field(
-        "from_runs", title="Page size", json_schema_extra={"unit": "text"},
-        description="Pages in which the GPU maps the memory. From runs: as measured here, else as recorded on "
-        "another machine.",
+        "from_runs", title="Page size",
+        json_schema_extra={"unit": "text", "words": {"from_runs": "as runs showed"}},
+        description="Pages in which the GPU maps the memory. As runs showed: as measured here, else as recorded "
+        "on another machine.",
     )  # fmt: skip
 
     @classmethod

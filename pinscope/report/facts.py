@@ -22,10 +22,10 @@ SEVERITY_WORDS: Mapping[Severity, str] = {
 """Severity → word with a sign, the worst first: never told by colour alone."""
 
 _UNFINISHED: Mapping[Status, str] = {
-    "running": "This run is still going: the figures come from what it has stored so far.",
-    "failed": "This run failed: the figures come from what it had stored until then.",
-    "cancelled": "This run was cancelled: the figures come from what it had stored until then.",
-    "interrupted": "This run was interrupted: the figures come from what it had stored until then.",
+    "running": "is still going",
+    "failed": "failed",
+    "cancelled": "was cancelled",
+    "interrupted": "was interrupted",
 }
 
 
@@ -33,10 +33,22 @@ def caveats(run: Run) -> list[str]:
     """What a reader must know before the figures: an unfinished run, and a recording of another machine."""
     found = []
     if run.status in _UNFINISHED:
-        found.append(_UNFINISHED[run.status] + (f" Reason: {run.error}" if run.error else ""))
+        found.append(_unfinished(run))
     if run.recording:
         found.append("Recording: a real run that ships with PinScope. It was not measured on your machine.")
     return found
+
+
+def _unfinished(run: Run) -> str:
+    """How the run ended, on what its figures rest, and why."""
+    if run.status == "running":
+        rests = "the figures come from what it has stored so far"
+    elif run.observations:
+        rests = "the figures come from what it had stored until then"
+    else:
+        rests = "nothing was measured until then"
+    said = f"This run {_UNFINISHED[run.status]}: {rests}."
+    return f"{said} Reason: {run.error.rstrip('.')}." if run.error else said
 
 
 def by_severity(findings: Iterable[Finding]) -> list[Finding]:

@@ -24,7 +24,7 @@ from pinscope.probes.cupy_wheel import cupy_problem
 from pinscope.probes.environment import machine_id
 from pinscope.probes.process import is_alive, process_of
 from pinscope.records.environment import Environment
-from pinscope.records.run import LabKind, Run
+from pinscope.records.run import LAB_TITLES, LabKind, Run
 from pinscope.store.store import Store
 
 GRACE_SECONDS = 5.0
@@ -62,7 +62,7 @@ def prepare(request: Request, environment: Environment) -> Run:
     if lab not in ("cuda", "host"):
         raise InvalidParameter(f"no lab {lab!r}; there are: cuda, host")
     if reason := experiment.labs.get(lab, "it was not written for it"):
-        raise NotPossible(f"{experiment.name} does not run on the {lab} lab: {reason}")
+        raise NotPossible(f"{experiment.title} does not run on the {LAB_TITLES[lab]}: {reason}")
     _check_device(lab, request.device, environment)
     params = experiment.Params.preset(lab, request.quick).with_overrides(request.overrides)
     params, notes = _fitting(experiment, params, request, lab, environment)

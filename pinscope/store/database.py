@@ -39,6 +39,15 @@ def default_url() -> str:
     return URL.create("sqlite", database=str(path)).render_as_string()
 
 
+def place_of_runs() -> str:
+    """The database that is used unless another is named, without a password; it is not opened.
+
+    Raises:
+        BadInput: PINSCOPE_DATABASE is not a database URL.
+    """
+    return _display_name(_parse(default_url()))
+
+
 class Database:
     """Connections to one database whose tables are known to fit. Safe to share between threads.
 
@@ -251,7 +260,10 @@ def _one_line(error: BaseException) -> str:
     cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
     if isinstance(cause, OSError) and cause.strerror:
         return f"{cause.strerror}: {cause.filename}" if cause.filename else cause.strerror
-    return " ".join(str(cause).split())[:_REASON_LENGTH] or type(cause).__name__
+    text = " ".join(str(cause).split())
+    if isinstance(cause, sqlite3.OperationalError) and ("readonly" in text or "unable to open" in text):
+        return f"{text}; {VARIABLE} can name another place, such as sqlite:////path/to/pinscope.db"
+    return text[:_REASON_LENGTH] or type(cause).__name__
 
 
 def _configure_sqlite(connection: Any, _record: Any) -> None:

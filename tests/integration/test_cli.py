@@ -175,7 +175,7 @@ def test_deleting_asks_first_and_deletes_one_run(run_id: str, tmp_path: Path) ->
 
 def test_doctor_tells_what_works_here_and_why_the_rest_does_not() -> None:
     printed = document(pinscope("doctor", "--json"))
-    assert set(printed) == {"format", "environment", "capabilities", "findings"}
+    assert set(printed) == {"format", "environment", "capabilities", "findings", "database"}
     able = {one["name"]: one for one in printed["capabilities"]}
     assert all(one["works"] or one["reason"] for one in able.values())
     text = pinscope("doctor")

@@ -178,3 +178,8 @@ def test_what_no_run_tells_is_unknown_not_zero() -> None:
     assert pinned_in.reason
     assert [row[5] for row in reading.tables[0].rows] == [None, None]
     assert len(reading.tables) == 2
+
+
+def test_a_plan_for_one_process_does_not_speak_of_many() -> None:
+    assert read_plan(plan(64 * GIB)).tables[0].note.startswith("1 process with a context on 1 GPU. ")
+    assert "4 processes with contexts on 1 of 1 GPU each" in read_plan(plan(64 * GIB, processes=4)).tables[0].note

@@ -130,7 +130,15 @@ def test_a_recipe_that_overlaps_is_good_and_one_that_does_not_is_a_warning() -> 
 def test_a_missing_ingredient_is_named_with_what_it_costs() -> None:
     rows = passes_of(1.03) + passes_of(2.06, separate_stream=False)
     finding = overlap_findings(rows)["ingredient-missing"]
-    assert "Without separate copy stream the pipeline takes 2.0 times as long" in finding.title
+    assert "Without a separate copy stream the pipeline takes 2.0 times as long" in finding.title
+
+
+def test_one_combination_is_unstable_and_two_are() -> None:
+    wild = [1.0, 9.0, 1.0, 9.0, 1.0, 9.0, 1.0]
+    rows = [one_pass(seconds) for seconds in wild]
+    assert "1 of 1 combinations is unstable" in overlap_findings(rows)["unstable"].title
+    rows += [one_pass(seconds, separate_stream=False) for seconds in wild]
+    assert "2 of 2 combinations are unstable" in overlap_findings(rows)["unstable"].title
 
 
 def test_corruption_without_events_is_expected_and_with_them_critical() -> None:

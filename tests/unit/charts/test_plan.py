@@ -34,3 +34,7 @@ def test_any_amount_can_be_drawn(pinned: int) -> None:
     for chart in (tables, times):
         chart.figure.to_plotly_json()
         assert chart.caption.endswith(".")
+
+
+def test_times_stand_upright_however_short_their_bars() -> None:
+    assert all(trace.textangle == 0 for trace in draw_plan(plan(GIB))[1].figure.data)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -123,3 +126,32 @@ def test_an_interrupted_command_ends_with_130(
 
     monkeypatch.setattr(doctor, "print_json", interrupted)
     assert refused(["doctor", "--json"], 130, capsys) == "interrupted"
+
+
+@pytest.mark.parametrize(
+    ("setting", "complaint"),
+    [
+        ("sizes=", "sizes: needs at least one value"),
+        ("sizes=0", "sizes: must be greater than 0 (given: '0')"),
+        ("repeats=7.5", "repeats: must be a whole number (given: '7.5')"),
+        ("precision=fine", "precision: must be a number (given: 'fine')"),
+        ("all_devices=maybe", "all_devices: must be yes or no (given: 'maybe')"),
+        ("memory=gold", "memory: must be 'pageable', 'pinned', 'write_combined', 'mapped' or 'registered'"),
+    ],
+)
+def test_a_value_is_refused_in_plain_words(setting: str, complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert refused(["run", "bandwidth", *HOST, "--set", setting], 2, capsys).startswith(complaint)
+
+
+def test_an_experiment_without_meaning_here_is_named_with_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    line = refused(["run", "pinning_strategy", *HOST], 3, capsys)
+    assert line.startswith("Pinning strategy does not run on the host model (no GPU): ")
+
+
+@pytest.mark.parametrize("way", [">/dev/full", ">&-"])
+def test_output_that_nobody_can_take_is_no_surprise(way: str) -> None:
+    command = f"{shlex.quote(sys.executable)} -m pinscope --help {way}"
+    ended = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, check=False, timeout=60)
+    expected = "pinscope: the output cannot be written: No space left on device\n" if "full" in way else ""
+    assert ended.stderr == expected
+    assert ended.returncode == (1 if expected else 0)

@@ -10,7 +10,7 @@ import pytest
 
 from pinscope.cli import terminal
 from pinscope.cli.main import main
-from pinscope.cli.terminal import one_line, print_json, print_line, print_table
+from pinscope.cli.terminal import one_line, print_json, print_line, print_prose, print_table
 
 
 def test_text_from_outside_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
@@ -32,12 +32,20 @@ def test_numbers_stand_to_the_right(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "what  how much\na            1\nb        1,000\n\n"
 
 
-def test_the_first_column_is_never_broken(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(terminal, "PIPED_WIDTH", 40)
-    print_table(("id", "text"), [("20261121-035956-f72895", "many words that must go on more than one line")])
-    out = capsys.readouterr().out
-    assert "20261121-035956-f72895" in out
-    assert len(out.splitlines()) > 3
+def test_a_pipe_gets_every_row_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(("id", "text"), [("20261121-035956-f72895", "many words " * 40)])
+    assert len(capsys.readouterr().out.splitlines()) == 3  # heading, row, blank line
+
+
+def test_a_terminal_gets_lines_that_fit(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(terminal, "terminal_columns", lambda: 40)
+    print_table(("id", "text"), [("20261121-035956-f72895", "many words that must go on in further lines")])
+    print_prose("A finding that says more than fits.", "  ", "    ")
+    print_prose("Run: pinscope run bandwidth --set repeats=300", "  → ", "    ")
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 40
+    assert any(line.startswith("20261121-035956-f72895  many words") for line in lines)
+    assert lines[-2:] == ["  → Run: pinscope run bandwidth --set", "    repeats=300"]
 
 
 def test_json_is_ascii_where_the_terminal_is_not_utf_8(monkeypatch: pytest.MonkeyPatch) -> None:

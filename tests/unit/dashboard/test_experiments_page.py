@@ -44,7 +44,7 @@ def test_the_budget_follows_the_form(app: AppTest) -> None:
         ("-4KiB", "greater than 0"),
         ("12", "multiple of 8"),
         ("a lot", "is not a size"),
-        ("", "at least 1"),
+        ("", "at least one"),
         ("1000TiB", "safe"),
     ],
 )

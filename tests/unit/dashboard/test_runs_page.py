@@ -101,8 +101,15 @@ def test_an_address_that_names_no_run_is_one_clear_line(run_id: str, full_store:
 def test_a_run_without_observations_says_so(full_store: Store, open_page: Open) -> None:
     app = open_page(RUNS, run="a-interrupted")
     assert not app.exception
-    assert "Nothing was measured" in said(app)
+    assert "nothing was measured until then" in said(app)
     assert "the child is gone" in said(app)
+
+
+def test_tables_say_n_a_where_nothing_is_known(full_store: Store, open_page: Open) -> None:
+    run = full_store.runs(experiment="bandwidth", lab="cuda", status="done")[0]
+    tables = open_page(RUNS, run=run.id).dataframe
+    assert tables
+    assert {table.proto.placeholder for table in tables} == {"n/a"}
 
 
 def test_a_run_of_a_newer_version_shows_its_raw_data(full_store: Store, open_page: Open) -> None:
@@ -128,6 +135,7 @@ def test_a_run_that_goes_on_shows_how_far_it_is(store: Store, open_page: Open) -
     app = open_page(RUNS, run=run.id)
     assert not app.exception
     assert app.get("progress")[0].value == 25
+    assert app.get("progress")[0].text.startswith("25% · pinned h2d 1 MiB")
     assert any(button.label == "Cancel" for button in app.button)
 
 

@@ -135,7 +135,7 @@ def test_bad_values_are_refused_in_one_line(overrides: dict[str, str], complaint
 
 def test_on_a_gpu_host_it_says_to_take_the_host_lab_and_the_form_offers_that() -> None:
     here: Environment = synthetic.environment(1)
-    with pytest.raises(NotPossible, match=r"pressure does not run on the cuda lab: .* use --lab host") as caught:
+    with pytest.raises(NotPossible, match=r"Pressure does not run on the GPU \(CUDA\): .* use --lab host") as caught:
         prepare(Request("pressure", "cuda"), here)
     assert caught.value.exit_code == 3
     assert prepare(Request("pressure", "host", quick=True), here).lab == "host"

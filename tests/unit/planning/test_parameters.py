@@ -22,8 +22,8 @@ def test_a_page_size_is_understood_however_it_is_written(given: object, word: st
 @pytest.mark.parametrize(
     ("name", "value", "complaint"),
     [
-        ("pinned", 0, "pinned: Input should be greater than 0"),
-        ("pinned", "-1GiB", "pinned: Input should be greater than 0"),
+        ("pinned", 0, "pinned: must be greater than 0"),
+        ("pinned", "-1GiB", "pinned: must be greater than 0"),
         ("pinned", "much", "'much' is not a size"),
         ("pinned", 12, "multiple of 8"),
         ("processes", 0, "processes: "),

@@ -150,6 +150,13 @@ def test_a_run_that_did_not_finish_says_so_and_why(kind: str, status: str, bandw
 
 
 @pytest.mark.parametrize("kind", ["html", "markdown"])
+def test_a_run_that_failed_at_once_speaks_of_no_figures(kind: str, bandwidth: Document) -> None:
+    found = readable(synthetic.changed(bandwidth, status="failed", observations=0, error="the reason."), kind)
+    assert "This run failed: nothing was measured until then. Reason: the reason." in found
+    assert "reason.." not in found
+
+
+@pytest.mark.parametrize("kind", ["html", "markdown"])
 def test_a_run_without_rows_says_that_there_is_no_answer(kind: str) -> None:
     assert "Nothing was measured" in readable(synthetic.document_of("bandwidth", []), kind)
 

@@ -119,7 +119,7 @@ def test_a_database_that_may_only_be_read_is_read(tmp_path: Path) -> None:
         run = store.add(new_run())
     with Store(f"sqlite:///file:{path}?mode=ro&uri=true") as store:
         assert store.run(run.id) == run
-        with pytest.raises(StoreFailed, match="readonly"):
+        with pytest.raises(StoreFailed, match="readonly database; PINSCOPE_DATABASE can name another place"):
             store.append(run.id, new_rows(1))
 
 

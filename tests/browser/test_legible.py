@@ -1,0 +1,37 @@
+"""What a page says can be read: nothing is cut off, on a wide screen and on a phone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.conftest import Served, settle
+
+CUT_OFF = """
+metrics => metrics.flatMap(metric => {
+  const card = metric.getBoundingClientRect();
+  return [...metric.querySelectorAll("p")].filter(text => {
+    const range = document.createRange();
+    range.selectNodeContents(text);
+    const drawn = range.getBoundingClientRect();
+    return drawn.right > card.right || drawn.bottom > card.bottom
+      || getComputedStyle(text).textOverflow === "ellipsis";
+  }).map(text => text.textContent);
+})
+"""
+"""Texts of figures that stand out of their cards, or end in an ellipsis."""
+
+
+@pytest.mark.parametrize("width", [1400, 390])
+def test_names_of_figures_and_words_in_their_place_are_whole(
+    width: int, new_page: Callable[..., Page], dashboard: Served
+) -> None:
+    page = new_page(width)
+    shipped = {run.experiment: run for run in dashboard.store.runs() if run.recording}
+    for experiment, words in (("registration", "one owner copies for all"), ("pinning_strategy", "huge pages")):
+        page.goto(f"{dashboard.url}/runs?run={shipped[experiment].id}")
+        settle(page)
+        expect(page.get_by_test_id("stMetric").filter(has_text=words).first).to_be_visible()
+        assert page.get_by_test_id("stMetric").evaluate_all(CUT_OFF) == []

@@ -1,0 +1,31 @@
+"""``pinscope doctor`` answers whatever is wrong with the place for runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pinscope.cli.main import main
+
+
+@pytest.mark.parametrize(
+    ("address", "told"),
+    [
+        ("sqlite:////data/runs.db", "/data/runs.db"),
+        ("postgresql://me:secret@db.example/runs", "postgresql://me@db.example/runs"),
+        ("nonsense", "n/a (PINSCOPE_DATABASE is not a database URL"),
+    ],
+)
+def test_the_doctor_tells_where_runs_are_kept_without_opening_it(
+    address: str, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PINSCOPE_DATABASE", address)
+    assert main(["doctor", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["database"].startswith(told)
+    assert main(["doctor"]) == 0
+    out = capsys.readouterr().out
+    assert f"Runs are kept in        {told}" in out
+    assert "secret" not in out
+    assert not Path("/data/runs.db").exists()

@@ -81,8 +81,9 @@ def _table(cells: Sequence[PassCell]) -> Table:
             for cell in cells
         ),
         note="Overlap 100 % hides the shorter side entirely; below 0 the pipeline is slower than pinned copies and "
-        "kernels one after the other. Own overlap compares with the recipe's own copies alone. Corrupted and "
-        "checked count chunks over all repeats. On one stream events change nothing.",
+        "kernels one after the other. Own overlap compares with the recipe's own copies alone; above "
+        "100 % they went faster in the pipeline than alone. Corrupted and checked count chunks over all "
+        "repeats. On one stream events change nothing.",
     )  # fmt: skip
 
 

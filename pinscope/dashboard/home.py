@@ -14,6 +14,7 @@ from pinscope.dashboard.machine_view import capability_cards, gpu_cards, machine
 from pinscope.dashboard.pages import EXPERIMENTS, RUNS
 from pinscope.dashboard.plain import plain, sentence
 from pinscope.dashboard.run_list import run_list
+from pinscope.experiments.registry import EXPERIMENTS as REGISTRY
 from pinscope.records.environment import Environment
 from pinscope.records.run import Run
 from pinscope.store.store import Store
@@ -71,9 +72,11 @@ def _runs(has_gpu: bool) -> None:
 
 
 def _recordings(store: Store, recorded: Sequence[Run]) -> None:
-    """Those of GPUs, and apart from them those of the host model: the two are never compared."""
-    on_gpus = [run for run in recorded if run.lab == "cuda"]
-    without = [run for run in recorded if run.lab == "host"]
+    """Those of GPUs, in the order of the experiments; apart from them those of the host model: never compared."""
+    names = [entry.experiment.name for entry in REGISTRY]
+    known = sorted(recorded, key=lambda run: names.index(run.experiment) if run.experiment in names else len(names))
+    on_gpus = [run for run in known if run.lab == "cuda"]
+    without = [run for run in known if run.lab == "host"]
     if on_gpus:
         st.header("Recorded on GPUs", anchor=False)
         st.caption("These runs ship with PinScope. They were measured on other machines, as each says.")

@@ -100,6 +100,13 @@ def test_recordings_of_the_host_model_stand_apart_from_those_of_gpus(
     assert all(plain(one) in texts(home) for one in (shipped.id, run.id))
 
 
+def test_home_lists_recordings_in_the_order_of_the_experiments(machine: Callable[[int], None], open_page: Open) -> None:
+    machine(0)
+    titles = [link.label.replace("\\", "").strip("*") for link in open_page(HOME).get("page_link") if "·" in link.label]
+    assert titles[:2] == ["Bandwidth · NVIDIA H200", "Overlap · NVIDIA H200"]
+    assert "host model" in titles[-1]
+
+
 def test_home_with_a_gpu_shows_the_gpus_first(shipped: Run, machine: Callable[[int], None], open_page: Open) -> None:
     machine(2)
     app = open_page(HOME)

@@ -12,11 +12,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from pinscope.errors import BadInput, InvalidParameter, NoDevice, NotEnoughMemory, NotPossible
+from pinscope.errors import BadInput, InvalidParameter, NoDevice, NotEnoughMemory, NotPossible, StoreFailed
 from pinscope.experiments.contract import AnyExperiment, BareParams
 from pinscope.experiments.registry import find
 from pinscope.lab.budget import check_budget
@@ -187,6 +188,10 @@ class Job:
         """The child's exit code, or ``None`` while it runs."""
         return self._child.poll()
 
+    def stop(self) -> None:
+        """Ask the child to end in order; :func:`cancel` does the same for whoever knows the run's id alone."""
+        self._child.terminate()
+
     def wait(self, timeout: float | None = None) -> int:
         """The child's exit code; raises subprocess.TimeoutExpired after ``timeout`` seconds."""
         return self._child.wait(timeout)
@@ -216,7 +221,8 @@ def start(store: Store, run: Run) -> Job:
         store.update(run.id, status="failed", error=f"the child could not be started: {error}")
         raise
     _started.append(job)
-    store.update(run.id, process=process_of(job.pid))
+    with suppress(StoreFailed):  # the child says the same of itself; it must not be left alone for this
+        store.update(run.id, process=process_of(job.pid))
     return job
 
 

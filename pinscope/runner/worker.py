@@ -20,6 +20,7 @@ from pinscope.experiments.registry import find
 from pinscope.lab.harness import Harness
 from pinscope.lab.protocol import Lab
 from pinscope.probes.environment import capture_environment
+from pinscope.probes.process import current_process
 from pinscope.records.environment import Environment
 from pinscope.records.run import Progress, Run, Status
 from pinscope.runner.queue import turn
@@ -160,6 +161,7 @@ def main(arguments: list[str]) -> int:
 def _run(store: Store, run: Run, stop: _Stop) -> int:
     """Measure, and store how it went; the exit code."""
     writer = SafeWriter(store, run)
+    writer.update(process=current_process())  # its starter does it too, unless the database fails him right then
     status, error, code = _outcome(writer, run, stop)
     changes: dict[str, Any] = {"status": status, "finished_at": datetime.now(UTC)}
     if error:

@@ -303,6 +303,32 @@ def test_a_run_whose_child_is_killed_ends_with_code_1_and_keeps_its_rows() -> No
     assert "was interrupted" in errors
 
 
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_run_whose_database_is_deleted_goes_on_and_is_saved(tmp_path: Path, stopped: bool) -> None:
+    database = tmp_path / "db" / "runs.db"
+    settings = ENDLESS if stopped else (*SMALL[:2], "--set", "precision=1e-9", "--set", "time_limit=0.3")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pinscope", "run", "bandwidth", "--lab", "host", "--quick", *settings],
+        env=variables(PINSCOPE_DATABASE=f"sqlite:///{database}", TMPDIR=str(tmp_path)),
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    with Store(f"sqlite:///{database}") as store:
+        _until(lambda: any(run.observations > 5 for run in store.runs(recordings=False)), process)
+        (run,) = store.runs(recordings=False)
+    for left in database.parent.iterdir():
+        left.unlink()
+    time.sleep(0.5)
+    if stopped:
+        process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 1, said
+    (bundle,) = tmp_path.glob("*.pinscope")
+    assert str(bundle) in said
+    ((saved, rows),) = read_bundle(bundle)
+    assert (saved.id, saved.status) == (run.id, "cancelled" if stopped else "done")
+    assert len(rows) > run.observations
+
+
 def _until(condition: Callable[[], object], process: subprocess.Popen[str], seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not condition():

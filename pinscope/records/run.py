@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any, Literal
 
-from pinscope.records.base import Record
+from pinscope.records.base import Moment, Record
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
 
@@ -71,8 +70,8 @@ class Run(Record):
     """The validated parameters, JSON-ready."""
     budget: Budget
     environment: Environment
-    created_at: datetime
-    finished_at: datetime | None = None
+    created_at: Moment
+    finished_at: Moment | None = None
     error: str | None = None
     """Why it failed, one line."""
     notes: tuple[str, ...] = ()

@@ -44,6 +44,8 @@ class Process(Record):
     """Start time in clock ticks since boot (field 22 of /proc/PID/stat)."""
     boot_id: str
     """/proc/sys/kernel/random/boot_id of the boot it belongs to."""
+    namespace: str | None = None
+    """The pid namespace in which it has this pid (containers have their own); ``None`` if that is not told."""
 
 
 class Progress(Record):
@@ -54,6 +56,8 @@ class Progress(Record):
     message: str = ""
     waiting_for: str | None = None
     """Set while the run queues: what holds the GPU."""
+    at: float | None = None
+    """When the child said so: CLOCK_MONOTONIC of its machine, which containers share. Told every few seconds."""
 
 
 class Run(Record):

@@ -23,13 +23,17 @@ from pinscope.experiments.registry import find
 from pinscope.lab.budget import check_budget
 from pinscope.probes.cupy_wheel import cupy_problem
 from pinscope.probes.environment import machine_id
-from pinscope.probes.process import is_alive, process_of
+from pinscope.probes.process import is_alive, is_in_sight, on_this_boot, process_of
 from pinscope.records.environment import Environment
-from pinscope.records.run import LabKind, Run
+from pinscope.records.run import LabKind, Process, Run
 from pinscope.store.store import Store
 
 GRACE_SECONDS = 5.0
 """How long a cancelled child has to put things away before it is ended."""
+UNBORN_SECONDS = 60.0
+"""A run without a child for so long has lost the one who was to start it."""
+SILENT_SECONDS = 60.0
+"""A child in another container that has told nothing for so long has ended; it tells something every 5 s."""
 
 
 @dataclass(frozen=True)
@@ -227,26 +231,46 @@ def start(store: Store, run: Run) -> Job:
 
 
 def cancel(store: Store, run_id: str) -> None:
-    """Stop a run, whoever started it; what it measured stays.
+    """Stop a run, whoever started it and wherever; what it measured stays.
+
+    A child that signals from here do not reach (another machine, another container, another user's) is told through
+    the database, and stops within seconds.
 
     Raises:
         UnknownName: no such run.
         BadInput: it is not running.
     """
-    run = store.run(run_id)
+    run = _begun(store, run_id)
     if run.status != "running":
         raise BadInput(f"run {run.id} is not running; it is {run.status}")
-    if run.process is None or not is_alive(run.process):
+    if _is_gone(run):
         reconcile(store)
         return
-    _signal(run.process.pid, signal.SIGTERM)
-    deadline = time.monotonic() + GRACE_SECONDS
-    while is_alive(run.process) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    if is_alive(run.process):
-        _signal(run.process.pid, signal.SIGKILL)
+    if run.process is not None and is_in_sight(run.process) and is_alive(run.process):
+        _end(run.process)
     if store.run(run.id).status == "running":
         store.update(run.id, status="cancelled", finished_at=datetime.now(UTC))
+
+
+def _begun(store: Store, run_id: str) -> Run:
+    """The run, once its child is known: right after its start that takes a moment."""
+    deadline = time.monotonic() + GRACE_SECONDS
+    while True:
+        run = store.run(run_id)
+        if run.process or run.status != "running" or _is_gone(run) or time.monotonic() > deadline:
+            return run
+        time.sleep(0.05)
+
+
+def _end(process: Process) -> None:
+    """Ask a child to end, and make it end if it does not."""
+    with suppress(PermissionError):
+        _signal(process.pid, signal.SIGTERM)
+        deadline = time.monotonic() + GRACE_SECONDS
+        while is_alive(process) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        if is_alive(process):
+            _signal(process.pid, signal.SIGKILL)
 
 
 def _signal(pid: int, number: signal.Signals) -> None:
@@ -260,11 +284,7 @@ def reconcile(store: Store) -> list[str]:
     """Mark runs as interrupted whose child is gone; their ids."""
     gone = []
     for run in store.unfinished():
-        if run.process is None:
-            # Between storing the run and starting its child lie milliseconds; a minute means that nobody will.
-            if (datetime.now(UTC) - run.created_at).total_seconds() < 60:
-                continue
-        elif run.environment.machine_id != machine_id() or is_alive(run.process):
+        if not _is_gone(run):
             continue
         store.update(
             run.id,
@@ -274,3 +294,18 @@ def reconcile(store: Store) -> list[str]:
         )
         gone.append(run.id)
     return gone
+
+
+def _is_gone(run: Run) -> bool:
+    """Whether the child of an unfinished run has certainly ended."""
+    here = run.environment.machine_id == machine_id()
+    if run.process is None:
+        # Between storing the run and starting its child lie milliseconds. The clock may have been set back since
+        # then, and that of another machine may differ.
+        age = abs((datetime.now(UTC) - run.created_at).total_seconds())
+        return age >= (UNBORN_SECONDS if here else 60 * UNBORN_SECONDS)
+    if not on_this_boot(run.process):
+        return here and not is_alive(run.process)  # restarted since, or the kernel does not tell its boots apart
+    if is_in_sight(run.process):
+        return not is_alive(run.process)
+    return run.progress.at is not None and time.monotonic() - run.progress.at > SILENT_SECONDS

@@ -9,11 +9,12 @@ import ctypes
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 from datetime import UTC, datetime
 from types import FrameType
-from typing import Any
+from typing import Any, Self
 
 from pinscope.errors import Cancelled, PinScopeError
 from pinscope.experiments.registry import find
@@ -30,6 +31,8 @@ from pinscope.store.store import Store
 PR_SET_PDEATHSIG = 1
 PROGRESS_SECONDS = 0.2
 """Progress is written at most this often."""
+BEAT_SECONDS = 5.0
+"""Progress is written at least this often, unless the database fails."""
 
 
 class _Stop:
@@ -45,26 +48,46 @@ class _Stop:
 
 
 class _Reporter:
-    """Writes progress and notes of a run, progress not too often."""
+    """Writes progress and notes of a run: progress not too often, and now and then though nothing happens."""
 
     def __init__(self, writer: SafeWriter, run: Run) -> None:
         self._writer = writer
         self._notes = list(run.notes)
         self._written = -PROGRESS_SECONDS
+        self._last = Progress()
+        self._telling = threading.Lock()
+        self._ended = threading.Event()
+        self._heart = threading.Thread(target=self._beat, name="pinscope-heart", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._heart.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._ended.set()
+        self._heart.join()
 
     def progress(self, fraction: float, message: str) -> None:
         """Store how far the run is."""
-        now = time.monotonic()
-        if now - self._written >= PROGRESS_SECONDS or fraction >= 1:
-            self._written = now
-            self._writer.update(progress=Progress(fraction=fraction, message=message))
+        if time.monotonic() - self._written >= PROGRESS_SECONDS or fraction >= 1:
+            self._tell(Progress(fraction=fraction, message=message))
 
     def waiting(self, holder: str) -> None:
         """Store what the run waits for."""
-        now = time.monotonic()
-        if now - self._written >= PROGRESS_SECONDS:
-            self._written = now
-            self._writer.update(progress=Progress(message=f"waiting for {holder}", waiting_for=holder))
+        if time.monotonic() - self._written >= PROGRESS_SECONDS:
+            self._tell(Progress(message=f"waiting for {holder}", waiting_for=holder))
+
+    def _tell(self, progress: Progress | None) -> None:
+        with self._telling:
+            self._last = progress or self._last
+            self._written = time.monotonic()
+            self._writer.update(progress=self._last.model_copy(update={"at": self._written}))
+
+    def _beat(self) -> None:
+        """Others who cannot see this process learn from it that it lives, and it learns whether they cancelled it."""
+        while not self._ended.wait(BEAT_SECONDS):
+            if time.monotonic() - self._written >= BEAT_SECONDS:
+                self._tell(None)
 
     def note(self, text: str) -> None:
         """Store what a reader of the run must know, once."""
@@ -94,18 +117,24 @@ def measure(writer: SafeWriter, run: Run, stop: _Stop) -> None:
         Cancelled: somebody asked to stop.
         PinScopeError: the experiment broke off; what was measured is stored.
     """
-    reporter = _Reporter(writer, run)
+
+    def cancelled() -> bool:
+        return stop.asked or writer.cancelled  # by a signal, or by somebody whose signals do not reach here
 
     def waiting(holder: str) -> None:
-        if stop.asked:
+        if cancelled():
             raise Cancelled("the run was cancelled while it waited")
         reporter.waiting(holder)
 
     experiment = find(run.experiment).experiment
     params = experiment.Params.model_validate(run.params)
-    harness = Harness(report=reporter.progress, cancelled=lambda: stop.asked, note=reporter.note)
     device = run.environment.device(run.device) if run.lab == "cuda" else None
-    with turn(device.uuid if device else "host", waiting), open_lab(run) as lab:
+    with (
+        _Reporter(writer, run) as reporter,
+        turn(device.uuid if device else "host", waiting),
+        open_lab(run) as lab,
+    ):
+        harness = Harness(report=reporter.progress, cancelled=cancelled, note=reporter.note)
         reporter.progress(0.0, "starting")
         for observation in experiment.measure(params, lab, harness):
             writer.append([observation.model_dump(mode="json")])

@@ -111,6 +111,20 @@ def test_a_cancelled_run_keeps_what_it_measured(store: Store, start: Callable[..
         jobs.cancel(store, job.run_id)
 
 
+def test_a_run_that_no_signal_reaches_is_cancelled_through_the_database(
+    store: Store, start: Callable[..., Job]
+) -> None:
+    job = start(LONG)
+    until(lambda: store.run(job.run_id).observations > 5)
+    process = store.run(job.run_id).process
+    assert process is not None
+    store.update(job.run_id, process=process.model_copy(update={"namespace": "pid:[1]"}))  # as another container's
+    jobs.cancel(store, job.run_id)
+    assert job.wait(15) == 130
+    assert store.run(job.run_id).status == "cancelled"
+    assert_whole(store, job.run_id)
+
+
 @pytest.mark.parametrize("moment", ["at once", "when it begins", "at the first observation", "midway"])
 def test_a_killed_run_is_marked_and_the_next_one_starts(store: Store, start: Callable[..., Job], moment: str) -> None:
     left_over = shared_memory()

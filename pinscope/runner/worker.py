@@ -12,15 +12,18 @@ import sys
 import threading
 import time
 import traceback
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from types import FrameType
 from typing import Any, Self
 
 from pinscope.errors import Cancelled, PinScopeError
 from pinscope.experiments.registry import find
+from pinscope.lab.budget import check_budget
 from pinscope.lab.harness import Harness
 from pinscope.lab.protocol import Lab
-from pinscope.probes.environment import capture_environment
+from pinscope.probes.environment import capture_environment, read_huge_pages
+from pinscope.probes.limits import read_limits
 from pinscope.probes.process import current_process
 from pinscope.records.environment import Environment
 from pinscope.records.run import Progress, Run, Status
@@ -96,6 +99,17 @@ class _Reporter:
             self._writer.update(notes=tuple(self._notes))
 
 
+def queues(run: Run) -> list[str]:
+    """Names of the turns that the run must have: its GPU's, or every GPU's if it measures on all of them.
+
+    Always in the same order, so that no two runs wait for each other.
+    """
+    if run.lab == "host":
+        return ["host"]
+    everywhere = bool(run.params.get("all_devices"))
+    return sorted({one.uuid for one in run.environment.devices if everywhere or one.index == run.device})
+
+
 def open_lab(run: Run) -> Lab:
     """The lab that the run asks for."""
     if run.lab == "host":
@@ -129,11 +143,12 @@ def measure(writer: SafeWriter, run: Run, stop: _Stop) -> None:
     experiment = find(run.experiment).experiment
     params = experiment.Params.model_validate(run.params)
     device = run.environment.device(run.device) if run.lab == "cuda" else None
-    with (
-        _Reporter(writer, run) as reporter,
-        turn(device.uuid if device else "host", waiting),
-        open_lab(run) as lab,
-    ):
+    with _Reporter(writer, run) as reporter, ExitStack() as held:
+        for name in queues(run):
+            held.enter_context(turn(name, waiting))
+        # Memory that was free when the run was prepared may have gone while it waited.
+        check_budget(run.budget, read_limits(), device, run.lab, read_huge_pages())
+        lab = held.enter_context(open_lab(run))
         harness = Harness(report=reporter.progress, cancelled=cancelled, note=reporter.note)
         reporter.progress(0.0, "starting")
         for observation in experiment.measure(params, lab, harness):

@@ -125,6 +125,16 @@ def test_a_run_that_no_signal_reaches_is_cancelled_through_the_database(
     assert_whole(store, job.run_id)
 
 
+def test_memory_that_has_gone_while_the_run_waited_refuses_it(store: Store) -> None:
+    run = prepared(SHORT)
+    more = run.budget.model_copy(update={"pinned_bytes": 2**50})  # as much too much as if others had taken it since
+    job = jobs.start(store, run.model_copy(update={"budget": more}))
+    assert job.wait(30) == 3
+    ended = store.run(run.id)
+    assert (ended.status, ended.observations) == ("failed", 0)
+    assert "is safe here" in (ended.error or "")
+
+
 @pytest.mark.parametrize("moment", ["at once", "when it begins", "at the first observation", "midway"])
 def test_a_killed_run_is_marked_and_the_next_one_starts(store: Store, start: Callable[..., Job], moment: str) -> None:
     left_over = shared_memory()

@@ -281,19 +281,25 @@ def _signal(pid: int, number: signal.Signals) -> None:
 
 
 def reconcile(store: Store) -> list[str]:
-    """Mark runs as interrupted whose child is gone; their ids."""
-    gone = []
+    """Mark runs as interrupted whose child is gone; the ids of those that were marked.
+
+    A database that takes no mark (its disk is full, or it may only be read) is still good for reading and exporting.
+    """
+    marked = []
     for run in store.unfinished():
         if not _is_gone(run):
             continue
-        store.update(
-            run.id,
-            status="interrupted",
-            error="the process that measured it ended before the run did",
-            finished_at=datetime.now(UTC),
-        )
-        gone.append(run.id)
-    return gone
+        try:
+            store.update(
+                run.id,
+                status="interrupted",
+                error="the process that measured it ended before the run did",
+                finished_at=datetime.now(UTC),
+            )
+        except StoreFailed:
+            break
+        marked.append(run.id)
+    return marked
 
 
 def _is_gone(run: Run) -> bool:

@@ -203,6 +203,19 @@ def test_a_run_that_cannot_be_read_is_removed_as_the_error_says(tmp_path: Path, 
     assert next(run["id"] for run in document(pinscope("runs", "list", "--json", **database))) == good.id
 
 
+def test_a_database_that_cannot_be_written_can_be_read_and_exported(tmp_path: Path) -> None:
+    file = tmp_path / "runs.db"
+    with Store(f"sqlite:///{file}") as store:
+        lost = store.add(new_run(created_at=datetime.now(UTC) - timedelta(hours=1)))
+        store.append(lost.id, new_rows(2))
+    read_only = f"sqlite:///file:{file}?mode=ro&uri=true"
+    assert pinscope("runs", "list", PINSCOPE_DATABASE=read_only).returncode == 0
+    exported = pinscope("export", lost.id, "-o", str(tmp_path / "x.pinscope"), PINSCOPE_DATABASE=read_only)
+    assert exported.returncode == 0, exported.stderr
+    ((_, rows),) = read_bundle(tmp_path / "x.pinscope")
+    assert rows == new_rows(2)
+
+
 def test_doctor_tells_what_works_here_and_why_the_rest_does_not() -> None:
     printed = document(pinscope("doctor", "--json"))
     assert set(printed) == {"format", "environment", "capabilities", "findings"}

@@ -55,7 +55,8 @@ class BreakEven:
         way: how the pinned buffer is got.
         extra_seconds: beyond what the pageable buffer costs; for a registration, registering and unregistering.
         gain_seconds: pageable copy less pinned copy; not positive where pinning makes no copy faster.
-        copies: after so many copies it has paid; 0 if it costs nothing extra, ``None`` if copies gain nothing.
+        copies: after so many copies it has paid; 0 if it costs nothing extra, ``None`` if it does and copies gain
+            nothing.
     """
 
     way: str
@@ -118,7 +119,7 @@ def break_evens(cells: Cells, copies: Copies) -> list[BreakEven]:
             slow, fast = copies.get(("pageable", direction, size)), copies.get(("pinned", direction, size))
             if slow and fast:
                 gain = slow.median - fast.median
-                copies_needed = max(math.ceil(extra / gain), 0) if gain > 0 else None
+                copies_needed = 0 if extra <= 0 else math.ceil(extra / gain) if gain > 0 else None
                 found.append(BreakEven(way, size, direction, extra, gain, copies_needed))
     return found
 

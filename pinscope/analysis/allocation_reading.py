@@ -132,7 +132,7 @@ def _break_even(cells: Cells, evens: Sequence[BreakEven]) -> list[Finding]:
             Finding(
                 rule="pinning-costs-nothing", severity="good",
                 title=f"A fresh pinned buffer of {size} costs no more than touched pageable memory",
-                detail="The driver faults and zeroes its pages about as fast as one thread does.",
+                detail="Its pages are faulted and zeroed about as fast as one thread touches ordinary memory.",
                 evidence=evidence, advice="Nothing to do.",
             )
         ]  # fmt: skip

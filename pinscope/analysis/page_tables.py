@@ -88,10 +88,13 @@ class Growth:
 
     @property
     def returned(self) -> float | None:
-        """Share of the growth that came back; ``None`` if nothing was freed yet or nothing had grown."""
+        """Share of the growth that came back; ``None`` if nothing was freed yet or nothing had grown.
+
+        No more than all of it: what the meter fell below its start was somebody else's.
+        """
         if self.left_bytes is None or self.table_bytes[-1] <= 0:
             return None
-        return 1 - self.left_bytes / self.table_bytes[-1]
+        return min(1 - self.left_bytes / self.table_bytes[-1], 1.0)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pinscope.analysis.page_table_model import GPU_PAGE_SIZES, GRANULE_BYTES, page_table_bytes
-from pinscope.analysis.page_tables import GIB, Cost, costs
+from pinscope.analysis.page_tables import GIB, GPU_METERS, Cost, costs
 from pinscope.records.finding import Finding, Quantity, Reading, Table
 from pinscope.records.run import Run
 from pinscope.units import format_bytes, format_seconds, format_share
@@ -75,9 +75,10 @@ def _headline(run: Run, own: Sequence[Cost]) -> tuple[Quantity, ...]:
 
 
 def _unseen(cost: Cost) -> str:
+    steps = f", as it grows in steps of {format_bytes(GRANULE_BYTES)}" if cost.growth.meter in GPU_METERS else ""
     return (
         f"{format_bytes(cost.growth.bytes[-1])} grew it by {format_bytes(cost.growth.table_bytes[-1])}: too little to "
-        f"tell, as it grows in steps of {format_bytes(GRANULE_BYTES)}"
+        f"tell{steps}"
     )
 
 

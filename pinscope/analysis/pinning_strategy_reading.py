@@ -9,7 +9,7 @@ from pinscope.analysis.pinning_recipe import recipe
 from pinscope.analysis.pinning_strategy import IDLE, TITLES, USUAL, WAITS, StrategyCell, best_strategy, strategy_cells
 from pinscope.records.finding import Finding, Quantity, Reading, Table
 from pinscope.records.run import Run
-from pinscope.units import format_bytes, format_seconds
+from pinscope.units import exact_bytes, format_bytes, format_seconds
 
 WORTH_IT = 1.5
 """A strategy is recommended over cudaHostAlloc from this many times its speed on."""
@@ -154,7 +154,7 @@ def _recommended(best: StrategyCell, usual: StrategyCell | None) -> list[Finding
                 detail="No strategy is clearly faster.", evidence=evidence, advice="Nothing to do.",
             )
         ]  # fmt: skip
-    chunk = f', chunk="{format_bytes(best.chunk_bytes)}"' if best.chunk_bytes else ""
+    chunk = f', chunk="{exact_bytes(best.chunk_bytes)}"' if best.chunk_bytes else ""
     return [
         Finding(
             rule="faster-strategy", severity="warning",
@@ -162,7 +162,7 @@ def _recommended(best: StrategyCell, usual: StrategyCell | None) -> list[Finding
             detail=f"Best here: {TITLES[best.strategy]}, {best.threads} threads. The time goes into faulting and "
             "zeroing pages, which several threads do at once, and with huge pages in larger steps.",
             evidence=evidence,
-            advice=f'Call pinscope.pinned_empty("{size}"{chunk}), or paste the code.',
+            advice=f'Call pinscope.pinned_empty("{exact_bytes(best.bytes)}"{chunk}), or paste the code.',
             code=recipe(best),
         )
     ]  # fmt: skip
@@ -183,7 +183,7 @@ def _any_copy(whole: StrategyCell | None, best: StrategyCell, usual: StrategyCel
                 Quantity(name=TITLES[whole.strategy], value=whole.total_seconds.median, unit="seconds"),
                 Quantity(name="Longest neighbour wait", value=whole.longest_wait, unit="seconds"),
             ),
-            advice=f'Where copies have any size and place: pinscope.pinned_empty("{format_bytes(whole.bytes)}"), or '
+            advice=f'Where copies have any size and place: pinscope.pinned_empty("{exact_bytes(whole.bytes)}"), or '
             "paste the code.",
             code=recipe(whole),
         )

@@ -37,6 +37,11 @@ class Demand:
         """Processes that have a context on the busiest GPU."""
         return -(-self.processes * self.gpus // self.all_gpus)
 
+    @property
+    def used_gpus(self) -> int:
+        """GPUs on which some process has a context: with few processes, not all there are."""
+        return min(self.all_gpus, self.processes * self.gpus)
+
 
 @dataclass(frozen=True)
 class Origin:
@@ -189,13 +194,14 @@ def make_plan(
     """What ``demand`` takes at these prices.
 
     When each process registers the memory, each has a page table of its own on each of its GPUs. One owner has one on
-    each GPU, and a context there too, because it copies into the other processes' buffers through CUDA IPC.
+    each GPU that any process uses, and a context there too, because it copies into the other processes' buffers
+    through CUDA IPC.
     """
     one = price.taken_bytes(demand.pinned_bytes)
     contexts = demand.processes * demand.gpus
     tables = {  # strategy → on the busiest GPU, on all, contexts
         "each_registers": (one * demand.on_one_gpu, one * contexts, contexts),
-        "one_owner": (one, one * demand.all_gpus, contexts + demand.all_gpus - demand.gpus),
+        "one_owner": (one, one * demand.used_gpus, contexts + demand.used_gpus - demand.gpus),
     }
     sharings = tuple(
         Sharing(

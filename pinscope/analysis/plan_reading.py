@@ -18,6 +18,8 @@ LONG_SECONDS = 30.0
 WORTH_IT = 1.5
 ONE_REGISTRATION_BYTES = 512 * 2**30
 """One registration of this much or more overflows in drivers of the 580 series (public reports)."""
+LARGEST_CHUNK_BYTES = 64 * 2**30
+"""Pieces to advise where nothing else decides."""
 SOURCE_WORDS: Mapping[Source, str] = {
     "given": "as given",
     "measured": "measured on this machine",
@@ -89,7 +91,7 @@ def _sharings(plan: Plan) -> Table:
         note=f"{_spread(demand)} All share the memory: the host holds it once. If each pins "
         "memory of its own, the GPUs pay as when each registers, and the host holds "
         f"{format_bytes(demand.processes * demand.pinned_bytes)}. GPU memory for page tables is taken in steps of "
-        f"2 MiB. One owner copies through CUDA IPC and needs a context on every GPU. {_contexts_words(plan)}",
+        f"2 MiB. One owner copies through CUDA IPC and needs a context on every GPU in use. {_contexts_words(plan)}",
     )  # fmt: skip
 
 
@@ -243,14 +245,19 @@ def _pace(plan: Plan) -> list[Finding]:
                 Quantity(name="cudaHostAlloc", value=usual.bytes_per_second, unit="bytes/second"),
                 Quantity(name=TITLES[best.strategy], value=best.bytes_per_second, unit="bytes/second"),
             ),
-            advice=f"Call {_call(best, pinned)}."
-            + (" No copy may cross a multiple of chunk." if best.chunk_bytes else ""),
+            advice=f"Call {_call(_chunk(best, pinned), pinned)}."
+            + (" No copy may cross a multiple of chunk." if _chunk(best, pinned) else ""),
         )
     ]  # fmt: skip
 
 
-def _call(pace: Pace, pinned: int) -> str:
-    chunk = f', chunk="{exact_bytes(pace.chunk_bytes)}"' if pace.chunk_bytes else ""
+def _chunk(pace: Pace, pinned: int) -> int | None:
+    """The pieces of the fastest way; the whole would be too much for one registration."""
+    return pace.chunk_bytes or (LARGEST_CHUNK_BYTES if pinned >= ONE_REGISTRATION_BYTES else None)
+
+
+def _call(chunk_bytes: int | None, pinned: int) -> str:
+    chunk = f', chunk="{exact_bytes(chunk_bytes)}"' if chunk_bytes else ""
     return f'pinscope.pinned_empty("{exact_bytes(pinned)}"{chunk})'
 
 
@@ -266,7 +273,7 @@ def _one_call(plan: Plan) -> list[Finding]:
             "PinScope has not measured it.",
             evidence=(Quantity(name="Asked for", value=pinned, unit="bytes"),),
             advice="Register in pieces, and let no copy cross from one into the next: "
-            'pinscope.pinned_empty(…, chunk="64GiB").',
+            f'pinscope.pinned_empty(…, chunk="{exact_bytes(LARGEST_CHUNK_BYTES)}").',
         )
     ]  # fmt: skip
 

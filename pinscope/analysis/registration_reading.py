@@ -162,6 +162,8 @@ def _duplicates(run: Run, each: Trial | None, owner: Trial | None) -> list[Findi
 def _contexts(each: Trial | None) -> list[Finding]:
     if each is None or not each.context_bytes or not each.table_bytes:
         return []
+    if min(each.context_bytes, each.table_bytes) < 0:  # others gave memory back meanwhile
+        return []
     one = each.context_bytes / each.processes
     per_process = each.table_bytes / each.processes
     as_much = each.bytes * one / per_process

@@ -11,6 +11,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Self
 
 from pinscope.cli.terminal import complain, console, one_line
+from pinscope.errors import StoreFailed, UnknownName
 
 if TYPE_CHECKING:
     from pinscope.records.run import Progress, Run
@@ -47,7 +48,11 @@ class Stop:
 
 
 def follow(store: Store, run: Run, job: Job, stop: Stop) -> None:
-    """Show how far the run is until its child ends or somebody asks to stop."""
+    """Show how far the run is until its child ends or somebody asks to stop.
+
+    A database that fails meanwhile ends nothing: the child would end with this process, and it alone holds what the
+    database did not take.
+    """
     from pinscope.records.run import LAB_TITLES
     from pinscope.units import format_seconds
 
@@ -56,8 +61,15 @@ def follow(store: Store, run: Run, job: Job, stop: Stop) -> None:
         "Ctrl-C cancels"
     )
     with _bar() if sys.stderr.isatty() else _lines() as show:
+        failing = False
         while job.poll() is None and not stop.asked:
-            show(store.run(run.id).progress)
+            try:
+                show(store.run(run.id).progress)
+                failing = False
+            except (StoreFailed, UnknownName) as error:  # a database file that was deleted knows no run
+                if not failing:
+                    complain(one_line(f"{error}; the run goes on, and keeps what it measures until it can be stored"))
+                failing = True
             time.sleep(LOOK_SECONDS)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -12,7 +11,15 @@ from typer.core import TyperCommand
 
 from pinscope.cli.following import Stop
 from pinscope.cli.terminal import complain, one_line, print_json
-from pinscope.errors import BadInput, Cancelled, InvalidParameter, MeasurementFailed, NotPossible
+from pinscope.errors import (
+    BadInput,
+    Cancelled,
+    InvalidParameter,
+    MeasurementFailed,
+    NotPossible,
+    StoreFailed,
+    UnknownName,
+)
 
 if TYPE_CHECKING:
     from pinscope.experiments.contract import AnyExperiment
@@ -187,10 +194,15 @@ def _measure(store: Store, prepared: Run, stop: Stop) -> tuple[Run, int]:
     follow(store, prepared, job, stop)
     if stop.asked:
         complain(f"cancelling run {prepared.id} …")
-        with suppress(BadInput):  # it ended by itself in that moment
+        try:
             cancel(store, prepared.id)
+        except (BadInput, StoreFailed):  # it has just ended, or the database fails: it saves what that does not take
+            job.stop()
     child_code = job.wait()
-    ended = store.run(prepared.id)
+    try:
+        ended = store.run(prepared.id)
+    except UnknownName:
+        raise MeasurementFailed(f"run {prepared.id} is no longer in the database; was it deleted?") from None
     if ended.status == "running":  # killed before it could say how it ended
         reconcile(store)
         ended = store.run(prepared.id)

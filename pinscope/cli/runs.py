@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pinscope.cli.terminal import print_json, print_line, print_table
-from pinscope.errors import BadInput
+from pinscope.errors import BadInput, StoreFailed
 
 if TYPE_CHECKING:
     from pinscope.records.run import Run
@@ -81,15 +82,20 @@ def delete(
     from pinscope.store.store import Store
 
     with Store() as store:
-        reconcile(store)
-        run = store.run(run_id)
+        with suppress(StoreFailed):  # another run that cannot be read; it is in nobody's way here
+            reconcile(store)
+        try:
+            run = store.run(run_id)
+        except StoreFailed:
+            run = None  # this very run cannot be read: its whole id will do
+        whole_id = run.id if run else run_id
         if not yes:
-            _ask(run)
-        store.delete(run.id)
+            _ask(whole_id, f"{run.experiment}, {run.observations} observations" if run else "cannot be read")
+        store.delete(whole_id)
     if as_json:
-        print_json({"deleted": run.id})
+        print_json({"deleted": whole_id})
     else:
-        print_line(f"Deleted run {run.id}.")
+        print_line(f"Deleted run {whole_id}.")
 
 
 def run_object(run: Run) -> dict[str, Any]:
@@ -97,10 +103,10 @@ def run_object(run: Run) -> dict[str, Any]:
     return {**run.model_dump(mode="json", include=RUN_LIST_FIELDS), "host": run.environment.host}
 
 
-def _ask(run: Run) -> None:
+def _ask(run_id: str, what: str) -> None:
     if not sys.stdin.isatty():
-        raise BadInput(f"run {run.id} would be deleted for good; add --yes to do so without being asked")
-    sys.stderr.write(f"Delete run {run.id} ({run.experiment}, {run.observations} observations) for good? [y/N] ")
+        raise BadInput(f"run {run_id} would be deleted for good; add --yes to do so without being asked")
+    sys.stderr.write(f"Delete run {run_id} ({what}) for good? [y/N] ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise BadInput(f"run {run.id} was not deleted")
+        raise BadInput(f"run {run_id} was not deleted")

@@ -12,7 +12,7 @@ from pydantic import Field
 from pinscope.analysis.page_tables_reading import read_page_tables
 from pinscope.errors import NotPossible
 from pinscope.experiments.contract import BareParams, Bytes, Row, Several
-from pinscope.lab.backing import touch
+from pinscope.lab.backing import HUGE_PAGE, touch
 from pinscope.lab.harness import Harness
 from pinscope.lab.protocol import Lab
 from pinscope.records.budget import Budget
@@ -138,14 +138,16 @@ class PageTables:
 
     def budget(self, params: PageTablesParams, environment: Environment) -> Budget:
         """One way at a time; about 0.6 s a GiB to touch, pin and free."""
-        ways = len(_ways(params))
-        hugetlb = "registered" in params.memory and "hugetlb" in params.backings
+        taken = {labels.backing: _taken_bytes(params, labels.backing, environment) for labels in _ways(params)}
         return Budget(
-            pinned_bytes=params.total, pageable_bytes=0,
+            pinned_bytes=params.step_bytes * params.steps,
+            # What is left of the huge page under each step is taken, but not pinned.
+            pageable_bytes=max(taken.values()) - params.step_bytes * params.steps,
             # As if in 4 KiB pages, twice: entries and steps.
             device_bytes=2 * params.total // 512 + 64 * 2**20,
-            hugetlb_bytes=params.total if hugetlb else 0,
-            seconds=2.0 + 0.6 * ways * params.total / 2**30,
+            hugetlb_bytes=taken.get("hugetlb", 0),
+            seconds=2.0 + 0.6 * sum(_taken_bytes(params, labels.backing, environment) for labels in _ways(params))
+            / 2**30,
         )  # fmt: skip
 
     def measure(self, params: PageTablesParams, lab: Lab, harness: Harness) -> Iterator[PageTablesObservation]:
@@ -187,6 +189,13 @@ def _ways(params: PageTablesParams) -> list[Labels]:
     for memory in params.memory:
         ways += [Labels(memory, None)] if memory == "pinned" else [Labels(memory, one) for one in params.backings]
     return ways
+
+
+def _taken_bytes(params: PageTablesParams, backing: Backing | None, environment: Environment) -> int:
+    """What all steps of one way take: on huge pages each step takes whole ones, however little of them it pins."""
+    pages = {"thp": HUGE_PAGE, "hugetlb": environment.huge_pages.hugetlb_page_bytes or HUGE_PAGE}
+    page = pages.get(backing or "", PAGE)
+    return -(-params.step_bytes // page) * page * params.steps
 
 
 def _grow(

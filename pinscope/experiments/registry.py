@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, cast
@@ -74,18 +75,21 @@ def read_run(run: Run, rows: Sequence[Row]) -> Reading:
         UnknownName: this version does not know the run's experiment.
         BadInput: the rows are not observations of that experiment.
     """
-    experiment = find(run.experiment).experiment
-    return experiment.read(run, _checked(experiment, rows))
+    checked = checked_rows(run.experiment, rows)
+    with _figures_that_make_sense(run):
+        return find(run.experiment).experiment.read(run, checked)
 
 
 def draw_run(run: Run, rows: Sequence[Row]) -> list[Chart]:
     """The charts of a run; errors as for :func:`read_run`."""
-    entry = find(run.experiment)
-    return entry.charts(run, _checked(entry.experiment, rows))
+    checked = checked_rows(run.experiment, rows)
+    with _figures_that_make_sense(run):
+        return find(run.experiment).charts(run, checked)
 
 
-def _checked(experiment: AnyExperiment, rows: Sequence[Row]) -> list[Row]:
-    """Rows as the experiment's observations write them; fields of a newer version are dropped."""
+def checked_rows(name: str, rows: Sequence[Row]) -> list[Row]:
+    """Rows as the experiment's observations write them; fields of a newer version are dropped. Errors as above."""
+    experiment = find(name).experiment
     try:
         return [experiment.Observation.model_validate(row).model_dump() for row in rows]
     except ValidationError as error:
@@ -93,3 +97,13 @@ def _checked(experiment: AnyExperiment, rows: Sequence[Row]) -> list[Row]:
         field = ".".join(str(part) for part in first["loc"])
         what = f"field {field!r} does not fit" if field else first["msg"].removeprefix("Value error, ")
         raise BadInput(f"these are not observations of {experiment.name}: {what}") from None
+
+
+@contextmanager
+def _figures_that_make_sense(run: Run) -> Iterator[None]:
+    """Rows from elsewhere may hold what nobody measured: a copy that took no time, an event without its value."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        what = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise BadInput(f"the observations of run {run.id} make no sense as {run.experiment} ({what})") from error

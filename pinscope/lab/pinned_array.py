@@ -8,7 +8,8 @@ import os
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import Any, Protocol, Self
+from operator import index
+from typing import Any, Protocol, Self, SupportsIndex
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -78,6 +79,8 @@ class PinnedArray(np.ndarray[Any, Any]):
     def __array_wrap__(
         self, array: NDArray[Any], context: object = None, return_scalar: bool = False
     ) -> Any:  # results of arithmetic are new, ordinary memory
+        if array is self:  # unless they were to go into this very array: array += 1
+            return self
         plain = np.asarray(array)
         return plain[()] if return_scalar else plain
 
@@ -86,7 +89,7 @@ def pinned_empty(
     nbytes: int | str | None = None,
     *,
     dtype: DTypeLike = np.uint8,
-    shape: int | Sequence[int] | None = None,
+    shape: SupportsIndex | Sequence[int] | None = None,
     device: int | None = None,
     chunk: int | str | None = None,
     threads: int | None = None,
@@ -168,15 +171,20 @@ def _freeing(calls: GpuCalls, address: int) -> Callable[[], None]:
 
 
 def _end(pin: _Pin, close: Callable[[], None]) -> None:
-    pin.release()
-    close()
+    try:
+        pin.release()
+    finally:  # also where the GPU's driver has failed
+        close()
 
 
-def _size(nbytes: int | str | None, dtype: np.dtype[Any], shape: int | Sequence[int] | None) -> tuple[int, Any]:
+def _size(
+    nbytes: int | str | None, dtype: np.dtype[Any], shape: SupportsIndex | Sequence[int] | None
+) -> tuple[int, Any]:
     """(bytes, shape) of the array."""
     if dtype.hasobject or dtype.itemsize == 0:
         raise InvalidParameter(f"dtype {dtype} cannot be pinned; it must be one of plain numbers or bytes")
-    dimensions = (shape,) if isinstance(shape, int) else tuple(shape) if shape is not None else None
+    given = (shape,) if isinstance(shape, SupportsIndex) else shape
+    dimensions = None if given is None else tuple(index(one) for one in given)  # NumPy's own numbers overflow
     whole = parse_bytes(nbytes) if nbytes is not None else None
     if dimensions is not None:
         needed = math.prod(dimensions) * dtype.itemsize

@@ -11,7 +11,9 @@ from pinscope.analysis.page_tables import costs
 from pinscope.analysis.pinning_strategy import IDLE, strategy_cells
 from pinscope.analysis.plan import ContextPrice, Origin, Pace, PagePrice
 from pinscope.analysis.registration import trials
+from pinscope.errors import BadInput
 from pinscope.experiments.contract import Row
+from pinscope.experiments.registry import checked_rows
 from pinscope.records.environment import Environment
 from pinscope.records.run import Run
 from pinscope.store.store import Store
@@ -51,7 +53,7 @@ def known_prices(store: Store, environment: Environment) -> Prices:
         for run in _telling(runs, experiment, environment):
             device = run.environment.device(run.device)
             origin = Origin("recorded" if run.recording else "measured", run.id, device.name if device else None)
-            found = read(origin, run, store.observations(run.id))
+            found = _read_price(read, origin, run, store.observations(run.id))
             if found:
                 if run.recording:
                     recorded.append(run.environment)
@@ -64,6 +66,16 @@ def known_prices(store: Store, environment: Environment) -> Prices:
         paces=first("pinning_strategy", _paces) or (),
         recorded=recorded[0] if recorded else None,
     )
+
+
+def _read_price(
+    read: Callable[[Origin, Run, Sequence[Row]], _Found | None], origin: Origin, run: Run, rows: Sequence[Row]
+) -> _Found | None:
+    """What the run tells; ``None`` if its rows are none of its experiment's, as those of an imported run may be."""
+    try:
+        return read(origin, run, checked_rows(run.experiment, rows))
+    except (BadInput, ArithmeticError):
+        return None
 
 
 def _telling(runs: Sequence[Run], experiment: str, environment: Environment) -> Iterator[Run]:
@@ -90,7 +102,7 @@ def _page_price(origin: Origin, run: Run, rows: Sequence[Row]) -> PagePrice | No
 
 
 def _context_price(origin: Origin, run: Run, rows: Sequence[Row]) -> ContextPrice | None:  # noqa: ARG001 - one shape
-    told = [trial for trial in trials(rows) if trial.context_bytes]
+    told = [trial for trial in trials(rows) if trial.context_bytes and trial.context_bytes > 0]
     if not told:
         return None
     most = max(told, key=lambda trial: trial.processes)
@@ -101,5 +113,5 @@ def _paces(origin: Origin, run: Run, rows: Sequence[Row]) -> tuple[Pace, ...]:  
     return tuple(
         Pace(cell.strategy, cell.bytes_per_second, cell.bytes, cell.longest_wait, cell.chunk_bytes, origin)
         for cell in strategy_cells(rows).values()
-        if cell.strategy != IDLE
+        if cell.strategy != IDLE and cell.bytes_per_second > 0
     )

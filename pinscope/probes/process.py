@@ -39,10 +39,29 @@ def process_of(pid: int, proc: Proc = HERE) -> Process | None:
     started = whole(fields[_STARTED])
     if started is None:
         return None
-    boot = proc.line("/proc/sys/kernel/random/boot_id").value or _UNKNOWN_BOOT
-    return Process(pid=pid, started=float(started), boot_id=boot)
+    return Process(pid=pid, started=float(started), boot_id=_boot(proc), namespace=_namespace(proc))
 
 
 def is_alive(process: Process, proc: Proc = HERE) -> bool:
     """True while that very process runs: same pid, same start, same boot, and not a zombie."""
-    return process_of(process.pid, proc) == process
+    now = process_of(process.pid, proc)
+    return now is not None and (now.started, now.boot_id) == (process.started, process.boot_id)
+
+
+def on_this_boot(process: Process, proc: Proc = HERE) -> bool:
+    """True if it ran under the kernel that runs now, in whatever container."""
+    return process.boot_id == _boot(proc) != _UNKNOWN_BOOT
+
+
+def is_in_sight(process: Process, proc: Proc = HERE) -> bool:
+    """True if :func:`is_alive` can tell: pids of other containers mean other processes here, or none."""
+    namespace = _namespace(proc)
+    return process.namespace is None or namespace is None or process.namespace == namespace
+
+
+def _boot(proc: Proc) -> str:
+    return proc.line("/proc/sys/kernel/random/boot_id").value or _UNKNOWN_BOOT
+
+
+def _namespace(proc: Proc) -> str | None:
+    return proc.link("/proc/self/ns/pid").value

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Literal
 
-from pinscope.records.base import Record
+from pinscope.records.base import Moment, Record
 
 LinkKind = Literal["pcie", "nvlink-c2c"]
 
@@ -76,7 +75,7 @@ class Limits(Record):
 class Environment(Record):
     """The machine, its software and its limits at the start of a run."""
 
-    captured_at: datetime
+    captured_at: Moment
     pinscope_version: str
     pinscope_commit: str | None
     host: str

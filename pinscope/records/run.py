@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any, Literal
 
-from pinscope.records.base import Record
+from pinscope.records.base import Moment, Record
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
 
@@ -45,6 +44,8 @@ class Process(Record):
     """Start time in clock ticks since boot (field 22 of /proc/PID/stat)."""
     boot_id: str
     """/proc/sys/kernel/random/boot_id of the boot it belongs to."""
+    namespace: str | None = None
+    """The pid namespace in which it has this pid (containers have their own); ``None`` if that is not told."""
 
 
 class Progress(Record):
@@ -55,6 +56,8 @@ class Progress(Record):
     message: str = ""
     waiting_for: str | None = None
     """Set while the run queues: what holds the GPU."""
+    at: float | None = None
+    """When the child said so: CLOCK_MONOTONIC of its machine, which containers share. Told every few seconds."""
 
 
 class Run(Record):
@@ -71,8 +74,8 @@ class Run(Record):
     """The validated parameters, JSON-ready."""
     budget: Budget
     environment: Environment
-    created_at: datetime
-    finished_at: datetime | None = None
+    created_at: Moment
+    finished_at: Moment | None = None
     error: str | None = None
     """Why it failed, one line."""
     notes: tuple[str, ...] = ()

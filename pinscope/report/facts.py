@@ -79,19 +79,25 @@ def version_text(environment: Environment) -> str:
 
 def run_facts(run: Run) -> list[Fact]:
     """What was run, where and when."""
-    took = (run.finished_at - run.created_at).total_seconds() if run.finished_at else None
     return [
         ("Run", run.id),
         ("Experiment", f"{run.experiment}, {'quick' if run.quick else 'full'}"),
         ("Measured on", place(run)),
         ("Status", run.status),
         ("Started", f"{run.created_at:%Y-%m-%d %H:%M:%S %Z}"),
-        ("Took", format_seconds(took)),
+        ("Took", _took(run)),
         ("Observations", f"{run.observations:,}"),
         ("Budget", f"{format_bytes(run.budget.pinned_bytes)} pinned, {format_bytes(run.budget.pageable_bytes)} "
                    f"pageable, {format_bytes(run.budget.device_bytes)} device memory"),
         ("Measured by PinScope", version_text(run.environment)),
     ]  # fmt: skip
+
+
+def _took(run: Run) -> str:
+    seconds = (run.finished_at - run.created_at).total_seconds() if run.finished_at else None
+    if seconds is not None and seconds < 0:
+        return "n/a: the clock was set back meanwhile"
+    return format_seconds(seconds)
 
 
 def parameter_facts(document: Document) -> list[Fact]:

@@ -16,7 +16,8 @@ from pinscope.report.document import Document
 
 RUN_COLUMNS = ("run_id", "experiment", "lab")
 """Columns before those of the observations."""
-_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+"""As OWASP lists them, the full-width ones too: spreadsheets set to Japanese take them alike."""
 
 
 def _columns(documents: Sequence[Document]) -> list[str]:

@@ -12,23 +12,28 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from pinscope.errors import BadInput, InvalidParameter, NoDevice, NotEnoughMemory, NotPossible
+from pinscope.errors import BadInput, InvalidParameter, NoDevice, NotEnoughMemory, NotPossible, StoreFailed
 from pinscope.experiments.contract import AnyExperiment, BareParams
 from pinscope.experiments.registry import find
 from pinscope.lab.budget import check_budget
 from pinscope.probes.cupy_wheel import cupy_problem
 from pinscope.probes.environment import machine_id
-from pinscope.probes.process import is_alive, process_of
+from pinscope.probes.process import is_alive, is_in_sight, on_this_boot, process_of
 from pinscope.records.environment import Environment
-from pinscope.records.run import LAB_TITLES, LabKind, Run
+from pinscope.records.run import LAB_TITLES, LabKind, Process, Run
 from pinscope.store.store import Store
 
 GRACE_SECONDS = 5.0
 """How long a cancelled child has to put things away before it is ended."""
+UNBORN_SECONDS = 60.0
+"""A run without a child for so long has lost the one who was to start it."""
+SILENT_SECONDS = 60.0
+"""A child in another container that has told nothing for so long has ended; it tells something every 5 s."""
 
 
 @dataclass(frozen=True)
@@ -187,6 +192,10 @@ class Job:
         """The child's exit code, or ``None`` while it runs."""
         return self._child.poll()
 
+    def stop(self) -> None:
+        """Ask the child to end in order; :func:`cancel` does the same for whoever knows the run's id alone."""
+        self._child.terminate()
+
     def wait(self, timeout: float | None = None) -> int:
         """The child's exit code; raises subprocess.TimeoutExpired after ``timeout`` seconds."""
         return self._child.wait(timeout)
@@ -216,31 +225,52 @@ def start(store: Store, run: Run) -> Job:
         store.update(run.id, status="failed", error=f"the child could not be started: {error}")
         raise
     _started.append(job)
-    store.update(run.id, process=process_of(job.pid))
+    with suppress(StoreFailed):  # the child says the same of itself; it must not be left alone for this
+        store.update(run.id, process=process_of(job.pid))
     return job
 
 
 def cancel(store: Store, run_id: str) -> None:
-    """Stop a run, whoever started it; what it measured stays.
+    """Stop a run, whoever started it and wherever; what it measured stays.
+
+    A child that signals from here do not reach (another machine, another container, another user's) is told through
+    the database, and stops within seconds.
 
     Raises:
         UnknownName: no such run.
         BadInput: it is not running.
     """
-    run = store.run(run_id)
+    run = _begun(store, run_id)
     if run.status != "running":
         raise BadInput(f"run {run.id} is not running; it is {run.status}")
-    if run.process is None or not is_alive(run.process):
+    if _is_gone(run):
         reconcile(store)
         return
-    _signal(run.process.pid, signal.SIGTERM)
-    deadline = time.monotonic() + GRACE_SECONDS
-    while is_alive(run.process) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    if is_alive(run.process):
-        _signal(run.process.pid, signal.SIGKILL)
+    if run.process is not None and is_in_sight(run.process) and is_alive(run.process):
+        _end(run.process)
     if store.run(run.id).status == "running":
         store.update(run.id, status="cancelled", finished_at=datetime.now(UTC))
+
+
+def _begun(store: Store, run_id: str) -> Run:
+    """The run, once its child is known: right after its start that takes a moment."""
+    deadline = time.monotonic() + GRACE_SECONDS
+    while True:
+        run = store.run(run_id)
+        if run.process or run.status != "running" or _is_gone(run) or time.monotonic() > deadline:
+            return run
+        time.sleep(0.05)
+
+
+def _end(process: Process) -> None:
+    """Ask a child to end, and make it end if it does not."""
+    with suppress(PermissionError):
+        _signal(process.pid, signal.SIGTERM)
+        deadline = time.monotonic() + GRACE_SECONDS
+        while is_alive(process) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        if is_alive(process):
+            _signal(process.pid, signal.SIGKILL)
 
 
 def _signal(pid: int, number: signal.Signals) -> None:
@@ -251,20 +281,37 @@ def _signal(pid: int, number: signal.Signals) -> None:
 
 
 def reconcile(store: Store) -> list[str]:
-    """Mark runs as interrupted whose child is gone; their ids."""
-    gone = []
+    """Mark runs as interrupted whose child is gone; the ids of those that were marked.
+
+    A database that takes no mark (its disk is full, or it may only be read) is still good for reading and exporting.
+    """
+    marked = []
     for run in store.unfinished():
-        if run.process is None:
-            # Between storing the run and starting its child lie milliseconds; a minute means that nobody will.
-            if (datetime.now(UTC) - run.created_at).total_seconds() < 60:
-                continue
-        elif run.environment.machine_id != machine_id() or is_alive(run.process):
+        if not _is_gone(run):
             continue
-        store.update(
-            run.id,
-            status="interrupted",
-            error="the process that measured it ended before the run did",
-            finished_at=datetime.now(UTC),
-        )
-        gone.append(run.id)
-    return gone
+        try:
+            store.update(
+                run.id,
+                status="interrupted",
+                error="the process that measured it ended before the run did",
+                finished_at=datetime.now(UTC),
+            )
+        except StoreFailed:
+            break
+        marked.append(run.id)
+    return marked
+
+
+def _is_gone(run: Run) -> bool:
+    """Whether the child of an unfinished run has certainly ended."""
+    here = run.environment.machine_id == machine_id()
+    if run.process is None:
+        # Between storing the run and starting its child lie milliseconds. The clock may have been set back since
+        # then, and that of another machine may differ.
+        age = abs((datetime.now(UTC) - run.created_at).total_seconds())
+        return age >= (UNBORN_SECONDS if here else 60 * UNBORN_SECONDS)
+    if not on_this_boot(run.process):
+        return here and not is_alive(run.process)  # restarted since, or the kernel does not tell its boots apart
+    if is_in_sight(run.process):
+        return not is_alive(run.process)
+    return run.progress.at is not None and time.monotonic() - run.progress.at > SILENT_SECONDS

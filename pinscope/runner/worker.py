@@ -9,17 +9,22 @@ import ctypes
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from types import FrameType
-from typing import Any
+from typing import Any, Self
 
 from pinscope.errors import Cancelled, PinScopeError
 from pinscope.experiments.registry import find
+from pinscope.lab.budget import check_budget
 from pinscope.lab.harness import Harness
 from pinscope.lab.protocol import Lab
-from pinscope.probes.environment import capture_environment
+from pinscope.probes.environment import capture_environment, read_huge_pages
+from pinscope.probes.limits import read_limits
+from pinscope.probes.process import current_process
 from pinscope.records.environment import Environment
 from pinscope.records.run import Progress, Run, Status
 from pinscope.runner.queue import turn
@@ -29,6 +34,8 @@ from pinscope.store.store import Store
 PR_SET_PDEATHSIG = 1
 PROGRESS_SECONDS = 0.2
 """Progress is written at most this often."""
+BEAT_SECONDS = 5.0
+"""Progress is written at least this often, unless the database fails."""
 
 
 class _Stop:
@@ -44,32 +51,63 @@ class _Stop:
 
 
 class _Reporter:
-    """Writes progress and notes of a run, progress not too often."""
+    """Writes progress and notes of a run: progress not too often, and now and then though nothing happens."""
 
     def __init__(self, writer: SafeWriter, run: Run) -> None:
         self._writer = writer
         self._notes = list(run.notes)
         self._written = -PROGRESS_SECONDS
+        self._last = Progress()
+        self._telling = threading.Lock()
+        self._ended = threading.Event()
+        self._heart = threading.Thread(target=self._beat, name="pinscope-heart", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._heart.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._ended.set()
+        self._heart.join()
 
     def progress(self, fraction: float, message: str) -> None:
         """Store how far the run is."""
-        now = time.monotonic()
-        if now - self._written >= PROGRESS_SECONDS or fraction >= 1:
-            self._written = now
-            self._writer.update(progress=Progress(fraction=fraction, message=message))
+        if time.monotonic() - self._written >= PROGRESS_SECONDS or fraction >= 1:
+            self._tell(Progress(fraction=fraction, message=message))
 
     def waiting(self, holder: str) -> None:
         """Store what the run waits for."""
-        now = time.monotonic()
-        if now - self._written >= PROGRESS_SECONDS:
-            self._written = now
-            self._writer.update(progress=Progress(message=f"waiting for {holder}", waiting_for=holder))
+        if time.monotonic() - self._written >= PROGRESS_SECONDS:
+            self._tell(Progress(message=f"waiting for {holder}", waiting_for=holder))
+
+    def _tell(self, progress: Progress | None) -> None:
+        with self._telling:
+            self._last = progress or self._last
+            self._written = time.monotonic()
+            self._writer.update(progress=self._last.model_copy(update={"at": self._written}))
+
+    def _beat(self) -> None:
+        """Others who cannot see this process learn from it that it lives, and it learns whether they cancelled it."""
+        while not self._ended.wait(BEAT_SECONDS):
+            if time.monotonic() - self._written >= BEAT_SECONDS:
+                self._tell(None)
 
     def note(self, text: str) -> None:
         """Store what a reader of the run must know, once."""
         if text not in self._notes:
             self._notes.append(text)
             self._writer.update(notes=tuple(self._notes))
+
+
+def queues(run: Run) -> list[str]:
+    """Names of the turns that the run must have: its GPU's, or every GPU's if it measures on all of them.
+
+    Always in the same order, so that no two runs wait for each other.
+    """
+    if run.lab == "host":
+        return ["host"]
+    everywhere = bool(run.params.get("all_devices"))
+    return sorted({one.uuid for one in run.environment.devices if everywhere or one.index == run.device})
 
 
 def open_lab(run: Run) -> Lab:
@@ -93,20 +131,25 @@ def measure(writer: SafeWriter, run: Run, stop: _Stop) -> None:
         Cancelled: somebody asked to stop.
         PinScopeError: the experiment broke off; what was measured is stored.
     """
-    reporter = _Reporter(writer, run)
+
+    def cancelled() -> bool:
+        return stop.asked or writer.cancelled  # by a signal, or by somebody whose signals do not reach here
 
     def waiting(holder: str) -> None:
-        if stop.asked:
+        if cancelled():
             raise Cancelled("the run was cancelled while it waited")
         reporter.waiting(holder)
 
     experiment = find(run.experiment).experiment
     params = experiment.Params.model_validate(run.params)
-    harness = Harness(
-        report=reporter.progress, cancelled=lambda: stop.asked, note=reporter.note, budget=run.budget
-    )  # fmt: skip
     device = run.environment.device(run.device) if run.lab == "cuda" else None
-    with turn(device.uuid if device else "host", waiting), open_lab(run) as lab:
+    with _Reporter(writer, run) as reporter, ExitStack() as held:
+        for name in queues(run):
+            held.enter_context(turn(name, waiting))
+        # Memory that was free when the run was prepared may have gone while it waited.
+        check_budget(run.budget, read_limits(), device, run.lab, read_huge_pages())
+        lab = held.enter_context(open_lab(run))
+        harness = Harness(report=reporter.progress, cancelled=cancelled, note=reporter.note, budget=run.budget)
         reporter.progress(0.0, "starting")
         for observation in experiment.measure(params, lab, harness):
             writer.append([observation.model_dump(mode="json")])
@@ -162,6 +205,7 @@ def main(arguments: list[str]) -> int:
 def _run(store: Store, run: Run, stop: _Stop) -> int:
     """Measure, and store how it went; the exit code."""
     writer = SafeWriter(store, run)
+    writer.update(process=current_process())  # its starter does it too, unless the database fails him right then
     status, error, code = _outcome(writer, run, stop)
     changes: dict[str, Any] = {"status": status, "finished_at": datetime.now(UTC)}
     if error:

@@ -12,6 +12,7 @@ Floats are written with the shortest digits that give back the same value, so th
 from __future__ import annotations
 
 import io
+import stat
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -26,6 +27,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 import pinscope
 from pinscope.errors import BadBundle, BadInput, InvalidParameter
 from pinscope.probes.software import source_commit
+from pinscope.records.base import Moment
 from pinscope.records.run import FORMAT, Run
 from pinscope.store.new_file import write_new
 from pinscope.store.rows import Row, RunWithRows, check_rows, check_run, dump_json, first_complaint
@@ -56,7 +58,7 @@ class Manifest(BaseModel):
 
     format: int
     written_by: WrittenBy
-    created: datetime
+    created: Moment
     runs: list[str]
 
 
@@ -112,15 +114,21 @@ def read_bundle(path: Path | str) -> list[RunWithRows]:
         BadBundle: no such file, not a bundle, damaged, of a newer format, or too large.
     """
     try:
-        data = Path(path).read_bytes()
+        if not stat.S_ISREG(Path(path).stat().st_mode):  # a device or a pipe may never end
+            raise BadBundle(f"{path} is not a file")
+        with Path(path).open("rb") as file:
+            return _all_of(file, str(path))
     except OSError as error:
         raise BadBundle(f"{path}: {error.strerror or error}") from None
-    return parse_bundle(data, str(path))
 
 
 def parse_bundle(data: bytes, name: str) -> list[RunWithRows]:
     """The same from bytes, as an upload has them; ``name`` is used in messages only."""
-    with BundleReader(io.BytesIO(data), name) as bundle:
+    return _all_of(io.BytesIO(data), name)
+
+
+def _all_of(file: IO[bytes], name: str) -> list[RunWithRows]:
+    with BundleReader(file, name) as bundle:
         return [(run, bundle.rows(run)) for run in bundle.runs]
 
 
@@ -222,8 +230,9 @@ class BundleReader:
         return run
 
     def _read(self, name: str) -> bytes:
-        with self._damage_reported():
-            return self._archive.read(name)  # checks the length and the CRC
+        with self._damage_reported(), self._archive.open(name) as member:
+            # Not read(): without a number it unpacks all there is before it looks at the length that was promised.
+            return member.read(self._archive.getinfo(name).file_size)  # checks the CRC
 
     @contextmanager
     def _damage_reported(self) -> Iterator[None]:

@@ -48,6 +48,7 @@ class SafeWriter:
         self._waiting_since: float | None = None
         self._next_try = clock()
         self._problem: str | None = None
+        self._cancelled = False
         self._closed = False
         self._changed = threading.Condition()
         self._flusher = threading.Thread(target=self._store_leftovers, name="pinscope-writer", daemon=True)
@@ -57,6 +58,11 @@ class SafeWriter:
     def problem(self) -> str | None:
         """Why rows or changes wait in memory, one line; ``None`` while the store takes them."""
         return self._problem
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether somebody marked the run as cancelled, as far as the last change that was stored tells."""
+        return self._cancelled
 
     def append(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Store rows, now or soon.
@@ -138,7 +144,8 @@ class SafeWriter:
                 self._store.append(self._run.id, self._rows[self._stored :], start=self._stored)
                 self._stored = len(self._rows)
             if self._changes:
-                self._store.update(self._run.id, **self._changes)
+                stored = self._store.update(self._run.id, **self._changes)
+                self._cancelled = stored.status == "cancelled"
                 self._changes = {}
             self._problem = self._waiting_since = None
         except PinScopeError as error:  # rows and changes were checked: it is the store, or the run is not in it

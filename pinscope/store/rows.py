@@ -30,7 +30,8 @@ def check_run(run: Run) -> None:
     """Refuse what some database or bundle could not hold.
 
     Raises:
-        InvalidParameter: an id that could not name a file, a name with control characters, NaN in the parameters.
+        InvalidParameter: an id that could not name a file, a name with control characters, NaN in the parameters,
+            a number of more than 64 bits.
     """
     if not _RUN_ID.fullmatch(run.id):
         raise InvalidParameter(
@@ -40,9 +41,12 @@ def check_run(run: Run) -> None:
     if not _NAME.fullmatch(run.experiment):
         raise InvalidParameter(f"{run.experiment[:_SHOWN]!r} cannot be the name of an experiment")
     try:
+        written = run.model_dump(mode="json")
         dump_json(dict(run.params))
     except (TypeError, ValueError) as error:
         raise InvalidParameter(f"run {run.id}: the parameters cannot be stored: {error}") from None
+    if field := next((field for field, value in written.items() if not _fits(value)), None):
+        raise InvalidParameter(f"run {run.id}: {field}: a number in it has more than 64 bits")
 
 
 def changed_run(run: Run, changes: Mapping[str, Any]) -> Run:
@@ -98,12 +102,21 @@ def _value_complaint(value: Any) -> str | None:
     if value is None or isinstance(value, bool):
         return None
     if isinstance(value, int):
-        return None if -(2**63) <= value < 2**63 else "the number has more than 64 bits"
+        return None if _fits(value) else "the number has more than 64 bits"
     if isinstance(value, float):
         return None if math.isfinite(value) else f"{value} is not a number that can be stored"
     if isinstance(value, str):
         return None if _is_text(value) else "the text is not valid Unicode"
     return f"a {type(value).__name__} cannot be stored; an observation is flat"
+
+
+def _fits(value: Any) -> bool:
+    """Whether every whole number in a JSON value has at most 64 bits."""
+    if isinstance(value, Mapping):
+        return all(_fits(member) for member in value.values())
+    if isinstance(value, list):
+        return all(_fits(member) for member in value)
+    return not isinstance(value, int) or -(2**63) <= value < 2**63
 
 
 def _is_text(text: str) -> bool:

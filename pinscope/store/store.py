@@ -148,17 +148,18 @@ class Store:
         return int(count) + len(checked)
 
     def delete(self, run_id: str) -> None:
-        """Remove a run and its observations.
+        """Remove a run and its observations, also one that can no longer be read.
 
         Raises:
             UnknownName: no such run.
             BadInput: a recording, or a run that is still running.
         """
         with self._database.writing() as connection:
-            status = connection.scalar(select(RunTable.status).where(RunTable.id == run_id).with_for_update())
-            if status is None:
-                raise self._no_such_run(run_id)
-            if status == "running":
+            try:
+                run = self._locked(connection, run_id)
+            except (StoreFailed, json.JSONDecodeError):
+                run = None
+            if run is not None and run.status == "running":
                 raise BadInput(f"run {run_id} is still running; cancel it first")
             connection.execute(delete(ObservationTable).where(ObservationTable.run_id == run_id))
             connection.execute(delete(RunTable).where(RunTable.id == run_id))
@@ -239,7 +240,10 @@ class Store:
         for field, value in wanted.items():
             query = query.where(getattr(RunTable, field) == value)
         with self._database.reading() as connection:
-            found = [_as_run(row) for row in connection.execute(query).mappings()]
+            try:
+                found = [_as_run(row) for row in connection.execute(query).mappings()]
+            except json.JSONDecodeError:
+                raise _first_damaged(connection) from None
             if recordings:
                 stored = set(connection.scalars(select(RunTable.id)))
                 found += [
@@ -299,9 +303,23 @@ def _as_run(row: RowMapping) -> Run:
         return Run.model_validate({**row["document"], **fields})
     except (ValidationError, TypeError) as error:
         why = first_complaint(error) if isinstance(error, ValidationError) else "it is not a document"
-        raise StoreFailed(
-            f"run {row['id']} in the database cannot be read ({why}); `pinscope runs delete {row['id']}` removes it"
-        ) from None
+        raise _unreadable(str(row["id"]), why) from None
+
+
+def _unreadable(run_id: str, why: str) -> StoreFailed:
+    return StoreFailed(
+        f"run {run_id} in the database cannot be read ({why}); `pinscope runs delete {run_id}` removes it"
+    )
+
+
+def _first_damaged(connection: Connection) -> StoreFailed:
+    """Which run holds the text that is not JSON: a list of all of them cannot tell."""
+    for run_id in connection.scalars(select(RunTable.id)).all():
+        try:
+            connection.execute(select(RunTable.progress, RunTable.document).where(RunTable.id == run_id)).all()
+        except json.JSONDecodeError as error:
+            return _unreadable(run_id, f"it is not JSON: {error}")
+    return StoreFailed("a run in the database cannot be read")
 
 
 def _read_run(connection: Connection, run_id: str, lock: bool = False) -> Run | None:

@@ -8,10 +8,13 @@ import os
 import pty
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +24,9 @@ import pytest
 from pinscope.cli.main import main
 from pinscope.experiments.registry import EXPERIMENTS
 from pinscope.report.write import SUFFIXES
-from pinscope.store.bundle import read_bundle
+from pinscope.store.bundle import read_bundle, write_bundle
 from pinscope.store.store import Store
+from tests.unit.store.runs import new_rows, new_run
 
 ROOT = Path(__file__).parents[2]
 SMALL = ("--set", "sizes=64KiB,256KiB", "--set", "repeats=7", "--set", "precision=0.5")
@@ -140,6 +144,18 @@ def test_importing_again_changes_nothing(run_id: str, tmp_path: Path) -> None:
     assert [run.id for run, _ in read_bundle(bundle)] == [run_id]
 
 
+def test_a_saved_run_completes_the_one_whose_child_died_with_the_database(tmp_path: Path) -> None:
+    run = new_run(created_at=datetime.now(UTC) - timedelta(hours=1))
+    with Store() as store:
+        store.add(run)  # its child is gone, and nobody has looked since
+        store.append(run.id, new_rows(2))
+    write_bundle(tmp_path / "saved.pinscope", [(run.model_copy(update={"status": "done"}), new_rows(5))])
+    imported = document(pinscope("import", str(tmp_path / "saved.pinscope"), "--json"))
+    assert imported == {"added": [], "completed": [run.id], "skipped": []}
+    with Store() as store:
+        assert (store.run(run.id).status, store.run(run.id).observations) == ("done", 5)
+
+
 def test_run_all_prints_one_document_of_all_experiments() -> None:
     done = pinscope(
         "run", "all", "--lab", "host", "--quick", "--json", *SMALL,
@@ -171,6 +187,34 @@ def test_deleting_asks_first_and_deletes_one_run(run_id: str, tmp_path: Path) ->
     deleted = pinscope("runs", "delete", run_id, "--yes", "--json", PINSCOPE_DATABASE=mine)
     assert document(deleted) == {"deleted": run_id}
     assert "no run" in fails(pinscope("runs", "delete", run_id, "--yes", PINSCOPE_DATABASE=mine), 2)
+
+
+@pytest.mark.parametrize("status", ["done", "running"])
+@pytest.mark.parametrize("damage", ["5", "{broken"])
+def test_a_run_that_cannot_be_read_is_removed_as_the_error_says(tmp_path: Path, status: str, damage: str) -> None:
+    file = tmp_path / "runs.db"
+    with Store(f"sqlite:///{file}") as store:
+        good, bad = store.add(new_run(status="done")), store.add(new_run(status=status))
+    with closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute("UPDATE runs SET document = ? WHERE id = ?", (damage, bad.id))
+    database = {"PINSCOPE_DATABASE": f"sqlite:///{file}"}
+    advice = f"`pinscope runs delete {bad.id}` removes it"
+    assert fails(pinscope("runs", "list", **database), 1).endswith(advice)
+    assert document(pinscope("runs", "delete", bad.id, "--yes", "--json", **database)) == {"deleted": bad.id}
+    assert next(run["id"] for run in document(pinscope("runs", "list", "--json", **database))) == good.id
+
+
+def test_a_database_that_cannot_be_written_can_be_read_and_exported(tmp_path: Path) -> None:
+    file = tmp_path / "runs.db"
+    with Store(f"sqlite:///{file}") as store:
+        lost = store.add(new_run(created_at=datetime.now(UTC) - timedelta(hours=1)))
+        store.append(lost.id, new_rows(2))
+    read_only = f"sqlite:///file:{file}?mode=ro&uri=true"
+    assert pinscope("runs", "list", PINSCOPE_DATABASE=read_only).returncode == 0
+    exported = pinscope("export", lost.id, "-o", str(tmp_path / "x.pinscope"), PINSCOPE_DATABASE=read_only)
+    assert exported.returncode == 0, exported.stderr
+    ((_, rows),) = read_bundle(tmp_path / "x.pinscope")
+    assert rows == new_rows(2)
 
 
 def test_doctor_tells_what_works_here_and_why_the_rest_does_not() -> None:
@@ -302,6 +346,32 @@ def test_a_run_whose_child_is_killed_ends_with_code_1_and_keeps_its_rows() -> No
         assert run.status == "interrupted"
         assert len(store.observations(run.id)) == run.observations > 0
     assert "was interrupted" in errors
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_run_whose_database_is_deleted_goes_on_and_is_saved(tmp_path: Path, stopped: bool) -> None:
+    database = tmp_path / "db" / "runs.db"
+    settings = ENDLESS if stopped else (*SMALL[:2], "--set", "precision=1e-9", "--set", "time_limit=0.3")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pinscope", "run", "bandwidth", "--lab", "host", "--quick", *settings],
+        env=variables(PINSCOPE_DATABASE=f"sqlite:///{database}", TMPDIR=str(tmp_path)),
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    with Store(f"sqlite:///{database}") as store:
+        _until(lambda: any(run.observations > 5 for run in store.runs(recordings=False)), process)
+        (run,) = store.runs(recordings=False)
+    for left in database.parent.iterdir():
+        left.unlink()
+    time.sleep(0.5)
+    if stopped:
+        process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 1, said
+    (bundle,) = tmp_path.glob("*.pinscope")
+    assert str(bundle) in said
+    ((saved, rows),) = read_bundle(bundle)
+    assert (saved.id, saved.status) == (run.id, "cancelled" if stopped else "done")
+    assert len(rows) > run.observations
 
 
 def _until(condition: Callable[[], object], process: subprocess.Popen[str], seconds: float = 60) -> None:

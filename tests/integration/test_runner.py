@@ -111,6 +111,30 @@ def test_a_cancelled_run_keeps_what_it_measured(store: Store, start: Callable[..
         jobs.cancel(store, job.run_id)
 
 
+def test_a_run_that_no_signal_reaches_is_cancelled_through_the_database(
+    store: Store, start: Callable[..., Job]
+) -> None:
+    job = start(LONG)
+    until(lambda: store.run(job.run_id).observations > 5)
+    process = store.run(job.run_id).process
+    assert process is not None
+    store.update(job.run_id, process=process.model_copy(update={"namespace": "pid:[1]"}))  # as another container's
+    jobs.cancel(store, job.run_id)
+    assert job.wait(15) == 130
+    assert store.run(job.run_id).status == "cancelled"
+    assert_whole(store, job.run_id)
+
+
+def test_memory_that_has_gone_while_the_run_waited_refuses_it(store: Store) -> None:
+    run = prepared(SHORT)
+    more = run.budget.model_copy(update={"pinned_bytes": 2**50})  # as much too much as if others had taken it since
+    job = jobs.start(store, run.model_copy(update={"budget": more}))
+    assert job.wait(30) == 3
+    ended = store.run(run.id)
+    assert (ended.status, ended.observations) == ("failed", 0)
+    assert "is safe here" in (ended.error or "")
+
+
 @pytest.mark.parametrize("moment", ["at once", "when it begins", "at the first observation", "midway"])
 def test_a_killed_run_is_marked_and_the_next_one_starts(store: Store, start: Callable[..., Job], moment: str) -> None:
     left_over = shared_memory()

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
@@ -107,3 +111,28 @@ def test_rows_wait_while_the_server_is_away(server: PostgreSQLServer, store: Sto
 def test_no_file_is_made_beside_a_server(store: Store) -> None:
     store.add(new_run())
     assert not list(Path(os.environ["XDG_DATA_HOME"]).glob("**/*.db"))
+
+
+def test_a_run_outlives_a_server_that_is_gone_for_a_moment(
+    server: PostgreSQLServer, outliving: Outliving, url: str, tmp_path: Path
+) -> None:
+    settings = {"sizes": "64KiB,1MiB", "memory": "pageable,pinned", "directions": "h2d", "precision": "1e-9",
+                "repeats": "10000", "time_limit": "1.5"}  # fmt: skip
+    command = [sys.executable, "-m", "pinscope", "run", "bandwidth", "--lab", "host", "--quick", "--json"]
+    command += [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+    environment = {**os.environ, "PINSCOPE_DATABASE": url}
+    with (tmp_path / "out").open("w+") as out, (tmp_path / "err").open("w+") as err, Store(url) as store:
+        process = subprocess.Popen(command, env=environment, stdout=out, stderr=err)
+        while not (store.runs(recordings=False) and store.runs(recordings=False)[0].observations > 5):
+            assert process.poll() is None
+            time.sleep(0.05)
+        server.stop()
+        time.sleep(1.0)
+        server.start()
+        outliving.processes.add(server.pid)
+        code = process.wait(60)
+        (run,) = store.runs(recordings=False)
+        err.seek(0)
+        assert (code, run.status) == (0, "done"), err.read()
+        out.seek(0)
+        assert len(json.load(out)["observations"]) == run.observations == len(store.observations(run.id))

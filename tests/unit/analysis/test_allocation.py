@@ -79,6 +79,13 @@ def test_copies_that_gain_nothing_never_pay() -> None:
     assert "pinning-never-pays" in findings(rows)
 
 
+def test_a_buffer_that_costs_nothing_extra_has_paid_though_copies_gain_nothing() -> None:
+    same = [*copies("pageable", 0.02), *copies("pinned", 0.02)]
+    found = findings([*PAGEABLE, *buffers("pinned", 0.2, 0.1), *same])
+    assert "pinning-never-pays" not in found
+    assert found["pinning-costs-nothing"].evidence[0].value == 0
+
+
 def test_without_the_pageable_buffer_nothing_is_compared() -> None:
     rows = [*buffers("pinned", 0.5, 0.1), *BOTH_COPIES]
     assert break_evens(buffer_cells(rows), copy_times(rows)) == []

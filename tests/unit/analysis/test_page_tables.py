@@ -127,6 +127,17 @@ def test_growth_below_two_steps_of_the_meter_is_unknown_not_zero() -> None:
     assert "page-tables-unseen" in {finding.rule for finding in result.findings}
 
 
+def test_memory_that_others_gave_back_is_not_counted_as_returned() -> None:
+    assert costs(rows(kept=-GIB))[0].growth.returned == 1.0
+
+
+def test_the_host_models_unseen_growth_is_not_said_to_go_in_a_gpus_steps() -> None:
+    host = [{**row, "page_table_bytes": 4096, "nvml_used_bytes": None, "device_used_bytes": None} for row in rows()]
+    reason = reading(host, lab="host").headline[0].reason or ""
+    assert "too little to tell" in reason
+    assert "steps" not in reason
+
+
 def test_the_price_names_the_page_size_and_what_a_tebibyte_takes() -> None:
     (finding,) = (one for one in reading(rows()).findings if one.rule == "page-table-price")
     assert "2 MiB of GPU memory: the GPU maps it in pages of 4 KiB" in finding.title

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import sys
 from types import ModuleType
 from typing import Any
@@ -14,6 +15,7 @@ from pinscope.analysis.pinning_strategy import TITLES, best_strategy, strategy_c
 from pinscope.analysis.pinning_strategy_reading import read_pinning_strategy
 from pinscope.lab.pinning import STRATEGIES
 from pinscope.records.finding import Finding, Reading
+from pinscope.units import parse_bytes
 from tests.data import synthetic
 
 GIB = 2**30
@@ -102,6 +104,20 @@ def test_a_faster_strategy_is_recommended_with_the_call_and_the_code() -> None:
     assert 'pinscope.pinned_empty("16 GiB", chunk="1 GiB")' in finding.advice
     assert finding.code is not None
     assert "hostRegister" in finding.code
+
+
+def test_the_advised_calls_can_be_pasted_whatever_the_size() -> None:
+    size, chunk = 1500 * 2**20, 7 * 2**20
+    rows = [
+        row("host_alloc", 4.8, 0.3, bytes=size),
+        row("thp_register", 0.5, 0.3, bytes=size),
+        row("thp_register_chunks", 0.5, 0.01, bytes=size, chunk_bytes=chunk),
+    ]
+    found = findings(rows)
+    (chunked,) = re.findall(r'pinned_empty\("(.+?)", chunk="(.+?)"\)', found["faster-strategy"].advice)
+    assert [parse_bytes(text) for text in chunked] == [size, chunk]
+    (whole,) = re.findall(r'pinned_empty\("(.+?)"\)', found["faster-any-copy"].advice)
+    assert parse_bytes(whole) == size
 
 
 def test_where_nothing_is_faster_nothing_is_recommended() -> None:

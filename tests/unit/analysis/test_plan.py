@@ -69,6 +69,21 @@ def test_processes_with_a_gpu_each_pay_once_a_gpu_and_an_owner_needs_contexts_on
     assert "plan-one-owner" not in findings(found)
 
 
+def test_gpus_that_no_process_uses_cost_nothing() -> None:
+    each, owner = plan(8 * GIB, processes=2, all_gpus=8).sharings
+    assert (each.tables_bytes, each.contexts) == (2 * 16 * MIB, 2)
+    assert (owner.tables_bytes, owner.contexts) == (2 * 16 * MIB, 3)
+
+
+def test_what_is_too_much_for_one_registration_is_never_advised_in_one_piece() -> None:
+    whole = Pace("thp_register", 40e9, 16 * GIB, 0.2, None, MEASURED)
+    found = findings(plan(TIB, paces=(USUAL, whole)))
+    assert 'pinned_empty("1 TiB", chunk="64 GiB")' in found["plan-pin-faster"].advice
+    assert 'chunk="64 GiB"' in found["plan-one-registration"].advice
+    smaller = findings(plan(256 * GIB, paces=(USUAL, whole)))
+    assert 'pinned_empty("256 GiB")' in smaller["plan-pin-faster"].advice
+
+
 def test_processes_on_every_gpu_pay_on_every_gpu() -> None:
     each, owner = plan(8 * GIB, processes=8, gpus=8).sharings
     assert (each.tables_per_gpu_bytes, each.tables_bytes) == (128 * MIB, 1024 * MIB)

@@ -156,3 +156,9 @@ def test_charts_show_memory_rate_and_times() -> None:
     assert [chart.key for chart in charts] == [
         "registration-tables", "registration-memory", "registration-rate", "registration-times",
     ]  # fmt: skip
+
+
+def test_page_tables_that_seem_negative_are_compared_with_nothing() -> None:
+    freed_by_others = rows("each_registers", 2, [-TABLE, -TABLE])
+    result = read_registration(synthetic.run("registration", params={}), freed_by_others)
+    assert "contexts-beside-tables" not in {finding.rule for finding in result.findings}

@@ -109,6 +109,37 @@ def test_results_of_arithmetic_are_ordinary_arrays() -> None:
     assert type(array.sum()) is not PinnedArray
 
 
+def test_arithmetic_into_the_array_leaves_it_what_it_was() -> None:
+    array = whole = pinned_empty(MIB, calls=Notes())
+    array[:] = 1
+    array += 1
+    assert array is whole
+    assert np.add(array, 1, out=array) is whole
+    assert set(np.unique(np.asarray(whole))) == {3}
+    with array:
+        pass
+
+
+def test_the_shape_may_be_a_number_of_numpys() -> None:
+    assert pinned_empty(shape=np.int64(5), dtype="int16", calls=Notes()).shape == (5,)
+    with pytest.raises(NotEnoughMemory):
+        pinned_empty(shape=(np.int64(2**33 + 1), np.int64(2**31)), calls=Notes())
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_memory_is_freed_although_the_driver_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = Notes(can_register=False)
+    array = pinned_empty(MIB, calls=calls)
+
+    def fail() -> None:
+        raise MeasurementFailed("the driver has failed")
+
+    monkeypatch.setattr(calls, "synchronize", fail)
+    del array
+    gc.collect()
+    assert calls.log[-1] == "free"
+
+
 def test_what_was_pinned_is_undone_when_a_later_chunk_is_refused() -> None:
     calls = Notes(fail_at=2)
     with pytest.raises(MeasurementFailed, match="refused"):

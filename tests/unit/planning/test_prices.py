@@ -8,6 +8,8 @@ from datetime import timedelta
 import pytest
 
 from pinscope.analysis.page_table_model import ENTRY_BYTES
+from pinscope.planning.parameters import PlanParams
+from pinscope.planning.planner import plan_for
 from pinscope.planning.prices import known_prices
 from pinscope.records.environment import Environment
 from pinscope.records.run import Run
@@ -109,3 +111,21 @@ def test_a_slope_that_fits_no_page_size_is_taken_as_it_is(store: Store) -> None:
     assert price.origin.source == "measured"
     assert price.per_byte == price.slope
     assert price.per_byte == pytest.approx(3 * ENTRY_BYTES / 4096, rel=0.02)
+
+
+@pytest.mark.parametrize("experiment", ["page_tables", "registration", "pinning_strategy"])
+@pytest.mark.parametrize("damage", ["a field is missing", "it took no time", "nothing was pinned"])
+def test_rows_that_make_no_sense_tell_nothing(store: Store, experiment: str, damage: str) -> None:
+    here = synthetic.environment()
+    run, rows = own(experiment, here)
+    if damage == "a field is missing":
+        rows = [{key: value for key, value in row.items() if key in ("repeat", "warmup", "bytes")} for row in rows]
+    else:
+        emptied = "_seconds" if damage == "it took no time" else "bytes"
+        rows = [{key: 0 if key.endswith(emptied) and value else value for key, value in row.items()} for row in rows]
+    store.import_runs([(run, rows)])
+    prices = known_prices(store, here)
+    demand = PlanParams(pinned=2**36)
+    assert plan_for(demand, prices, here).sharings
+    if experiment == "pinning_strategy":
+        assert {pace.origin.source for pace in prices.paces} == {"recorded"}

@@ -7,6 +7,7 @@ import gzip
 import html
 import json
 import re
+from datetime import timedelta
 from typing import Any
 
 import plotly.graph_objects as go
@@ -293,3 +294,10 @@ def test_markdown_has_a_section_per_run() -> None:
     content = render_markdown([synthetic.document("bandwidth"), synthetic.document("overlap")]).decode()
 
     assert re.findall(r"^# (\w+):", content, flags=re.MULTILINE) == ["Bandwidth", "Overlap"]
+
+
+def test_a_clock_that_was_set_back_is_told_instead_of_a_negative_time() -> None:
+    run = synthetic.run("bandwidth")
+    assert run.finished_at is not None
+    backwards = run.model_copy(update={"finished_at": run.created_at - timedelta(hours=1)})
+    assert dict(run_facts(backwards))["Took"] == "n/a: the clock was set back meanwhile"

@@ -22,6 +22,7 @@ from pinscope.report.tabular import RUN_COLUMNS, render_csv, render_parquet
 from tests.data import synthetic
 
 Row = dict[str, Any]
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
 WORDS = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=20)
@@ -67,9 +68,16 @@ def test_csv_gives_back_every_value(rows: list[Row]) -> None:
 
     for got, put in zip(found, rows, strict=True):
         text = put["memory"] or ""
-        shielded = f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
+        shielded = f"'{text}" if text.startswith(FORMULA_STARTS) else text
         assert got == {**put, "memory": shielded}
         assert str(got["device_seconds"]) == str(put["device_seconds"])  # also -0.0
+
+
+@pytest.mark.parametrize("start", FORMULA_STARTS)
+def test_no_text_begins_a_formula_in_csv(start: str) -> None:
+    row = {"repeat": 0, "warmup": False, f"{start}label": f"{start}cmd()"}
+    (cells,) = read_csv(render_csv([document([row])]))
+    assert cells[f"'{start}label"] == f"'{start}cmd()"
 
 
 @given(ROWS)

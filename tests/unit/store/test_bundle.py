@@ -6,7 +6,9 @@ import io
 import json
 import os
 import stat
+import tracemalloc
 import zipfile
+import zlib
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -145,7 +147,7 @@ def test_what_is_no_bundle_is_called_so(tmp_path: Path) -> None:
     assert_refused(rewritten(lambda members: members.pop("manifest.json")), "it has no manifest.json$")
     with pytest.raises(BadBundle, match=r"missing\.pinscope: No such file"):
         read_bundle(tmp_path / "missing.pinscope")
-    with pytest.raises(BadBundle, match="Is a directory"):
+    with pytest.raises(BadBundle, match="is not a file"):
         read_bundle(tmp_path)
 
 
@@ -177,6 +179,16 @@ def test_a_newer_format_is_refused_with_both_numbers() -> None:
         (with_json("runs/r0/run.json", status="fine"), "runs/r0/run.json: status: Input should be"),
         (with_json("runs/r0/run.json", budget=None), "runs/r0/run.json: budget"),
         (with_json("runs/r0/run.json", params={"x": float("nan")}), "the parameters cannot be stored"),
+        (with_json("runs/r0/run.json", params={"x": [{"y": 2**63}]}), "params: a number in it has more than 64 bits"),
+        (with_json("runs/r0/run.json", device=10**400), "device: a number in it has more than 64 bits"),
+        (
+            with_json("runs/r0/run.json", budget={"pinned_bytes": 2**64, "pageable_bytes": 0, "device_bytes": 0,
+                                                  "seconds": 1}),
+            "budget: a number in it has more than 64 bits",
+        ),
+        (with_json("runs/r0/run.json", created_at="2026-01-01T00:00:00"), "created_at: Input should have timezone"),
+        (with_json("runs/r0/run.json", created_at="0001-01-01T00:00:00+14:00"), "created_at: .*out of range"),
+        (with_json("runs/r0/run.json", finished_at="9999-12-31T23:00:00-14:00"), "finished_at: .*out of range"),
         (with_json("runs/r0/run.json", observations=6), "run r0 should have 6 observations, there are 5"),
         (lambda members: members.update({"runs/r0/run.json": b"\xff"}), "runs/r0/run.json: "),
         (lambda members: members.update({"runs/r0/run.json": b"[" * 100_000}), "runs/r0/run.json: "),
@@ -210,7 +222,7 @@ def test_a_zip_bomb_is_refused_before_it_unpacks(monkeypatch: pytest.MonkeyPatch
     bomb = rewritten(lambda members: members.update({"runs/r0/observations.jsonl": b"\n" * 100_000_000}))
     assert len(bomb) < 200_000
     monkeypatch.setattr(bundle_module, "MAX_UNPACKED_BYTES", 50_000_000)
-    monkeypatch.setattr(zipfile.ZipFile, "read", lambda *_: pytest.fail("it was unpacked"))
+    monkeypatch.setattr(zipfile.ZipFile, "open", lambda *_: pytest.fail("it was unpacked"))
     assert_refused(bomb, "it unpacks to more than 47 MiB")
 
 
@@ -218,6 +230,36 @@ def test_a_lie_about_the_unpacked_size_is_found_out() -> None:
     bomb = rewritten(lambda members: members.update({"runs/r0/observations.jsonl": b"\n" * 1_000_000}))
     assert bomb.count((1_000_000).to_bytes(4, "little")) == 2  # the local header and the directory
     assert_refused(bomb.replace((1_000_000).to_bytes(4, "little"), (1000).to_bytes(4, "little")), "CRC|damaged")
+
+
+def test_a_bomb_that_lies_about_its_size_is_not_unpacked() -> None:
+    size, claimed = 64_000_000, 64
+    bomb = rewritten(lambda members: members.update({"runs/r0/observations.jsonl": b"\n" * size}))
+    for number, lie in ((size, claimed), (zlib.crc32(b"\n" * size), zlib.crc32(b"\n" * claimed))):
+        bomb = bomb.replace(number.to_bytes(4, "little"), lie.to_bytes(4, "little"))
+    tracemalloc.start()
+    try:
+        assert_refused(bomb, "observations.jsonl: Invalid JSON")
+        assert tracemalloc.get_traced_memory()[1] < 4_000_000
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("endless", [Path("/dev/zero"), Path("/dev")])
+def test_what_is_no_file_is_not_read(endless: Path) -> None:
+    with pytest.raises(BadBundle, match="is not a file"):
+        read_bundle(endless)
+
+
+def test_a_pipe_that_nobody_writes_to_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "x.pinscope")
+    with pytest.raises(BadBundle, match="is not a file"):
+        read_bundle(tmp_path / "x.pinscope")
+
+
+def test_times_of_another_zone_arrive_in_utc() -> None:
+    (run, _), *_ = parse_bundle(rewritten(with_json("runs/r0/run.json", created_at="2026-01-01T05:00:00+09:00")), "x")
+    assert f"{run.created_at:%Y-%m-%d %H:%M %Z}" == "2025-12-31 20:00 UTC"
 
 
 @pytest.mark.parametrize("compression", [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])

@@ -176,6 +176,9 @@ def test_a_full_disk_ends_in_a_bundle_with_the_whole_run(store: Store) -> None:
     limit_pages(store, 40)
     for number in range(0, 3000, 100):
         writer.append(new_rows(100, first=number))
+    deadline = time.monotonic() + 10  # on a busy machine the writer's thread stores what came last
+    while writer.problem is None and time.monotonic() < deadline:
+        time.sleep(0.05)
     assert writer.problem is not None
     path = writer.close(status="done")
     assert path is not None

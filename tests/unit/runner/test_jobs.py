@@ -1,0 +1,100 @@
+"""Which unfinished runs are taken for lost: those whose child has certainly ended, and no others."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from pinscope.probes.process import current_process
+from pinscope.records.run import Progress, Run
+from pinscope.runner.jobs import SILENT_SECONDS, UNBORN_SECONDS, cancel, reconcile
+from pinscope.store.store import Store
+from tests.unit.store.runs import environment, new_run
+
+ELSEWHERE = "pid:[1]"
+"""The pid namespace of another container."""
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    with Store() as opened:
+        yield opened
+
+
+def told(seconds_ago: float) -> Progress:
+    return Progress(at=time.monotonic() - seconds_ago)
+
+
+def unfinished(machine: str | None = None, process: dict[str, Any] | None = None, **changes: Any) -> Run:
+    """A run of this process, or of one that differs from it in some fields."""
+    changes["process"] = current_process().model_copy(update=process or {})
+    if machine:
+        changes["environment"] = environment().model_copy(update={"machine_id": machine})
+    return new_run(**changes)
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        unfinished(),
+        unfinished(process={"namespace": None}),
+        unfinished(process={"pid": 2**22, "namespace": ELSEWHERE}, progress=told(seconds_ago=SILENT_SECONDS / 2)),
+        unfinished(process={"pid": 2**22, "namespace": ELSEWHERE}),
+        unfinished(process={"pid": 2**22, "boot_id": "another"}, machine="elsewhere"),
+        new_run(created_at=datetime.now(UTC)),
+    ],
+    ids=["alive", "namespace not told", "another container", "said nothing yet", "another machine", "being started"],
+)
+def test_a_run_that_may_still_measure_is_left_alone(store: Store, run: Run) -> None:
+    store.add(run)
+    assert reconcile(store) == []
+    assert store.run(run.id).status == "running"
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        unfinished(process={"pid": 2**22}),
+        unfinished(process={"started": 1.0}),
+        unfinished(process={"namespace": ELSEWHERE}, progress=told(seconds_ago=SILENT_SECONDS + 1)),
+        unfinished(process={"boot_id": "before the restart"}),
+        new_run(created_at=datetime.now(UTC) - timedelta(seconds=UNBORN_SECONDS + 1)),
+        new_run(created_at=datetime.now(UTC) + timedelta(hours=1)),
+    ],
+    ids=["ended", "pid used again", "silent in another container", "restarted", "never started", "clock set back"],
+)
+def test_a_run_whose_child_is_gone_is_marked(store: Store, run: Run) -> None:
+    store.add(run)
+    assert reconcile(store) == [run.id]
+    assert store.run(run.id).status == "interrupted"
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        unfinished(process={"pid": 2**22, "namespace": ELSEWHERE}, progress=told(seconds_ago=1)),
+        unfinished(process={"pid": 2**22, "boot_id": "another"}, machine="elsewhere"),
+    ],
+    ids=["another container", "another machine"],
+)
+def test_a_run_out_of_reach_can_be_cancelled_and_then_deleted(store: Store, run: Run) -> None:
+    store.add(run)
+    cancel(store, run.id)
+    assert store.run(run.id).status == "cancelled"
+    store.delete(run.id)
+
+
+def test_a_process_of_another_container_with_the_same_pid_is_not_signalled(store: Store) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as bystander:
+        run = unfinished(process={"pid": bystander.pid, "namespace": ELSEWHERE}, progress=told(seconds_ago=1))
+        store.add(run)
+        cancel(store, run.id)
+        assert bystander.poll() is None
+        bystander.communicate(b"\n")
+        assert bystander.returncode == 0

@@ -319,7 +319,8 @@ def _unstable(run: Run, curves: Curves) -> list[Finding]:
                 Quantity(name="Spread of the worst", value=worst.device_seconds.spread, unit="share"),
                 Quantity(name="Its repeats", value=worst.device_seconds.count, unit="count"),
             ),
-            advice=f"Let the machine idle and run: pinscope run bandwidth --lab {run.lab} --set repeats=300 "
-            f"--set time_limit=10 --set memory={worst.line.memory} --set sizes={size}",
+            advice=f"Let the machine idle and run: pinscope run bandwidth --lab {run.lab}"
+            + (f" --device {worst.line.device}" if worst.line.device else "")
+            + f" --set repeats=300 --set time_limit=10 --set memory={worst.line.memory} --set sizes={size}",
         )
     ]

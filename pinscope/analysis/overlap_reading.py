@@ -142,7 +142,7 @@ def _recipe(run: Run, cells: Sequence[PassCell]) -> list[Finding]:
             Finding(
                 rule="recipe-overlaps" if good else "recipe-does-not-overlap",
                 severity="good" if good else "warning",
-                title=f"The full recipe hides {format_share(cell.overlap)} of the shorter side, {cell.direction} "
+                title=f"The full recipe hides {_hidden(cell)} of the shorter side, {cell.direction} "
                 f"{cell.balance.replace('_', '-')}",
                 detail="Copies and kernels run side by side." if good else IN_THE_WAY[run.lab],
                 evidence=evidence,
@@ -163,7 +163,7 @@ def _ingredients(cells: Sequence[PassCell]) -> list[Finding]:
         if best is None or len(cell.recipe.missing) != 1 or cell.recipe.depth > FULL_DEPTH:
             continue
         (missing,) = cell.recipe.missing
-        if missing == "events" or cell.overlap >= GOOD_OVERLAP * best.overlap:
+        if missing == "events" or not _costs_something(cell, best):
             continue
         found.append(
             Finding(
@@ -184,6 +184,17 @@ def _ingredients(cells: Sequence[PassCell]) -> list[Finding]:
             )
         )
     return found
+
+
+def _hidden(cell: PassCell) -> str:
+    return format_share(cell.overlap) if cell.overlap > 0 else "nothing"
+
+
+def _costs_something(cell: PassCell, best: PassCell) -> bool:
+    """Whether the recipe without one ingredient is worse; where the full one hides nothing, its time must tell."""
+    if best.overlap > 0:
+        return cell.overlap < GOOD_OVERLAP * best.overlap
+    return cell.device_seconds.median > best.device_seconds.median / GOOD_OVERLAP
 
 
 def _cost(missing: str, cell: PassCell, best: PassCell) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -46,7 +47,7 @@ def write_report(path: Path, documents: Sequence[Document]) -> None:
     """
     path = Path(path)
     suffix = known_suffix(path)
-    if path.is_symlink() or path.exists():  # before the work of rendering; write_new holds it for good
+    if os.path.lexists(path):  # before the work of rendering; write_new holds it for good
         raise PathExists(f"{path} is there already; PinScope does not overwrite files")
     write_new(path, render(documents, suffix))
 

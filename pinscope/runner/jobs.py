@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from pinscope.errors import BadInput, InvalidParameter, NoDevice, NotEnoughMemory, NotPossible, StoreFailed
+from pinscope.errors import BadInput, InvalidParameter, NoDevice, NotEnoughMemory, NotPossible, StoreFailed, UnknownName
 from pinscope.experiments.contract import AnyExperiment, BareParams
 from pinscope.experiments.registry import find
 from pinscope.lab.budget import check_budget
@@ -298,6 +298,8 @@ def reconcile(store: Store) -> list[str]:
             )
         except StoreFailed:
             break
+        except UnknownName:
+            continue  # somebody else has marked and deleted it in this moment
         marked.append(run.id)
     return marked
 

@@ -12,13 +12,15 @@ from pinscope.errors import BadInput, PathExists, PinScopeError
 
 _NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV, errno.EINVAL})
 
+_IMPOSSIBLE_NAMES = frozenset({errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL})
+
 
 def write_new(path: Path, content: bytes) -> None:
     """Write ``content`` to ``path``. Whoever looks at that name sees nothing, or the whole file.
 
     Raises:
         PathExists: something of that name is there.
-        BadInput: there is no such folder, or it may not be written to.
+        BadInput: there is no such folder, it may not be written to, or no file can have that name.
         PinScopeError: the disk is full or fails.
     """
     if os.path.lexists(path):
@@ -36,7 +38,8 @@ def write_new(path: Path, content: bytes) -> None:
     except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
         raise BadInput(f"cannot write {path}: {error.strerror}") from None
     except OSError as error:
-        raise PinScopeError(f"cannot write {path}: {error.strerror}") from None
+        kind = BadInput if error.errno in _IMPOSSIBLE_NAMES else PinScopeError
+        raise kind(f"cannot write {path}: {error.strerror}") from None
     finally:
         with suppress(OSError):
             temporary.unlink()

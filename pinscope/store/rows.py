@@ -33,7 +33,7 @@ def check_run(run: Run) -> None:
         InvalidParameter: an id that could not name a file, a name with control characters, NaN in the parameters,
             a number of more than 64 bits.
     """
-    if not _RUN_ID.fullmatch(run.id):
+    if not is_run_id(run.id):
         raise InvalidParameter(
             f"{run.id[:_SHOWN]!r} cannot be a run's id: letters, digits, dot, hyphen and underscore, "
             f"at most {RUN_ID_LENGTH}"
@@ -47,6 +47,11 @@ def check_run(run: Run) -> None:
         raise InvalidParameter(f"run {run.id}: the parameters cannot be stored: {error}") from None
     if field := next((field for field, value in written.items() if not _fits(value)), None):
         raise InvalidParameter(f"run {run.id}: {field}: a number in it has more than 64 bits")
+
+
+def is_run_id(text: str) -> bool:
+    """Whether a run's id could be, or begin, like this."""
+    return _RUN_ID.fullmatch(text) is not None
 
 
 def changed_run(run: Run, changes: Mapping[str, Any]) -> Run:

@@ -16,7 +16,16 @@ from pinscope.errors import BadInput, StoreFailed, UnknownName
 from pinscope.records.run import LabKind, Run, Status
 from pinscope.store.database import Database
 from pinscope.store.recordings import recorded_observations, recorded_run, recorded_runs
-from pinscope.store.rows import Row, RunWithRows, changed_run, check_rows, check_run, dump_json, first_complaint
+from pinscope.store.rows import (
+    Row,
+    RunWithRows,
+    changed_run,
+    check_rows,
+    check_run,
+    dump_json,
+    first_complaint,
+    is_run_id,
+)
 from pinscope.store.tables import ObservationTable, RunTable
 
 _OWN_COLUMNS = frozenset({"status", "progress", "observations", "recording"})
@@ -211,6 +220,8 @@ class Store:
         Raises:
             UnknownName: no such run, or several.
         """
+        if not is_run_id(run_id):  # some databases fail on characters that no id has
+            raise self._no_such_run(run_id)
         with self._database.reading() as connection:
             found = _read_run(connection, run_id) or recorded_run(run_id)
             if found is not None:

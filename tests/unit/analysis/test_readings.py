@@ -102,6 +102,9 @@ def test_a_wide_spread_is_flagged_with_the_next_command() -> None:
     rows = [row(256 * MIB / rate, 256 * MIB) for rate in (50e9, 30e9, 55e9, 20e9, 52e9, 25e9, 51e9)]
     finding = bandwidth_findings(rows)["unstable"]
     assert "pinscope run bandwidth" in finding.advice
+    assert "--device" not in finding.advice
+    second = bandwidth_findings([{**one, "device": 1} for one in rows], devices=2, device=1)["unstable"]
+    assert "--lab cuda --device 1 --set" in second.advice
     assert "unstable" not in bandwidth_findings(copies(50e9))
 
 
@@ -139,6 +142,17 @@ def test_one_combination_is_unstable_and_two_are() -> None:
     assert "1 of 1 combinations is unstable" in overlap_findings(rows)["unstable"].title
     rows += [one_pass(seconds, separate_stream=False) for seconds in wild]
     assert "2 of 2 combinations are unstable" in overlap_findings(rows)["unstable"].title
+
+
+def test_where_the_full_recipe_hides_nothing_no_share_below_zero_is_hidden() -> None:
+    finding = overlap_findings(passes_of(2.2))["recipe-does-not-overlap"]
+    assert finding.title == "The full recipe hides nothing of the shorter side, h2d balanced"
+
+
+@pytest.mark.parametrize(("seconds", "found"), [(2.1, False), (2.2, False), (2.3, False), (3.5, True)])
+def test_what_is_no_slower_than_a_recipe_that_hides_nothing_costs_nothing(seconds: float, found: bool) -> None:
+    rows = passes_of(2.2) + passes_of(seconds, separate_stream=False)
+    assert ("ingredient-missing" in overlap_findings(rows)) == found
 
 
 def test_corruption_without_events_is_expected_and_with_them_critical() -> None:

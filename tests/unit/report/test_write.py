@@ -74,6 +74,12 @@ def test_a_file_is_refused_before_anything_is_rendered(
         write_report(tmp_path / "report.md", [overlap])
 
 
+def test_a_name_that_no_file_can_have_is_bad_input(overlap: Document, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="File name too long"):
+        write_report(tmp_path / f"{'a' * 300}.md", [overlap])
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_missing_folder_is_bad_input(overlap: Document, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="No such file or directory"):
         write_report(tmp_path / "nowhere" / "report.md", [overlap])

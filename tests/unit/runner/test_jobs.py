@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -40,50 +40,55 @@ def unfinished(machine: str | None = None, process: dict[str, Any] | None = None
 
 
 @pytest.mark.parametrize(
-    "run",
+    "made",
     [
-        unfinished(),
-        unfinished(process={"namespace": None}),
-        unfinished(process={"pid": 2**22, "namespace": ELSEWHERE}, progress=told(seconds_ago=SILENT_SECONDS / 2)),
-        unfinished(process={"pid": 2**22, "namespace": ELSEWHERE}),
-        unfinished(process={"pid": 2**22, "boot_id": "another"}, machine="elsewhere"),
-        new_run(created_at=datetime.now(UTC)),
+        unfinished,
+        lambda: unfinished(process={"namespace": None}),
+        lambda: unfinished(
+            process={"pid": 2**22, "namespace": ELSEWHERE}, progress=told(seconds_ago=SILENT_SECONDS / 2)
+        ),
+        lambda: unfinished(process={"pid": 2**22, "namespace": ELSEWHERE}),
+        lambda: unfinished(process={"pid": 2**22, "boot_id": "another"}, machine="elsewhere"),
+        lambda: new_run(created_at=datetime.now(UTC)),
     ],
     ids=["alive", "namespace not told", "another container", "said nothing yet", "another machine", "being started"],
 )
-def test_a_run_that_may_still_measure_is_left_alone(store: Store, run: Run) -> None:
+def test_a_run_that_may_still_measure_is_left_alone(store: Store, made: Callable[[], Run]) -> None:
+    run = made()
     store.add(run)
     assert reconcile(store) == []
     assert store.run(run.id).status == "running"
 
 
 @pytest.mark.parametrize(
-    "run",
+    "made",
     [
-        unfinished(process={"pid": 2**22}),
-        unfinished(process={"started": 1.0}),
-        unfinished(process={"namespace": ELSEWHERE}, progress=told(seconds_ago=SILENT_SECONDS + 1)),
-        unfinished(process={"boot_id": "before the restart"}),
-        new_run(created_at=datetime.now(UTC) - timedelta(seconds=UNBORN_SECONDS + 1)),
-        new_run(created_at=datetime.now(UTC) + timedelta(hours=1)),
+        lambda: unfinished(process={"pid": 2**22}),
+        lambda: unfinished(process={"started": 1.0}),
+        lambda: unfinished(process={"namespace": ELSEWHERE}, progress=told(seconds_ago=SILENT_SECONDS + 1)),
+        lambda: unfinished(process={"boot_id": "before the restart"}),
+        lambda: new_run(created_at=datetime.now(UTC) - timedelta(seconds=UNBORN_SECONDS + 1)),
+        lambda: new_run(created_at=datetime.now(UTC) + timedelta(hours=1)),
     ],
     ids=["ended", "pid used again", "silent in another container", "restarted", "never started", "clock set back"],
 )
-def test_a_run_whose_child_is_gone_is_marked(store: Store, run: Run) -> None:
+def test_a_run_whose_child_is_gone_is_marked(store: Store, made: Callable[[], Run]) -> None:
+    run = made()
     store.add(run)
     assert reconcile(store) == [run.id]
     assert store.run(run.id).status == "interrupted"
 
 
 @pytest.mark.parametrize(
-    "run",
+    "made",
     [
-        unfinished(process={"pid": 2**22, "namespace": ELSEWHERE}, progress=told(seconds_ago=1)),
-        unfinished(process={"pid": 2**22, "boot_id": "another"}, machine="elsewhere"),
+        lambda: unfinished(process={"pid": 2**22, "namespace": ELSEWHERE}, progress=told(seconds_ago=1)),
+        lambda: unfinished(process={"pid": 2**22, "boot_id": "another"}, machine="elsewhere"),
     ],
     ids=["another container", "another machine"],
 )
-def test_a_run_out_of_reach_can_be_cancelled_and_then_deleted(store: Store, run: Run) -> None:
+def test_a_run_out_of_reach_can_be_cancelled_and_then_deleted(store: Store, made: Callable[[], Run]) -> None:
+    run = made()
     store.add(run)
     cancel(store, run.id)
     assert store.run(run.id).status == "cancelled"

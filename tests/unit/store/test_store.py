@@ -108,6 +108,13 @@ def test_an_unknown_run_is_named(store: Store, name: str) -> None:
         store.run(name)
 
 
+@pytest.mark.parametrize("name", ["\udc80", "run-x\0", "é" * 300, "../run-x"], ids=ascii)
+def test_what_can_be_no_id_is_an_unknown_run_in_every_database(store: Store, name: str) -> None:
+    store.add(new_run("run-x"))
+    with pytest.raises(UnknownName, match="no run '"):
+        store.run(name)
+
+
 def test_runs_are_listed_newest_first_and_by_what_they_are(store: Store) -> None:
     now = datetime.now(UTC)
     old = store.add(new_run(created_at=now - timedelta(days=3), experiment="overlap", status="done"))

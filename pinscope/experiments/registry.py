@@ -14,6 +14,7 @@ from pinscope.experiments.access import Access
 from pinscope.experiments.allocation import Allocation
 from pinscope.experiments.bandwidth import Bandwidth
 from pinscope.experiments.contract import AnyExperiment, Row
+from pinscope.experiments.dataloader import Dataloader
 from pinscope.experiments.overlap import Overlap
 from pinscope.experiments.page_tables import PageTables
 from pinscope.experiments.pinning_strategy import PinningStrategy
@@ -51,6 +52,7 @@ EXPERIMENTS: tuple[Entry, ...] = (
     Entry(Allocation(), "pinscope.charts.allocation"),
     Entry(PinningStrategy(), "pinscope.charts.pinning_strategy"),
     Entry(Access(), "pinscope.charts.access"),
+    Entry(Dataloader(), "pinscope.charts.dataloader"),
 )
 
 

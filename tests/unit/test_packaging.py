@@ -128,7 +128,7 @@ def test_links_to_files_lead_somewhere(name: str) -> None:
 
 
 _PRIVATE = re.compile(
-    r"/work/(?:main|shared)|/tmp/work|/root/|/home/(?!user\b)\w+"
+    rf"{re.escape(str(ROOT))}/|/root/|/home/(?!user\b)\w+"
     r"|pypi\.org|pythonhosted\.org|deb\.debian\.org|registry\.npmjs\.org|--(?:extra-)?index-url",
 )
 

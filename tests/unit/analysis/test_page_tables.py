@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -16,21 +13,9 @@ from pinscope.analysis.page_tables_reading import read_page_tables
 from pinscope.charts.page_tables import draw
 from pinscope.experiments.page_tables import PageTablesObservation
 from pinscope.records.finding import Reading
+from tests.data import synthetic
 
 GIB, MIB = 2**30, 2**20
-
-
-def _synthetic() -> ModuleType:
-    path = Path(__file__).parents[2] / "data" / "synthetic.py"
-    spec = importlib.util.spec_from_file_location("synthetic", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-synthetic = _synthetic()
 ROWS = list[dict[str, Any]]
 
 

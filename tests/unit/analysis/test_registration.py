@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -14,23 +11,11 @@ from pinscope.analysis.registration_reading import read_registration
 from pinscope.charts.registration import draw
 from pinscope.experiments.registration import RegistrationObservation
 from pinscope.records.finding import Reading
+from tests.data import synthetic
 
 GIB, MIB = 2**30, 2**20
 CONTEXT, TABLE, BUFFER = 520 * MIB, 16 * MIB, 256 * MIB
 Rows = list[dict[str, Any]]
-
-
-def _synthetic() -> ModuleType:
-    path = Path(__file__).parents[2] / "data" / "synthetic.py"
-    spec = importlib.util.spec_from_file_location("synthetic", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-synthetic = _synthetic()
 
 
 def rows(

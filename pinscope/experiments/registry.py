@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, cast
 from pydantic import ValidationError
 
 from pinscope.errors import BadInput, UnknownName
+from pinscope.experiments.access import Access
 from pinscope.experiments.allocation import Allocation
 from pinscope.experiments.bandwidth import Bandwidth
 from pinscope.experiments.contract import AnyExperiment, Row
@@ -51,6 +52,7 @@ EXPERIMENTS: tuple[Entry, ...] = (
     Entry(Registration(), "pinscope.charts.registration"),
     Entry(Allocation(), "pinscope.charts.allocation"),
     Entry(PinningStrategy(), "pinscope.charts.pinning_strategy"),
+    Entry(Access(), "pinscope.charts.access"),
     Entry(Pressure(), "pinscope.charts.pressure"),
 )
 

@@ -67,7 +67,7 @@ class _Event:
     handle: int
 
     def record(self, stream: Stream) -> None:
-        runtime.eventRecord(self.handle, _stream(stream).handle)
+        runtime.eventRecord(self.handle, cuda_stream(stream).handle)
 
     def synchronize(self) -> None:
         runtime.eventSynchronize(self.handle)
@@ -89,7 +89,7 @@ def _words(address: int, nbytes: int) -> NDArray[np.uint64]:
     return np.ctypeslib.as_array((ctypes.c_uint64 * (nbytes // WORD_BYTES)).from_address(address))
 
 
-def _stream(stream: Stream) -> _Stream:
+def cuda_stream(stream: Stream) -> _Stream:
     if not isinstance(stream, _Stream):
         raise TypeError("this stream belongs to another lab")
     return stream
@@ -285,14 +285,14 @@ class CudaLab:
         self, target: DeviceBuffer, source: HostBuffer, stream: Stream, copier: Copier = "engine"
     ) -> None:
         if copier == "engine":
-            handle = _stream(stream).handle
+            handle = cuda_stream(stream).handle
             runtime.memcpyAsync(target.address, source.address, target.nbytes, HOST_TO_DEVICE, handle)
         else:
             self._copy_words(target.address, source.address, target.nbytes, stream)
 
     def copy_to_host(self, target: HostBuffer, source: DeviceBuffer, stream: Stream, copier: Copier = "engine") -> None:
         if copier == "engine":
-            handle = _stream(stream).handle
+            handle = cuda_stream(stream).handle
             runtime.memcpyAsync(target.address, source.address, target.nbytes, DEVICE_TO_HOST, handle)
         else:
             self._copy_words(target.address, source.address, target.nbytes, stream)
@@ -345,7 +345,7 @@ class CudaLab:
         self._launch("compute_load", self._sms, arguments, stream)
 
     def wait(self, stream: Stream, event: Event) -> None:
-        runtime.streamWaitEvent(_stream(stream).handle, _event(event).handle)
+        runtime.streamWaitEvent(cuda_stream(stream).handle, _event(event).handle)
 
     def elapsed(self, start: Event, end: Event) -> float:
         return float(runtime.eventElapsedTime(_event(start).handle, _event(end).handle)) / 1e3
@@ -396,5 +396,5 @@ class CudaLab:
 
     def _launch(self, name: str, blocks: int, arguments: tuple[Any, ...], stream: Stream) -> None:
         runtime.setDevice(self._ordinal)
-        with _stream(stream).queue:
+        with cuda_stream(stream).queue:
             self._kernels[name]((blocks,), (THREADS,), arguments)

@@ -1,0 +1,90 @@
+"""What an access run looks like: time over the number of uses, and over the share of the data that is used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import plotly.graph_objects as go
+
+from pinscope.analysis.access import (
+    PATTERN_TITLES,
+    WAY_TITLES,
+    Cell,
+    cells,
+    over_spacing,
+    over_uses,
+)
+from pinscope.charts.chart import Chart
+from pinscope.charts.theme import COLOURS, panels
+from pinscope.records.run import Run
+from pinscope.units import format_bandwidth, format_bytes, format_seconds
+
+_LOOKS: Mapping[str, tuple[str, str, str]] = {
+    "copy": ("copy", "circle", "solid"),
+    "mapped": ("mapped", "triangle-up", "solid"),
+    "managed": ("managed", "pentagon", "solid"),
+    "prefetched": ("managed", "pentagon-open", "dash"),
+}
+"""Way → colour, marker, dash."""
+
+
+def draw(run: Run, rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
+    """The charts of a run, also of one that still goes on."""
+    found = cells(rows)
+    if not found:
+        return []
+    uses, spacing = min(cell.uses for cell in found), min(cell.spacing for cell in found)
+    size = format_bytes(found[0].bytes)
+    charts = []
+    if len({cell.uses for cell in found}) > 1:
+        curves = {pattern: over_uses(found, pattern, spacing) for pattern in PATTERN_TITLES}
+        charts.append(
+            Chart(
+                "access-uses", "Time over the number of uses",
+                f"{size} on the host, {_share_words(spacing)} used by each kernel; until the result can be used. Where "
+                "two lines cross, the better way changes.",
+                _panels(curves, "uses", "Uses (log scale)"),
+            )
+        )  # fmt: skip
+    if len({cell.spacing for cell in found}) > 1:
+        curves = {pattern: over_spacing(found, pattern, uses) for pattern in PATTERN_TITLES}
+        charts.append(
+            Chart(
+                "access-share", "Time over the share of the data that is used",
+                f"{size} on the host, used {'once' if uses == 1 else f'{uses} times'}. A copy moves all of it, "
+                "whatever the kernel uses.",
+                _panels(curves, "spacing", "One block or word used of … (log scale)"),
+            )
+        )  # fmt: skip
+    return charts
+
+
+def _share_words(spacing: int) -> str:
+    return "all of it" if spacing == 1 else f"one part of {spacing}"
+
+
+def _panels(curves: Mapping[str, Mapping[str, Sequence[Cell]]], by: str, x_title: str) -> go.Figure:
+    drawn = {pattern: ways for pattern, ways in curves.items() if ways}
+    figure = panels([PATTERN_TITLES[pattern].capitalize() for pattern in drawn])
+    ticks = sorted({getattr(cell, by) for ways in drawn.values() for line in ways.values() for cell in line})
+    for row, ways in enumerate(drawn.values(), start=1):
+        for way, line in ways.items():
+            figure.add_trace(_trace(way, line, by, first=row == 1), row=row, col=1)
+    figure.update_xaxes(type="log", tickmode="array", tickvals=ticks, ticktext=[str(tick) for tick in ticks])
+    figure.update_xaxes(title_text=x_title, row=len(drawn), col=1)
+    figure.update_yaxes(type="log", title_text="Seconds (log)", dtick=1, exponentformat="power")
+    return figure
+
+
+def _trace(way: str, line: Sequence[Cell], by: str, first: bool) -> go.Scatter:
+    colour, symbol, dash = _LOOKS[way]
+    return go.Scatter(
+        x=[getattr(cell, by) for cell in line], y=[cell.wall_seconds.median for cell in line],
+        name=WAY_TITLES[way], legendgroup=way, showlegend=first, mode="lines+markers",
+        line={"color": COLOURS[colour], "dash": dash, "width": 2},
+        marker={"color": COLOURS[colour], "symbol": symbol, "size": 8},
+        customdata=[f"{format_seconds(cell.wall_seconds.median)}, {format_bandwidth(cell.useful_bytes_per_second)}"
+                    for cell in line],
+        hovertemplate=f"{WAY_TITLES[way]}, {by} %{{x}}: %{{customdata}}<extra></extra>",
+    )  # fmt: skip

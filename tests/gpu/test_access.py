@@ -1,0 +1,78 @@
+"""Ways to reach host data on a real GPU: right, as fast as the link, and nothing left behind."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from cupy.cuda import runtime
+
+from pinscope.analysis.access import Cell, cells
+from pinscope.experiments.access import Access, AccessParams
+from pinscope.lab.cuda import CudaLab
+from pinscope.lab.cuda_access import Accessor, Visit
+from pinscope.lab.harness import Harness
+
+MIB = 2**20
+
+
+def measured(lab: CudaLab, **changes: Any) -> dict[tuple[str, str, int, int], Cell]:
+    """(way, pattern, spacing, uses) → its cell, of a quick run."""
+    params = AccessParams.preset("cuda", quick=True).with_overrides(changes)
+    rows = [row.model_dump() for row in Access().measure(params, lab, Harness())]
+    assert all(row["intact"] for row in rows)
+    return {(cell.way, cell.pattern, cell.spacing, cell.uses): cell for cell in cells(rows)}
+
+
+def test_every_way_is_right_for_every_pattern_and_share(lab: CudaLab) -> None:
+    found = measured(lab, size=4 * MIB, spacings="1,8", uses="1,3", repeats=7)
+    assert len(found) == 4 * 4 * 2 * 2
+
+
+def test_zero_copy_streams_as_fast_as_the_link_and_reads_of_a_part_beat_a_copy(lab: CudaLab) -> None:
+    found = measured(lab, size=256 * MIB, ways="copy,mapped,managed,prefetched", patterns="stream_read")
+    mapped, copy = found["mapped", "stream_read", 1, 1], found["copy", "stream_read", 1, 1]
+    assert mapped.useful_bytes_per_second > 0.7 * copy.useful_bytes_per_second
+    part = found["mapped", "stream_read", 16, 1].wall_seconds.median
+    assert part < 0.5 * found["copy", "stream_read", 16, 1].wall_seconds.median
+    on_demand = found["managed", "stream_read", 1, 1].wall_seconds.median
+    assert on_demand > found["prefetched", "stream_read", 1, 1].wall_seconds.median
+
+
+@pytest.mark.parametrize(("pattern", "spacing"), product(("stream_write", "scatter_write"), (1, 8)))
+def test_exactly_the_words_that_a_visit_names_are_written(lab: CudaLab, pattern: Any, spacing: int) -> None:
+    nbytes = MIB
+    visit = Visit(pattern, nbytes, spacing)
+    with lab.device_buffer(nbytes) as device, lab.device_buffer(8) as total, lab.stream() as stream:
+        runtime.memset(device.address, 0, nbytes)
+        runtime.deviceSynchronize()
+        Accessor(lab).use(device.address, visit, stream, 2**63 + 1, total.address)
+        stream.synchronize()
+        words = np.zeros(nbytes // 8, dtype=np.uint64)
+        runtime.memcpy(words.ctypes.data, device.address, nbytes, 2)
+    assert np.count_nonzero(words) == visit.visits
+    if pattern == "stream_write":
+        blocks = np.count_nonzero(words.reshape(-1, 512), axis=1)
+        assert set(blocks[::spacing]) == {512}
+        assert blocks.sum() == visit.visits
+
+
+def test_a_wrong_word_is_noticed(lab: CudaLab) -> None:
+    with lab.device_buffer(MIB) as one, lab.device_buffer(MIB) as other, lab.stream() as stream:
+        pattern = lab.fresh_pattern()
+        lab.fill(one, pattern)
+        lab.fill(other, pattern)
+        accessor = Accessor(lab)
+        assert accessor.different_words(one.address, other.address, MIB, stream) == 0
+        runtime.memset(other.address + 4096, 1, 8)
+        runtime.deviceSynchronize()
+        assert accessor.different_words(one.address, other.address, MIB, stream) == 1
+
+
+def test_all_memory_comes_back(lab: CudaLab) -> None:
+    runtime.deviceSynchronize()
+    before = runtime.memGetInfo()[0]
+    measured(lab, size=64 * MIB, spacings="1", uses="1", patterns="stream_read")
+    assert before - runtime.memGetInfo()[0] <= 4 * MIB

@@ -15,6 +15,7 @@ from pinscope.experiments.access import Access
 from pinscope.experiments.allocation import Allocation
 from pinscope.experiments.bandwidth import Bandwidth
 from pinscope.experiments.contract import AnyExperiment, Row
+from pinscope.experiments.dataloader import Dataloader
 from pinscope.experiments.overlap import Overlap
 from pinscope.experiments.page_tables import PageTables
 from pinscope.experiments.pinning_strategy import PinningStrategy
@@ -54,6 +55,7 @@ EXPERIMENTS: tuple[Entry, ...] = (
     Entry(PinningStrategy(), "pinscope.charts.pinning_strategy"),
     Entry(Access(), "pinscope.charts.access"),
     Entry(Pressure(), "pinscope.charts.pressure"),
+    Entry(Dataloader(), "pinscope.charts.dataloader"),
 )
 
 

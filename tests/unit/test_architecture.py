@@ -39,6 +39,7 @@ DOORS: Mapping[str, Sequence[str]] = {
     "cupy": ("pinscope.lab.cuda",),
     "cupy_backends": ("pinscope.lab.cuda",),
     "cupti": ("pinscope.tracing.recorder",),
+    "torch": ("pinscope.lab.torch_loader",),
     "pynvml": ("pinscope.probes.",),
     "psutil": ("pinscope.probes.",),
     "streamlit": ("app", "pinscope.dashboard."),

@@ -1,0 +1,72 @@
+"""What a data loader run looks like: steps a second over workers, and where a step's time goes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import plotly.graph_objects as go
+
+from pinscope.analysis.dataloader import Combination, combinations
+from pinscope.charts.chart import Chart
+from pinscope.charts.theme import COLOURS, panels
+from pinscope.records.run import Run
+from pinscope.units import format_seconds
+
+_ROW_PIXELS = 34
+
+
+def draw(run: Run, rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
+    """The charts of a run, also of one that still goes on."""
+    found = combinations(rows)
+    return [_steps(found), _parts(found)] if found else []
+
+
+def _steps(found: Sequence[Combination]) -> Chart:
+    figure = panels(["Steps a second"], [260])
+    for title in dict.fromkeys(one.title for one in found):
+        line = sorted((one for one in found if one.title == title), key=lambda one: one.workers)
+        memory = "pinned" if line[0].pin_memory else "pageable"
+        figure.add_trace(
+            go.Scatter(
+                x=[one.workers for one in line], y=[one.steps_per_second for one in line], name=title,
+                mode="lines+markers",
+                line={"color": COLOURS[memory], "dash": "solid" if line[0].non_blocking else "dash", "width": 2},
+                marker={"color": COLOURS[memory], "symbol": "circle" if line[0].pin_memory else "diamond", "size": 9},
+                hovertemplate=f"{title}, %{{x}} workers: %{{y:.3g}} steps/s<extra></extra>",
+            ),
+            row=1, col=1,
+        )  # fmt: skip
+    counts = sorted({one.workers for one in found})
+    figure.update_xaxes(title_text="Workers", tickmode="array", tickvals=counts)
+    figure.update_yaxes(title_text="Steps/s", rangemode="tozero")
+    return Chart(
+        "loader-steps", "Steps a second over workers",
+        "From the median step. 0 workers: the training program makes the batches itself.", figure,
+    )  # fmt: skip
+
+
+def _parts(found: Sequence[Combination]) -> Chart:
+    figure = panels([""], [60 + _ROW_PIXELS * len(found)])
+    names = [f"{one.workers}: {one.title}" for one in found]
+    parts = (
+        ("compute", "compute", [one.compute_seconds.median for one in found]),
+        ("GPU idle", "stall", [one.stall_seconds.median for one in found]),
+    )
+    for name, colour, seconds in parts:
+        figure.add_trace(
+            go.Bar(
+                orientation="h", y=names, x=seconds, name=name, marker={"color": COLOURS[colour]},
+                customdata=[format_seconds(value) for value in seconds],
+                hovertemplate=f"%{{y}}<br>{name}: %{{customdata}}<extra></extra>",
+            )
+        )  # fmt: skip
+    figure.update_layout(barmode="stack")
+    figure.update_yaxes(autorange="reversed", title_text="", type="category")
+    figure.update_xaxes(title_text="Time of a step (seconds)", rangemode="tozero")
+    return Chart(
+        "loader-parts", "Where a step's time goes",
+        "Medians. Workers first. GPU idle: between the last kernel of one step and the first of the next, for the "
+        "loader, the copy or the program.",
+        figure,
+    )  # fmt: skip

@@ -1,0 +1,162 @@
+"""What do pin_memory and non_blocking bring to a PyTorch training loop, and what do they hold?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
+from itertools import product
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from pinscope.analysis.dataloader_reading import read_dataloader
+from pinscope.errors import NotPossible
+from pinscope.experiments.contract import BareParams, Row, Several
+from pinscope.lab.harness import Harness
+from pinscope.lab.protocol import Lab
+from pinscope.records.budget import Budget
+from pinscope.records.environment import Environment
+from pinscope.records.finding import Reading
+from pinscope.records.run import LabKind, Observation, Run
+
+Choice = Literal["on", "off"]
+WARM_STEPS = 5
+"""Steps of each combination that are not counted: workers start, kernels are chosen, memory is pinned for the first
+time."""
+PREFETCHED = 2
+"""Batches that each of PyTorch's workers makes ahead (DataLoader's prefetch_factor)."""
+TORCH_BYTES = 2 * 2**30
+"""GPU memory for PyTorch's kernels, the network and its activations, roughly."""
+START_SECONDS = 10.0
+
+
+def _split(value: object) -> object:
+    return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+
+class DataloaderParams(BareParams):
+    """Batches, and which loaders to compare."""
+
+    batch: int = Field(
+        ge=1, le=4096, title="Batch", json_schema_extra={"unit": "count"}, description="Images in a batch.",
+    )  # fmt: skip
+    pixels: int = Field(
+        224, ge=32, le=2048, title="Pixels", json_schema_extra={"unit": "count"},
+        description="Height and width of an image; three channels of 4 bytes each.",
+    )  # fmt: skip
+    workers: Annotated[
+        tuple[Annotated[int, Field(ge=0, le=64)], ...], BeforeValidator(_split), Field(min_length=1),
+        AfterValidator(lambda values: tuple(sorted(set(values)))),
+    ] = Field(
+        title="Workers", json_schema_extra={"unit": "count"},
+        description="Processes that make batches; 0: the training program itself does. Several by comma.",
+    )  # fmt: skip
+    pin_memory: Several[Choice] = Field(title="pin_memory", description="Whether batches are copied to pinned memory.")
+    non_blocking: Several[Choice] = Field(
+        title="non_blocking", description="Whether the program asks for asynchronous copies."
+    )
+    steps: int = Field(
+        ge=8, le=10_000, title="Steps", json_schema_extra={"unit": "count"},
+        description="Counted steps of each combination.",
+    )  # fmt: skip
+
+    @classmethod
+    def preset(cls, lab: LabKind, quick: bool) -> Self:
+        return cls(
+            batch=64, workers=(0, 2) if quick else (0, 2, 4, 8), pin_memory=("off", "on"),
+            non_blocking=("off", "on"), steps=12 if quick else 60,
+        )  # fmt: skip
+
+    def smaller(self) -> Self | None:
+        return self.with_overrides({"batch": self.batch // 2}) if self.batch > 1 else None
+
+
+class DataloaderObservation(Observation):
+    """One step of training."""
+
+    pin_memory: bool
+    non_blocking: bool
+    workers: int
+    batch_bytes: int
+    wait_seconds: float
+    """The program waited for the loader."""
+    issue_seconds: float
+    """The calls that start the copies held the program."""
+    copy_seconds: float
+    compute_seconds: float
+    stall_seconds: float
+    """The GPU computed nothing between the last step and this one."""
+    step_seconds: float
+    wrong_items: int
+    pinned_bytes: int | None
+    """What the host's count of pinned pages had grown by at the end of this combination."""
+
+
+class Dataloader:
+    """A training loop with every combination of pin_memory, non_blocking and workers."""
+
+    name = "dataloader"
+    title = "Data loader"
+    question = "What do pin_memory and non_blocking bring to a PyTorch training loop, and what do they hold?"
+    method = (
+        "A PyTorch DataLoader makes batches of images in memory (each item is copied and flipped), in the program "
+        "itself or in worker processes, and a small convolutional network is trained on them: forward, backward, SGD. "
+        "pin_memory and non_blocking are on and off. Events on the GPU tell how long it copied, computed, and stood "
+        "idle between two steps; the host's clock tells how long the program waited for the loader and how long the "
+        "call that starts the copy held it. The first steps of each combination are not counted. What is pinned is "
+        "read from the kernel's count; before each combination PyTorch gives its pinned memory back. Every item says "
+        "which one it is, and is checked on the GPU."
+    )
+    labs: Mapping[LabKind, str | None] = {"cuda": None, "host": "PyTorch pins memory for a GPU only"}
+    Params = DataloaderParams
+    Observation = DataloaderObservation
+
+    def budget(self, params: DataloaderParams, environment: Environment) -> Budget:
+        """Pinned batches are rounded up to powers of two; each worker makes two ahead.
+
+        Raises:
+            NotPossible: PyTorch is not installed.
+        """
+        if find_spec("torch") is None:
+            raise NotPossible("PyTorch is not installed here; pip install 'pinscope[torch]'")
+        batch = params.batch * 3 * params.pixels**2 * 4
+        ahead = PREFETCHED * max(params.workers) + 2
+        combinations = len(params.workers) * len(params.pin_memory) * len(params.non_blocking)
+        return Budget(
+            pinned_bytes=ahead * 2 ** (batch - 1).bit_length(), pageable_bytes=2 * ahead * batch,
+            device_bytes=TORCH_BYTES + 8 * batch,
+            seconds=START_SECONDS + combinations * (0.5 + (params.steps + WARM_STEPS) * batch / 1e9),
+        )  # fmt: skip
+
+    def measure(self, params: DataloaderParams, lab: Lab, harness: Harness) -> Iterator[DataloaderObservation]:
+        """Every combination in turn."""
+        from pinscope.lab.cuda_pinning import CudaCalls  # noqa: PLC0415 - imports CuPy
+        from pinscope.lab.torch_loader import Loading, Trainer, empty_pinned_cache, version  # noqa: PLC0415 - torch
+
+        harness.note(f"PyTorch {version()}.")
+        trainer = Trainer(CudaCalls.here().ordinal)
+        cases = list(product(params.workers, params.pin_memory, params.non_blocking))
+        for done, (workers, pin, asynchronous) in enumerate(cases):
+            loading = Loading(params.batch, params.pixels, workers, pin == "on", asynchronous == "on")
+            harness.progress(done / len(cases), f"pin_memory {pin}, non_blocking {asynchronous}, {workers} workers")
+            if not empty_pinned_cache() and done == 0:
+                harness.note("This PyTorch cannot give its pinned memory back: what is pinned adds up.")
+            before = lab.memory_state().pinned_bytes
+            steps = trainer.steps(loading, params.steps + WARM_STEPS)
+            after = lab.memory_state().pinned_bytes
+            held = None if before is None or after is None else after - before
+            for place, step in enumerate(steps):
+                warmup = place < WARM_STEPS
+                yield DataloaderObservation(
+                    repeat=place if warmup else place - WARM_STEPS, warmup=warmup, pin_memory=loading.pin_memory,
+                    non_blocking=loading.non_blocking, workers=workers, batch_bytes=loading.batch_bytes,
+                    wait_seconds=step.wait_seconds, issue_seconds=step.issue_seconds, copy_seconds=step.copy_seconds,
+                    compute_seconds=step.compute_seconds, stall_seconds=step.stall_seconds,
+                    step_seconds=step.step_seconds, wrong_items=step.wrong_items, pinned_bytes=held,
+                )  # fmt: skip
+        empty_pinned_cache()
+        harness.progress(1.0, "done")
+
+    def read(self, run: Run, rows: Sequence[Row]) -> Reading:
+        """Steps a second of each combination, and where the time goes."""
+        return read_dataloader(run, rows)

@@ -1,0 +1,191 @@
+"""A PyTorch DataLoader that feeds a training step, and what each step waited for. Needs the extra ``torch``."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+CLASSES = 1000
+CHANNELS = 3
+KINDS = 64
+"""Different images that a worker makes items from."""
+
+
+class Images(Dataset[tuple[torch.Tensor, int]]):  # type: ignore[misc]
+    """Images of the usual shape, made in memory: an item is copied and flipped, as after decoding.
+
+    Args:
+        count: how many.
+        pixels: height and width.
+    """
+
+    def __init__(self, count: int, pixels: int) -> None:
+        self._count = count
+        generator = torch.Generator().manual_seed(7)
+        self._made = torch.rand((KINDS, CHANNELS, pixels, pixels), generator=generator)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        image = self._made[index % KINDS].flip(-1)
+        image[0, 0, 0] = index % CLASSES  # tells afterwards whether this item arrived
+        return image, index % CLASSES
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of training; times in seconds.
+
+    Attributes:
+        wait_seconds: the program waited for the loader.
+        issue_seconds: the calls that start the copies held the program.
+        copy_seconds: the copies, by device events.
+        compute_seconds: forward, backward and optimizer, by device events.
+        stall_seconds: the GPU computed nothing before this step's first kernel, since the last one's end.
+        step_seconds: from the end of the last step's kernels to the end of this one's.
+        wrong_items: items of the batch that are not those that belong here.
+    """
+
+    wait_seconds: float
+    issue_seconds: float
+    copy_seconds: float
+    compute_seconds: float
+    stall_seconds: float
+    step_seconds: float
+    wrong_items: int
+
+
+@dataclass(frozen=True)
+class Loading:
+    """How a loader is set up.
+
+    Attributes:
+        batch: items in a batch.
+        pixels: height and width of an image.
+        workers: processes that make items; 0: the program itself does.
+        pin_memory: whether batches are copied to pinned memory.
+        non_blocking: whether the program asks for asynchronous copies.
+    """
+
+    batch: int
+    pixels: int
+    workers: int
+    pin_memory: bool
+    non_blocking: bool
+
+    @property
+    def batch_bytes(self) -> int:
+        """Of the images of one batch."""
+        return self.batch * CHANNELS * self.pixels**2 * 4
+
+
+class Trainer:
+    """A small convolutional network and its training step on one GPU.
+
+    Args:
+        ordinal: CUDA's number of the GPU.
+    """
+
+    def __init__(self, ordinal: int) -> None:
+        self._device = torch.device("cuda", ordinal)
+        torch.manual_seed(7)
+        self._model = nn.Sequential(
+            nn.Conv2d(CHANNELS, 64, 7, stride=4), nn.ReLU(), nn.Conv2d(64, 128, 3, stride=2), nn.ReLU(),
+            nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, CLASSES),
+        ).to(self._device)  # fmt: skip
+        self._optimizer = torch.optim.SGD(self._model.parameters(), lr=1e-3, momentum=0.9)
+        self._loss = nn.CrossEntropyLoss()
+
+    def steps(self, loading: Loading, count: int) -> list[Step]:
+        """Train for ``count`` steps, then read what each took. The first one has no stall: it is a warm-up."""
+        with _batches(loading, count, self._device) as batches, torch.cuda.device(self._device):
+            marks = [self._step(batches, loading.non_blocking) for _ in range(count)]
+            torch.cuda.synchronize(self._device)
+        return [_read(marks[max(place - 1, 0)], mark, place, loading.batch) for place, mark in enumerate(marks)]
+
+    def _step(self, batches: Iterator[Any], non_blocking: bool) -> _Marks:
+        events = [torch.cuda.Event(enable_timing=True) for _ in range(4)]
+        begun = time.perf_counter()
+        images, labels = next(batches)
+        waited = time.perf_counter()
+        events[0].record()
+        images = images.to(self._device, non_blocking=non_blocking)
+        labels = labels.to(self._device, non_blocking=non_blocking)
+        events[1].record()
+        issued = time.perf_counter()
+        events[2].record()
+        self._optimizer.zero_grad(set_to_none=True)
+        loss = self._loss(self._model(images), labels)
+        loss.backward()
+        self._optimizer.step()
+        events[3].record()
+        return _Marks(events, images[:, 0, 0, 0].clone(), waited - begun, issued - waited)
+
+
+@dataclass(frozen=True)
+class _Marks:
+    """Events of one step: copy begun, copied, compute begun, computed; and what came in each item's first place."""
+
+    events: list[torch.cuda.Event]
+    firsts: torch.Tensor
+    wait_seconds: float
+    issue_seconds: float
+
+
+def _read(before: _Marks, marks: _Marks, place: int, batch: int) -> Step:
+    started, copied, computing, computed = marks.events
+    last_end = before.events[3] if before is not marks else started
+    expected = torch.arange(place * batch, (place + 1) * batch) % CLASSES
+    return Step(
+        wait_seconds=marks.wait_seconds,
+        issue_seconds=marks.issue_seconds,
+        copy_seconds=started.elapsed_time(copied) / 1e3,
+        compute_seconds=computing.elapsed_time(computed) / 1e3,
+        stall_seconds=max(last_end.elapsed_time(computing) / 1e3, 0.0),
+        step_seconds=last_end.elapsed_time(computed) / 1e3,
+        wrong_items=int((marks.firsts.cpu() != expected).sum()),
+    )
+
+
+@contextmanager
+def _batches(loading: Loading, count: int, device: torch.device) -> Iterator[Iterator[Any]]:
+    """Batches in order; their processes are gone when it closes."""
+    loader = DataLoader(
+        Images(count * loading.batch, loading.pixels), batch_size=loading.batch, num_workers=loading.workers,
+        pin_memory=loading.pin_memory, multiprocessing_context="fork" if loading.workers else None,
+        persistent_workers=False,
+    )  # fmt: skip
+    with warnings.catch_warnings():
+        # Workers are forked, PyTorch's own default on Linux; they use no thread of this process and no CUDA.
+        warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
+        batches = iter(loader)
+        try:
+            with torch.cuda.device(device):
+                yield batches
+        finally:
+            shut_down = getattr(batches, "_shutdown_workers", None)
+            if shut_down:
+                shut_down()
+
+
+def empty_pinned_cache() -> bool:
+    """Give pinned memory that PyTorch keeps for later back; false where this PyTorch has no way to."""
+    empty = getattr(torch._C, "_host_emptyCache", None)
+    if empty is None:
+        return False
+    empty()
+    return True
+
+
+def version() -> str:
+    """PyTorch's."""
+    return str(torch.__version__)

@@ -12,6 +12,7 @@ from pydantic import Field
 from pinscope.analysis.pinning_strategy_reading import read_pinning_strategy
 from pinscope.experiments.contract import BareParams, Bytes, Row, Several
 from pinscope.lab.backing import HUGE_PAGE, why_not_backing
+from pinscope.lab.budget import CONTEXT_BYTES
 from pinscope.lab.harness import Harness
 from pinscope.lab.neighbours import CALLS, NeighbourCall, Neighbours, cuda_neighbour
 from pinscope.lab.pinning import PAGE, STRATEGIES, Pinned, Pinner, Strategy, StrategyName, default_threads
@@ -139,10 +140,12 @@ class PinningStrategy:
     Observation = PinningStrategyObservation
 
     def budget(self, params: PinningStrategyParams, environment: Environment) -> Budget:
-        """One strategy at a time; the neighbours' contexts come on top of the GPU memory."""
+        """One strategy at a time with its page table, and the contexts of the neighbours that have one."""
         each = params.repeats * len(params.strategies) * params.size / SLOWEST / 3
+        contexts = (len(CALLS) - 1) * CONTEXT_BYTES  # one of the neighbours asks NVML only
         return Budget(
-            pinned_bytes=params.size, pageable_bytes=0, device_bytes=min(params.chunk, params.size, COPY_BYTES),
+            pinned_bytes=params.size, pageable_bytes=0,
+            device_bytes=min(params.chunk, params.size, COPY_BYTES) + params.size // 512 + contexts,
             seconds=each + params.idle_seconds + 5.0,
         )  # fmt: skip
 

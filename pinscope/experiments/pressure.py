@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from pinscope.analysis.page_table_model import GRANULE_BYTES
 from pinscope.analysis.pressure_reading import read_pressure_rows
 from pinscope.errors import NotEnoughMemory
 from pinscope.experiments.contract import BareParams, Bytes, Row
@@ -176,16 +177,12 @@ class Pressure:
         "in its control group. On the host model pinning is mlock. Everything that goes on beside the run is in the "
         "figures too: it wants an idle machine."
     )
-    labs: Mapping[LabKind, str | None] = {
-        "host": None,
-        "cuda": "so far it has been measured with locked memory only; use --lab host, on a GPU host too: locked pages "
-        "weigh on the host as pinned ones do",
-    }
+    labs: Mapping[LabKind, str | None] = {"cuda": None, "host": None}
     Params = PressureParams
     Observation = PressureObservation
 
     def budget(self, params: PressureParams, environment: Environment) -> Budget:
-        """All steps at once, the fresh memory, and the file, though the kernel may drop it.
+        """All steps at once with their page table, the fresh memory, and the file, though the kernel may drop it.
 
         Raises:
             NotEnoughMemory: not even the first step stays above the floor.
@@ -195,7 +192,8 @@ class Pressure:
         total = step * params.steps
         seconds = 1.0 + params.file / 2e8 + (params.steps + 2) * params.step_seconds + 2 * total / PACE
         return Budget(
-            pinned_bytes=total, pageable_bytes=params.file + params.sample, device_bytes=0, seconds=seconds
+            pinned_bytes=total, pageable_bytes=params.file + params.sample, device_bytes=total // 512 + GRANULE_BYTES,
+            seconds=seconds,
         )  # fmt: skip
 
     def measure(self, params: PressureParams, lab: Lab, harness: Harness) -> Iterator[PressureObservation]:

@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 
 from pinscope.analysis.registration_reading import read_registration
 from pinscope.experiments.contract import BareParams, Bytes, Counts, Row, Several
+from pinscope.lab.budget import CONTEXT_BYTES
 from pinscope.lab.harness import Harness
 from pinscope.lab.members import Members, Order, Reply, shared_region
 from pinscope.lab.pattern import BLOCK_WORDS
@@ -23,8 +24,6 @@ from pinscope.units import format_bytes, parse_bytes
 
 Strategy = Literal["each_registers", "one_owner"]
 Step = Literal["before", "start", "buffers", "pin", "copy", "end"]
-CONTEXT_BYTES = 640 * 2**20
-"""Set aside of GPU memory for each process; a context took about 520 MiB on an H200 with driver 580."""
 PROCESS_BYTES = 512 * 2**20
 """Set aside of host memory for each process: Python, NumPy, CuPy and the driver's part."""
 SMALLEST_BUFFER = 2 * 2**20

@@ -9,6 +9,7 @@ import pytest
 from pinscope.errors import InvalidParameter
 from pinscope.experiments.allocation import HOST_WAYS, Allocation, AllocationParams
 from pinscope.experiments.pinning_strategy import PinningStrategy, PinningStrategyParams
+from pinscope.lab.budget import CONTEXT_BYTES
 from pinscope.lab.harness import Harness
 from pinscope.lab.hostmodel import HostModelLab
 from pinscope.lab.pinning import STRATEGIES
@@ -80,7 +81,8 @@ def test_budgets_hold_one_buffer_or_a_pool_of_each_size() -> None:
     fresh = params.with_overrides({"ways": "pinned,malloc_touch"})
     assert Allocation().budget(fresh, environment).pinned_bytes == max(params.sizes)
     strategy = PinningStrategy().budget(PinningStrategyParams.preset("cuda", False), environment)
-    assert (strategy.pinned_bytes, strategy.device_bytes) == (16 * GIB, GIB // 4)
+    contexts, page_table = 3 * CONTEXT_BYTES, 16 * GIB // 512
+    assert (strategy.pinned_bytes, strategy.device_bytes) == (16 * GIB, GIB // 4 + page_table + contexts)
 
 
 def test_a_smaller_strategy_run_pins_less_in_smaller_chunks_down_to_a_limit() -> None:

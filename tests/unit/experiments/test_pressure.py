@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from pinscope.dashboard.lab_choice import places
-from pinscope.errors import Cancelled, InvalidParameter, MeasurementFailed, NotEnoughMemory, NotPossible
+from pinscope.errors import Cancelled, InvalidParameter, MeasurementFailed, NotEnoughMemory
 from pinscope.experiments import pressure
 from pinscope.experiments.pressure import Pressure, PressureObservation, PressureParams
 from pinscope.lab.budget import check_budget
@@ -133,13 +133,11 @@ def test_bad_values_are_refused_in_one_line(overrides: dict[str, str], complaint
 # Where it runs
 
 
-def test_on_a_gpu_host_it_says_to_take_the_host_lab_and_the_form_offers_that() -> None:
+def test_a_gpu_host_pins_and_the_page_table_of_that_is_in_the_budget() -> None:
     here: Environment = synthetic.environment(1)
-    with pytest.raises(NotPossible, match=r"Pressure does not run on the GPU \(CUDA\): .* use --lab host") as caught:
-        prepare(Request("pressure", "cuda"), here)
-    assert caught.value.exit_code == 3
-    assert prepare(Request("pressure", "host", quick=True), here).lab == "host"
-    assert [place.lab for place in places(Pressure(), here)] == ["host"]
+    job = prepare(Request("pressure", "cuda", quick=True), here)
+    assert job.budget.device_bytes == job.budget.pinned_bytes // 512 + 2 * MIB
+    assert [place.lab for place in places(Pressure(), here)] == ["cuda", "host"]
 
 
 # A real run

@@ -1,0 +1,209 @@
+"""One frozen live reading of a host: its totals, who holds pinned memory, and what that costs each GPU.
+
+A figure that is ``None`` has its reason in ``missing``, under the field's name. A figure named in ``estimates`` is an
+estimate, and the text there says of what kind; every other figure is exact, as of the moment of reading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from pinscope.records.base import Record
+from pinscope.records.environment import Link
+
+FORMAT = 1
+"""Version of the snapshot's JSON. Additive changes keep it."""
+
+
+class Unreadable(Record):
+    """Something that this snapshot could not look at."""
+
+    what: str
+    reason: str
+    advice: str | None = None
+    """What would make it readable, where something would."""
+
+
+class Pressure(Record):
+    """Time that tasks stalled for lack of memory (PSI, /proc/pressure/memory; Linux documentation, accounting/psi)."""
+
+    some_10s_share: float
+    """Share of the last 10 s in which at least one task stalled; likewise below."""
+    some_60s_share: float
+    some_total_seconds: float
+    """Since boot."""
+    full_10s_share: float
+    """Share of the last 10 s in which all tasks stalled at once."""
+    full_60s_share: float
+    full_total_seconds: float
+
+
+class HostTotals(Record):
+    """The host's memory."""
+
+    total_bytes: int
+    available_bytes: int
+    cgroup_limit_bytes: int | None
+    """The limit of the control group, around the reading process, that leaves the least."""
+    cgroup_headroom_bytes: int | None
+    pinned_bytes: int | None
+    """Pinned for device access (DMA) on the whole host: CUDA, RDMA, VFIO, io_uring … A page pinned twice counts twice."""
+    explained_bytes: int | None
+    """The part of it that the holders explain: their cudaHostAlloc memory and what the kernel accounts as VmPin."""
+    other_pinned_bytes: int | None
+    """The rest: registered memory (cudaHostRegister), which leaves no mark, and pins that are not CUDA's."""
+    mlocked_bytes: int | None
+    unevictable_bytes: int | None
+    hugetlb_pool_bytes: int | None
+    """Reserved for huge pages, used or not."""
+    hugetlb_used_bytes: int | None
+    shmem_bytes: int | None
+    """Shared memory of all kinds; cudaHostAlloc memory is part of it."""
+    pressure: Pressure | None
+    missing: Mapping[str, str] = {}
+    estimates: Mapping[str, str] = {}
+
+
+class Allocations(Record):
+    """cudaHostAlloc mappings of one size."""
+
+    size_bytes: int
+    """Of each."""
+    count: int
+    power_of_two: bool
+    """The size is a power of two and more than the driver's own chunks: where an allocator rounded up (PyTorch's
+    does), up to half of it is waste."""
+
+
+class GpuUse(Record):
+    """What a holder has on one GPU on which it has a context."""
+
+    index: int
+    memory_bytes: int | None
+    """As NVML gives it: with the context, without page tables of pinned memory."""
+    page_table_bytes: int | None
+    """GPU memory that the page table of its cudaHostAlloc memory takes; registered memory comes on top."""
+    missing: Mapping[str, str] = {}
+    estimates: Mapping[str, str] = {}
+
+
+class Holder(Record):
+    """A process that holds pinned or locked memory, or may: one with a CUDA context can have registered memory."""
+
+    pid: int
+    parent_pid: int | None
+    user: str | None
+    name: str
+    """The kernel's short name."""
+    command: str | None
+    """The command line."""
+    cgroup: str | None
+    container: str | None
+    """Engine and short id, such as ``docker 0123456789ab``."""
+    started_at: datetime | None
+    cuda: bool
+    """It holds the device file of CUDA's memory manager, or NVML names it."""
+    host_alloc_bytes: int | None
+    """cudaHostAlloc memory that it owns: each piece counts once on the host, in the process that owns it."""
+    allocations: tuple[Allocations, ...]
+    """The same by size, most bytes first."""
+    rounding_bytes: int | None
+    """At most so much of it is waste, if an allocator rounded all powers of two up from just above the half."""
+    inherited_bytes: int | None
+    """cudaHostAlloc memory of another holder that it has mapped, as a forked worker does."""
+    inherited_from: tuple[int, ...]
+    inherited_by: tuple[int, ...]
+    managed_bytes: int | None
+    """Address space of managed memory."""
+    locked_bytes: int | None
+    """mlock'ed (VmLck). Not pinned for CUDA."""
+    vm_pin_bytes: int | None
+    """Pinned as the kernel accounts it (VmPin): RDMA, io_uring. CUDA's memory is not in it."""
+    hugetlb_bytes: int | None
+    rss_bytes: int | None
+    rss_anon_bytes: int | None
+    rss_file_bytes: int | None
+    rss_shmem_bytes: int | None
+    """Holds its cudaHostAlloc memory."""
+    gpus: tuple[GpuUse, ...]
+    """GPUs on which it has a context; empty with a reason in ``missing`` where that is not known."""
+    missing: Mapping[str, str] = {}
+    estimates: Mapping[str, str] = {}
+
+
+class GpuProcess(Record):
+    """A process that NVML names on a GPU."""
+
+    pid: int
+    """As NVML gives it. In a container of its own this need not be a pid that /proc knows."""
+    memory_bytes: int | None
+    gpu_instance: int | None = None
+    """MIG instance it runs on."""
+    missing: Mapping[str, str] = {}
+
+
+class MigInstance(Record):
+    """A part of a GPU in Multi-Instance mode."""
+
+    uuid: str
+    gpu_instance: int | None
+    memory_total_bytes: int | None
+    memory_used_bytes: int | None
+    copy_engines: int | None
+    missing: Mapping[str, str] = {}
+
+
+class DeviceFigures(Record):
+    """One GPU at the moment of reading."""
+
+    index: int
+    uuid: str
+    name: str
+    memory_total_bytes: int | None
+    memory_free_bytes: int | None
+    memory_used_bytes: int | None
+    """Without what driver and firmware reserve."""
+    memory_reserved_bytes: int | None
+    processes: tuple[GpuProcess, ...]
+    processes_bytes: int | None
+    """Sum over the processes."""
+    unattributed_bytes: int | None
+    """Used, but of no process: page tables of pinned memory, and the driver's own."""
+    page_table_bytes: int | None
+    """Page tables that the holders' cudaHostAlloc memory implies; registered memory comes on top."""
+    bar1_total_bytes: int | None
+    bar1_used_bytes: int | None
+    link: Link | None
+    rx_bytes_per_second: float | None
+    """Received by the GPU over PCIe: copies to the device, and what it reads from host memory."""
+    tx_bytes_per_second: float | None
+    rx_share: float | None
+    """Of the payload limit of the link at best."""
+    tx_share: float | None
+    busy_share: float | None
+    """Share of the driver's last sample period in which a kernel ran."""
+    memory_busy_share: float | None
+    """The same for reading or writing device memory."""
+    copy_engines: int | None
+    sm_clock_hertz: float | None
+    memory_clock_hertz: float | None
+    temperature_celsius: float | None
+    mig: tuple[MigInstance, ...]
+    """Empty where the GPU is not in Multi-Instance mode."""
+    missing: Mapping[str, str] = {}
+    estimates: Mapping[str, str] = {}
+
+
+class Snapshot(Record):
+    """Who holds pinned memory on this host, at one moment."""
+
+    format: int = FORMAT
+    taken_at: datetime
+    host: HostTotals
+    holders: tuple[Holder, ...]
+    """Most bytes first."""
+    devices: tuple[DeviceFigures, ...]
+    unreadable: tuple[Unreadable, ...]
+    cpu_seconds: float
+    """Processor time that taking this snapshot took."""

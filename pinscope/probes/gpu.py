@@ -17,6 +17,8 @@ from pinscope.probes.answer import Answer
 
 PcieNumber = Literal["generation_now", "width_now", "generation_max", "gpu_generation_max", "width_max"]
 """What may be asked about a PCIe link. ``generation_max`` and ``width_max``: what device and slot can do together."""
+PcieFlow = Literal["rx", "tx"]
+Clock = Literal["sm", "memory"]
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,43 @@ class C2c:
     """Active links; ``None`` if the driver does not tell."""
     bytes_per_second: float | None
     """All of them together, one direction; ``None`` if the driver does not tell."""
+
+
+@dataclass(frozen=True)
+class Bar1:
+    """The window through which the host and other devices reach a GPU's memory, in bytes."""
+
+    total: int
+    used: int
+
+
+@dataclass(frozen=True)
+class ProcessOnGpu:
+    """A process with a context on a GPU."""
+
+    pid: int
+    memory: int | None
+    """Bytes of GPU memory; ``None`` where the driver keeps no account, as under Windows' own driver model."""
+    gpu_instance: int | None = None
+    """In Multi-Instance mode."""
+
+
+@dataclass(frozen=True)
+class Utilization:
+    """Share of the last sample period in which kernels ran, and in which device memory was read or written."""
+
+    busy: float
+    memory_busy: float
+
+
+@dataclass(frozen=True)
+class MigPart:
+    """One instance of a GPU in Multi-Instance mode."""
+
+    uuid: Answer[str]
+    gpu_instance: Answer[int]
+    memory: Answer[GpuMemory]
+    copy_engines: Answer[int]
 
 
 class GpuReader(Protocol):
@@ -68,6 +107,29 @@ class GpuReader(Protocol):
         """The NVLink-C2C link; missing where the GPU is attached by PCIe."""
         ...
 
+    def processes(self, index: int) -> Answer[tuple[ProcessOnGpu, ...]]:
+        """Processes with a compute or graphics context, one entry for each process and MIG instance."""
+        ...
+
+    def bar1(self, index: int) -> Answer[Bar1]: ...
+    def pcie_rate(self, index: int, flow: PcieFlow) -> Answer[float]:
+        """Bytes/second over the last 20 ms, for which the call waits. ``rx``: received by the GPU."""
+        ...
+
+    def utilization(self, index: int) -> Answer[Utilization]: ...
+    def clock(self, index: int, clock: Clock) -> Answer[float]:
+        """Hertz, now."""
+        ...
+
+    def temperature(self, index: int) -> Answer[float]:
+        """Degrees Celsius."""
+        ...
+
+    def copy_engines(self, index: int) -> Answer[int]: ...
+    def mig(self, index: int) -> Answer[tuple[MigPart, ...]]:
+        """The instances; none where the GPU is whole, or cannot be parted."""
+        ...
+
 
 _NO_C2C = "the GPU has no NVLink-C2C"
 _PCIE_FUNCTIONS: dict[PcieNumber, str] = {
@@ -85,6 +147,8 @@ _INIT_REASONS = {
     ),
     "NVML_ERROR_NO_PERMISSION": "this user may not use the NVIDIA driver",
 }
+_NO_INSTANCE = 0xFFFFFFFF
+"""NVML's instance id of a process on a GPU that is not in Multi-Instance mode."""
 _NODE_MASK_WORDS = 16
 """64-bit words of a NUMA node mask: 1024 nodes, the kernel's maximum."""
 
@@ -162,6 +226,80 @@ class Nvml:
         mode = self._of(index, "nvmlDeviceGetC2cModeInfoV")
         return mode.then(lambda info: C2c(None, None) if info.isC2cEnabled else None, _NO_C2C)
 
+    def processes(self, index: int) -> Answer[tuple[ProcessOnGpu, ...]]:
+        compute = self._of(index, "nvmlDeviceGetComputeRunningProcesses")
+        if compute.value is None:
+            return Answer(None, compute.reason)
+        # A GPU without display has no graphics processes to tell of: no reason to know nothing.
+        graphics = self._of(index, "nvmlDeviceGetGraphicsRunningProcesses").value or []
+        found = {}
+        for info in (*graphics, *compute.value):  # of a process in both lists, the compute entry counts
+            instance = getattr(info, "gpuInstanceId", None)
+            instance = None if instance in (None, _NO_INSTANCE) else instance
+            found[info.pid, instance] = ProcessOnGpu(info.pid, info.usedGpuMemory, instance)
+        return Answer(tuple(found.values()))
+
+    def bar1(self, index: int) -> Answer[Bar1]:
+        return self._of(index, "nvmlDeviceGetBAR1MemoryInfo").then(
+            lambda info: Bar1(info.bar1Total, info.bar1Used) if info.bar1Total else None, "the GPU has no BAR1"
+        )
+
+    def pcie_rate(self, index: int, flow: PcieFlow) -> Answer[float]:
+        # NVML's counters are the GPU's: it receives what is copied to it. "KB/s" in its documentation: 1000 bytes.
+        counter = self._constant("NVML_PCIE_UTIL_RX_BYTES" if flow == "rx" else "NVML_PCIE_UTIL_TX_BYTES")
+        if counter.value is None:
+            return Answer(None, counter.reason)
+        return self._of(index, "nvmlDeviceGetPcieThroughput", counter.value).then(lambda rate: rate * 1e3, "")
+
+    def utilization(self, index: int) -> Answer[Utilization]:
+        rates = self._of(index, "nvmlDeviceGetUtilizationRates")
+        return rates.then(lambda info: Utilization(info.gpu / 100, info.memory / 100), "")
+
+    def clock(self, index: int, clock: Clock) -> Answer[float]:
+        kind = self._constant("NVML_CLOCK_SM" if clock == "sm" else "NVML_CLOCK_MEM")
+        if kind.value is None:
+            return Answer(None, kind.reason)
+        return self._of(index, "nvmlDeviceGetClockInfo", kind.value).then(lambda megahertz: megahertz * 1e6, "")
+
+    def temperature(self, index: int) -> Answer[float]:
+        sensor = self._constant("NVML_TEMPERATURE_GPU")
+        if sensor.value is None:
+            return Answer(None, sensor.reason)
+        return self._of(index, "nvmlDeviceGetTemperature", sensor.value).then(float, "")
+
+    def copy_engines(self, index: int) -> Answer[int]:
+        attributes = self._of(index, "nvmlDeviceGetAttributes_v2")
+        return attributes.then(lambda found: found.sharedCopyEngineCount or None, "NVML tells of no copy engine")
+
+    def mig(self, index: int) -> Answer[tuple[MigPart, ...]]:
+        mode = self._of(index, "nvmlDeviceGetMigMode")
+        if mode.value is None:
+            # NVML refuses the question where a GPU has no such mode: then it is whole.
+            unsupported = mode.reason is not None and "Not Supported" in mode.reason
+            return Answer(()) if unsupported else Answer(None, mode.reason)
+        if mode.value[0] != getattr(pynvml, "NVML_DEVICE_MIG_ENABLE", 1):
+            return Answer(())
+        most = self._of(index, "nvmlDeviceGetMaxMigDeviceCount")
+        if most.value is None:
+            return Answer(None, most.reason)
+        parts = (self._of(index, "nvmlDeviceGetMigDeviceHandleByIndex", number) for number in range(most.value))
+        return Answer(tuple(self._mig_part(part.value) for part in parts if part.value is not None))
+
+    def _mig_part(self, handle: Any) -> MigPart:
+        attributes = self._ask("nvmlDeviceGetAttributes_v2", handle)
+        return MigPart(
+            uuid=_text(self._ask("nvmlDeviceGetUUID", handle)),
+            gpu_instance=self._ask("nvmlDeviceGetGpuInstanceId", handle),
+            memory=self._ask("nvmlDeviceGetMemoryInfo", handle).then(
+                lambda info: GpuMemory(info.total, info.free, info.used, None), ""
+            ),
+            copy_engines=attributes.then(lambda found: found.sharedCopyEngineCount, ""),
+        )
+
+    def _constant(self, name: str) -> Answer[int]:
+        value = getattr(pynvml, name, None)
+        return Answer.missing(f"the installed nvidia-ml-py has no {name}") if value is None else Answer(value)
+
     def _c2c_rates(self, index: int) -> list[float]:
         """Bytes/second of each active C2C link; none if the driver does not tell."""
         count = self._field(index, "NVML_FI_DEV_C2C_LINK_COUNT", 0).value or 0
@@ -175,10 +313,10 @@ class Nvml:
 
     def _field(self, index: int, name: str, scope: int) -> Answer[int]:
         """One of NVML's numbered field values."""
-        field = getattr(pynvml, name, None)
-        if field is None:
-            return Answer.missing(f"the installed nvidia-ml-py has no {name}")
-        values = self._of(index, "nvmlDeviceGetFieldValues", [(field, scope)])
+        field = self._constant(name)
+        if field.value is None:
+            return field
+        values = self._of(index, "nvmlDeviceGetFieldValues", [(field.value, scope)])
         return values.then(lambda found: found[0].value.uiVal if found[0].nvmlReturn == 0 else None, f"no {name}")
 
     def _of(self, index: int, function: str, *arguments: Any) -> Answer[Any]:

@@ -8,7 +8,17 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from pinscope.probes.answer import Answer
-from pinscope.probes.gpu import C2c, GpuMemory, PcieNumber
+from pinscope.probes.gpu import (
+    Bar1,
+    C2c,
+    Clock,
+    GpuMemory,
+    MigPart,
+    PcieFlow,
+    PcieNumber,
+    ProcessOnGpu,
+    Utilization,
+)
 
 T = TypeVar("T")
 
@@ -29,6 +39,14 @@ class FakeGpu:
     numa_node: Answer[int] | None = None
     c2c: Answer[C2c] | None = None
     pcie: dict[PcieNumber, Answer[int]] = field(default_factory=dict)
+    processes: Answer[tuple[ProcessOnGpu, ...]] | None = None
+    bar1: Answer[Bar1] | None = None
+    pcie_rates: dict[PcieFlow, Answer[float]] = field(default_factory=dict)
+    utilization: Answer[Utilization] | None = None
+    clocks: dict[Clock, Answer[float]] = field(default_factory=dict)
+    temperature: Answer[float] | None = None
+    copy_engines: Answer[int] | None = None
+    mig: Answer[tuple[MigPart, ...]] | None = None
 
 
 class FakeNvml:
@@ -95,6 +113,30 @@ class FakeNvml:
 
     def c2c(self, index: int) -> Answer[C2c]:
         return self._answer("c2c", self._gpu(index).c2c)
+
+    def processes(self, index: int) -> Answer[tuple[ProcessOnGpu, ...]]:
+        return self._answer("processes", self._gpu(index).processes)
+
+    def bar1(self, index: int) -> Answer[Bar1]:
+        return self._answer("bar1", self._gpu(index).bar1)
+
+    def pcie_rate(self, index: int, flow: PcieFlow) -> Answer[float]:
+        return self._answer(f"pcie_rate {flow}", self._gpu(index).pcie_rates.get(flow))
+
+    def utilization(self, index: int) -> Answer[Utilization]:
+        return self._answer("utilization", self._gpu(index).utilization)
+
+    def clock(self, index: int, clock: Clock) -> Answer[float]:
+        return self._answer(f"clock {clock}", self._gpu(index).clocks.get(clock))
+
+    def temperature(self, index: int) -> Answer[float]:
+        return self._answer("temperature", self._gpu(index).temperature)
+
+    def copy_engines(self, index: int) -> Answer[int]:
+        return self._answer("copy_engines", self._gpu(index).copy_engines)
+
+    def mig(self, index: int) -> Answer[tuple[MigPart, ...]]:
+        return self._answer("mig", self._gpu(index).mig)
 
     def _gpu(self, index: int) -> FakeGpu:
         if not 0 <= index < len(self._gpus):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from pinscope.errors import NotPossible
+from pinscope.probes.answer import Answer
 from pinscope.probes.proc import HERE, Proc, whole
 from pinscope.records.run import Process
 
@@ -31,15 +32,24 @@ def process_of(pid: int, proc: Proc = HERE) -> Process | None:
     """The process that has this pid now; ``None`` if there is none or it has ended."""
     if pid <= 0:
         return None
-    text = proc.read(f"/proc/{pid}/stat").value or ""
+    started = start_ticks(pid, proc).value
+    if started is None:
+        return None
+    return Process(pid=pid, started=float(started), boot_id=_boot(proc), namespace=_namespace(proc))
+
+
+def start_ticks(pid: int, proc: Proc = HERE) -> Answer[int]:
+    """Clock ticks from the boot to the start of a process; missing if it has ended."""
+    path = f"/proc/{pid}/stat"
+    return proc.read(path).then(_start_ticks, f"{path} shows no running process")
+
+
+def _start_ticks(text: str) -> int | None:
     # The name, in parentheses, may itself hold blanks and parentheses: the last one ends it.
     fields = text.rpartition(")")[2].split()
     if len(fields) <= _STARTED or fields[_STATE] in _ENDED:
         return None
-    started = whole(fields[_STARTED])
-    if started is None:
-        return None
-    return Process(pid=pid, started=float(started), boot_id=_boot(proc), namespace=_namespace(proc))
+    return whole(fields[_STARTED])
 
 
 def is_alive(process: Process, proc: Proc = HERE) -> bool:

@@ -29,6 +29,8 @@ _VENDORS: Mapping[str, str] = {
     "xen": "Xen",
     "openstack": "OpenStack",
 }
+_INITIAL_PID_NAMESPACE = 0xEFFFFFFC
+_HIDEPID = re.compile(r"\bhidepid=(?!0|off)")
 _GROUP_WORD = re.compile(r"[a-z]+")
 
 
@@ -39,6 +41,25 @@ def virtualization(proc: Proc) -> Answer[str]:
     if names:
         return Answer(", ".join(names))
     return Answer.missing("no container and no hypervisor shows itself")
+
+
+def has_own_pids(proc: Proc) -> bool:
+    """True in a container whose processes have numbers of their own, so that those outside cannot be seen.
+
+    The kernel gives the initial namespaces fixed inode numbers (include/uapi/linux/nsfs.h, PROC_PID_INIT_INO before).
+    """
+    namespace = proc.link("/proc/self/ns/pid").value
+    return namespace is not None and namespace != f"pid:[{_INITIAL_PID_NAMESPACE}]"
+
+
+def hides_processes(proc: Proc) -> bool:
+    """True if /proc is mounted so that a user sees only processes of his own (hidepid in proc(5))."""
+    for line in (proc.read("/proc/self/mountinfo").value or "").splitlines():
+        head, _, tail = line.partition(" - ")
+        front, back = head.split(" "), tail.split(" ")
+        if len(front) > 4 and front[4] == "/proc" and back[0] == "proc":
+            return bool(_HIDEPID.search(back[-1]))
+    return False
 
 
 def _wsl(proc: Proc) -> str | None:

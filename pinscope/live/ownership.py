@@ -1,0 +1,64 @@
+"""Whose each piece of shared pinned memory is: every piece counts once, in the process that owns it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from math import inf
+
+from pinscope.probes.process_memory import Extent, ObjectKey, covered_bytes
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A process with mappings."""
+
+    pid: int
+    parent: int | None
+    started: int | None
+    """Clock ticks since boot; ``None`` where that is not known."""
+    pieces: Mapping[ObjectKey, tuple[Extent, ...]]
+
+
+@dataclass
+class Share:
+    """What one process has of it."""
+
+    owned: list[int] = field(default_factory=list)
+    """Bytes of each piece that it owns."""
+    inherited_bytes: int = 0
+    inherited_from: set[int] = field(default_factory=set)
+    inherited_by: set[int] = field(default_factory=set)
+
+
+def attribute(candidates: Collection[Candidate]) -> dict[int, Share]:
+    """Each candidate's share, by pid.
+
+    A forked process inherits its parent's mappings. The pages stay the parent's: it pinned them. So of several
+    processes that map one piece, the owner is the one that started first; its size is what any of them maps of it.
+    """
+    ranks = {one.pid: _rank(one, candidates) for one in candidates}
+    mappers: dict[ObjectKey, list[Candidate]] = {}
+    for one in candidates:
+        for key in one.pieces:
+            mappers.setdefault(key, []).append(one)
+    shares = {one.pid: Share() for one in candidates}
+    for key, users in mappers.items():
+        owner = min(users, key=lambda one: ranks[one.pid])
+        shares[owner.pid].owned.append(covered_bytes(extent for one in users for extent in one.pieces[key]))
+        for one in users:
+            if one is not owner:
+                shares[one.pid].inherited_bytes += covered_bytes(one.pieces[key])
+                shares[one.pid].inherited_from.add(owner.pid)
+                shares[owner.pid].inherited_by.add(one.pid)
+    return shares
+
+
+def _rank(one: Candidate, candidates: Collection[Candidate]) -> tuple[float, int, int]:
+    """Owners first: by start; of two that started in one tick the ancestor, then the lower pid."""
+    parents = {candidate.pid: candidate.parent for candidate in candidates}
+    depth, above, passed = 0, one.parent, {one.pid}
+    while above in parents and above not in passed:  # a torn reading may show a circle
+        passed.add(above)
+        depth, above = depth + 1, parents[above]
+    return (inf if one.started is None else one.started, depth, one.pid)

@@ -1,0 +1,68 @@
+"""What a snapshot could not look at, and what would make it readable."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pinscope.probes.answer import Answer
+from pinscope.probes.proc import Proc
+from pinscope.probes.processes import Processes
+from pinscope.probes.virtualization import WSL2, has_own_pids, hides_processes, virtualization
+from pinscope.records.snapshot import DeviceFigures, HostTotals, Unreadable
+
+AS_ROOT = "Run as root, or with the capabilities CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH."
+
+
+def unreadable(
+    proc: Proc, host: HostTotals, processes: Answer[Processes], gpus: Answer[tuple[DeviceFigures, ...]]
+) -> tuple[Unreadable, ...]:
+    """Everything that stands between this snapshot and the whole host."""
+    return (*_host(proc, host), *_processes(proc, processes), *_gpus(proc, gpus))
+
+
+def _host(proc: Proc, host: HostTotals) -> Iterator[Unreadable]:
+    if host.pinned_bytes is None:
+        yield Unreadable(
+            what="Pinned memory of the whole host",
+            reason=host.missing["pinned_bytes"],
+            advice="Use Linux 5.7 or newer; sandboxed kernels such as gVisor have no such counters.",
+        )
+
+
+def _processes(proc: Proc, processes: Answer[Processes]) -> Iterator[Unreadable]:
+    if processes.value is None:
+        yield Unreadable(what="Processes", reason=processes.reason or "", advice="Mount /proc.")
+        return
+    if has_own_pids(proc):
+        yield Unreadable(
+            what="Processes outside this container",
+            reason="the container has process ids of its own",
+            advice="Start the container with the host's: docker run --pid=host, or hostPID: true in Kubernetes.",
+        )
+    if hides_processes(proc):
+        yield Unreadable(what="Processes of other users", reason="/proc is mounted with hidepid", advice="Run as root.")
+    if processes.value.closed:
+        yield Unreadable(
+            what=f"Open files and mappings of {processes.value.closed} of {processes.value.looked_at} processes",
+            reason="they belong to other users, or are protected",
+            advice=AS_ROOT,
+        )
+    if processes.value.strangers:
+        pids = ", ".join(map(str, sorted(processes.value.strangers)[:10]))
+        yield Unreadable(
+            what=f"Processes that the driver names and /proc does not show as such (pid {pids})",
+            reason="they ended meanwhile, or run outside this container",
+            advice="In a container, start it with the host's process ids: docker run --pid=host.",
+        )
+
+
+def _gpus(proc: Proc, gpus: Answer[tuple[DeviceFigures, ...]]) -> Iterator[Unreadable]:
+    if gpus.value is None:
+        yield Unreadable(
+            what="GPUs", reason=gpus.reason or "", advice="'pinscope doctor' says what this machine lacks for it."
+        )
+    if WSL2 in (virtualization(proc).value or ""):
+        yield Unreadable(
+            what="Pinned memory of Windows and of other WSL distributions",
+            reason="WSL is a virtual machine; the driver proper runs in Windows",
+        )

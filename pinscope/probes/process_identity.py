@@ -1,0 +1,93 @@
+"""Who a process is: its user, its command line, its container and when it started."""
+
+from __future__ import annotations
+
+import functools
+import os
+import pwd
+import re
+from datetime import UTC, datetime
+
+from pinscope.probes.answer import Answer
+from pinscope.probes.proc import Proc
+from pinscope.probes.process import start_ticks
+
+MOST_COMMAND_CHARACTERS = 4096
+"""A command line may be megabytes long."""
+
+_ENGINES = (
+    # What container engines call their groups: systemd's scopes first, then plain folders.
+    ("docker", re.compile(r"docker[-/](?P<id>[0-9a-f]{12,64})(?:\.scope)?$")),
+    ("podman", re.compile(r"libpod-(?P<id>[0-9a-f]{12,64})(?:\.scope)?(?:/container)?$")),
+    ("containerd", re.compile(r"cri-containerd[-:](?P<id>[0-9a-f]{12,64})(?:\.scope)?$")),
+    ("cri-o", re.compile(r"crio-(?P<id>[0-9a-f]{12,64})(?:\.scope)?$")),
+    ("kubernetes", re.compile(r"kubepods[^:]*/(?P<id>[0-9a-f]{64})$")),
+    ("lxc", re.compile(r"lxc(?:\.payload[./]|/)(?P<id>[^/]+)")),
+    ("nspawn", re.compile(r"machine\.slice/(?:systemd-nspawn@|machine-)(?P<id>[^/]+?)\.(?:service|scope)")),
+)  # fmt: skip
+_SHORT_ID = 12
+_HEXADECIMAL = re.compile(r"[0-9a-f]+")
+
+
+@functools.lru_cache(maxsize=4096)
+def user_name(user_id: int) -> str:
+    """Login name as this process sees it; the number where there is none (a container's own users)."""
+    try:
+        return pwd.getpwuid(user_id).pw_name
+    except (KeyError, OverflowError):
+        return str(user_id)
+
+
+def command_line(pid: int, proc: Proc) -> Answer[str]:
+    """The command line with blanks between the words, cut if it is very long."""
+    path = f"/proc/{pid}/cmdline"
+    words = proc.read(path).then(lambda text: text.rstrip("\0").replace("\0", " ").strip() or None, f"{path} is empty")
+    return words.then(lambda text: text[:MOST_COMMAND_CHARACTERS], "")
+
+
+def control_group(pid: int, proc: Proc) -> Answer[str]:
+    """The process's control group: of version 2, else the one that accounts memory."""
+    path = f"/proc/{pid}/cgroup"
+    return proc.read(path).then(_group, f"{path} names no group that accounts memory")
+
+
+def _group(text: str) -> str | None:
+    found = {}
+    for line in text.splitlines():
+        number, _, rest = line.partition(":")
+        controllers, separator, path = rest.partition(":")
+        if separator and path and (number == "0" or "memory" in controllers.split(",")):
+            found["2" if number == "0" else "1"] = path
+    # Where both versions are mounted, an unused version 2 has everything in its root.
+    named = [path for path in (found.get("2"), found.get("1")) if path not in (None, "/")]
+    return named[0] if named else found.get("2", found.get("1"))
+
+
+def container(group: str) -> str | None:
+    """Engine and short id of the container that a control group belongs to; ``None`` if it tells of none.
+
+    A container that sees its own group as the root cannot be told this way.
+    """
+    for engine, pattern in _ENGINES:
+        match = pattern.search(group)
+        if match is not None:
+            name = match["id"]
+            return f"{engine} {name[:_SHORT_ID] if _HEXADECIMAL.fullmatch(name) else name}"
+    return None
+
+
+def boot_time(proc: Proc) -> Answer[int]:
+    """When this machine started: seconds since 1970."""
+    return proc.fields("/proc/stat").amount("btime")
+
+
+def started_at(pid: int, proc: Proc, booted: Answer[int]) -> Answer[datetime]:
+    """When a process started, to a hundredth of a second after the boot's full second."""
+    ticks = start_ticks(pid, proc)
+    if ticks.value is None or booted.value is None:
+        return Answer.missing(ticks.reason or booted.reason or "")
+    seconds = booted.value + ticks.value / os.sysconf("SC_CLK_TCK")
+    try:
+        return Answer(datetime.fromtimestamp(seconds, UTC))
+    except (OverflowError, ValueError, OSError):
+        return Answer.missing(f"/proc/{pid}/stat gives no time")

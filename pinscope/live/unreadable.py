@@ -17,10 +17,10 @@ def unreadable(
     proc: Proc, host: HostTotals, processes: Answer[Processes], gpus: Answer[tuple[DeviceFigures, ...]]
 ) -> tuple[Unreadable, ...]:
     """Everything that stands between this snapshot and the whole host."""
-    return (*_host(proc, host), *_processes(proc, processes), *_gpus(proc, gpus))
+    return (*_host(host), *_processes(proc, processes), *_gpus(proc, gpus))
 
 
-def _host(proc: Proc, host: HostTotals) -> Iterator[Unreadable]:
+def _host(host: HostTotals) -> Iterator[Unreadable]:
     if host.pinned_bytes is None:
         yield Unreadable(
             what="Pinned memory of the whole host",
@@ -31,13 +31,14 @@ def _host(proc: Proc, host: HostTotals) -> Iterator[Unreadable]:
 
 def _processes(proc: Proc, processes: Answer[Processes]) -> Iterator[Unreadable]:
     if processes.value is None:
-        yield Unreadable(what="Processes", reason=processes.reason or "", advice="Mount /proc.")
+        yield Unreadable(what="Processes", reason=processes.reason or "", advice="Mount /proc.", hides_holders=True)
         return
     if has_own_pids(proc):
         yield Unreadable(
             what="Processes outside this container",
             reason="the container has process ids of its own",
             advice="Start the container with the host's: docker run --pid=host, or hostPID: true in Kubernetes.",
+            hides_holders=True,
         )
     if hides_processes(proc):
         yield Unreadable(what="Processes of other users", reason="/proc is mounted with hidepid", advice="Run as root.")
@@ -46,6 +47,7 @@ def _processes(proc: Proc, processes: Answer[Processes]) -> Iterator[Unreadable]
             what=f"Open files and mappings of {processes.value.closed} of {processes.value.looked_at} processes",
             reason="they belong to other users, or are protected",
             advice=AS_ROOT,
+            hides_holders=True,
         )
     if processes.value.strangers:
         pids = ", ".join(map(str, sorted(processes.value.strangers)[:10]))
@@ -53,6 +55,7 @@ def _processes(proc: Proc, processes: Answer[Processes]) -> Iterator[Unreadable]
             what=f"Processes that the driver names and /proc does not show as such (pid {pids})",
             reason="they ended meanwhile, or run outside this container",
             advice="In a container, start it with the host's process ids: docker run --pid=host.",
+            hides_holders=True,
         )
 
 

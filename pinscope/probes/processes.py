@@ -1,13 +1,13 @@
-"""All processes of this host, as far as pinned memory needs them: one cheap look at each, a closer one at candidates.
+"""All processes of this host, as far as pinned memory needs them: one cheap look at each, a closer one at few.
 
-Every process costs one read of ``status`` and one look at its open files. Only a candidate – a process that holds an
-NVIDIA device file, or that NVML names and whose files cannot be seen – has its ``maps`` read. The rest of a process
-(command line, group, start) is read where it is reported.
+Every process costs one read of ``status``. A process that could hold pinned memory has its open files looked at. Only
+a candidate – one that holds an NVIDIA device file, or that NVML names and whose files cannot be seen – has its ``maps``
+read. The rest of a process (command line, group, start) is read where it is reported.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from pinscope.probes.answer import Answer
@@ -16,7 +16,11 @@ from pinscope.probes.process_memory import MemoryMaps, ProcessStatus, parse_maps
 
 UVM = "/dev/nvidia-uvm"
 """CUDA opens it when it starts; NVML alone and display servers do not."""
+LEAST_CUDA_BYTES = 2**30
+"""CUDA reserves gigabytes of address space when it starts, and a forked child inherits them."""
+
 _NVIDIA = "/dev/nvidia"
+_NONE: Answer[frozenset[str]] = Answer(frozenset())
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +42,7 @@ class Processes:
     seen: tuple[SeenProcess, ...]
     looked_at: int
     closed: int
-    """Processes whose open files this user may not see."""
+    """Processes that could hold pinned memory and whose open files this user may not see."""
     strangers: frozenset[int]
     """Pids that NVML names and that are no such process here."""
 
@@ -48,7 +52,7 @@ class Bystanders:
     """Processes that held no NVIDIA device file when they were looked at.
 
     Whoever opens one to pin memory maps something, too. So while the size of a process's address space, now and at
-    its peak, stays as it was, its files need not be looked at again: that is most of the cost of a second snapshot.
+    its peak, stays as it was, its files need not be looked at again.
     """
 
     sizes: dict[int, str] = field(default_factory=dict)
@@ -67,39 +71,73 @@ def read_processes(
     pids = proc.pids()
     if pids.value is None:
         return Answer(None, pids.reason)
-    before = bystanders.sizes if bystanders is not None else {}
-    after: dict[int, str] = {}
+    alive = dict(_alive(proc, pids.value))
+    files = _files_of_suspects(proc, alive, gpu_pids, bystanders or Bystanders())
     seen = []
-    closed = 0
-    for pid in pids.value:
-        text = proc.read(f"/proc/{pid}/status").value
-        if text is None:
-            continue  # it ended meanwhile
-        status = ProcessStatus(text)
-        if not status.has_memory:
-            continue
-        files: Answer[frozenset[str]] = Answer(frozenset())
-        size = status.size
-        if not size or before.get(pid) != size or pid in gpu_pids:
-            files = _nvidia_files(pid, proc)
-        if files.value is None:
-            if not proc.exists(f"/proc/{pid}"):
-                continue
-            closed += 1
-        if files.value or (files.value is None and pid in gpu_pids):
+    for pid, status in alive.items():
+        held = files.get(pid, _NONE)
+        if held.value or (held.value is None and pid in gpu_pids):
             path = f"/proc/{pid}/maps"
             # An empty one is that of a process that is about to end.
             maps = proc.read(path).then(lambda text: parse_maps(text) if text else None, f"{path} is empty")
-            seen.append(SeenProcess(pid, status, files, maps))
-            continue
-        if files.value is not None:
-            after[pid] = size
-        if status.bytes("VmLck") or status.bytes("VmPin"):
-            seen.append(SeenProcess(pid, status, files, None))
-    if bystanders is not None:
-        bystanders.sizes = after
+            seen.append(SeenProcess(pid, status, held, maps))
+        elif status.bytes("VmLck") or status.bytes("VmPin"):
+            seen.append(SeenProcess(pid, status, held, None))
+    closed = sum(held.value is None for held in files.values())
     named_here = {one.pid for one in seen if one.maps is not None}
     return Answer(Processes(tuple(seen), len(pids.value), closed, frozenset(gpu_pids) - named_here))
+
+
+def _alive(proc: Proc, pids: Collection[int]) -> Iterator[tuple[int, ProcessStatus]]:
+    """Processes with memory; some end while they are read."""
+    for pid in pids:
+        text = proc.read(f"/proc/{pid}/status").value
+        status = ProcessStatus(text or "")
+        if status.has_memory:
+            yield pid, status
+
+
+def _files_of_suspects(
+    proc: Proc, alive: Mapping[int, ProcessStatus], gpu_pids: Collection[int], bystanders: Bystanders
+) -> dict[int, Answer[frozenset[str]]]:
+    """NVIDIA device files of each process that could hold pinned memory, and of the children of those that have some.
+
+    To list the open files of every process on a host would cost more than all the rest.
+    """
+    children: dict[int, list[int]] = {}
+    for pid, status in alive.items():
+        children.setdefault(status.number("PPid") or 0, []).append(pid)
+    files: dict[int, Answer[frozenset[str]]] = {}
+    sizes: dict[int, str] = {}
+    suspects = [pid for pid, status in alive.items() if pid in gpu_pids or _could_hold(status)]
+    while suspects:
+        pid = suspects.pop()
+        size = alive[pid].size
+        if pid in files or pid in sizes:
+            continue
+        if size and bystanders.sizes.get(pid) == size and pid not in gpu_pids:
+            sizes[pid] = size
+            continue
+        held = _nvidia_files(pid, proc)
+        if held.value is None and not proc.exists(f"/proc/{pid}"):
+            continue
+        files[pid] = held
+        if held.value:
+            suspects += children.get(pid, ())
+        elif held.value is not None:
+            sizes[pid] = size
+    bystanders.sizes = sizes
+    return files
+
+
+def _could_hold(status: ProcessStatus) -> bool:
+    """False if the process cannot own cudaHostAlloc memory, and is not likely to use CUDA at all.
+
+    Pinned pages are mapped, so cudaHostAlloc memory counts in its owner's RssShmem. A CUDA process that has none, or
+    an orphan that inherited some and never touched it, shows by the size of its address space.
+    """
+    shared = status.bytes("RssShmem")
+    return shared is None or shared > 0 or (status.bytes("VmSize") or LEAST_CUDA_BYTES) >= LEAST_CUDA_BYTES
 
 
 def _nvidia_files(pid: int, proc: Proc) -> Answer[frozenset[str]]:

@@ -23,6 +23,8 @@ class Unreadable(Record):
     reason: str
     advice: str | None = None
     """What would make it readable, where something would."""
+    hides_holders: bool = False
+    """True if there may be holders that the snapshot does not show, or shows without their figures."""
 
 
 class Pressure(Record):
@@ -102,7 +104,7 @@ class Holder(Record):
     container: str | None
     """Engine and short id, such as ``docker 0123456789ab``."""
     started_at: datetime | None
-    cuda: bool
+    cuda: bool | None
     """It holds the device file of CUDA's memory manager, or NVML names it."""
     host_alloc_bytes: int | None
     """cudaHostAlloc memory that it owns: each piece counts once on the host, in the process that owns it."""

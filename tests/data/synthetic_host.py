@@ -1,0 +1,138 @@
+"""SYNTHETIC /proc trees: processes as the kernel would show them, on a host that never was.
+
+The texts have the kernel's form (Linux 6.18); the figures are given by the test. What real hosts show is in
+``tests/data/proc``.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from pinscope.probes.proc import Proc
+
+PAGE = 4096
+CUDA_FILES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0", "/dev/nvidia0")
+BOOTED = 1_700_000_000
+_BASE = 0x7F0000000000
+
+
+def zero(size: int, inode: int, offset: int = 0, permissions: str = "rw-s") -> tuple[int, str]:
+    """A mapping of shared anonymous memory, as cudaHostAlloc makes it: (bytes, the rest of its line)."""
+    return size, f"{permissions} {offset:08x} 00:01 {inode:<26} /dev/zero (deleted)"
+
+
+def named(size: int, name: str, permissions: str = "rw-s", inode: int = 610) -> tuple[int, str]:
+    """A mapping of another file."""
+    return size, f"{permissions} 00000000 00:06 {inode:<26} {name}".rstrip()
+
+
+def maps_text(mappings: Iterable[tuple[int, str]]) -> str:
+    """A /proc/PID/maps with these mappings one after the other, each followed by a gap."""
+    lines, address = [], _BASE
+    for size, rest in mappings:
+        lines.append(f"{address:012x}-{address + size:012x} {rest}\n")
+        address += size + PAGE
+    return "".join(lines)
+
+
+class SyntheticHost:
+    """Writes a /proc below a folder.
+
+    Args:
+        folder: an empty folder.
+        pinned_bytes: the host's total of pinned memory; ``None``: a kernel without these counters.
+    """
+
+    def __init__(self, folder: Path, pinned_bytes: int | None = 0) -> None:
+        self.folder = folder
+        self.proc = Proc.below(folder)
+        self._pids = itertools.count(1000)
+        self.write("proc/meminfo", _MEMINFO)
+        self.write("proc/stat", f"cpu  1 2 3\nintr 5\nbtime {BOOTED}\nprocesses 9\n")
+        self.write("proc/pressure/memory", _PRESSURE)
+        self.write("proc/self/mountinfo", "30 20 0:26 / /proc rw,nosuid - proc proc rw\n")
+        self.write("proc/self/status", _STATUS.format(name="python", pid=1, parent=0, user=0, amounts=""))
+        self.link("proc/self/ns/pid", "pid:[4026531836]")
+        counters = ""
+        if pinned_bytes is not None:
+            counters = f"nr_foll_pin_acquired {7_000_000 + pinned_bytes // PAGE}\nnr_foll_pin_released 7000000\n"
+        self.write("proc/vmstat", f"nr_free_pages 1\n{counters}pswpin 0\n")
+
+    def write(self, path: str, text: str) -> None:
+        """One file, by its path below the root."""
+        place = self.folder / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text)
+
+    def link(self, path: str, target: str) -> None:
+        """One symbolic link."""
+        place = self.folder / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.symlink_to(target)
+
+    def process(
+        self,
+        name: str = "python",
+        *,
+        parent: int = 1,
+        user: int = 0,
+        started: int = 5000,
+        files: Sequence[str] = (),
+        mappings: Sequence[tuple[int, str]] | None = None,
+        group: str = "0::/user.slice\n",
+        pid: int | None = None,
+        **amounts: int,
+    ) -> int:
+        """A process; gives its pid.
+
+        Args:
+            name: what the kernel calls it.
+            parent: pid.
+            user: id.
+            started: clock ticks since boot.
+            files: what its descriptors point to.
+            mappings: from :func:`zero` and :func:`named`; ``None``: there is no ``maps`` to read.
+            group: text of its ``cgroup``.
+            pid: its own; the next one if not given.
+            amounts: bytes by the kernel's names, such as ``VmLck``; RssShmem is the sum of ``mappings`` by default.
+        """
+        pid = next(self._pids) if pid is None else pid
+        shared = sum(size for size, rest in mappings or () if "/dev/zero" in rest)
+        filled = {"VmSize": 20 * 2**20 + sum(size for size, _ in mappings or ()), "RssShmem": shared} | amounts
+        filled = {"VmPeak": filled["VmSize"]} | dict.fromkeys(_AMOUNTS, 0) | filled
+        lines = "".join(f"{key}:\t{filled[key] // 1024:8} kB\n" for key in ("VmPeak", "VmSize", *_AMOUNTS))
+        folder = f"proc/{pid}"
+        self.write(f"{folder}/status", _STATUS.format(name=name, pid=pid, parent=parent, user=user, amounts=lines))
+        self.write(f"{folder}/stat", f"{pid} ({name}) S {parent} " + "0 " * 17 + f"{started} 0 0\n")
+        self.write(f"{folder}/cmdline", f"{name}\0train.py\0")
+        self.write(f"{folder}/cgroup", group)
+        (self.folder / folder / "fd").mkdir()
+        for number, target in enumerate(files):
+            self.link(f"{folder}/fd/{number}", target)
+        if mappings is not None:
+            self.write(f"{folder}/maps", maps_text(mappings))
+        return pid
+
+    def cuda_process(self, mappings: Sequence[tuple[int, str]], **changes: object) -> int:
+        """A process with CUDA's device files open."""
+        libraries = [named(25 * 2**20, "/usr/lib/x86_64-linux-gnu/libcuda.so.580.159", "r-xp")]
+        return self.process(files=CUDA_FILES, mappings=[*libraries, *mappings], **changes)  # type: ignore[arg-type]
+
+
+_AMOUNTS = ("VmLck", "VmPin", "VmRSS", "RssAnon", "RssFile", "RssShmem", "HugetlbPages")
+_STATUS = (
+    "Name:\t{name}\nUmask:\t0022\nState:\tS (sleeping)\nTgid:\t{pid}\nNgid:\t0\nPid:\t{pid}\nPPid:\t{parent}\n"
+    "TracerPid:\t0\nUid:\t{user}\t{user}\t{user}\t{user}\nGid:\t0\t0\t0\t0\nFDSize:\t64\nGroups:\t \nNSpid:\t{pid}\n"
+    "Kthread:\t0\n{amounts}CoreDumping:\t0\nThreads:\t1\nSigQ:\t0/515506\n"
+    "Cpus_allowed_list:\t0-15\nvoluntary_ctxt_switches:\t11\nnonvoluntary_ctxt_switches:\t0\n"
+)
+_MEMINFO = (
+    "MemTotal:       131981020 kB\nMemFree:        99901676 kB\nMemAvailable:   101357888 kB\n"
+    "Unevictable:        8196 kB\nMlocked:            6440 kB\nShmem:           25165824 kB\n"
+    "HugePages_Total:     512\nHugePages_Free:      500\nHugepagesize:       2048 kB\nHugetlb:         1048576 kB\n"
+)
+_PRESSURE = (
+    "some avg10=1.50 avg60=0.25 avg300=0.00 total=2500000\nfull avg10=0.50 avg60=0.00 avg300=0.00 total=1000000\n"
+)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pinscope.probes.answer import Answer
-from pinscope.probes.gpu import GpuMemory
+from pinscope.probes.gpu import Bar1, GpuMemory, Utilization
 from pinscope.probes.gpu_fake import FakeGpu
 from pinscope.probes.proc import Proc
 
@@ -55,4 +55,12 @@ def h200() -> FakeGpu:
             "gpu_generation_max": Answer(5),
             "width_max": Answer(16),
         },
+        processes=Answer(()),
+        bar1=Answer(Bar1(total=274_877_906_944, used=1_048_576)),
+        pcie_rates={"rx": Answer(27.6e9), "tx": Answer(0.0)},
+        utilization=Answer(Utilization(busy=0.5, memory_busy=0.25)),
+        clocks={"sm": Answer(1.98e9), "memory": Answer(3.201e9)},
+        temperature=Answer(31.0),
+        copy_engines=Answer.missing("nvmlDeviceGetAttributes_v2: Not Supported"),
+        mig=Answer(()),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
@@ -17,7 +17,7 @@ class Candidate:
     parent: int | None
     started: int | None
     """Clock ticks since boot; ``None`` where that is not known."""
-    pieces: Mapping[ObjectKey, tuple[Extent, ...]]
+    pieces: Mapping[ObjectKey, Sequence[Extent]]
 
 
 @dataclass
@@ -37,15 +37,19 @@ def attribute(candidates: Collection[Candidate]) -> dict[int, Share]:
     A forked process inherits its parent's mappings. The pages stay the parent's: it pinned them. So of several
     processes that map one piece, the owner is the one that started first; its size is what any of them maps of it.
     """
-    ranks = {one.pid: _rank(one, candidates) for one in candidates}
+    parents = {one.pid: one.parent for one in candidates}
+    ranks = {one.pid: _rank(one, parents) for one in candidates}
     mappers: dict[ObjectKey, list[Candidate]] = {}
     for one in candidates:
         for key in one.pieces:
             mappers.setdefault(key, []).append(one)
     shares = {one.pid: Share() for one in candidates}
     for key, users in mappers.items():
+        if len(users) == 1:
+            shares[users[0].pid].owned.append(covered_bytes(users[0].pieces[key]))
+            continue
         owner = min(users, key=lambda one: ranks[one.pid])
-        shares[owner.pid].owned.append(covered_bytes(extent for one in users for extent in one.pieces[key]))
+        shares[owner.pid].owned.append(covered_bytes([extent for one in users for extent in one.pieces[key]]))
         for one in users:
             if one is not owner:
                 shares[one.pid].inherited_bytes += covered_bytes(one.pieces[key])
@@ -54,11 +58,10 @@ def attribute(candidates: Collection[Candidate]) -> dict[int, Share]:
     return shares
 
 
-def _rank(one: Candidate, candidates: Collection[Candidate]) -> tuple[float, int, int]:
+def _rank(one: Candidate, parents: Mapping[int, int | None]) -> tuple[float, int, int]:
     """Owners first: by start; of two that started in one tick the ancestor, then the lower pid."""
-    parents = {candidate.pid: candidate.parent for candidate in candidates}
     depth, above, passed = 0, one.parent, {one.pid}
-    while above in parents and above not in passed:  # a torn reading may show a circle
+    while above is not None and above in parents and above not in passed:  # a torn reading may show a circle
         passed.add(above)
         depth, above = depth + 1, parents[above]
     return (inf if one.started is None else one.started, depth, one.pid)

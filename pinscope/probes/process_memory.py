@@ -7,7 +7,7 @@ mappings. Formats: proc_pid_status(5), proc_pid_maps(5). Text that makes no sens
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pinscope.probes.proc import whole
@@ -17,13 +17,13 @@ Extent = tuple[int, int]
 ObjectKey = tuple[str, int]
 """Device and inode of a mapped object."""
 
-_SHARED_ZERO = "/dev/zero (deleted)"
-"""The name that the kernel gives shared anonymous memory, and so cudaHostAlloc's (measured on H200 hosts)."""
 _MANAGED = "/dev/nvidia-uvm"
 _MAPPING = re.compile(
-    r"(?P<start>[0-9a-f]{1,16})-(?P<end>[0-9a-f]{1,16}) [r-][w-][x-](?P<kind>[ps]) (?P<offset>[0-9a-f]{1,16}) "
-    r"(?P<device>[0-9a-f]+:[0-9a-f]+) (?P<inode>[0-9]{1,20}) +(?P<name>.*)",
-    re.ASCII,
+    # start, end, offset, device, inode and name of the shared mappings that matter. The kernel gives shared anonymous
+    # memory, and so cudaHostAlloc's, the name /dev/zero (deleted) (measured on H200 hosts).
+    r"^([0-9a-f]{1,16})-([0-9a-f]{1,16}) [r-][w-][x-]s ([0-9a-f]{1,16}) ([0-9a-f]{1,8}:[0-9a-f]{1,8}) ([0-9]{1,20}) +"
+    r"(/dev/zero \(deleted\)|/dev/nvidia-uvm)$",
+    re.ASCII | re.MULTILINE,
 )
 
 
@@ -33,15 +33,16 @@ class ProcessStatus:
     __slots__ = ("_text",)
 
     def __init__(self, text: str) -> None:
-        self._text = text
+        self._text = f"\n{text}"
 
     def line(self, key: str) -> str | None:
         """What stands beside ``key``. The kernel escapes line ends in the name, so no process can fake a line."""
-        start = 0 if self._text.startswith(f"{key}:") else self._text.find(f"\n{key}:") + 1
-        if start == 0 and not self._text.startswith(f"{key}:"):
+        mark = f"\n{key}:"
+        start = self._text.find(mark)
+        if start < 0:
             return None
-        end = self._text.find("\n", start)
-        return self._text[start + len(key) + 1 : end if end >= 0 else None].strip()
+        end = self._text.find("\n", start + 1)
+        return self._text[start + len(mark) : end if end >= 0 else None].strip()
 
     def bytes(self, key: str) -> int | None:
         """Bytes beside a key such as ``VmLck``; the kernel writes ``kB`` and means KiB."""
@@ -73,7 +74,7 @@ class ProcessStatus:
 class MemoryMaps:
     """The mappings of one process that matter for pinned memory."""
 
-    shared_zero: Mapping[ObjectKey, tuple[Extent, ...]]
+    shared_zero: Mapping[ObjectKey, Sequence[Extent]]
     """Shared anonymous memory by object, in no order. In a CUDA process: cudaHostAlloc memory, one object for each."""
     managed_bytes: int
     """Address space of managed (unified) memory."""
@@ -82,34 +83,27 @@ class MemoryMaps:
 def parse_maps(text: str) -> MemoryMaps:
     """The shared anonymous and the managed mappings in a /proc/PID/maps."""
     shared: dict[ObjectKey, list[Extent]] = {}
-    for match in _lines_named(text, _SHARED_ZERO):
-        offset = int(match["offset"], 16)
-        length = int(match["end"], 16) - int(match["start"], 16)
-        if match["kind"] == "s" and length > 0:
-            shared.setdefault((match["device"], int(match["inode"])), []).append((offset, offset + length))
-    managed = (int(match["end"], 16) - int(match["start"], 16) for match in _lines_named(text, _MANAGED))
-    return MemoryMaps(
-        shared_zero={key: tuple(extents) for key, extents in shared.items()},
-        managed_bytes=sum(length for length in managed if length > 0),
-    )
+    managed = 0
+    for first, last, offset, device, inode, name in _MAPPING.findall(text):
+        length = int(last, 16) - int(first, 16)
+        if length <= 0:
+            continue
+        if name == _MANAGED:
+            managed += length
+            continue
+        begin = int(offset, 16)
+        key, extent = (device, int(inode)), (begin, begin + length)
+        if key in shared:
+            shared[key].append(extent)
+        else:
+            shared[key] = [extent]
+    return MemoryMaps(shared, managed)
 
 
-def _lines_named(text: str, name: str) -> Iterator[re.Match[str]]:
-    """Lines whose mapping has that name. Of up to 65,530 lines a few matter: they are searched, not split."""
-    position = text.find(name)
-    while position >= 0:
-        start = text.rfind("\n", 0, position) + 1
-        end = text.find("\n", position)
-        end = len(text) if end < 0 else end
-        match = _MAPPING.fullmatch(text, start, end)
-        # Another file's name may contain this one.
-        if match is not None and match["name"] == name:
-            yield match
-        position = text.find(name, end)
-
-
-def covered_bytes(extents: Iterable[Extent]) -> int:
+def covered_bytes(extents: Sequence[Extent]) -> int:
     """Bytes that lie in at least one of the extents: a piece mapped twice counts once."""
+    if len(extents) == 1:  # nearly always, and there may be thousands
+        return extents[0][1] - extents[0][0]
     covered, reached = 0, -1
     for start, end in sorted(extents):
         covered += max(0, end - max(start, reached))

@@ -62,8 +62,9 @@ def test_rates_are_sampled_only_if_asked_for(h200: FakeGpu, plant: Plant) -> Non
 
 def test_every_figure_that_is_none_has_its_reason(plant: Plant, h200: FakeGpu) -> None:
     lost: Answer[Any] = Answer.missing("GPU is lost")
+    by_key = {"pcie", "pcie_rates", "clocks"}
     gpu = FakeGpu(
-        **{field.name: lost for field in dataclasses.fields(FakeGpu) if "pcie" not in field.name and field.name != "clocks"},
+        **{field.name: lost for field in dataclasses.fields(FakeGpu) if field.name not in by_key},
         pcie=dict.fromkeys(h200.pcie, lost), pcie_rates={"rx": lost, "tx": lost}, clocks={"sm": lost, "memory": lost},
     )  # fmt: skip
     device = figures(gpu, plant, rates=True)

@@ -43,9 +43,10 @@ class SyntheticHost:
     Args:
         folder: an empty folder.
         pinned_bytes: the host's total of pinned memory; ``None``: a kernel without these counters.
+        pid_namespace: that of the reader; the kernel's initial one by default.
     """
 
-    def __init__(self, folder: Path, pinned_bytes: int | None = 0) -> None:
+    def __init__(self, folder: Path, pinned_bytes: int | None = 0, pid_namespace: int = 4026531836) -> None:
         self.folder = folder
         self.proc = Proc.below(folder)
         self._pids = itertools.count(1000)
@@ -54,7 +55,7 @@ class SyntheticHost:
         self.write("proc/pressure/memory", _PRESSURE)
         self.write("proc/self/mountinfo", "30 20 0:26 / /proc rw,nosuid - proc proc rw\n")
         self.write("proc/self/status", _STATUS.format(name="python", pid=1, parent=0, user=0, amounts=""))
-        self.link("proc/self/ns/pid", "pid:[4026531836]")
+        self.link("proc/self/ns/pid", f"pid:[{pid_namespace}]")
         counters = ""
         if pinned_bytes is not None:
             counters = f"nr_foll_pin_acquired {7_000_000 + pinned_bytes // PAGE}\nnr_foll_pin_released 7000000\n"

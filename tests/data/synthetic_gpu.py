@@ -1,0 +1,59 @@
+"""SYNTHETIC answers of NVML: a GPU as one idle H200 describes itself, for tests to change."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from pinscope.probes.answer import Answer
+from pinscope.probes.gpu import Bar1, GpuMemory, ProcessOnGpu, Utilization
+from pinscope.probes.gpu_fake import FakeGpu, FakeNvml
+from pinscope.probes.gpu_figures import read_gpus
+from pinscope.probes.proc import Proc
+from pinscope.records.snapshot import DeviceFigures
+
+RESERVED = 600_000_000
+
+
+def idle_h200() -> FakeGpu:
+    """A GPU that answers everything that an H200 answers."""
+    return FakeGpu(
+        name=Answer("NVIDIA H200"),
+        uuid=Answer("GPU-00000000-0000-4000-8000-000000000001"),
+        pci_bus_id=Answer("00000000:1B:00.0"),
+        memory=Answer(GpuMemory(total=150_754_820_096, free=150_000_000_000, used=754_820_096, reserved=RESERVED)),
+        compute_capability=Answer((9, 0)),
+        numa_node=Answer(0),
+        c2c=Answer.missing("the GPU has no NVLink-C2C"),
+        pcie={
+            "generation_now": Answer(5),
+            "width_now": Answer(16),
+            "generation_max": Answer(5),
+            "gpu_generation_max": Answer(5),
+            "width_max": Answer(16),
+        },
+        processes=Answer(()),
+        bar1=Answer(Bar1(total=274_877_906_944, used=1_048_576)),
+        pcie_rates={"rx": Answer(27.6e9), "tx": Answer(0.0)},
+        utilization=Answer(Utilization(busy=0.5, memory_busy=0.25)),
+        clocks={"sm": Answer(1.98e9), "memory": Answer(3.201e9)},
+        temperature=Answer(31.0),
+        copy_engines=Answer.missing("nvmlDeviceGetAttributes_v2: Not Supported"),
+        mig=Answer(()),
+    )
+
+
+def busy_h200(unattributed_bytes: int, *processes: ProcessOnGpu) -> FakeGpu:
+    """One with processes, and with so much used memory that is of none of them."""
+    gpu = idle_h200()
+    used = unattributed_bytes + sum(one.memory or 0 for one in processes)
+    assert gpu.memory is not None
+    assert gpu.memory.value is not None
+    memory = dataclasses.replace(gpu.memory.value, used=used, free=gpu.memory.value.total - RESERVED - used)
+    return dataclasses.replace(gpu, memory=Answer(memory), processes=Answer(processes))
+
+
+def figures(proc: Proc, gpus: Sequence[FakeGpu]) -> Answer[tuple[DeviceFigures, ...]]:
+    """What a snapshot is given of them."""
+    with FakeNvml(gpus=gpus) as nvml:
+        return read_gpus(nvml, proc)

@@ -1,0 +1,346 @@
+"""Who holds pinned memory: on synthetic hosts, on captured ones, and on this one with real child processes."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pinscope.live.holders import snapshot
+from pinscope.probes.answer import Answer
+from pinscope.probes.gpu import ProcessOnGpu
+from pinscope.probes.proc import Proc
+from pinscope.records.base import Record
+from pinscope.records.snapshot import Holder, Snapshot
+from tests.data.synthetic_gpu import busy_h200, figures, idle_h200
+from tests.data.synthetic_host import SyntheticHost, named, zero
+
+MIB, GIB = 2**20, 2**30
+CAPTURED = Path(__file__).parents[2] / "data" / "proc"
+
+
+def holder(found: Snapshot, pid: int) -> Holder:
+    return next(one for one in found.holders if one.pid == pid)
+
+
+def without_reason(record: Record, path: str = "") -> list[str]:
+    """Every figure, at any depth, that is ``None`` and says not why."""
+    missing = getattr(record, "missing", {})
+    bare = []
+    for name in type(record).model_fields:
+        value = getattr(record, name)
+        if value is None and name not in ("advice", "gpu_instance") and not missing.get(name):
+            bare.append(f"{path}{name}")
+        parts = value if isinstance(value, tuple) else (value,)
+        for part in parts:
+            if isinstance(part, Record) and name != "link":  # a link's reasons are its device's
+                bare += without_reason(part, f"{path}{name}.")
+    return bare
+
+
+def test_a_holder_is_right_to_the_page(host: SyntheticHost) -> None:
+    pid = host.cuda_process([zero(2 * MIB, 1), zero(24 * GIB - 4096, 2), named(GIB, "/dev/nvidia-uvm")], started=250)
+    found = snapshot(host.proc, figures(host.proc, [busy_h200(50 * MIB, ProcessOnGpu(pid, 520 * MIB))]))
+    one = holder(found, pid)
+    assert one.host_alloc_bytes == 24 * GIB - 4096 + 2 * MIB
+    assert [(each.size_bytes, each.count) for each in one.allocations] == [(24 * GIB - 4096, 1), (2 * MIB, 1)]
+    assert "host_alloc_bytes" not in one.estimates
+    assert one.managed_bytes == GIB
+    assert "address space" in one.estimates["managed_bytes"]
+    assert (one.cuda, one.user, one.command) == (True, "root", "python train.py")
+    assert [(use.index, use.memory_bytes, use.page_table_bytes) for use in one.gpus] == [(0, 520 * MIB, 50 * MIB)]
+    assert found.host.explained_bytes == one.host_alloc_bytes
+    assert found.host.other_pinned_bytes == 25 * GIB - one.host_alloc_bytes
+    assert "other_pinned_bytes" in found.host.estimates
+    (device,) = found.devices
+    assert device.unattributed_bytes == device.page_table_bytes == 50 * MIB
+    assert without_reason(found) == []
+
+
+def test_forked_children_add_nothing_and_are_named(host: SyntheticHost) -> None:
+    pieces = [zero(8 * GIB, 1)]
+    parent = host.cuda_process(pieces, started=100)
+    workers = [host.cuda_process(pieces, parent=parent, started=100 + each, RssShmem=0) for each in range(3)]
+    found = snapshot(host.proc, figures(host.proc, [busy_h200(16 * MIB, ProcessOnGpu(parent, MIB))]))
+    assert found.host.explained_bytes == 8 * GIB
+    assert holder(found, parent).inherited_by == tuple(workers)
+    for pid in workers:
+        one = holder(found, pid)
+        assert (one.host_alloc_bytes, one.inherited_bytes, one.inherited_from) == (0, 8 * GIB, (parent,))
+        assert one.gpus == ()
+    assert found.devices[0].page_table_bytes == 16 * MIB
+
+
+def test_shared_memory_of_other_programs_is_not_counted(host: SyntheticHost) -> None:
+    host.process("postgres", mappings=[zero(8 * GIB, 1)])
+    found = snapshot(host.proc, figures(host.proc, [idle_h200()]))
+    assert found.holders == ()
+    assert (found.host.explained_bytes, found.host.other_pinned_bytes) == (0, 25 * GIB)
+
+
+def test_each_gpu_with_a_context_pays(host: SyntheticHost) -> None:
+    pid = host.cuda_process([zero(8 * GIB, 1)])
+    other = host.cuda_process([zero(GIB, 2)])
+    gpus = [
+        busy_h200(16 * MIB, ProcessOnGpu(pid, MIB)),
+        busy_h200(18 * MIB, ProcessOnGpu(pid, MIB), ProcessOnGpu(other, MIB)),
+    ]
+    found = snapshot(host.proc, figures(host.proc, gpus))
+    assert [device.page_table_bytes for device in found.devices] == [16 * MIB, 18 * MIB]
+    assert [use.index for use in holder(found, pid).gpus] == [0, 1]
+
+
+def test_a_process_on_two_instances_of_a_gpu_is_one_use_of_it(host: SyntheticHost) -> None:
+    pid = host.cuda_process([zero(GIB, 1)])
+    gpu = busy_h200(2 * MIB, ProcessOnGpu(pid, 100, 1), ProcessOnGpu(pid, 200, 2))
+    found = snapshot(host.proc, figures(host.proc, [gpu]))
+    assert [use.memory_bytes for use in holder(found, pid).gpus] == [300]
+    assert found.devices[0].page_table_bytes == 2 * MIB
+    assert found.devices[0].estimates["page_table_bytes"].endswith("on top")
+
+
+def test_sizes_that_an_allocator_may_have_rounded_up_are_marked(host: SyntheticHost) -> None:
+    pieces = [zero(GIB, 1), zero(GIB, 2), zero(3 * GIB, 3), *(zero(2 * MIB, inode) for inode in range(10, 20))]
+    pid = host.cuda_process(pieces)
+    one = holder(snapshot(host.proc), pid)
+    assert [(each.size_bytes, each.count, each.power_of_two) for each in one.allocations] == [
+        (3 * GIB, 1, False), (GIB, 2, True), (2 * MIB, 10, False)
+    ]  # fmt: skip
+    assert one.rounding_bytes == GIB
+    assert "at most" in one.estimates["rounding_bytes"]
+
+
+def test_pins_that_the_kernel_accounts_are_explained_too(host: SyntheticHost) -> None:
+    pid = host.process("storage", VmPin=GIB, VmLck=2 * GIB, HugetlbPages=MIB)
+    found = snapshot(host.proc)
+    one = holder(found, pid)
+    assert (one.vm_pin_bytes, one.locked_bytes, one.hugetlb_bytes, one.host_alloc_bytes) == (GIB, 2 * GIB, MIB, 0)
+    assert (one.cuda, one.gpus) == (False, ())
+    assert found.host.explained_bytes == GIB
+
+
+def test_mappings_that_cannot_all_be_pinned_are_estimates(host: SyntheticHost) -> None:
+    part = host.cuda_process([zero(8 * GIB, 1)], RssShmem=GIB)
+    monitor = host.process("monitor", files=["/dev/nvidiactl"], mappings=[zero(64 * MIB, 2)])
+    found = snapshot(host.proc)
+    assert "resident" in holder(found, part).estimates["host_alloc_bytes"]
+    assert "ordinary shared memory" in holder(found, monitor).estimates["host_alloc_bytes"]
+    assert found.host.estimates["explained_bytes"].startswith("at most")
+
+
+def test_more_mappings_than_pins_leave_the_rest_unknown(tmp_path: Path) -> None:
+    host = SyntheticHost(tmp_path, pinned_bytes=GIB)
+    host.cuda_process([zero(8 * GIB, 1)])
+    found = snapshot(host.proc)
+    assert found.host.other_pinned_bytes is None
+    assert "more than is pinned" in found.host.missing["other_pinned_bytes"]
+
+
+def test_a_rest_below_the_counters_own_slack_is_none_at_all(tmp_path: Path) -> None:
+    host = SyntheticHost(tmp_path, pinned_bytes=GIB - 40 * 4096)
+    host.cuda_process([zero(GIB, 1)])
+    assert snapshot(host.proc).host.other_pinned_bytes == 0
+
+
+def test_a_kernel_without_counters_still_shows_holders(tmp_path: Path) -> None:
+    host = SyntheticHost(tmp_path, pinned_bytes=None)
+    pid = host.cuda_process([zero(GIB, 1)])
+    found = snapshot(host.proc)
+    assert holder(found, pid).host_alloc_bytes == found.host.explained_bytes == GIB
+    assert found.host.other_pinned_bytes is None
+    assert "Linux 5.7" in next(gap.advice or "" for gap in found.unreadable if "whole host" in gap.what)
+    assert without_reason(found) == []
+
+
+def test_without_nvml_a_holder_shows_and_says_that_its_gpus_are_unknown(host: SyntheticHost) -> None:
+    pid = host.cuda_process([zero(GIB, 1)])
+    found = snapshot(host.proc, Answer.missing("no NVIDIA driver is installed here"))
+    one = holder(found, pid)
+    assert (one.host_alloc_bytes, one.cuda, one.gpus) == (GIB, True, ())
+    assert one.missing["gpus"] == "no NVIDIA driver is installed here"
+    assert without_reason(found) == []
+
+
+class AsAnotherUser(Proc):
+    """/proc as a user without rights over these processes sees it."""
+
+    def read(self, path: str) -> Answer[str]:
+        return Answer.missing(f"{path} may not be read by this user") if path.endswith("maps") else super().read(path)
+
+    def links(self, folder: str) -> Answer[tuple[str, ...]]:
+        return Answer.missing(f"{folder} may not be read by this user")
+
+
+def test_another_users_holder_is_named_and_its_figures_are_missing_with_the_way_to_get_them(
+    host: SyntheticHost,
+) -> None:
+    pid = host.cuda_process([zero(GIB, 1)], user=4_000_000_123, VmLck=MIB)
+    hidden = host.cuda_process([zero(GIB, 2)], VmLck=MIB)
+    proc = AsAnotherUser(host.folder / "proc", host.folder / "sys", host.folder)
+    found = snapshot(proc, figures(host.proc, [busy_h200(2 * MIB, ProcessOnGpu(pid, MIB))]))
+    one = holder(found, pid)
+    assert (one.user, one.cuda, one.host_alloc_bytes) == ("4000000123", True, None)
+    assert "may not be read" in one.missing["host_alloc_bytes"]
+    assert one.gpus[0].page_table_bytes is None
+    other = holder(found, hidden)
+    assert (other.locked_bytes, other.host_alloc_bytes, other.cuda) == (MIB, None, None)
+    assert found.host.estimates["explained_bytes"].startswith("at least")
+    assert found.devices[0].estimates["page_table_bytes"].endswith("1 of its processes could not be looked at")
+    (gap,) = found.unreadable
+    assert gap.what.startswith("Open files and mappings of 2 of")
+    assert "root" in (gap.advice or "")
+    assert without_reason(found) == []
+
+
+def test_in_a_container_with_its_own_pids_the_snapshot_says_what_it_cannot_see(tmp_path: Path) -> None:
+    host = SyntheticHost(tmp_path, pinned_bytes=25 * GIB, pid_namespace=4026532198)
+    pid = host.cuda_process([zero(GIB, 1)])
+    found = snapshot(host.proc, figures(host.proc, [busy_h200(2 * MIB, ProcessOnGpu(777_777, MIB))]))
+    assert [gap.what.split(" (")[0] for gap in found.unreadable] == [
+        "Processes outside this container",
+        "Processes that the driver names and /proc does not show as such",
+    ]
+    assert "another pid namespace" in holder(found, pid).missing["gpus"]
+    assert found.host.estimates["explained_bytes"].startswith("at least")
+
+
+def test_the_json_has_the_agreed_keys_and_reads_back(host: SyntheticHost) -> None:
+    pid = host.cuda_process([zero(GIB, 1)], VmLck=MIB)
+    found = snapshot(host.proc, figures(host.proc, [busy_h200(2 * MIB, ProcessOnGpu(pid, MIB))]))
+    document = json.loads(found.model_dump_json())
+    assert {"host", "holders", "devices", "format"} <= document.keys()
+    (one,) = document["holders"]
+    assert (one["pid"], one["host_alloc_bytes"], one["locked_bytes"]) == (pid, GIB, MIB)
+    assert Snapshot.model_validate_json(found.model_dump_json()) == found
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in CAPTURED.iterdir()))
+def test_a_captured_host_gives_each_figure_or_its_reason(name: str) -> None:
+    found = snapshot(Proc.below(CAPTURED / name))
+    assert without_reason(found) == []
+    # These trees hold the host's files and no process's.
+    assert found.host.missing["explained_bytes"] == "/proc shows no process"
+
+
+CHILD = """
+import mmap, os, sys
+memory = mmap.mmap(-1, int(sys.argv[1]))
+memory[:] = bytes(len(memory))
+workers = []
+for _ in range(int(sys.argv[2])):
+    worker = os.fork()
+    if not worker:
+        sys.stdin.read()
+        os._exit(0)
+    workers.append(worker)
+print(*workers, flush=True)
+sys.stdin.read()
+for worker in workers:
+    os.waitpid(worker, 0)
+"""
+
+
+@contextmanager
+def sharing_child(size: int, workers: int) -> Iterator[tuple[int, list[int]]]:
+    """A process with shared anonymous memory, and its forked children: (pid, theirs)."""
+    command = [sys.executable, "-c", CHILD, str(size), str(workers)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        yield child.pid, [int(word) for word in child.stdout.readline().split()]
+
+
+class WithDeviceFiles(Proc):
+    """This machine, with the difference that some processes hold CUDA's device files."""
+
+    def __init__(self, *pids: int) -> None:
+        super().__init__()
+        self._folders = {f"/proc/{pid}/fd" for pid in pids}
+
+    def links(self, folder: str) -> Answer[tuple[str, ...]]:
+        found = super().links(folder)
+        return Answer((*(found.value or ()), "/dev/nvidia-uvm")) if folder in self._folders else found
+
+
+def test_real_processes_share_real_memory_that_counts_once_and_goes_with_them() -> None:
+    size = 48 * MIB + 4096
+    with sharing_child(size, workers=2) as (pid, workers):
+        proc = WithDeviceFiles(pid, *workers)
+        found = snapshot(proc)
+        assert holder(found, pid).host_alloc_bytes == size
+        assert holder(found, pid).inherited_by == tuple(sorted(workers))
+        assert "host_alloc_bytes" not in holder(found, pid).estimates
+        assert [holder(found, one).inherited_bytes for one in workers] == [size, size]
+        assert found.host.explained_bytes is not None
+        assert found.host.explained_bytes >= size
+        without = snapshot()
+        assert {pid, *workers}.isdisjoint(one.pid for one in without.holders)
+    assert {pid, *workers}.isdisjoint(one.pid for one in snapshot(proc).holders)
+
+
+LOCKS = """
+import ctypes, mmap, sys
+size = int(sys.argv[1])
+memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+call = ctypes.CDLL(None, use_errno=True)
+for step in (call.mlock, call.munlock):
+    if step(ctypes.c_void_p(address), ctypes.c_size_t(size)):
+        sys.exit(ctypes.get_errno())
+    print("done", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_memory_that_a_real_process_locks_shows_until_it_unlocks() -> None:
+    command = [sys.executable, "-c", LOCKS, str(MIB)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        assert child.stdin is not None
+        assert child.stdout.readline() == "done\n", "this user may lock no memory"
+        assert holder(snapshot(), child.pid).locked_bytes == MIB
+        child.stdin.write("\n")
+        child.stdin.flush()
+        assert child.stdout.readline() == "done\n"
+        assert child.pid not in {one.pid for one in snapshot().holders}
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.randoms(use_true_random=False), noise=st.binary(max_size=100))
+def test_no_malformed_or_vanished_file_breaks_a_snapshot(
+    seed: random.Random, noise: bytes, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.getbasetemp() / "broken"
+    if not folder.exists():
+        host = SyntheticHost(folder, pinned_bytes=GIB)
+        parent = host.cuda_process([zero(MIB, 1), named(MIB, "/dev/nvidia-uvm")], pid=1000, started=1)
+        host.cuda_process([zero(MIB, 1)], pid=1001, parent=parent, RssShmem=0)
+        host.process("locked", pid=1002, VmLck=MIB)
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+    path = seed.choice(files)
+    original = path.read_bytes()
+    place = seed.randrange(len(original) + 1)
+    spoilt = seed.choice([original[:place] + noise + original[place:], original[:place], noise, None])
+    path.unlink()
+    if spoilt is not None:
+        path.write_bytes(spoilt)
+    elif seed.random() < 0.5:
+        path.mkdir()
+    try:
+        proc = Proc.below(folder)
+        gpus = figures(proc, [busy_h200(MIB, ProcessOnGpu(1000, MIB), ProcessOnGpu(1002, MIB), ProcessOnGpu(9, None))])
+        for given_gpus in (gpus, None):
+            found = snapshot(proc, given_gpus)
+            assert without_reason(found) == []
+            assert Snapshot.model_validate_json(found.model_dump_json()) == found
+    finally:
+        with suppress(OSError):
+            path.rmdir() if path.is_dir() else path.unlink()
+        path.write_bytes(original)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from pinscope.probes.answer import Answer
@@ -68,14 +69,8 @@ class Proc:
             # Unbuffered: a snapshot reads a thousand of these files, and each is small.
             with io.FileIO(self._place(path)) as file:
                 return Answer(file.readall().decode("utf-8", "replace"))
-        except FileNotFoundError:
-            return Answer.missing(f"{path} is not there")
-        except PermissionError:
-            return Answer.missing(f"{path} may not be read by this user")
-        except OSError as error:
-            return Answer.missing(f"{path}: {error.strerror or error}")
-        except ValueError as error:
-            return Answer.missing(f"{path!r} is not a path: {error}")
+        except (OSError, ValueError) as error:
+            return Answer.missing(_why_not(path, error))
 
     def line(self, path: str) -> Answer[str]:
         """The text of a file without white space around it; missing if nothing is left."""
@@ -115,49 +110,33 @@ class Proc:
         try:
             pids = tuple(int(name) for name in os.listdir(self._place("/proc")) if whole(name))  # noqa: PTH208
         except OSError as error:
-            return Answer.missing(f"/proc: {error.strerror or error}")
+            return Answer.missing(_why_not("/proc", error))
         return Answer(pids) if pids else Answer.missing("/proc shows no process")
 
     def links(self, folder: str) -> Answer[tuple[str, ...]]:
         """Where the symbolic links in a folder point to, such as /proc/PID/fd; links that vanish are left out."""
         try:
             descriptor = os.open(self._place(folder), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return Answer.missing(f"{folder} is not there")
-        except PermissionError:
-            return Answer.missing(f"{folder} may not be read by this user")
+            try:
+                return Answer(tuple(_targets(descriptor)))
+            finally:
+                os.close(descriptor)
         except (OSError, ValueError) as error:
-            return Answer.missing(f"{folder}: {error}")
-        targets = []
-        try:
-            for name in os.listdir(descriptor):  # noqa: PTH208
-                try:
-                    targets.append(os.readlink(name, dir_fd=descriptor))
-                except OSError:  # it was closed meanwhile
-                    continue
-        except PermissionError:
-            return Answer.missing(f"{folder} may not be read by this user")
-        except OSError as error:
-            return Answer.missing(f"{folder}: {error.strerror or error}")
-        finally:
-            os.close(descriptor)
-        return Answer(tuple(targets))
+            return Answer.missing(_why_not(folder, error))
 
     def link(self, path: str) -> Answer[str]:
         """Where one symbolic link points to."""
         try:
             return Answer(os.readlink(self._place(path)))  # noqa: PTH115
         except (OSError, ValueError) as error:
-            return Answer.missing(f"{path}: {error}")
+            return Answer.missing(_why_not(path, error))
 
     def free_bytes(self, folder: str) -> Answer[int]:
         """Bytes that may still be written to the file system of a folder."""
         try:
             status = os.statvfs(self._place(folder))
-        except FileNotFoundError:
-            return Answer.missing(f"{folder} is not there")
         except (OSError, ValueError) as error:
-            return Answer.missing(f"{folder}: {error}")
+            return Answer.missing(_why_not(folder, error))
         return Answer(status.f_bavail * status.f_frsize)
 
     def _place(self, path: str) -> str:
@@ -172,6 +151,25 @@ class Proc:
 
 HERE = Proc()
 """This machine."""
+
+
+def _targets(descriptor: int) -> Iterator[str]:
+    for name in os.listdir(descriptor):  # noqa: PTH208
+        try:
+            yield os.readlink(name, dir_fd=descriptor)
+        except OSError:  # no link, or closed meanwhile
+            continue
+
+
+def _why_not(path: str, error: OSError | ValueError) -> str:
+    """Why a path could not be read, named as on the real host."""
+    if isinstance(error, FileNotFoundError):
+        return f"{path} is not there"
+    if isinstance(error, PermissionError):
+        return f"{path} may not be read by this user"
+    if isinstance(error, OSError):
+        return f"{path}: {error.strerror or error}"
+    return f"{path!r} is not a path: {error}"
 
 
 def whole(text: str) -> int | None:

@@ -122,6 +122,21 @@ class SyntheticHost:
         return self.process(files=CUDA_FILES, mappings=[*libraries, *mappings], **changes)  # type: ignore[arg-type]
 
 
+def busy_host(folder: Path, processes: int = 500, pieces: int = 6144) -> SyntheticHost:
+    """A host with one holder of ``pieces`` × 4 MiB (24 GiB) and many others, each with 20 open files.
+
+    A tenth has shared memory, as database servers do; a tenth has gigabytes of address space, as Java programs do:
+    those are the ones that cost more than a glance.
+    """
+    host = SyntheticHost(folder, pinned_bytes=pieces * 4 * 2**20)
+    host.cuda_process([zero(4 * 2**20, inode) for inode in range(1, pieces + 1)])
+    files = ["/dev/null", *(f"socket:[{number}]" for number in range(19))]
+    for number in range(1, processes):
+        shared, size = {0: (2**20, 2**27), 1: (0, 2**31)}.get(number % 10, (0, 2**27))
+        host.process(f"server{number}", files=files, RssShmem=shared, VmSize=size)
+    return host
+
+
 _AMOUNTS = ("VmLck", "VmPin", "VmRSS", "RssAnon", "RssFile", "RssShmem", "HugetlbPages")
 _STATUS = (
     "Name:\t{name}\nUmask:\t0022\nState:\tS (sleeping)\nTgid:\t{pid}\nNgid:\t0\nPid:\t{pid}\nPPid:\t{parent}\n"

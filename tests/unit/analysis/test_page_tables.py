@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pinscope.analysis.line_fit import fit_line
-from pinscope.analysis.page_table_model import implied_page_bytes, page_table_bytes
+from pinscope.analysis.page_table_model import implied_page_bytes, page_table_bytes, page_table_memory_bytes
 from pinscope.analysis.page_tables import costs
 from pinscope.analysis.page_tables_reading import read_page_tables
 from pinscope.charts.page_tables import draw
@@ -50,6 +50,14 @@ def reading(observations: ROWS, **changes: Any) -> Reading:
 
 def rules(observations: ROWS, **changes: Any) -> set[str]:
     return {finding.rule for finding in reading(observations, **changes).findings}
+
+
+@pytest.mark.parametrize(
+    ("pinned", "taken"),
+    [(0, 0), (1, 2 * MIB), (GIB, 2 * MIB), (GIB + 4096, 4 * MIB), (8 * GIB, 16 * MIB), (32 * GIB, 64 * MIB)],
+)
+def test_the_gpu_gives_memory_for_tables_in_steps(pinned: int, taken: int) -> None:
+    assert page_table_memory_bytes(pinned, 4096) == taken
 
 
 @pytest.mark.parametrize(("page", "bytes_"), [(4096, 2 * GIB), (2 * MIB, 4 * MIB), (64 * 1024, 128 * MIB)])

@@ -47,6 +47,29 @@ def test_a_file_without_permission_has_a_reason(tmp_path: Path) -> None:
     assert reason == "/secret may not be read by this user"
 
 
+def test_links_of_a_folder_are_told_and_what_vanishes_is_left_out(tmp_path: Path) -> None:
+    folder = tmp_path / "proc" / "7" / "fd"
+    folder.mkdir(parents=True)
+    (folder / "0").symlink_to("/dev/null")
+    (folder / "1").symlink_to("socket:[5]")
+    (folder / "2").write_text("no link")
+    proc = Proc.below(tmp_path)
+    assert sorted(proc.links("/proc/7/fd").value or ()) == ["/dev/null", "socket:[5]"]
+    assert proc.link("/proc/7/fd/1").value == "socket:[5]"
+    assert proc.links("/proc/8/fd").reason == "/proc/8/fd is not there"
+    assert proc.links("/proc/7/fd/2").reason == "/proc/7/fd/2: Not a directory"
+    assert "Invalid argument" in (proc.link("/proc/7/fd/2").reason or "")
+    for path in ("/proc/../x", "/proc/a\0b"):
+        assert proc.links(path).reason is not None
+        assert proc.link(path).reason is not None
+
+
+def test_only_numbers_are_processes(tmp_path: Path) -> None:
+    for name in ("1", "22", "self", "٣", "-3", "0x1"):
+        (tmp_path / "proc" / name).mkdir(parents=True)
+    assert sorted(Proc.below(tmp_path).pids().value or ()) == [1, 22]
+
+
 @pytest.mark.parametrize("path", ["/proc/../etc/passwd", "/sys/fs/cgroup/../../../etc/passwd", "etc/passwd", ""])
 def test_a_path_never_leads_out_of_the_tree(tmp_path: Path, path: str) -> None:
     assert Proc.below(tmp_path).read(path).reason is not None

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pinscope.probes.virtualization import virtualization
+from pinscope.probes.virtualization import has_own_pids, hides_processes, virtualization
 
 if TYPE_CHECKING:
     from tests.unit.probes.conftest import Plant
@@ -54,3 +54,20 @@ def test_what_shows_itself_is_named(plant: Plant, files: dict[str, str], expecte
 )
 def test_a_machine_of_its_own_is_no_virtual_one(plant: Plant, files: dict[str, str]) -> None:
     assert virtualization(plant(files)).reason == "no container and no hypervisor shows itself"
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [("rw", False), ("rw,hidepid=0", False), ("rw,gid=5,hidepid=2", True), ("rw,hidepid=invisible", True),
+     ("rw,hidepid=off", False)],
+)  # fmt: skip
+def test_a_proc_that_hides_processes_is_known_by_its_mount(plant: Plant, options: str, expected: bool) -> None:
+    lines = (
+        f"20 1 8:1 / / rw - ext4 /dev/sda rw,hidepid=2\n30 20 0:26 / /proc rw,nosuid shared:5 - proc proc {options}\n"
+    )
+    assert hides_processes(plant({"/proc/self/mountinfo": lines})) is expected
+
+
+def test_a_machine_that_does_not_tell_its_namespace_has_the_hosts_pids(plant: Plant) -> None:
+    assert not has_own_pids(plant({}))
+    assert not hides_processes(plant({}))

@@ -154,7 +154,7 @@ HERE = Proc()
 
 
 def _targets(descriptor: int) -> Iterator[str]:
-    for name in os.listdir(descriptor):  # noqa: PTH208
+    for name in os.listdir(descriptor):
         try:
             yield os.readlink(name, dir_fd=descriptor)
         except OSError:  # no link, or closed meanwhile

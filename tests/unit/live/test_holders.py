@@ -13,18 +13,20 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
 from pinscope.live.holders import snapshot
 from pinscope.probes.answer import Answer
 from pinscope.probes.gpu import ProcessOnGpu
 from pinscope.probes.proc import Proc
 from pinscope.records.base import Record
-from pinscope.records.snapshot import Holder, Snapshot
+from pinscope.records.snapshot import DeviceFigures, Holder, Snapshot
 from tests.data.synthetic_gpu import busy_h200, figures, idle_h200
 from tests.data.synthetic_host import SyntheticHost, named, zero
 
 MIB, GIB = 2**20, 2**30
-CAPTURED = Path(__file__).parents[2] / "data" / "proc"
+ROOT = Path(__file__).parents[3]
+CAPTURED = ROOT / "tests" / "data" / "proc"
 
 
 def holder(found: Snapshot, pid: int) -> Holder:
@@ -222,12 +224,35 @@ def test_the_json_has_the_agreed_keys_and_reads_back(host: SyntheticHost) -> Non
     assert Snapshot.model_validate_json(found.model_dump_json()) == found
 
 
+def captured(folder: Path) -> Snapshot:
+    """The snapshot of a host that scripts/capture-proc copied."""
+    gpus = folder / "gpus.json"
+    told = tuple(TypeAdapter(list[DeviceFigures]).validate_json(gpus.read_bytes())) if gpus.exists() else None
+    return snapshot(Proc.below(folder), Answer(told) if told else None)
+
+
 @pytest.mark.parametrize("name", sorted(path.name for path in CAPTURED.iterdir()))
 def test_a_captured_host_gives_each_figure_or_its_reason(name: str) -> None:
-    found = snapshot(Proc.below(CAPTURED / name))
+    found = captured(CAPTURED / name)
     assert without_reason(found) == []
-    # These trees hold the host's files and no process's.
-    assert found.host.missing["explained_bytes"] == "/proc shows no process"
+    if not Proc.below(CAPTURED / name).pids().value:  # a copy of the host's files alone
+        assert found.host.missing["explained_bytes"] == "/proc shows no process"
+
+
+def test_a_capture_of_this_host_holds_its_holders_and_none_of_their_secrets(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", LOCKS, str(MIB), "a secret word"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "done\n", "this user may lock no memory"
+        capture = [sys.executable, str(ROOT / "scripts" / "capture-proc"), str(tmp_path / "captured")]
+        subprocess.run(capture, check=True, capture_output=True, timeout=60)
+        real = holder(snapshot(), child.pid)
+        child.communicate("\n\n")
+    copy = holder(captured(tmp_path / "captured"), child.pid)
+    assert (copy.locked_bytes, copy.rss_bytes, copy.user) == (MIB, real.rss_bytes, real.user)
+    assert copy.command == "python"
+    texts = b"".join(path.read_bytes() for path in (tmp_path / "captured").rglob("*") if path.is_file())
+    assert b"secret word" not in texts
 
 
 CHILD = """

@@ -180,7 +180,7 @@ def test_no_malformed_file_makes_the_probes_raise(
     assert isinstance(seed, random.Random)
     tree = tmp_path_factory.getbasetemp() / "malformed"
     if not tree.exists():
-        shutil.copytree(CAPTURED, tree)
+        shutil.copytree(CAPTURED, tree, symlinks=True)
     original = (CAPTURED / name).read_bytes()
     place = seed.randrange(len(original) + 1)
     (tree / name).write_bytes(seed.choice([original[:place] + noise + original[place:], original[:place], noise]))

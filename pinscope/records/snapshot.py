@@ -50,7 +50,8 @@ class HostTotals(Record):
     """The limit of the control group, around the reading process, that leaves the least."""
     cgroup_headroom_bytes: int | None
     pinned_bytes: int | None
-    """Pinned for device access (DMA) on the whole host: by CUDA, RDMA, VFIO, io_uring … Pinned twice counts twice."""
+    """Pinned for device access (DMA) on the whole host: by CUDA, RDMA, VFIO, io_uring … Pinned twice counts twice.
+    The kernel does not count cudaHostAlloc's write-combined memory (measured on H200 hosts)."""
     explained_bytes: int | None
     """The part of it that the holders explain: their cudaHostAlloc memory and what the kernel accounts as VmPin."""
     other_pinned_bytes: int | None

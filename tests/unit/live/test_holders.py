@@ -337,6 +337,43 @@ def test_memory_that_a_real_process_locks_shows_until_it_unlocks() -> None:
         assert child.pid not in {one.pid for one in snapshot().holders}
 
 
+PINS = """
+import ctypes, mmap, os, sys
+size = int(sys.argv[1])
+memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+memory[:] = bytes(size)
+address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+call = ctypes.CDLL(None, use_errno=True).syscall
+ring = call(425, 4, (ctypes.c_char * 120)())  # io_uring_setup
+if ring < 0 or call(427, ring, 0, (ctypes.c_size_t * 2)(address, size), 1):  # io_uring_register, buffers
+    print(os.strerror(ctypes.get_errno()), flush=True)
+    sys.exit()
+print("done", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_pages_that_a_real_process_pins_are_in_the_total_and_explained() -> None:
+    # The kernel pins io_uring's buffers as it does CUDA's: the one way to pin real pages without a GPU.
+    size = 64 * MIB
+    before = snapshot().host
+    if before.pinned_bytes is None:
+        pytest.skip(f"this kernel does not count: {before.missing['pinned_bytes']}")
+    command = [sys.executable, "-c", PINS, str(size)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        answer = child.stdout.readline().strip()
+        if answer != "done":
+            pytest.skip(f"io_uring may not be used here: {answer}")
+        after = snapshot()
+        assert holder(after, child.pid).vm_pin_bytes == size
+        assert after.host.pinned_bytes is not None
+        assert abs(after.host.pinned_bytes - before.pinned_bytes - size) <= MIB
+        assert after.host.explained_bytes is not None
+        assert before.explained_bytes is not None
+        assert after.host.explained_bytes - before.explained_bytes == size
+
+
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.randoms(use_true_random=False), noise=st.binary(max_size=100))
 def test_no_malformed_or_vanished_file_breaks_a_snapshot(

@@ -44,6 +44,10 @@ class ProcessStatus:
         end = self._text.find("\n", start + 1)
         return self._text[start + len(mark) : end if end >= 0 else None].strip()
 
+    def is_zero(self, *keys: str) -> bool:
+        """True if the kernel wrote 0 kB beside each key; quicker than to ask for the amounts."""
+        return all(f"\n{key}:\t       0 kB\n" in self._text for key in keys)
+
     def bytes(self, key: str) -> int | None:
         """Bytes beside a key such as ``VmLck``; the kernel writes ``kB`` and means KiB."""
         text = self.line(key)

@@ -81,7 +81,7 @@ def read_processes(
             # An empty one is that of a process that is about to end.
             maps = proc.read(path).then(lambda text: parse_maps(text) if text else None, f"{path} is empty")
             seen.append(SeenProcess(pid, status, held, maps))
-        elif status.bytes("VmLck") or status.bytes("VmPin"):
+        elif not status.is_zero("VmLck", "VmPin") and (status.bytes("VmLck") or status.bytes("VmPin")):
             seen.append(SeenProcess(pid, status, held, None))
     closed = sum(held.value is None for held in files.values())
     named_here = {one.pid for one in seen if one.maps is not None}
@@ -104,9 +104,7 @@ def _files_of_suspects(
 
     To list the open files of every process on a host would cost more than all the rest.
     """
-    children: dict[int, list[int]] = {}
-    for pid, status in alive.items():
-        children.setdefault(status.number("PPid") or 0, []).append(pid)
+    children: dict[int, list[int]] = {}  # made once there is a parent to look for
     files: dict[int, Answer[frozenset[str]]] = {}
     sizes: dict[int, str] = {}
     suspects = [pid for pid, status in alive.items() if pid in gpu_pids or _could_hold(status)]
@@ -123,11 +121,19 @@ def _files_of_suspects(
             continue
         files[pid] = held
         if held.value:
+            children = children or _children(alive)
             suspects += children.get(pid, ())
         elif held.value is not None:
             sizes[pid] = size
     bystanders.sizes = sizes
     return files
+
+
+def _children(alive: Mapping[int, ProcessStatus]) -> dict[int, list[int]]:
+    children: dict[int, list[int]] = {}
+    for pid, status in alive.items():
+        children.setdefault(status.number("PPid") or 0, []).append(pid)
+    return children
 
 
 def _could_hold(status: ProcessStatus) -> bool:
@@ -136,8 +142,9 @@ def _could_hold(status: ProcessStatus) -> bool:
     Pinned pages are mapped, so cudaHostAlloc memory counts in its owner's RssShmem. A CUDA process that has none, or
     an orphan that inherited some and never touched it, shows by the size of its address space.
     """
-    shared = status.bytes("RssShmem")
-    return shared is None or shared > 0 or (status.bytes("VmSize") or LEAST_CUDA_BYTES) >= LEAST_CUDA_BYTES
+    if not status.is_zero("RssShmem") and status.bytes("RssShmem") != 0:  # some, or not known
+        return True
+    return (status.bytes("VmSize") or LEAST_CUDA_BYTES) >= LEAST_CUDA_BYTES
 
 
 def _nvidia_files(pid: int, proc: Proc) -> Answer[frozenset[str]]:

@@ -36,6 +36,13 @@ def test_the_status_of_a_real_process_is_read() -> None:
     assert "243576" in status.size
 
 
+def test_a_zero_is_known_by_the_kernels_own_form() -> None:
+    status = ProcessStatus(H200_STATUS.read_text())
+    assert status.is_zero("VmLck", "VmPin", "RssShmem")
+    assert not status.is_zero("VmLck", "VmRSS")
+    assert not status.is_zero("VmNothing")
+
+
 def test_a_kernel_thread_has_no_memory() -> None:
     status = ProcessStatus("Name:\tkworker/0:0\nState:\tI (idle)\nPPid:\t2\nUid:\t0\t0\t0\t0\nThreads:\t1\n")
     assert not status.has_memory

@@ -82,13 +82,6 @@ class Proc:
         """The ``key: value`` lines of a file."""
         return Fields(path, self.read(path))
 
-    def link(self, path: str) -> Answer[str]:
-        """Where a symbolic link points, as text."""
-        try:
-            return Answer(str(self._place(path).readlink()))
-        except (OSError, ValueError) as error:
-            return Answer.missing(f"{path}: {error}")
-
     def exists(self, path: str) -> bool:
         """True if something is there."""
         try:

@@ -43,6 +43,7 @@ if kind == "register":
     runtime.hostUnregister(memory.ctypes.data)
 else:
     runtime.freeHost(pointer)
+say()
 """
 
 
@@ -67,8 +68,12 @@ def program(kind: str) -> Iterator[tuple[int, Snapshot, Snapshot]]:
         child.stdin.write("\n")
         child.stdin.flush()
         assert int(child.stdout.readline()) == pid
-        yield pid, before, look()
-        child.communicate("\n")
+        after = look()
+        child.stdin.write("\n")
+        child.stdin.flush()
+        assert int(child.stdout.readline()) == pid
+        yield pid, before, after
+        child.communicate()
 
 
 def pinned(found: Snapshot) -> int:
@@ -90,7 +95,7 @@ def test_cuda_host_memory_is_right_to_the_page_and_a_fork_adds_nothing(kind: str
         assert before.host.explained_bytes is not None
         assert after.host.explained_bytes - before.host.explained_bytes == SIZE
         assert len(one.inherited_by) == (kind == "fork")
-    assert abs(pinned(look()) - pinned(before)) <= MIB + SIZE // 1000
+        assert abs(pinned(look()) - pinned(before)) <= MIB + SIZE // 1000
 
 
 def test_registered_memory_is_in_the_rest() -> None:

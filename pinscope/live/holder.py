@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pinscope.analysis.page_table_model import GRANULE_BYTES, page_table_memory_bytes
 from pinscope.live.ownership import Share
 from pinscope.probes.answer import Answer
+from pinscope.probes.cgroup import GroupHeadrooms
 from pinscope.probes.proc import Proc
 from pinscope.probes.process_identity import command_line, container, control_group, started_at, user_name
 from pinscope.probes.processes import UVM, SeenProcess
@@ -40,6 +41,7 @@ class Surroundings:
     """NVML names processes that /proc does not show."""
     booted: Answer[int]
     """Boot time in seconds since 1970."""
+    groups: GroupHeadrooms
 
 
 def read_holder(one: SeenProcess, share: Share, around: Surroundings) -> Holder:
@@ -70,6 +72,7 @@ def read_holder(one: SeenProcess, share: Share, around: Surroundings) -> Holder:
     if rounding.value:
         estimates["rounding_bytes"] = _ROUNDING
     group = control_group(one.pid, around.proc)
+    left = around.groups.of(one.pid)
     user = _number(one, "Uid").then(user_name, "")
     return Holder(
         pid=one.pid,
@@ -79,6 +82,8 @@ def read_holder(one: SeenProcess, share: Share, around: Surroundings) -> Holder:
         command=command_line(one.pid, around.proc).note(missing, "command"),
         cgroup=group.note(missing, "cgroup"),
         container=group.then(container, "its control group names no container").note(missing, "container"),
+        cgroup_limit_bytes=left.then(lambda found: found.limit_bytes, "").note(missing, "cgroup_limit_bytes"),
+        cgroup_headroom_bytes=left.then(lambda found: found.bytes, "").note(missing, "cgroup_headroom_bytes"),
         started_at=started_at(one.pid, around.proc, around.booted).note(missing, "started_at"),
         cuda=cuda.note(missing, "cuda"),
         host_alloc_bytes=pieces.then(sum, "").note(missing, "host_alloc_bytes"),

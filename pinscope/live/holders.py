@@ -14,6 +14,7 @@ from pinscope.live.holder import COUNTER_SLACK_BYTES, PAGE_TABLE_NOTE, Surroundi
 from pinscope.live.ownership import Candidate, Share, attribute
 from pinscope.live.unreadable import unreadable
 from pinscope.probes.answer import Answer
+from pinscope.probes.cgroup import GroupHeadrooms
 from pinscope.probes.host_memory import read_host
 from pinscope.probes.proc import HERE, Proc
 from pinscope.probes.process import start_ticks
@@ -64,7 +65,7 @@ def _holders(proc: Proc, processes: Answer[Processes], gpus: Answer[tuple[Device
         return ()
     seen = processes.value.seen
     shares = attribute([_candidate(one, proc) for one in seen if one.maps is not None])
-    around = Surroundings(proc, gpus, bool(processes.value.strangers), boot_time(proc))
+    around = Surroundings(proc, gpus, bool(processes.value.strangers), boot_time(proc), GroupHeadrooms(proc))
     holders = (read_holder(one, shares.get(one.pid, Share()), around) for one in seen)
     return tuple(sorted(filter(_holds, holders), key=_weight, reverse=True))
 

@@ -1,4 +1,4 @@
-"""How much memory the control groups of this process leave it, versions 1 and 2 (also both at once).
+"""How much memory the control groups of a process leave it, versions 1 and 2 (also both at once).
 
 A limit anywhere between the process's group and the root binds, so the whole chain is walked. Page cache that the
 kernel would drop first (``inactive_file``) counts as free, as ``docker stats`` and Kubernetes count it.
@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from typing import Literal
 
 from pinscope.probes.answer import Answer
 from pinscope.probes.proc import Proc, whole
@@ -49,23 +50,40 @@ _VERSIONS = {
 
 def memory_headroom(proc: Proc) -> Answer[Headroom]:
     """The tightest headroom on the way from this process's groups to the root."""
-    memberships = proc.read("/proc/self/cgroup")
-    if memberships.value is None:
-        return Answer.missing(f"control groups are unknown: {memberships.reason}")
-    mounts = proc.read("/proc/self/mountinfo")
-    if mounts.value is None:
-        return Answer.missing(f"control groups are unknown: {mounts.reason}")
-    levels = []
-    unreadable = []
-    for kind, folder in _groups(memberships.value, mounts.value):
-        level = _headroom(proc, kind, folder)
-        if level.value is not None:
-            levels.append(level.value)
-        elif level.reason is not None and level.reason != NO_LIMIT:
-            unreadable.append(level.reason)
-    if levels:
-        return Answer(min(levels, key=lambda level: (level.bytes, level.limit_bytes)))
-    return Answer.missing(unreadable[0] if unreadable else NO_LIMIT)
+    return GroupHeadrooms(proc).of("self")
+
+
+class GroupHeadrooms:
+    """What control groups leave several processes: each group is read once, so make a new one for each reading."""
+
+    def __init__(self, proc: Proc) -> None:
+        self._proc = proc
+        self._mounts = proc.read("/proc/self/mountinfo")
+        self._known: dict[str, Answer[Headroom]] = {}
+
+    def of(self, pid: int | Literal["self"]) -> Answer[Headroom]:
+        """The tightest headroom on the way from a process's groups to the root."""
+        memberships = self._proc.read(f"/proc/{pid}/cgroup")
+        if memberships.value is None or self._mounts.value is None:
+            return Answer.missing(f"control groups are unknown: {memberships.reason or self._mounts.reason}")
+        if pid != "self" and "/.." in memberships.value:
+            return Answer.missing("its control group is outside of what can be seen from here")
+        if memberships.value not in self._known:
+            self._known[memberships.value] = self._tightest(memberships.value, self._mounts.value)
+        return self._known[memberships.value]
+
+    def _tightest(self, memberships: str, mounts: str) -> Answer[Headroom]:
+        levels = []
+        unreadable = []
+        for kind, folder in _groups(memberships, mounts):
+            level = _headroom(self._proc, kind, folder)
+            if level.value is not None:
+                levels.append(level.value)
+            elif level.reason is not None and level.reason != NO_LIMIT:
+                unreadable.append(level.reason)
+        if levels:
+            return Answer(min(levels, key=lambda level: (level.bytes, level.limit_bytes)))
+        return Answer.missing(unreadable[0] if unreadable else NO_LIMIT)
 
 
 def _groups(memberships: str, mounts: str) -> Iterator[tuple[str, str]]:

@@ -104,6 +104,9 @@ class Holder(Record):
     cgroup: str | None
     container: str | None
     """Engine and short id, such as ``docker 0123456789ab``."""
+    cgroup_limit_bytes: int | None = None
+    """Of the control group, around this process, that leaves the least."""
+    cgroup_headroom_bytes: int | None = None
     started_at: datetime | None
     cuda: bool | None
     """It holds the device file of CUDA's memory manager, or NVML names it."""

@@ -406,3 +406,15 @@ def test_no_malformed_or_vanished_file_breaks_a_snapshot(
         with suppress(OSError):
             path.rmdir() if path.is_dir() else path.unlink()
         path.write_bytes(original)
+
+
+def test_a_holder_is_told_with_what_its_own_control_group_leaves(host: SyntheticHost) -> None:
+    host.write("proc/self/mountinfo", "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw\n")
+    host.write("sys/fs/cgroup/job/memory.max", f"{32 * GIB}\n")
+    host.write("sys/fs/cgroup/job/memory.current", f"{30 * GIB}\n")
+    limited = host.cuda_process([zero(24 * GIB, 1)], group="0::/job\n")
+    free = host.cuda_process([zero(GIB, 2)], group="0::/other\n")
+    found = snapshot(host.proc)
+    one = holder(found, limited)
+    assert (one.cgroup_limit_bytes, one.cgroup_headroom_bytes) == (32 * GIB, 2 * GIB)
+    assert "no control group limits" in holder(found, free).missing["cgroup_limit_bytes"]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pinscope.probes.cgroup import NO_LIMIT, Headroom, memory_headroom
+from pinscope.probes.cgroup import NO_LIMIT, GroupHeadrooms, Headroom, memory_headroom
 from pinscope.probes.proc import Proc
 
 if TYPE_CHECKING:
@@ -120,6 +120,22 @@ def test_a_mount_point_with_a_blank_is_found(plant: Plant) -> None:
 
 def test_no_limit_anywhere_is_no_headroom_with_the_reason(plant: Plant) -> None:
     proc = plant({"/proc/self/cgroup": "0::/job\n", "/proc/self/mountinfo": V2_MOUNT, **v2("/job", "max", 5)})
+    assert memory_headroom(proc).reason == NO_LIMIT
+
+
+def test_other_processes_are_told_by_their_own_groups(plant: Plant) -> None:
+    proc = plant({
+        "/proc/self/cgroup": "0::/\n",
+        "/proc/7/cgroup": "0::/job\n",
+        "/proc/8/cgroup": "0::/job\n",
+        "/proc/9/cgroup": "0::/../elsewhere\n",
+        "/proc/self/mountinfo": V2_MOUNT,
+        **v2("/job", str(100 * MIB), 60 * MIB),
+    })  # fmt: skip
+    groups = GroupHeadrooms(proc)
+    assert groups.of(7).value == groups.of(8).value == Headroom(40 * MIB, 100 * MIB)
+    assert "outside" in (groups.of(9).reason or "")
+    assert "/proc/10/cgroup is not there" in (groups.of(10).reason or "")
     assert memory_headroom(proc).reason == NO_LIMIT
 
 

@@ -20,6 +20,7 @@ from pinscope.probes.proc import HERE, Proc
 from pinscope.probes.process import start_ticks
 from pinscope.probes.process_identity import boot_time
 from pinscope.probes.processes import Bystanders, Processes, SeenProcess, read_processes
+from pinscope.probes.virtualization import has_own_pids
 from pinscope.records.snapshot import DeviceFigures, Holder, HostTotals, Snapshot, Unreadable
 
 _OTHER = "the host's total less what the holders explain; whose it is, the kernel does not tell"
@@ -55,6 +56,7 @@ def snapshot(
         holders=holders,
         devices=tuple(_with_tables(device, holders, processes) for device in gpus.value or ()),
         unreadable=gaps,
+        own_pids=has_own_pids(proc),
         cpu_seconds=time.thread_time() - begun,
     )
 

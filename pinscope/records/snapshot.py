@@ -211,5 +211,7 @@ class Snapshot(Record):
     """Most bytes first."""
     devices: tuple[DeviceFigures, ...]
     unreadable: tuple[Unreadable, ...]
+    own_pids: bool = False
+    """Taken in a container with process ids of its own: number 1 is then the container's first process."""
     cpu_seconds: float
     """Processor time that taking this snapshot took."""

@@ -1,0 +1,169 @@
+"""Series of snapshots: what stays of each, what happened between two, and who grows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+from typing import Literal
+
+from pinscope.records.snapshot import DeviceFigures, Holder, Snapshot
+from pinscope.records.timeline import DeviceSample, Event, EventKind, HolderSample, Sample
+
+MOST_HOLDERS = 16
+"""Holders kept of each sample."""
+
+What = Literal["host_alloc", "registered", "locked"]
+_KINDS: tuple[What, ...] = ("host_alloc", "registered", "locked")
+_TOTALS = ("pinned_bytes", "explained_bytes", "other_pinned_bytes", "mlocked_bytes")
+_LEAST_RISES = 3
+Identity = tuple[int, datetime | None]
+"""Pid and start: tells a process from a later one with the same number."""
+
+
+def changes(before: Snapshot | None, after: Snapshot) -> tuple[Event, ...]:
+    """What happened to the holders between two snapshots, the largest change first.
+
+    What is not known in one of them is no change; neither is what was there in the very first one.
+    """
+    if before is None or before.host.explained_bytes is None or after.host.explained_bytes is None:
+        return ()  # nobody could look at the processes
+    past = {_identity(one): one for one in before.holders}
+    present = {_identity(one): one for one in after.holders}
+    events = [
+        *(event for key, one in past.items() if key not in present for event in _gone(one, after)),
+        *(event for key, one in present.items() for event in _moved(past.get(key), one, after)),
+    ]
+    return tuple(sorted(events, key=lambda event: abs(event.change_bytes), reverse=True))
+
+
+def sample_of(snapshot: Snapshot, elapsed_seconds: float) -> Sample:
+    """The short form of a snapshot: totals, the holders with the most bytes, the GPUs.
+
+    Args:
+        snapshot: the whole.
+        elapsed_seconds: since sampling began.
+    """
+    host = snapshot.host
+    ranked = sorted((one for one in snapshot.holders if _held(one)), key=_held, reverse=True)
+    return Sample(
+        taken_at=snapshot.taken_at,
+        elapsed_seconds=elapsed_seconds,
+        available_bytes=host.available_bytes,
+        pinned_bytes=host.pinned_bytes,
+        explained_bytes=host.explained_bytes,
+        other_pinned_bytes=host.other_pinned_bytes,
+        mlocked_bytes=host.mlocked_bytes,
+        holders=tuple(map(_holder, ranked[:MOST_HOLDERS])),
+        holders_left_out=max(0, len(ranked) - MOST_HOLDERS),
+        devices=tuple(map(_device, snapshot.devices)),
+        cpu_seconds=snapshot.cpu_seconds,
+        missing={name: reason for name, reason in host.missing.items() if name in _TOTALS},
+    )
+
+
+def growing(samples: Sequence[Sample]) -> frozenset[int]:
+    """Pids of those that took more and more, and gave nothing back.
+
+    They rose at least three times, in the first as in the second half of the time they were seen, and never fell. So
+    one that takes all it needs when it starts is not among them. A sample that left a process out tells nothing of it.
+    """
+    if not samples:
+        return frozenset()
+    rises: dict[Identity, list[float]] = {(one.pid, one.started_at): [] for one in samples[-1].holders}
+    first: dict[Identity, float] = {}
+    last: dict[Identity, HolderSample] = {}
+    for sample in samples:
+        for one in sample.holders:
+            key = (one.pid, one.started_at)
+            if key not in rises:
+                continue
+            previous = last.get(key)
+            if previous is one:  # samples share what did not change
+                continue
+            step = 0 if previous is None else _step(previous, one)
+            first.setdefault(key, sample.elapsed_seconds)
+            last[key] = one
+            if step < 0:
+                del rises[key]
+            elif step:
+                rises[key].append(sample.elapsed_seconds)
+    end = samples[-1].elapsed_seconds
+    return frozenset(key[0] for key, times in rises.items() if _keeps_rising(times, first[key], end))
+
+
+def _keeps_rising(times: Sequence[float], begin: float, end: float) -> bool:
+    middle = (begin + end) / 2
+    return len(times) >= _LEAST_RISES and times[0] <= middle < times[-1]
+
+
+def _step(before: HolderSample, after: HolderSample) -> int:
+    return sum(now - was for was, now in _known(before, after))
+
+
+def _known(before: HolderSample, after: HolderSample) -> Iterator[tuple[int, int]]:
+    for what in _KINDS:
+        was, now = getattr(before, f"{what}_bytes"), getattr(after, f"{what}_bytes")
+        if was is not None and now is not None:
+            yield was, now
+
+
+def _identity(holder: Holder) -> Identity:
+    return holder.pid, holder.started_at
+
+
+def _amounts(holder: Holder) -> Iterable[tuple[What, int | None]]:
+    return ((what, getattr(holder, f"{what}_bytes", None)) for what in _KINDS)
+
+
+def _held(holder: Holder) -> int:
+    return sum(amount or 0 for _, amount in _amounts(holder))
+
+
+def _gone(holder: Holder, after: Snapshot) -> Iterator[Event]:
+    """It holds nothing any more. A process with CUDA is shown until its end; others end or only give back."""
+    kind: EventKind = "ended" if holder.cuda else "released"
+    for what, amount in _amounts(holder):
+        if amount:
+            yield _event(after, kind, holder, what, change=-amount, total=0)
+
+
+def _moved(before: Holder | None, now: Holder, after: Snapshot) -> Iterator[Event]:
+    past = dict(_amounts(before)) if before is not None else dict.fromkeys(_KINDS, 0)
+    for what, amount in _amounts(now):
+        was = past[what]
+        if amount is None or was is None or amount == was:
+            continue
+        kind: EventKind = "appeared" if before is None else "grew" if amount > was else "released"
+        yield _event(after, kind, now, what, change=amount - was, total=amount)
+
+
+def _event(after: Snapshot, kind: EventKind, holder: Holder, what: What, *, change: int, total: int) -> Event:
+    return Event(
+        at=after.taken_at,
+        kind=kind,
+        pid=holder.pid,
+        name=holder.name,
+        what=what,
+        change_bytes=change,
+        total_bytes=total,
+    )
+
+
+def _holder(holder: Holder) -> HolderSample:
+    return HolderSample(
+        pid=holder.pid,
+        started_at=holder.started_at,
+        name=holder.name,
+        **{f"{what}_bytes": amount for what, amount in _amounts(holder)},
+    )
+
+
+def _device(device: DeviceFigures) -> DeviceSample:
+    return DeviceSample(
+        index=device.index,
+        memory_used_bytes=device.memory_used_bytes,
+        unattributed_bytes=device.unattributed_bytes,
+        page_table_bytes=device.page_table_bytes,
+        rx_bytes_per_second=device.rx_bytes_per_second,
+        tx_bytes_per_second=device.tx_bytes_per_second,
+    )

@@ -1,0 +1,379 @@
+"""What a snapshot of the host shows to be wrong, or soon to be: rules, each with its numbers and what to do.
+
+What needs several snapshots, such as memory that grows and never comes back, is judged over a timeline, not here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+
+from pinscope.analysis.link_model import payload_now
+from pinscope.analysis.page_table_model import page_table_bytes
+from pinscope.analysis.plan_reading import GRAVE_SHARE, NOTABLE_SHARE
+from pinscope.records.environment import Link
+from pinscope.records.finding import Finding, Quantity, Severity
+from pinscope.records.snapshot import DeviceFigures, Holder, Snapshot
+from pinscope.units import format_bandwidth, format_bytes, format_share
+
+MIB, GIB = 2**20, 2**30
+
+RAM_NOTE, RAM_WARNING, RAM_CRITICAL = 0.25, 0.5, 0.8
+"""Share of the host's memory that is pinned. Half is also the most that an experiment here may pin of what is free."""
+SCARCE_SHARE = 0.05
+"""Less than this share of the memory available, with much of it pinned: nothing can be reclaimed in time."""
+MUCH_OF_GROUP = 0.5
+"""Share of its control group's limit from which on it is the pinned memory that fills the group."""
+GROUP_WARNING, GROUP_CRITICAL = 0.1, 0.03
+"""Share of the limit that is left."""
+TWICE_SHARE = 0.05
+"""More than this share of RAM must be pinned beyond what is in use, before it is called pinned twice."""
+UNEXPLAINED_NOTE, UNEXPLAINED_WARNING = 512 * MIB, 2 * GIB
+"""GPU memory that neither processes nor page tables explain. With ten CUDA processes an H200 showed 61 MiB of it; a
+context that was left behind takes about 520 MiB there."""
+ROUNDING_BYTES, ROUNDING_SHARE = GIB, 0.02
+"""Possible rounding waste that is worth a note: so much, or that share of RAM on a small host."""
+LOCKED_BYTES = 64 * MIB
+BUSY_SHARE = 0.1
+"""A GPU, or its link, that does this much or more is not idle: its link should be at its best generation."""
+PAGE_BYTES = 4096
+"""The page in which host memory was mapped on the GPUs measured; larger ones take less."""
+MOST_NAMED = 5
+
+_SERVICE = re.compile(r"\.service$")
+
+
+def read_snapshot(snapshot: Snapshot) -> tuple[Finding, ...]:
+    """What one snapshot alone shows; empty where nothing is to be said."""
+    return tuple(finding for rule in _RULES for finding in rule(snapshot))
+
+
+def _pinned_share(snapshot: Snapshot) -> Iterator[Finding]:
+    host = snapshot.host
+    pinned = host.pinned_bytes if host.pinned_bytes is not None else host.explained_bytes
+    if pinned is None or host.total_bytes <= 0:
+        return
+    share, available = pinned / host.total_bytes, host.available_bytes / host.total_bytes
+    if share < RAM_NOTE:
+        return
+    severity: Severity = "warning" if share >= RAM_WARNING else "note"
+    if share >= RAM_CRITICAL or available < SCARCE_SHARE:
+        severity = "critical"
+    top = [one for one in snapshot.holders if _pinned_by(one)][:MOST_NAMED]
+    yield Finding(
+        rule="pinned-share-of-ram",
+        severity=severity,
+        title=f"{format_share(share)} of this host's memory is pinned",
+        detail="Pinned memory can be neither swapped nor moved nor reclaimed: what is pinned is gone for everybody "
+        f"else. {format_bytes(host.available_bytes)} are still available. The kernel counts memory that is pinned "
+        "twice twice.",
+        evidence=(
+            Quantity(name="Pinned", value=pinned, unit="bytes"),
+            Quantity(name="Memory", value=host.total_bytes, unit="bytes"),
+            Quantity(name="Share of it", value=share, unit="share"),
+            Quantity(name="Available", value=host.available_bytes, unit="bytes"),
+            *(Quantity(name=f"Held by {_who(one)}", value=_pinned_by(one), unit="bytes") for one in top),
+        ),
+        advice="Pin what is copied often, in buffers that are used again, and give back the rest. "
+        "'pinscope run pressure' shows what pinned memory takes from everybody else here.",
+    )
+
+
+def _near_group_limit(snapshot: Snapshot) -> Iterator[Finding]:
+    for holder in snapshot.holders:
+        limit, left, pinned = holder.cgroup_limit_bytes, holder.cgroup_headroom_bytes, _pinned_by(holder)
+        if not limit or left is None or pinned < MUCH_OF_GROUP * limit or left > GROUP_WARNING * limit:
+            continue
+        yield Finding(
+            rule="holder-near-cgroup-limit",
+            severity="critical" if left <= GROUP_CRITICAL * limit else "warning",
+            title=f"{_who(holder)} is {format_bytes(left)} below the limit of its control group",
+            detail="Pinned memory is charged to the control group and cannot be reclaimed. At the limit the kernel "
+            "kills a process of the group, or slows it to a crawl where the limit is memory.high.",
+            evidence=(
+                Quantity(name="Pinned or locked by it", value=pinned, unit="bytes"),
+                Quantity(name="Limit of the control group", value=limit, unit="bytes"),
+                Quantity(name="Left in the control group", value=left, unit="bytes"),
+                Quantity(name="Control group", value=holder.cgroup, unit="text", reason=holder.missing.get("cgroup")),
+            ),
+            advice="Pin less, or raise the limit (docker run --memory, resources.limits.memory, MemoryMax=).",
+        )
+
+
+def _pinned_twice(snapshot: Snapshot) -> Iterator[Finding]:
+    """More pins than memory in use: pages are there only once, so some of them are pinned more than once."""
+    host = snapshot.host
+    if host.pinned_bytes is None:
+        return
+    used = host.total_bytes - host.available_bytes
+    beyond = host.pinned_bytes - used
+    if beyond <= TWICE_SHARE * host.total_bytes:
+        return
+    users = [one for one in snapshot.holders if one.cuda]
+    yield Finding(
+        rule="memory-pinned-more-than-once",
+        severity="warning",
+        title=f"At least {format_bytes(beyond)} are pinned more than once",
+        detail=f"{format_bytes(host.pinned_bytes)} of pins stand on {format_bytes(used)} of memory in use. That is how "
+        "it looks when several processes register the same shared memory: the host holds it once, but every GPU pays "
+        f"page tables for each of them, {format_bytes(page_table_bytes(GIB, PAGE_BYTES))} a GiB.",
+        evidence=(
+            Quantity(name="Pinned, each pin counted", value=host.pinned_bytes, unit="bytes"),
+            Quantity(name="Memory in use", value=used, unit="bytes"),
+            Quantity(
+                name="Shared memory", value=host.shmem_bytes, unit="bytes", reason=host.missing.get("shmem_bytes")
+            ),
+            Quantity(name="Processes with CUDA", value=len(users), unit="count"),
+            *(
+                Quantity(name=f"Registered by {_who(one)}", value=_registered(one), unit="bytes")
+                for one in _registering(snapshot.holders)[:MOST_NAMED]
+            ),
+        ),
+        advice="Let one process register the memory and copy into the others' GPU buffers through CUDA IPC; "
+        "'pinscope run registration' measures both ways here.",
+    )
+
+
+def _registered_by_many(snapshot: Snapshot) -> Iterator[Finding]:
+    """Equal amounts in several processes, on memory that cannot be each one's own: seen only with the probe."""
+    amounts: dict[int, list[Holder]] = {}
+    for holder in _registering(snapshot.holders):
+        amount, own = _registered(holder), holder.rss_anon_bytes
+        if amount is not None and own is not None and amount > own:
+            amounts.setdefault(amount, []).append(holder)
+    for amount, holders in amounts.items():
+        if len(holders) < 2:
+            continue
+        tables = page_table_bytes(amount, PAGE_BYTES)
+        yield Finding(
+            rule="same-memory-registered-by-many",
+            severity="note",
+            title=f"{len(holders)} processes have {format_bytes(amount)} registered each, probably the same",
+            detail="It is more than their own memory, so it is shared. Each process pays a page table of up to "
+            f"{format_bytes(tables)} on every GPU on which it has a context.",
+            evidence=(
+                *(
+                    Quantity(name=f"Registered by {_who(one)}", value=amount, unit="bytes")
+                    for one in holders[:MOST_NAMED]
+                ),
+                Quantity(name="Page tables on one GPU, at most", value=tables * len(holders), unit="bytes"),
+                Quantity(name="With one owner, at most", value=tables, unit="bytes"),
+            ),
+            advice="Let one process register the memory and copy into the others' GPU buffers through CUDA IPC; "
+            "'pinscope run registration' measures both ways here.",
+        )
+
+
+def _page_tables(snapshot: Snapshot) -> Iterator[Finding]:
+    for device in snapshot.devices:
+        tables, total = device.page_table_bytes, device.memory_total_bytes
+        if tables is None or not total or tables < NOTABLE_SHARE * total:
+            continue
+        payers = sum(use.index == device.index for holder in snapshot.holders for use in holder.gpus)
+        yield Finding(
+            rule="page-tables-of-gpu",
+            severity="critical" if tables >= GRAVE_SHARE * total else "warning",
+            title=f"GPU {device.index}: page tables of pinned memory take {format_bytes(tables)} of its memory",
+            detail="A GPU keeps a page table for pinned host memory, 8 bytes a page, for every process, on every GPU "
+            "on which the process has a context. No process is charged for it.",
+            evidence=(
+                Quantity(name="Page tables, cudaHostAlloc memory alone", value=tables, unit="bytes"),
+                Quantity(name="GPU memory", value=total, unit="bytes"),
+                Quantity(name="Share of it", value=tables / total, unit="share"),
+                Quantity(name="Processes with a context", value=payers, unit="count"),
+                Quantity(
+                    name="Used by no process", value=device.unattributed_bytes, unit="bytes",
+                    reason=device.missing.get("unattributed_bytes"),
+                ),
+            ),
+            advice="Pin less, keep contexts only on the GPUs that a process uses (CUDA_VISIBLE_DEVICES), or let one "
+            "process own the memory. 'pinscope plan' works out what each of these saves.",
+        )  # fmt: skip
+
+
+def _unexplained(snapshot: Snapshot) -> Iterator[Finding]:
+    """Used by no process and by no page table, also not by those that memory which nobody explains may have."""
+    hidden = any(gap.hides_holders for gap in snapshot.unreadable)
+    other = snapshot.host.other_pinned_bytes
+    for device in snapshot.devices:
+        if device.unattributed_bytes is None or device.page_table_bytes is None or device.mig:
+            continue
+        registered = page_table_bytes(other or 0, PAGE_BYTES)
+        rest = device.unattributed_bytes - device.page_table_bytes - registered
+        if rest < UNEXPLAINED_NOTE:
+            continue
+        grave = rest >= UNEXPLAINED_WARNING and not hidden and other is not None
+        yield Finding(
+            rule="unattributed-gpu-memory",
+            severity="warning" if grave else "note",
+            title=f"GPU {device.index}: {format_bytes(rest)} are used that no process and no page table explains",
+            detail="The driver charges this memory to no process. "
+            + ("Some processes could not be looked at: it may be page tables of theirs. " if hidden else "")
+            + "Else it is the driver's own, a process that ended without giving everything back, or the display's.",
+            evidence=(
+                Quantity(name="Used by no process", value=device.unattributed_bytes, unit="bytes"),
+                Quantity(name="Page tables, cudaHostAlloc memory", value=device.page_table_bytes, unit="bytes"),
+                Quantity(
+                    name="Page tables, all other pinned memory, at most",
+                    value=None if other is None else registered, unit="bytes",
+                    reason=snapshot.host.missing.get("other_pinned_bytes"),
+                ),
+            ),
+            advice=(
+                "Run as root, outside of containers, to see all processes. " if hidden else ""
+            ) + "If it stays after all programs on this GPU have ended, restart the driver's services, "
+            "or reset the GPU when nobody uses it (nvidia-smi --gpu-reset).",
+        )  # fmt: skip
+
+
+def _rounding(snapshot: Snapshot) -> Iterator[Finding]:
+    wasting = sorted(
+        (one for one in snapshot.holders if one.rounding_bytes), key=lambda one: one.rounding_bytes or 0, reverse=True
+    )
+    waste = sum(one.rounding_bytes or 0 for one in wasting)
+    if not waste or waste < min(ROUNDING_BYTES, ROUNDING_SHARE * snapshot.host.total_bytes):
+        return
+    yield Finding(
+        rule="rounding-waste",
+        severity="note",
+        title=f"Up to {format_bytes(waste)} of pinned memory may be waste: sizes that are powers of two",
+        detail="An allocator that rounds requests up to powers of two, as PyTorch's pinned one does, wastes up to "
+        "half of each: 20.4 GiB become 32. A program that asked for just these sizes wastes nothing; from outside "
+        "one cannot tell.",
+        evidence=tuple(
+            Quantity(name=f"At most, in {_who(one)}", value=one.rounding_bytes, unit="bytes")
+            for one in wasting[:MOST_NAMED]
+        ),
+        advice="Ask for sizes at or just below a power of two. In PyTorch, pinned_use_cuda_host_register does not "
+        "change the rounding; PYTORCH_ALLOC_CONF=pinned_max_round_threshold_mb:N switches it off above N MB in "
+        "versions that know the key (2.11 refuses it, 2.13 takes it).",
+    )
+
+
+def _parent_gone(snapshot: Snapshot) -> Iterator[Finding]:
+    """Only where number 1 is the host's own, and not for services and containers: those are nobody's children."""
+    if snapshot.own_pids:
+        return
+    for holder in snapshot.holders:
+        pinned = _pinned_by(holder)
+        service = holder.container is not None or bool(_SERVICE.search(holder.cgroup or ""))
+        if holder.parent_pid != 1 or not pinned or not holder.cuda or service:
+            continue
+        yield Finding(
+            rule="holder-without-parent",
+            severity="note",
+            title=f"{_who(holder)} holds {format_bytes(pinned)}, and whoever started it is gone",
+            detail="Its parent is process 1. So it is with a program that was meant to go on by itself (nohup, a "
+            "daemon), and with a worker that was left behind when its parent was killed.",
+            evidence=(
+                Quantity(name="Pinned or locked by it", value=pinned, unit="bytes"),
+                Quantity(name="Command", value=holder.command, unit="text", reason=holder.missing.get("command")),
+                Quantity(name="User", value=holder.user, unit="text", reason=holder.missing.get("user")),
+                Quantity(
+                    name="Started (UTC)", unit="text", reason=holder.missing.get("started_at"),
+                    value=f"{holder.started_at:%Y-%m-%d %H:%M}" if holder.started_at else None,
+                ),
+            ),
+            advice=f"If nobody needs it any more, end it: kill {holder.pid}. All its pinned memory then comes back.",
+        )  # fmt: skip
+
+
+def _locked_is_not_pinned(snapshot: Snapshot) -> Iterator[Finding]:
+    for holder in snapshot.holders:
+        locked = holder.locked_bytes or 0
+        if not holder.cuda or locked < LOCKED_BYTES or _registered(holder):
+            continue
+        yield Finding(
+            rule="locked-is-not-pinned",
+            severity="note",
+            title=f"{_who(holder)} has {format_bytes(locked)} locked, which alone does not make copies fast",
+            detail="Memory that is locked with mlock stays in RAM, but CUDA does not know it: it is copied at the "
+            "speed of pageable memory, unless it is registered as well.",
+            evidence=(
+                Quantity(name="Locked (VmLck)", value=locked, unit="bytes"),
+                Quantity(
+                    name="cudaHostAlloc memory", value=holder.host_alloc_bytes, unit="bytes",
+                    reason=holder.missing.get("host_alloc_bytes"),
+                ),
+            ),
+            advice="If it is meant for copies, register it (cudaHostRegister); mlock is not needed then. "
+            "'pinscope live --probe' tells what is registered.",
+        )  # fmt: skip
+
+
+def _links(snapshot: Snapshot) -> Iterator[Finding]:
+    for device in snapshot.devices:
+        if device.link is not None and device.link.kind == "pcie":
+            yield from _link(device, device.link)
+
+
+def _link(device: DeviceFigures, link: Link) -> Iterator[Finding]:
+    """Lanes are trained at start-up and stay; an idle link lowers its generation, so only a busy one is judged."""
+    narrow = _below(link.width_now, link.width_max)
+    slow = _is_busy(device) and _below(link.generation_now, link.generation_max)
+    if not narrow and not slow:
+        return
+    what = f"{link.width_now} of {link.width_max} lanes" if narrow else f"generation {link.generation_now}"
+    yield Finding(
+        rule="link-below-best",
+        severity="warning",
+        title=f"GPU {device.index}: its PCIe link runs at {what}"
+        + ("" if narrow else f", its best is {link.generation_max}"),
+        detail=f"As it is now the link carries at most {format_bandwidth(payload_now(link))} one way, at its best "
+        f"{format_bandwidth(link.limit_bytes_per_second)}. "
+        + ("Lanes are not given up to save power." if narrow else "The GPU is busy, so this is not to save power."),
+        evidence=(
+            Quantity(name="Generation now", value=link.generation_now, unit="count"),
+            Quantity(name="Generation at best", value=link.generation_max, unit="count"),
+            Quantity(name="Lanes now", value=link.width_now, unit="count"),
+            Quantity(name="Lanes at best", value=link.width_max, unit="count"),
+            Quantity(
+                name="GPU busy", value=device.busy_share, unit="share", reason=device.missing.get("busy_share")
+            ),
+        ),
+        advice="Reseat the GPU, check risers and cables, and see in the firmware settings which generation the slot "
+        "is allowed and whether it shares its lanes. 'pinscope run bandwidth' measures what arrives.",
+    )  # fmt: skip
+
+
+def _is_busy(device: DeviceFigures) -> bool:
+    shares = (device.busy_share, device.rx_share, device.tx_share)
+    return any(share is not None and share >= BUSY_SHARE for share in shares)
+
+
+def _below(now: int | None, best: int | None) -> bool:
+    return now is not None and best is not None and now < best
+
+
+def _registering(holders: Sequence[Holder]) -> list[Holder]:
+    """Those of which the probe saw registrations, most bytes first."""
+    found = [one for one in holders if _registered(one)]
+    return sorted(found, key=lambda one: _registered(one) or 0, reverse=True)
+
+
+def _registered(holder: Holder) -> int | None:
+    return getattr(holder, "registered_bytes", None)
+
+
+def _pinned_by(holder: Holder) -> int:
+    """What is known to be pinned or locked by it. Registered memory may be locked as well, so the larger counts."""
+    others = (_registered(holder), holder.locked_bytes, holder.vm_pin_bytes)
+    return (holder.host_alloc_bytes or 0) + max(amount or 0 for amount in others)
+
+
+def _who(holder: Holder) -> str:
+    return f"{holder.name or 'process'} (pid {holder.pid})"
+
+
+_RULES: tuple[Callable[[Snapshot], Iterator[Finding]], ...] = (
+    _pinned_share,
+    _near_group_limit,
+    _pinned_twice,
+    _registered_by_many,
+    _page_tables,
+    _unexplained,
+    _rounding,
+    _links,
+    _parent_gone,
+    _locked_is_not_pinned,
+)

@@ -15,6 +15,8 @@ MOST_HOLDERS = 16
 What = Literal["host_alloc", "registered", "locked"]
 _KINDS: tuple[What, ...] = ("host_alloc", "registered", "locked")
 _TOTALS = ("pinned_bytes", "explained_bytes", "other_pinned_bytes", "mlocked_bytes")
+# One set of field names for all records of a kind: a set of its own in each would be more than half of a long history.
+_SAMPLE, _HOLDER, _DEVICE = (set(kind.model_fields) for kind in (Sample, HolderSample, DeviceSample))
 _LEAST_RISES = 3
 Identity = tuple[int, datetime | None]
 """Pid and start: tells a process from a later one with the same number."""
@@ -36,16 +38,20 @@ def changes(before: Snapshot | None, after: Snapshot) -> tuple[Event, ...]:
     return tuple(sorted(events, key=lambda event: abs(event.change_bytes), reverse=True))
 
 
-def sample_of(snapshot: Snapshot, elapsed_seconds: float) -> Sample:
+def sample_of(snapshot: Snapshot, elapsed_seconds: float, before: Sample | None = None) -> Sample:
     """The short form of a snapshot: totals, the holders with the most bytes, the GPUs.
 
     Args:
         snapshot: the whole.
         elapsed_seconds: since sampling began.
+        before: the sample before; what did not change is shared with it, so that a long history stays small.
     """
     host = snapshot.host
     ranked = sorted((one for one in snapshot.holders if _held(one)), key=_held, reverse=True)
-    return Sample(
+    known = {(one.pid, one.started_at): one for one in before.holders} if before is not None else {}
+    missing = {name: reason for name, reason in host.missing.items() if name in _TOTALS}
+    return Sample.model_construct(
+        _SAMPLE,
         taken_at=snapshot.taken_at,
         elapsed_seconds=elapsed_seconds,
         available_bytes=host.available_bytes,
@@ -53,11 +59,11 @@ def sample_of(snapshot: Snapshot, elapsed_seconds: float) -> Sample:
         explained_bytes=host.explained_bytes,
         other_pinned_bytes=host.other_pinned_bytes,
         mlocked_bytes=host.mlocked_bytes,
-        holders=tuple(map(_holder, ranked[:MOST_HOLDERS])),
+        holders=tuple(_holder(one, known.get(_identity(one))) for one in ranked[:MOST_HOLDERS]),
         holders_left_out=max(0, len(ranked) - MOST_HOLDERS),
         devices=tuple(map(_device, snapshot.devices)),
         cpu_seconds=snapshot.cpu_seconds,
-        missing={name: reason for name, reason in host.missing.items() if name in _TOTALS},
+        missing=before.missing if before is not None and before.missing == missing else missing,
     )
 
 
@@ -149,17 +155,22 @@ def _event(after: Snapshot, kind: EventKind, holder: Holder, what: What, *, chan
     )
 
 
-def _holder(holder: Holder) -> HolderSample:
-    return HolderSample(
+def _holder(holder: Holder, before: HolderSample | None) -> HolderSample:
+    sample = HolderSample.model_construct(
+        _HOLDER,
         pid=holder.pid,
         started_at=holder.started_at,
         name=holder.name,
-        **{f"{what}_bytes": amount for what, amount in _amounts(holder)},
+        host_alloc_bytes=holder.host_alloc_bytes,
+        registered_bytes=getattr(holder, "registered_bytes", None),
+        locked_bytes=holder.locked_bytes,
     )
+    return before if before == sample else sample
 
 
 def _device(device: DeviceFigures) -> DeviceSample:
-    return DeviceSample(
+    return DeviceSample.model_construct(
+        _DEVICE,
         index=device.index,
         memory_used_bytes=device.memory_used_bytes,
         unattributed_bytes=device.unattributed_bytes,

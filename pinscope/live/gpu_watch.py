@@ -16,8 +16,8 @@ from pinscope.records.snapshot import DeviceFigures
 
 Figures = Answer[tuple[DeviceFigures, ...]]
 
-_NOT_ASKED: Figures = Answer.missing("the driver has not been asked yet")
-_STOPPED: Figures = Answer.missing("the driver is not asked any more")
+_NOT_ASKED: Figures = Answer.missing("the driver is not being asked")
+_NO_ANSWER_YET: Figures = Answer.missing("the driver has not answered yet")
 
 
 class GpuWatch:
@@ -45,7 +45,7 @@ class GpuWatch:
         self._proc = proc
         self._lock = threading.Lock()
         self._answered = threading.Event()
-        self._answer: Figures = _NOT_ASKED
+        self._answer: Figures = _NO_ANSWER_YET
         self._asked_at: float | None = None
         self._nvml = ExitStack()
         self._reader: GpuReader | None = None
@@ -55,14 +55,12 @@ class GpuWatch:
         """Begin to ask."""
         with self._lock:
             if not self._repeater.running:
-                self._answer = _NOT_ASKED
+                self._answer = _NO_ANSWER_YET  # the one from before a stop is old
                 self._answered.clear()
             self._repeater.start()
 
     def stop(self) -> None:
         """Ask no more. Does not wait for a driver that hangs."""
-        with self._lock:
-            self._answer = _STOPPED
         self._repeater.stop()
         self._answered.set()
 
@@ -77,8 +75,10 @@ class GpuWatch:
     def latest(self) -> Figures:
         """The last figures, or why there are none."""
         with self._lock:
+            if not self._repeater.running:
+                return _NOT_ASKED
             waited = 0.0 if self._asked_at is None else self._clock() - self._asked_at
-            if self._repeater.running and (waited > self.limit_seconds or (waited and self._answer is _NOT_ASKED)):
+            if waited > self.limit_seconds:
                 return Answer.missing(f"NVML has not answered for {waited:.0f} s")
             return self._answer
 
@@ -88,8 +88,7 @@ class GpuWatch:
         answer = self._read()
         with self._lock:
             self._asked_at = None
-            if self._repeater.running:
-                self._answer = answer
+            self._answer = answer
         self._answered.set()
         if answer.value is None:
             self._close()  # and opened anew for the next question: the driver may have come back

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Self
 
+from pinscope.errors import PinScopeError
 from pinscope.live.changes import changes, sample_of
 from pinscope.live.repeater import Repeater, Wait
 from pinscope.records.snapshot import Snapshot
@@ -49,8 +50,9 @@ class _Failing:
 
     @classmethod
     def again(cls, before: _Failing | None, error: Exception) -> _Failing:
-        what = " ".join(f"{type(error).__name__}: {error}".split())
+        what = str(error) if isinstance(error, PinScopeError) else f"{type(error).__name__}: {error}"
         now = datetime.now(UTC)
+        what = " ".join(what.split())  # one line
         return cls(now, what) if before is None else cls(before.since, what, before.times + 1)
 
     def line(self, of: str) -> str:
@@ -167,10 +169,10 @@ class Sampler:
         with self._lock:
             self._began = now if self._began is None else self._began
             self._kept.reading_since = now
-            before = self._kept.latest
+            before, last = self._kept.latest, self._kept.samples[-1] if self._kept.samples else None
         try:
             taken = self._take()
-            sample, events = sample_of(taken, now - self._began), changes(before, taken)
+            sample, events = sample_of(taken, now - self._began, last), changes(before, taken)
         except Exception as error:  # noqa: BLE001 - whatever it was, the history says so and sampling goes on
             with self._lock:
                 self._kept.reading_since = None
@@ -188,7 +190,7 @@ class Sampler:
         kept = self._kept
         kept.failing = None
         kept.latest = taken
-        kept.samples.append(_sharing(sample, kept.samples[-1] if kept.samples else None))
+        kept.samples.append(sample)
         while kept.samples[0].elapsed_seconds < sample.elapsed_seconds - self._history_seconds:
             kept.samples.popleft()
         kept.events.extend(events)
@@ -206,15 +208,3 @@ class Sampler:
         with self._lock:
             before = self._kept.callbacks_failing
             self._kept.callbacks_failing = None if failed is None else _Failing.again(before, failed)
-
-
-def _sharing(sample: Sample, before: Sample | None) -> Sample:
-    """The sample with the parts of the one before that did not change, so that a long history stays small."""
-    if before is None:
-        return sample
-    known = {(one.pid, one.started_at): one for one in before.holders}
-    holders = tuple(
-        old if (old := known.get((one.pid, one.started_at))) == one and old is not None else one
-        for one in sample.holders
-    )
-    return sample.model_copy(update={"holders": holders})

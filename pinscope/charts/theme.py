@@ -27,6 +27,8 @@ COLOURS: Mapping[str, str] = {
     "mapped": "#CC79A7",
     "registered": "#8B4DE6",
     "managed": "#8A5A3C",
+    # Locked with mlock, which is not pinned for CUDA.
+    "locked": "#7E7A00",
     # Files that the kernel keeps in memory.
     "cached": "#2E9E5B",
     # What a GPU or the CPU does.

@@ -36,6 +36,7 @@ TOGETHER = (
     ("pinned", "pageable", "reference"),
     ("pinned", "pageable", "cached", "reference"),
     ("stall", "cached"),
+    ("pinned", "registered", "reference", "locked"),
 )
 """Meanings that one figure shows side by side."""
 

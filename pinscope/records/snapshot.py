@@ -11,6 +11,7 @@ from datetime import datetime
 
 from pinscope.records.base import Record
 from pinscope.records.environment import Link
+from pinscope.records.registration import ProbeState
 
 FORMAT = 1
 """Version of the snapshot's JSON. Additive changes keep it."""
@@ -114,6 +115,10 @@ class Holder(Record):
     """cudaHostAlloc memory that it owns: each piece counts once on the host, in the process that owns it."""
     allocations: tuple[Allocations, ...]
     """The same by size, most bytes first."""
+    registered_bytes: int | None = None
+    """cudaHostRegister memory, to the byte; known only while the probe runs, and from its start on."""
+    registrations: int | None = None
+    """Pieces of it."""
     rounding_bytes: int | None
     """At most so much of it is waste, if an allocator rounded all powers of two up from just above the half."""
     inherited_bytes: int | None

@@ -1,0 +1,132 @@
+"""Who registered or allocated pinned memory, as seen call by call: what the probe on the driver's library tells."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal
+
+from pinscope.records.base import Record
+
+PieceKind = Literal["alloc", "write_combined", "register"]
+"""``register`` is cudaHostRegister; the other two are cudaHostAlloc, the second with its write-combined flag."""
+
+
+class Piece(Record):
+    """Memory that one call pinned and no later call released."""
+
+    kind: PieceKind
+    address: int | None
+    """In the process; ``None`` where it could not be read (see ``PidRegistrations.addresses_unknown``)."""
+    bytes: int
+    """As the program asked."""
+    flags: int
+    """As the program gave them to cuMemHostAlloc or cuMemHostRegister (CUDA driver API)."""
+    since: datetime
+    """When the call returned."""
+    seconds: float
+    """How long the call took."""
+
+    def age_seconds(self, now: datetime) -> float:
+        """How long it has been held, at the moment ``now``."""
+        return (now - self.since).total_seconds()
+
+
+class FailedCalls(Record):
+    """Calls that the driver refused in the same way."""
+
+    call: str
+    """The driver's function, such as ``cuMemHostRegister_v2``."""
+    result: int
+    """What it returned (CUresult); 2 is CUDA_ERROR_OUT_OF_MEMORY."""
+    count: int
+    last_at: datetime
+
+
+class PidRegistrations(Record):
+    """What one process pinned through the driver while the probe ran, and still holds."""
+
+    pid: int
+    """In the initial pid namespace, as the kernel's trace tells it."""
+    name: str
+    """The kernel's short name."""
+    from_start: bool = False
+    """The process started after the probe did: nothing that it pinned was missed."""
+    registered_bytes: int = 0
+    """Live cudaHostRegister memory, to the byte."""
+    pinned_registered_bytes: int = 0
+    """The whole pages that it pins; without I/O memory, which is not pinned."""
+    allocated_bytes: int = 0
+    """Live cudaHostAlloc memory that is not write-combined, as the program asked for it."""
+    write_combined_bytes: int = 0
+    peak_bytes: int = 0
+    """The most that all three came to."""
+    peak_registered_bytes: int = 0
+    pieces: tuple[Piece, ...] = ()
+    """Live memory, oldest first: what stands at the front for long is what a leak looks like."""
+    calls: int = 0
+    """Calls that pinned something, since the probe or the process started; likewise below."""
+    releases: int = 0
+    """Calls that released something."""
+    seconds: float = 0.0
+    """What the calls that pinned took together."""
+    failures: tuple[FailedCalls, ...] = ()
+    unknown_releases: int = 0
+    """Releases of memory that was pinned before the probe started, or in a call that it lost."""
+    addresses_unknown: int = 0
+    """Live pieces whose address could not be read."""
+    guessed_releases: int = 0
+    """Releases that were put down to a piece of unknown address, the oldest that fits."""
+    dropped_pieces: int = 0
+    """Calls whose memory is not counted, because the process holds more pieces than are followed."""
+
+    @property
+    def registrations(self) -> int:
+        """Live pieces of registered memory."""
+        return sum(piece.kind == "register" for piece in self.pieces)
+
+
+class ProbedLibrary(Record):
+    """One copy of the driver's library."""
+
+    path: str
+    """As the host or the first process that was seen with it names it; a container's own copy has the container's
+    path."""
+    calls: tuple[str, ...] = ()
+    """The driver's functions that are followed in it."""
+    reason: str | None = None
+    """Why it is not followed; ``None`` if it is."""
+
+
+class ProbeState(Record):
+    """How the probe fares that a snapshot's registered memory comes from."""
+
+    since: datetime
+    """What was registered before is not known."""
+    lost_events: int
+    """Calls that came faster than they could be read; the figures are estimates from then on."""
+    libraries: tuple[ProbedLibrary, ...] = ()
+    left_out_processes: int = 0
+    """Processes that pinned memory and are not followed, because there were too many."""
+
+
+@dataclass(frozen=True)
+class Registrations:
+    """What the probe knows at one moment."""
+
+    since: datetime
+    by_pid: Mapping[int, PidRegistrations]
+    """Processes that run and have called the driver."""
+    lost_events: int = 0
+    libraries: tuple[ProbedLibrary, ...] = field(default=())
+    left_out_processes: int = 0
+
+    def state(self) -> ProbeState:
+        """The same without the processes."""
+        return ProbeState(
+            since=self.since,
+            lost_events=self.lost_events,
+            libraries=self.libraries,
+            left_out_processes=self.left_out_processes,
+        )

@@ -125,7 +125,7 @@ def _pinned_twice(snapshot: Snapshot) -> Iterator[Finding]:
             ),
             Quantity(name="Processes with CUDA", value=len(users), unit="count"),
             *(
-                Quantity(name=f"Registered by {_who(one)}", value=_registered(one), unit="bytes")
+                Quantity(name=f"Registered by {_who(one)}", value=one.registered_bytes, unit="bytes")
                 for one in _registering(snapshot.holders)[:MOST_NAMED]
             ),
         ),
@@ -138,8 +138,8 @@ def _registered_by_many(snapshot: Snapshot) -> Iterator[Finding]:
     """Equal amounts in several processes, on memory that cannot be each one's own: seen only with the probe."""
     amounts: dict[int, list[Holder]] = {}
     for holder in _registering(snapshot.holders):
-        amount, own = _registered(holder), holder.rss_anon_bytes
-        if amount is not None and own is not None and amount > own:
+        amount, own = holder.registered_bytes, holder.rss_anon_bytes
+        if amount is not None and own is not None and amount > own + (holder.hugetlb_bytes or 0):
             amounts.setdefault(amount, []).append(holder)
     for amount, holders in amounts.items():
         if len(holders) < 2:
@@ -281,7 +281,7 @@ def _parent_gone(snapshot: Snapshot) -> Iterator[Finding]:
 def _locked_is_not_pinned(snapshot: Snapshot) -> Iterator[Finding]:
     for holder in snapshot.holders:
         locked = holder.locked_bytes or 0
-        if not holder.cuda or locked < LOCKED_BYTES or _registered(holder):
+        if not holder.cuda or locked < LOCKED_BYTES or holder.registered_bytes:
             continue
         yield Finding(
             rule="locked-is-not-pinned",
@@ -347,17 +347,13 @@ def _below(now: int | None, best: int | None) -> bool:
 
 def _registering(holders: Sequence[Holder]) -> list[Holder]:
     """Those of which the probe saw registrations, most bytes first."""
-    found = [one for one in holders if _registered(one)]
-    return sorted(found, key=lambda one: _registered(one) or 0, reverse=True)
-
-
-def _registered(holder: Holder) -> int | None:
-    return getattr(holder, "registered_bytes", None)
+    found = [one for one in holders if one.registered_bytes]
+    return sorted(found, key=lambda one: one.registered_bytes or 0, reverse=True)
 
 
 def _pinned_by(holder: Holder) -> int:
     """What is known to be pinned or locked by it. Registered memory may be locked as well, so the larger counts."""
-    others = (_registered(holder), holder.locked_bytes, holder.vm_pin_bytes)
+    others = (holder.registered_bytes, holder.locked_bytes, holder.vm_pin_bytes)
     return (holder.host_alloc_bytes or 0) + max(amount or 0 for amount in others)
 
 

@@ -9,16 +9,20 @@ from dataclasses import dataclass
 
 from pinscope.analysis.page_table_model import GRANULE_BYTES, page_table_memory_bytes
 from pinscope.live.ownership import Share
+from pinscope.live.registered import registered_by
 from pinscope.probes.answer import Answer
 from pinscope.probes.cgroup import GroupHeadrooms
 from pinscope.probes.proc import Proc
 from pinscope.probes.process_identity import command_line, container, control_group, started_at, user_name
 from pinscope.probes.processes import UVM, SeenProcess
+from pinscope.records.registration import Registrations
 from pinscope.records.snapshot import Allocations, DeviceFigures, GpuUse, Holder
 
 COUNTER_SLACK_BYTES = 4 * 2**20
 """The kernel sums up pins and resident pages per processor now and then: so much may be missing from a total."""
-PAGE_TABLE_NOTE = "8 bytes for each page of cudaHostAlloc memory, in steps of 2 MiB; registered memory comes on top"
+
+_TABLES = "8 bytes for each page of cudaHostAlloc memory, in steps of 2 MiB; registered memory comes on top"
+_TABLES_OF_ALL = "8 bytes for each page of cudaHostAlloc and registered memory, in steps of 2 MiB"
 
 _MANAGED = "address space; how much of it is on the host, and how much on a GPU, cannot be seen"
 _ROUNDING = "at most: a program that asked for these very sizes wastes nothing"
@@ -42,6 +46,15 @@ class Surroundings:
     booted: Answer[int]
     """Boot time in seconds since 1970."""
     groups: GroupHeadrooms
+    registrations: Registrations | None = None
+    """What the probe tells of registered memory, if it runs."""
+
+
+def page_table_note(registrations: Registrations | None) -> str:
+    """What stands beside page tables that the holders' memory implies."""
+    if registrations is None:
+        return _TABLES
+    return f"{_TABLES_OF_ALL}; of what was registered since {registrations.since:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def read_holder(one: SeenProcess, share: Share, around: Surroundings) -> Holder:
@@ -74,6 +87,10 @@ def read_holder(one: SeenProcess, share: Share, around: Surroundings) -> Holder:
     group = control_group(one.pid, around.proc)
     left = around.groups.of(one.pid)
     user = _number(one, "Uid").then(user_name, "")
+    started = started_at(one.pid, around.proc, around.booted)
+    registered = registered_by(one.pid, cuda.value, started.value, around.registrations)
+    if registered.estimate is not None:
+        estimates["registered_bytes"] = registered.estimate
     return Holder(
         pid=one.pid,
         parent_pid=_number(one, "PPid").note(missing, "parent_pid"),
@@ -84,16 +101,20 @@ def read_holder(one: SeenProcess, share: Share, around: Surroundings) -> Holder:
         container=group.then(container, "its control group names no container").note(missing, "container"),
         cgroup_limit_bytes=left.then(lambda found: found.limit_bytes, "").note(missing, "cgroup_limit_bytes"),
         cgroup_headroom_bytes=left.then(lambda found: found.bytes, "").note(missing, "cgroup_headroom_bytes"),
-        started_at=started_at(one.pid, around.proc, around.booted).note(missing, "started_at"),
+        started_at=started.note(missing, "started_at"),
         cuda=cuda.note(missing, "cuda"),
         host_alloc_bytes=pieces.then(sum, "").note(missing, "host_alloc_bytes"),
         allocations=allocations,
+        registered_bytes=registered.bytes.note(missing, "registered_bytes"),
+        registrations=registered.pieces.note(missing, "registrations"),
         rounding_bytes=rounding.note(missing, "rounding_bytes"),
         inherited_bytes=pieces.then(lambda _: share.inherited_bytes, "").note(missing, "inherited_bytes"),
         inherited_from=tuple(sorted(share.inherited_from)),
         inherited_by=tuple(sorted(share.inherited_by)),
         managed_bytes=managed.note(missing, "managed_bytes"),
-        gpus=_gpu_uses(one, pieces, around, missing) if cuda.value else (),
+        gpus=_gpu_uses(one, pieces.then(lambda sizes: sum(sizes) + registered.pinned_bytes, ""), around, missing)
+        if cuda.value
+        else (),
         missing=missing,
         estimates=estimates,
         **amounts,
@@ -126,13 +147,13 @@ def _allocations(sizes: Sequence[int]) -> tuple[Allocations, ...]:
 
 
 def _gpu_uses(
-    one: SeenProcess, pieces: Answer[Sequence[int]], around: Surroundings, missing: MutableMapping[str, str]
+    one: SeenProcess, mapped: Answer[int], around: Surroundings, missing: MutableMapping[str, str]
 ) -> tuple[GpuUse, ...]:
-    """What it has on each GPU on which NVML names it."""
+    """What it has on each GPU on which NVML names it; ``mapped``: bytes of pinned memory that each of them maps."""
     if around.gpus.value is None:
         missing["gpus"] = around.gpus.reason or ""
         return ()
-    uses = [use for device in around.gpus.value if (use := _gpu_use(one, pieces, device)) is not None]
+    uses = [use for device in around.gpus.value if (use := _gpu_use(one, mapped, device, around)) is not None]
     silent = [device.missing["processes"] for device in around.gpus.value if "processes" in device.missing]
     if silent:
         missing["gpus"] = silent[0]
@@ -141,7 +162,7 @@ def _gpu_uses(
     return tuple(uses)
 
 
-def _gpu_use(one: SeenProcess, pieces: Answer[Sequence[int]], device: DeviceFigures) -> GpuUse | None:
+def _gpu_use(one: SeenProcess, mapped: Answer[int], device: DeviceFigures, around: Surroundings) -> GpuUse | None:
     entries = [process for process in device.processes if process.pid == one.pid]  # one for each MIG instance
     if not entries:
         return None
@@ -150,11 +171,11 @@ def _gpu_use(one: SeenProcess, pieces: Answer[Sequence[int]], device: DeviceFigu
     if len(amounts) < len(entries):
         missing["memory_bytes"] = next(entry.missing["memory_bytes"] for entry in entries if entry.missing)
     page_bytes = os.sysconf("SC_PAGE_SIZE")
-    tables = pieces.then(lambda sizes: page_table_memory_bytes(sum(sizes), page_bytes), "")
+    tables = mapped.then(lambda amount: page_table_memory_bytes(amount, page_bytes), "")
     return GpuUse(
         index=device.index,
         memory_bytes=None if "memory_bytes" in missing else sum(amounts),
         page_table_bytes=tables.note(missing, "page_table_bytes"),
         missing=missing,
-        estimates={"page_table_bytes": PAGE_TABLE_NOTE} if tables.value is not None else {},
+        estimates={"page_table_bytes": page_table_note(around.registrations)} if tables.value is not None else {},
     )

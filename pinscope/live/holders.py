@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from pinscope.live.holder import COUNTER_SLACK_BYTES, PAGE_TABLE_NOTE, Surroundings, read_holder
+from pinscope.live.holder import COUNTER_SLACK_BYTES, Surroundings, page_table_note, read_holder
 from pinscope.live.ownership import Candidate, Share, attribute
 from pinscope.live.unreadable import unreadable
 from pinscope.probes.answer import Answer
@@ -21,18 +21,21 @@ from pinscope.probes.process import start_ticks
 from pinscope.probes.process_identity import boot_time
 from pinscope.probes.processes import Bystanders, Processes, SeenProcess, read_processes
 from pinscope.probes.virtualization import has_own_pids
+from pinscope.records.registration import Registrations
 from pinscope.records.snapshot import DeviceFigures, Holder, HostTotals, Snapshot, Unreadable
 
 _OTHER = "the host's total less what the holders explain; whose it is, the kernel does not tell"
 _AT_LEAST = "at least: not all processes could be looked at"
 _AT_MOST = "at most: some of the holders' mappings may not be pinned"
-_TOO_MUCH = "the holders' mappings come to more than is pinned: some of them are not pinned"
+_AT_LEAST_REGISTERED = "at least: not all registrations could be followed"
+_TOO_MUCH = "what the holders have comes to more than is pinned: some of it is not pinned"
 
 
 def snapshot(
     proc: Proc = HERE,
     gpus: Answer[tuple[DeviceFigures, ...]] | None = None,
     bystanders: Bystanders | None = None,
+    registrations: Registrations | None = None,
 ) -> Snapshot:
     """Read the host and its processes, and join them with what the GPUs' driver told.
 
@@ -41,6 +44,8 @@ def snapshot(
         gpus: from :func:`pinscope.probes.gpu_figures.read_gpus`, which may have been asked elsewhere, as the driver
             may hang; ``None``: it was not asked.
         bystanders: keep one and pass it to each snapshot of a series: the later ones then cost less.
+        registrations: from :meth:`pinscope.live.tracker.Tracker.registered`, asked just before; ``None``: nobody
+            follows registered memory.
     """
     begun = time.thread_time()
     gpus = gpus or Answer.missing("the driver was not asked")
@@ -48,26 +53,33 @@ def snapshot(
     gpu_pids = {one.pid for device in gpus.value or () for one in device.processes}
     host = read_host(proc)
     processes = read_processes(proc, gpu_pids, bystanders)
-    holders = _holders(proc, processes, gpus)
+    holders = _holders(proc, processes, gpus, registrations)
     gaps = unreadable(proc, host, processes, gpus)
     return Snapshot(
         taken_at=taken_at,
-        host=_explained(host, holders, processes, gaps),
+        host=_explained(host, holders, processes, gaps, registrations),
         holders=holders,
-        devices=tuple(_with_tables(device, holders, processes) for device in gpus.value or ()),
+        devices=tuple(_with_tables(device, holders, processes, registrations) for device in gpus.value or ()),
         unreadable=gaps,
         own_pids=has_own_pids(proc),
+        probe=registrations.state() if registrations is not None else None,
         cpu_seconds=time.thread_time() - begun,
     )
 
 
-def _holders(proc: Proc, processes: Answer[Processes], gpus: Answer[tuple[DeviceFigures, ...]]) -> tuple[Holder, ...]:
+def _holders(
+    proc: Proc,
+    processes: Answer[Processes],
+    gpus: Answer[tuple[DeviceFigures, ...]],
+    registrations: Registrations | None,
+) -> tuple[Holder, ...]:
     """Whoever holds something, most bytes first."""
     if processes.value is None:
         return ()
     seen = processes.value.seen
     shares = attribute([_candidate(one, proc) for one in seen if one.maps is not None])
-    around = Surroundings(proc, gpus, bool(processes.value.strangers), boot_time(proc), GroupHeadrooms(proc))
+    strangers = bool(processes.value.strangers)
+    around = Surroundings(proc, gpus, strangers, boot_time(proc), GroupHeadrooms(proc), registrations)
     holders = (read_holder(one, shares.get(one.pid, Share()), around) for one in seen)
     return tuple(sorted(filter(_holds, holders), key=_weight, reverse=True))
 
@@ -84,16 +96,21 @@ def _candidate(one: SeenProcess, proc: Proc) -> Candidate:
 
 def _holds(holder: Holder) -> bool:
     """True for whoever holds something, and for whoever can have registered memory, which leaves no mark."""
-    amounts = (holder.host_alloc_bytes, holder.inherited_bytes, holder.managed_bytes)
+    amounts = (holder.host_alloc_bytes, holder.registered_bytes, holder.inherited_bytes, holder.managed_bytes)
     return bool(holder.cuda or any(amounts) or holder.locked_bytes or holder.vm_pin_bytes)
 
 
 def _weight(holder: Holder) -> tuple[int, int, int]:
-    locked = (holder.locked_bytes or 0) + (holder.vm_pin_bytes or 0)
-    return ((holder.host_alloc_bytes or 0) + locked, holder.inherited_bytes or 0, -holder.pid)
+    others = (holder.registered_bytes or 0) + (holder.locked_bytes or 0) + (holder.vm_pin_bytes or 0)
+    return ((holder.host_alloc_bytes or 0) + others, holder.inherited_bytes or 0, -holder.pid)
 
 
-def _with_tables(device: DeviceFigures, holders: Sequence[Holder], processes: Answer[Processes]) -> DeviceFigures:
+def _with_tables(
+    device: DeviceFigures,
+    holders: Sequence[Holder],
+    processes: Answer[Processes],
+    registrations: Registrations | None,
+) -> DeviceFigures:
     """The device with the page tables that its holders imply."""
     missing = {field: reason for field, reason in device.missing.items() if field != "page_table_bytes"}
     unknown = device.missing.get("processes") or processes.reason
@@ -103,24 +120,34 @@ def _with_tables(device: DeviceFigures, holders: Sequence[Holder], processes: An
     tables = [use.page_table_bytes for one in holders for use in one.gpus if use.index == device.index]
     known = [amount for amount in tables if amount is not None]
     unseen = len({process.pid for process in device.processes}) - len(known)
-    note = f"{PAGE_TABLE_NOTE}; {unseen} of its processes could not be looked at" if unseen else PAGE_TABLE_NOTE
+    note = page_table_note(registrations)
+    if unseen:
+        note += f"; {unseen} of its processes could not be looked at"
     estimates = {**device.estimates, "page_table_bytes": note}
     return device.model_copy(update={"page_table_bytes": sum(known), "missing": missing, "estimates": estimates})
 
 
 def _explained(
-    host: HostTotals, holders: Sequence[Holder], processes: Answer[Processes], gaps: Sequence[Unreadable]
+    host: HostTotals,
+    holders: Sequence[Holder],
+    processes: Answer[Processes],
+    gaps: Sequence[Unreadable],
+    registrations: Registrations | None,
 ) -> HostTotals:
     """The host's totals, with the pinned one split into what the holders explain and the rest."""
     missing = {key: reason for key, reason in host.missing.items() if not key.startswith(("explained", "other"))}
     estimates: dict[str, str] = {}
     explained: Answer[int] = Answer.missing(processes.reason or "")
     if processes.value is not None:
-        explained = Answer(sum((one.host_alloc_bytes or 0) + (one.vm_pin_bytes or 0) for one in holders))
+        registered = registrations.by_pid if registrations is not None else {}
+        pinned = sum(registered[one.pid].pinned_registered_bytes for one in holders if one.pid in registered)
+        explained = Answer(pinned + sum((one.host_alloc_bytes or 0) + (one.vm_pin_bytes or 0) for one in holders))
         if any(gap.hides_holders for gap in gaps) or any(one.host_alloc_bytes is None for one in holders):
             estimates["explained_bytes"] = _AT_LEAST
         elif any("host_alloc_bytes" in one.estimates for one in holders):
             estimates["explained_bytes"] = _AT_MOST
+        elif any("registered_bytes" in one.estimates for one in holders):
+            estimates["explained_bytes"] = _AT_LEAST_REGISTERED
     other = _other(host, explained)
     if other.value is not None:
         estimates["other_pinned_bytes"] = _OTHER

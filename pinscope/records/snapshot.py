@@ -54,9 +54,11 @@ class HostTotals(Record):
     """Pinned for device access (DMA) on the whole host: by CUDA, RDMA, VFIO, io_uring … Pinned twice counts twice.
     The kernel does not count cudaHostAlloc's write-combined memory (measured on H200 hosts)."""
     explained_bytes: int | None
-    """The part of it that the holders explain: their cudaHostAlloc memory and what the kernel accounts as VmPin."""
+    """The part of it that the holders explain: their cudaHostAlloc memory, what the kernel accounts as VmPin and,
+    while the probe runs, the pages that they registered."""
     other_pinned_bytes: int | None
-    """The rest: registered memory (cudaHostRegister), which leaves no mark, and pins that are not CUDA's."""
+    """The rest: registered memory (cudaHostRegister), which leaves no mark, as far as no probe followed it, and pins
+    that are not CUDA's."""
     mlocked_bytes: int | None
     unevictable_bytes: int | None
     hugetlb_pool_bytes: int | None
@@ -87,7 +89,8 @@ class GpuUse(Record):
     memory_bytes: int | None
     """As NVML gives it: with the context, without page tables of pinned memory."""
     page_table_bytes: int | None
-    """GPU memory that the page table of its cudaHostAlloc memory takes; registered memory comes on top."""
+    """GPU memory that the page table of its cudaHostAlloc memory takes; registered memory comes on top, or is in it
+    while the probe runs."""
     missing: Mapping[str, str] = {}
     estimates: Mapping[str, str] = {}
 
@@ -182,7 +185,8 @@ class DeviceFigures(Record):
     unattributed_bytes: int | None
     """Used, but of no process: page tables of pinned memory, and the driver's own."""
     page_table_bytes: int | None
-    """Page tables that the holders' cudaHostAlloc memory implies; registered memory comes on top."""
+    """Page tables that the holders' cudaHostAlloc memory implies; registered memory comes on top, or is in it while
+    the probe runs."""
     bar1_total_bytes: int | None
     bar1_used_bytes: int | None
     link: Link | None
@@ -218,5 +222,7 @@ class Snapshot(Record):
     unreadable: tuple[Unreadable, ...]
     own_pids: bool = False
     """Taken in a container with process ids of its own: number 1 is then the container's first process."""
+    probe: ProbeState | None = None
+    """How registered memory was followed; ``None``: it was not."""
     cpu_seconds: float
     """Processor time that taking this snapshot took."""

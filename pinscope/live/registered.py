@@ -1,0 +1,64 @@
+"""What a holder has registered, as far as the probe followed it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from pinscope.probes.answer import Answer
+from pinscope.records.registration import PidRegistrations, Registrations
+
+NOT_FOLLOWED = "registered memory leaves no mark; 'pinscope live --probe', as root, follows it from its start on"
+_EARLIER = "at least: what it registered before the probe started is not known"
+_LOST = "some calls came too fast to be followed"
+_TOO_MANY = "at least: it holds more pieces than the probe follows"
+_LEFT_OUT = "at least: more processes pin memory than the probe follows"
+
+
+@dataclass(frozen=True)
+class Registered:
+    """Registered memory of one process."""
+
+    bytes: Answer[int]
+    """To the byte."""
+    pieces: Answer[int]
+    pinned_bytes: int = 0
+    """The whole pages that the kernel pins for it; 0 where that is not known."""
+    estimate: str | None = None
+    """Why the figures are no more than an estimate."""
+
+
+def registered_by(
+    pid: int, cuda: bool | None, started_at: datetime | None, registrations: Registrations | None
+) -> Registered:
+    """What a process has registered.
+
+    Args:
+        pid: of the process.
+        cuda: whether it uses CUDA; ``None`` if that is not known.
+        started_at: when it started, where that is known.
+        registrations: what the probe tells; ``None`` if there is none.
+    """
+    if registrations is None:
+        return Registered(Answer.missing(NOT_FOLLOWED), Answer.missing(NOT_FOLLOWED))
+    known = registrations.by_pid.get(pid)
+    if known is None and cuda is False:
+        return Registered(Answer(0), Answer(0))
+    since_its_start = started_at is not None and started_at > registrations.since
+    known = known or PidRegistrations(pid=pid, name="", from_start=since_its_start)
+    return Registered(
+        Answer(known.registered_bytes),
+        Answer(known.registrations),
+        known.pinned_registered_bytes,
+        _estimate(known, registrations),
+    )
+
+
+def _estimate(known: PidRegistrations, registrations: Registrations) -> str | None:
+    if registrations.lost_events:
+        return _LOST
+    if not known.from_start:
+        return _EARLIER
+    if known.dropped_pieces:
+        return _TOO_MANY
+    return _LEFT_OUT if registrations.left_out_processes and not known.calls else None

@@ -19,7 +19,7 @@ from pinscope.probes.host_memory import read_host
 from pinscope.probes.proc import HERE, Proc
 from pinscope.probes.process import start_ticks
 from pinscope.probes.process_identity import boot_time
-from pinscope.probes.processes import Bystanders, Processes, SeenProcess, read_processes
+from pinscope.probes.processes import Processes, Remembered, SeenProcess, read_processes
 from pinscope.probes.virtualization import has_own_pids
 from pinscope.records.registration import Registrations
 from pinscope.records.snapshot import DeviceFigures, Holder, HostTotals, Snapshot, Unreadable
@@ -34,7 +34,7 @@ _TOO_MUCH = "what the holders have comes to more than is pinned: some of it is n
 def snapshot(
     proc: Proc = HERE,
     gpus: Answer[tuple[DeviceFigures, ...]] | None = None,
-    bystanders: Bystanders | None = None,
+    remembered: Remembered | None = None,
     registrations: Registrations | None = None,
 ) -> Snapshot:
     """Read the host and its processes, and join them with what the GPUs' driver told.
@@ -43,17 +43,20 @@ def snapshot(
         proc: where /proc and /sys are read.
         gpus: from :func:`pinscope.probes.gpu_figures.read_gpus`, which may have been asked elsewhere, as the driver
             may hang; ``None``: it was not asked.
-        bystanders: keep one and pass it to each snapshot of a series: the later ones then cost less.
+        remembered: keep one and pass it to each snapshot of a series: the later ones then cost less.
         registrations: from :meth:`pinscope.live.tracker.Tracker.registered`, asked just before; ``None``: nobody
             follows registered memory.
     """
     begun = time.thread_time()
     gpus = gpus or Answer.missing("the driver was not asked")
+    remembered = remembered or Remembered()
+    if remembered.booted.value is None:
+        remembered.booted = boot_time(proc)
     taken_at = datetime.now(UTC)
     gpu_pids = {one.pid for device in gpus.value or () for one in device.processes}
     host = read_host(proc)
-    processes = read_processes(proc, gpu_pids, bystanders)
-    holders = _holders(proc, processes, gpus, registrations)
+    processes = read_processes(proc, gpu_pids, remembered)
+    holders = _holders(proc, processes, gpus, registrations, remembered.booted)
     gaps = unreadable(proc, host, processes, gpus)
     return Snapshot(
         taken_at=taken_at,
@@ -72,6 +75,7 @@ def _holders(
     processes: Answer[Processes],
     gpus: Answer[tuple[DeviceFigures, ...]],
     registrations: Registrations | None,
+    booted: Answer[int],
 ) -> tuple[Holder, ...]:
     """Whoever holds something, most bytes first."""
     if processes.value is None:
@@ -79,7 +83,7 @@ def _holders(
     seen = processes.value.seen
     shares = attribute([_candidate(one, proc) for one in seen if one.maps is not None])
     strangers = bool(processes.value.strangers)
-    around = Surroundings(proc, gpus, strangers, boot_time(proc), GroupHeadrooms(proc), registrations)
+    around = Surroundings(proc, gpus, strangers, booted, GroupHeadrooms(proc), registrations)
     holders = (read_holder(one, shares.get(one.pid, Share()), around) for one in seen)
     return tuple(sorted(filter(_holds, holders), key=_weight, reverse=True))
 

@@ -39,15 +39,13 @@ def attribute(candidates: Collection[Candidate]) -> dict[int, Share]:
     """
     parents = {one.pid: one.parent for one in candidates}
     ranks = {one.pid: _rank(one, parents) for one in candidates}
-    mappers: dict[ObjectKey, list[Candidate]] = {}
-    for one in candidates:
-        for key in one.pieces:
-            mappers.setdefault(key, []).append(one)
-    shares = {one.pid: Share() for one in candidates}
-    for key, users in mappers.items():
-        if len(users) == 1:
-            shares[users[0].pid].owned.append(covered_bytes(users[0].pieces[key]))
-            continue
+    common = _common(candidates)
+    shares = {
+        one.pid: Share([covered_bytes(extents) for key, extents in one.pieces.items() if key not in common])
+        for one in candidates
+    }
+    for key in common:
+        users = [one for one in candidates if key in one.pieces]
         owner = min(users, key=lambda one: ranks[one.pid])
         shares[owner.pid].owned.append(covered_bytes([extent for one in users for extent in one.pieces[key]]))
         for one in users:
@@ -56,6 +54,16 @@ def attribute(candidates: Collection[Candidate]) -> dict[int, Share]:
                 shares[one.pid].inherited_from.add(owner.pid)
                 shares[owner.pid].inherited_by.add(one.pid)
     return shares
+
+
+def _common(candidates: Collection[Candidate]) -> set[ObjectKey]:
+    """Pieces that more than one process maps; nearly always none, and one process may have thousands."""
+    met: set[ObjectKey] = set()
+    common: set[ObjectKey] = set()
+    for one in candidates:
+        common.update(met & one.pieces.keys())
+        met.update(one.pieces)
+    return common
 
 
 def _rank(one: Candidate, parents: Mapping[int, int | None]) -> tuple[float, int, int]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 from pinscope.live.gpu_watch import GpuWatch
 from pinscope.live.holders import snapshot
 from pinscope.probes.proc import HERE, Proc
-from pinscope.probes.processes import Bystanders
+from pinscope.probes.processes import Remembered
 from pinscope.records.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class LiveSource:
         self._proc = proc
         self._gpus = gpus
         self._tracker = tracker
-        self._bystanders = Bystanders()
+        self._remembered = Remembered()
         self._lock = threading.Lock()
         self._first = True
         self._open = ExitStack()
@@ -65,8 +65,8 @@ class LiveSource:
         with self._lock:  # several may ask; what the series remembers is for one at a time
             gpus = self._gpus.latest() if self._gpus is not None else None
             if self._tracker is None:
-                return snapshot(self._proc, gpus, self._bystanders)
-            return snapshot(self._proc, gpus, self._bystanders, registrations=self._tracker.registered())
+                return snapshot(self._proc, gpus, self._remembered)
+            return snapshot(self._proc, gpus, self._remembered, registrations=self._tracker.registered())
 
 
 def open_source(probe: bool = False, gpus: bool = True, interval_seconds: float = 1.0) -> LiveSource:

@@ -47,45 +47,77 @@ class Processes:
     """Pids that NVML names and that are no such process here."""
 
 
-@dataclass
-class Bystanders:
-    """Processes that held no NVIDIA device file when they were looked at.
+@dataclass(frozen=True, slots=True)
+class KnownMaps:
+    """A process's ``maps`` as read, and what it says.
 
-    Whoever opens one to pin memory maps something, too. So while the size of a process's address space, now and at
-    its peak, stays as it was, its files need not be looked at again.
+    To parse it takes longer than to read it. Only the same text proves that nothing changed: what ``status`` says of
+    sizes stays as it was if one buffer goes and another of its size comes.
     """
 
-    sizes: dict[int, str] = field(default_factory=dict)
+    text: str
+    maps: MemoryMaps
+
+
+@dataclass
+class Remembered:
+    """What a series of looks knows already, so that each costs little. The next look brings it up to date."""
+
+    bystanders: dict[int, str] = field(default_factory=dict)
+    """Size of the address space, now and at its peak, of processes that held no NVIDIA device file.
+
+    Whoever opens one to pin memory maps something, too. So while the sizes stay as they were, its files need not be
+    looked at again.
+    """
+    maps: dict[int, KnownMaps] = field(default_factory=dict)
+    """The ``maps`` of candidates."""
+    booted: Answer[int] = Answer.missing("the boot time has not been read")  # noqa: RUF009 - frozen
+    """Boot time in seconds since 1970. The kernel derives it from the clock, so it moves when the clock is set: within
+    a series, a process must not seem to be another one for that."""
 
 
 def read_processes(
-    proc: Proc = HERE, gpu_pids: Collection[int] = (), bystanders: Bystanders | None = None
+    proc: Proc = HERE, gpu_pids: Collection[int] = (), remembered: Remembered | None = None
 ) -> Answer[Processes]:
     """Processes with NVIDIA device files, with a place in NVML's lists, or with locked or pinned memory.
 
     Args:
         proc: where /proc is read.
         gpu_pids: processes that NVML names.
-        bystanders: what an earlier look learned; it is brought up to date.
+        remembered: what earlier looks learned; it is brought up to date.
     """
     pids = proc.pids()
     if pids.value is None:
         return Answer(None, pids.reason)
+    remembered = remembered or Remembered()
     alive = dict(_alive(proc, pids.value))
-    files = _files_of_suspects(proc, alive, gpu_pids, bystanders or Bystanders())
-    seen = []
+    files = _files_of_suspects(proc, alive, gpu_pids, remembered)
+    seen, known = [], dict[int, KnownMaps]()
     for pid, status in alive.items():
         held = files.get(pid, _NONE)
         if held.value or (held.value is None and pid in gpu_pids):
-            path = f"/proc/{pid}/maps"
-            # An empty one is that of a process that is about to end.
-            maps = proc.read(path).then(lambda text: parse_maps(text) if text else None, f"{path} is empty")
-            seen.append(SeenProcess(pid, status, held, maps))
+            maps = _read_maps(proc, pid, remembered.maps.get(pid))
+            if maps.value is not None:
+                known[pid] = maps.value
+            seen.append(SeenProcess(pid, status, held, maps.then(lambda found: found.maps, "")))
         elif not status.is_zero("VmLck", "VmPin") and (status.bytes("VmLck") or status.bytes("VmPin")):
             seen.append(SeenProcess(pid, status, held, None))
+    remembered.maps = known
     closed = sum(held.value is None for held in files.values())
     named_here = {one.pid for one in seen if one.maps is not None}
     return Answer(Processes(tuple(seen), len(pids.value), closed, frozenset(gpu_pids) - named_here))
+
+
+def _read_maps(proc: Proc, pid: int, before: KnownMaps | None) -> Answer[KnownMaps]:
+    """What maps says now. An empty one is that of a process that is about to end."""
+    path = f"/proc/{pid}/maps"
+    return proc.read(path).then(lambda text: _known(text, before), f"{path} is empty")
+
+
+def _known(text: str, before: KnownMaps | None) -> KnownMaps | None:
+    if before is not None and before.text == text:
+        return before
+    return KnownMaps(text, parse_maps(text)) if text else None
 
 
 def _alive(proc: Proc, pids: Collection[int]) -> Iterator[tuple[int, ProcessStatus]]:
@@ -98,7 +130,7 @@ def _alive(proc: Proc, pids: Collection[int]) -> Iterator[tuple[int, ProcessStat
 
 
 def _files_of_suspects(
-    proc: Proc, alive: Mapping[int, ProcessStatus], gpu_pids: Collection[int], bystanders: Bystanders
+    proc: Proc, alive: Mapping[int, ProcessStatus], gpu_pids: Collection[int], remembered: Remembered
 ) -> dict[int, Answer[frozenset[str]]]:
     """NVIDIA device files of each process that could hold pinned memory, and of the children of those that have some.
 
@@ -113,7 +145,7 @@ def _files_of_suspects(
         size = alive[pid].size
         if pid in files or pid in sizes:
             continue
-        if size and bystanders.sizes.get(pid) == size and pid not in gpu_pids:
+        if size and remembered.bystanders.get(pid) == size and pid not in gpu_pids:
             sizes[pid] = size
             continue
         held = _nvidia_files(pid, proc)
@@ -125,7 +157,7 @@ def _files_of_suspects(
             suspects += children.get(pid, ())
         elif held.value is not None:
             sizes[pid] = size
-    bystanders.sizes = sizes
+    remembered.bystanders = sizes
     return files
 
 

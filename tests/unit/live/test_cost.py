@@ -14,7 +14,7 @@ from pinscope.live.holders import snapshot
 from pinscope.probes.answer import Answer
 from pinscope.probes.proc import HERE, Proc
 from pinscope.probes.process_memory import covered_bytes, parse_maps
-from pinscope.probes.processes import Bystanders
+from pinscope.probes.processes import Remembered
 from tests.data.synthetic_host import busy_host
 
 MOST_SECONDS = 0.050
@@ -46,9 +46,9 @@ def test_a_snapshot_of_500_processes_and_a_holder_of_24_gib_stays_below_50_ms(tm
 
 def test_a_snapshot_every_second_stays_below_3_percent_of_a_core(tmp_path: Path) -> None:
     host = busy_host(tmp_path, pieces=96)
-    bystanders = Bystanders()
-    snapshot(host.proc, bystanders=bystanders)
-    seconds = processor_seconds(lambda: snapshot(host.proc, bystanders=bystanders), MOST_SECONDS_OF_SERIES)
+    remembered = Remembered()
+    snapshot(host.proc, remembered=remembered)
+    seconds = processor_seconds(lambda: snapshot(host.proc, remembered=remembered), MOST_SECONDS_OF_SERIES)
     assert seconds < MOST_SECONDS_OF_SERIES
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from pinscope.probes.answer import Answer
 from pinscope.probes.proc import Proc
-from pinscope.probes.processes import LEAST_CUDA_BYTES, Bystanders, Processes, read_processes
+from pinscope.probes.processes import LEAST_CUDA_BYTES, Processes, Remembered, read_processes
 from tests.data.synthetic_host import SyntheticHost, zero
 
 MIB = 2**20
@@ -38,8 +38,8 @@ def host(tmp_path: Path) -> SyntheticHost:
     return SyntheticHost(tmp_path)
 
 
-def look(proc: Proc, *gpu_pids: int, bystanders: Bystanders | None = None) -> Processes:
-    found = read_processes(proc, gpu_pids, bystanders).value
+def look(proc: Proc, *gpu_pids: int, remembered: Remembered | None = None) -> Processes:
+    found = read_processes(proc, gpu_pids, remembered).value
     assert found is not None
     return found
 
@@ -101,30 +101,30 @@ def test_a_pid_that_is_another_process_here_is_a_stranger(host: SyntheticHost) -
 def test_a_second_look_does_not_list_the_files_of_those_that_stayed_the_same(host: SyntheticHost) -> None:
     plain = host.process("postgres", mappings=[zero(64 * MIB, 2)])
     holder = host.cuda_process([zero(64 * MIB, 1)])
-    bystanders = Bystanders()
-    look(host.proc, bystanders=bystanders)
+    remembered = Remembered()
+    look(host.proc, remembered=remembered)
     spy = Spy(host.folder)
-    assert [one.pid for one in look(spy, bystanders=bystanders).seen] == [holder]
+    assert [one.pid for one in look(spy, remembered=remembered).seen] == [holder]
     assert f"/proc/{plain}/fd" not in spy.asked
     assert f"/proc/{holder}/fd" in spy.asked
 
 
 def test_a_process_that_starts_to_use_cuda_is_looked_at_again(host: SyntheticHost) -> None:
     starting = host.process("python", mappings=[zero(MIB, 2)], pid=77)
-    bystanders = Bystanders()
-    assert look(host.proc, bystanders=bystanders).seen == ()
+    remembered = Remembered()
+    assert look(host.proc, remembered=remembered).seen == ()
     for path in sorted((host.folder / "proc" / "77").rglob("*"), reverse=True):
         path.rmdir() if path.is_dir() else path.unlink()
     assert host.cuda_process([zero(64 * MIB, 3)], pid=starting) == starting
-    assert [one.pid for one in look(host.proc, bystanders=bystanders).seen] == [starting]
-    assert bystanders.sizes == {}
+    assert [one.pid for one in look(host.proc, remembered=remembered).seen] == [starting]
+    assert remembered.bystanders == {}
 
 
 def test_ended_processes_are_forgotten(host: SyntheticHost) -> None:
-    bystanders = Bystanders({5: "\nVmPeak: 1 kB"})
+    remembered = Remembered({5: "\nVmPeak: 1 kB"})
     look_at_one = host.process("x", mappings=[zero(MIB, 1)])
-    look(host.proc, bystanders=bystanders)
-    assert bystanders.sizes.keys() == {look_at_one}
+    look(host.proc, remembered=remembered)
+    assert remembered.bystanders.keys() == {look_at_one}
 
 
 def test_a_process_that_vanishes_while_it_is_read_is_left_out(host: SyntheticHost) -> None:

@@ -137,12 +137,34 @@ def _one_line(error: ValidationError) -> str:
     return f"{name}: {message}{shown}" if name else f"{message}{shown}"  # no name: several fields do not fit together
 
 
-ParamsT = TypeVar("ParamsT", bound=BareParams)
-ObservationT_co = TypeVar("ObservationT_co", bound=Observation, covariant=True)
-
-
 Row = Mapping[str, Any]
 """One observation as it is stored: a flat mapping with the observation's field names."""
+
+
+class Kind(Protocol):
+    """What runs of one name are, as far as reading them goes. Every experiment is one; a kept live view is another."""
+
+    @property
+    def name(self) -> str:
+        """As runs carry it."""
+        ...
+
+    @property
+    def title(self) -> str: ...
+    @property
+    def question(self) -> str: ...
+    @property
+    def method(self) -> str: ...
+    @property
+    def Params(self) -> type[BareParams]: ...  # noqa: N802 - a class
+    @property
+    def Observation(self) -> type[Observation]: ...  # noqa: N802 - a class
+
+    def read(self, run: Run, rows: Sequence[Row]) -> Reading: ...
+
+
+ParamsT = TypeVar("ParamsT", bound=BareParams)
+ObservationT_co = TypeVar("ObservationT_co", bound=Observation, covariant=True)
 
 
 class Experiment(Protocol[ParamsT, ObservationT_co]):

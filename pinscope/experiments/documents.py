@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pinscope.experiments.contract import Row
-from pinscope.experiments.registry import draw_run, find, read_run
+from pinscope.experiments.registry import draw_run, find_reader, read_run
 from pinscope.records.finding import Reading
 from pinscope.records.run import Run
 from pinscope.report.document import Document
@@ -15,17 +15,17 @@ def open_document(run: Run, rows: Sequence[Row], with_charts: bool = True) -> Do
     """The run with its reading and, if asked for, its charts; both are empty for a run without rows.
 
     Raises:
-        UnknownName: this version does not know the run's experiment.
-        BadInput: the rows are not observations of that experiment.
+        UnknownName: this version does not know the run's kind.
+        BadInput: the rows are not observations of that kind.
     """
-    experiment = find(run.experiment).experiment
+    kind = find_reader(run.experiment).kind
     return Document(
         run=run,
-        title=experiment.title,
-        question=experiment.question,
-        method=experiment.method,
+        title=kind.title,
+        question=kind.question,
+        method=kind.method,
         reading=read_run(run, rows) if rows else Reading(headline=(), tables=(), findings=()),
         charts=draw_run(run, rows) if rows and with_charts else [],
         rows=rows,
-        parameter_schema=experiment.Params.model_json_schema(),
+        parameter_schema=kind.Params.model_json_schema(),
     )

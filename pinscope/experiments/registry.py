@@ -1,4 +1,4 @@
-"""The list of experiments. A new one is one line here."""
+"""The list of experiments, and of what else is kept as runs. A new one is one line here."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from pinscope.errors import BadInput, UnknownName
 from pinscope.experiments.access import Access
 from pinscope.experiments.allocation import Allocation
 from pinscope.experiments.bandwidth import Bandwidth
-from pinscope.experiments.contract import AnyExperiment, Row
+from pinscope.experiments.contract import AnyExperiment, Kind, Row
 from pinscope.experiments.dataloader import Dataloader
 from pinscope.experiments.overlap import Overlap
 from pinscope.experiments.page_tables import PageTables
 from pinscope.experiments.pinning_strategy import PinningStrategy
 from pinscope.experiments.pressure import Pressure
 from pinscope.experiments.registration import Registration
+from pinscope.experiments.timeline import Timeline
 from pinscope.records.finding import Reading
 from pinscope.records.run import Run
 
@@ -29,21 +30,29 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Entry:
-    """An experiment and the module that draws it.
+class Reader:
+    """How runs of one kind are read.
 
     Attributes:
-        experiment: the procedure.
+        kind: what they are, and what is concluded from their rows.
         chart_module: module with ``draw(run, rows) -> list[Chart]``; by name, because drawing needs Plotly,
             which takes a fifth of a second to import, and most commands draw nothing.
     """
 
-    experiment: AnyExperiment
+    kind: Kind
     chart_module: str
 
     def charts(self, run: Run, rows: Sequence[Row]) -> list[Chart]:
         """The figures of a run, from its rows."""
         return cast("list[Chart]", import_module(self.chart_module).draw(run, rows))
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An experiment and the module that draws it, as :class:`Reader` wants it."""
+
+    experiment: AnyExperiment
+    chart_module: str
 
 
 EXPERIMENTS: tuple[Entry, ...] = (
@@ -59,6 +68,15 @@ EXPERIMENTS: tuple[Entry, ...] = (
 )
 
 
+KEPT: tuple[Reader, ...] = (Reader(Timeline(), "pinscope.charts.timeline"),)
+"""What is not an experiment and cannot be run, but is kept as runs and read like them."""
+
+
+def readers() -> tuple[Reader, ...]:
+    """Of everything that a stored run can be."""
+    return (*(Reader(entry.experiment, entry.chart_module) for entry in EXPERIMENTS), *KEPT)
+
+
 def find(name: str) -> Entry:
     """The experiment of that name.
 
@@ -69,6 +87,21 @@ def find(name: str) -> Entry:
         if entry.experiment.name == name:
             return entry
     known = ", ".join(entry.experiment.name for entry in EXPERIMENTS)
+    if name in [reader.kind.name for reader in KEPT]:
+        raise UnknownName(f"{name} is no experiment that can be run: `pinscope record` keeps one; there are: {known}")
+    raise UnknownName(f"no experiment {name!r}; there are: {known}")
+
+
+def find_reader(name: str) -> Reader:
+    """How a stored run of that name is read.
+
+    Raises:
+        UnknownName: this version does not know such runs.
+    """
+    for reader in readers():
+        if reader.kind.name == name:
+            return reader
+    known = ", ".join(reader.kind.name for reader in readers())
     raise UnknownName(f"no experiment {name!r}; there are: {known}")
 
 
@@ -81,26 +114,26 @@ def read_run(run: Run, rows: Sequence[Row]) -> Reading:
     """
     checked = checked_rows(run.experiment, rows)
     with _figures_that_make_sense(run):
-        return find(run.experiment).experiment.read(run, checked)
+        return find_reader(run.experiment).kind.read(run, checked)
 
 
 def draw_run(run: Run, rows: Sequence[Row]) -> list[Chart]:
     """The charts of a run; errors as for :func:`read_run`."""
     checked = checked_rows(run.experiment, rows)
     with _figures_that_make_sense(run):
-        return find(run.experiment).charts(run, checked)
+        return find_reader(run.experiment).charts(run, checked)
 
 
 def checked_rows(name: str, rows: Sequence[Row]) -> list[Row]:
     """Rows as the experiment's observations write them; fields of a newer version are dropped. Errors as above."""
-    experiment = find(name).experiment
+    kind = find_reader(name).kind
     try:
-        return [experiment.Observation.model_validate(row).model_dump() for row in rows]
+        return [kind.Observation.model_validate(row).model_dump() for row in rows]
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"])
         what = f"field {field!r} does not fit" if field else first["msg"].removeprefix("Value error, ")
-        raise BadInput(f"these are not observations of {experiment.name}: {what}") from None
+        raise BadInput(f"these are not observations of {kind.name}: {what}") from None
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""One execution of an experiment. Raw values are kept; statistics are derived."""
+"""One execution of an experiment, or one live view that was kept. Raw values are kept; statistics are derived."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from pinscope.records.environment import Environment
 FORMAT = 1
 """Version of the run format, in bundles and JSON. Additive changes keep it."""
 
-LabKind = Literal["cuda", "host"]
+LabKind = Literal["cuda", "host", "live"]
+"""Where experiments run: on a GPU or on the host model. ``live``: nothing was run, the machine was watched."""
 Status = Literal["running", "done", "failed", "cancelled", "interrupted"]
 HostMemory = Literal["pageable", "pinned", "write_combined", "mapped", "registered", "managed"]
 Backing = Literal["4k", "thp", "hugetlb", "shm"]
 Direction = Literal["h2d", "d2h", "bidirectional"]
 
-LAB_TITLES: Mapping[LabKind, str] = {"cuda": "GPU (CUDA)", "host": "host model (no GPU)"}
+LAB_TITLES: Mapping[LabKind, str] = {"cuda": "GPU (CUDA)", "host": "host model (no GPU)", "live": "live view"}
 """How a lab is named wherever it is shown."""
 
 HOST_MODEL_NOTE = (
@@ -67,7 +68,7 @@ class Run(Record):
     experiment: str
     lab: LabKind
     device: int
-    """GPU index; 0 on the host lab."""
+    """GPU index; 0 on the host lab and in a live view."""
     status: Status
     quick: bool
     params: Mapping[str, Any]
@@ -82,7 +83,7 @@ class Run(Record):
     """What a reader must know: sizes left out, kinds not possible here and why."""
     progress: Progress = Progress()
     process: Process | None = None
-    """The child that measures, while it runs."""
+    """The process that measures, while it runs."""
     recording: bool = False
     """True for a run that ships with PinScope."""
     observations: int = 0

@@ -1,0 +1,261 @@
+"""A kept live view as arithmetic: what was pinned when, who held it, who grew steadily, where samples are missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from pinscope.analysis.statistics import summarize
+from pinscope.records.run import Run
+
+Row = Mapping[str, Any]
+Amounts = Sequence[tuple[float, int]]
+"""A step function: from that second on, so many bytes."""
+_ALLOCATED = "host_alloc_bytes"
+_OTHERS = ("registered_bytes", "locked_bytes", "vm_pin_bytes")
+GPU_RATES = ("rx_bytes_per_second", "tx_bytes_per_second")
+"""What goes over PCIe, from the GPU's side."""
+
+GAP_INTERVALS = 2.5
+GAP_SECONDS = 1.0
+"""Two samples are apart by a gap if more than 2.5 intervals, and more than one interval and a second, lie between."""
+
+LEAK_SECONDS = 30.0
+LEAK_BYTES = 16 * 2**20
+LEAK_RISES = 4
+LEAK_PARTS = 4
+LEAK_PART_SHARE = 0.05
+LEAK_STEP_SHARE = 0.5
+LEAK_RETURNED_SHARE = 0.05
+"""See :func:`steady_growth`."""
+
+
+@dataclass
+class Life:
+    """A process that holds pinned or locked memory, from where it was first seen."""
+
+    pid: int
+    name: str
+    user: str | None
+    container: str | None
+    first_seconds: float
+    came: bool
+    """It was not there when the timeline began."""
+    last_seconds: float = 0.0
+    gone: bool = False
+    """It ended, or gave all back, before the timeline ended."""
+    amounts: list[tuple[float, int]] = field(default_factory=list)
+    """What it held from each of these seconds on; empty if that was never known."""
+
+    @property
+    def first_bytes(self) -> int | None:
+        return self.amounts[0][1] if self.amounts else None
+
+    @property
+    def peak_bytes(self) -> int | None:
+        return max((amount for _, amount in self.amounts), default=None)
+
+    @property
+    def last_bytes(self) -> int | None:
+        """At the end of the timeline; 0 if it is gone."""
+        return self.amounts[-1][1] if self.amounts else None
+
+    @property
+    def grew_bytes(self) -> int | None:
+        """From what it held first, or from 0 if it came during the timeline, to its peak."""
+        if self.peak_bytes is None or self.first_bytes is None:
+            return None
+        return self.peak_bytes - (0 if self.came else self.first_bytes)
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A time without samples."""
+
+    start_seconds: float
+    end_seconds: float
+    samples: int
+    """How many are missing."""
+    reason: str | None
+    """Why the first of them failed; ``None`` if nobody tried to take one."""
+
+    @property
+    def seconds(self) -> float:
+        return self.end_seconds - self.start_seconds
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A timeline, sorted out."""
+
+    interval_seconds: float
+    end_seconds: float
+    probed: bool
+    """Registrations were followed."""
+    host: tuple[Row, ...]
+    lives: tuple[Life, ...]
+    """Most bytes at their peak first."""
+    devices: Mapping[int, tuple[Row, ...]]
+    events: tuple[Row, ...]
+    gaps: tuple[Gap, ...]
+
+
+@dataclass(frozen=True)
+class Growth:
+    """Steady growth of one amount."""
+
+    bytes: int
+    seconds: float
+    rises: int
+
+    @property
+    def bytes_per_second(self) -> float:
+        return self.bytes / self.seconds
+
+
+def watched(run: Run, rows: Sequence[Row]) -> Watched:
+    """Sort the rows of a timeline out."""
+    host = tuple(row for row in rows if row["kind"] == "host")
+    end = max((row["elapsed_seconds"] for row in rows), default=0.0)
+    interval = _interval(run, host)
+    lives = sorted(_lives(rows, host, end), key=lambda life: life.peak_bytes or 0, reverse=True)
+    devices: dict[int, list[Row]] = {}
+    for row in rows:
+        if row["kind"] == "device":
+            devices.setdefault(row["device"], []).append(row)
+    return Watched(
+        interval_seconds=interval,
+        end_seconds=end,
+        probed=bool(run.params.get("probe")),
+        host=host,
+        lives=tuple(lives),
+        devices={index: tuple(devices[index]) for index in sorted(devices)},
+        events=tuple(row for row in rows if row["kind"] == "event"),
+        gaps=tuple(_gaps(host, [row for row in rows if row["kind"] == "missed"], interval, end)),
+    )
+
+
+def held(row: Row) -> int | None:
+    """Pinned and locked bytes of a holder's row, as far as they are known; ``None`` if none of them is.
+
+    Registered memory may be locked as well, so the larger of the two counts.
+    """
+    others = [row[name] for name in _OTHERS if row[name] is not None]
+    if row[_ALLOCATED] is None and not others:
+        return None
+    return int((row[_ALLOCATED] or 0) + max(others, default=0))
+
+
+def reason_of(row: Row, name: str) -> str | None:
+    """Why a figure of a host's or a GPU's row is null."""
+    for line in (row["missing"] or "").splitlines():
+        key, separator, reason = line.partition(": ")
+        if separator and key == name:
+            return str(reason)
+    return None
+
+
+def extreme(
+    series: Sequence[tuple[float, float]], pick: Callable[..., tuple[float, float]]
+) -> tuple[float, float] | None:
+    """The first point of the least (``pick=min``) or the largest value; ``None`` of nothing."""
+    return pick(series, key=lambda point: point[1]) if series else None
+
+
+def points(rows: Iterable[Row], name: str) -> list[tuple[float, float]]:
+    """(elapsed seconds, value) of those rows in which the value is known."""
+    return [(row["elapsed_seconds"], row[name]) for row in rows if row[name] is not None]
+
+
+def thinned(series: Sequence[tuple[float, float]], most: int) -> list[tuple[float, float]]:
+    """At most about so many points that look the same: of each stretch the first, the last, the least and the most."""
+    if len(series) <= most:
+        return list(series)
+    size = -(-len(series) * 4 // most)
+    kept: list[tuple[float, float]] = []
+    for begin in range(0, len(series), size):
+        stretch = range(begin, min(begin + size, len(series)))
+        low, high = (pick(stretch, key=lambda place: series[place][1]) for pick in (min, max))
+        kept += (series[place] for place in sorted({stretch[0], low, high, stretch[-1]}))
+    return kept
+
+
+def steady_growth(amounts: Amounts, end_seconds: float) -> Growth | None:
+    """Growth without release, as a leak shows it; ``None`` if it is not that.
+
+    An amount grows steadily if, from its first known value to the end,
+
+    1. it was watched for :data:`LEAK_SECONDS` or more, and grew by :data:`LEAK_BYTES` or more in all;
+    2. it rose at least :data:`LEAK_RISES` times, and no single rise was more than half of the growth: a program that
+       takes what it needs at once does not count;
+    3. it gave back at most 5 % of all that it took: what goes up and down does not count;
+    4. it grew in each quarter of that time by 5 % of the growth or more: what has stopped growing does not count.
+    """
+    if not amounts or end_seconds - amounts[0][0] < LEAK_SECONDS:
+        return None
+    begin, first = amounts[0]
+    steps = [after - before for (_, before), (_, after) in pairwise(amounts)]
+    rises = [step for step in steps if step > 0]
+    grown, fallen = amounts[-1][1] - first, -sum(step for step in steps if step < 0)
+    if grown < LEAK_BYTES or len(rises) < LEAK_RISES or max(rises) > LEAK_STEP_SHARE * grown:
+        return None
+    if fallen > LEAK_RETURNED_SHARE * sum(rises):
+        return None
+    length = end_seconds - begin
+    edges = [_at(amounts, begin + length * part / LEAK_PARTS) for part in range(LEAK_PARTS + 1)]
+    if any(after - before < LEAK_PART_SHARE * grown for before, after in pairwise(edges)):
+        return None
+    return Growth(grown, length, len(rises))
+
+
+def _at(amounts: Amounts, seconds: float) -> int:
+    """The step function's value; before its first step it is that of the step."""
+    value = amounts[0][1]
+    for at, amount in amounts:
+        if at > seconds:
+            break
+        value = amount
+    return value
+
+
+def _interval(run: Run, host: Sequence[Row]) -> float:
+    """As it was asked for; a timeline that does not say is judged by its samples."""
+    asked = run.params.get("interval_seconds")
+    if isinstance(asked, int | float) and asked > 0:
+        return float(asked)
+    times = [row["elapsed_seconds"] for row in host]
+    apart = [after - before for before, after in pairwise(times)]
+    return summarize(apart).median if apart else 1.0
+
+
+def _lives(rows: Sequence[Row], host: Sequence[Row], end: float) -> Iterable[Life]:
+    first_sample = host[0]["repeat"] if host else 0
+    last_seen = host[-1]["elapsed_seconds"] if host else end
+    lives: dict[tuple[Any, ...], Life] = {}
+    for row in rows:
+        if row["kind"] != "holder":
+            continue
+        now = row["elapsed_seconds"]
+        life = lives.setdefault(
+            (row["pid"], row["started_at"]),
+            Life(row["pid"], row["name"], row["user"], row["container"], now, row["repeat"] > first_sample),
+        )
+        life.gone = row["gone"]
+        life.last_seconds = now if row["gone"] else last_seen
+        amount = held(row)
+        if amount is not None:
+            life.amounts.append((now, amount))
+    return lives.values()
+
+
+def _gaps(host: Sequence[Row], missed: Sequence[Row], interval: float, end: float) -> Iterable[Gap]:
+    times = [row["elapsed_seconds"] for row in host]
+    limit = max(GAP_INTERVALS * interval, interval + GAP_SECONDS)
+    failed = {row["elapsed_seconds"]: row["reason"] for row in missed}
+    for begin, until in zip([0.0, *times], [*times, end], strict=True):
+        why = [reason for at, reason in failed.items() if begin <= at <= until]
+        count = max(round((until - begin) / interval) - 1, len(why)) if until - begin > limit else len(why)
+        if count > 0:
+            yield Gap(begin, until, count, why[0] if why else None)

@@ -1,0 +1,291 @@
+"""What a kept live view shows to be wrong, or to be well: rules, each with its numbers and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from pinscope.analysis.snapshot_reading import (
+    BUSY_SHARE,
+    GROUP_CRITICAL,
+    GROUP_WARNING,
+    RAM_CRITICAL,
+    RAM_NOTE,
+    RAM_WARNING,
+)
+from pinscope.analysis.timeline import (
+    GPU_RATES,
+    LEAK_BYTES,
+    LEAK_RISES,
+    LEAK_SECONDS,
+    Growth,
+    Life,
+    Row,
+    Watched,
+    extreme,
+    points,
+    reason_of,
+    steady_growth,
+)
+from pinscope.records.finding import Finding, Quantity, Severity
+from pinscope.units import format_bandwidth, format_bytes, format_seconds, format_share
+
+MOST_SUSPECTS = 5
+MIB = 2**20
+UNEXPLAINED_BYTES = 64 * MIB
+"""Pinned memory that no holder explains is worth a note from here on; other pins of a host come to less."""
+LINK_SAMPLES = 3
+"""A link below its best is a finding if it was so in as many busy samples, and in half of them."""
+
+
+def timeline_findings(seen: Watched) -> tuple[Finding, ...]:
+    """All that the rules find; of a timeline without samples only that they are missing."""
+    return tuple(finding for rule in (_RULES if seen.host else (_gaps,)) for finding in rule(seen))
+
+
+def who(life: Life) -> str:
+    """A process as people name it."""
+    return f"{life.name or 'process'} (pid {life.pid})"
+
+
+def when(seconds: float) -> str:
+    """A moment of the timeline, as it goes on a sentence."""
+    return f", after {format_seconds(seconds)}" if seconds else ", at the beginning"
+
+
+def _leaks(seen: Watched) -> Iterator[Finding]:
+    """Processes that took more and more, and gave nothing back."""
+    grown = [
+        (life, growth)
+        for life in seen.lives
+        if not life.gone and (growth := steady_growth(life.amounts, seen.end_seconds)) is not None
+    ]
+    grown.sort(key=lambda pair: pair[1].bytes, reverse=True)
+    for life, growth in grown[:MOST_SUSPECTS]:
+        yield Finding(
+            rule="leak-suspected",
+            severity="warning",
+            title=f"{who(life)} took {format_bytes(growth.bytes)} in {growth.rises} steps and gave nothing back",
+            detail="So looks a leak: pinned buffers that are made again and again, and never freed. A program that is "
+            "still filling its buffers looks the same. " + _RULE,
+            evidence=(
+                *_pace(seen, growth),
+                Quantity(name="It held at the end", value=life.last_bytes, unit="bytes"),
+                Quantity(name="User", value=life.user, unit="text", reason="not told" if life.user is None else None),
+            ),
+            advice="Look for buffers that are allocated or registered in a loop, and keep them instead. Watch on with "
+            f"'pinscope record --pid {life.pid}'; with --probe it also tells what is registered.",
+        )
+
+
+_RULE = (
+    f"The rule: watched for {LEAK_SECONDS:.0f} s or more, it took {format_bytes(LEAK_BYTES)} or more in {LEAK_RISES} "
+    "steps or more, none of them more than half of it, gave back at most 5 % of what it took, and grew in each "
+    "quarter of the time."
+)
+
+
+def _pace(seen: Watched, growth: Growth) -> Iterator[Quantity]:
+    rate, available = growth.bytes_per_second, seen.host[-1]["available_bytes"]
+    yield Quantity(name="Grew by", value=growth.bytes, unit="bytes")
+    yield Quantity(name="On average in a minute", value=60 * rate, unit="bytes")
+    yield Quantity(name="At that pace all available memory is taken in", value=available / rate, unit="seconds")
+
+
+def _unexplained_growth(seen: Watched) -> Iterator[Finding]:
+    """Registered memory leaves no mark on its process: a leak of it shows in the host's total only."""
+    series = [(at, int(value)) for at, value in points(seen.host, "other_pinned_bytes")]
+    growth = steady_growth(series, seen.end_seconds)
+    if growth is None:
+        return
+    yield Finding(
+        rule="unexplained-pins-grow",
+        severity="warning",
+        title=f"Pinned memory that no holder explains grew steadily, by {format_bytes(growth.bytes)}",
+        detail="Memory that is registered (cudaHostRegister) leaves no mark on its process, nor do other drivers' "
+        "pins. Somebody takes more and more, and gives nothing back. " + _RULE,
+        evidence=tuple(_pace(seen, growth)),
+        advice="As root, 'pinscope record --probe' tells which process registers memory from then on.",
+    )
+
+
+def _steady(seen: Watched) -> Iterator[Finding]:
+    """Nothing leaked, as far as one could see."""
+    if seen.end_seconds < LEAK_SECONDS or any(_leaks(seen)) or any(_unexplained_growth(seen)):
+        return
+    if not seen.lives and not points(seen.host, "pinned_bytes"):
+        return
+    yield Finding(
+        rule="no-leak-seen",
+        severity="good",
+        title=f"In {format_seconds(seen.end_seconds)} nobody took more and more without giving back",
+        detail=_RULE,
+        evidence=(
+            Quantity(name="Holders", value=len(seen.lives), unit="count"),
+            Quantity(name="Samples", value=len(seen.host), unit="count"),
+        ),
+        advice="Nothing to do. A slow leak shows in a longer timeline.",
+    )
+
+
+def _pinned_share(seen: Watched) -> Iterator[Finding]:
+    shares = [
+        (row["elapsed_seconds"], row["pinned_bytes"] / row["total_bytes"])
+        for row in seen.host
+        if row["pinned_bytes"] is not None and row["total_bytes"]
+    ]
+    peak = extreme(shares, max)
+    if peak is None or peak[1] < RAM_NOTE:
+        return
+    at, share = peak
+    severity: Severity = "critical" if share >= RAM_CRITICAL else "warning" if share >= RAM_WARNING else "note"
+    row = next(row for row in seen.host if row["elapsed_seconds"] == at)
+    long = sum(value >= RAM_NOTE for _, value in shares) / len(shares)
+    yield Finding(
+        rule="pinned-share-of-ram",
+        severity=severity,
+        title=f"At its peak {format_share(share)} of this host's memory was pinned",
+        detail=f"That was{when(at)}. Pinned memory can be neither swapped nor moved nor reclaimed. The kernel counts "
+        "memory that is pinned twice twice.",
+        evidence=(
+            Quantity(name="Pinned", value=row["pinned_bytes"], unit="bytes"),
+            Quantity(name="Memory", value=row["total_bytes"], unit="bytes"),
+            Quantity(name="Available then", value=row["available_bytes"], unit="bytes"),
+            Quantity(name=f"Samples with {format_share(RAM_NOTE)} or more", value=long, unit="share"),
+        ),
+        advice="Pin what is copied often, in buffers that are used again, and give back the rest. "
+        "'pinscope run pressure' shows what pinned memory takes from everybody else here.",
+    )
+
+
+def _group(seen: Watched) -> Iterator[Finding]:
+    known = [row for row in seen.host if row["cgroup_limit_bytes"] and row["cgroup_headroom_bytes"] is not None]
+    if not known:
+        return
+    worst = min(known, key=lambda row: row["cgroup_headroom_bytes"] / row["cgroup_limit_bytes"])
+    left, limit = worst["cgroup_headroom_bytes"], worst["cgroup_limit_bytes"]
+    if left > GROUP_WARNING * limit:
+        return
+    yield Finding(
+        rule="near-cgroup-limit",
+        severity="critical" if left <= GROUP_CRITICAL * limit else "warning",
+        title=f"The control group was {format_bytes(left)} below its limit",
+        detail=f"That was{when(worst['elapsed_seconds'])}. Pinned memory is charged to the control group and cannot "
+        "be reclaimed. At the limit the kernel kills a process of the group.",
+        evidence=(
+            Quantity(name="Least left", value=left, unit="bytes"),
+            Quantity(name="Limit", value=limit, unit="bytes"),
+            _pinned_then(worst),
+        ),
+        advice="Pin less, or raise the limit (docker run --memory, resources.limits.memory, MemoryMax=).",
+    )
+
+
+def _pinned_then(row: Row) -> Quantity:
+    reason = None if row["pinned_bytes"] is not None else reason_of(row, "pinned_bytes")
+    return Quantity(name="Pinned then, on the whole host", value=row["pinned_bytes"], unit="bytes", reason=reason)
+
+
+def _unexplained(seen: Watched) -> Iterator[Finding]:
+    peak = extreme(points(seen.host, "other_pinned_bytes"), max)
+    if peak is None or peak[1] < UNEXPLAINED_BYTES:
+        return
+    at, most = peak
+    row = next(row for row in seen.host if row["elapsed_seconds"] == at)
+    yield Finding(
+        rule="unexplained-pins",
+        severity="note",
+        title=f"Up to {format_bytes(most)} were pinned that no holder explains",
+        detail=f"Most of it was there{when(at).removeprefix(',')}. It is memory that was registered "
+        "(cudaHostRegister), "
+        + ("before the probe was there, " if seen.probed else "")
+        + "or pins of other drivers: RDMA, VFIO guests, io_uring. The kernel does not tell whose it is.",
+        evidence=(
+            Quantity(name="Pinned then", value=row["pinned_bytes"], unit="bytes"),
+            Quantity(name="Explained by holders", value=row["explained_bytes"], unit="bytes"),
+            Quantity(name="Not explained", value=most, unit="bytes"),
+        ),
+        advice="Start the recording before the programs: the probe sees registrations from then on."
+        if seen.probed
+        else "As root, 'pinscope record --probe' tells which process registers memory from then on.",
+    )
+
+
+def _links(seen: Watched) -> Iterator[Finding]:
+    for index, rows in seen.devices.items():
+        busy = [row for row in rows if _is_busy(row)]
+        below = [row for row in busy if _is_below(row)]
+        if len(below) < LINK_SAMPLES or 2 * len(below) < len(busy):
+            continue
+        last = below[-1]
+        best = f"generation {last['link_generation_max']} × {last['link_width_max']} lanes"
+        now = f"generation {last['link_generation']} × {last['link_width']} lanes"
+        yield Finding(
+            rule="link-below-best",
+            severity="warning",
+            title=f"GPU {index}: its PCIe link was below its best while the GPU was busy",
+            detail=f"{now}; its best is {best}, {format_bandwidth(last['link_limit_bytes_per_second'])} one way. "
+            "An idle link lowers its generation to save power; a busy one should not.",
+            evidence=(
+                Quantity(name="Busy samples", value=len(busy), unit="count"),
+                Quantity(name="Of them with the link below its best", value=len(below), unit="count"),
+            ),
+            advice="Reseat the GPU, check risers and cables, and see in the firmware settings which generation the "
+            "slot is allowed and whether it shares its lanes. 'pinscope run bandwidth' measures what arrives.",
+        )
+
+
+def _is_busy(row: Row) -> bool:
+    limit = row["link_limit_bytes_per_second"]
+    shares = [row["busy_share"], *(row[name] / limit for name in GPU_RATES if limit and row[name] is not None)]
+    return any(share is not None and share >= BUSY_SHARE for share in shares)
+
+
+def _is_below(row: Row) -> bool:
+    pairs = (("link_generation", "link_generation_max"), ("link_width", "link_width_max"))
+    return any(row[now] is not None and row[best] is not None and row[now] < row[best] for now, best in pairs)
+
+
+def _gaps(seen: Watched) -> Iterator[Finding]:
+    if not seen.gaps:
+        return
+    missing = sum(gap.samples for gap in seen.gaps)
+    longest = max(seen.gaps, key=lambda gap: gap.seconds)
+    reasons = {gap.reason: None for gap in seen.gaps if gap.reason}
+    untold = any(gap.reason is None for gap in seen.gaps)
+    causes = [*list(reasons)[:3], *([_UNTOLD] if untold else [])]
+    share = missing / (missing + len(seen.host))
+    yield Finding(
+        rule="samples-missing",
+        severity="warning" if share > 0.05 else "note",
+        title=f"{missing:,} {'samples are' if missing > 1 else 'sample is'} missing",
+        detail="What happened meanwhile is not known; the charts leave these times blank. "
+        + " ".join(f"{_sentence(cause)}" for cause in causes),
+        evidence=(
+            Quantity(name="Missing, of all samples", value=share, unit="share"),
+            Quantity(name="Times without samples", value=len(seen.gaps), unit="count"),
+            Quantity(name="The longest", value=longest.seconds, unit="seconds"),
+            Quantity(name="It began after", value=longest.start_seconds, unit="seconds"),
+        ),
+        advice="A longer --interval asks less of a busy machine."
+        if untold
+        else "Mend what the reason names, and record again.",
+    )
+
+
+_UNTOLD = "Nobody took samples meanwhile: the machine slept, was too busy, or the recording was held up"
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
+
+
+_RULES: tuple[Callable[[Watched], Iterator[Finding]], ...] = (
+    _leaks,
+    _unexplained_growth,
+    _steady,
+    _pinned_share,
+    _group,
+    _unexplained,
+    _links,
+    _gaps,
+)

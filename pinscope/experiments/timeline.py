@@ -1,0 +1,52 @@
+"""A live view that was kept: not an experiment, but read like one. `pinscope record` makes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pydantic import Field
+
+from pinscope.analysis.timeline_reading import read_timeline
+from pinscope.experiments.contract import BareParams, Row
+from pinscope.records.finding import Reading
+from pinscope.records.run import Run
+from pinscope.records.timeline_row import TimelineRow
+
+
+class TimelineParams(BareParams):
+    """How the machine was watched."""
+
+    interval_seconds: float = Field(
+        1.0, title="Interval", description="From one sample to the next.", json_schema_extra={"unit": "seconds"}
+    )
+    for_seconds: float | None = Field(
+        None, title="Asked for", description="How long to watch.", json_schema_extra={"unit": "seconds"}
+    )
+    pids: tuple[int, ...] = Field((), title="Only these processes", description="By their ids.")
+    probe: bool = Field(
+        False, title="Registered memory followed", description="By uprobes on the driver's library; needs root."
+    )
+
+
+class Timeline:
+    """Who held pinned memory over a stretch of time, and what it cost each GPU."""
+
+    name = "timeline"
+    title = "Timeline"
+    question = "Who held pinned memory while this machine was watched, and what grew?"
+    method = (
+        "The machine was looked at in even steps from outside, as `pinscope live` shows it; nothing was run on it and "
+        "no process was disturbed. Pinned memory of the whole host is the kernel's own count of pages pinned for "
+        "device access; cudaHostAlloc memory is each process's shared mappings of /dev/zero, counted once for the "
+        "process that owns it; locked memory is what mlock holds, which is not pinned for CUDA. Registered memory "
+        "(cudaHostRegister) leaves no mark on a process: without the probe it is in the host's total only. Figures of "
+        "GPUs are the driver's. Time goes on while the machine sleeps. A process grows steadily, as one that leaks "
+        "does, if it was watched for 30 s or more, took 16 MiB or more in four steps or more, none of them more than "
+        "half of it, gave back at most 5 % of what it took, and grew in each quarter of the time."
+    )
+    Params = TimelineParams
+    Observation = TimelineRow
+
+    def read(self, run: Run, rows: Sequence[Row]) -> Reading:
+        """Headline, tables and findings from the rows alone."""
+        return read_timeline(run, rows)

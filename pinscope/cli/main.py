@@ -14,7 +14,7 @@ from typer.exceptions import TyperException
 from typer.main import get_command
 
 import pinscope
-from pinscope.cli import bundles, dashboard, doctor, plan, report, run, runs
+from pinscope.cli import bundles, dashboard, doctor, live, plan, report, run, runs
 from pinscope.cli.terminal import complain, one_line
 from pinscope.errors import Cancelled, PinScopeError
 
@@ -26,6 +26,7 @@ app.command("report")(report.report)
 app.command("export", short_help="Write runs into one bundle.")(bundles.export_runs)
 app.command("import", short_help="Take the runs of a bundle into the database.")(bundles.import_runs)
 app.command("plan", short_help="What pinning an amount will take, in advance.")(plan.plan)
+app.command("live", short_help="Who holds pinned memory now.")(live.live)
 app.command("dashboard")(dashboard.dashboard)
 
 

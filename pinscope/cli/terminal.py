@@ -29,10 +29,16 @@ def complain(message: str) -> None:
     sys.stderr.flush()
 
 
-def print_json(document: Any) -> None:
-    """The one JSON document of a command that was asked for ``--json``."""
+def print_json(document: Any, *, on_one_line: bool = False) -> None:
+    """A JSON document of a command that was asked for ``--json``.
+
+    Args:
+        document: what to print.
+        on_one_line: one of many, each on a line of its own.
+    """
     portable = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
-    sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=portable, allow_nan=False) + "\n")
+    indent = None if on_one_line else 2
+    sys.stdout.write(json.dumps(document, indent=indent, ensure_ascii=portable, allow_nan=False) + "\n")
 
 
 def print_line(text: str = "") -> None:
@@ -77,7 +83,7 @@ def print_table(
         print_prose(title)
     clean = [[_CONTROL.sub("", cell) for cell in row] for row in rows]
     table = lay_out([_CONTROL.sub("", column) for column in columns], clean, numbers, terminal_columns())
-    begin, end = ("\x1b[1m", "\x1b[0m") if _shows_bold() else ("", "")
+    begin, end = ("\x1b[1m", "\x1b[0m") if is_steerable() else ("", "")
     lines = [*(f"{begin}{line}{end}" for line in table.headings), *table.body]
     sys.stdout.write("\n".join(lines) + "\n\n")
 
@@ -87,7 +93,8 @@ def terminal_columns() -> int | None:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
-def _shows_bold() -> bool:
+def is_steerable() -> bool:
+    """True if stdout is a terminal that knows bold print and a cursor."""
     return sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 

@@ -12,12 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pinscope.errors import BadInput
+from pinscope.report.csv_cell import csv_cell
 from pinscope.report.document import Document
 
 RUN_COLUMNS = ("run_id", "experiment", "lab")
 """Columns before those of the observations."""
-_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
-"""As OWASP lists them, the full-width ones too: spreadsheets set to Japanese take them alike."""
 
 
 def _columns(documents: Sequence[Document]) -> list[str]:
@@ -37,28 +36,14 @@ def _rows(documents: Sequence[Document]) -> Iterator[dict[str, Any]]:
 
 
 def render_csv(documents: Sequence[Document]) -> bytes:
-    """CSV (RFC 4180, UTF-8): floats with the digits that give back the same value, ``None`` as an empty cell.
-
-    Truth values are ``true`` and ``false``. Text that a spreadsheet would take for a formula gets an apostrophe
-    in front (OWASP, CSV Injection); numbers never do.
-    """
+    """CSV (RFC 4180, UTF-8), with cells as :func:`csv_cell` writes them."""
     columns = _columns(documents)
     text = io.StringIO(newline="")
     writer = csv.writer(text)
-    writer.writerow([_cell(name) for name in columns])
+    writer.writerow([csv_cell(name) for name in columns])
     for row in _rows(documents):
-        writer.writerow([_cell(row.get(name)) for name in columns])
+        writer.writerow([csv_cell(row.get(name)) for name in columns])
     return text.getvalue().encode()
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return f"'{value}" if value.startswith(_FORMULA_STARTS) else value
-    return repr(value)
 
 
 def render_parquet(documents: Sequence[Document]) -> bytes:

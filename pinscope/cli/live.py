@@ -1,0 +1,202 @@
+"""``pinscope live``: who holds pinned memory now, as a table that refreshes, or for other programs to read."""
+
+from __future__ import annotations
+
+import math
+import queue
+import select
+import shutil
+import sys
+import time
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pinscope.cli.following import Stop
+from pinscope.cli.live_print import Form, print_lines, print_once, printer
+from pinscope.cli.terminal import complain, console, is_steerable, one_line, terminal_columns
+from pinscope.errors import BadInput, InvalidParameter
+
+if TYPE_CHECKING:
+    from pinscope.cli.live_view import View
+    from pinscope.live.sampler import History, Sampler
+    from pinscope.live.source import LiveSource
+    from pinscope.records.snapshot import Snapshot
+    from pinscope.records.timeline import Event, Sample
+
+LEAST_SECONDS, MOST_SECONDS = 0.1, 3600.0
+LOOK_SECONDS = 0.2
+"""How soon Ctrl-C, a closed pipe or a resized window is noticed."""
+GROWTH_SAMPLES = 300
+"""Over so many samples a holder must grow, and give nothing back, to be marked."""
+WAITING_SNAPSHOTS = 16
+"""Beyond these the sampler waits for whoever reads our output."""
+
+
+def live(  # noqa: PLR0917 - typer calls it by keyword
+    once: Annotated[bool, typer.Option("--once", help="Show one moment and end.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON: one document with --once, else one a line.")
+    ] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV: one row a holder and moment.")] = False,
+    interval: Annotated[float, typer.Option(metavar="SECONDS", help="From one moment to the next, 0.1 to 3600.")] = 1.0,
+    pid: Annotated[
+        list[int] | None,
+        typer.Option(metavar="PID", help="Show only this process; may be repeated.", show_default=False),
+    ] = None,
+    probe: Annotated[
+        bool,
+        typer.Option(
+            "--probe", help="Follow registered memory too, from now on; needs root. With --once: an interval."
+        ),
+    ] = False,
+    gpus: Annotated[bool, typer.Option("--gpus/--no-gpu", help="Ask the GPUs' driver.")] = True,
+) -> int:
+    """Show who holds pinned memory now, and what it costs each GPU, until Ctrl-C."""
+    if as_json and as_csv:
+        raise BadInput("--json and --csv exclude each other")
+    form: Form = "json" if as_json else "csv" if as_csv else "table"
+    pids = _checked_pids(pid or ())
+    seconds = _checked_interval(interval)
+    from pinscope.live.source import open_source
+
+    asked = max(1.0, min(seconds, 5.0))  # sampling takes 40 ms a GPU; and figures should not be a minute old
+    with Stop() as stop, open_source(probe=probe, gpus=gpus, interval_seconds=asked) as source:
+        if once:
+            _show_once(source, stop, form, pids, seconds if probe else 0.0)
+        else:
+            _follow(source, stop, form, pids, seconds)
+    return 0
+
+
+def _checked_interval(seconds: float) -> float:
+    if not math.isfinite(seconds) or not LEAST_SECONDS <= seconds <= MOST_SECONDS:
+        raise InvalidParameter(f"--interval {seconds:g}: it must be {LEAST_SECONDS:g} to {MOST_SECONDS:g} seconds")
+    return seconds
+
+
+def _checked_pids(pids: Collection[int]) -> frozenset[int]:
+    from pinscope.probes.proc import HERE
+
+    for pid in sorted(pids):
+        if pid < 1 or not HERE.exists(f"/proc/{pid}"):
+            raise BadInput(f"there is no process {pid}")
+    return frozenset(pids)
+
+
+def only(seen: Snapshot, pids: Collection[int]) -> Snapshot:
+    """The snapshot with these holders alone, or all if no pid is given; totals are always the host's."""
+    if not pids:
+        return seen
+    return seen.model_copy(update={"holders": tuple(one for one in seen.holders if one.pid in pids)})
+
+
+def _show_once(source: LiveSource, stop: Stop, form: Form, pids: Collection[int], seconds: float) -> None:
+    """One moment; with ``seconds``, after the probe has listened for so long."""
+    seen = source.take()
+    if seconds:
+        complain(f"following registered memory for {seconds:g} s")
+        end = time.monotonic() + seconds
+        while not stop.asked and (left := end - time.monotonic()) > 0:
+            time.sleep(min(LOOK_SECONDS, left))
+        seen = source.take()
+    print_once(form, _view(seen, pids))
+
+
+def _follow(source: LiveSource, stop: Stop, form: Form, pids: Collection[int], seconds: float) -> None:
+    from pinscope.live.sampler import Sampler
+
+    with Sampler(source.take, interval_seconds=seconds) as sampler:
+        if form == "table" and is_steerable():
+            _refresh(sampler, stop, pids)
+        else:
+            _stream(sampler, stop, form, pids)
+
+
+def _view(seen: Snapshot, pids: Collection[int], history: History | None = None, events: Sequence[Event] = ()) -> View:
+    """What is to be shown of a snapshot. Findings are those of the whole host."""
+    from pinscope.analysis.snapshot_reading import read_snapshot
+    from pinscope.cli.live_view import View
+    from pinscope.live.changes import growing
+    from pinscope.report.facts import by_severity
+
+    return View(
+        snapshot=only(seen, pids),
+        findings=by_severity(read_snapshot(seen)),
+        growing=growing(history.samples[-GROWTH_SAMPLES:]) if history else (),
+        events=[one for one in events if not pids or one.pid in pids],
+        trouble=history.trouble if history else None,
+        note=f"every {history.interval_seconds:g} s, Ctrl-C ends" if history and is_steerable() else "",
+    )
+
+
+def _refresh(sampler: Sampler, stop: Stop, pids: Collection[int]) -> None:
+    """A screen that changes in place. The last one is left behind, whole."""
+    from rich.live import Live
+    from rich.text import Text
+
+    from pinscope.cli.live_view import frame, whole
+
+    view: View | None = None
+    drawn: object = None
+    with Live(Text("Looking …"), console=console(sys.stdout), screen=True, auto_refresh=False) as display:
+        while not stop.asked:
+            history, size = sampler.history(), shutil.get_terminal_size()
+            state = (history.latest and history.latest.taken_at, history.trouble, size)
+            if state != drawn:
+                drawn = state
+                if history.latest is not None:
+                    view = _view(history.latest, pids, history, history.events)
+                    lines = [Text(one.text, one.style) for one in frame(view, size.columns, size.lines)]
+                else:
+                    lines = [Text(one_line(history.trouble or "Looking …"))]
+                display.update(Text("\n", no_wrap=True, overflow="crop").join(lines), refresh=True)
+            time.sleep(LOOK_SECONDS)
+    if view is not None:
+        print_lines(whole(view, terminal_columns()))
+
+
+class _Feed:
+    """Hands each snapshot from the sampler's thread to the one that prints; waits where that one is slow."""
+
+    def __init__(self) -> None:
+        self.waiting: queue.Queue[tuple[Snapshot, tuple[Event, ...]]] = queue.Queue(WAITING_SNAPSHOTS)
+        self.closed = False
+
+    def offer(self, seen: Snapshot, sample: Sample, events: tuple[Event, ...]) -> None:
+        del sample
+        while not self.closed:
+            with suppress(queue.Full):
+                self.waiting.put((seen, events), timeout=LOOK_SECONDS)
+                return
+
+
+def _stream(sampler: Sampler, stop: Stop, form: Form, pids: Collection[int]) -> None:
+    """Every snapshot, one after the other, until somebody stops it or nobody reads any more."""
+    feed, show, told = _Feed(), printer(form), False
+    sampler.subscribe(feed.offer)
+    try:
+        while not stop.asked and not _reader_is_gone():
+            history = sampler.history()
+            if history.trouble is not None and not told:
+                complain(one_line(history.trouble))
+            told = history.trouble is not None
+            with suppress(queue.Empty):
+                seen, events = feed.waiting.get(timeout=LOOK_SECONDS)
+                show(_view(seen, pids, history, events))
+                sys.stdout.flush()
+    finally:
+        feed.closed = True
+        sampler.unsubscribe(feed.offer)
+
+
+def _reader_is_gone() -> bool:
+    """True if stdout is a pipe that nobody reads: with a long interval the next write would notice too late."""
+    try:
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), 0)
+        return any(state & select.POLLERR for _, state in poll.poll(0))
+    except (OSError, ValueError):  # no file
+        return False

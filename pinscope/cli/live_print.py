@@ -1,0 +1,114 @@
+"""What ``pinscope live`` writes to stdout: tables, JSON or CSV, one moment after the other."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from pinscope.cli.terminal import is_steerable, one_line, print_json, print_line, print_prose, terminal_columns
+
+if TYPE_CHECKING:
+    from pinscope.cli.live_view import Line, View
+    from pinscope.records.snapshot import Holder, Snapshot
+
+Form = Literal["table", "json", "csv"]
+
+CSV_COLUMNS = (
+    "taken_at", "pid", "name", "user", "container", "started_at", "host_alloc_bytes", "registered_bytes",
+    "locked_bytes", "vm_pin_bytes", "managed_bytes", "inherited_bytes", "hugetlb_bytes", "rss_bytes",
+    "gpu_memory_bytes", "page_table_bytes", "command",
+)  # fmt: skip
+
+
+def print_once(form: Form, view: View) -> None:
+    """One moment, with all that is to be said of it."""
+    from pinscope.cli.live_view import whole
+    from pinscope.cli.reading import print_findings
+    from pinscope.report.snapshot_json import snapshot_document
+
+    if form == "json":
+        print_json(snapshot_document(view.snapshot, view.findings))
+        return
+    if form == "csv":
+        CsvRows()(view)
+        return
+    print_lines(whole(view, terminal_columns()))
+    print_line()
+    for gap in view.snapshot.unreadable:
+        print_prose(f"Cannot be read: {gap.what}: {gap.reason}.", hanging="  ")
+        if gap.advice:
+            print_prose(f"→ {gap.advice}", "  ", "    ")
+    if view.snapshot.unreadable:
+        print_line()
+    print_findings(view.findings)
+
+
+def printer(form: Form) -> Callable[[View], None]:
+    """Prints one moment of many."""
+    if form == "csv":
+        return CsvRows()
+    return _print_json_line if form == "json" else _print_table
+
+
+def print_lines(lines: Sequence[Line]) -> None:
+    """Lines, with bold ones in a terminal."""
+    bold = is_steerable()
+    for line in lines:
+        marked = bold and "bold" in line.style and line.text
+        sys.stdout.write(f"\x1b[1m{line.text}\x1b[0m\n" if marked else f"{line.text}\n")
+
+
+def _print_table(view: View) -> None:
+    from pinscope.cli.live_view import tail, whole
+
+    room = terminal_columns()
+    print_lines([*whole(view, room), *tail(view, room)])
+    print_line()
+
+
+def _print_json_line(view: View) -> None:
+    from pinscope.report.snapshot_json import snapshot_document
+
+    shown = {holder.pid for holder in view.snapshot.holders}
+    more = {
+        "events": [event.model_dump(mode="json") for event in view.events],
+        "growing": sorted(shown & set(view.growing)),
+    }
+    print_json(snapshot_document(view.snapshot, view.findings) | more, on_one_line=True)
+
+
+class CsvRows:
+    """Prints the rows of one moment after the other; the header before the first."""
+
+    def __init__(self) -> None:
+        self._writer = csv.writer(sys.stdout, lineterminator="\n")
+        self._begun = False
+
+    def __call__(self, view: View) -> None:
+        from pinscope.report.csv_cell import csv_cell
+
+        if not self._begun:
+            self._writer.writerow(CSV_COLUMNS)
+            self._begun = True
+        for holder in view.snapshot.holders:
+            row = _csv_row(view.snapshot, holder)
+            self._writer.writerow([csv_cell(row[name]) for name in CSV_COLUMNS])
+
+
+def _csv_row(seen: Snapshot, holder: Holder) -> dict[str, Any]:
+    own = {name: getattr(holder, name) for name in CSV_COLUMNS if name in type(holder).model_fields}
+    row: dict[str, Any] = own | {
+        "taken_at": seen.taken_at.isoformat(),
+        "started_at": holder.started_at.isoformat() if holder.started_at else None,
+        "gpu_memory_bytes": _known_sum([use.memory_bytes for use in holder.gpus]),
+        "page_table_bytes": _known_sum([use.page_table_bytes for use in holder.gpus]),
+    }
+    return {name: one_line(value) if isinstance(value, str) else value for name, value in row.items()}
+
+
+def _known_sum(amounts: Sequence[int | None]) -> int | None:
+    """The sum; nothing where there is nothing to sum, or a part of it is not known."""
+    known = [amount for amount in amounts if amount is not None]
+    return sum(known) if known and len(known) == len(amounts) else None

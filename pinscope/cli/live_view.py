@@ -1,0 +1,287 @@
+"""A snapshot as lines of text: totals, GPUs, holders, and what stands at the bottom of them."""
+
+from __future__ import annotations
+
+import platform
+import re
+import textwrap
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pinscope.cli.table import TableLines, lay_out
+from pinscope.cli.terminal import one_line
+from pinscope.records.environment import Link
+from pinscope.records.finding import Finding
+from pinscope.records.snapshot import DeviceFigures, Holder, Snapshot, Unreadable
+from pinscope.records.timeline import Event
+from pinscope.units import format_bandwidth, format_bytes, format_share
+
+GROWS = "▲"
+MOST_EVENTS = 5
+MOST_FINDINGS = 4
+MOST_UNREADABLE = 3
+COMMAND_CHARACTERS = 48
+"""Of a command line in the table; the JSON has all of it."""
+NARROW = 90
+"""With fewer columns GPUs go without their names and holders without their command lines."""
+_LABEL = 10
+_FIGURE = re.compile(r"(\d) (\S)")
+_EVENT_WORDS = {
+    "appeared": "appeared with", "grew": "grew by", "released": "released", "ended": "ended, and gave back",
+}  # fmt: skip
+_WHAT_WORDS = {"host_alloc": "cudaHostAlloc", "registered": "registered", "locked": "locked"}
+
+
+@dataclass(frozen=True)
+class View:
+    """What is to be shown of one moment."""
+
+    snapshot: Snapshot
+    findings: Sequence[Finding] = ()
+    growing: Collection[int] = ()
+    """Pids of holders that take more and more."""
+    events: Sequence[Event] = ()
+    """Oldest first."""
+    trouble: str | None = None
+    """Why the snapshot may be old, or the next one late."""
+    note: str = ""
+    """Said beside the time."""
+
+
+class Line(NamedTuple):
+    """One line, and whether it is a heading or calls for attention."""
+
+    text: str
+    style: str = ""
+    """As rich names it."""
+
+
+def frame(view: View, room: int, height: int) -> list[Line]:
+    """All of it on one screen of ``room`` columns: what does not fit is left out, and the line says how many."""
+    top, bottom = head(view, room), tail(view, room)
+    bottom = bottom[: max((height - len(top)) // 3, 0)]
+    return [*top, *_fitting(view, room, height - len(top) - len(bottom)), *bottom][:height]
+
+
+def whole(view: View, room: int | None = None) -> list[Line]:
+    """Totals, GPUs and every holder, as long as they are."""
+    return [*head(view, room), *_holder_lines(view, room, len(view.snapshot.holders))]
+
+
+def head(view: View, room: int | None) -> list[Line]:
+    """When it was, the host's totals, and its GPUs."""
+    seen = view.snapshot
+    title = [one_line(platform.node()), f"{seen.taken_at:%Y-%m-%d %H:%M:%S} UTC", *([view.note] if view.note else [])]
+    lines = [Line(text, "bold") for text in _flow("", title, room)]
+    lines += [Line(text) for label, phrases in _totals(seen) for text in _flow(label, phrases, room)]
+    if view.trouble:
+        lines += [Line(text, "bold red") for text in _wrapped(f"! {one_line(view.trouble)}", room)]
+    if seen.devices:
+        shown = len(_DEVICE_COLUMNS) - _is_narrow(room)  # without their names
+        rows = [_device_row(one)[:shown] for one in seen.devices]
+        lines += [Line(""), *_table(_DEVICE_COLUMNS[:shown], rows, range(1, 7), room)]
+    return [*lines, Line("")]
+
+
+def tail(view: View, room: int | None) -> list[Line]:
+    """What was found, what cannot be read, and what happened last; a line each."""
+    bad = [one for one in view.findings if one.severity in ("critical", "warning")]
+    texts = [
+        *((f"! {one_line(one.title)}", "bold") for one in bad[:MOST_FINDINGS]),
+        *((f"? {gap_text(one)}", "") for one in view.snapshot.unreadable[:MOST_UNREADABLE]),
+        *((event_text(one), "") for one in list(view.events)[-MOST_EVENTS:]),
+    ]
+    lines = [Line(part, style) for text, style in texts for part in _wrapped(text, room)]
+    return [Line(""), *lines] if lines else []
+
+
+def gap_text(gap: Unreadable) -> str:
+    """What cannot be read and why."""
+    return one_line(f"{gap.what}: {gap.reason}.")
+
+
+def event_text(event: Event) -> str:
+    """One event in words: ``09:50:11 python (4711) grew by 1 GiB of cudaHostAlloc, to 17 GiB``."""
+    change = f"{_EVENT_WORDS[event.kind]} {format_bytes(abs(event.change_bytes))} of {_WHAT_WORDS[event.what]}"
+    rest = f", to {format_bytes(event.total_bytes)}" if event.kind == "grew" else ""
+    left = f", {format_bytes(event.total_bytes)} left" if event.kind == "released" else ""
+    return one_line(f"{event.at:%H:%M:%S} {event.name} ({event.pid}) {change}{rest}{left}")
+
+
+def _totals(seen: Snapshot) -> Iterator[tuple[str, list[str]]]:
+    host = seen.host
+    memory = [format_bytes(host.total_bytes), f"{format_bytes(host.available_bytes)} available"]
+    if host.cgroup_limit_bytes is not None:
+        memory += [f"control group leaves {format_bytes(host.cgroup_headroom_bytes)}",
+                   f"of its {format_bytes(host.cgroup_limit_bytes)}"]  # fmt: skip
+    yield "Memory", memory
+    share = None if host.pinned_bytes is None else host.pinned_bytes / host.total_bytes
+    yield (
+        "Pinned",
+        [
+            format_bytes(host.pinned_bytes) + (f" ({format_share(share)})" if share is not None else ""),
+            f"{_marked(host.explained_bytes, host.estimates, 'explained_bytes')} by holders",
+            f"{format_bytes(host.other_pinned_bytes)} registered or other",
+        ],
+    )
+    yield (
+        "Others",
+        [
+            f"{format_bytes(host.mlocked_bytes)} mlocked",
+            f"{format_bytes(host.hugetlb_used_bytes)} of {format_bytes(host.hugetlb_pool_bytes)} huge pages",
+            f"{format_bytes(host.shmem_bytes)} shared",
+            *([f"stalled {format_share(host.pressure.some_10s_share)} of 10 s"] if host.pressure else []),
+        ],
+    )
+    if seen.probe is not None:
+        lost = [f"{seen.probe.lost_events:,} calls lost"] if seen.probe.lost_events else []
+        yield "Probe", [f"sees what is registered since {seen.probe.since:%H:%M:%S} UTC", *lost]
+
+
+_DEVICE_COLUMNS = ("GPU", "used", "by no process", "page tables", "to GPU", "from GPU", "busy", "link", "name")
+
+
+def _device_row(one: DeviceFigures) -> list[str]:
+    return [
+        str(one.index),
+        f"{format_bytes(one.memory_used_bytes)} of {format_bytes(one.memory_total_bytes)}",
+        format_bytes(one.unattributed_bytes),
+        format_bytes(one.page_table_bytes),
+        format_bandwidth(one.rx_bytes_per_second),
+        format_bandwidth(one.tx_bytes_per_second),
+        format_share(one.busy_share),
+        "n/a" if one.link is None else _link_text(one.link),
+        one_line(one.name),
+    ]
+
+
+def _link_text(link: Link) -> str:
+    if link.kind != "pcie":
+        return "NVLink-C2C"
+    now, best = (link.generation_now, link.width_now), (link.generation_max, link.width_max)
+    text = "Gen{}×{}".format(*("?" if part is None else part for part in now))
+    return text if now == best or None in best else text + " of Gen{}×{}".format(*best)
+
+
+def _holder_columns(holders: Sequence[Holder], probe: bool) -> list[str]:
+    """Those that say something of somebody."""
+    optional = {
+        "registered": probe,
+        "locked": any(one.locked_bytes for one in holders),
+        "VmPin": any(one.vm_pin_bytes for one in holders),
+        "managed": any(one.managed_bytes for one in holders),
+        "inherited": any(one.inherited_bytes for one in holders),
+        "GPUs": any(one.gpus for one in holders),
+    }
+    shown = [name for name, wanted in optional.items() if wanted and name != "GPUs"]
+    on_gpus = ["GPUs", "GPU memory", "page tables"] if optional["GPUs"] else []
+    return ["pid", "user", "cudaHostAlloc", *shown, *on_gpus, "program"]
+
+
+def _holder_cells(one: Holder, grows: bool, narrow: bool) -> dict[str, str]:
+    tables = [use.page_table_bytes for use in one.gpus]
+    memory = [use.memory_bytes for use in one.gpus]
+    name = _shortened(one_line(one.name if narrow else one.command or one.name) or "n/a")
+    inside = f" [{one_line(one.container)}]" if one.container else ""
+    return {
+        "pid": str(one.pid),
+        "user": one_line(one.user or "n/a"),
+        "cudaHostAlloc": _marked(one.host_alloc_bytes, one.estimates, "host_alloc_bytes"),
+        "registered": _marked(one.registered_bytes, one.estimates, "registered_bytes"),
+        "locked": format_bytes(one.locked_bytes),
+        "VmPin": format_bytes(one.vm_pin_bytes),
+        "managed": format_bytes(one.managed_bytes),
+        "inherited": format_bytes(one.inherited_bytes),
+        "GPUs": ",".join(str(use.index) for use in one.gpus) or "-",
+        "GPU memory": _sum(memory),
+        "page tables": _sum(tables),
+        "program": f"{GROWS + ' ' if grows else ''}{name}{inside}",
+    }
+
+
+def _holder_lines(view: View, room: int | None, count: int) -> list[Line]:
+    """The ``count`` holders with the most bytes, and how many there are besides."""
+    holders = view.snapshot.holders
+    if not holders:
+        return [Line("Nobody is seen to hold pinned memory.")]
+    columns = _holder_columns(holders, view.snapshot.probe is not None)
+    rows = []
+    for one in holders[:count]:
+        cells = _holder_cells(one, one.pid in view.growing, _is_narrow(room))
+        rows.append([cells[name] for name in columns])
+    numbers = [place for place, name in enumerate(columns) if name not in ("user", "GPUs", "program")]
+    lines = _table(columns, rows, numbers, room)
+    return lines if count >= len(holders) else [*lines, Line(f"… and {len(holders) - count} more")]
+
+
+def _fitting(view: View, room: int, height: int) -> list[Line]:
+    """As many holders as ``height`` lines take."""
+    count = min(len(view.snapshot.holders), max(height, 1))
+    lines = _holder_lines(view, room, count)
+    while len(lines) > height and count > 1:
+        count -= 1
+        lines = _holder_lines(view, room, count)
+    return lines
+
+
+def _table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], numbers: Collection[int], room: int | None
+) -> list[Line]:
+    laid: TableLines = lay_out(columns, rows, numbers, room)
+    return [
+        *(Line(text, "bold") for text in laid.headings),
+        *(Line(text, "yellow" if GROWS in text else "") for text in laid.body),
+    ]
+
+
+def _flow(label: str, phrases: Iterable[str], room: int | None) -> list[str]:
+    """Phrases in a row after their label; a line is broken between two phrases only."""
+    indent = _LABEL if label else 0
+    lines = [f"{label:{indent}}"]
+    fresh = True
+    for phrase in phrases:
+        text = phrase if fresh else f" · {phrase}"
+        if not fresh and room is not None and len(lines[-1]) + len(text) > room:
+            lines.append(" " * indent)
+            text = phrase
+        lines[-1] += text
+        fresh = False
+    return lines
+
+
+def _marked(value: int | None, estimates: Mapping[str, str], field: str) -> str:
+    """The figure, with a sign where it is an estimate."""
+    if value is None or field not in estimates:
+        return format_bytes(value)
+    kind = estimates[field]
+    sign = "≤" if kind.startswith("at most") else "≥" if kind.startswith("at least") else "~"
+    return f"{sign}{format_bytes(value)}"
+
+
+def _sum(amounts: Sequence[int | None]) -> str:
+    """The sum of what is known; n/a where one is not."""
+    if not amounts:
+        return "-"
+    known = [amount for amount in amounts if amount is not None]
+    return format_bytes(sum(known)) if len(known) == len(amounts) else "n/a"
+
+
+def _is_narrow(room: int | None) -> bool:
+    return room is not None and room < NARROW
+
+
+def _shortened(command: str) -> str:
+    return command if len(command) <= COMMAND_CHARACTERS else command[: COMMAND_CHARACTERS - 1] + "…"
+
+
+def _wrapped(text: str, room: int | None) -> list[str]:
+    """The text in two lines at most. A number stays with its unit, and neither is ever cut."""
+    if room is None:
+        return [text]
+    whole_figures = _FIGURE.sub("\\1\u00a0\\2", text)
+    lines = textwrap.wrap(
+        whole_figures, max(room, 20), subsequent_indent="  ", max_lines=2, placeholder=" …",
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
+    return [line.replace("\u00a0", " ") for line in lines]

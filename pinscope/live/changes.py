@@ -118,7 +118,7 @@ def _identity(holder: Holder) -> Identity:
 
 
 def _amounts(holder: Holder) -> Iterable[tuple[What, int | None]]:
-    return ((what, getattr(holder, f"{what}_bytes", None)) for what in _KINDS)
+    return ((what, getattr(holder, f"{what}_bytes")) for what in _KINDS)
 
 
 def _held(holder: Holder) -> int:
@@ -162,7 +162,7 @@ def _holder(holder: Holder, before: HolderSample | None) -> HolderSample:
         started_at=holder.started_at,
         name=holder.name,
         host_alloc_bytes=holder.host_alloc_bytes,
-        registered_bytes=getattr(holder, "registered_bytes", None),
+        registered_bytes=holder.registered_bytes,
         locked_bytes=holder.locked_bytes,
     )
     return before if before == sample else sample

@@ -99,7 +99,8 @@ class GpuWatch:
                 self._reader = self._nvml.enter_context(self._open_nvml())
             return read_gpus(self._reader, self._proc, rates=True)
         except Exception as error:  # noqa: BLE001 - whatever it was, the snapshot says so and the watch goes on
-            return Answer.missing(f"the GPUs could not be read: {type(error).__name__}: {error}")
+            line = " ".join(str(error).split())
+            return Answer.missing(f"the GPUs could not be read: {type(error).__name__}: {line}")
 
     def _close(self) -> None:
         self._reader = None

@@ -1,0 +1,254 @@
+"""``pinscope live``: what it prints of a host, on screens of any width, and what it refuses."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pinscope.cli import live_print, terminal
+from pinscope.cli.live_print import CSV_COLUMNS
+from pinscope.cli.live_view import GROWS, Line, View, event_text, frame, whole
+from pinscope.cli.main import main
+from pinscope.errors import NotPossible
+from pinscope.live import source
+from pinscope.live.gpu_watch import GpuWatch
+from pinscope.live.source import LiveSource
+from pinscope.probes.gpu import ProcessOnGpu
+from pinscope.probes.gpu_fake import FakeNvml
+from pinscope.records.finding import Finding
+from pinscope.records.snapshot import GpuUse, Unreadable
+from pinscope.records.timeline import Event
+from tests.data.synthetic_gpu import busy_h200
+from tests.data.synthetic_host import SyntheticHost, zero
+from tests.data.synthetic_snapshot import GIB, MIB, TAKEN_AT, device, holder, host, link, snapshot
+
+BROKEN_FIGURE = re.compile(r"(^|\s)[KMGT]iB\b|\d$")
+"""A unit without its number before it, or a number without its unit behind it."""
+
+
+def texts(lines: list[Line]) -> list[str]:
+    return [line.text for line in lines]
+
+
+def crowd(count: int, **changes: Any) -> View:
+    """A busy host: many holders, two GPUs, findings, gaps and events."""
+    holders = tuple(
+        holder(
+            4000 + each, host_alloc_bytes=(3 * count - each) * GIB // 3, inherited_bytes=GIB * (each % 2),
+            container="docker 0123456789ab" if each % 3 == 0 else None, user="someone-with-a-long-name",
+            command="python -m training.with.a.long.name --option value " * 3, locked_bytes=each * MIB,
+        )
+        for each in range(count)
+    )  # fmt: skip
+    seen = snapshot(
+        holders=holders,
+        devices=(device(0), device(1, link=link(generation_now=1))),
+        unreadable=(Unreadable(what="Open files of 3 of 90 processes", reason="they belong to other users, " * 5),),
+    )
+    finding = Finding(
+        rule="rule",
+        severity="warning",
+        title="Something " * 7 + "takes 4 GiB of 140 GiB",
+        detail="",
+        evidence=(),
+        advice="",
+    )
+    event = Event(
+        at=TAKEN_AT, kind="grew", pid=4001, name="python", what="host_alloc", change_bytes=GIB, total_bytes=17 * GIB
+    )
+    return View(seen, [finding], {4003}, [event], **changes)
+
+
+@pytest.mark.parametrize("room", [60, 80, 100, 132])
+@pytest.mark.parametrize("height", [24, 50])
+def test_a_frame_fits_its_screen_and_breaks_no_figure(room: int, height: int) -> None:
+    lines = texts(frame(crowd(40, note="every 1 s"), room, height))
+    assert len(lines) <= height
+    assert max(map(len, lines)) <= room
+    figures = [line for line in lines if "iB" in line]
+    assert figures
+    for line in lines:
+        assert not BROKEN_FIGURE.match(line.strip()), line
+        assert not re.search(r"\d (?:and|…)?$", line) or "more" in line, line
+    (left_out,) = [line for line in lines if line.startswith("… and")]
+    shown = sum(bool(re.match(r"\s*40\d\d ", line)) for line in lines)
+    assert left_out == f"… and {40 - shown} more"
+    assert shown >= 1
+
+
+@pytest.mark.parametrize("room", [60, 80, 200, None])
+def test_without_a_screen_every_holder_is_told(room: int | None) -> None:
+    lines = texts(whole(crowd(40), room))
+    assert sum(bool(re.match(r"\s*40\d\d ", line)) for line in lines) == 40
+    if room is not None:
+        assert max(map(len, lines)) <= room
+
+
+def test_growing_holders_are_marked_by_a_sign() -> None:
+    marked = [line for line in whole(crowd(5)) if GROWS in line.text]
+    assert [line.text.split()[0] for line in marked] == ["4003"]
+    assert marked[0].style
+
+
+def test_estimates_carry_a_sign_and_what_is_unknown_is_not_zero() -> None:
+    one = holder(
+        host_alloc_bytes=8 * GIB, estimates={"host_alloc_bytes": "at most: not all of it is resident"},
+        gpus=(GpuUse(index=0, memory_bytes=None, page_table_bytes=16 * MIB, missing={"memory_bytes": "no account"}),),
+    )  # fmt: skip
+    totals = host(explained_bytes=8 * GIB, other_pinned_bytes=None, estimates={"explained_bytes": "at least: some"})
+    lines = texts(whole(View(snapshot(holders=(one,), host=totals, devices=()))))
+    assert any("≥8 GiB by holders · n/a registered or other" in line for line in lines)
+    row = lines[-1]
+    assert re.search(r"≤8 GiB\s+0\s+n/a\s+16 MiB\s+python train.py$", row)
+
+
+def test_columns_that_say_nothing_are_left_out() -> None:
+    heading = whole(View(snapshot(holders=(holder(gpus=()),), devices=())))[-2].text
+    assert heading.split() == ["pid", "user", "cudaHostAlloc", "program"]
+    heading = whole(View(snapshot(holders=(holder(locked_bytes=1, managed_bytes=1),), devices=())))[-2].text
+    assert heading.split()[:5] == ["pid", "user", "cudaHostAlloc", "locked", "managed"]
+
+
+def test_a_host_without_holders_says_so() -> None:
+    assert texts(whole(View(snapshot(holders=()))))[-1] == "Nobody is seen to hold pinned memory."
+
+
+def test_names_from_outside_cannot_steer_the_terminal() -> None:
+    one = holder(name="\x1b[2J", command="\x1b]0;title\x07\x9b31m", user="\x1bc", container="\x1b[0m\n")
+    view = View(snapshot(holders=(one,), devices=(device(name="\x1b[31m"),)), trouble="\x1b[1m")
+    shown = "".join([*texts(whole(view)), *texts(frame(view, 80, 24))])
+    assert "\x1b" not in shown
+    assert "\x9b" not in shown
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "total", "words"),
+    [
+        ("appeared", GIB, GIB, "appeared with 1 GiB of registered"),
+        ("grew", GIB, 3 * GIB, "grew by 1 GiB of registered, to 3 GiB"),
+        ("released", -GIB, 2 * GIB, "released 1 GiB of registered, 2 GiB left"),
+        ("ended", -GIB, 0, "ended, and gave back 1 GiB of registered"),
+    ],
+)
+def test_events_in_words(kind: Any, change: int, total: int, words: str) -> None:
+    event = Event(at=TAKEN_AT, kind=kind, pid=7, name="x", what="registered", change_bytes=change, total_bytes=total)
+    assert event_text(event) == f"03:04:05 x (7) {words}"
+
+
+@pytest.fixture
+def busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    """A synthetic host with one holder of 8 GiB on one GPU, as the source; gives the holder's pid."""
+    made = SyntheticHost(tmp_path, pinned_bytes=9 * GIB)
+    pid = made.cuda_process([zero(8 * GIB, 1)], parent=2)
+    made.cuda_process([zero(GIB, 2)], name="=cmd", parent=2)
+    nvml = FakeNvml(gpus=[busy_h200(18 * MIB, ProcessOnGpu(pid, GIB))])
+
+    def opened(probe: bool = False, gpus: bool = True, interval_seconds: float = 1.0) -> LiveSource:
+        return LiveSource(made.proc, GpuWatch(lambda: nvml, proc=made.proc) if gpus else None)
+
+    monkeypatch.setattr(source, "open_source", opened)
+    monkeypatch.setattr("pinscope.probes.proc.HERE", made.proc)
+    return pid
+
+
+def test_one_moment_as_json(busy: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["live", "--once", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert {"format", "taken_at", "host", "holders", "devices", "unreadable", "findings"} <= document.keys()
+    first = document["holders"][0]
+    assert (first["pid"], first["host_alloc_bytes"], first["locked_bytes"]) == (busy, 8 * GIB, 0)
+    assert document["devices"][0]["unattributed_bytes"] == 18 * MIB
+    assert {one["rule"] for one in document["findings"]} == {"rounding-waste"}
+
+
+def test_only_the_process_asked_for_is_shown_with_the_hosts_totals(
+    busy: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["live", "--once", "--json", "--pid", str(busy + 1)]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [one["pid"] for one in document["holders"]] == [busy + 1]
+    assert document["host"]["explained_bytes"] == 9 * GIB
+
+
+def test_one_moment_as_csv(busy: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["live", "--once", "--csv"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert tuple(rows[0]) == CSV_COLUMNS
+    assert [(int(row["pid"]), row["host_alloc_bytes"], row["registered_bytes"]) for row in rows] == [
+        (busy, str(8 * GIB), ""), (busy + 1, str(GIB), ""),
+    ]  # fmt: skip
+    assert rows[0]["gpu_memory_bytes"] == str(GIB)
+    assert rows[1]["gpu_memory_bytes"] == ""
+    assert rows[1]["name"] == "'=cmd"  # no formula in a spreadsheet
+
+
+def test_one_moment_for_people_has_everything_and_no_escape_codes(
+    busy: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["live", "--once"]) == 0
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert "Pinned    9 GiB (7.2 %) · 9 GiB by holders · 0 B registered or other" in out
+    assert re.search(rf"^{busy}  root +8 GiB  0 +1 GiB +16 MiB  python train.py$", out, re.M)
+    assert "NVIDIA H200" in out
+    assert "Up to 4.50 GiB of pinned memory may be waste" in out
+
+
+def test_without_gpus_the_driver_is_not_asked(busy: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["live", "--once", "--no-gpu"]) == 0
+    assert "Cannot be read: GPUs: the driver was not asked." in capsys.readouterr().out
+
+
+def test_headings_are_bold_in_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.StringIO()
+    monkeypatch.setattr("sys.stdout", written)
+    live_print.print_lines([Line("title", "bold"), Line("body")])
+    monkeypatch.setattr(live_print, "is_steerable", lambda: True)
+    live_print.print_lines([Line("title", "bold"), Line("", "bold"), Line("body")])
+    assert written.getvalue() == "title\nbody\n\x1b[1mtitle\x1b[0m\n\nbody\n"
+    monkeypatch.setenv("TERM", "dumb")
+    assert not terminal.is_steerable()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--json", "--csv"], "--json and --csv exclude each other"),
+        (["--interval", "0.05"], "--interval 0.05: it must be 0.1 to 3600 seconds"),
+        (["--interval", "3601"], "--interval 3601: it must be 0.1 to 3600 seconds"),
+        (["--interval", "nan"], "--interval nan: it must be 0.1 to 3600 seconds"),
+        (["--interval", "soon"], "'--interval': Input should be a valid number"),
+        (["--pid", "0"], "there is no process 0"),
+        (["--pid", "-5"], "there is no process -5"),
+        (["--pid", "4194305"], "there is no process 4194305"),
+        (["--pid", "python"], "'--pid': Input should be a valid integer"),
+        (["now"], "now"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line(
+    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["live", "--once", *arguments]) == 2
+    out, errors = capsys.readouterr()
+    assert out == ""
+    assert len(errors.splitlines()) == 1
+    assert errors.startswith("pinscope: ")
+    assert complaint in errors
+
+
+def test_a_probe_that_cannot_run_is_refused_with_its_reason(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Refused(LiveSource):
+        def __enter__(self) -> LiveSource:
+            raise NotPossible("the kernel has no uprobes; use one with CONFIG_UPROBE_EVENTS")
+
+    monkeypatch.setattr(source, "open_source", lambda **_: Refused())
+    assert main(["live", "--probe", "--once"]) == 3
+    assert capsys.readouterr().err == "pinscope: the kernel has no uprobes; use one with CONFIG_UPROBE_EVENTS\n"

@@ -101,6 +101,11 @@ class Watched:
     events: tuple[Row, ...]
     gaps: tuple[Gap, ...]
 
+    @property
+    def gap_seconds(self) -> float:
+        """Samples that are further apart than this have a gap between them."""
+        return _gap_seconds(self.interval_seconds)
+
 
 @dataclass(frozen=True)
 class Growth:
@@ -210,6 +215,45 @@ def steady_growth(amounts: Amounts, end_seconds: float) -> Growth | None:
     return Growth(grown, length, len(rises))
 
 
+def summed(lives: Iterable[Life]) -> list[tuple[float, int]]:
+    """What all of them held together, as a step function."""
+    steps: list[tuple[float, int]] = []
+    for life in lives:
+        before = 0
+        for at, amount in life.amounts:
+            steps.append((at, amount - before))
+            before = amount
+    together: dict[float, int] = {}
+    total = 0
+    for at, step in sorted(steps):
+        total += step
+        together[at] = total
+    return list(together.items())
+
+
+def sampled(amounts: Amounts, times: Iterable[float], until: float) -> list[tuple[float, float]]:
+    """A step function at those of the times, in order, that lie between its first step and ``until``."""
+    found: list[tuple[float, float]] = []
+    place = 0
+    for at in times:
+        if not amounts or at < amounts[0][0] or at > until:
+            continue
+        while place + 1 < len(amounts) and amounts[place + 1][0] <= at:
+            place += 1
+        found.append((at, amounts[place][1]))
+    return found
+
+
+def stretches(series: Sequence[tuple[float, float]], gap_seconds: float) -> list[list[tuple[float, float]]]:
+    """The series, cut where two of its points are further apart than ``gap_seconds``."""
+    cut: list[list[tuple[float, float]]] = []
+    for point in series:
+        if not cut or point[0] - cut[-1][-1][0] > gap_seconds:
+            cut.append([])
+        cut[-1].append(point)
+    return cut
+
+
 def _at(amounts: Amounts, seconds: float) -> int:
     """The step function's value; before its first step it is that of the step."""
     value = amounts[0][1]
@@ -218,6 +262,10 @@ def _at(amounts: Amounts, seconds: float) -> int:
             break
         value = amount
     return value
+
+
+def _gap_seconds(interval: float) -> float:
+    return max(GAP_INTERVALS * interval, interval + GAP_SECONDS)
 
 
 def _interval(run: Run, host: Sequence[Row]) -> float:
@@ -252,7 +300,7 @@ def _lives(rows: Sequence[Row], host: Sequence[Row], end: float) -> Iterable[Lif
 
 def _gaps(host: Sequence[Row], missed: Sequence[Row], interval: float, end: float) -> Iterable[Gap]:
     times = [row["elapsed_seconds"] for row in host]
-    limit = max(GAP_INTERVALS * interval, interval + GAP_SECONDS)
+    limit = _gap_seconds(interval)
     failed = {row["elapsed_seconds"]: row["reason"] for row in missed}
     for begin, until in zip([0.0, *times], [*times, end], strict=True):
         why = [reason for at, reason in failed.items() if begin <= at <= until]

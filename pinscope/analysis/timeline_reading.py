@@ -134,8 +134,8 @@ def _devices(run: Run, seen: Watched) -> Table:
             )
             for index, rows in seen.devices.items()
         ),
-        note="Page tables: those that the holders' cudaHostAlloc memory implies. Rates: over PCIe, from the GPU's "
-        "side, as the driver samples them for some milliseconds each time.",
+        note="Page tables: those that the holders' cudaHostAlloc memory implies, and with the probe their registered "
+        "memory. Rates: over PCIe, from the GPU's side, as the driver samples them for some milliseconds each time.",
     )  # fmt: skip
 
 

@@ -132,7 +132,7 @@ def _holders(
     for key in [key for key in told if key not in present]:
         yield _holder(make, told.pop(key)[0], _NOTHING, gone=True)
     for key, one in present.items():
-        figures = {name: getattr(one, name, None) for name in _FIGURES}
+        figures = {name: getattr(one, name) for name in _FIGURES}
         if key not in told or told[key][1] != figures:
             told[key] = (one, figures)
             yield _holder(make, one, figures, gone=False)

@@ -1,0 +1,221 @@
+"""The kernel's tracing files, used so that nobody else's tracing is disturbed: an instance and event groups of our own.
+
+Names carry the process and its start, so that what a killed process left behind is known and can be removed.
+Linux documentation: trace/ftrace ("Instances"), trace/uprobetracer.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from pinscope.errors import MeasurementFailed
+from pinscope.probes.answer import Answer
+from pinscope.probes.proc import HERE, Proc
+from pinscope.probes.process import start_ticks
+from pinscope.probes.uprobes import EXEC_EVENT
+
+USUAL_FOLDER = "/sys/kernel/tracing"
+MOUNT_COMMAND = f"mount -t tracefs tracefs {USUAL_FOLDER}"
+MOST_BUFFER_BYTES = 64 * 2**20
+"""For all processors together."""
+
+_LEAST_KIB, _MOST_KIB = 128, 1024
+"""Buffer of one processor: some thousand events at least."""
+_CHUNK_BYTES = 2**16
+_BUSY_SECONDS = 2.0
+"""How long to try again while another process reads the instance."""
+_OURS = re.compile(r"pinscope[-_](?P<pid>\d+)[-_](?P<ticks>\d+)(?:_\d+)?")
+_DEFINED = re.compile(r"^[pr]\d*:(?P<group>\w+)/(?P<event>\w+) ", re.MULTILINE)
+_NO_LINE_END = '!(filename ~ "*\n*")'
+"""A program's path may hold line ends, and with them whole lines that look like other events."""
+
+
+def tracing_folder(proc: Proc = HERE) -> Answer[Path]:
+    """Where tracefs is mounted."""
+    for line in (proc.read("/proc/self/mounts").value or "").splitlines():
+        fields = line.split(" ")
+        if len(fields) > 2 and fields[2] == "tracefs":
+            return Answer(Path(fields[1]))
+    if proc.exists(USUAL_FOLDER):
+        return Answer.missing(f"tracefs is not mounted: as root, run '{MOUNT_COMMAND}'")
+    return Answer.missing("this kernel has no tracefs: it needs one built with CONFIG_FTRACE and CONFIG_UPROBE_EVENTS")
+
+
+def remove_leftovers(folder: Path, proc: Proc = HERE) -> tuple[str, ...]:
+    """Remove the instances and events of processes that ended without removing them.
+
+    Args:
+        folder: where tracefs is mounted.
+        proc: where /proc is read.
+
+    Returns:
+        Names of what was removed.
+    """
+    groups = {match["group"] for match in _DEFINED.finditer(_read(folder / "uprobe_events"))}
+    instances = {path.name for path in (folder / "instances").iterdir()}
+    orphans = {name for name in groups | instances if _is_orphan(name, proc)}
+    removed = []
+    for name in sorted(orphans & instances):  # first: it keeps the events busy
+        with suppress(OSError):  # somebody reads it; the next start removes it
+            _put(folder / "instances" / name / "events/enable", "0")
+            (folder / "instances" / name).rmdir()
+            removed.append(name)
+    for group in sorted(orphans & groups):
+        with suppress(OSError):
+            _remove_group(folder, group)
+            removed.append(group)
+    return tuple(removed)
+
+
+def _is_orphan(name: str, proc: Proc) -> bool:
+    match = _OURS.fullmatch(name)
+    return match is not None and start_ticks(int(match["pid"]), proc).value != int(match["ticks"])
+
+
+class TraceInstance:
+    """An instance of the kernel's tracing with event groups of its own.
+
+    Args:
+        folder: where tracefs is mounted.
+        proc: where /proc is read.
+        buffer_kib: of each processor; ``None``: as many processors allow.
+    """
+
+    def __init__(self, folder: Path, proc: Proc = HERE, buffer_kib: int | None = None) -> None:
+        own = (os.getpid(), start_ticks(os.getpid(), proc).value)
+        self._folder = folder
+        self._path = folder / "instances" / "pinscope-{}-{}".format(*own)
+        self._group_stem = "pinscope_{}_{}_".format(*own)
+        self._buffer_kib = buffer_kib or _buffer_kib()
+        self._groups: set[str] = set()
+        self._pipe: int | None = None
+        self._rest = ""
+
+    def open(self) -> None:
+        """Make the instance; it counts time since boot and notes each event's process.
+
+        Raises:
+            FileExistsError: this process has one already.
+            OSError: the kernel refuses.
+        """
+        self._path.mkdir()
+        try:
+            _put(self._path / "trace_clock", "boot")
+            _put(self._path / "options/record-tgid", "1")
+            _put(self._path / "buffer_size_kb", str(self._buffer_kib))
+            _put(self._path / "events/sched" / EXEC_EVENT / "filter", _NO_LINE_END)
+            _put(self._path / "events/sched" / EXEC_EVENT / "enable", "1")
+            self._pipe = os.open(self._path / "trace_pipe", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except BaseException:
+            self.close()
+            raise
+
+    def add_group(self, number: int, lines: Callable[[str], Iterable[str]]) -> str:
+        """Define events and switch them on, all or none.
+
+        Args:
+            number: of the group, one that is not in use.
+            lines: gives the definitions for a group of that name.
+
+        Returns:
+            The group's name.
+
+        Raises:
+            OSError: the kernel refuses them.
+        """
+        group = f"{self._group_stem}{number}"
+        self._groups.add(group)
+        try:
+            for line in lines(group):
+                # One each: a refused one is then known. Written at the end: without O_APPEND all others would go, and
+                # Python's open(…, "a") seeks, which this file does not allow.
+                _put(self._folder / "uprobe_events", line, append=True)
+            _put(self._path / "events" / group / "enable", "1")
+        except BaseException:
+            self.remove_group(group)
+            raise
+        return group
+
+    def remove_group(self, group: str) -> None:
+        """Switch a group's events off and remove them.
+
+        Raises:
+            OSError: the kernel refuses.
+        """
+        with suppress(FileNotFoundError):  # no event of it was defined
+            _put(self._path / "events" / group / "enable", "0")
+        _remove_group(self._folder, group)
+        self._groups.discard(group)
+
+    def read(self, limit_seconds: float = 1.0) -> str:
+        """What was traced since the last call, in whole lines; as much of it as can be read within the limit.
+
+        Raises:
+            OSError: the instance is gone.
+        """
+        if self._pipe is None:
+            return ""
+        parts = [self._rest]
+        deadline = time.monotonic() + limit_seconds
+        with suppress(BlockingIOError):
+            while time.monotonic() < deadline and (data := os.read(self._pipe, _CHUNK_BYTES)):
+                parts.append(data.decode("utf-8", "replace"))
+        text, end, self._rest = "".join(parts).rpartition("\n")
+        return text + end
+
+    def close(self) -> None:
+        """Remove everything; does nothing where there is nothing.
+
+        Raises:
+            MeasurementFailed: something could not be removed; the message says how to remove it.
+        """
+        if self._pipe is not None:
+            os.close(self._pipe)
+            self._pipe = None
+        deadline = time.monotonic() + _BUSY_SECONDS
+        while (error := self._remove()) is not None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        if error is not None:
+            raise MeasurementFailed(
+                f"the probe could not be removed ({error.strerror or error}): end what reads {self._path} and start "
+                "PinScope's probe once more: it removes what was left"
+            )
+
+    def _remove(self) -> OSError | None:
+        """Try to remove everything; gives what stood in the way."""
+        try:
+            for group in sorted(self._groups):
+                self.remove_group(group)
+            with suppress(FileNotFoundError):
+                self._path.rmdir()
+        except OSError as error:
+            return error
+        return None
+
+
+def _remove_group(folder: Path, group: str) -> None:
+    for match in _DEFINED.finditer(_read(folder / "uprobe_events")):
+        if match["group"] == group:
+            _put(folder / "uprobe_events", f"-:{group}/{match['event']}", append=True)
+
+
+def _buffer_kib() -> int:
+    processors = os.cpu_count() or 1
+    return max(_LEAST_KIB, min(_MOST_KIB, MOST_BUFFER_BYTES // 1024 // processors))
+
+
+def _read(path: Path) -> str:
+    return path.read_text(errors="replace")
+
+
+def _put(path: Path, text: str, append: bool = False) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | (os.O_APPEND if append else 0))
+    try:
+        os.write(descriptor, f"{text}\n".encode() if append else text.encode())
+    finally:
+        os.close(descriptor)

@@ -1,4 +1,7 @@
-"""Takes a snapshot again and again in the background, and keeps a bounded history of what it saw."""
+"""Takes a snapshot again and again in the background, and keeps a bounded history of what it saw.
+
+An hour of one each second takes a few MiB, and at most 45 MiB: with 16 holders that change all the time and 8 GPUs.
+"""
 
 from __future__ import annotations
 

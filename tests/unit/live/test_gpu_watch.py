@@ -18,6 +18,7 @@ from pinscope.probes.gpu_fake import FakeNvml
 from tests.data.synthetic_gpu import idle_h200
 
 LONG = 20.0
+PROMPT = 5.0
 
 
 def until(holds: Callable[[], bool]) -> None:
@@ -140,7 +141,7 @@ def test_a_stop_does_not_wait_for_a_driver_that_hangs_and_a_start_adds_no_thread
         until(lambda: driver.asked == 1)
         begun = time.monotonic()
         watch.stop()
-        assert time.monotonic() - begun < 1.0
+        assert time.monotonic() - begun < PROMPT
         assert watch.latest().reason == "the driver is not being asked"
         assert sum(one.name == "pinscope-gpu-watch" for one in threading.enumerate()) == 1
     driver.answers.set()

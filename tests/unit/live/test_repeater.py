@@ -14,6 +14,7 @@ from pinscope.live.repeater import Repeater
 from tests.data.fast_time import FastTime
 
 LONG = 20.0
+PROMPT = 5.0
 
 
 def threads() -> list[threading.Thread]:
@@ -102,7 +103,7 @@ def test_a_stop_does_not_wait_for_work_that_hangs(hanging: Hanging) -> None:
     assert hanging.begun.acquire(timeout=LONG)
     begun = time.monotonic()
     hanging.repeater.stop()
-    assert time.monotonic() - begun < 1.0
+    assert time.monotonic() - begun < PROMPT
     assert not hanging.repeater.running
     assert not hanging.finished.is_set()
     hanging.let_go.set()

@@ -1,0 +1,334 @@
+"""The sampler: bounded, restartable, never silent about what went wrong, and stopped at once whatever hangs."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+
+import pytest
+
+from pinscope.errors import InvalidParameter, NotPossible
+from pinscope.live import repeater
+from pinscope.live.gpu_watch import GpuWatch
+from pinscope.live.sampler import MOST_EVENTS, MOST_SAMPLES, History, Sampler
+from pinscope.live.source import LiveSource
+from pinscope.probes.answer import Answer
+from pinscope.probes.gpu import GpuMemory
+from pinscope.probes.gpu_fake import FakeNvml
+from pinscope.records.snapshot import Snapshot
+from pinscope.records.timeline import Event, Sample
+from tests.data import synthetic_snapshot
+from tests.data.fast_time import FastTime
+from tests.data.synthetic_gpu import idle_h200
+from tests.data.synthetic_host import SyntheticHost, zero
+from tests.data.synthetic_snapshot import GIB, MIB, TAKEN_AT, device, holder
+
+LONG = 20.0
+PROMPT = 5.0
+HOUR = 3600.0
+MOST_BYTES_OF_A_SAMPLE = 13_000
+"""16 holders that all changed and 8 GPUs: 45 MiB in an hour of one each second."""
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LONG
+    while not holds():
+        assert time.monotonic() < deadline, "it never came to hold"
+        time.sleep(0.002)
+
+
+def threads() -> int:
+    return sum(one.name == "pinscope-sampler" for one in threading.enumerate())
+
+
+class Scene:
+    """Gives one snapshot after the other, each a little different, unless it is told to misbehave."""
+
+    def __init__(self, holders: int = 1, devices: int = 0) -> None:
+        self.taken = 0
+        self.fails: Exception | None = None
+        self.passes = threading.Event()
+        self.passes.set()
+        self._holders = [holder(pid) for pid in range(1, holders + 1)]
+        self._devices = [device(index) for index in range(devices)]
+        self._whole = synthetic_snapshot.snapshot(holders=tuple(self._holders), devices=tuple(self._devices))
+
+    def take(self) -> Snapshot:
+        self.taken += 1
+        self.passes.wait(LONG)
+        if self.fails is not None:
+            raise self.fails
+        moment = {"taken_at": TAKEN_AT + timedelta(seconds=self.taken), "cpu_seconds": self.taken / 1e6}
+        holders = tuple(
+            one.model_copy(update={"host_alloc_bytes": (self.taken * 100 + number) * 4096})
+            for number, one in enumerate(self._holders)
+        )
+        devices = tuple(
+            one.model_copy(update={"memory_used_bytes": 2**40 + self.taken, "rx_bytes_per_second": self.taken / 3})
+            for one in self._devices
+        )
+        return self._whole.model_copy(update={**moment, "holders": holders, "devices": devices})
+
+
+@pytest.fixture
+def scene(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
+    monkeypatch.setattr(repeater, "STOP_SECONDS", 0.1)
+    one = Scene()
+    yield one
+    one.passes.set()
+
+
+def sampled(scene: Scene, seconds: float, **settings: float) -> History:
+    """The history after so many seconds of hurried sampling."""
+    time_ = FastTime(seconds)
+    one = Sampler(scene.take, clock=time_.clock, wait=time_.wait, **settings)
+    with one:
+        assert time_.reached.wait(LONG)
+    return one.history()
+
+
+def test_an_hour_is_kept_and_no_more_and_no_thread_is_lost() -> None:
+    scene = Scene(holders=2, devices=1)
+    history = sampled(scene, 2 * HOUR)
+    assert scene.taken == 2 * HOUR + 1
+    assert len(history.samples) == MOST_SAMPLES
+    assert [history.samples[0].elapsed_seconds, history.samples[-1].elapsed_seconds] == [HOUR + 1, 2 * HOUR]
+    assert len(history.events) == MOST_EVENTS
+    assert history.latest is not None
+    assert history.latest.taken_at == TAKEN_AT + timedelta(seconds=scene.taken)
+    assert history.trouble is None
+    assert threads() == 0
+
+
+def test_the_history_goes_back_as_far_as_it_was_asked_to() -> None:
+    samples = sampled(Scene(), 100.0, interval_seconds=2.0, history_seconds=20.0).samples
+    assert [one.elapsed_seconds for one in samples] == [80.0 + 2 * number for number in range(11)]
+
+
+def test_memory_is_bounded_with_many_holders_that_all_change() -> None:
+    window = 200
+    tracemalloc.start()
+    try:
+        scene = Scene(holders=40, devices=8)
+        before = tracemalloc.get_traced_memory()[0]
+        kept = [sampled(scene, 2.5 * window, history_seconds=window - 1)]
+        used = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert len(kept[0].samples) == window
+    events = MOST_EVENTS * 1_500
+    assert used - events < window * MOST_BYTES_OF_A_SAMPLE
+
+
+def test_what_does_not_change_takes_next_to_nothing() -> None:
+    snapshot = synthetic_snapshot.snapshot(holders=tuple(map(holder, range(1, 41))), devices=())
+    scene = Scene()
+    scene.take = lambda: snapshot  # type: ignore[method-assign]
+    tracemalloc.start()
+    try:
+        history = sampled(scene, 300.0)
+        used = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert used < len(history.samples) * 1_500
+
+
+def test_stop_and_start_go_on_with_the_same_history(scene: Scene) -> None:
+    one = Sampler(scene.take, interval_seconds=0.01)
+    lengths = []
+    for _ in range(5):
+        one.start()
+        assert one.running
+        assert threads() == 1
+        before = scene.taken
+        until(lambda before=before: scene.taken >= before + 2)  # type: ignore[misc]
+        one.stop()
+        assert not one.running
+        assert threads() == 0
+        lengths.append(len(one.history().samples))
+        assert scene.taken == lengths[-1]
+    elapsed = [sample.elapsed_seconds for sample in one.history().samples]
+    assert elapsed == sorted(elapsed)
+    assert lengths == sorted(set(lengths))
+
+
+def test_a_history_is_frozen_and_the_same_parts_for_all_who_ask(scene: Scene) -> None:
+    one = Sampler(scene.take, interval_seconds=0.01)
+    assert one.history() == History(interval_seconds=0.01)
+    with one:
+        until(lambda: scene.taken >= 2)
+        early = one.history()
+        count = len(early.samples)
+        until(lambda: len(one.history().samples) > count)
+        assert len(early.samples) == count
+    last = one.history()
+    assert one.history().samples is last.samples
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        last.samples = ()  # type: ignore[misc]
+
+
+def test_several_may_ask_at_once_and_each_sees_a_whole_history(scene: Scene) -> None:
+    one = Sampler(scene.take, interval_seconds=0.01)
+    torn: list[str] = []
+
+    def ask() -> None:
+        for _ in range(300):
+            found = one.history()
+            moments = [sample.taken_at for sample in found.samples]
+            if moments != sorted(moments) or (
+                moments and (found.latest is None or found.latest.taken_at != moments[-1])
+            ):
+                torn.append(f"{len(moments)} samples")
+
+    with one:
+        readers = [threading.Thread(target=ask) for _ in range(4)]
+        for reader in readers:
+            reader.start()
+        for reader in readers:
+            reader.join(LONG)
+    assert torn == []
+
+
+def test_a_reading_that_fails_is_reported_until_the_next_one_succeeds(scene: Scene) -> None:
+    one = Sampler(scene.take, interval_seconds=0.01)
+    with one:
+        until(lambda: len(one.history().samples) >= 1)
+        scene.fails = OSError("no more\nfiles")
+        until(lambda: "3 times" in (one.history().trouble or ""))
+        failing = one.history()
+        assert failing.trouble is not None
+        assert failing.trouble.startswith("Reading failed 3 times since ")
+        assert failing.trouble.endswith(" UTC: OSError: no more files")
+        assert failing.latest is not None  # the last one that succeeded
+        scene.fails = NotPossible("the probe is gone; start it again")
+        until(lambda: (one.history().trouble or "").endswith("UTC: the probe is gone; start it again"))
+        scene.fails = None
+        until(lambda: one.history().trouble is None)
+    assert len(one.history().samples) > len(failing.samples)
+
+
+def test_a_reading_that_hangs_is_named_with_the_time_and_does_not_hold_up_the_stop(scene: Scene) -> None:
+    time_ = FastTime(HOUR)
+    one = Sampler(scene.take, clock=time_.clock)
+    scene.passes.clear()
+    one.start()
+    until(lambda: scene.taken == 1)
+    time_.now += 4.0
+    assert one.history().trouble is None
+    time_.now += 8.0
+    assert one.history().trouble == "The reading has been going on for 12 s"
+    begun = time.monotonic()
+    one.stop()
+    assert time.monotonic() - begun < PROMPT
+    assert one.history().trouble is None
+    scene.passes.set()
+    until(lambda: threads() == 0)
+    assert one.history().samples == ()  # what came after the stop is not kept
+
+
+def test_a_reader_slower_than_the_interval_does_not_pile_up() -> None:
+    time_ = FastTime(100.0)
+    scene = Scene()
+
+    def slow() -> Snapshot:
+        time_.now += 2.5
+        return scene.take()
+
+    with Sampler(slow, clock=time_.clock, wait=time_.wait) as one:
+        assert time_.reached.wait(LONG)
+    assert [sample.elapsed_seconds for sample in one.history().samples[:4]] == [0.0, 3.0, 6.0, 9.0]
+
+
+def test_a_new_interval_is_shown_and_holds(scene: Scene) -> None:
+    with Sampler(scene.take, interval_seconds=1000.0) as one:
+        until(lambda: scene.taken == 1)
+        one.set_interval(0.02)
+        until(lambda: scene.taken >= 4)
+        assert one.history().interval_seconds == 0.02
+        with pytest.raises(InvalidParameter):
+            one.set_interval(0.0)
+
+
+def test_those_who_subscribed_are_told_and_one_that_fails_is_reported_and_stops_nobody(scene: Scene) -> None:
+    told: list[tuple[Snapshot, Sample, tuple[Event, ...]]] = []
+    failing = threading.Event()
+    failing.set()
+
+    def fails(*_: object) -> None:
+        if failing.is_set():
+            raise ValueError("cannot cope")
+
+    def tell(*what: object) -> None:
+        told.append(what)  # type: ignore[arg-type]
+
+    one = Sampler(scene.take, interval_seconds=0.01)
+    one.subscribe(fails)
+    one.subscribe(tell)
+    with one:
+        until(lambda: len(told) >= 2)
+        assert (one.history().trouble or "").startswith("Handing on failed ")
+        assert (one.history().trouble or "").endswith(" UTC: ValueError: cannot cope")
+        failing.clear()
+        until(lambda: one.history().trouble is None)
+        one.unsubscribe(tell)
+        one.unsubscribe(tell)
+        count, taken = len(told), scene.taken
+        until(lambda: scene.taken >= taken + 3)
+        assert len(told) <= count + 1  # the one that was under way
+    snapshot, sample, events = told[1]
+    assert snapshot.taken_at == sample.taken_at
+    assert [(event.kind, event.change_bytes) for event in events] == [("grew", 100 * 4096)]
+    assert one.history().samples[1] is sample
+
+
+def test_what_is_told_may_stop_the_sampler(scene: Scene) -> None:
+    one = Sampler(scene.take, interval_seconds=0.01)
+
+    def enough(*_: object) -> None:
+        one.stop()
+
+    one.subscribe(enough)
+    one.start()
+    until(lambda: not one.running and threads() == 0)
+    assert len(one.history().samples) == 1
+
+
+class Hanging(FakeNvml):
+    """A driver that hangs until it is let go."""
+
+    def __init__(self, let_go: threading.Event) -> None:
+        super().__init__(gpus=[idle_h200()])
+        self._let_go = let_go
+
+    def memory(self, index: int) -> Answer[GpuMemory]:
+        self._let_go.wait(LONG)
+        return super().memory(index)
+
+
+def test_while_the_driver_hangs_host_figures_go_on_and_a_stop_is_prompt(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repeater, "STOP_SECONDS", 0.2)
+    let_go = threading.Event()
+    synthetic = SyntheticHost(tmp_path_factory.mktemp("host"), pinned_bytes=GIB)
+    pid = synthetic.cuda_process([zero(64 * MIB, 1)])
+    watch = GpuWatch(lambda: Hanging(let_go), limit_seconds=0.1, clock=lambda: 100 * time.monotonic())
+    with LiveSource(synthetic.proc, watch) as source, Sampler(source.take, 0.02) as one:
+        until(lambda: len(one.history().samples) >= 3)
+        latest = one.history().latest
+        assert latest is not None
+        (gap,) = [gap for gap in latest.unreadable if gap.what == "GPUs"]
+        assert gap.reason.startswith("NVML has not answered for ")
+        assert [(held.pid, held.host_alloc_bytes) for held in latest.holders] == [(pid, 64 * MIB)]
+        assert latest.devices == ()
+        let_go.set()
+        until(lambda: bool((one.history().latest or latest).devices))
+        let_go.clear()
+        until(lambda: not (one.history().latest or latest).devices)
+        begun = time.monotonic()
+    assert time.monotonic() - begun < PROMPT
+    let_go.set()

@@ -1,0 +1,150 @@
+"""Where snapshots come from: a series shares what it learned, and nothing stays behind."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pinscope.errors import NotPossible
+from pinscope.live.gpu_watch import GpuWatch
+from pinscope.live.source import LiveSource, open_source
+from pinscope.probes import process_memory, processes
+from pinscope.probes.answer import Answer
+from pinscope.probes.gpu import ProcessOnGpu
+from pinscope.probes.gpu_fake import FakeNvml
+from pinscope.probes.proc import Proc
+from pinscope.records.snapshot import Snapshot
+from tests.data.synthetic_gpu import busy_h200
+from tests.data.synthetic_host import BOOTED, SyntheticHost, maps_text, zero
+
+MIB, GIB = 2**20, 2**30
+
+
+def watch(*pids: int) -> GpuWatch:
+    """Over one GPU with a context of each of these."""
+    gpus = [busy_h200(2 * MIB, *(ProcessOnGpu(pid, 520 * MIB) for pid in pids))]
+    return GpuWatch(lambda: FakeNvml(gpus=gpus))
+
+
+def test_the_first_snapshot_already_has_the_gpus(host: SyntheticHost) -> None:
+    pid = host.cuda_process([zero(GIB, 1)])
+    with LiveSource(host.proc, watch(pid)) as source:
+        found = source.take()
+    assert [use.memory_bytes for use in found.holders[0].gpus] == [520 * MIB]
+    assert found.devices[0].page_table_bytes == 2 * MIB
+
+
+def test_without_a_watch_the_driver_is_not_asked(host: SyntheticHost) -> None:
+    host.process()
+    with LiveSource(host.proc) as source:
+        found = source.take()
+    assert [gap.reason for gap in found.unreadable] == ["the driver was not asked"]
+
+
+def test_it_can_be_entered_again(host: SyntheticHost) -> None:
+    source = LiveSource(host.proc, watch())
+    for _ in range(2):
+        with source:
+            assert len(source.take().devices) == 1
+        assert source.take().devices == ()
+
+
+def test_maps_are_parsed_again_only_if_their_text_changed(host: SyntheticHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    pid = host.cuda_process([zero(GIB, 1)])
+    parsed: list[str] = []
+
+    def parse(text: str) -> process_memory.MemoryMaps:
+        parsed.append(text)
+        return process_memory.parse_maps(text)
+
+    monkeypatch.setattr(processes, "parse_maps", parse)
+    with LiveSource(host.proc) as source:
+        assert [source.take().holders[0].host_alloc_bytes for _ in range(3)] == [GIB] * 3
+        assert len(parsed) == 1
+        # Another buffer of the same size: status stays as it was to the last digit.
+        host.write(f"proc/{pid}/maps", maps_text([zero(GIB - MIB, 2), zero(MIB, 3)]))
+        assert len(source.take().holders[0].allocations) == 2
+        assert len(parsed) == 2
+
+
+def test_what_a_series_remembers_goes_with_the_process(host: SyntheticHost) -> None:
+    pid = host.cuda_process([zero(GIB, 1)])
+    with LiveSource(host.proc) as source:
+        assert source.take().holders[0].host_alloc_bytes == GIB
+        (host.folder / "proc" / str(pid) / "status").write_text("")
+        assert source.take().holders == ()
+        assert source._remembered.maps == {}
+
+
+def test_a_clock_that_is_set_makes_nobody_another_process(host: SyntheticHost) -> None:
+    host.cuda_process([zero(GIB, 1)])
+    with LiveSource(host.proc) as source:
+        before = source.take()
+        host.write("proc/stat", f"btime {BOOTED + 3600}\n")
+        after = source.take()
+    assert before.holders[0].started_at is not None
+    assert before.holders[0].started_at == after.holders[0].started_at
+
+
+def test_several_may_take_at_once(host: SyntheticHost) -> None:
+    pids = {host.cuda_process([zero(GIB, inode)]) for inode in range(1, 9)}
+    found: list[Snapshot] = []
+    with LiveSource(host.proc) as source:
+        takers = [threading.Thread(target=lambda: found.append(source.take())) for _ in range(6)]
+        for taker in takers:
+            taker.start()
+        for taker in takers:
+            taker.join()
+    assert [{one.pid for one in each.holders} for each in found] == [pids] * 6
+
+
+class Refuses:
+    """A tracker that this machine cannot have."""
+
+    def start(self) -> None:
+        raise NotPossible("this kernel has no uprobes")
+
+    def stop(self) -> None:
+        raise AssertionError("it was never started")
+
+
+def test_where_the_probe_is_refused_nothing_runs_on(host: SyntheticHost) -> None:
+    with pytest.raises(NotPossible, match="no uprobes"), LiveSource(host.proc, watch(), Refuses()):  # type: ignore[arg-type]
+        pass
+    assert [one.name for one in threading.enumerate() if one.name.startswith("pinscope")] == []
+
+
+def test_the_usual_source_reads_this_machine() -> None:
+    with open_source() as source:
+        found = source.take()
+    assert found.host.total_bytes > 0
+    with open_source(gpus=False) as source:
+        assert "not asked" in next(gap.reason for gap in source.take().unreadable if gap.what == "GPUs")
+
+
+class Vanishing(Proc):
+    """A /proc whose files vanish, or may not be read any more, one after the other."""
+
+    def __init__(self, folder: Path, gone: Callable[[str], bool]) -> None:
+        super().__init__(folder / "proc", folder / "sys", folder)
+        self._gone = gone
+
+    def read(self, path: str) -> Answer[str]:
+        return Answer.missing(f"{path} is not there") if self._gone(path) else super().read(path)
+
+
+@pytest.mark.parametrize("name", ["status", "maps", "stat", "cmdline", "cgroup"])
+def test_a_file_that_vanishes_within_a_series_breaks_nothing_and_may_come_back(host: SyntheticHost, name: str) -> None:
+    pid = host.cuda_process([zero(GIB, 1)])
+    away = [False]
+    proc = Vanishing(host.folder, lambda path: away[0] and path == f"/proc/{pid}/{name}")
+    with LiveSource(proc) as source:
+        whole = source.take()
+        away[0] = True
+        source.take()
+        away[0] = False
+        again = source.take()
+    assert again.holders == whole.holders

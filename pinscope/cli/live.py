@@ -59,7 +59,7 @@ def live(  # noqa: PLR0917 - typer calls it by keyword
         raise BadInput("--json and --csv exclude each other")
     form: Form = "json" if as_json else "csv" if as_csv else "table"
     pids = _checked_pids(pid or ())
-    seconds = _checked_interval(interval)
+    seconds = checked_interval(interval)
     from pinscope.live.source import open_source
 
     asked = max(1.0, min(seconds, 5.0))  # sampling takes 40 ms a GPU; and figures should not be a minute old
@@ -71,7 +71,12 @@ def live(  # noqa: PLR0917 - typer calls it by keyword
     return 0
 
 
-def _checked_interval(seconds: float) -> float:
+def checked_interval(seconds: float) -> float:
+    """The interval as given.
+
+    Raises:
+        InvalidParameter: too short, too long, or no number.
+    """
     if not math.isfinite(seconds) or not LEAST_SECONDS <= seconds <= MOST_SECONDS:
         raise InvalidParameter(f"--interval {seconds:g}: it must be {LEAST_SECONDS:g} to {MOST_SECONDS:g} seconds")
     return seconds

@@ -14,7 +14,7 @@ from typer.exceptions import TyperException
 from typer.main import get_command
 
 import pinscope
-from pinscope.cli import bundles, dashboard, doctor, live, plan, report, run, runs
+from pinscope.cli import bundles, dashboard, doctor, exporter, live, plan, record, report, run, runs
 from pinscope.cli.terminal import complain, one_line
 from pinscope.errors import Cancelled, PinScopeError
 
@@ -27,6 +27,8 @@ app.command("export", short_help="Write runs into one bundle.")(bundles.export_r
 app.command("import", short_help="Take the runs of a bundle into the database.")(bundles.import_runs)
 app.command("plan", short_help="What pinning an amount will take, in advance.")(plan.plan)
 app.command("live", short_help="Who holds pinned memory now.")(live.live)
+app.command("record", short_help="Keep a timeline of who holds pinned memory, as a run.")(record.record)
+app.command("exporter", short_help="The live figures for Prometheus.")(exporter.exporter)
 app.command("dashboard")(dashboard.dashboard)
 
 

@@ -22,6 +22,7 @@ FLOORS = (
     "report",
     "lab",
     "live",
+    "monitoring",
     "experiments",
     "planning",
     "runner",
@@ -47,6 +48,7 @@ DOORS: Mapping[str, Sequence[str]] = {
     "typer": ("pinscope.cli.",),
     "rich": ("pinscope.cli.",),
     "jinja2": ("pinscope.report.",),
+    "prometheus_client": ("pinscope.monitoring.",),
 }
 """Third party → beginnings of the modules that may import it."""
 

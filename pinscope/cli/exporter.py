@@ -1,0 +1,75 @@
+"""``pinscope exporter``: the live figures for Prometheus."""
+
+from __future__ import annotations
+
+import sys
+import time
+from importlib.resources import files
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pinscope.cli.following import Stop
+from pinscope.cli.live import LOOK_SECONDS, checked_interval
+from pinscope.cli.terminal import complain, one_line, print_line
+from pinscope.errors import BadInput
+
+if TYPE_CHECKING:
+    from pinscope.live.sampler import Sampler
+
+ALERTS, DASHBOARD = "alerts.yaml", "dashboard.json"
+"""Files in pinscope/monitoring/."""
+
+
+def exporter(  # noqa: PLR0917 - typer calls it by keyword
+    address: Annotated[str, typer.Option(metavar="ADDRESS", help="Listen on this IP address.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(metavar="PORT", help="0: any free one.")] = 10435,
+    interval: Annotated[
+        float, typer.Option(metavar="SECONDS", help="From one reading of the host to the next, 0.1 to 3600.")
+    ] = 5.0,
+    probe: Annotated[
+        bool, typer.Option("--probe", help="Follow registered memory too, from now on; needs root.")
+    ] = False,
+    gpus: Annotated[bool, typer.Option("--gpus/--no-gpu", help="Ask the GPUs' driver.")] = True,
+    print_rules: Annotated[bool, typer.Option("--print-rules", help="Print alert rules for Prometheus.")] = False,
+    print_dashboard: Annotated[
+        bool, typer.Option("--print-dashboard", help="Print a dashboard for Grafana to import.")
+    ] = False,
+) -> int:
+    """Serve the live figures to Prometheus until Ctrl-C, on this machine only unless told otherwise."""
+    if print_rules and print_dashboard:
+        raise BadInput("--print-rules and --print-dashboard exclude each other")
+    if print_rules or print_dashboard:
+        name = ALERTS if print_rules else DASHBOARD
+        sys.stdout.write((files("pinscope.monitoring") / name).read_text(encoding="utf-8"))
+        return 0
+    seconds = checked_interval(interval)
+    from pinscope.live.sampler import Sampler
+    from pinscope.live.source import open_source
+    from pinscope.monitoring.metrics import SnapshotCollector
+    from pinscope.monitoring.server import MetricsServer, is_loopback
+
+    with Stop() as stop, open_source(probe=probe, gpus=gpus, interval_seconds=max(1.0, min(seconds, 5.0))) as source:
+        sampler = Sampler(source.take, interval_seconds=seconds, history_seconds=0.0)
+        with MetricsServer(SnapshotCollector(sampler.history), address, port) as server, sampler:
+            if not is_loopback(address):
+                complain(f"whoever can reach {address} can read which processes and users hold memory here")
+            print_line(f"PinScope's metrics are at {server.url} (Ctrl-C stops it)")
+            sys.stdout.flush()
+            _serve(sampler, stop)
+    return 0
+
+
+def _serve(sampler: Sampler, stop: Stop) -> None:
+    """Until somebody stops it; says once what cannot be read, and when readings begin to fail."""
+    told_gaps = told_trouble = False
+    while not stop.asked:
+        history = sampler.history()
+        if history.latest is not None and not told_gaps:
+            told_gaps = True
+            for gap in history.latest.unreadable:
+                complain(one_line(f"cannot be read: {gap.what}: {gap.reason}"))
+        if history.trouble is not None and not told_trouble:
+            complain(one_line(history.trouble))
+        told_trouble = history.trouble is not None
+        time.sleep(LOOK_SECONDS)

@@ -1,0 +1,149 @@
+"""Serves the metrics over HTTP, on this machine only unless its user wants otherwise."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import re
+import socket
+import threading
+from collections.abc import Callable, Iterable
+from socketserver import TCPServer, ThreadingMixIn
+from types import TracebackType
+from typing import Any, Self
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client.registry import Collector
+
+from pinscope.errors import InvalidParameter, NotPossible
+
+DEFAULT_ADDRESS = "127.0.0.1"
+DEFAULT_PORT = 10435
+"""Outside 9100 to 9999, the ports that Prometheus' exporters share out among them."""
+PATH = "/metrics"
+REQUEST_SECONDS = 10.0
+"""Whoever takes longer to ask is not served."""
+_PORT = re.compile(r":\d{1,5}$")
+
+Respond = Callable[[str, list[tuple[str, str]]], Any]
+
+
+class MetricsServer:
+    """A server in threads of its own, from entering to leaving it.
+
+    Args:
+        collector: what it serves.
+        address: an IP address or ``localhost``.
+        port: 0 to 65535; 0 takes a free one.
+
+    Raises:
+        InvalidParameter: no such address or port.
+        NotPossible: another program listens there, or this user may not.
+    """
+
+    def __init__(self, collector: Collector, address: str = DEFAULT_ADDRESS, port: int = DEFAULT_PORT) -> None:
+        host = checked_address(address)
+        if not 0 <= port <= 65535:
+            raise InvalidParameter(f"{port} is no port number; it must be from 0 (any free one) to 65535")
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(collector)
+        application = _Application(make_wsgi_app(registry), only_local=is_loopback(address))
+        kind = _Server6 if host.version == 6 else _Server
+        try:
+            self._server = make_server(str(host), port, application, kind, _Handler)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise NotPossible(f"port {port} of {address} is in use; choose another with --port") from None
+            raise NotPossible(f"cannot listen on port {port} of {address}: {error.strerror}") from None
+        shown = f"[{host}]" if host.version == 6 else str(host)
+        self.url = f"http://{shown}:{self._server.server_port}{PATH}"
+        self._thread = threading.Thread(target=self._server.serve_forever, name="pinscope-metrics", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+def checked_address(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """The address to listen on.
+
+    Raises:
+        InvalidParameter: it is neither an IP address nor ``localhost``.
+    """
+    try:
+        return ipaddress.ip_address(DEFAULT_ADDRESS if address == "localhost" else address)
+    except ValueError:
+        raise InvalidParameter(f"{address!r} is no IP address; 127.0.0.1 is this machine alone, 0.0.0.0 all") from None
+
+
+def is_loopback(address: str) -> bool:
+    """True if only programs on this machine can reach it."""
+    return checked_address(address).is_loopback
+
+
+class _Application:
+    """Answers /metrics; on loopback only to those who ask for this machine by a local name.
+
+    A page from the internet whose name was made to point here (DNS rebinding) asks for that name, and is refused.
+    """
+
+    def __init__(self, metrics: Callable[..., Any], only_local: bool) -> None:
+        self._metrics = metrics
+        self._only_local = only_local
+
+    def __call__(self, environment: dict[str, Any], respond: Respond) -> Iterable[bytes]:
+        if self._only_local and not _is_local_name(environment.get("HTTP_HOST", "")):
+            return _text(respond, "403 Forbidden", "Only for this machine.\n")
+        if environment.get("PATH_INFO") == PATH:
+            answer: Iterable[bytes] = self._metrics(environment, respond)
+            return answer
+        if environment.get("PATH_INFO") == "/":
+            return _text(respond, "200 OK", f"PinScope's metrics are at {PATH}\n")
+        return _text(respond, "404 Not Found", f"There is only {PATH}\n")
+
+
+def _is_local_name(host: str) -> bool:
+    name = _PORT.sub("", host).strip("[]")
+    if name == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def _text(respond: Respond, status: str, text: str) -> list[bytes]:
+    respond(status, [("Content-Type", "text/plain; charset=utf-8")])
+    return [text.encode()]
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+    def server_bind(self) -> None:
+        """Without asking for a name: that may take seconds where name servers do not answer."""
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = self.server_address[:2]  # type: ignore[assignment]
+        self.setup_environ()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Somebody hung up: nobody's fault here."""
+
+
+class _Server6(_Server):
+    address_family = socket.AF_INET6
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = REQUEST_SECONDS
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        """A line for every scrape would fill a log."""

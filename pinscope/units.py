@@ -26,6 +26,8 @@ _FACTORS = {
 }
 _SIZE = re.compile(r"\s*(?P<number>[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,4})?)\s*(?P<unit>[A-Za-z]*)\s*")
 _BY_LOWER = {unit.lower(): factor for unit, factor in _FACTORS.items()}
+_DURATIONS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+_DURATION = re.compile(r"\s*(?P<number>[0-9]{1,9}(\.[0-9]{1,9})?)\s*(?P<unit>s|m|min|h|d|)\s*", re.IGNORECASE)
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 _ACCURATE_DIGITS = 3
@@ -49,6 +51,18 @@ def parse_bytes(text: str | int | float) -> int:
     if value != value.to_integral_value():
         raise InvalidParameter(f"{text!r} is not a whole number of bytes")
     return int(value)
+
+
+def parse_seconds(text: str) -> float:
+    """Seconds of a duration such as ``90s``, ``10m``, ``2h`` or ``1d``; a bare number is one of seconds.
+
+    Raises:
+        InvalidParameter: not a duration.
+    """
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise InvalidParameter(f"{text!r} is not a duration; write a number with s, m, h or d, such as 90s, 10m or 2h")
+    return float(match["number"]) * _DURATIONS[match["unit"].lower()]
 
 
 def _digits(value: float) -> str:

@@ -60,7 +60,7 @@ def follow(store: Store, run: Run, job: Job, stop: Stop) -> None:
         f"{run.experiment} on {LAB_TITLES[run.lab]}, run {run.id}, about {format_seconds(run.budget.seconds)}; "
         "Ctrl-C cancels"
     )
-    with _bar() if sys.stderr.isatty() else _lines() as show:
+    with progress_shown() as show:
         failing = False
         while job.poll() is None and not stop.asked:
             try:
@@ -74,17 +74,25 @@ def follow(store: Store, run: Run, job: Job, stop: Stop) -> None:
 
 
 @contextmanager
-def _bar() -> Iterator[Callable[[Progress], None]]:
+def progress_shown(endless: bool = False) -> Iterator[Callable[[Progress], None]]:
+    """Gives what shows progress on stderr: a bar in a terminal, else plain lines. ``endless``: nobody knows the end."""
+    with _bar(endless) if sys.stderr.isatty() else _lines(endless) as show:
+        yield show
+
+
+@contextmanager
+def _bar(endless: bool) -> Iterator[Callable[[Progress], None]]:
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-    columns = (BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
+    share = () if endless else (BarColumn(), TaskProgressColumn())
+    columns = (*share, TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
     with Progress(*columns, console=console(sys.stderr), transient=True) as bar:
-        task = bar.add_task("starting", total=1.0)
+        task = bar.add_task("starting", total=None if endless else 1.0)
         yield lambda progress: bar.update(task, completed=progress.fraction, description=one_line(progress.message))
 
 
 @contextmanager
-def _lines() -> Iterator[Callable[[Progress], None]]:
+def _lines(endless: bool) -> Iterator[Callable[[Progress], None]]:
     said = time.monotonic()
     waiting: str | None = None
 
@@ -92,6 +100,6 @@ def _lines() -> Iterator[Callable[[Progress], None]]:
         nonlocal said, waiting
         if progress.waiting_for != waiting or time.monotonic() - said >= LINE_SECONDS:
             waiting, said = progress.waiting_for, time.monotonic()
-            complain(f"{progress.fraction:.0%} {one_line(progress.message)}")
+            complain(f"{'' if endless else f'{progress.fraction:.0%} '}{one_line(progress.message)}")
 
     yield show

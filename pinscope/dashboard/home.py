@@ -72,15 +72,20 @@ def _runs(has_gpu: bool) -> None:
 
 
 def _recordings(store: Store, recorded: Sequence[Run]) -> None:
-    """Those of GPUs, in the order of the experiments; apart from them those of the host model: never compared."""
+    """Those of GPUs, in the order of the experiments; apart from them live views, and the host model: never compared."""
     names = [entry.experiment.name for entry in REGISTRY]
     known = sorted(recorded, key=lambda run: names.index(run.experiment) if run.experiment in names else len(names))
     on_gpus = [run for run in known if run.lab == "cuda"]
     without = [run for run in known if run.lab == "host"]
+    watched = [run for run in known if run.lab == "live"]
     if on_gpus:
         st.header("Recorded on GPUs", anchor=False)
         st.caption("These runs ship with PinScope. They were measured on other machines, as each says.")
         run_list(store, on_gpus)
+    if watched:
+        st.header("Recorded live views", anchor=False)
+        st.caption("These ship with PinScope too. Another machine was watched while its own programs ran.")
+        run_list(store, watched)
     if without:
         st.header("Recorded without a GPU", anchor=False)
         st.caption(

@@ -9,7 +9,7 @@ import streamlit as st
 
 from pinscope.charts.chart import Chart
 from pinscope.errors import BadInput
-from pinscope.experiments.registry import draw_run, find, read_run
+from pinscope.experiments.registry import draw_run, find_reader, read_run
 from pinscope.records.finding import Reading
 from pinscope.records.run import Run
 from pinscope.report.document import Document
@@ -61,10 +61,10 @@ def _open(_store: Store, _run: Run, url: str, run_id: str, status: str, observat
 
 
 def _document(run: Run, rows: list[Row]) -> Document:
-    experiment = find(run.experiment).experiment
+    kind = find_reader(run.experiment).kind
     reading = read_run(run, rows) if rows else Reading(headline=(), tables=(), findings=())
     charts = draw_run(run, rows) if rows else []
     return Document(
-        run=run, title=experiment.title, question=experiment.question, method=experiment.method,
-        reading=reading, charts=charts, rows=rows, parameter_schema=experiment.Params.model_json_schema(),
+        run=run, title=kind.title, question=kind.question, method=kind.method,
+        reading=reading, charts=charts, rows=rows, parameter_schema=kind.Params.model_json_schema(),
     )  # fmt: skip

@@ -48,8 +48,8 @@ def _bar(store: Store, run_id: str, with_link: bool) -> None:
         with left:
             if with_link:
                 open_link(run)
-            roughly = format_seconds(run.budget.seconds)
-            st.caption(f"Started {started(run)} · roughly {roughly} in all · {run.observations:,} observations so far")
+            length = f"roughly {format_seconds(run.budget.seconds)} in all" if run.budget.seconds else "until stopped"
+            st.caption(f"Started {started(run)} · {length} · {run.observations:,} observations so far")
         if right.button("Cancel", icon=":material/stop_circle:", key=f"cancel-{run.id}", width="stretch"):
             _cancel(store, run)
         waiting = run.progress.waiting_for
@@ -77,7 +77,7 @@ def _partial_chart(store: Store, run_id: str) -> None:
         if charts:
             chart_view(charts[0], key=f"partial-{run_id}", border=False)
         else:
-            st.caption("A chart appears here with the first measured copies.")
+            st.caption("A chart appears here with the first observations.")
 
 
 def _rows_so_far(store: Store, run_id: str) -> list[dict[str, Any]]:

@@ -9,8 +9,9 @@ from typing import Literal
 import streamlit as st
 
 from pinscope.errors import UnknownName
-from pinscope.experiments.registry import find
+from pinscope.experiments.registry import find_reader
 from pinscope.records.run import LAB_TITLES, Run, Status
+from pinscope.report.facts import size_word
 
 Colour = Literal["red", "orange", "blue", "green", "gray"]
 
@@ -26,13 +27,13 @@ _STATUS: Mapping[Status, tuple[Colour, str]] = {
 def experiment_title(name: str) -> str:
     """The experiment's title, or its bare name if this version does not know it."""
     try:
-        return find(name).experiment.title
+        return find_reader(name).kind.title
     except UnknownName:
         return name
 
 
 def where(run: Run) -> str:
-    """The GPU's name, or that it was the host model."""
+    """The GPU's name, or that it was the host model or a live view."""
     device = run.environment.device(run.device) if run.lab == "cuda" else None
     return device.name if device else LAB_TITLES[run.lab]
 
@@ -52,7 +53,8 @@ def badges(run: Run) -> None:
     with st.container(horizontal=True, gap="xsmall"):
         colour, icon = _STATUS[run.status]
         st.badge(run.status, color=colour, icon=icon)
-        st.badge("quick" if run.quick else "full", color="gray")
+        if size := size_word(run):
+            st.badge(size, color="gray")
         if run.lab == "host":
             st.badge(LAB_TITLES["host"], color="violet")
         if run.recording:

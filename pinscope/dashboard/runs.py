@@ -16,7 +16,7 @@ from pinscope.dashboard.run_progress import run_progress
 from pinscope.dashboard.run_view import run_header, run_view
 from pinscope.dashboard.run_words import badges, experiment_title, title
 from pinscope.errors import BadInput, UnknownName
-from pinscope.experiments.registry import EXPERIMENTS
+from pinscope.experiments.registry import readers
 from pinscope.records.run import LAB_TITLES, Run
 from pinscope.store.bundle import parse_bundle
 from pinscope.store.store import Imported, Store
@@ -62,7 +62,7 @@ def _list(store: Store) -> None:
 
 
 def _filtered(runs: list[Run]) -> list[Run]:
-    known = [entry.experiment.name for entry in EXPERIMENTS]
+    known = [reader.kind.name for reader in readers()]
     with st.container(horizontal=True, gap="medium", vertical_alignment="bottom"):
         experiment = st.selectbox(
             "Experiment", [None, *known], key="filter-experiment", persist_state="session", width=220,

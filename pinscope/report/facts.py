@@ -66,9 +66,16 @@ def quantity_text(quantity: Quantity) -> str:
 
 
 def place(run: Run) -> str:
-    """Where a run was measured: the GPU's name, or the host model."""
+    """Where a run was measured: the GPU's name, the host model, or the machine as it was."""
     device = run.environment.device(run.device) if run.lab == "cuda" else None
     return f"{LAB_TITLES[run.lab]}: {device.name}" if device else LAB_TITLES[run.lab]
+
+
+def size_word(run: Run) -> str | None:
+    """``quick`` or ``full``; ``None`` for a live view, which has no size."""
+    if run.lab == "live":
+        return None
+    return "quick" if run.quick else "full"
 
 
 def version_text(environment: Environment) -> str:
@@ -79,16 +86,20 @@ def version_text(environment: Environment) -> str:
 
 def run_facts(run: Run) -> list[Fact]:
     """What was run, where and when."""
+    size, budget = size_word(run), run.budget
+    takes = (
+        f"{format_bytes(budget.pinned_bytes)} pinned, {format_bytes(budget.pageable_bytes)} pageable, "
+        f"{format_bytes(budget.device_bytes)} device memory"
+    )
     return [
         ("Run", run.id),
-        ("Experiment", f"{run.experiment}, {'quick' if run.quick else 'full'}"),
+        ("Experiment", f"{run.experiment}, {size}" if size else run.experiment),
         ("Measured on", place(run)),
         ("Status", run.status),
         ("Started", f"{run.created_at:%Y-%m-%d %H:%M:%S %Z}"),
         ("Took", _took(run)),
         ("Observations", f"{run.observations:,}"),
-        ("Budget", f"{format_bytes(run.budget.pinned_bytes)} pinned, {format_bytes(run.budget.pageable_bytes)} "
-                   f"pageable, {format_bytes(run.budget.device_bytes)} device memory"),
+        *([("Budget", takes)] if size else []),
         ("Measured by PinScope", version_text(run.environment)),
     ]  # fmt: skip
 

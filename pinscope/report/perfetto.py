@@ -32,7 +32,7 @@ def render_perfetto(documents: Sequence[Document]) -> bytes:
     for document in documents:
         kept = spans(row for row in document.rows if "kind" in row)
         if not kept:
-            raise BadInput(f"run {document.run.id} has no timeline; runs of overlap keep one")
+            raise BadInput(f"run {document.run.id} has no timeline of copies and kernels; runs of overlap keep one")
         lab = LAB_TITLES[document.run.lab]
         prefix = f"{document.run.id}, {lab}" if len(documents) > 1 else lab
         events.extend(_events(prefix, kept, first_process=1 + sum(event["name"] == "process_name" for event in events)))

@@ -72,7 +72,7 @@ def prepare(request: Request, environment: Environment) -> Run:
     params = experiment.Params.preset(lab, request.quick).with_overrides(request.overrides)
     params, notes = _fitting(experiment, params, request, lab, environment)
     return Run(
-        id=_new_id(),
+        id=new_id(),
         experiment=experiment.name,
         lab=lab,
         device=request.device,
@@ -91,8 +91,8 @@ def usable_gpu(environment: Environment) -> bool:
     return bool(environment.devices) and cupy_problem(environment) is None
 
 
-def _new_id() -> str:
-    """Short, sortable by time, unique: 20261121-031500-4f2a9c."""
+def new_id() -> str:
+    """For a run: short, sortable by time, unique, such as 20261121-031500-4f2a9c."""
     return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
 
 

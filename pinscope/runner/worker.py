@@ -9,13 +9,11 @@ import ctypes
 import os
 import signal
 import sys
-import threading
-import time
 import traceback
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from types import FrameType
-from typing import Any, Self
+from typing import Any
 
 from pinscope.errors import Cancelled, PinScopeError
 from pinscope.experiments.registry import find
@@ -28,14 +26,11 @@ from pinscope.probes.process import current_process
 from pinscope.records.environment import Environment
 from pinscope.records.run import Progress, Run, Status
 from pinscope.runner.queue import turn
+from pinscope.runner.reporter import Reporter
 from pinscope.store.rescue import SafeWriter
 from pinscope.store.store import Store
 
 PR_SET_PDEATHSIG = 1
-PROGRESS_SECONDS = 0.2
-"""Progress is written at most this often."""
-BEAT_SECONDS = 5.0
-"""Progress is written at least this often, unless the database fails."""
 
 
 class _Stop:
@@ -48,55 +43,6 @@ class _Stop:
         """Signal handler: only notes the wish, so that nothing is torn in the middle."""
         del number, frame
         self.asked = True
-
-
-class _Reporter:
-    """Writes progress and notes of a run: progress not too often, and now and then though nothing happens."""
-
-    def __init__(self, writer: SafeWriter, run: Run) -> None:
-        self._writer = writer
-        self._notes = list(run.notes)
-        self._written = -PROGRESS_SECONDS
-        self._last = Progress()
-        self._telling = threading.Lock()
-        self._ended = threading.Event()
-        self._heart = threading.Thread(target=self._beat, name="pinscope-heart", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._heart.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._ended.set()
-        self._heart.join()
-
-    def progress(self, fraction: float, message: str) -> None:
-        """Store how far the run is."""
-        if time.monotonic() - self._written >= PROGRESS_SECONDS or fraction >= 1:
-            self._tell(Progress(fraction=fraction, message=message))
-
-    def waiting(self, holder: str) -> None:
-        """Store what the run waits for."""
-        if time.monotonic() - self._written >= PROGRESS_SECONDS:
-            self._tell(Progress(message=f"waiting for {holder}", waiting_for=holder))
-
-    def _tell(self, progress: Progress | None) -> None:
-        with self._telling:
-            self._last = progress or self._last
-            self._written = time.monotonic()
-            self._writer.update(progress=self._last.model_copy(update={"at": self._written}))
-
-    def _beat(self) -> None:
-        """Others who cannot see this process learn from it that it lives, and it learns whether they cancelled it."""
-        while not self._ended.wait(BEAT_SECONDS):
-            if time.monotonic() - self._written >= BEAT_SECONDS:
-                self._tell(None)
-
-    def note(self, text: str) -> None:
-        """Store what a reader of the run must know, once."""
-        if text not in self._notes:
-            self._notes.append(text)
-            self._writer.update(notes=tuple(self._notes))
 
 
 def queues(run: Run) -> list[str]:
@@ -143,7 +89,7 @@ def measure(writer: SafeWriter, run: Run, stop: _Stop) -> None:
     experiment = find(run.experiment).experiment
     params = experiment.Params.model_validate(run.params)
     device = run.environment.device(run.device) if run.lab == "cuda" else None
-    with _Reporter(writer, run) as reporter, ExitStack() as held:
+    with Reporter(writer, run) as reporter, ExitStack() as held:
         for name in queues(run):
             held.enter_context(turn(name, waiting))
         # Memory that was free when the run was prepared may have gone while it waited.

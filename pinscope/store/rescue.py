@@ -36,12 +36,16 @@ class SafeWriter:
         store: where the rows belong.
         run: the run they belong to, as it stands in the store, without observations so far.
         clock: seconds, monotonic.
+        refuge: where that bundle goes first, if nothing is there.
     """
 
-    def __init__(self, store: Store, run: Run, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, store: Store, run: Run, clock: Callable[[], float] = time.monotonic, refuge: Path | None = None
+    ) -> None:
         self._store = store
         self._run = run
         self._clock = clock
+        self._refuge = refuge
         self._rows: list[Row] = []
         self._stored = 0
         self._changes: dict[str, Any] = {}
@@ -162,7 +166,7 @@ class SafeWriter:
 
     def _rescue(self) -> Path:
         """Save the whole run to a bundle, where there is room for it."""
-        for path in _places(self._run.id):
+        for path in _places(self._run.id, self._refuge):
             try:
                 write_bundle(path, [(self._run, self._rows)])
             except PathExists:
@@ -174,8 +178,10 @@ class SafeWriter:
         raise StoreFailed(f"{len(self._rows)} observations could be saved nowhere: {self._problem}")
 
 
-def _places(run_id: str) -> Iterator[Path]:
+def _places(run_id: str, refuge: Path | None) -> Iterator[Path]:
     """Paths for a bundle, in the order to try."""
+    if refuge is not None:
+        yield refuge
     folders: tuple[Callable[[], Path], ...] = (lambda: Path(tempfile.gettempdir()), Path.home, Path.cwd)
     for folder in folders:
         try:

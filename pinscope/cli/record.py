@@ -1,0 +1,105 @@
+"""``pinscope record``: keep the live view as a timeline, which is a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pinscope.cli.following import Stop, progress_shown
+from pinscope.cli.terminal import complain, one_line, print_json
+from pinscope.errors import BadInput, Cancelled, InvalidParameter, MeasurementFailed, StoreFailed
+
+if TYPE_CHECKING:
+    from pinscope.experiments.timeline import TimelineParams
+    from pinscope.records.run import Run
+    from pinscope.runner.recording import Recorded
+
+
+def record(  # noqa: PLR0917 - typer calls it by keyword
+    duration: Annotated[
+        str | None,
+        typer.Option("--for", metavar="DURATION", help="How long: 90s, 10m, 2h, 1d. Without it: until Ctrl-C.",
+                     show_default=False),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE", help="Also write a bundle: a file that is not there yet, such "
+                     "as night.pinscope.", show_default=False),
+    ] = None,
+    interval: Annotated[float, typer.Option(metavar="SECONDS", help="From one sample to the next, 0.1 to 3600.")] = 1.0,
+    pid: Annotated[
+        list[int] | None,
+        typer.Option(metavar="PID", help="Keep only this process among the holders; may be repeated.",
+                     show_default=False),
+    ] = None,
+    probe: Annotated[
+        bool, typer.Option("--probe", help="Follow registered memory too, from now on; needs root.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document with every sample.")] = False,
+) -> int:  # fmt: skip
+    """Keep a timeline of who holds pinned memory. Ctrl-C ends it well; every sample is stored as it comes."""
+    from pinscope.live.source import open_source
+    from pinscope.probes.environment import capture_environment
+    from pinscope.runner.jobs import reconcile
+    from pinscope.runner.recording import Recorder, check_output, prepare_timeline
+    from pinscope.store.store import Store
+
+    params = _params(duration, interval, pid or (), probe)
+    if output is not None:
+        check_output(output)
+    run = prepare_timeline(params, capture_environment())
+    asked = max(1.0, min(interval, 5.0))  # sampling takes 40 ms a GPU; and figures should not be a minute old
+    with Store() as store, Stop() as stop, open_source(probe=probe, interval_seconds=asked) as source:
+        reconcile(store)
+        complain(f"recording run {run.id}{f' for {duration}' if duration else ''}; Ctrl-C ends it well")
+        with progress_shown(endless=duration is None) as show:
+            recorded = Recorder(store, source.take, lambda: stop.asked, show, output).record(run)
+    return _tell(recorded, output, as_json)
+
+
+def _params(duration: str | None, interval: float, pids: Sequence[int], probe: bool) -> TimelineParams:
+    from pinscope.experiments.timeline import TimelineParams
+    from pinscope.probes.proc import HERE
+    from pinscope.runner.recording import checked_interval
+    from pinscope.units import parse_seconds
+
+    try:
+        seconds = None if duration is None else parse_seconds(duration)
+    except InvalidParameter as error:
+        raise InvalidParameter(f"--for: {error}") from None
+    for one in sorted(pids):
+        if one < 1 or not HERE.exists(f"/proc/{one}"):
+            raise BadInput(f"there is no process {one}")
+    return TimelineParams(
+        interval_seconds=checked_interval(interval), for_seconds=seconds, pids=tuple(dict.fromkeys(pids)), probe=probe
+    )
+
+
+def _tell(recorded: Recorded, output: Path | None, as_json: bool) -> int:
+    """Print what was recorded; the exit code that fits how it ended."""
+    from pinscope.cli.reading import print_outcome
+    from pinscope.experiments.documents import open_document
+    from pinscope.report.json_report import run_document
+
+    run = recorded.run
+    document = open_document(run, recorded.rows, with_charts=False)
+    if as_json:
+        print_json(run_document(document))
+    else:
+        print_outcome(document)
+    if recorded.saved is not None:
+        complain(f"the database took no more; the run was saved to {recorded.saved}")
+    elif output is not None:
+        complain(f"wrote {output}")
+    return _exit_code(run, lost=recorded.saved is not None)
+
+
+def _exit_code(run: Run, lost: bool) -> int:
+    if run.status == "done":
+        return StoreFailed.exit_code if lost else 0
+    reason = f": {one_line(run.error)}" if run.error else ""
+    complain(f"run {run.id} {'failed' if run.status == 'failed' else f'was {run.status}'}{reason}")
+    return Cancelled.exit_code if run.status == "cancelled" else MeasurementFailed.exit_code

@@ -1,0 +1,284 @@
+"""Keeps the live view as a run: each sample is stored as it comes, by the process that takes it."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pinscope.errors import BadInput, InvalidParameter, PathExists, PinScopeError
+from pinscope.experiments.timeline import Timeline, TimelineParams
+from pinscope.live.timeline import Moment, TimelineRows
+from pinscope.probes.process import current_process
+from pinscope.records.budget import Budget
+from pinscope.records.environment import Environment
+from pinscope.records.run import Progress, Run, Status
+from pinscope.records.snapshot import Snapshot
+from pinscope.runner.jobs import new_id
+from pinscope.runner.reporter import Reporter
+from pinscope.store.bundle import SUFFIX, read_bundle, write_bundle
+from pinscope.store.rescue import SafeWriter
+from pinscope.store.rows import Row
+from pinscope.store.store import Store
+from pinscope.units import format_bytes, format_seconds
+
+LEAST_INTERVAL_SECONDS, MOST_INTERVAL_SECONDS = 0.1, 3600.0
+MOST_SECONDS = 30 * 86400.0
+MOST_ROWS = 250_000
+"""All rows are kept in memory, less than 1 KB each, in case the database fails; and one bundle must hold them."""
+LOOK_SECONDS = 0.1
+"""How soon a wish to stop is noticed between two samples."""
+MOST_FAILURES_NOTED = 5
+"""Different reasons for missing samples that become notes; the rows have them all."""
+_GPUS = "GPUs"
+"""Why there are none now and then is told by the rows."""
+
+
+def boot_clock() -> float:
+    """Seconds since the machine started; goes on while it sleeps, and never back."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How time goes by; tests have their own."""
+
+    clock: Callable[[], float] = boot_clock
+    sleep: Callable[[float], None] = time.sleep
+    cpu: Callable[[], float] = time.process_time
+
+
+@dataclass
+class Recorder:
+    """One timeline, from its first sample to its file.
+
+    Attributes:
+        store: where it is kept.
+        take: takes a snapshot; where it raises, the timeline has a row that says so, and goes on.
+        asked_to_stop: looked at several times a second.
+        show: told how far the recording is.
+        output: a bundle to write at the end, if wanted.
+    """
+
+    store: Store
+    take: Callable[[], Snapshot]
+    asked_to_stop: Callable[[], bool]
+    show: Callable[[Progress], None]
+    output: Path | None = None
+    pace: Pace = field(default_factory=Pace)
+
+    def record(self, run: Run) -> Recorded:
+        """Store the run, sample until its time is over or somebody asks to stop, and write the file.
+
+        Raises:
+            StoreFailed: the run could not be stored, so nothing was begun; or its rows could be put nowhere.
+            PinScopeError: the file could not be written; the run is in the database.
+        """
+        run = self.store.add(run)
+        writer = SafeWriter(self.store, run, refuge=self.output)
+        ending = self._ending(_Sampling(self, run, writer))
+        saved = writer.close(**ending, finished_at=datetime.now(UTC))
+        if saved is not None:
+            return Recorded(*read_bundle(saved)[0], saved)
+        ended, rows = self.store.run(run.id), self.store.observations(run.id)
+        self._write(ended, rows)
+        return Recorded(ended, rows, None)
+
+    def _ending(self, sampling: _Sampling) -> dict[str, Any]:
+        """Sample, and tell how it went: fields of the run."""
+        try:
+            with Reporter(sampling.writer, sampling.run) as reporter:
+                sampling.go_on(reporter)
+        except PinScopeError as error:
+            return {"status": "failed", "error": str(error)}
+        except Exception as error:  # noqa: BLE001 - whatever it was, the run must say so, and its file be written
+            return {"status": "failed", "error": f"unexpected {type(error).__name__}: {error}".splitlines()[0]}
+        if not sampling.samples and sampling.failures:
+            return {"status": "failed", "error": f"no sample could be taken: {sampling.failures[0]}"}
+        status: Status = "cancelled" if sampling.writer.cancelled or not sampling.samples else "done"
+        return {"status": status, "progress": Progress(fraction=1.0, message=status)}
+
+    def _write(self, run: Run, rows: list[Row]) -> None:
+        if self.output is None:
+            return
+        try:
+            write_bundle(self.output, [(run, rows)])
+        except PinScopeError as error:
+            raise PinScopeError(f"{error}; run {run.id} is kept: pinscope export {run.id} -o FILE") from None
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A timeline that has ended."""
+
+    run: Run
+    rows: list[Row]
+    saved: Path | None
+    """The bundle that holds it because the database failed; ``None`` if the database has it."""
+
+
+class _Sampling:
+    """The samples of one timeline."""
+
+    def __init__(self, recorder: Recorder, run: Run, writer: SafeWriter) -> None:
+        self.run = run
+        self.writer = writer
+        self.samples = 0
+        self.failures: list[str] = []
+        """Different reasons why samples are missing."""
+        self._recorder = recorder
+        self._pace = recorder.pace
+        self._params = TimelineParams.model_validate(run.params)
+        self._rows = TimelineRows(self._params.pids)
+        self._begun = self._cpu_begun = 0.0
+        self._kept = 0
+        self._unreadable: set[str] = set()
+        self._seen: Snapshot | None = None
+
+    def go_on(self, reporter: Reporter) -> None:
+        """Take one sample after the other, at even steps from the first one; steps that were missed are left out."""
+        interval, seconds = self._params.interval_seconds, self._params.for_seconds
+        due: float | None = None
+        for number in range(MOST_ROWS):
+            if self._waits_until(due):
+                return
+            elapsed = self._sample(number, reporter)
+            self._tell(elapsed, reporter)
+            if seconds is not None and elapsed >= seconds:
+                return
+            if self._kept >= MOST_ROWS:
+                reporter.note(f"It ended by itself: one timeline holds {MOST_ROWS:,} rows.")
+                return
+            step = (math.floor((self._pace.clock() - self._begun) / interval + 1e-9) + 1) * interval
+            due = self._begun + (step if seconds is None else min(step, seconds))
+
+    def _waits_until(self, due: float | None) -> bool:
+        """Wait for the next sample; true if somebody asked to stop meanwhile."""
+        while not (self._recorder.asked_to_stop() or self.writer.cancelled):
+            left = 0.0 if due is None else due - self._pace.clock()
+            if left <= 0:
+                return False
+            self._pace.sleep(min(LOOK_SECONDS, left))
+        return True
+
+    def _sample(self, number: int, reporter: Reporter) -> float:
+        """Take one sample and store its rows; when it was, in seconds since the first one."""
+        try:
+            taken: Snapshot | str = self._recorder.take()
+        except Exception as error:  # noqa: BLE001 - whatever it was, the timeline says so and goes on
+            taken = _words(error)
+        now = self._pace.clock()
+        if not number:  # the first one may wait for the driver: time begins when it is there
+            self._begun, self._cpu_begun = now, self._pace.cpu()
+        moment = Moment(number, now - self._begun)
+        try:
+            rows = self._made(taken, moment)
+        except ValueError as error:  # a figure that is no number
+            rows = self._made(_words(error), moment)
+        for failure in (row["reason"] for row in rows if row["kind"] == "missed"):
+            if failure not in self.failures and len(self.failures) < MOST_FAILURES_NOTED:
+                self.failures.append(failure)
+                reporter.note(f"Samples are missing: {failure}")
+        if isinstance(taken, Snapshot):
+            self._note_unreadable(taken, reporter)
+        self.writer.append(rows)
+        self._kept += len(rows)
+        return moment.elapsed_seconds
+
+    def _made(self, taken: Snapshot | str, moment: Moment) -> list[Row]:
+        if isinstance(taken, str):
+            return self._rows.missed(taken, moment)
+        rows = self._rows.of(taken, moment, self._pace.cpu() - self._cpu_begun)
+        self.samples, self._seen = self.samples + 1, taken
+        return rows
+
+    def _note_unreadable(self, seen: Snapshot, reporter: Reporter) -> None:
+        """What could not be looked at, once; its figures may change from sample to sample."""
+        for one in seen.unreadable:
+            kind = re.sub(r"[\d, ]+", " ", one.what)
+            if kind not in self._unreadable and one.what != _GPUS:
+                self._unreadable.add(kind)
+                reporter.note(f"{one.what} could not be looked at: {one.reason}.")
+
+    def _tell(self, elapsed: float, reporter: Reporter) -> None:
+        seconds = self._params.for_seconds
+        share = 0.0 if seconds is None else min(elapsed / seconds, 0.999)
+        host = self._seen.host if self._seen else None
+        pinned = f", {format_bytes(host.pinned_bytes)} pinned" if host and host.pinned_bytes is not None else ""
+        samples = f"{self.samples:,} {'sample' if self.samples == 1 else 'samples'}"
+        message = f"{format_seconds(elapsed) if elapsed else '0 s'}, {samples}{pinned}"
+        reporter.progress(share, message)
+        self._recorder.show(Progress(fraction=share, message=message))
+
+
+def _words(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+def prepare_timeline(params: TimelineParams, environment: Environment) -> Run:
+    """A timeline to be recorded by this process, not stored yet.
+
+    Raises:
+        InvalidParameter: an interval or a duration out of range, or more samples than one timeline holds.
+        NotPossible: /proc does not show this process.
+    """
+    _check(params, max(len(environment.devices), 1))
+    return Run(
+        id=new_id(),
+        experiment=Timeline.name,
+        lab="live",
+        device=0,
+        status="running",
+        quick=False,
+        params={name: value for name, value in params.model_dump(mode="json").items() if value not in (None, [])},
+        budget=Budget(pinned_bytes=0, pageable_bytes=0, device_bytes=0, seconds=params.for_seconds or 0.0),
+        environment=environment,
+        created_at=datetime.now(UTC),
+        process=current_process(),
+    )
+
+
+def _check(params: TimelineParams, gpus: int) -> None:
+    interval, seconds = checked_interval(params.interval_seconds), params.for_seconds
+    if seconds is None:
+        return
+    if not 0 < seconds <= MOST_SECONDS:
+        raise InvalidParameter(f"--for {seconds:g} s: it must be more than 0 s, and at most 30d")
+    if seconds / interval * (1 + gpus) > MOST_ROWS:
+        least = math.ceil(seconds * (1 + gpus) / MOST_ROWS * 10) / 10
+        raise InvalidParameter(
+            f"{round(seconds / interval):,} samples are more than one timeline holds; take --interval {least:g} or more"
+        )
+
+
+def checked_interval(seconds: float) -> float:
+    """The interval, unless it is none at which a machine can be watched: InvalidParameter."""
+    if not LEAST_INTERVAL_SECONDS <= seconds <= MOST_INTERVAL_SECONDS:
+        raise InvalidParameter(
+            f"--interval {seconds:g}: it must be {LEAST_INTERVAL_SECONDS:g} to {MOST_INTERVAL_SECONDS:g} seconds"
+        )
+    return seconds
+
+
+def check_output(path: Path) -> None:
+    """Refuse a file that could not be written at the end, before anything begins.
+
+    Raises:
+        PathExists: something of that name is there.
+        BadInput: it is no name for a bundle, or there is no such folder, or it may not be written to.
+    """
+    if path.suffix.lower() != SUFFIX:
+        raise BadInput(f"{path}: a timeline is written as a bundle, so its name must end in {SUFFIX}")
+    if os.path.lexists(path):
+        raise PathExists(f"{path} is there already; PinScope does not overwrite files")
+    folder = path.parent
+    if not folder.is_dir():
+        raise BadInput(f"cannot write {path}: there is no folder {folder}")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise BadInput(f"cannot write {path}: the folder may not be written to")

@@ -1,0 +1,64 @@
+"""What a run tells of itself while it goes on: progress, notes, and that it lives."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Self
+
+from pinscope.records.run import Progress, Run
+from pinscope.store.rescue import SafeWriter
+
+PROGRESS_SECONDS = 0.2
+"""Progress is written at most this often."""
+BEAT_SECONDS = 5.0
+"""Progress is written at least this often, unless the database fails."""
+
+
+class Reporter:
+    """Writes progress and notes of a run: progress not too often, and now and then though nothing happens."""
+
+    def __init__(self, writer: SafeWriter, run: Run) -> None:
+        self._writer = writer
+        self._notes = list(run.notes)
+        self._written = -PROGRESS_SECONDS
+        self._last = Progress()
+        self._telling = threading.Lock()
+        self._ended = threading.Event()
+        self._heart = threading.Thread(target=self._beat, name="pinscope-heart", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._heart.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._ended.set()
+        self._heart.join()
+
+    def progress(self, fraction: float, message: str) -> None:
+        """Store how far the run is."""
+        if time.monotonic() - self._written >= PROGRESS_SECONDS or fraction >= 1:
+            self._tell(Progress(fraction=fraction, message=message))
+
+    def waiting(self, holder: str) -> None:
+        """Store what the run waits for."""
+        if time.monotonic() - self._written >= PROGRESS_SECONDS:
+            self._tell(Progress(message=f"waiting for {holder}", waiting_for=holder))
+
+    def _tell(self, progress: Progress | None) -> None:
+        with self._telling:
+            self._last = progress or self._last
+            self._written = time.monotonic()
+            self._writer.update(progress=self._last.model_copy(update={"at": self._written}))
+
+    def _beat(self) -> None:
+        """Others who cannot see this process learn from it that it lives, and it learns whether they cancelled it."""
+        while not self._ended.wait(BEAT_SECONDS):
+            if time.monotonic() - self._written >= BEAT_SECONDS:
+                self._tell(None)
+
+    def note(self, text: str) -> None:
+        """Store what a reader of the run must know, once."""
+        if text not in self._notes:
+            self._notes.append(text)
+            self._writer.update(notes=tuple(self._notes))

@@ -18,11 +18,15 @@ from pinscope.records.timeline import Sample
 
 MOST_POINTS = 600
 """More are not told apart on a screen."""
+TREND_POINTS = 40
+"""Steps of a small curve in a table."""
+LEAST_SECONDS = 60.0
+"""The axis is at least so long, and grows to the window as samples come in."""
 GAP_INTERVALS = 3.0
 """A pause of so many intervals is left open: nobody looked then."""
 
 BANDS: Mapping[str, str] = {
-    "cudaHostAlloc and VmPin of holders": COLOURS["pinned"],
+    "Explained by holders": COLOURS["pinned"],
     "Registered, or other pins": COLOURS["registered"],
     "Pinned, not told apart": COLOURS["reference"],
 }
@@ -33,6 +37,7 @@ SERIES: Mapping[str, str] = {**BANDS, **LINES}
 _KNOWN, _OTHER, _WHOLE = BANDS
 (_LOCKED,) = LINES
 
+_DATA = "moments"
 _LEAST_AXIS_BYTES = 2**20
 _LOG = "floor(log({0})/log(1024)+1e-9)"
 _BYTES_TEXT = (
@@ -40,6 +45,8 @@ _BYTES_TEXT = (
     f"format({{0}}/pow(1024,{_LOG}),'.3~r')+' '+['B','KiB','MiB','GiB','TiB','PiB'][{_LOG}]"
 )
 """A size in binary units, as a Vega expression."""
+_TICKS = "sequence(0, domain('y')[1]*1.0001, pow(2, round(log(domain('y')[1]/5)/LN2)))"
+"""Round numbers of binary units: steps of a power of two, four to seven of them."""
 
 
 def frame(samples: Sequence[Sample], window_seconds: float, interval_seconds: float) -> pd.DataFrame:
@@ -52,13 +59,14 @@ def frame(samples: Sequence[Sample], window_seconds: float, interval_seconds: fl
 
     Returns:
         ``time`` (UTC) and a float32 column of bytes for each of :data:`SERIES`; what is not known is not a number. The
-        first row stands at the window's beginning, so that the axis does. Of more moments than a screen can show,
+        first row stands where the axis begins. Of more moments than a screen can show,
         those with the most pinned and locked memory stay.
     """
     shown = within(samples, window_seconds)
     rows: list[tuple[Any, ...]] = []
     if shown:
-        rows.append(_nothing(shown[-1].taken_at - timedelta(seconds=window_seconds)))
+        seconds = min(window_seconds, max(LEAST_SECONDS, shown[-1].elapsed_seconds - shown[0].elapsed_seconds))
+        rows.append(_nothing(shown[-1].taken_at - timedelta(seconds=seconds)))
     bucket = max(window_seconds / MOST_POINTS, interval_seconds)
     longest = timedelta(seconds=GAP_INTERVALS * bucket)
     previous: Sample | None = None
@@ -124,7 +132,7 @@ def _layer(names: Sequence[str], mark: Mapping[str, Any], stack: str | None) -> 
             "y": {"field": "bytes", "type": "quantitative", "stack": stack},
             "color": {"field": "series", "type": "nominal"},
             "opacity": dimmed,
-            "order": {"field": "series", "sort": "descending"},
+            "order": {"field": "series", "sort": "ascending"},
         },
     }
 
@@ -152,34 +160,42 @@ def _hover() -> dict[str, Any]:
     }  # fmt: skip
 
 
+_PICKED: Mapping[str, Any] = {
+    "name": "picked",
+    "select": {"type": "point", "fields": ["series"]},
+    "bind": "legend",
+}
+_ZOOM: Mapping[str, Any] = {
+    "name": "zoom",
+    # The wheel alone goes on scrolling the page; a pinch arrives as a wheel with Ctrl.
+    "select": {"type": "interval", "encodings": ["x"], "zoom": "wheel![event.ctrlKey || event.metaKey]"},
+    "bind": "scales",
+}
+
 SPEC: Mapping[str, Any] = MappingProxyType(
     {
-        "height": 260,
-        "params": [{"name": "picked", "select": {"type": "point", "fields": ["series"]}, "bind": "legend"}],
+        "data": {"name": _DATA},
+        "height": 320,
+        "config": {"legend": {"padding": 0, "offset": 12}, "axis": {"labelPadding": 6}},
         "encoding": {
             "x": {
                 "field": "time", "type": "temporal", "scale": {"type": "utc"},
                 "axis": {"title": None, "grid": False, "format": "%H:%M:%S", "labelOverlap": True, "tickCount": 6},
             },
             "y": {
-                "axis": {"title": None, "labelExpr": _BYTES_TEXT.format("datum.value"), "tickCount": 5},
+                "scale": {"nice": False},
+                "axis": {"title": None, "labelExpr": _BYTES_TEXT.format("datum.value"), "values": {"expr": _TICKS}},
             },
             "color": {
                 "scale": {"domain": list(SERIES), "range": list(SERIES.values())},
-                "legend": {"title": None, "orient": "bottom", "columns": {"expr": "width > 620 ? 4 : 1"},
+                "legend": {"title": None, "orient": "top", "columns": {"expr": "width > 620 ? 4 : 1"},
                            "labelLimit": 0, "symbolType": "square"},
             },
         },
         "layer": [
             {
                 **_layer(list(BANDS), {"type": "area", "fillOpacity": 0.75, "line": {"strokeWidth": 1}}, "zero"),
-                "params": [{
-                    "name": "zoom",
-                    # The wheel alone goes on scrolling the page; a pinch arrives as a wheel with Ctrl.
-                    "select": {"type": "interval", "encodings": ["x"],
-                               "zoom": "wheel![event.ctrlKey || event.metaKey]"},
-                    "bind": "scales",
-                }],
+                "params": [_PICKED, _ZOOM],
             },
             _layer(list(LINES), {"type": "line", "strokeWidth": 2, "strokeDash": [6, 3]}, None),
             {"mark": {"type": "point", "opacity": 0}, "encoding": {"x": None, "y": {"datum": _LEAST_AXIS_BYTES}}},
@@ -188,3 +204,34 @@ SPEC: Mapping[str, Any] = MappingProxyType(
     }
 )  # fmt: skip
 """What :func:`frame` is drawn with."""
+
+
+def drawing(moments: pd.DataFrame) -> dict[str, Any]:
+    """The specification with the moments from :func:`frame`.
+
+    The data goes by name: without it, the browser draws once before it has any, and complains.
+    """
+    return {**SPEC, "datasets": {_DATA: moments}}
+
+
+def trends(samples: Sequence[Sample], window_seconds: float) -> Mapping[tuple[int, object], list[float]]:
+    """What each process held through the window, in few steps; by pid and start. One that a sample left out held 0.
+
+    Only those with the most bytes are in a sample.
+    """
+    shown = within(samples, window_seconds)
+    if not shown:
+        return {}
+    picked = list(shown[:: max(1, len(shown) // TREND_POINTS)])
+    if picked[-1] is not shown[-1]:
+        picked.append(shown[-1])
+    found: dict[tuple[int, object], list[float]] = {
+        (one.pid, one.started_at): [0.0] * len(picked) for one in picked[-1].holders
+    }
+    for number, sample in enumerate(picked):
+        for one in sample.holders:
+            steps = found.get((one.pid, one.started_at))
+            if steps is not None:
+                amounts = (one.host_alloc_bytes, one.registered_bytes, one.locked_bytes)
+                steps[number] = float(sum(amount or 0 for amount in amounts))
+    return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from pinscope.dashboard.fact_table import fact_table
+from pinscope.dashboard.fact_table import fact_columns, fact_table
 from pinscope.dashboard.plain import plain, sentence
 from pinscope.probes.capabilities import capabilities
 from pinscope.records.environment import Device, Environment, Link
@@ -71,9 +71,4 @@ def machine_table(environment: Environment) -> None:
     """Host, limits and software; the GPUs have cards of their own."""
     facts = [fact for fact in environment_facts(environment) if not fact[0].startswith("GPU ")]
     facts.append(("PinScope", version_text(environment)))
-    half = (len(facts) + 1) // 2
-    left, right = st.columns(2, gap="large")
-    with left:
-        fact_table(facts[:half])
-    with right:
-        fact_table(facts[half:])
+    fact_columns(facts)

@@ -24,9 +24,10 @@ class PageEntry:
 
 
 HOME = PageEntry(_FOLDER / "home.py", "Home", ":material/home:")
+NOW = PageEntry(_FOLDER / "now.py", "Now", ":material/monitoring:")
 EXPERIMENTS = PageEntry(_FOLDER / "experiments.py", "Experiments", ":material/science:")
 RUNS = PageEntry(_FOLDER / "runs.py", "Runs", ":material/stacked_line_chart:")
 PLAN = PageEntry(_FOLDER / "plan.py", "Plan", ":material/calculate:")
 
-PAGES = (HOME, EXPERIMENTS, RUNS, PLAN)
+PAGES = (HOME, NOW, EXPERIMENTS, RUNS, PLAN)
 """In the order of the navigation; the dashboard opens on the first."""

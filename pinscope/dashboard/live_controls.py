@@ -1,0 +1,90 @@
+"""What a reader sets on the page Now: pause, pace, window; and the snapshot to take away."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import streamlit as st
+
+from pinscope.analysis.snapshot_reading import read_snapshot
+from pinscope.dashboard.live_watch import watch
+from pinscope.live.sampler import History
+from pinscope.report.snapshot_json import render_snapshot
+
+INTERVALS: Mapping[float, str] = {0.5: "0.5 s", 1.0: "1 s", 2.0: "2 s", 5.0: "5 s", 10.0: "10 s", 30.0: "30 s"}
+WINDOWS: Mapping[float, str] = {60.0: "1 minute", 300.0: "5 minutes", 900.0: "15 minutes", 3600.0: "1 hour"}
+_SHOWN = "now-history"
+_INTERVAL = "now-interval"
+
+
+@dataclass(frozen=True)
+class View:
+    """What to show.
+
+    Attributes:
+        paused: the page stands still.
+        interval_seconds: from one snapshot, and one drawing, to the next.
+        window_seconds: how far back.
+    """
+
+    paused: bool
+    interval_seconds: float
+    window_seconds: float
+
+
+def controls() -> View:
+    """Draw them; what they are set to."""
+    st.session_state[_INTERVAL] = watch().look().interval_seconds  # another tab may have set it
+    with st.container(horizontal=True, gap="medium", vertical_alignment="bottom"):
+        st.selectbox(
+            "New snapshot every", list(INTERVALS), key=_INTERVAL, format_func=_interval_words, width=150,
+            on_change=_set_interval, help="For all open tabs: they share one sampler, which rests when nobody looks.",
+        )  # fmt: skip
+        window = st.selectbox(
+            "Window", list(WINDOWS), index=1, key="now-window", persist_state="session",
+            format_func=lambda seconds: WINDOWS[seconds], width=150,
+            help="How far back the chart, the events and the marks of growing processes reach.",
+        )  # fmt: skip
+        with st.container(horizontal=True, gap="medium", vertical_alignment="center", width="content"):
+            paused = st.toggle(
+                "Pause", key="now-pause", help="This tab stands still; filters, details and the download stay usable."
+            )
+            st.download_button(
+                "Snapshot", _snapshot_file, "pinscope-snapshot.json", "application/json", key="now-download",
+                on_click="ignore", icon=":material/download:", disabled=_shown().latest is None,
+                help="The snapshot on this page as JSON, as 'pinscope live --once --json' prints it.",
+            )  # fmt: skip
+    return View(paused, st.session_state[_INTERVAL], window)
+
+
+def shown_history(view: View) -> History:
+    """What is known now; on a page that stands still, what it stands at."""
+    if not view.paused or _SHOWN not in st.session_state:
+        first = _shown().latest is None
+        st.session_state[_SHOWN] = watch().look()
+        if first and _shown().latest is not None:
+            st.rerun()  # there is something to download now
+    history = _shown()
+    if not view.paused and history.interval_seconds != view.interval_seconds:
+        st.rerun()  # another tab changed the pace
+    return history
+
+
+def _shown() -> History:
+    shown: History = st.session_state.get(_SHOWN, History())
+    return shown
+
+
+def _interval_words(seconds: float) -> str:
+    return INTERVALS.get(seconds, f"{seconds:g} s")
+
+
+def _set_interval() -> None:
+    watch().set_interval(st.session_state[_INTERVAL])
+
+
+def _snapshot_file() -> bytes:
+    """When the button is pressed; the history may have gone on since it was drawn."""
+    latest = _shown().latest
+    return render_snapshot(latest, read_snapshot(latest)) if latest else b""

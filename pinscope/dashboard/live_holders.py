@@ -1,0 +1,160 @@
+"""Who holds pinned memory: a table that is sorted by a click on a column, and all that is known of one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+from pandas.io.formats.style import Styler
+
+from pinscope.charts.live import trends, within
+from pinscope.dashboard.fact_table import fact_columns
+from pinscope.dashboard.live_controls import View
+from pinscope.dashboard.plain import plain
+from pinscope.live.changes import growing
+from pinscope.live.sampler import History
+from pinscope.records.snapshot import Holder, Snapshot
+from pinscope.report.holder_table import HolderRow, holder_rows, matching
+from pinscope.report.snapshot_facts import ABOUT, holder_facts
+from pinscope.units import format_bytes
+
+_TABLE = "now-holders"
+_ROWS = "now-holder-rows"
+_CHOSEN = "now-chosen-holder"
+_MARK = "▲ grows"
+_AMOUNTS: Mapping[str, tuple[str, str]] = {
+    "host_alloc_bytes": ("cudaHostAlloc", "Memory that it got from cudaHostAlloc and owns; each piece counts once."),
+    "registered_bytes": ("Registered", "cudaHostRegister memory, seen since the probe runs."),
+    "locked_bytes": ("Locked", "With mlock (VmLck). Not pinned for CUDA."),
+    "inherited_bytes": ("Inherited", "cudaHostAlloc memory of another process that it has mapped, as a forked worker."),
+    "page_table_bytes": ("Page tables", "GPU memory for the page tables of its pinned memory, on all its GPUs."),
+    "gpu_memory_bytes": ("GPU memory", "As the driver counts it, on all its GPUs; without page tables."),
+    "rss_bytes": ("Resident", "All of its memory that is in RAM."),
+    "vm_pin_bytes": ("VmPin", "Pinned as the kernel accounts it: RDMA, io_uring."),
+    "managed_bytes": ("Managed", "Address space of managed memory."),
+}
+_HIDDEN = ("VmPin", "Managed")
+"""Not shown until a reader asks for them in the table's menu."""
+
+
+def holders(history: History, snapshot: Snapshot, view: View) -> None:
+    """Draw the table, most bytes first, and the details of the chosen process."""
+    st.header("Holders", anchor=False)
+    if not snapshot.holders:
+        st.info(
+            "Processes with pinned or locked memory, or with a CUDA context, appear here as soon as there are any.",
+            title="No process holds pinned memory now", icon=":material/check_circle:",
+        )  # fmt: skip
+        return
+    grow = growing(within(history.samples, view.window_seconds))
+    shown = _filtered(snapshot.holders, grow)
+    if shown:
+        rows = holder_rows(shown, grow)
+        _table(rows, history, view, with_probe=snapshot.probe is not None)
+    else:
+        st.info("No holder fits this filter.", icon=":material/filter_alt_off:")
+    _details(snapshot.holders)
+
+
+def _filtered(every: Sequence[Holder], grow: frozenset[int]) -> list[Holder]:
+    with st.container(horizontal=True, gap="medium", vertical_alignment="bottom"):
+        words = st.text_input(
+            "Filter", key="now-filter", persist_state="session", icon=":material/search:", width=320,
+            placeholder="Name, pid, user, container or command",
+        )  # fmt: skip
+        only = st.toggle(
+            "Only growing", key="now-only-growing", persist_state="session",
+            help="Processes that took more and more through the window, and gave nothing back.",
+        )  # fmt: skip
+    shown = [one for one in matching(every, words) if one.pid in grow or not only]
+    st.caption(f"{len(shown):,} of {len(every):,} holders" + (f" · {len(grow)} growing" if grow else ""))
+    return shown
+
+
+def _table(rows: Sequence[HolderRow], history: History, view: View, with_probe: bool) -> None:
+    """The chosen process stays chosen when others overtake it: rows are known by their process, not their place."""
+    keys = [(row.pid, row.started_at) for row in rows]
+    st.session_state[_ROWS] = keys
+    chosen = st.session_state.get(_CHOSEN)
+    st.session_state[_TABLE] = {"selection": {"rows": [keys.index(chosen)] if chosen in keys else []}}
+    columns = {name: words for name, words in _AMOUNTS.items() if with_probe or name != "registered_bytes"}
+    st.dataframe(
+        _styled(rows, columns, trends(history.samples, view.window_seconds)), key=_TABLE, hide_index=True,
+        placeholder="n/a", on_select=_choose, selection_mode="single-row", column_config=_config(columns),
+        alt="Processes that hold pinned or locked memory",
+    )  # fmt: skip
+
+
+def _choose() -> None:
+    picked = st.session_state[_TABLE]["selection"]["rows"]
+    keys = st.session_state[_ROWS]
+    st.session_state[_CHOSEN] = keys[picked[0]] if picked and picked[0] < len(keys) else None
+
+
+def _styled(
+    rows: Sequence[HolderRow], columns: Mapping[str, tuple[str, str]], curves: Mapping[tuple[int, object], list[float]]
+) -> Styler:
+    """Numbers, so that they sort as such, that read with their units."""
+    data: dict[str, Any] = {
+        "Growth": [_MARK if row.growing else "" for row in rows],
+        "Process": [row.name for row in rows],
+        "PID": [row.pid for row in rows],
+        "User": [row.user for row in rows],
+    }
+    for name, (label, _) in columns.items():
+        data[label] = pd.array([row.amounts[name] for row in rows], dtype="Int64")
+    data |= {
+        "Trend": [curves.get((row.pid, row.started_at), []) for row in rows],
+        "GPUs": [", ".join(map(str, row.gpus)) for row in rows],
+        "Container": [row.container for row in rows],
+        "Started (UTC)": [row.started_at.replace(tzinfo=None) if row.started_at else None for row in rows],
+        "Command": [row.command for row in rows],
+    }
+    labels = [label for label, _ in columns.values()]
+    styled = pd.DataFrame(data).style.format(format_bytes, subset=labels, na_rep="n/a")  # type: ignore[arg-type]
+    for name, (label, _) in columns.items():
+        about = [number for number, row in enumerate(rows) if name in row.estimated]
+        if about:
+            styled = styled.format(_about, subset=pd.IndexSlice[about, [label]], na_rep="n/a")
+    return styled
+
+
+def _about(amount: Any) -> str:
+    return f"{ABOUT} {format_bytes(amount)}"
+
+
+def _config(columns: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
+    kinds = st.column_config
+    shown: dict[str, Any] = {
+        label: kinds.NumberColumn(label, help=f"{words} {ABOUT} is an estimate; its details say of what kind.")
+        for label, words in columns.values()
+    }
+    return {
+        **{label: column for label, column in shown.items() if label not in _HIDDEN},
+        **dict.fromkeys(label for label in shown if label in _HIDDEN),
+        "Growth": kinds.TextColumn("Growth", width=80, help="It takes more and more, and gives nothing back."),
+        "Process": kinds.TextColumn("Process", pinned=True),
+        "PID": kinds.NumberColumn("PID", format="%d"),
+        "Trend": kinds.LineChartColumn(
+            "Trend", y_min=0, width="small",
+            help="cudaHostAlloc, registered and locked memory through the window, of those with the most of it.",
+        ),
+        "Started (UTC)": kinds.DatetimeColumn("Started (UTC)", format="YYYY-MM-DD HH:mm:ss"),
+        "Command": kinds.TextColumn("Command", width="large"),
+    }  # fmt: skip
+
+
+def _details(every: Sequence[Holder]) -> None:
+    chosen = st.session_state.get(_CHOSEN)
+    if chosen is None:
+        st.caption("Select a row to see all that is known of a process.")
+        return
+    found = next((one for one in every if (one.pid, one.started_at) == chosen), None)
+    with st.container(border=True):
+        if found is None:
+            st.markdown(f"Process {chosen[0]} holds nothing any more.")
+            return
+        st.markdown(f"**{plain(found.name)}**, pid {found.pid}")
+        fact_columns(holder_facts(found))

@@ -1,0 +1,57 @@
+"""The host's pinned memory: figures now, and a chart of how they came about."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from pinscope.charts.live import drawing, frame
+from pinscope.dashboard.fact_table import fact_table
+from pinscope.dashboard.live_controls import View
+from pinscope.dashboard.plain import plain, sentence
+from pinscope.live.sampler import History
+from pinscope.records.snapshot import HostTotals, Snapshot
+from pinscope.report.snapshot_facts import figure_text, host_facts, moment_text, share_of_memory
+from pinscope.units import format_seconds
+
+FIGURES = (
+    ("pinned_bytes", "Pinned, whole host", "For device access (DMA): CUDA, RDMA, VFIO, io_uring …"),
+    ("explained_bytes", "Explained by holders", "Their cudaHostAlloc memory, and what the kernel counts as VmPin."),
+    ("other_pinned_bytes", "Registered, or other pins", "Registered memory (cudaHostRegister) leaves no mark."),
+    ("mlocked_bytes", "Locked (mlock)", "Stays in memory, but is not pinned for CUDA."),
+    ("available_bytes", "Available", "What programs can still get without swapping."),
+)
+
+
+def totals(host: HostTotals) -> None:
+    """Draw the figures of the moment."""
+    with st.grid(5, min_column_width=190):
+        for name, label, words in FIGURES:
+            note = host.missing.get(name) or host.estimates.get(name)
+            st.metric(
+                label, plain(figure_text(host, name, because=False)), delta=share_of_memory(host, name),
+                delta_color="off", delta_arrow="off", border=True, height="stretch",
+                help=f"{words} {plain(sentence(note))}" if note else words,
+            )  # fmt: skip
+    with st.expander("More of the host's memory", icon=":material/memory:", key="now-host"):
+        fact_table(host_facts(host))
+
+
+def chart(history: History, view: View) -> None:
+    """Draw the totals through the window; zoom and picked series stay from one drawing to the next."""
+    with st.container(border=True):
+        st.markdown("**Pinned and locked memory**")
+        data = frame(history.samples, view.window_seconds, history.interval_seconds)
+        st.vega_lite_chart(
+            spec=drawing(data), key="now-totals", width="stretch",
+            alt="Pinned and locked memory of this host over the chosen window",
+        )  # fmt: skip
+        st.caption(
+            "Time in UTC. Ctrl and the wheel (or a pinch) zoom, dragging moves, a double click goes back to now; "
+            "a click on a name in the legend picks it out. Left open: nobody looked then."
+        )
+
+
+def as_of(snapshot: Snapshot, view: View) -> str:
+    """When and how the snapshot was taken."""
+    state = "Paused. " if view.paused else ""
+    return f"{state}As of {moment_text(snapshot.taken_at)} · took {format_seconds(snapshot.cpu_seconds)} of CPU"

@@ -1,0 +1,55 @@
+"""Now: who holds pinned memory on this host at this moment, and what it costs the GPUs."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from pinscope.analysis.snapshot_reading import read_snapshot
+from pinscope.dashboard.failures import one_clear_line
+from pinscope.dashboard.finding_list import finding_list
+from pinscope.dashboard.live_controls import View, controls, shown_history
+from pinscope.dashboard.live_events import events
+from pinscope.dashboard.live_gaps import gaps
+from pinscope.dashboard.live_gpus import gpus
+from pinscope.dashboard.live_holders import holders
+from pinscope.dashboard.live_totals import as_of, chart, totals
+from pinscope.dashboard.plain import plain, sentence
+
+
+def show() -> None:
+    """Draw the page. Everything below the controls is drawn anew with each snapshot, from that one snapshot."""
+    st.title("Now", anchor=False)
+    st.markdown(
+        "Who holds pinned memory on this host, and what does it cost the GPUs? "
+        "The usual places to look (psutil, VmLck, smaps) read zero for CUDA's."
+    )
+    view = controls()
+    st.fragment(_live, run_every=None if view.paused else view.interval_seconds)(view)
+
+
+def _live(view: View) -> None:
+    with one_clear_line():
+        history = shown_history(view)
+        snapshot = history.latest
+        if history.trouble:
+            st.warning(
+                plain(sentence(history.trouble)), title="The host cannot be read at the moment", icon=":material/error:"
+            )
+        if snapshot is None:
+            if not history.trouble:
+                st.info("The first snapshot is being taken.", icon=":material/hourglass_empty:")
+            return
+        st.caption(plain(as_of(snapshot, view)))
+        totals(snapshot.host)
+        chart(history, view)
+        holders(history, snapshot, view)
+        gpus(snapshot)
+        if findings := read_snapshot(snapshot):
+            st.header("Findings", anchor=False)
+            finding_list(findings)
+        events(history, view)
+        gaps(snapshot.unreadable)
+
+
+if __name__ == "__main__":
+    show()

@@ -1,0 +1,86 @@
+"""The holders as plain rows: what a table of them shows, whoever draws it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from pinscope.records.snapshot import Holder
+
+AMOUNTS = (
+    "host_alloc_bytes", "registered_bytes", "locked_bytes", "inherited_bytes", "vm_pin_bytes", "managed_bytes",
+    "page_table_bytes", "gpu_memory_bytes", "rss_bytes",
+)  # fmt: skip
+"""Figures in bytes."""
+_SUMS = {"page_table_bytes": "page_table_bytes", "gpu_memory_bytes": "memory_bytes"}
+"""Figures of a row that are sums over its GPUs → what is summed up."""
+
+
+@dataclass(frozen=True)
+class HolderRow:
+    """One holder in a line.
+
+    Attributes:
+        growing: it takes more and more and gives nothing back.
+        gpus: indices of those on which it has a context.
+        amounts: bytes of each of :data:`AMOUNTS`; ``None`` where not known.
+        estimated: those of them that are estimates.
+    """
+
+    pid: int
+    started_at: datetime | None
+    name: str
+    user: str | None
+    container: str | None
+    command: str | None
+    growing: bool
+    gpus: tuple[int, ...]
+    amounts: dict[str, int | None] = field(default_factory=dict)
+    estimated: frozenset[str] = frozenset()
+
+
+def holder_rows(holders: Iterable[Holder], growing: Collection[int] = ()) -> list[HolderRow]:
+    """One row a holder, in their order.
+
+    Args:
+        holders: of a snapshot.
+        growing: pids of those that grow.
+    """
+    return [_row(one, one.pid in growing) for one in holders]
+
+
+def _row(holder: Holder, growing: bool) -> HolderRow:
+    estimated = set(holder.estimates)
+    amounts: dict[str, int | None] = {}
+    for name in AMOUNTS:
+        if name in _SUMS:
+            parts = [getattr(use, _SUMS[name]) for use in holder.gpus]
+            amounts[name] = None if "gpus" in holder.missing or None in parts else sum(parts)
+            if any(_SUMS[name] in use.estimates for use in holder.gpus):
+                estimated.add(name)
+        else:
+            amounts[name] = getattr(holder, name)
+    return HolderRow(
+        pid=holder.pid,
+        started_at=holder.started_at,
+        name=holder.name or "n/a",
+        user=holder.user,
+        container=holder.container,
+        command=holder.command,
+        growing=growing,
+        gpus=tuple(use.index for use in holder.gpus),
+        amounts=amounts,
+        estimated=frozenset(estimated),
+    )
+
+
+def matching(holders: Sequence[Holder], words: str) -> list[Holder]:
+    """Those in whose pid, name, user, container, control group or command every one of the words stands."""
+    wanted = words.casefold().split()
+    return [one for one in holders if all(word in _searched(one) for word in wanted)]
+
+
+def _searched(holder: Holder) -> str:
+    texts = (str(holder.pid), holder.name, holder.user, holder.container, holder.cgroup, holder.command)
+    return "\n".join(text for text in texts if text).casefold()

@@ -1,0 +1,221 @@
+"""A snapshot's figures in words: exact ones bare, estimates with what kind they are, missing ones with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Protocol
+
+from pinscope.records.environment import Link
+from pinscope.records.snapshot import DeviceFigures, Holder, HostTotals, Pressure
+from pinscope.report.facts import Fact
+from pinscope.units import format_bandwidth, format_bytes, format_share, format_value
+
+ABOUT = "≈"
+"""Stands before an estimate."""
+
+
+class Figures(Protocol):
+    """A record whose figures may be missing or estimates, by field."""
+
+    @property
+    def missing(self) -> Mapping[str, str]: ...
+    @property
+    def estimates(self) -> Mapping[str, str]: ...
+
+
+def figure_text(figures: Figures, field: str, unit: str = "bytes", *, because: bool = True) -> str:
+    """``8 GiB``, ``≈ 8 GiB (at most: …)`` or ``n/a (no NVIDIA driver)``.
+
+    Args:
+        figures: the record.
+        field: name of one of its fields.
+        unit: SI unit of the field, as in :func:`pinscope.units.format_value`.
+        because: with the words in brackets.
+    """
+    value = getattr(figures, field)
+    note = figures.missing.get(field) if value is None else figures.estimates.get(field)
+    text = format_value(value, unit)
+    if value is not None and field in figures.estimates:
+        text = f"{ABOUT} {text}"
+    return f"{text} ({note})" if note and because else text
+
+
+def host_facts(host: HostTotals) -> list[Fact]:
+    """Everything about the host's memory that its headline leaves out."""
+    return [
+        ("Memory", f"{format_bytes(host.available_bytes)} available of {format_bytes(host.total_bytes)}"),
+        ("Control group", _group_text(host)),
+        ("Unevictable", figure_text(host, "unevictable_bytes")),
+        ("Shared memory", figure_text(host, "shmem_bytes")),
+        ("Huge pages", _huge_text(host)),
+        ("Tasks stalled for memory", _pressure_text(host)),
+    ]
+
+
+def share_of_memory(host: HostTotals, field: str) -> str | None:
+    """``12.5 % of memory``; ``None`` where the figure is not known."""
+    value = getattr(host, field)
+    return None if value is None or host.total_bytes <= 0 else f"{format_share(value / host.total_bytes)} of memory"
+
+
+def _group_text(host: HostTotals) -> str:
+    if host.cgroup_limit_bytes is None:
+        return figure_text(host, "cgroup_limit_bytes")
+    return f"{figure_text(host, 'cgroup_headroom_bytes')} left of {format_bytes(host.cgroup_limit_bytes)}"
+
+
+def _huge_text(host: HostTotals) -> str:
+    if host.hugetlb_pool_bytes is None:
+        return figure_text(host, "hugetlb_pool_bytes")
+    return f"{figure_text(host, 'hugetlb_used_bytes')} used of {format_bytes(host.hugetlb_pool_bytes)} reserved"
+
+
+def _pressure_text(host: HostTotals) -> str:
+    pressure: Pressure | None = host.pressure
+    if pressure is None:
+        return figure_text(host, "pressure")
+    some, full = format_share(pressure.some_10s_share), format_share(pressure.full_10s_share)
+    return f"some {some} of the last 10 s, all at once {full}"
+
+
+def holder_facts(holder: Holder) -> list[Fact]:
+    """One process: who it is, what it holds, and what that takes on each GPU."""
+    return [
+        ("Command", holder.command or figure_text(holder, "command", "text")),
+        ("User", figure_text(holder, "user", "text")),
+        ("Started", _moment(holder.started_at, holder.missing.get("started_at"))),
+        ("Container", figure_text(holder, "container", "text")),
+        ("Control group", figure_text(holder, "cgroup", "text")),
+        ("cudaHostAlloc", figure_text(holder, "host_alloc_bytes")),
+        *([("Its mappings", _mappings(holder))] if holder.allocations else []),
+        *([("Possible rounding waste", figure_text(holder, "rounding_bytes"))] if holder.rounding_bytes else []),
+        ("Inherited", _inherited(holder)),
+        ("Registered", _registered(holder)),
+        ("Managed", figure_text(holder, "managed_bytes")),
+        ("Locked (VmLck)", figure_text(holder, "locked_bytes")),
+        ("Pinned by the kernel's account (VmPin)", figure_text(holder, "vm_pin_bytes")),
+        ("Huge pages", figure_text(holder, "hugetlb_bytes")),
+        ("Resident", _resident(holder)),
+        *_gpus(holder),
+    ]
+
+
+def moment_text(moment: datetime) -> str:
+    """``2026-11-21 03:15:07 UTC``."""
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _moment(moment: datetime | None, reason: str | None) -> str:
+    return moment_text(moment) if moment else f"n/a ({reason})" if reason else "n/a"
+
+
+def _mappings(holder: Holder) -> str:
+    parts = [
+        f"{one.count:,} × {format_bytes(one.size_bytes)}" + (" (a power of two)" if one.power_of_two else "")
+        for one in holder.allocations
+    ]
+    return ", ".join(parts)
+
+
+def _inherited(holder: Holder) -> str:
+    text = figure_text(holder, "inherited_bytes")
+    if holder.inherited_from:
+        text += f", from pid {', '.join(map(str, holder.inherited_from))}"
+    if holder.inherited_by:
+        text += f"; its own is also mapped by pid {', '.join(map(str, holder.inherited_by))}"
+    return text
+
+
+def _registered(holder: Holder) -> str:
+    text = figure_text(holder, "registered_bytes")
+    return f"{text}, in {holder.registrations:,} pieces" if holder.registrations else text
+
+
+def _resident(holder: Holder) -> str:
+    parts = (("private", "rss_anon_bytes"), ("files", "rss_file_bytes"), ("shared", "rss_shmem_bytes"))
+    split = ", ".join(f"{name} {figure_text(holder, field, because=False)}" for name, field in parts)
+    return f"{figure_text(holder, 'rss_bytes')}: {split}"
+
+
+def _gpus(holder: Holder) -> list[Fact]:
+    if not holder.gpus:
+        reason = holder.missing.get("gpus")
+        return [("GPUs", f"n/a ({reason})" if reason else "no context on any")]
+    return [
+        (
+            f"GPU {use.index}",
+            f"memory {figure_text(use, 'memory_bytes')}, page tables {figure_text(use, 'page_table_bytes')}",
+        )
+        for use in holder.gpus
+    ]
+
+
+def device_facts(device: DeviceFigures) -> list[Fact]:
+    """One GPU: memory, link, load."""
+    return [
+        ("Memory", _device_memory(device)),
+        ("Of processes", figure_text(device, "processes_bytes")),
+        ("BAR1", f"{figure_text(device, 'bar1_used_bytes')} of {figure_text(device, 'bar1_total_bytes')}"),
+        ("Link", link_text(device.link) if device.link else figure_text(device, "link", "text")),
+        ("Busy", _busy(device)),
+        ("Copy engines", figure_text(device, "copy_engines", "count")),
+        ("Clocks", f"SM {_clock(device, 'sm_clock_hertz')}, memory {_clock(device, 'memory_clock_hertz')}"),
+        ("Temperature", _temperature(device)),
+        *(
+            (
+                f"MIG {'n/a' if one.gpu_instance is None else one.gpu_instance}",
+                f"{format_bytes(one.memory_used_bytes)} used of {format_bytes(one.memory_total_bytes)}",
+            )
+            for one in device.mig
+        ),
+    ]
+
+
+def _device_memory(device: DeviceFigures) -> str:
+    if device.memory_total_bytes is None:
+        return figure_text(device, "memory_total_bytes")
+    reserved = figure_text(device, "memory_reserved_bytes", because=False)
+    used, total = figure_text(device, "memory_used_bytes"), format_bytes(device.memory_total_bytes)
+    return f"{used} used of {total}; {reserved} reserved by driver and firmware"
+
+
+def link_text(link: Link) -> str:
+    """``PCIe Gen5 x16``, and what it is at best where that is more."""
+    if link.kind == "nvlink-c2c":
+        return "NVLink-C2C"
+    now, best = (_trained(link.generation_now, link.width_now), _trained(link.generation_max, link.width_max))
+    return now if now == best else f"{now}; at best {best}"
+
+
+def _trained(generation: int | None, width: int | None) -> str:
+    return "n/a" if generation is None or width is None else f"PCIe Gen{generation} x{width}"
+
+
+def _busy(device: DeviceFigures) -> str:
+    kernels = figure_text(device, "busy_share", "share")
+    return f"kernels {kernels}, memory {figure_text(device, 'memory_busy_share', 'share')}"
+
+
+def _clock(device: DeviceFigures, field: str) -> str:
+    hertz = getattr(device, field)
+    return figure_text(device, field) if hertz is None else f"{hertz / 1e6:,.0f} MHz"
+
+
+def _temperature(device: DeviceFigures) -> str:
+    if device.temperature_celsius is None:
+        return figure_text(device, "temperature_celsius")
+    return f"{device.temperature_celsius:.0f} °C"
+
+
+def rate_text(device: DeviceFigures, way: str) -> str:
+    """``27.6 GB/s``, of ``rx`` or ``tx``."""
+    return format_bandwidth(getattr(device, f"{way}_bytes_per_second"))
+
+
+def share_words(device: DeviceFigures, field: str) -> str | None:
+    """``0.1 % of its memory``; ``None`` where that is not known."""
+    value = getattr(device, field)
+    if value is None or not device.memory_total_bytes:
+        return None
+    return f"{format_share(value / device.memory_total_bytes)} of its memory"

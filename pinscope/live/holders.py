@@ -19,6 +19,7 @@ from pinscope.probes.host_memory import read_host
 from pinscope.probes.proc import HERE, Proc
 from pinscope.probes.process import start_ticks
 from pinscope.probes.process_identity import boot_time
+from pinscope.probes.process_memory import MemoryMaps
 from pinscope.probes.processes import Processes, Remembered, SeenProcess, read_processes
 from pinscope.probes.virtualization import has_own_pids
 from pinscope.records.registration import Registrations
@@ -94,7 +95,7 @@ def _candidate(one: SeenProcess, proc: Proc) -> Candidate:
         pid=one.pid,
         parent=one.status.number("PPid"),
         started=start_ticks(one.pid, proc).value,
-        pieces=maps.shared_zero if maps is not None else {},
+        maps=maps if maps is not None else MemoryMaps({}),
     )
 
 

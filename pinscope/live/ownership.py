@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from math import inf
 
-from pinscope.probes.process_memory import Extent, ObjectKey, covered_bytes
+from pinscope.probes.process_memory import MemoryMaps, ObjectKey, covered_bytes
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Candidate:
     parent: int | None
     started: int | None
     """Clock ticks since boot; ``None`` where that is not known."""
-    pieces: Mapping[ObjectKey, Sequence[Extent]]
+    maps: MemoryMaps
 
 
 @dataclass
@@ -40,17 +40,14 @@ def attribute(candidates: Collection[Candidate]) -> dict[int, Share]:
     parents = {one.pid: one.parent for one in candidates}
     ranks = {one.pid: _rank(one, parents) for one in candidates}
     common = _common(candidates)
-    shares = {
-        one.pid: Share([covered_bytes(extents) for key, extents in one.pieces.items() if key not in common])
-        for one in candidates
-    }
+    shares = {one.pid: Share(_alone(one.maps.sizes, common)) for one in candidates}
     for key in common:
-        users = [one for one in candidates if key in one.pieces]
+        users = [one for one in candidates if key in one.maps.shared_zero]
         owner = min(users, key=lambda one: ranks[one.pid])
-        shares[owner.pid].owned.append(covered_bytes([extent for one in users for extent in one.pieces[key]]))
+        shares[owner.pid].owned.append(covered_bytes([extent for one in users for extent in one.maps.shared_zero[key]]))
         for one in users:
             if one is not owner:
-                shares[one.pid].inherited_bytes += covered_bytes(one.pieces[key])
+                shares[one.pid].inherited_bytes += one.maps.sizes[key]
                 shares[one.pid].inherited_from.add(owner.pid)
                 shares[owner.pid].inherited_by.add(one.pid)
     return shares
@@ -61,9 +58,16 @@ def _common(candidates: Collection[Candidate]) -> set[ObjectKey]:
     met: set[ObjectKey] = set()
     common: set[ObjectKey] = set()
     for one in candidates:
-        common.update(met & one.pieces.keys())
-        met.update(one.pieces)
+        common.update(met & one.maps.shared_zero.keys())
+        met.update(one.maps.shared_zero)
     return common
+
+
+def _alone(sizes: Mapping[ObjectKey, int], common: set[ObjectKey]) -> list[int]:
+    """Sizes of the pieces that only this process maps."""
+    if common.isdisjoint(sizes):
+        return list(sizes.values())
+    return [size for key, size in sizes.items() if key not in common]
 
 
 def _rank(one: Candidate, parents: Mapping[int, int | None]) -> tuple[float, int, int]:

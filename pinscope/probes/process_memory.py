@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from pinscope.probes.proc import whole
 
@@ -74,14 +75,19 @@ class ProcessStatus:
         return self._text[start:end] if 0 <= start < end else ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MemoryMaps:
     """The mappings of one process that matter for pinned memory."""
 
     shared_zero: Mapping[ObjectKey, Sequence[Extent]]
     """Shared anonymous memory by object, in no order. In a CUDA process: cudaHostAlloc memory, one object for each."""
-    managed_bytes: int
+    managed_bytes: int = 0
     """Address space of managed (unified) memory."""
+
+    @cached_property
+    def sizes(self) -> Mapping[ObjectKey, int]:
+        """Bytes of each object that are mapped."""
+        return {key: covered_bytes(extents) for key, extents in self.shared_zero.items()}
 
 
 def parse_maps(text: str) -> MemoryMaps:

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pinscope.live.ownership import Candidate, attribute
+from pinscope.probes.process_memory import MemoryMaps
 
 KEY = ("00:01", 7)
 OTHER = ("00:01", 8)
@@ -14,9 +15,9 @@ OTHER = ("00:01", 8)
 def test_the_parent_owns_what_its_children_inherited() -> None:
     shares = attribute(
         [
-            Candidate(20, parent=10, started=100, pieces={KEY: [(0, 4096)]}),
-            Candidate(10, parent=1, started=90, pieces={KEY: [(0, 4096)]}),
-            Candidate(21, parent=10, started=101, pieces={KEY: [(0, 4096)], OTHER: [(0, 100)]}),
+            Candidate(20, parent=10, started=100, maps=MemoryMaps({KEY: [(0, 4096)]})),
+            Candidate(10, parent=1, started=90, maps=MemoryMaps({KEY: [(0, 4096)]})),
+            Candidate(21, parent=10, started=101, maps=MemoryMaps({KEY: [(0, 4096)], OTHER: [(0, 100)]})),
         ]
     )
     assert (shares[10].owned, shares[10].inherited_by) == ([4096], {20, 21})
@@ -26,19 +27,21 @@ def test_the_parent_owns_what_its_children_inherited() -> None:
 
 def test_of_two_that_started_in_one_tick_the_parent_owns() -> None:
     # The child may have the lower pid, when pids have wrapped around.
-    shares = attribute([Candidate(5, 900, 50, {KEY: [(0, 10)]}), Candidate(900, 1, 50, {KEY: [(0, 10)]})])
+    maps = MemoryMaps({KEY: [(0, 10)]})
+    shares = attribute([Candidate(5, 900, 50, maps), Candidate(900, 1, 50, maps)])
     assert (shares[900].owned, shares[5].owned) == ([10], [])
 
 
 def test_a_process_of_unknown_start_owns_only_what_nobody_else_has() -> None:
-    pieces = {KEY: [(0, 10)]}
-    shares = attribute([Candidate(5, 1, None, pieces | {OTHER: [(0, 3)]}), Candidate(6, 1, 50, pieces)])
+    more, less = MemoryMaps({KEY: [(0, 10)], OTHER: [(0, 3)]}), MemoryMaps({KEY: [(0, 10)]})
+    shares = attribute([Candidate(5, 1, None, more), Candidate(6, 1, 50, less)])
     assert (shares[5].owned, shares[6].owned) == ([3], [10])
 
 
 def test_a_piece_is_as_large_as_what_any_process_maps_of_it() -> None:
     # The owner may have unmapped a part that its child still holds.
-    shares = attribute([Candidate(1, 0, 1, {KEY: [(0, 100)]}), Candidate(2, 1, 2, {KEY: [(50, 100), (100, 300)]})])
+    part, rest = MemoryMaps({KEY: [(0, 100)]}), MemoryMaps({KEY: [(50, 100), (100, 300)]})
+    shares = attribute([Candidate(1, 0, 1, part), Candidate(2, 1, 2, rest)])
     assert (shares[1].owned, shares[2].inherited_bytes) == ([300], 250)
 
 
@@ -54,7 +57,7 @@ CANDIDATES = st.lists(
         pid=st.integers(1, 12),
         parent=st.none() | st.integers(0, 12),
         started=st.none() | st.integers(0, 3),
-        pieces=PIECES,
+        maps=PIECES.map(MemoryMaps),
     ),
     max_size=8,
     unique_by=lambda one: one.pid,
@@ -67,7 +70,7 @@ def test_the_owned_pieces_come_to_all_there_is_once(candidates: list[Candidate])
     everything = {
         (key, byte)
         for one in candidates
-        for key, extents in one.pieces.items()
+        for key, extents in one.maps.shared_zero.items()
         for start, end in extents
         for byte in range(start, end)
     }

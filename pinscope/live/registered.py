@@ -12,6 +12,7 @@ NOT_FOLLOWED = "registered memory leaves no mark; 'pinscope live --probe', as ro
 _EARLIER = "at least: what it registered before the probe started is not known"
 _LOST = "some calls came too fast to be followed"
 _TOO_MANY = "at least: it holds more pieces than the probe follows"
+_CONTEXT_ENDED = "at most: it ended a CUDA context since, which releases what was registered in it"
 _LEFT_OUT = "at least: more processes pin memory than the probe follows"
 
 
@@ -57,6 +58,9 @@ def registered_by(
 def _estimate(known: PidRegistrations, registrations: Registrations) -> str | None:
     if registrations.lost_events:
         return _LOST
+    ended = known.context_ended_at
+    if ended is not None and any(piece.kind == "register" and piece.since < ended for piece in known.pieces):
+        return _CONTEXT_ENDED
     if not known.from_start:
         return _EARLIER
     if known.dropped_pieces:

@@ -1,36 +1,219 @@
-"""Follows who registers and allocates pinned memory on this host, by uprobes on the driver's library."""
+"""Follows who registers and allocates pinned memory on this host, by uprobes on the driver's library.
+
+From its start on, every process is followed that uses a probed copy of the library, whoever started it. The copies
+that this host's programs would load are probed at once, those that containers bring along when a process is seen with
+one. Pids are those of the initial pid namespace, as the kernel's trace tells them; in a container with process ids of
+its own the probe is therefore refused.
+"""
 
 from __future__ import annotations
 
-from pinscope.errors import NotPossible
+import atexit
+import os
+import threading
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from pinscope.errors import MeasurementFailed, NotPossible
+from pinscope.live.probed_copies import ProbedCopies
+from pinscope.live.registration_ledger import Ledger
+from pinscope.live.repeater import Repeater
+from pinscope.probes.callers import LiveCallers
+from pinscope.probes.driver_library import MappedLibraries, installed_libraries
+from pinscope.probes.pinned_address import find_addresses
 from pinscope.probes.proc import HERE, Proc
+from pinscope.probes.return_probe_trial import why_not_return_probes
+from pinscope.probes.tracefs import TraceInstance, remove_leftovers
+from pinscope.probes.tracing_access import tracing_access
+from pinscope.probes.uprobes import parse_trace
 from pinscope.records.registration import Registrations
 
+READ_SECONDS = 0.1
+"""How often the kernel's buffer is emptied."""
+LOOK_SECONDS = 1.0
+"""How often to look for new copies of the library and for processes that ended."""
 
-def why_not_probe(proc: Proc = HERE) -> str | None:
-    """Why registered memory cannot be followed here, with what would help; ``None`` if it can."""
-    return "the probe is not there yet"
+_NO_LIBRARY = (
+    "no libcuda.so.1 on this host, and no process uses one: install NVIDIA's driver, or start a CUDA program first"
+)
+_NOT_STARTED = "the probe on the driver's library does not run"
+_SET_ALREADY = "this process has a probe already"
+
+
+def why_not_probe(proc: Proc = HERE, libraries: Sequence[Path] | None = None) -> str | None:
+    """Why registered memory cannot be followed here, with what would help; ``None`` if nothing stands in the way.
+
+    Args:
+        proc: where /proc and /sys are read.
+        libraries: copies of the driver's library; ``None``: those in the usual places.
+    """
+    access = tracing_access(proc)
+    if access.reason is not None:
+        return access.reason
+    installed = installed_libraries() if libraries is None else libraries
+    return None if installed or MappedLibraries(proc).look() else _NO_LIBRARY
 
 
 class Tracker:
-    """Follows every process on the host from :meth:`start` on."""
+    """Follows every process on the host from :meth:`start` on. A context manager; may be started again.
 
-    def __init__(self, proc: Proc = HERE) -> None:
+    Args:
+        proc: where /proc and /sys are read.
+        libraries: copies of the driver's library to probe from the beginning; ``None``: those in the usual places.
+        read_seconds: how often the kernel's buffer is emptied.
+        buffer_kib: size of that buffer, for each processor; ``None``: as many processors allow.
+    """
+
+    def __init__(
+        self,
+        proc: Proc = HERE,
+        libraries: Sequence[Path] | None = None,
+        read_seconds: float = READ_SECONDS,
+        buffer_kib: int | None = None,
+    ) -> None:
         self._proc = proc
+        self._libraries = libraries
+        self._buffer_kib = buffer_kib
+        self._lock = threading.RLock()
+        self._reader = Repeater("pinscope-tracker", self._turn, read_seconds)
+        self._session: _Session | None = None
+        self._trouble: str | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
 
     def start(self) -> None:
-        """Set the probes.
+        """Set the probes, after removing what a killed PinScope left; does nothing if it runs.
 
         Raises:
-            NotPossible: this machine cannot.
+            NotPossible: this machine cannot; the message says why and what to do.
         """
-        reason = why_not_probe(self._proc)
-        if reason is not None:
-            raise NotPossible(reason)
+        with self._lock:
+            if self._session is not None:
+                return
+            access = tracing_access(self._proc)
+            if access.value is None:
+                raise NotPossible(access.reason)
+            installed = installed_libraries() if self._libraries is None else self._libraries
+            if not installed and not MappedLibraries(self._proc).look():
+                raise NotPossible(_NO_LIBRARY)
+            self._session = _Session(self._proc, access.value, installed, self._buffer_kib)
+            self._trouble = None
+            atexit.register(self.stop)
+        self._reader.start()
 
     def stop(self) -> None:
-        """Take the probes away; does nothing if there are none."""
+        """Take the probes away; does nothing if there are none.
+
+        Raises:
+            MeasurementFailed: they could not be removed; the message says how to remove them.
+        """
+        self._reader.stop()
+        with self._lock:
+            session, self._session = self._session, None
+            atexit.unregister(self.stop)
+            if session is not None:
+                session.close()
 
     def registered(self) -> Registrations:
-        """What is registered now."""
-        raise NotPossible("the probe does not run")
+        """What is pinned now, by process.
+
+        Raises:
+            NotPossible: it was not started.
+            MeasurementFailed: the kernel's trace broke off.
+        """
+        with self._lock:
+            if self._session is None:
+                raise NotPossible(_NOT_STARTED)
+            self._catch_up(self._session)
+            if self._trouble is not None:
+                raise MeasurementFailed(self._trouble)
+            return self._session.told()
+
+    def _turn(self) -> None:
+        with self._lock:
+            if self._session is not None and self._trouble is None:
+                self._catch_up(self._session, look=True)
+
+    def _catch_up(self, session: _Session, look: bool = False) -> None:
+        try:
+            session.read()
+            if look:
+                session.look()
+        except OSError as error:
+            self._trouble = f"the probe on the driver's library broke off: {error}"
+
+
+class _Session:
+    """One run of the probe, from start to stop."""
+
+    def __init__(self, proc: Proc, folder: Path, installed: Sequence[Path], buffer_kib: int | None) -> None:
+        self._proc = proc
+        self._mapped = MappedLibraries(proc)
+        self._look_due = 0.0
+        self._instance = TraceInstance(folder, proc, buffer_kib)
+        try:
+            remove_leftovers(folder, proc)
+            self._instance.open()
+        except FileExistsError:
+            raise NotPossible(_SET_ALREADY) from None
+        except OSError as error:
+            raise NotPossible(f"the kernel does not let PinScope trace: {error}") from None
+        try:
+            harm = why_not_return_probes(self._instance, proc)
+            if harm is not None:
+                raise NotPossible(harm)
+            self._copies = ProbedCopies(self._instance, os.uname().machine)
+            for path in installed:
+                self._copies.add_installed(str(path))
+            self._copies.follow(self._mapped.look())
+            reasons = [library.reason for library in self._copies.told()]
+            if None not in reasons:
+                raise NotPossible(f"the driver's library cannot be probed: {reasons[0] if reasons else 'it is gone'}")
+            self._since = datetime.now(UTC)
+            self._ledger = Ledger(LiveCallers(proc), since=time.clock_gettime(time.CLOCK_BOOTTIME))
+        except BaseException:
+            self._instance.close()
+            raise
+
+    def close(self) -> None:
+        """Remove the probes."""
+        self._instance.close()
+
+    def read(self) -> None:
+        """Book what the kernel saw since the last time."""
+        events = parse_trace(self._instance.read())
+        self._ledger.apply(events, boot=time.time() - time.clock_gettime(time.CLOCK_BOOTTIME))
+        for pid, wanted in self._ledger.unsettled().items():
+            for number, address in find_addresses(pid, wanted, self._ledger.addresses(pid), self._proc).items():
+                self._ledger.settle(pid, number, address)
+
+    def look(self) -> None:
+        """When it is due: look for copies of the library that are new or no longer used, and for ended processes."""
+        if time.monotonic() < self._look_due:
+            return
+        self._look_due = time.monotonic() + LOOK_SECONDS
+        self._ledger.check()
+        for pid in self._copies.follow(self._mapped.look()):
+            self._ledger.late(pid)
+
+    def told(self) -> Registrations:
+        """The books, of processes that run now."""
+        self._ledger.check()
+        return Registrations(
+            since=self._since,
+            by_pid=self._ledger.by_pid(),
+            lost_events=self._ledger.lost_events,
+            libraries=self._copies.told(),
+            left_out_processes=self._ledger.left_out_processes,
+        )

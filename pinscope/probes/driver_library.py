@@ -32,7 +32,7 @@ _CACHED = re.compile(rf"^\s*{re.escape(NAME)} \(.*\) => (?P<path>/.+)$", re.MULT
 _MAPPED = re.compile(
     # start, end, device, inode and path of the executable part of the library
     r"^(?P<range>[0-9a-f]+-[0-9a-f]+) r-x[ps] [0-9a-f]+ (?P<device>[0-9a-f]+:[0-9a-f]+) (?P<inode>\d+) +"
-    r"(?P<path>/\S*/libcuda\.so\S*(?: \(deleted\))?)$",
+    r"(?P<path>/(?:[^\n]*/)?libcuda\.so[^/\n]*)$",
     re.ASCII | re.MULTILINE,
 )
 
@@ -101,19 +101,20 @@ class MappedLibraries:
         if before is not None and not self._is_due(pid, before):
             return before
         size = (self.proc.read(f"/proc/{pid}/statm").value or "").partition(" ")[0]
-        if size in ("", "0"):  # ended, or the kernel's own
+        if not size:  # ended
             return None
         if before is not None and before.address_space == size:
             return before
         appeared = before.appeared if before is not None else self._looks if self._looks > 1 else -YOUNG_LOOKS
-        code = self.proc.fields(f"/proc/{pid}/status").text("VmLib").value or ""
+        # Threads of the kernel have no memory, and there are hundreds of them.
+        code = (self.proc.fields(f"/proc/{pid}/status").text("VmLib").value or "") if size != "0" else ""
         if before is not None and before.code == code:
             return _Process(appeared, size, code, before.libraries)
-        return _Process(appeared, size, code, tuple(dict.fromkeys(self._libraries(pid))))
+        return _Process(appeared, size, code, tuple(self._libraries(pid)) if size != "0" else ())
 
     def _is_due(self, pid: int, known: _Process) -> bool:
         young = self._looks - known.appeared <= YOUNG_LOOKS
-        # Whoever uses the driver is followed closely: its copy must not be given up, nor kept, for long.
+        # Whoever uses the driver is looked at each time, so that a copy is let go of when nobody uses it any more.
         return young or bool(known.libraries) or pid % OLD_TURNS == self._looks % OLD_TURNS
 
     def _libraries(self, pid: int) -> Iterator[tuple[FileKey, str, str]]:
@@ -122,4 +123,5 @@ class MappedLibraries:
             key = (match["device"], match["inode"])
             if key not in seen:
                 seen.add(key)
-                yield key, match["path"], f"/proc/{pid}/map_files/{match['range']}"
+                path = "".join(letter if letter.isprintable() else "?" for letter in match["path"])
+                yield key, path, f"/proc/{pid}/map_files/{match['range']}"

@@ -135,20 +135,28 @@ class TraceInstance:
                 # One each: a refused one is then known. Written at the end: without O_APPEND all others would go, and
                 # Python's open(…, "a") seeks, which this file does not allow.
                 _put(self._folder / "uprobe_events", line, append=True)
-            _put(self._path / "events" / group / "enable", "1")
+            self.switch_group(group, True)
         except BaseException:
             self.remove_group(group)
             raise
         return group
 
+    def switch_group(self, group: str, on: bool) -> None:
+        """Switch a group's events on or off.
+
+        Raises:
+            OSError: the kernel refuses.
+        """
+        _put(self._path / "events" / group / "enable", "1" if on else "0")
+
     def remove_group(self, group: str) -> None:
-        """Switch a group's events off and remove them.
+        """Switch a group's events off and remove them. The kernel then clears the instance: what is unread is gone.
 
         Raises:
             OSError: the kernel refuses.
         """
         with suppress(FileNotFoundError):  # no event of it was defined
-            _put(self._path / "events" / group / "enable", "0")
+            self.switch_group(group, False)
         _remove_group(self._folder, group)
         self._groups.discard(group)
 

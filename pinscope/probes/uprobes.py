@@ -28,10 +28,12 @@ CALLS: Mapping[str, Action] = {
     "cuCtxDestroy_v2": "end_context",
     "cuDevicePrimaryCtxReset": "end_context",
     "cuDevicePrimaryCtxReset_v2": "end_context",
-    "cuDevicePrimaryCtxRelease": "end_context",
-    "cuDevicePrimaryCtxRelease_v2": "end_context",
 }
-"""Functions of the CUDA driver API; the runtime API, CuPy and PyTorch all come through them (measured on an H200)."""
+"""Functions of the CUDA driver API; the runtime API, CuPy and PyTorch all come through them (measured on an H200).
+
+A context takes what was pinned in it along when it ends. cuDevicePrimaryCtxRelease is not among them: libraries retain
+and release the primary context all the time, and only the last release ends it.
+"""
 FLAGLESS = frozenset({"cuMemAllocHost", "cuMemAllocHost_v2"})
 """They allocate without flags: what stands in the third register means nothing."""
 EXEC_EVENT = "sched_process_exec"

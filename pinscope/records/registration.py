@@ -55,6 +55,8 @@ class PidRegistrations(Record):
     """The process started after the probe did: nothing that it pinned was missed."""
     registered_bytes: int = 0
     """Live cudaHostRegister memory, to the byte."""
+    registrations: int = 0
+    """Pieces of it."""
     pinned_registered_bytes: int = 0
     """The whole pages that it pins; without I/O memory, which is not pinned."""
     allocated_bytes: int = 0
@@ -79,12 +81,9 @@ class PidRegistrations(Record):
     guessed_releases: int = 0
     """Releases that were put down to a piece of unknown address, the oldest that fits."""
     dropped_pieces: int = 0
-    """Calls whose memory is not counted, because the process holds more pieces than are followed."""
-
-    @property
-    def registrations(self) -> int:
-        """Live pieces of registered memory."""
-        return sum(piece.kind == "register" for piece in self.pieces)
+    """Calls whose memory is not counted, because more pieces are held than are followed."""
+    context_ended_at: datetime | None = None
+    """When it last ended a CUDA context, which takes along what was pinned in it; which pieces, is not known."""
 
 
 class ProbedLibrary(Record):
@@ -105,7 +104,7 @@ class ProbeState(Record):
     since: datetime
     """What was registered before is not known."""
     lost_events: int
-    """Calls that came faster than they could be read; the figures are estimates from then on."""
+    """Events, two for each call, that came faster than they could be read; figures are estimates from then on."""
     libraries: tuple[ProbedLibrary, ...] = ()
     left_out_processes: int = 0
     """Processes that pinned memory and are not followed, because there were too many."""

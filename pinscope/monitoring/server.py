@@ -24,6 +24,8 @@ DEFAULT_PORT = 10435
 PATH = "/metrics"
 REQUEST_SECONDS = 10.0
 """Whoever takes longer to ask is not served."""
+STOP_SECONDS = 0.1
+"""How soon the server notices that it is to stop."""
 _PORT = re.compile(r":\d{1,5}$")
 
 Respond = Callable[[str, list[tuple[str, str]]], Any]
@@ -58,7 +60,9 @@ class MetricsServer:
             raise NotPossible(f"cannot listen on port {port} of {address}: {error.strerror}") from None
         shown = f"[{host}]" if host.version == 6 else str(host)
         self.url = f"http://{shown}:{self._server.server_port}{PATH}"
-        self._thread = threading.Thread(target=self._server.serve_forever, name="pinscope-metrics", daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(STOP_SECONDS,), name="pinscope-metrics", daemon=True
+        )
 
     def __enter__(self) -> Self:
         self._thread.start()

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 
-IMPORT_NAMES = {"nvidia-ml-py": "pynvml"}
+IMPORT_NAMES = {"nvidia-ml-py": "pynvml", "prometheus-client": "prometheus_client"}
 """Where the module is not called as the distribution is."""
 COME_WITH = {"starlette": "streamlit", "markupsafe": "jinja2"}
 """Modules that are part of what a dependency offers → that dependency."""
@@ -120,6 +120,17 @@ def test_readme_names_every_command_every_exit_code_and_every_variable() -> None
         assert f"`{variable}`" in readme, variable
 
 
+def test_readme_names_every_option_of_every_command() -> None:
+    readme = (ROOT / "README.md").read_text()
+    commands = [*get_command(app).commands.values()]  # type: ignore[attr-defined]
+    while commands:
+        command = commands.pop()
+        commands += getattr(command, "commands", {}).values()
+        for parameter in command.params:
+            for option in parameter.opts if parameter.param_type_name == "option" else ():
+                assert option in readme, f"{command.name} {option}"
+
+
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
 def test_links_to_files_lead_somewhere(name: str) -> None:
     targets = re.findall(r"\]\((?!https?:|#)([^)#]+)", (ROOT / name).read_text())
@@ -154,12 +165,19 @@ def test_no_tracked_file_names_a_private_path_or_a_package_registry() -> None:
 def test_readme_documents_every_key_of_the_json_documents() -> None:
     from pinscope.cli.runs import RUN_LIST_FIELDS
     from pinscope.experiments.registry import EXPERIMENTS
+    from pinscope.records import snapshot
     from pinscope.records.capability import Capability
+    from pinscope.records.environment import Link
     from pinscope.records.finding import Finding, Quantity
+    from pinscope.records.registration import ProbedLibrary, ProbeState
     from pinscope.records.run import Run
+    from pinscope.records.timeline import Event
 
+    live = (snapshot.Snapshot, snapshot.Unreadable, snapshot.Pressure, snapshot.HostTotals, snapshot.Allocations)
+    live += (snapshot.GpuUse, snapshot.Holder, snapshot.GpuProcess, snapshot.MigInstance, snapshot.DeviceFigures)
+    live += (Event, Link, ProbeState, ProbedLibrary)
     readme = (ROOT / "README.md").read_text()
     keys = set(RUN_LIST_FIELDS)
-    for record in (Run, Finding, Quantity, Capability, *(entry.experiment.Observation for entry in EXPERIMENTS)):
+    for record in (Run, Finding, Quantity, Capability, *live, *(entry.experiment.Observation for entry in EXPERIMENTS)):
         keys |= set(record.model_fields)
     assert [key for key in sorted(keys) if f"`{key}`" not in readme] == []

@@ -13,14 +13,13 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pydantic import TypeAdapter
 
 from pinscope.live.holders import snapshot
 from pinscope.probes.answer import Answer
 from pinscope.probes.gpu import ProcessOnGpu
 from pinscope.probes.proc import Proc
-from pinscope.records.base import Record
-from pinscope.records.snapshot import DeviceFigures, Holder, Snapshot
+from pinscope.records.snapshot import Holder, Snapshot
+from tests.data.snapshot_checks import captured, without_reason
 from tests.data.synthetic_gpu import busy_h200, figures, idle_h200
 from tests.data.synthetic_host import SyntheticHost, named, zero
 
@@ -31,21 +30,6 @@ CAPTURED = ROOT / "tests" / "data" / "proc"
 
 def holder(found: Snapshot, pid: int) -> Holder:
     return next(one for one in found.holders if one.pid == pid)
-
-
-def without_reason(record: Record, path: str = "") -> list[str]:
-    """Every figure, at any depth, that is ``None`` and says not why."""
-    missing = getattr(record, "missing", {})
-    bare = []
-    for name in type(record).model_fields:
-        value = getattr(record, name)
-        if value is None and name not in ("advice", "gpu_instance", "probe") and not missing.get(name):
-            bare.append(f"{path}{name}")
-        parts = value if isinstance(value, tuple) else (value,)
-        for part in parts:
-            if isinstance(part, Record) and name != "link":  # a link's reasons are its device's
-                bare += without_reason(part, f"{path}{name}.")
-    return bare
 
 
 def test_a_holder_is_right_to_the_page(host: SyntheticHost) -> None:
@@ -222,13 +206,6 @@ def test_the_json_has_the_agreed_keys_and_reads_back(host: SyntheticHost) -> Non
     (one,) = document["holders"]
     assert (one["pid"], one["host_alloc_bytes"], one["locked_bytes"]) == (pid, GIB, MIB)
     assert Snapshot.model_validate_json(found.model_dump_json()) == found
-
-
-def captured(folder: Path) -> Snapshot:
-    """The snapshot of a host that scripts/capture-proc copied."""
-    gpus = folder / "gpus.json"
-    told = tuple(TypeAdapter(list[DeviceFigures]).validate_json(gpus.read_bytes())) if gpus.exists() else None
-    return snapshot(Proc.below(folder), Answer(told) if told else None)
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in CAPTURED.iterdir()))

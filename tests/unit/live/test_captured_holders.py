@@ -1,0 +1,115 @@
+"""A real H200 host with one process of every kind of holder, as scripts/capture-proc copied it.
+
+What each process held is known, because each was started with it: tests/gpu/programs/holder.c, PyTorch, mlock.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pinscope.probes.process_memory import parse_maps
+from pinscope.records.snapshot import Holder, Snapshot
+from tests.data.snapshot_checks import captured
+
+MIB = 2**20
+HOST = Path(__file__).parents[3] / "tests" / "data" / "proc" / "h200-holders"
+NOTHING, ALLOCATED, WRITE_COMBINED, MAPPED, MANAGED, REGISTERED = 725, 731, 734, 737, 740, 743
+PARENT, CHILD, CREATOR, WORKER, TORCH, LOCKED = 746, 749, 750, 753, 756, 774
+DRIVERS_OWN_BYTES = 8 * MIB
+"""The driver itself takes four pieces of 2 MiB in every process with a context."""
+DRIVERS_OWN_MANAGED_BYTES = 2 * MIB
+
+
+@pytest.fixture(scope="module")
+def found() -> Snapshot:
+    return captured(HOST)
+
+
+def holder(found: Snapshot, pid: int) -> Holder:
+    return next(one for one in found.holders if one.pid == pid)
+
+
+def test_everybody_who_held_something_or_had_a_context_is_there(found: Snapshot) -> None:
+    assert {one.pid for one in found.holders} == {
+        NOTHING, ALLOCATED, WRITE_COMBINED, MAPPED, MANAGED, REGISTERED, PARENT, CHILD, CREATOR, WORKER, TORCH, LOCKED
+    }  # fmt: skip
+    assert {one.pid for one in found.holders if not one.cuda} == {LOCKED}
+    assert found.unreadable == ()
+
+
+@pytest.mark.parametrize(
+    ("pid", "size", "count"),
+    [(ALLOCATED, 68_161_536, 1), (MAPPED, 70_266_880, 1), (PARENT, 73_424_896, 1), (TORCH, 33_554_432, 3)],
+)
+def test_cuda_host_alloc_is_right_to_the_page(found: Snapshot, pid: int, size: int, count: int) -> None:
+    one = holder(found, pid)
+    assert (one.allocations[0].size_bytes, one.allocations[0].count) == (size, count)
+    drivers = sum(each.size_bytes * each.count for each in one.allocations[1:])
+    assert one.host_alloc_bytes == size * count + drivers
+    assert drivers - DRIVERS_OWN_BYTES == (2 * MIB if pid == TORCH else 0)
+    assert "host_alloc_bytes" not in one.estimates
+
+
+@pytest.mark.parametrize("pid", [NOTHING, MANAGED, REGISTERED, CREATOR, WORKER])
+def test_who_did_not_call_it_has_but_what_the_driver_takes(found: Snapshot, pid: int) -> None:
+    assert holder(found, pid).host_alloc_bytes == DRIVERS_OWN_BYTES
+
+
+def test_what_pytorch_rounds_up_is_marked(found: Snapshot) -> None:
+    # It asked for 20 MiB and a byte, three times.
+    one = holder(found, TORCH)
+    assert one.allocations[0].power_of_two
+    assert one.rounding_bytes == 3 * 16 * MIB
+
+
+def test_the_forked_child_adds_nothing_and_is_named(found: Snapshot) -> None:
+    parent, child = holder(found, PARENT), holder(found, CHILD)
+    assert child.parent_pid == PARENT
+    assert (child.host_alloc_bytes, child.inherited_from, parent.inherited_by) == (0, (PARENT,), (CHILD,))
+    assert child.inherited_bytes == parent.host_alloc_bytes
+    assert child.gpus == ()
+
+
+def test_managed_memory_shows_as_address_space(found: Snapshot) -> None:
+    managed = {one.pid: one.managed_bytes for one in found.holders if one.cuda}
+    assert managed.pop(MANAGED) == 71_319_552 + DRIVERS_OWN_MANAGED_BYTES
+    assert managed.pop(CHILD) == 0
+    assert set(managed.values()) == {DRIVERS_OWN_MANAGED_BYTES}
+
+
+def test_locked_memory_is_locked_and_ordinary_shared_memory_is_nobodys(found: Snapshot) -> None:
+    one = holder(found, LOCKED)
+    assert (one.locked_bytes, one.host_alloc_bytes) == (31_457_280, 0)
+    assert one.rss_shmem_bytes is not None
+    assert one.rss_shmem_bytes >= 50 * MIB
+    assert [each.pid for each in found.holders if each.locked_bytes] == [LOCKED]
+
+
+def test_the_host_total_is_explained_to_the_page_and_the_rest_is_what_was_registered(found: Snapshot) -> None:
+    held = [one.host_alloc_bytes for one in found.holders]
+    assert found.host.explained_bytes == sum(amount for amount in held if amount is not None)
+    # Creator and worker registered the same shared memory: its pages are pinned twice and count twice.
+    registered = 72_372_224 + 2 * 83_886_080
+    assert found.host.other_pinned_bytes is not None
+    assert abs(found.host.other_pinned_bytes - registered) <= MIB + registered // 1000
+
+
+def test_write_combined_memory_is_neither_counted_by_the_kernel_nor_seen(found: Snapshot) -> None:
+    # The known gap: it is mapped like the driver's own files, of which every process has some.
+    assert holder(found, WRITE_COMBINED).host_alloc_bytes == DRIVERS_OWN_BYTES
+    maps = (HOST / "proc" / str(WRITE_COMBINED) / "maps").read_text()
+    lines = [line.split() for line in maps.splitlines() if line.endswith("/dev/nvidiactl")]
+    sizes = [int(end, 16) - int(start, 16) for start, end in (line[0].split("-") for line in lines)]
+    assert 69_214_208 in sizes
+    assert 69_214_208 not in parse_maps(maps).sizes.values()
+
+
+def test_page_tables_are_within_what_no_process_accounts_for(found: Snapshot) -> None:
+    (gpu,) = found.devices
+    assert gpu.page_table_bytes == sum(use.page_table_bytes or 0 for one in found.holders for use in one.gpus)
+    assert gpu.page_table_bytes == 10 * 2 * MIB
+    assert gpu.unattributed_bytes is not None
+    assert gpu.page_table_bytes < gpu.unattributed_bytes
+    assert {use.index for one in found.holders for use in one.gpus} == {0}

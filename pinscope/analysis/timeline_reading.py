@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from pinscope.analysis.timeline import GPU_RATES, Row, Watched, extreme, points, reason_of, watched
 from pinscope.analysis.timeline_findings import timeline_findings, when, who
@@ -33,16 +34,24 @@ def read_timeline(run: Run, rows: Sequence[Row]) -> Reading:
 def _headline(seen: Watched) -> Iterator[Quantity]:
     pinned = points(seen.host, "pinned_bytes")
     why = None if pinned else _why(seen, "pinned_bytes")
-    at, most = extreme(pinned, max) or (0.0, None)
-    yield Quantity(name=f"Most pinned{when(at) if pinned else ''}", value=most, unit="bytes", reason=why)
+    yield _moment("Most pinned", pinned, max, why)
     for name, place in (("Pinned at the beginning", 0), ("Pinned at the end", -1)):
         yield Quantity(name=name, value=pinned[place][1] if pinned else None, unit="bytes", reason=why)
     yield _grew_most(seen)
-    at, least = extreme(points(seen.host, "available_bytes"), min) or (0.0, None)
-    yield Quantity(name=f"Least memory available{when(at)}", value=least, unit="bytes")
-    yield _least_headroom(seen)
+    yield _moment("Least memory available", points(seen.host, "available_bytes"), min, None)
+    left = points(seen.host, "cgroup_headroom_bytes")
+    yield _moment("Least left in the control group", left, min, None if left else _why(seen, "cgroup_headroom_bytes"))
     yield _most_unattributed(seen)
     yield _cost(seen)
+
+
+def _moment(name: str, series: Sequence[tuple[float, float]], pick: Callable[..., Any], why: str | None) -> Quantity:
+    """The least or the largest value; when that was, unless it was always the same."""
+    found = extreme(series, pick)
+    if found is None:
+        return Quantity(name=name, value=None, unit="bytes", reason=why)
+    varies = any(value != found[1] for _, value in series)
+    return Quantity(name=f"{name}{when(found[0]) if varies else ''}", value=found[1], unit="bytes")
 
 
 def _why(seen: Watched, name: str) -> str:
@@ -55,14 +64,6 @@ def _grew_most(seen: Watched) -> Quantity:
         reason = "no holder grew" if seen.lives else "no process held any"
         return Quantity(name="Grew most", value=None, unit="bytes", reason=reason)
     return Quantity(name=f"Grew most: {who(grown)}", value=grown.grew_bytes, unit="bytes")
-
-
-def _least_headroom(seen: Watched) -> Quantity:
-    found = extreme(points(seen.host, "cgroup_headroom_bytes"), min)
-    if found is None:
-        reason = _why(seen, "cgroup_headroom_bytes")
-        return Quantity(name="Least left in the control group", value=None, unit="bytes", reason=reason)
-    return Quantity(name=f"Least left in the control group{when(found[0])}", value=found[1], unit="bytes")
 
 
 def _most_unattributed(seen: Watched) -> Quantity:
@@ -93,19 +94,25 @@ def _cost(seen: Watched) -> Quantity:
 
 
 def _holders(seen: Watched) -> Table:
+    """All of them; who runs in a container is told where anybody does."""
     shown = seen.lives[:MOST_HOLDERS]
     left_out = f" {len(seen.lives) - MOST_HOLDERS} with less are left out." if len(seen.lives) > MOST_HOLDERS else ""
+    contained = any(life.container for life in shown)
     return Table(
         title="Holders",
         columns=(
-            "process", "pid", "user", "container", "first seen", "last seen", "held first", "at its peak",
-            "at the end", "grew by",
+            "process", "pid", "user", *(("container",) if contained else ()), "first seen", "last seen", "held first",
+            "at its peak", "at the end", "grew by",
         ),
-        units=("text", "text", "text", "text", "seconds", "seconds", "bytes", "bytes", "bytes", "bytes"),
+        units=(
+            "text", "text", "text", *(("text",) if contained else ()), "seconds", "seconds", "bytes", "bytes", "bytes",
+            "bytes",
+        ),
         rows=tuple(
             (
-                life.name, str(life.pid), life.user, life.container, life.first_seconds, life.last_seconds,
-                life.first_bytes, life.peak_bytes, life.last_bytes, life.grew_bytes,
+                life.name, str(life.pid), life.user, *((life.container or "–",) if contained else ()),
+                life.first_seconds, life.last_seconds, life.first_bytes, life.peak_bytes, life.last_bytes,
+                life.grew_bytes,
             )
             for life in shown
         ),

@@ -27,16 +27,17 @@ from pinscope.units import format_bandwidth, format_bytes, format_seconds
 GIB, MIB = 2**30, 2**20
 MOST_POINTS = 1500
 """Of one line: more than a screen has columns."""
-MOST_LINES = 6
-"""Holders that have a line of their own."""
 ROOM = 1.05
 """Top of an axis over the largest value."""
 LIMIT_IN_SIGHT = 4.0
 """A limit that is more than so many times the largest value would press all lines to the ground: it is named only."""
 
 _UNITS = ((3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
-_LINES = ("pinned", "pageable", "write_combined", "mapped", "registered", "managed")
-"""Colours that are apart for every kind of vision."""
+_LINES = (
+    ("pinned", "solid"), ("pageable", "dash"), ("write_combined", "dashdot"), ("mapped", "longdash"),
+    ("registered", "dot"), ("managed", "longdashdot"),
+)  # fmt: skip
+"""Colour and dash of each holder's line: apart for every kind of vision."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +153,7 @@ _LEFT = (
 
 def _pinned(seen: Watched, clock: _Clock) -> Chart:
     """Totals of the host above, what is left for everybody below."""
-    figure = panels(["Pinned memory of the host", "Memory left"], [280, 170])
+    figure = panels(["Pinned and locked, whole host", "Memory left"], [280, 170])
     most = 0.0
     for row, lines in ((1, _PINNED), (2, _LEFT)):
         for name, look in lines:
@@ -162,7 +163,7 @@ def _pinned(seen: Watched, clock: _Clock) -> Chart:
                 most = max(most, *(value for _, value in series)) if row == 1 else most
     total = seen.host[-1]["total_bytes"]
     in_sight = most * LIMIT_IN_SIGHT >= total
-    name = f"memory of the host, {format_bytes(total)}" + ("" if in_sight else " (above the figure)")
+    name = f"host memory {format_bytes(total)}" + ("" if in_sight else " (off scale)")
     _limit(figure, 1, clock, total / GIB, name)
     if not in_sight:
         top = most / GIB * ROOM or 1.0
@@ -172,8 +173,9 @@ def _pinned(seen: Watched, clock: _Clock) -> Chart:
     return Chart(
         "timeline-pinned",
         "Pinned memory over time",
-        "Pinned: pages that the kernel counts as pinned for device access, by whom ever. Explained: cudaHostAlloc "
-        f"memory of the holders and what the kernel accounts to them. Locked memory is not pinned. {_since(clock)}",
+        "Pinned: pages that the kernel counts as pinned for device access, whoever did it. Explained: cudaHostAlloc "
+        "memory of the holders, and what the kernel accounts to them. Locked memory is not pinned for CUDA. "
+        f"{_since(clock)}",
         figure,
     )
 
@@ -188,13 +190,13 @@ def _holders(seen: Watched, clock: _Clock) -> Chart | None:
         return None
     figure = panels(["Pinned and locked by each process"], [320])
     times = [row["elapsed_seconds"] for row in seen.host]
-    for number, life in enumerate(known[:MOST_LINES]):
+    for number, life in enumerate(known[: len(_LINES)]):
         series = sampled(life.amounts, times, life.last_seconds)
-        look = _Look(f"{_plain(life.name or 'process')} (pid {life.pid})", _LINES[number], shape="hv")
+        look = _Look(f"{_plain(life.name or 'process')} (pid {life.pid})", *_LINES[number], shape="hv")
         _add(figure, 1, clock, series, look)
-    others = known[MOST_LINES:]
+    others = known[len(_LINES) :]
     if others:
-        look = _Look(f"{len(others)} others together", "reference", dash="dash", shape="hv")
+        look = _Look(f"{len(others)} others together", "reference", shape="hv")
         _add(figure, 1, clock, sampled(summed(others), times, seen.end_seconds), look)
     figure.update_yaxes(title_text="Held (GiB)", rangemode="tozero")
     _finish(figure, clock, 1)

@@ -72,7 +72,7 @@ def _runs(has_gpu: bool) -> None:
 
 
 def _recordings(store: Store, recorded: Sequence[Run]) -> None:
-    """Those of GPUs, in the order of the experiments; apart from them live views, and the host model: never compared."""
+    """Those of GPUs, in the order of the experiments; apart from them live views and the host model: never compared."""
     names = [entry.experiment.name for entry in REGISTRY]
     known = sorted(recorded, key=lambda run: names.index(run.experiment) if run.experiment in names else len(names))
     on_gpus = [run for run in known if run.lab == "cuda"]

@@ -35,7 +35,7 @@ class Timeline:
     title = "Timeline"
     question = "Who held pinned memory while this machine was watched, and what grew?"
     method = (
-        "The machine was looked at in even steps from outside, as `pinscope live` shows it; nothing was run on it and "
+        "The machine was looked at in even steps from outside, as pinscope live shows it; nothing was run on it and "
         "no process was disturbed. Pinned memory of the whole host is the kernel's own count of pages pinned for "
         "device access; cudaHostAlloc memory is each process's shared mappings of /dev/zero, counted once for the "
         "process that owns it; locked memory is what mlock holds, which is not pinned for CUDA. Registered memory "

@@ -1,0 +1,301 @@
+"""What a timeline tells: headline, tables and findings, from its rows alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pinscope.analysis.timeline_reading import MOST_EVENTS, MOST_HOLDERS
+from pinscope.experiments.registry import read_run
+from pinscope.live.timeline import Moment, TimelineRows
+from pinscope.records.finding import Finding, Quantity, Reading, Table
+from pinscope.units import format_bytes
+from tests.data import synthetic_timeline
+from tests.data.synthetic_snapshot import GIB, MIB, device, holder, host, link, snapshot
+from tests.data.synthetic_timeline import run, watched
+
+
+def reading(rows: list[dict[str, Any]], **params: Any) -> Reading:
+    made = run()
+    return read_run(made.model_copy(update={"params": {**made.params, **params}}), rows)
+
+
+def headline(found: Reading, begins: str) -> Quantity:
+    (one,) = [quantity for quantity in found.headline if quantity.name.startswith(begins)]
+    return one
+
+
+def finding(found: Reading, rule: str) -> Finding:
+    (one,) = [one for one in found.findings if one.rule == rule]
+    return one
+
+
+def rules(found: Reading) -> list[str]:
+    return [one.rule for one in found.findings]
+
+
+def evidence(one: Finding) -> dict[str, Any]:
+    return {quantity.name: quantity.value for quantity in one.evidence}
+
+
+def table(found: Reading, title: str) -> Table:
+    (one,) = [one for one in found.tables if one.title == title]
+    return one
+
+
+def row(one: Table, first: str) -> dict[str, Any]:
+    (cells,) = [cells for cells in one.rows if cells[0] == first]
+    return dict(zip(one.columns, cells, strict=True))
+
+
+# Headline
+
+
+def test_the_headline_tells_peak_beginning_end_and_who_grew() -> None:
+    pinned = [8, 12, 9]
+    found = reading(
+        watched(
+            3,
+            holders=lambda n: (holder(7, host_alloc_bytes=pinned[n] * GIB),),
+            pinned_bytes=lambda n: pinned[n] * GIB,
+            available_bytes=lambda n: (100 - pinned[n]) * GIB,
+        )
+    )
+    assert [(one.name, one.value) for one in found.headline[:5]] == [
+        ("Most pinned, after 1.00 s", 12 * GIB),
+        ("Pinned at the beginning", 8 * GIB),
+        ("Pinned at the end", 9 * GIB),
+        ("Grew most: python (pid 7)", 4 * GIB),
+        ("Least memory available, after 1.00 s", 88 * GIB),
+    ]
+    assert headline(found, "Watching took").value == pytest.approx(0.03 / 2)
+
+
+def test_what_never_changed_has_no_moment() -> None:
+    found = reading(watched(3))
+    assert headline(found, "Most pinned").name == "Most pinned"
+    assert headline(found, "Grew most").reason == "no holder grew"
+
+
+def test_what_is_not_known_says_why() -> None:
+    rows = synthetic_timeline.rows_of(
+        [snapshot(host=host(pinned_bytes=None, missing={"pinned_bytes": "needs Linux 5.7"}), devices=(), holders=())]
+    )
+    found = reading(rows)
+    unknown = {one.name: one.reason for one in found.headline if one.value is None}
+    assert unknown == {
+        "Most pinned": "needs Linux 5.7",
+        "Pinned at the beginning": "needs Linux 5.7",
+        "Pinned at the end": "needs Linux 5.7",
+        "Grew most": "no process held any",
+        "Least left in the control group": "it was not told",
+        "Most GPU memory of no process": "the driver shows no GPU",
+        "Watching took, of one core": "there is one sample only",
+    }
+
+
+def test_the_gpu_with_the_most_memory_of_no_process_is_named() -> None:
+    found = reading(watched(3, devices=lambda n: (device(0), device(1, unattributed_bytes=(50 + n) * MIB))))
+    one = headline(found, "Most GPU memory of no process")
+    assert (one.name, one.value) == ("Most GPU memory of no process: GPU 1, after 2.00 s", 52 * MIB)
+
+
+def test_a_gpu_that_does_not_tell_says_why() -> None:
+    mute = device(unattributed_bytes=None, missing={"unattributed_bytes": "no account of processes"})
+    assert headline(reading(watched(2, devices=lambda n: (mute,))), "Most GPU memory").reason == (
+        "no account of processes"
+    )
+
+
+# Tables
+
+
+def test_holders_are_told_with_their_whole_life() -> None:
+    found = reading(
+        watched(
+            6,
+            holders=lambda n: (
+                holder(1, name="trainer", host_alloc_bytes=(4 + n) * GIB),
+                *((holder(2, name="worker", container="docker 0123456789ab"),) if 2 <= n < 4 else ()),
+            ),
+        )
+    )
+    holders = table(found, "Holders")
+    assert row(holders, "trainer") == {
+        "process": "trainer", "pid": "1", "user": "ada", "container": "–", "first seen": 0.0, "last seen": 5.0,
+        "held first": 4 * GIB, "at its peak": 9 * GIB, "at the end": 9 * GIB, "grew by": 5 * GIB,
+    }  # fmt: skip
+    worker = row(holders, "worker")
+    assert (worker["container"], worker["first seen"], worker["last seen"]) == ("docker 0123456789ab", 2.0, 4.0)
+    assert (worker["at its peak"], worker["at the end"], worker["grew by"]) == (16 * GIB, 0, 16 * GIB)
+
+
+def test_where_nobody_runs_in_a_container_there_is_no_column_for_it() -> None:
+    assert "container" not in table(reading(watched(2)), "Holders").columns
+
+
+def test_gpus_are_told_with_peaks_and_means() -> None:
+    found = reading(
+        watched(4, devices=lambda n: (device(rx_bytes_per_second=n * 10e9, unattributed_bytes=(40 + n) * MIB),))
+    )
+    one = table(found, "GPUs")
+    (cells,) = one.rows
+    assert cells[:2] == ("0", "Synthetic GPU")
+    assert cells[2:5] == (20 * GIB + 40 * MIB, 43 * MIB, 32 * MIB)
+    assert cells[5:] == (15e9, 30e9, 0.0, 0.0, 4)
+
+
+def test_events_are_told_in_order_the_largest_if_there_are_too_many() -> None:
+    few = table(reading(watched(3, holders=lambda n: (holder(host_alloc_bytes=(n + 1) * GIB),))), "What happened")
+    assert [(cells[0], cells[3], cells[4], cells[5], cells[6]) for cells in few.rows] == [
+        (1.0, "grew", "cudaHostAlloc", GIB, 2 * GIB), (2.0, "grew", "cudaHostAlloc", GIB, 3 * GIB),
+    ]  # fmt: skip
+    many = reading(watched(MOST_EVENTS + 20, holders=lambda n: (holder(host_alloc_bytes=n * n * MIB),)))
+    shown = table(many, "What happened")
+    assert len(shown.rows) == MOST_EVENTS
+    assert [cells[0] for cells in shown.rows] == [float(n) for n in range(20, MOST_EVENTS + 20)]
+    assert "19 smaller ones are left out" in shown.note
+
+
+def test_more_holders_than_a_table_shows_are_counted() -> None:
+    crowd = tuple(holder(pid) for pid in range(1, MOST_HOLDERS + 11))
+    holders = table(reading(watched(2, holders=lambda n: crowd)), "Holders")
+    assert len(holders.rows) == MOST_HOLDERS
+    assert "10 with less are left out" in holders.note
+
+
+# Findings
+
+
+def test_a_holder_that_takes_more_and_more_is_suspected_of_a_leak() -> None:
+    found = reading(synthetic_timeline.growing())
+    one = finding(found, "leak-suspected")
+    assert one.severity == "warning"
+    assert one.title == f"leaky (pid 1) took {format_bytes(59 * 8 * MIB)} in 59 steps and gave nothing back"
+    told = evidence(one)
+    assert told["Grew by"] == 59 * 8 * MIB
+    assert told["On average in a minute"] == pytest.approx(60 * 8 * MIB)
+    assert told["At that pace all available memory is taken in"] == pytest.approx(
+        (400 * GIB - 59 * 8 * MIB) / (8 * MIB)
+    )
+    assert "--pid 1" in one.advice
+    assert "no-leak-seen" not in rules(found)
+
+
+@pytest.mark.parametrize(
+    "amount",
+    [lambda n: 8 * GIB + (n % 10) * 64 * MIB, lambda n: (1 if n < 20 else 9) * GIB],
+    ids=["sawtooth", "single step"],
+)
+def test_who_gives_back_or_takes_all_at_once_is_not_suspected(amount: Any) -> None:
+    found = reading(watched(60, holders=lambda n: (holder(host_alloc_bytes=amount(n)),)))
+    assert rules(found) == ["no-leak-seen"]
+    assert finding(found, "no-leak-seen").severity == "good"
+
+
+def test_who_ended_has_given_all_back() -> None:
+    found = reading(watched(60, holders=lambda n: (holder(host_alloc_bytes=GIB + n * 64 * MIB),) if n < 58 else ()))
+    assert "leak-suspected" not in rules(found)
+
+
+def test_a_short_timeline_says_nothing_of_leaks() -> None:
+    assert rules(reading(watched(20, holders=lambda n: (holder(host_alloc_bytes=n * GIB),)))) == []
+
+
+def test_registered_memory_that_grows_shows_in_the_host_total_only() -> None:
+    found = reading(
+        watched(60, other_pinned_bytes=lambda n: n * 8 * MIB, pinned_bytes=lambda n: 16 * GIB + n * 8 * MIB)
+    )
+    one = finding(found, "unexplained-pins-grow")
+    assert evidence(one)["Grew by"] == 59 * 8 * MIB
+    assert "--probe" in one.advice
+
+
+@pytest.mark.parametrize(("share", "severity"), [(0.2, None), (0.3, "note"), (0.6, "warning"), (0.9, "critical")])
+def test_the_peak_share_of_memory_that_was_pinned_is_told(share: float, severity: str | None) -> None:
+    found = reading(watched(4, pinned_bytes=lambda n: int(512 * GIB * (share if n == 2 else 0.01))))
+    if severity is None:
+        assert "pinned-share-of-ram" not in rules(found)
+        return
+    one = finding(found, "pinned-share-of-ram")
+    assert (one.severity, "after 2.00 s" in one.detail) == (severity, True)
+    assert evidence(one)["Samples with 25.0 % or more"] == 0.25
+
+
+@pytest.mark.parametrize(("left", "severity"), [(0.5, None), (0.08, "warning"), (0.01, "critical")])
+def test_a_control_group_near_its_limit_is_told(left: float, severity: str | None) -> None:
+    found = reading(
+        watched(
+            3,
+            cgroup_limit_bytes=lambda n: 64 * GIB,
+            cgroup_headroom_bytes=lambda n: int(64 * GIB * (left if n else 0.9)),
+        )
+    )
+    assert [one.severity for one in found.findings if one.rule == "near-cgroup-limit"] == (
+        [severity] if severity else []
+    )
+    assert headline(found, "Least left in the control group").value == int(64 * GIB * left)
+
+
+def test_pins_that_no_holder_explains_are_told_with_the_way_to_attribute_them() -> None:
+    rows = watched(3, other_pinned_bytes=lambda n: n * 4 * GIB, pinned_bytes=lambda n: (16 + 4 * n) * GIB)
+    one = finding(reading(rows), "unexplained-pins")
+    assert one.severity == "note"
+    assert evidence(one)["Not explained"] == 8 * GIB
+    assert "pinscope record --probe" in one.advice
+    assert "before the programs" in finding(reading(rows, probe=True), "unexplained-pins").advice
+    assert "unexplained-pins" not in rules(reading(watched(3, other_pinned_bytes=lambda n: 63 * MIB)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"link": link(generation_now=1), "busy_share": 0.5}, True),
+        ({"link": link(width_now=8), "rx_bytes_per_second": 20e9, "busy_share": 0.0}, True),
+        ({"link": link(generation_now=1), "busy_share": 0.0, "rx_bytes_per_second": 0.0}, False),
+        ({"link": link(), "busy_share": 1.0}, False),
+        ({"link": None, "busy_share": 1.0}, False),
+    ],
+    ids=["slow and busy", "narrow and copying", "slow and idle", "at its best", "no link told"],
+)
+def test_a_link_below_its_best_is_told_of_busy_gpus_only(changes: dict[str, Any], told: bool) -> None:
+    found = reading(watched(5, devices=lambda n: (device(**changes),)))
+    assert ("link-below-best" in rules(found)) == told
+
+
+def test_a_link_that_is_still_speeding_up_is_no_finding() -> None:
+    found = reading(watched(20, devices=lambda n: (device(link=link(generation_now=1 if n < 2 else 5)),)))
+    assert "link-below-best" not in rules(found)
+
+
+def failing(samples: int, fail: Any) -> list[dict[str, Any]]:
+    made = TimelineRows()
+    rows = []
+    for number in range(samples):
+        moment = Moment(number, float(number))
+        rows += made.missed("OSError: no", moment) if fail(number) else made.of(snapshot(devices=()), moment, 0.1)
+    return rows
+
+
+def test_samples_that_are_missing_are_counted_with_their_reason() -> None:
+    one = finding(reading(failing(100, lambda n: n in (40, 41))), "samples-missing")
+    assert (one.severity, one.title) == ("note", "2 samples are missing")
+    assert "OSError: no." in one.detail
+    assert evidence(one) == {
+        "Missing, of all samples": 0.02, "Times without samples": 1, "The longest": 3.0, "It began after": 39.0,
+    }  # fmt: skip
+    assert finding(reading(failing(100, lambda n: n % 2 == 1)), "samples-missing").severity == "warning"
+
+
+def test_a_machine_that_slept_is_told() -> None:
+    made = TimelineRows()
+    rows = [row for at in (0.0, 1.0, 601.0, 602.0) for row in made.of(snapshot(devices=()), Moment(int(at), at), 0.1)]
+    one = finding(reading(rows), "samples-missing")
+    assert "the machine slept" in one.detail
+    assert one.title == "599 samples are missing"
+
+
+def test_a_timeline_without_samples_tells_only_why() -> None:
+    found = reading(failing(5, lambda n: True))
+    assert (found.headline, found.tables, rules(found)) == ((), (), ["samples-missing"])

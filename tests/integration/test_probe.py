@@ -1,0 +1,228 @@
+"""Registered memory followed by real uprobes: on a stand-in for the driver's library, with programs that use it.
+
+Skipped, with the reason, where the kernel or this user lacks what the probe needs.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pinscope.live.holders import snapshot
+from pinscope.live.tracker import Tracker
+from pinscope.records.registration import PidRegistrations
+from tests.data.fake_driver import Program, build, left_by, tracing
+
+MIB = 2**20
+PAGE = os.sysconf("SC_PAGE_SIZE")
+SLOW = 0x100
+"""Flag by which the stand-in takes 50 ms."""
+WRITE_COMBINED = 0x04
+TICK_SECONDS = 0.05
+"""More than the kernel's clock of process starts counts in."""
+PATIENCE_SECONDS = 10.0
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("driver"))
+
+
+@pytest.fixture(scope="module")
+def kernel() -> Iterator[Path]:
+    with tracing() as folder:
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def tracker(library: Path, kernel: Path) -> Iterator[Tracker]:
+    """One for all: setting probes and removing them takes the kernel a second."""
+    with Tracker(libraries=[library]) as running:
+        time.sleep(TICK_SECONDS)
+        yield running
+    assert left_by(os.getpid(), kernel) == set()
+
+
+@pytest.fixture
+def program(library: Path, tracker: Tracker) -> Iterator[Program]:
+    with Program(library) as running:
+        yield running
+
+
+def told(tracker: Tracker, program: Program) -> PidRegistrations:
+    return tracker.registered().by_pid[program.pid]
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Wait until something holds that the tracker must find out by looking."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_registered_memory_is_known_to_the_byte_by_pid_address_and_duration(tracker: Tracker, program: Program) -> None:
+    place = program.does("map", MIB) + 10
+    before = time.time()
+    program.does("register", place, 8000, SLOW)
+    one = told(tracker, program)
+    (piece,) = one.pieces
+    assert (piece.kind, piece.address, piece.bytes, piece.flags) == ("register", place, 8000, SLOW)
+    assert 0.05 <= piece.seconds < 5
+    assert before - 1 < piece.since.timestamp() < time.time() + 1
+    assert (one.registered_bytes, one.registrations, one.pinned_registered_bytes) == (8000, 1, 2 * PAGE)
+    assert (one.name, one.from_start, one.calls, one.seconds) == ("program", True, 1, piece.seconds)
+    program.does("unregister", place)
+    one = told(tracker, program)
+    assert (one.registered_bytes, one.pieces, one.releases) == (0, (), 1)
+    assert one.peak_registered_bytes == one.peak_bytes == 8000
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        (("alloc", 5 * MIB + 1, 0), "alloc"),
+        (("alloc", 3000, 0), "alloc"),
+        (("local", 5 * MIB, 0), "alloc"),
+        (("local", 3000, 0), "alloc"),
+        (("far", 5 * MIB, 0), "alloc"),
+        (("old", 5 * MIB), "alloc"),
+        (("alloc", 5 * MIB, WRITE_COMBINED), "write_combined"),
+    ],
+)
+def test_allocated_memory_is_known_with_its_address_and_goes_when_it_is_freed(
+    tracker: Tracker, program: Program, words: tuple[str | int, ...], kind: str
+) -> None:
+    address = program.does(*words)
+    (piece,) = told(tracker, program).pieces
+    assert (piece.kind, piece.address, piece.bytes) == (kind, address, words[1])
+    program.does("free", address)
+    one = told(tracker, program)
+    assert (one.pieces, one.allocated_bytes, one.write_combined_bytes, one.guessed_releases) == ((), 0, 0, 0)
+
+
+def test_where_no_address_can_be_found_the_size_counts_and_a_release_is_called_a_guess(
+    tracker: Tracker, program: Program
+) -> None:
+    small = [program.does("far", 3000, 0), program.does("far", 3000, 0)]  # they share one mapping
+    one = told(tracker, program)
+    assert [piece.address for piece in one.pieces] == [None, None]
+    assert (one.allocated_bytes, one.addresses_unknown) == (6000, 2)
+    program.does("free", small[1])
+    one = told(tracker, program)
+    assert (one.allocated_bytes, one.addresses_unknown, one.guessed_releases) == (3000, 1, 1)
+
+
+def test_two_processes_at_once_are_told_apart_and_so_are_their_threads(tracker: Tracker, library: Path) -> None:
+    with Program(library) as one, Program(library) as other:
+        first, second = one.does("map", MIB), other.does("map", MIB)
+        one.does("register", first, 5000, 0)
+        assert one.tries("thread\nregister", first + 8192, 7000, 0)[0] == 0
+        other.does("register", second, 9000, 0)
+        told = tracker.registered().by_pid
+        assert [piece.bytes for piece in told[one.pid].pieces] == [5000, 7000]  # oldest first
+        assert [piece.address for piece in told[other.pid].pieces] == [second]
+
+
+def test_failed_calls_stand_apart_and_pin_nothing(tracker: Tracker, program: Program) -> None:
+    place = program.does("map", MIB)
+    program.does("register", place, 5000, 0)
+    for _ in range(2):
+        assert program.tries("register", place, 5000, 0)[0] == 712
+    assert program.tries("unregister", place + PAGE)[0] == 713
+    assert program.tries("alloc", 0, 0)[0] == 1
+    one = told(tracker, program)
+    assert one.registered_bytes == 5000
+    assert {(each.call, each.result): each.count for each in one.failures} == {
+        ("cuMemHostRegister_v2", 712): 2,
+        ("cuMemHostUnregister", 713): 1,
+        ("cuMemHostAlloc", 1): 1,
+    }
+
+
+def test_a_process_killed_while_it_holds_drops_out(tracker: Tracker, program: Program) -> None:
+    program.does("register", program.does("map", MIB), 5000, 0)
+    assert told(tracker, program).registered_bytes == 5000
+    program.kill()
+    assert program.pid not in tracker.registered().by_pid
+
+
+def test_a_forked_child_holds_nothing_and_another_program_in_its_place_neither(
+    tracker: Tracker, program: Program
+) -> None:
+    program.does("register", program.does("map", MIB), 5000, 0)
+    child = program.does("fork")
+    assert {program.pid, child} & set(tracker.registered().by_pid) == {program.pid}
+    os.kill(child, signal.SIGKILL)
+    program.tries("exec")
+    assert tracker.registered().by_pid.get(program.pid, PidRegistrations(pid=0, name="")).registered_bytes == 0
+    program.does("register", program.does("map", MIB), 6000, 0)
+    assert told(tracker, program).registered_bytes == 6000
+
+
+def test_a_context_that_ended_is_noted(tracker: Tracker, program: Program) -> None:
+    program.does("register", program.does("map", MIB), 5000, 0)
+    assert told(tracker, program).context_ended_at is None
+    program.does("reset")
+    one = told(tracker, program)
+    assert one.context_ended_at is not None
+    assert one.context_ended_at > one.pieces[0].since
+
+
+def test_a_program_in_another_language_is_followed(tracker: Tracker, library: Path) -> None:
+    code = (
+        "import ctypes, sys; driver = ctypes.CDLL(sys.argv[1]); place = ctypes.c_void_p()\n"
+        "print(driver.cuMemHostAlloc(ctypes.byref(place), ctypes.c_size_t(3000), 0), place.value, flush=True)\n"
+        "input(); print(driver.cuMemFreeHost(place), flush=True); input()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(library)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        result, address = map(int, child.stdout.readline().split())
+        (piece,) = tracker.registered().by_pid[child.pid].pieces
+        assert (result, piece.bytes, piece.address) == (0, 3000, address)
+        child.stdin.write("\n")
+        child.stdin.flush()
+        assert child.stdout.readline() == "0\n"
+        assert tracker.registered().by_pid[child.pid].allocated_bytes == 0
+        child.communicate("\n")
+
+
+def test_a_burst_of_calls_is_followed_to_the_last(tracker: Tracker, program: Program) -> None:
+    place = program.does("map", MIB)
+    program.does("register", place, 5000, 0)
+    program.does("pairs", 5000)
+    found = tracker.registered()
+    one = found.by_pid[program.pid]
+    assert (found.lost_events, one.calls, one.releases, one.registered_bytes) == (0, 5001, 5000, 5000)
+
+
+def test_a_snapshot_carries_what_the_probe_knows(tracker: Tracker, program: Program) -> None:
+    place = program.does("map", 8 * MIB)
+    program.does("register", place + 1, 4 * MIB, 0)
+    program.does("register", place + 6 * MIB, 9000, 0)
+    found = snapshot(registrations=tracker.registered())
+    holder = next(one for one in found.holders if one.pid == program.pid)  # the stand-in locks what it is given
+    assert (holder.registered_bytes, holder.registrations) == (4 * MIB + 9000, 2)
+    assert "registered_bytes" not in holder.missing | holder.estimates
+    assert found.probe is not None
+    assert found.probe.lost_events == 0
+    assert [copy.reason for copy in found.probe.libraries] == [None]
+
+
+def test_reading_costs_little(tracker: Tracker, program: Program) -> None:
+    program.does("register", program.does("map", MIB), 5000, 0)
+    tracker.registered()
+    begun = time.thread_time()
+    for _ in range(20):
+        tracker.registered()
+    assert (time.thread_time() - begun) / 20 < 0.005

@@ -1,0 +1,187 @@
+"""Setting the probe on the driver's library, and taking it away: after crashes, twice, again, where it cannot be."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pinscope.errors import NotPossible
+from pinscope.live.holders import snapshot
+from pinscope.live.source import LiveSource
+from pinscope.live.tracker import Tracker, why_not_probe
+from pinscope.records.registration import PidRegistrations
+from tests.data.fake_driver import LIBRARY, Program, build, left_by, tracing
+
+MIB = 2**20
+PATIENCE_SECONDS = 10.0
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("driver"))
+
+
+@pytest.fixture(scope="module")
+def kernel() -> Iterator[Path]:
+    with tracing() as folder:
+        yield folder
+
+
+@pytest.fixture(autouse=True)
+def _leaves_no_probe_behind(kernel: Path) -> Iterator[None]:
+    yield
+    assert left_by(os.getpid(), kernel) == set()
+
+
+def told(tracker: Tracker, program: Program) -> PidRegistrations:
+    return tracker.registered().by_pid[program.pid]
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Wait until something holds that the tracker must find out by looking."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_copy_of_the_library_that_comes_later_is_followed_and_let_go(tmp_path: Path, library: Path) -> None:
+    with Tracker(libraries=[library]) as tracker, Program(build(tmp_path)) as program:
+        until(lambda: len(tracker.registered().libraries) == 2)
+        until(lambda: program.pid in tracker.registered().by_pid)
+        program.does("register", program.does("map", MIB), 5000, 0)
+        one = told(tracker, program)
+        assert (one.registered_bytes, one.from_start) == (5000, False)
+        assert {copy.path for copy in tracker.registered().libraries} == {str(library), str(tmp_path / LIBRARY)}
+        (tmp_path / LIBRARY).unlink()  # as when a package is updated
+        program.does("register", program.does("map", MIB), 6000, 0)
+        assert told(tracker, program).registered_bytes == 11000
+
+
+def test_memory_pinned_before_the_probe_is_unknown_and_said_to_be(library: Path) -> None:
+    with Program(library) as program:
+        place = program.does("map", MIB)
+        program.does("register", place, 5000, 0)
+        with Tracker(libraries=[library]) as tracker:
+            assert program.pid not in tracker.registered().by_pid
+            program.does("unregister", place)
+            one = told(tracker, program)
+            assert (one.from_start, one.unknown_releases, one.registered_bytes) == (False, 1, 0)
+
+
+def test_a_copy_that_runs_already_is_followed_without_being_installed(library: Path) -> None:
+    with Program(library) as program, Tracker(libraries=[]) as tracker:
+        program.does("register", program.does("map", MIB), 5000, 0)
+        assert told(tracker, program).registered_bytes == 5000
+
+
+def test_events_that_came_too_fast_are_counted_as_lost(library: Path) -> None:
+    with Tracker(libraries=[library], read_seconds=3600.0, buffer_kib=8) as tracker, Program(library) as program:
+        program.does("register", program.does("map", MIB), MIB, 0)
+        program.does("pairs", 5000)
+        found = tracker.registered()
+        one = found.by_pid[program.pid]
+        assert found.lost_events > 0
+        assert one.calls + one.releases < 10001
+        # Each call has two events, and one that lost either is not booked; other processes add theirs to the lost.
+        assert 2 * (one.calls + one.releases) + found.lost_events >= 20000
+        holder = next(one for one in snapshot(registrations=found).holders if one.pid == program.pid)
+        assert "too fast" in holder.estimates["registered_bytes"]
+
+
+def test_a_live_source_starts_and_stops_the_probe(library: Path, kernel: Path) -> None:
+    with LiveSource(tracker=Tracker(libraries=[library])) as source, Program(library) as program:
+        program.does("register", program.does("map", MIB), 5000, 0)
+        holder = next(one for one in source.take().holders if one.pid == program.pid)
+        assert holder.registered_bytes == 5000
+        assert left_by(os.getpid(), kernel) != set()
+    assert left_by(os.getpid(), kernel) == set()
+
+
+def test_stopped_and_started_again_it_begins_anew(library: Path) -> None:
+    tracker = Tracker(libraries=[library])
+    with Program(library) as program:
+        for _ in range(2):
+            tracker.start()
+            tracker.start()  # the second changes nothing
+            program.does("register", program.does("map", MIB), 5000, 0)
+            assert told(tracker, program).registered_bytes == 5000
+            tracker.stop()
+            tracker.stop()
+            with pytest.raises(NotPossible, match="does not run"):
+                tracker.registered()
+
+
+def test_a_second_probe_in_one_process_is_refused_and_the_first_goes_on(library: Path) -> None:
+    with Tracker(libraries=[library]) as tracker, Program(library) as program:
+        with pytest.raises(NotPossible, match="has a probe already"):
+            Tracker(libraries=[library]).start()
+        program.does("register", program.does("map", MIB), 5000, 0)
+        assert told(tracker, program).registered_bytes == 5000
+
+
+CHILD = """
+import sys, time
+from pathlib import Path
+from pinscope.live.tracker import Tracker
+tracker = Tracker(libraries=[Path(sys.argv[1])])
+tracker.start()
+print("runs", flush=True)
+sys.stdin.read()
+"""
+
+
+def child_with_probe(library: Path) -> subprocess.Popen[str]:
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(library)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == "runs\n"
+    return child
+
+
+def test_what_a_killed_tracker_left_is_removed_by_the_next(library: Path, kernel: Path) -> None:
+    child = child_with_probe(library)
+    child.kill()
+    child.communicate()
+    assert left_by(child.pid, kernel) != set()
+    with Tracker(libraries=[library]):
+        assert left_by(child.pid, kernel) == set()
+
+
+def test_two_processes_probe_at_once_without_disturbing_each_other(library: Path, kernel: Path) -> None:
+    child = child_with_probe(library)
+    with Tracker(libraries=[library]) as tracker, Program(library) as program:
+        program.does("register", program.does("map", MIB), 5000, 0)
+        one = told(tracker, program)
+        assert (one.registered_bytes, one.calls) == (5000, 1)
+        assert left_by(child.pid, kernel) != set()
+        child.communicate()  # it ends without stopping its tracker: that is done at exit
+        assert left_by(child.pid, kernel) == set()
+        program.does("register", program.does("map", MIB), 6000, 0)
+        assert told(tracker, program).registered_bytes == 11000
+
+
+def test_a_library_without_the_calls_is_refused_and_named(tmp_path: Path) -> None:
+    libc = next(line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "/libc." in line)
+    (tmp_path / LIBRARY).write_bytes(Path(libc).read_bytes())
+    with pytest.raises(NotPossible, match="exports none of the driver's pinning calls"):
+        Tracker(libraries=[tmp_path / LIBRARY]).start()
+    (tmp_path / LIBRARY).write_bytes(b"text")
+    with pytest.raises(NotPossible, match="is not a shared library for"):
+        Tracker(libraries=[tmp_path / LIBRARY]).start()
+
+
+def test_a_host_without_the_library_is_refused(library: Path) -> None:
+    assert why_not_probe(libraries=[library]) is None
+    reason = why_not_probe(libraries=[])
+    assert reason is not None
+    assert "no libcuda.so.1 on this host" in reason
+    with pytest.raises(NotPossible, match=r"no libcuda\.so\.1"):
+        Tracker(libraries=[]).start()

@@ -23,6 +23,9 @@ MOST_FINDINGS = 4
 MOST_UNREADABLE = 3
 COMMAND_CHARACTERS = 48
 """Of a command line in the table; the JSON has all of it."""
+LEAST_RATE = 1e7
+DRIVERS_MANAGED_BYTES = 2 * 2**20
+"""The driver itself takes so much in every CUDA process (seen with driver 580)."""
 NARROW = 90
 """With fewer columns GPUs go without their names and holders without their command lines."""
 _LABEL = 10
@@ -78,9 +81,10 @@ def head(view: View, room: int | None) -> list[Line]:
     if view.trouble:
         lines += [Line(text, "bold red") for text in _wrapped(f"! {one_line(view.trouble)}", room)]
     if seen.devices:
-        shown = len(_DEVICE_COLUMNS) - _is_narrow(room)  # without their names
-        rows = [_device_row(one)[:shown] for one in seen.devices]
-        lines += [Line(""), *_table(_DEVICE_COLUMNS[:shown], rows, range(1, 7), room)]
+        shown = [name for name in _DEVICE_COLUMNS if not (_is_narrow(room) and name in _DEVICE_WIDE)]
+        rows = [[_device_cells(one)[name] for name in shown] for one in seen.devices]
+        numbers = [place for place, name in enumerate(shown) if name not in ("GPU", "link", "name")]
+        lines += [Line(""), *_table(shown, rows, numbers, room)]
     return [*lines, Line("")]
 
 
@@ -113,8 +117,8 @@ def _totals(seen: Snapshot) -> Iterator[tuple[str, list[str]]]:
     host = seen.host
     memory = [format_bytes(host.total_bytes), f"{format_bytes(host.available_bytes)} available"]
     if host.cgroup_limit_bytes is not None:
-        memory += [f"control group leaves {format_bytes(host.cgroup_headroom_bytes)}",
-                   f"of its {format_bytes(host.cgroup_limit_bytes)}"]  # fmt: skip
+        left, limit = format_bytes(host.cgroup_headroom_bytes), format_bytes(host.cgroup_limit_bytes)
+        memory.append(f"control group leaves {left} of {limit}")
     yield "Memory", memory
     share = None if host.pinned_bytes is None else host.pinned_bytes / host.total_bytes
     yield (
@@ -139,21 +143,42 @@ def _totals(seen: Snapshot) -> Iterator[tuple[str, list[str]]]:
         yield "Probe", [f"sees what is registered since {seen.probe.since:%H:%M:%S} UTC", *lost]
 
 
-_DEVICE_COLUMNS = ("GPU", "used", "by no process", "page tables", "to GPU", "from GPU", "busy", "link", "name")
+_DEVICE_COLUMNS = (
+    "GPU",
+    "memory",
+    "used",
+    "by no process",
+    "page tables",
+    "to GPU",
+    "from GPU",
+    "busy",
+    "link",
+    "name",
+)
+_DEVICE_WIDE = ("memory", "name")
+"""Only where there is room."""
 
 
-def _device_row(one: DeviceFigures) -> list[str]:
-    return [
-        str(one.index),
-        f"{format_bytes(one.memory_used_bytes)} of {format_bytes(one.memory_total_bytes)}",
-        format_bytes(one.unattributed_bytes),
-        format_bytes(one.page_table_bytes),
-        format_bandwidth(one.rx_bytes_per_second),
-        format_bandwidth(one.tx_bytes_per_second),
-        format_share(one.busy_share),
-        "n/a" if one.link is None else _link_text(one.link),
-        one_line(one.name),
-    ]
+def _device_cells(one: DeviceFigures) -> dict[str, str]:
+    return {
+        "GPU": str(one.index),
+        "memory": format_bytes(one.memory_total_bytes),
+        "used": format_bytes(one.memory_used_bytes),
+        "by no process": format_bytes(one.unattributed_bytes),
+        "page tables": format_bytes(one.page_table_bytes),
+        "to GPU": _rate_text(one.rx_bytes_per_second),
+        "from GPU": _rate_text(one.tx_bytes_per_second),
+        "busy": format_share(one.busy_share),
+        "link": "n/a" if one.link is None else _link_text(one.link),
+        "name": one_line(one.name),
+    }
+
+
+def _rate_text(rate: float | None) -> str:
+    """An idle link carries a few hundred kB/s of its own: digits that nobody needs."""
+    if rate is not None and 0 < rate < LEAST_RATE:
+        return f"<{format_bandwidth(LEAST_RATE)}"
+    return format_bandwidth(rate)
 
 
 def _link_text(link: Link) -> str:
@@ -164,18 +189,18 @@ def _link_text(link: Link) -> str:
     return text if now == best or None in best else text + " of Gen{}×{}".format(*best)
 
 
-def _holder_columns(holders: Sequence[Holder], probe: bool) -> list[str]:
-    """Those that say something of somebody."""
+def _holder_columns(holders: Sequence[Holder], probe: bool, narrow: bool) -> list[str]:
+    """Those that say something of somebody; the least important ones only where there is room."""
     optional = {
         "registered": probe,
         "locked": any(one.locked_bytes for one in holders),
         "VmPin": any(one.vm_pin_bytes for one in holders),
-        "managed": any(one.managed_bytes for one in holders),
+        "managed": any((one.managed_bytes or 0) > DRIVERS_MANAGED_BYTES for one in holders) and not narrow,
         "inherited": any(one.inherited_bytes for one in holders),
         "GPUs": any(one.gpus for one in holders),
     }
     shown = [name for name, wanted in optional.items() if wanted and name != "GPUs"]
-    on_gpus = ["GPUs", "GPU memory", "page tables"] if optional["GPUs"] else []
+    on_gpus = ["GPUs", *(["GPU memory"] if not narrow else []), "page tables"] if optional["GPUs"] else []
     return ["pid", "user", "cudaHostAlloc", *shown, *on_gpus, "program"]
 
 
@@ -205,7 +230,7 @@ def _holder_lines(view: View, room: int | None, count: int) -> list[Line]:
     holders = view.snapshot.holders
     if not holders:
         return [Line("Nobody is seen to hold pinned memory.")]
-    columns = _holder_columns(holders, view.snapshot.probe is not None)
+    columns = _holder_columns(holders, view.snapshot.probe is not None, _is_narrow(room))
     rows = []
     for one in holders[:count]:
         cells = _holder_cells(one, one.pid in view.growing, _is_narrow(room))

@@ -22,6 +22,8 @@ from typing import Any
 
 import pytest
 
+from tests.data.fake_driver import Program, build, left_by, tracing
+
 ROOT = Path(__file__).parents[2]
 MIB = 2**20
 LOCKED_BYTES = 8 * MIB
@@ -203,3 +205,42 @@ def test_a_process_that_is_not_there_is_refused() -> None:
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"pinscope: there is no process {highest}\n"
+
+
+@pytest.fixture(scope="module")
+def kernel() -> Iterator[Path]:
+    """Where the kernel's tracing is; skips where there is none."""
+    with tracing() as folder:
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("driver"))
+
+
+def test_the_probe_tells_what_a_program_registers_meanwhile(kernel: Path, library: Path) -> None:
+    with Program(library) as program:
+        with running("--once", "--json", "--probe", "--interval", "2", "--pid", str(program.pid)) as process:
+            assert process.stderr is not None
+            assert process.stderr.readline() == "pinscope: following registered memory for 2 s\n"
+            program.does("register", program.does("map", MIB), MIB)
+            out, errors = process.communicate(timeout=60)
+            assert (process.returncode, errors) == (0, "")
+        document = json.loads(out)
+        (one,) = document["holders"]
+        assert (one["pid"], one["registered_bytes"], one["registrations"]) == (program.pid, MIB, 1)
+        assert document["probe"]["lost_events"] == 0
+        assert left_by(process.pid, kernel) == set()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_takes_the_probe_away(kernel: Path, library: Path, number: signal.Signals) -> None:
+    with Program(library), running("--json", "--probe", "--interval", "0.2") as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["probe"]["since"]
+        assert left_by(process.pid, kernel)
+        process.send_signal(number)
+        process.communicate(timeout=30)
+        assert process.returncode == 0
+        assert left_by(process.pid, kernel) == set()

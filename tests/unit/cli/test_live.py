@@ -24,6 +24,7 @@ from pinscope.probes.gpu_fake import FakeNvml
 from pinscope.records.finding import Finding
 from pinscope.records.snapshot import GpuUse, Unreadable
 from pinscope.records.timeline import Event
+from tests.data.snapshot_checks import captured
 from tests.data.synthetic_gpu import busy_h200
 from tests.data.synthetic_host import SyntheticHost, zero
 from tests.data.synthetic_snapshot import GIB, MIB, TAKEN_AT, device, holder, host, link, snapshot
@@ -111,8 +112,17 @@ def test_estimates_carry_a_sign_and_what_is_unknown_is_not_zero() -> None:
 def test_columns_that_say_nothing_are_left_out() -> None:
     heading = whole(View(snapshot(holders=(holder(gpus=()),), devices=())))[-2].text
     assert heading.split() == ["pid", "user", "cudaHostAlloc", "program"]
-    heading = whole(View(snapshot(holders=(holder(locked_bytes=1, managed_bytes=1),), devices=())))[-2].text
+    heading = whole(View(snapshot(holders=(holder(locked_bytes=1, managed_bytes=4 * MIB),), devices=())))[-2].text
     assert heading.split()[:5] == ["pid", "user", "cudaHostAlloc", "locked", "managed"]
+
+
+def test_a_real_host_fits_80_columns_with_one_line_for_each_holder() -> None:
+    seen = captured(Path(__file__).parents[2] / "data" / "proc" / "h200-holders")
+    lines = texts(whole(View(seen), 80))
+    first = next(place for place, line in enumerate(lines) if line.startswith("756  root"))
+    assert len(lines) - first == len(seen.holders) == 12
+    assert max(map(len, lines)) <= 80
+    assert any(re.search(r"^0 .*61\.1 MiB +20 MiB +<0\.0100 GB/s", line) for line in lines)
 
 
 def test_a_host_without_holders_says_so() -> None:

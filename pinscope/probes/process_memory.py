@@ -80,7 +80,11 @@ class MemoryMaps:
     """The mappings of one process that matter for pinned memory."""
 
     shared_zero: Mapping[ObjectKey, Sequence[Extent]]
-    """Shared anonymous memory by object, in no order. In a CUDA process: cudaHostAlloc memory, one object for each."""
+    """Shared anonymous memory by object, in no order. In a CUDA process: cudaHostAlloc memory, one object for each.
+
+    Except what is write-combined: that shows as a mapping of ``/dev/nvidiactl`` of its size, between others of the
+    driver's own, and cannot be told from them (measured on H200 hosts).
+    """
     managed_bytes: int = 0
     """Address space of managed (unified) memory."""
 

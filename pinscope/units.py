@@ -113,6 +113,14 @@ def format_seconds(value: float | None) -> str:
     return f"{_digits(value / factor)} {unit}"
 
 
+def format_duration(value: float) -> str:
+    """A length of time for a sentence: as :func:`format_seconds` up to ten minutes, then ``20.0 min`` or ``2.45 h``."""
+    for factor, unit, least in ((3600.0, "h", 3 * 3600.0), (60.0, "min", 600.0)):
+        if value >= least:
+            return f"{_digits(value / factor)} {unit}"
+    return format_seconds(value)
+
+
 def format_share(value: float | None) -> str:
     """A fraction as per cent: ``0.981`` is ``98.1 %``, ``0.00003`` is ``0.003 %``; ``n/a`` for ``None``."""
     if value is None:

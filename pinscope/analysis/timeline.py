@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from itertools import pairwise
 from typing import Any
 
@@ -107,6 +108,23 @@ class Watched:
         return _gap_seconds(self.interval_seconds)
 
 
+@dataclass
+class Change:
+    """One or several steps of one amount of a process, all in the same direction."""
+
+    begun: datetime
+    seconds: float
+    """When the first of them was, since the timeline began."""
+    pid: int
+    name: str
+    event: str
+    what: str
+    times: int
+    change_bytes: int
+    bytes: int
+    """Held of it after the last one."""
+
+
 @dataclass(frozen=True)
 class Growth:
     """Steady growth of one amount."""
@@ -140,6 +158,26 @@ def watched(run: Run, rows: Sequence[Row]) -> Watched:
         events=tuple(row for row in rows if row["kind"] == "event"),
         gaps=tuple(_gaps(host, [row for row in rows if row["kind"] == "missed"], interval, end)),
     )
+
+
+def merged(events: Iterable[Row]) -> list[Change]:
+    """Events with successive ones of one kind put together: a thousand small steps are one growth."""
+    found: list[Change] = []
+    last: dict[tuple[int, str], Change] = {}
+    for row in events:
+        before = last.get((row["pid"], row["what"]))
+        if before is not None and before.event == row["event"] and before.name == row["name"]:
+            before.times += 1
+            before.change_bytes += row["change_bytes"]
+            before.bytes = row["bytes"]
+            continue
+        change = Change(
+            row["taken_at"], row["elapsed_seconds"], row["pid"], row["name"], row["event"], row["what"], 1,
+            row["change_bytes"], row["bytes"],
+        )  # fmt: skip
+        last[row["pid"], row["what"]] = change
+        found.append(change)
+    return found
 
 
 def held(row: Row) -> int | None:

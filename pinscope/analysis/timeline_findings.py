@@ -27,7 +27,7 @@ from pinscope.analysis.timeline import (
     steady_growth,
 )
 from pinscope.records.finding import Finding, Quantity, Severity
-from pinscope.units import format_bandwidth, format_bytes, format_seconds, format_share
+from pinscope.units import format_bandwidth, format_bytes, format_duration, format_share
 
 MOST_SUSPECTS = 5
 MIB = 2**20
@@ -48,8 +48,8 @@ def who(life: Life) -> str:
 
 
 def when(seconds: float) -> str:
-    """A moment of the timeline, as it goes on a sentence."""
-    return f", after {format_seconds(seconds)}" if seconds else ", at the beginning"
+    """A moment of the timeline."""
+    return f"after {format_duration(seconds)}" if seconds else "at the beginning"
 
 
 def _leaks(seen: Watched) -> Iterator[Finding]:
@@ -66,9 +66,9 @@ def _leaks(seen: Watched) -> Iterator[Finding]:
             severity="warning",
             title=f"{who(life)} took {format_bytes(growth.bytes)} in {growth.rises} steps and gave nothing back",
             detail="So looks a leak: pinned buffers that are made again and again, and never freed. A program that is "
-            "still filling its buffers looks the same. " + _RULE,
+            f"still filling its buffers looks the same. {_pace(seen, growth)} The method tells the rule.",
             evidence=(
-                *_pace(seen, growth),
+                *_growth(seen, growth),
                 Quantity(name="It held at the end", value=life.last_bytes, unit="bytes"),
                 Quantity(name="User", value=life.user, unit="text", reason="not told" if life.user is None else None),
             ),
@@ -84,11 +84,15 @@ _RULE = (
 )
 
 
-def _pace(seen: Watched, growth: Growth) -> Iterator[Quantity]:
-    rate, available = growth.bytes_per_second, seen.host[-1]["available_bytes"]
+def _pace(seen: Watched, growth: Growth) -> str:
+    left = seen.host[-1]["available_bytes"] / growth.bytes_per_second
+    return f"At that pace all available memory is taken in {format_duration(left)}."
+
+
+def _growth(seen: Watched, growth: Growth) -> Iterator[Quantity]:
     yield Quantity(name="Grew by", value=growth.bytes, unit="bytes")
-    yield Quantity(name="On average in a minute", value=60 * rate, unit="bytes")
-    yield Quantity(name="At that pace all available memory is taken in", value=available / rate, unit="seconds")
+    yield Quantity(name="On average in a minute", value=60 * growth.bytes_per_second, unit="bytes")
+    yield Quantity(name="Available to everybody at the end", value=seen.host[-1]["available_bytes"], unit="bytes")
 
 
 def _unexplained_growth(seen: Watched) -> Iterator[Finding]:
@@ -102,8 +106,9 @@ def _unexplained_growth(seen: Watched) -> Iterator[Finding]:
         severity="warning",
         title=f"Pinned memory that no holder explains grew steadily, by {format_bytes(growth.bytes)}",
         detail="Memory that is registered (cudaHostRegister) leaves no mark on its process, nor do other drivers' "
-        "pins. Somebody takes more and more, and gives nothing back. " + _RULE,
-        evidence=tuple(_pace(seen, growth)),
+        f"pins. Somebody takes more and more, and gives nothing back. {_pace(seen, growth)} "
+        "The method tells the rule.",
+        evidence=tuple(_growth(seen, growth)),
         advice="As root, 'pinscope record --probe' tells which process registers memory from then on.",
     )
 
@@ -117,7 +122,7 @@ def _steady(seen: Watched) -> Iterator[Finding]:
     yield Finding(
         rule="no-leak-seen",
         severity="good",
-        title=f"In {format_seconds(seen.end_seconds)} nobody took more and more without giving back",
+        title=f"In {format_duration(seen.end_seconds)} nobody took more and more without giving back",
         detail=_RULE,
         evidence=(
             Quantity(name="Holders", value=len(seen.lives), unit="count"),
@@ -144,8 +149,8 @@ def _pinned_share(seen: Watched) -> Iterator[Finding]:
         rule="pinned-share-of-ram",
         severity=severity,
         title=f"At its peak {format_share(share)} of this host's memory was pinned",
-        detail=f"That was{when(at)}. Pinned memory can be neither swapped nor moved nor reclaimed. The kernel counts "
-        "memory that is pinned twice twice.",
+        detail=f"That was {when(at)}. Pinned memory can be neither swapped nor moved nor reclaimed. What is pinned "
+        "twice counts twice.",
         evidence=(
             Quantity(name="Pinned", value=row["pinned_bytes"], unit="bytes"),
             Quantity(name="Memory", value=row["total_bytes"], unit="bytes"),
@@ -169,7 +174,7 @@ def _group(seen: Watched) -> Iterator[Finding]:
         rule="near-cgroup-limit",
         severity="critical" if left <= GROUP_CRITICAL * limit else "warning",
         title=f"The control group was {format_bytes(left)} below its limit",
-        detail=f"That was{when(worst['elapsed_seconds'])}. Pinned memory is charged to the control group and cannot "
+        detail=f"That was {when(worst['elapsed_seconds'])}. Pinned memory is charged to the control group and cannot "
         "be reclaimed. At the limit the kernel kills a process of the group.",
         evidence=(
             Quantity(name="Least left", value=left, unit="bytes"),
@@ -195,7 +200,7 @@ def _unexplained(seen: Watched) -> Iterator[Finding]:
         rule="unexplained-pins",
         severity="note",
         title=f"Up to {format_bytes(most)} were pinned that no holder explains",
-        detail=f"Most of it was there{when(at).removeprefix(',')}. It is memory that was registered "
+        detail=f"Most of it was there {when(at)}. It is memory that was registered "
         "(cudaHostRegister), "
         + ("before the probe was there, " if seen.probed else "")
         + "or pins of other drivers: RDMA, VFIO guests, io_uring. The kernel does not tell whose it is.",
@@ -223,7 +228,8 @@ def _links(seen: Watched) -> Iterator[Finding]:
             rule="link-below-best",
             severity="warning",
             title=f"GPU {index}: its PCIe link was below its best while the GPU was busy",
-            detail=f"{now}; its best is {best}, {format_bandwidth(last['link_limit_bytes_per_second'])} one way. "
+            detail=f"It ran at {now}; its best is {best}, "
+            f"{format_bandwidth(last['link_limit_bytes_per_second'])} one way. "
             "An idle link lowers its generation to save power; a busy one should not.",
             evidence=(
                 Quantity(name="Busy samples", value=len(busy), unit="count"),
@@ -252,14 +258,14 @@ def _gaps(seen: Watched) -> Iterator[Finding]:
     longest = max(seen.gaps, key=lambda gap: gap.seconds)
     reasons = {gap.reason: None for gap in seen.gaps if gap.reason}
     untold = any(gap.reason is None for gap in seen.gaps)
-    causes = [*list(reasons)[:3], *([_UNTOLD] if untold else [])]
+    causes = [*(f"Reason: {reason}" for reason in list(reasons)[:3]), *([_UNTOLD] if untold else [])]
     share = missing / (missing + len(seen.host))
     yield Finding(
         rule="samples-missing",
         severity="warning" if share > 0.05 else "note",
         title=f"{missing:,} {'samples are' if missing > 1 else 'sample is'} missing",
         detail="What happened meanwhile is not known; the charts leave these times blank. "
-        + " ".join(f"{_sentence(cause)}" for cause in causes),
+        + " ".join(f"{cause.rstrip('.')}." for cause in causes),
         evidence=(
             Quantity(name="Missing, of all samples", value=share, unit="share"),
             Quantity(name="Times without samples", value=len(seen.gaps), unit="count"),
@@ -273,10 +279,6 @@ def _gaps(seen: Watched) -> Iterator[Finding]:
 
 
 _UNTOLD = "Nobody took samples meanwhile: the machine slept, was too busy, or the recording was held up"
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
 
 
 _RULES: tuple[Callable[[Watched], Iterator[Finding]], ...] = (

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from pinscope.analysis.timeline import GPU_RATES, Row, Watched, extreme, points, reason_of, watched
+from pinscope.analysis.timeline import GPU_RATES, Row, Watched, extreme, merged, points, reason_of, watched
 from pinscope.analysis.timeline_findings import timeline_findings, when, who
 from pinscope.records.finding import Quantity, Reading, Table
 from pinscope.records.run import Run
 
 MOST_HOLDERS = 100
-MOST_EVENTS = 100
+MOST_CHANGES = 100
 
 _WHAT_WORDS = {"host_alloc": "cudaHostAlloc", "registered": "registered", "locked": "locked"}
 
@@ -51,7 +51,7 @@ def _moment(name: str, series: Sequence[tuple[float, float]], pick: Callable[...
     if found is None:
         return Quantity(name=name, value=None, unit="bytes", reason=why)
     varies = any(value != found[1] for _, value in series)
-    return Quantity(name=f"{name}{when(found[0]) if varies else ''}", value=found[1], unit="bytes")
+    return Quantity(name=f"{name}, {when(found[0])}" if varies else name, value=found[1], unit="bytes")
 
 
 def _why(seen: Watched, name: str) -> str:
@@ -74,7 +74,7 @@ def _most_unattributed(seen: Watched) -> Quantity:
             most = (index, *found)
     if most is not None:
         index, at, value = most
-        name = f"Most GPU memory of no process: GPU {index}{when(at)}"
+        name = f"Most GPU memory of no process: GPU {index}, {when(at)}"
         return Quantity(name=name, value=value, unit="bytes")
     last = next((rows[-1] for rows in seen.devices.values()), None)
     reason = _why(seen, "devices") if last is None else reason_of(last, "unattributed_bytes") or "it was not told"
@@ -127,22 +127,22 @@ def _devices(run: Run, seen: Watched) -> Table:
     return Table(
         title="GPUs",
         columns=(
-            "GPU", "name", "memory used at most", "of no process at most", "page tables at most",
-            "received on average", "at most", "sent on average", "at most", "samples",
+            "GPU", "name", "memory used", "of no process", "page tables", "received, mean", "received, most",
+            "sent, mean", "sent, most",
         ),
         units=(
             "text", "text", "bytes", "bytes", "bytes", "bytes/second", "bytes/second", "bytes/second", "bytes/second",
-            "count",
         ),
         rows=tuple(
             (
                 str(index), names.get(index), *(_peak(rows, name) for name in _GPU_MEMORY),
-                *(value for name in GPU_RATES for value in (_mean(rows, name), _peak(rows, name))), len(rows),
+                *(value for name in GPU_RATES for value in (_mean(rows, name), _peak(rows, name))),
             )
             for index, rows in seen.devices.items()
         ),
-        note="Page tables: those that the holders' cudaHostAlloc memory implies, and with the probe their registered "
-        "memory. Rates: over PCIe, from the GPU's side, as the driver samples them for some milliseconds each time.",
+        note="Memory: at most. Page tables: those that the holders' cudaHostAlloc memory implies, and with the probe "
+        "their registered memory. Rates: over PCIe, from the GPU's side, as the driver samples them for some "
+        "milliseconds each time.",
     )  # fmt: skip
 
 
@@ -159,19 +159,21 @@ def _mean(rows: Sequence[Row], name: str) -> float | None:
 
 
 def _events(seen: Watched) -> Table:
-    """The largest changes, in the order in which they happened."""
-    largest = sorted(seen.events, key=lambda row: abs(row["change_bytes"]), reverse=True)[:MOST_EVENTS]
-    left_out = len(seen.events) - len(largest)
+    """What happened, the largest changes if it was much, in the order in which it happened."""
+    changes = merged(seen.events)
+    largest = sorted(changes, key=lambda change: abs(change.change_bytes), reverse=True)[:MOST_CHANGES]
+    left_out = len(changes) - len(largest)
     return Table(
         title="What happened",
-        columns=("after", "process", "pid", "event", "kind", "change", "holds then"),
-        units=("seconds", "text", "text", "text", "text", "bytes", "bytes"),
+        columns=("at (UTC)", "after", "process", "pid", "event", "kind", "times", "change", "holds then"),
+        units=("text", "seconds", "text", "text", "text", "text", "count", "bytes", "bytes"),
         rows=tuple(
             (
-                row["elapsed_seconds"], row["name"], str(row["pid"]), row["event"],
-                _WHAT_WORDS.get(row["what"], row["what"]), row["change_bytes"], row["bytes"],
+                f"{change.begun:%H:%M:%S}", change.seconds, change.name, str(change.pid), change.event,
+                _WHAT_WORDS.get(change.what, change.what), change.times, change.change_bytes, change.bytes,
             )
-            for row in sorted(largest, key=lambda row: row["elapsed_seconds"])
+            for change in sorted(largest, key=lambda change: change.seconds)
         ),
-        note=f"The {MOST_EVENTS} largest changes; {left_out:,} smaller ones are left out." if left_out else "",
+        note="Several steps of one process in the same direction are one line, from the first of them on."
+        + (f" The {MOST_CHANGES} largest; {left_out:,} smaller ones are left out." if left_out else ""),
     )  # fmt: skip

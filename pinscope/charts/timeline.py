@@ -127,9 +127,12 @@ def _since(clock: _Clock) -> str:
 
 
 def _limit(figure: go.Figure, row: int, clock: _Clock, at: float, name: str) -> None:
+    """A dotted line; equal ones of several panels are named once."""
+    named = {trace.name for trace in figure.data}
     figure.add_trace(
         go.Scatter(
             x=[0, clock.end], y=[at, at], mode="lines", name=name,
+            legendgroup=name, showlegend=name not in named,
             line={"color": COLOURS["reference"], "dash": DASHES["reference"], "width": 1.5},
             hovertemplate=f"{name}<extra></extra>",
         ),
@@ -260,12 +263,11 @@ def _link(seen: Watched, clock: _Clock) -> Chart | None:
     if not any(points(rows, name) for rows in seen.devices.values() for name, _ in _OVER_PCIE):
         return None
     figure, told = _each_gpu(seen, clock, _OVER_PCIE, 200)
-    for row, (index, rows) in enumerate(told, start=1):
+    for row, (_, rows) in enumerate(told, start=1):
         limits = points(rows, "link_limit_bytes_per_second")
         if limits:
             limit = limits[-1][1]
-            name = f"GPU {index}: the link carries {format_bandwidth(limit)}"
-            _limit(figure, row, clock, limit / 1e9, name)
+            _limit(figure, row, clock, limit / 1e9, f"the link carries {format_bandwidth(limit)}")
     figure.update_yaxes(title_text="GB/s", rangemode="tozero")
     _finish(figure, clock, len(told))
     return Chart(

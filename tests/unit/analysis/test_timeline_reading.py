@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pinscope.analysis.timeline_reading import MOST_EVENTS, MOST_HOLDERS
+from pinscope.analysis.timeline_reading import MOST_CHANGES, MOST_HOLDERS
 from pinscope.experiments.registry import read_run
 from pinscope.live.timeline import Moment, TimelineRows
 from pinscope.records.finding import Finding, Quantity, Reading, Table
@@ -143,19 +143,28 @@ def test_gpus_are_told_with_peaks_and_means() -> None:
     (cells,) = one.rows
     assert cells[:2] == ("0", "Synthetic GPU")
     assert cells[2:5] == (20 * GIB + 40 * MIB, 43 * MIB, 32 * MIB)
-    assert cells[5:] == (15e9, 30e9, 0.0, 0.0, 4)
+    assert cells[5:] == (15e9, 30e9, 0.0, 0.0)
 
 
-def test_events_are_told_in_order_the_largest_if_there_are_too_many() -> None:
-    few = table(reading(watched(3, holders=lambda n: (holder(host_alloc_bytes=(n + 1) * GIB),))), "What happened")
-    assert [(cells[0], cells[3], cells[4], cells[5], cells[6]) for cells in few.rows] == [
-        (1.0, "grew", "cudaHostAlloc", GIB, 2 * GIB), (2.0, "grew", "cudaHostAlloc", GIB, 3 * GIB),
-    ]  # fmt: skip
-    many = reading(watched(MOST_EVENTS + 20, holders=lambda n: (holder(host_alloc_bytes=n * n * MIB),)))
-    shown = table(many, "What happened")
-    assert len(shown.rows) == MOST_EVENTS
-    assert [cells[0] for cells in shown.rows] == [float(n) for n in range(20, MOST_EVENTS + 20)]
-    assert "19 smaller ones are left out" in shown.note
+def test_steps_in_one_direction_are_told_as_one_change() -> None:
+    amounts = [1, 2, 4, 3, 5]
+    rows = watched(5, holders=lambda n: (holder(8, host_alloc_bytes=amounts[n] * GIB, locked_bytes=n * MIB),))
+    happened = table(reading(rows), "What happened")
+    assert [cells[1:] for cells in happened.rows] == [
+        (1.0, "python", "8", "grew", "cudaHostAlloc", 2, 3 * GIB, 4 * GIB),
+        (1.0, "python", "8", "grew", "locked", 4, 4 * MIB, 4 * MIB),
+        (3.0, "python", "8", "released", "cudaHostAlloc", 1, -GIB, 3 * GIB),
+        (4.0, "python", "8", "grew", "cudaHostAlloc", 1, 2 * GIB, 5 * GIB),
+    ]
+    assert [cells[0] for cells in happened.rows] == ["03:04:06", "03:04:06", "03:04:08", "03:04:09"]
+
+
+def test_of_very_many_changes_the_largest_are_told_in_order() -> None:
+    rows = watched(2 * MOST_CHANGES, holders=lambda n: (holder(host_alloc_bytes=(n * MIB if n % 2 else 0) + GIB),))
+    shown = table(reading(rows), "What happened")
+    assert len(shown.rows) == MOST_CHANGES
+    assert [cells[1] for cells in shown.rows] == [99.0, *(float(n) for n in range(101, 200))]  # up, and down again
+    assert "99 smaller ones are left out" in shown.note
 
 
 def test_more_holders_than_a_table_shows_are_counted() -> None:
@@ -176,9 +185,8 @@ def test_a_holder_that_takes_more_and_more_is_suspected_of_a_leak() -> None:
     told = evidence(one)
     assert told["Grew by"] == 59 * 8 * MIB
     assert told["On average in a minute"] == pytest.approx(60 * 8 * MIB)
-    assert told["At that pace all available memory is taken in"] == pytest.approx(
-        (400 * GIB - 59 * 8 * MIB) / (8 * MIB)
-    )
+    assert told["Available to everybody at the end"] == 400 * GIB - 59 * 8 * MIB
+    assert "all available memory is taken in 14.2 h" in one.detail
     assert "--pid 1" in one.advice
     assert "no-leak-seen" not in rules(found)
 

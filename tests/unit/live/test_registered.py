@@ -1,0 +1,138 @@
+"""Registered memory in a snapshot: exact, at least, at most, or missing with the way to get it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from pinscope.live.holders import snapshot
+from pinscope.live.registered import NOT_FOLLOWED
+from pinscope.probes.gpu import ProcessOnGpu
+from pinscope.records.registration import PidRegistrations, Piece, ProbedLibrary, Registrations
+from pinscope.records.snapshot import Holder, Snapshot
+from tests.data.synthetic_gpu import busy_h200, figures
+from tests.data.synthetic_host import SyntheticHost, zero
+
+MIB, GIB = 2**20, 2**30
+LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
+"""Before any synthetic process started."""
+NOW = datetime.now(UTC)
+
+
+def cuda(host: SyntheticHost, *pieces: tuple[int, str]) -> int:
+    """A CUDA process, with the address space that CUDA reserves."""
+    return host.cuda_process(pieces, started=100, VmSize=30 * GIB)
+
+
+def registered(pid: int, size: int, **more: object) -> PidRegistrations:
+    piece = Piece(kind="register", address=0x1000, bytes=size, flags=0, since=NOW, seconds=0.1)
+    given: Mapping[str, object] = {
+        "pid": pid,
+        "name": "python",
+        "from_start": True,
+        "registered_bytes": size,
+        "registrations": 1,
+        "pinned_registered_bytes": -(-size // 4096) * 4096,
+        "pieces": (piece,),
+        "calls": 1,
+    }
+    return PidRegistrations.model_validate({**given, **more})
+
+
+def look(
+    host: SyntheticHost, pid: int, *accounts: PidRegistrations, since: datetime = LONG_AGO, lost: int = 0
+) -> tuple[Snapshot, Holder]:
+    """A snapshot with these accounts, and one holder of it."""
+    libraries = (ProbedLibrary(path="/usr/lib/libcuda.so.1", calls=("cuMemHostRegister_v2",)),)
+    told = Registrations(since, {one.pid: one for one in accounts}, lost, libraries)
+    gpus = figures(host.proc, [busy_h200(50 * MIB, ProcessOnGpu(pid, 520 * MIB))])
+    found = snapshot(host.proc, gpus, registrations=told)
+    return found, next(one for one in found.holders if one.pid == pid)
+
+
+def test_without_a_probe_the_figure_is_missing_and_says_what_would_give_it(host: SyntheticHost) -> None:
+    cuda(host, zero(GIB, 1))
+    found = snapshot(host.proc)
+    (one,) = found.holders
+    assert (one.registered_bytes, one.registrations, found.probe) == (None, None, None)
+    assert one.missing["registered_bytes"] == one.missing["registrations"] == NOT_FOLLOWED
+    assert "pinscope live --probe" in NOT_FOLLOWED
+
+
+def test_with_a_probe_registered_memory_is_explained_by_the_page(host: SyntheticHost) -> None:
+    pid = cuda(host, zero(GIB, 1))
+    found, one = look(host, pid, registered(pid, 3 * GIB - 1))
+    assert (one.registered_bytes, one.registrations) == (3 * GIB - 1, 1)
+    assert "registered_bytes" not in one.missing | one.estimates
+    assert found.host.explained_bytes == 4 * GIB
+    assert found.host.other_pinned_bytes == 21 * GIB
+    assert "explained_bytes" not in found.host.estimates
+    assert found.probe is not None
+    assert (found.probe.since, found.probe.lost_events, len(found.probe.libraries)) == (LONG_AGO, 0, 1)
+
+
+def test_the_same_memory_registered_by_two_counts_twice_as_the_kernel_counts_it(host: SyntheticHost) -> None:
+    one, other = cuda(host), cuda(host)
+    found, _ = look(host, one, registered(one, 8 * GIB), registered(other, 8 * GIB))
+    assert found.host.explained_bytes == 16 * GIB
+    assert found.host.other_pinned_bytes == 9 * GIB
+
+
+def test_page_tables_hold_registered_memory_too_and_the_note_says_so(host: SyntheticHost) -> None:
+    pid = cuda(host, zero(GIB, 1))
+    found, one = look(host, pid, registered(pid, 3 * GIB))
+    (use,) = one.gpus
+    assert use.page_table_bytes == found.devices[0].page_table_bytes == 8 * MIB
+    for note in (use.estimates["page_table_bytes"], found.devices[0].estimates["page_table_bytes"]):
+        assert "cudaHostAlloc and registered memory" in note
+        assert "comes on top" not in note
+
+
+def test_holders_are_ordered_by_registered_memory_too(host: SyntheticHost) -> None:
+    small, large = cuda(host, zero(GIB, 1)), cuda(host)
+    found, _ = look(host, small, registered(large, 2 * GIB))
+    assert [one.pid for one in found.holders] == [large, small]
+
+
+def test_a_process_that_never_called_has_registered_nothing(host: SyntheticHost) -> None:
+    pid = cuda(host)
+    _, one = look(host, pid)
+    assert (one.registered_bytes, one.registrations) == (0, 0)
+    assert "registered_bytes" not in one.estimates
+
+
+@pytest.mark.parametrize("called", [True, False])
+def test_of_a_process_older_than_the_probe_it_is_at_least_so_much(host: SyntheticHost, called: bool) -> None:
+    pid = cuda(host)
+    accounts = [registered(pid, GIB, from_start=False)] if called else []
+    found, one = look(host, pid, *accounts, since=NOW + timedelta(days=1))
+    assert one.registered_bytes == (GIB if called else 0)
+    assert one.estimates["registered_bytes"].startswith("at least")
+    assert found.host.estimates["explained_bytes"].startswith("at least")
+
+
+def test_lost_events_left_out_pieces_and_ended_contexts_make_estimates(host: SyntheticHost) -> None:
+    pid = cuda(host)
+    _, one = look(host, pid, registered(pid, GIB), lost=3)
+    assert "too fast" in one.estimates["registered_bytes"]
+    _, one = look(host, pid, registered(pid, GIB, dropped_pieces=1))
+    assert one.estimates["registered_bytes"].startswith("at least")
+    _, one = look(host, pid, registered(pid, GIB, context_ended_at=NOW + timedelta(seconds=1)))
+    assert one.estimates["registered_bytes"].startswith("at most")
+    _, one = look(host, pid, registered(pid, GIB, context_ended_at=NOW - timedelta(seconds=1)))
+    assert "registered_bytes" not in one.estimates
+
+
+def test_more_than_is_pinned_is_said_to_be_so(host: SyntheticHost) -> None:
+    pid = cuda(host)
+    found, _ = look(host, pid, registered(pid, 26 * GIB))
+    assert found.host.other_pinned_bytes is None
+    assert "not pinned" in found.host.missing["other_pinned_bytes"]
+
+
+def test_a_snapshot_with_a_probe_survives_json(host: SyntheticHost) -> None:
+    pid = cuda(host)
+    found, _ = look(host, pid, registered(pid, GIB))
+    assert Snapshot.model_validate_json(found.model_dump_json()) == found

@@ -1,0 +1,123 @@
+"""Lines for the kernel, and lines from it: those of an H200 host, those with a process's id, and hostile ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pinscope.probes.uprobes import (
+    ARCHITECTURES,
+    CALLS,
+    Entered,
+    Executed,
+    Lost,
+    Returned,
+    definitions,
+    parse_trace,
+)
+
+H200 = (Path(__file__).parents[2] / "data" / "trace" / "h200.txt").read_text()
+ENTRY = "python3-569     [015] DBZff    36.193949: cuMemHostRegister_v2: (0x7fc42d6e0750) a=0x7fc1e010 b=0x1000 c=0x1\n"
+BACK = "python3-569     [015] DBZff    36.2: cuMemHostRegister_v2_r: (0x7fc42c848073 <- 0x7fc42d6e0750) ret=712\n"
+
+
+def test_the_trace_of_an_h200_gives_every_call_with_its_arguments_and_result() -> None:
+    events = list(parse_trace(H200))
+    entered = [event for event in events if isinstance(event, Entered)]
+    returned = [event for event in events if isinstance(event, Returned)]
+    assert len(entered) == len(returned) == len(H200.splitlines()) // 2
+    registered = next(event for event in entered if event.thread == 557 and event.call == "cuMemHostRegister_v2")
+    assert registered.arguments == (0x7F2007FFF000, 96 * 2**20 + 4096, 1)
+    assert registered.process is None
+    back = next(event for event in returned if event.thread == 557 and event.call == "cuMemHostRegister_v2")
+    assert back.seconds - registered.seconds == pytest.approx(0.009014)
+    assert {event.result for event in returned} == {0}
+    allocations = {event.thread: event for event in entered if event.call == "cuMemHostAlloc"}
+    assert {event.arguments[2] for event in allocations.values()} == {0, 2, 4}
+    # The pointer that each caller gave still stood in a register when the call came back.
+    for event in returned:
+        if event.call == "cuMemHostAlloc":
+            assert event.words["r13"] == allocations[event.thread].arguments[0]
+
+
+def test_with_the_process_noted_a_thread_is_told_from_it() -> None:
+    text = ENTRY.replace("569     [", "7609    (   7565) [")
+    (event,) = parse_trace(text)
+    assert isinstance(event, Entered)
+    assert (event.thread, event.process) == (7609, 7565)
+    (event,) = parse_trace(text.replace("(   7565)", "(-------)"))
+    assert isinstance(event, Entered)
+    assert (event.thread, event.process) == (7609, None)
+
+
+@pytest.mark.parametrize("name", ["a b", "x-1 [000]", "-1 (1) [0] a", "\n-7 [000] ", "(9) [001]", "é\udcff"])
+def test_a_thread_may_call_itself_anything(name: str) -> None:
+    events = list(parse_trace(ENTRY.replace("python3", name)))
+    assert [(event.thread, event.call) for event in events if isinstance(event, Entered)] == [
+        (569, "cuMemHostRegister_v2")
+    ]
+
+
+def test_a_program_in_a_process_s_place_and_lost_events_are_told() -> None:
+    text = (
+        "  true-4007    (   4007) [000] ..... 25122.638896: sched_process_exec: filename=/a pid=1 old_pid=1 pid=4007 "
+        "old_pid=4011\n"
+        "CPU:2 [LOST 123 EVENTS]\nCPU:11 [LOST EVENTS]\n"
+    )
+    assert list(parse_trace(text)) == [Executed(4007, 25122.638896), Lost(123), Lost(1)]
+
+
+def test_a_failed_call_gives_its_result() -> None:
+    assert list(parse_trace(BACK)) == [Returned(569, None, 36.2, "cuMemHostRegister_v2", 712, {})]
+    assert list(parse_trace(BACK.replace("712", "-1"))) == [Returned(569, None, 36.2, "cuMemHostRegister_v2", -1, {})]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "# tracer: nop",
+        ENTRY.replace("cuMemHostRegister_v2", "cuMemAlloc"),
+        ENTRY.replace("cuMemHostRegister_v2", "cuMemHostRegister_v2_r"),
+        BACK.replace("cuMemHostRegister_v2_r", "cuMemHostRegister_v2"),
+        ENTRY.replace(" c=0x1", ""),
+        ENTRY.replace("b=0x1000", "b=(fault)"),
+        BACK.replace("ret=712", ""),
+        ENTRY[:60],
+    ],
+)
+def test_what_is_no_event_is_passed_over(text: str) -> None:
+    assert list(parse_trace(text)) == []
+
+
+@given(st.text(), st.integers(0, len(H200)))
+def test_no_text_breaks_the_parser(noise: str, place: int) -> None:
+    for event in parse_trace(H200[:place] + noise + H200[place:]):
+        assert isinstance(event, Entered | Returned | Executed | Lost)
+
+
+def test_what_a_pointer_led_to_is_found_by_register_and_on_the_stack() -> None:
+    words = {"sp": 0x1000, "bx": 0x7000, "at_bx": 1, "r12": 0x9000, "s0": 10, "s2": 12}
+    event = Returned(1, 1, 0.0, "cuMemHostAlloc", 0, words)
+    assert event.word_at(0x7000) == 1
+    assert [event.word_at(0x1000 + offset) for offset in (0, 16)] == [10, 12]
+    assert [event.word_at(pointer) for pointer in (0x9000, 0x1004, 0x1008, 0xFF8, 0)] == [None] * 5
+    assert Returned(1, 1, 0.0, "cuMemHostAlloc", 0, {}).word_at(0x7000) is None
+
+
+@pytest.mark.parametrize(("machine", "first"), [("x86_64", "%di"), ("aarch64", "%x0")])
+def test_each_call_has_a_probe_on_its_entry_and_one_on_its_return(machine: str, first: str) -> None:
+    offsets = {call: 0x1000 + number for number, call in enumerate(CALLS)}
+    lines = list(definitions("ours", "/proc/1/fd/3", offsets, ARCHITECTURES[machine]))
+    assert len(lines) == 2 * len(CALLS)
+    assert f"p:ours/cuMemHostRegister_v2 /proc/1/fd/3:0x1004 a={first}:x64" in "\n".join(lines)
+    assert "r:ours/cuMemHostRegister_v2_r /proc/1/fd/3:0x1004 ret=$retval:s32" in lines
+    allocation = next(line for line in lines if line.startswith("r:ours/cuMemHostAlloc_r "))
+    assert "sp=%sp:x64" in allocation
+    assert "s15=$stack15:x64" in allocation
+    # The kernel takes at most 128 arguments (MAX_TRACE_ARGS) and 63 letters for a name.
+    assert allocation.count("=") < 128
+    assert max(len(call) for call in CALLS) + len("_r") < 64

@@ -17,7 +17,7 @@ from pinscope.analysis.access import (
 )
 from pinscope.records.finding import Finding, Quantity, Reading, Table
 from pinscope.records.run import Run
-from pinscope.units import format_bytes, format_seconds
+from pinscope.units import format_bytes, format_seconds, format_share
 
 SLOW_MANAGED = 2.0
 """On-demand migration that takes this many times a copy is worth a warning."""
@@ -164,7 +164,8 @@ def _sparse(found: Sequence[Cell], pattern: str) -> list[Finding]:
     return [
         Finding(
             rule=f"access-sparse-{pattern}", severity="note",
-            title=f"{PATTERN_TITLES[pattern].capitalize()}: zero-copy wins where less than 1 in {at:.0f} is used",
+            title=f"{PATTERN_TITLES[pattern].capitalize()}: zero-copy wins where less than {format_share(1 / at)} is "
+            "used",
             detail=f"At 1 in {last.spacing} it takes {format_seconds(last.wall_seconds.median)}, a copy of all "
             f"{format_bytes(last.bytes)} {format_seconds(theirs.wall_seconds.median)}: {gain:.1f} times as long.",
             evidence=(

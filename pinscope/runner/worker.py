@@ -34,7 +34,7 @@ from pinscope.store.store import Store
 PR_SET_PDEATHSIG = 1
 PROGRESS_SECONDS = 0.2
 """Progress is written at most this often."""
-BEAT_SECONDS = 5.0
+BEAT_SECONDS = 2.0
 """Progress is written at least this often, unless the database fails."""
 
 

@@ -17,7 +17,7 @@ from pinscope.analysis.access import (
 )
 from pinscope.records.finding import Finding, Quantity, Reading, Table
 from pinscope.records.run import Run
-from pinscope.units import format_bytes, format_seconds
+from pinscope.units import format_bytes, format_seconds, format_share
 
 SLOW_MANAGED = 2.0
 """On-demand migration that takes this many times a copy is worth a warning."""
@@ -127,7 +127,7 @@ def _uses(found: Sequence[Cell], pattern: str) -> list[Finding]:
         return []
     name, size = PATTERN_TITLES[pattern], format_bytes(mapped[0].bytes)
     evidence = tuple(
-        Quantity(name=f"{WAY_TITLES[cell.way]}, {cell.uses} uses", value=cell.wall_seconds.median, unit="seconds",
+        Quantity(name=f"{WAY_TITLES[cell.way]}, {_times(cell.uses)}", value=cell.wall_seconds.median, unit="seconds",
                  spread=cell.wall_seconds.spread)
         for cell in (mapped[0], copy[0], mapped[-1], copy[-1])
     )  # fmt: skip
@@ -136,7 +136,7 @@ def _uses(found: Sequence[Cell], pattern: str) -> list[Finding]:
         title = f"{name.capitalize()}: zero-copy wins up to {at:.1f} uses, then an explicit copy does"
         advice = f"Map the buffer where a kernel uses the data {int(at)} times or less; copy it where it uses it more."
     elif mapped[0].wall_seconds.median < copy[0].wall_seconds.median:
-        title = f"{name.capitalize()}: zero-copy wins, also for {mapped[-1].uses} uses"
+        title = f"{name.capitalize()}: zero-copy wins, also for {_times(mapped[-1].uses)}"
         advice = "Let the kernel reach the pinned buffer itself."
     else:
         title = f"{name.capitalize()}: an explicit copy wins from the first use on"
@@ -144,6 +144,10 @@ def _uses(found: Sequence[Cell], pattern: str) -> list[Finding]:
     detail = f"{size} of data, all of it used by each kernel."
     return [Finding(rule=f"access-uses-{pattern}", severity="note", title=title, detail=detail, evidence=evidence,
                     advice=advice)]  # fmt: skip
+
+
+def _times(uses: int) -> str:
+    return f"{uses} use{'' if uses == 1 else 's'}"
 
 
 def _sparse(found: Sequence[Cell], pattern: str) -> list[Finding]:
@@ -160,7 +164,8 @@ def _sparse(found: Sequence[Cell], pattern: str) -> list[Finding]:
     return [
         Finding(
             rule=f"access-sparse-{pattern}", severity="note",
-            title=f"{PATTERN_TITLES[pattern].capitalize()}: zero-copy wins where less than 1 in {at:.0f} is used",
+            title=f"{PATTERN_TITLES[pattern].capitalize()}: zero-copy wins where less than {format_share(1 / at)} is "
+            "used",
             detail=f"At 1 in {last.spacing} it takes {format_seconds(last.wall_seconds.median)}, a copy of all "
             f"{format_bytes(last.bytes)} {format_seconds(theirs.wall_seconds.median)}: {gain:.1f} times as long.",
             evidence=(

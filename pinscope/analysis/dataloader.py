@@ -8,6 +8,8 @@ from typing import Any
 
 from pinscope.analysis.statistics import Summary, summarize
 
+COUNTER_SLACK_BYTES = 2**20
+"""The kernel batches its count of pinned pages per processor: so far off may the growth of it be."""
 _LABELS = ("pin_memory", "non_blocking", "workers", "batch_bytes")
 
 
@@ -84,9 +86,14 @@ def _combination(rows: Sequence[Mapping[str, Any]]) -> Combination:
         copy_seconds=summary("copy_seconds"),
         compute_seconds=summary("compute_seconds"),
         stall_seconds=summary("stall_seconds"),
-        pinned_bytes=rows[-1]["pinned_bytes"],
+        pinned_bytes=_beyond_slack(rows[-1]["pinned_bytes"]),
         wrong_items=sum(row["wrong_items"] for row in rows),
     )
+
+
+def _beyond_slack(grown: int | None) -> int | None:
+    """The growth of the kernel's count; within what the count is off by, nothing was pinned."""
+    return 0 if grown is not None and abs(grown) <= COUNTER_SLACK_BYTES else grown
 
 
 def rounded_up(nbytes: int) -> int:

@@ -26,7 +26,8 @@ def read_dataloader(run: Run, rows: Sequence[Mapping[str, Any]]) -> Reading:  # 
     best = max(found, key=lambda one: one.steps_per_second)
     plain = _same(found, best.workers, pin=False, asynchronous=False)
     findings = (
-        *_wrong(found), *_gain(best, plain), *_alone(found, best.workers), *_loader_bound(best), *_rounding(found)
+        *_wrong(found), *_gain(best, plain), *_alone(found, best.workers), *_loader_bound(best), *_rounding(found),
+        *_unstable(found),
     )  # fmt: skip
     return Reading(headline=_headline(best, plain), tables=(_table(found),), findings=findings)
 
@@ -37,7 +38,11 @@ def _same(found: Sequence[Combination], workers: int, pin: bool, asynchronous: b
 
 
 def _words(one: Combination) -> str:
-    return f"{one.title}, {one.workers} workers"
+    return f"{one.title}, {_workers(one)}"
+
+
+def _workers(one: Combination) -> str:
+    return f"{one.workers} worker{'' if one.workers == 1 else 's'}"
 
 
 def _headline(best: Combination, plain: Combination | None) -> tuple[Quantity, ...]:
@@ -75,7 +80,8 @@ def _table(found: Sequence[Combination]) -> Table:
             )
             for one in found
         ),
-        note="Medians. GPU idle: between the last kernel of one step and the first of the next.",
+        note="Medians. GPU idle: between the last kernel of one step and the first of the next. Pinned: by how much "
+        "the host's count grew; the driver's own buffers for pageable copies are in it.",
     )  # fmt: skip
 
 
@@ -112,7 +118,7 @@ def _gain(best: Combination, plain: Combination | None) -> list[Finding]:
         return [
             Finding(
                 rule="pinning-gains-nothing", severity="note", title="Pinned batches make this loop no faster",
-                detail=f"At {best.workers} workers the loader takes {format_share(best.wait_share)} of a step.",
+                detail=f"With {_workers(best)} the loader takes {format_share(best.wait_share)} of a step.",
                 evidence=evidence, advice="Make the loader faster first; then measure again.",
             )
         ]  # fmt: skip
@@ -120,7 +126,7 @@ def _gain(best: Combination, plain: Combination | None) -> list[Finding]:
         Finding(
             rule="pinned-batches", severity="note",
             title=f"Pinned batches with asynchronous copies make {gain:.2f} times the steps",
-            detail=f"With {best.workers} workers: {_words(best)} against {_words(plain)}.", evidence=evidence,
+            detail=f"With {_workers(best)}: {_words(best)} against {_words(plain)}.", evidence=evidence,
             advice="DataLoader(..., pin_memory=True) and batch.to(device, non_blocking=True).",
         )
     ]  # fmt: skip
@@ -183,13 +189,34 @@ def _rounding(found: Sequence[Combination]) -> list[Finding]:
             title=f"PyTorch pins {format_bytes(rounded_up(most.batch_bytes))} for a batch of "
             f"{format_bytes(most.batch_bytes)}",
             detail=f"Its pinned allocator rounds requests up to powers of two and keeps them: "
-            f"{format_bytes(most.pinned_bytes)} were pinned with {most.workers} workers.",
+            f"{format_bytes(most.pinned_bytes)} were pinned with {_workers(most)}.",
             evidence=(
                 Quantity(name="Asked for, a batch", value=most.batch_bytes, unit="bytes"),
                 Quantity(name="Pinned in all", value=most.pinned_bytes, unit="bytes"),
                 Quantity(name="Rounded up", value=waste, unit="ratio"),
             ),
-            advice="Choose a batch just below a power of two, or set PYTORCH_CUDA_ALLOC_CONF="
-            "pinned_use_cuda_host_register:True (recent versions: pinned_max_round_threshold_mb).",
+            advice="Choose a batch just below a power of two. PyTorch 2.15 can also be told from which size on not to "
+            "round, PYTORCH_ALLOC_CONF=pinned_max_round_threshold_mb:16 for instance; 2.11 refuses that, and "
+            "pinned_use_cuda_host_register changes nothing about rounding.",
+        )
+    ]  # fmt: skip
+
+
+def _unstable(found: Sequence[Combination]) -> list[Finding]:
+    unstable = [one for one in found if one.step_seconds.unstable]
+    if not unstable:
+        return []
+    worst = max(unstable, key=lambda one: one.step_seconds.spread)
+    return [
+        Finding(
+            rule="unstable", severity="note",
+            title=f"{len(unstable)} of {len(found)} combinations {'is' if len(unstable) == 1 else 'are'} unstable",
+            detail=f"The worst: {_words(worst)}. Batches come in bursts where few workers make them, and every worker "
+            "needs a processor.",
+            evidence=(
+                Quantity(name="Spread of the worst", value=worst.step_seconds.spread, unit="share"),
+                Quantity(name="Its steps", value=worst.step_seconds.count, unit="count"),
+            ),
+            advice="Let the machine idle and count more steps: --set steps=300",
         )
     ]  # fmt: skip

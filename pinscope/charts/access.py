@@ -15,8 +15,9 @@ from pinscope.analysis.access import (
     over_spacing,
     over_uses,
 )
+from pinscope.analysis.bandwidth_reading import link_limit
 from pinscope.charts.chart import Chart
-from pinscope.charts.theme import COLOURS, panels
+from pinscope.charts.theme import COLOURS, DASHES, panels, seconds_axis
 from pinscope.records.run import Run
 from pinscope.units import format_bandwidth, format_bytes, format_seconds
 
@@ -36,6 +37,9 @@ def draw(run: Run, rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
         return []
     uses, spacing = min(cell.uses for cell in found), min(cell.spacing for cell in found)
     size = format_bytes(found[0].bytes)
+    limit = link_limit(run)
+    least = None if limit is None else found[0].bytes / limit
+    dotted = "" if least is None else " Dotted: all of it over the link once, at the most that it can carry."
     charts = []
     if len({cell.uses for cell in found}) > 1:
         curves = {pattern: over_uses(found, pattern, spacing) for pattern in PATTERN_TITLES}
@@ -43,8 +47,8 @@ def draw(run: Run, rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
             Chart(
                 "access-uses", "Time over the number of uses",
                 f"{size} on the host, {_share_words(spacing)} used by each kernel; until the result can be used. Where "
-                "two lines cross, the better way changes.",
-                _panels(curves, "uses", "Uses (log scale)"),
+                f"two lines cross, the better way changes.{dotted}",
+                _panels(curves, "uses", "Uses (log scale)", least),
             )
         )  # fmt: skip
     if len({cell.spacing for cell in found}) > 1:
@@ -53,8 +57,8 @@ def draw(run: Run, rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
             Chart(
                 "access-share", "Time over the share of the data that is used",
                 f"{size} on the host, used {'once' if uses == 1 else f'{uses} times'}. A copy moves all of it, "
-                "whatever the kernel uses.",
-                _panels(curves, "spacing", "One block or word used of … (log scale)"),
+                f"whatever the kernel uses.{dotted}",
+                _panels(curves, "spacing", "One block or word used of … (log scale)", least),
             )
         )  # fmt: skip
     return charts
@@ -64,17 +68,29 @@ def _share_words(spacing: int) -> str:
     return "all of it" if spacing == 1 else f"one part of {spacing}"
 
 
-def _panels(curves: Mapping[str, Mapping[str, Sequence[Cell]]], by: str, x_title: str) -> go.Figure:
+def _panels(
+    curves: Mapping[str, Mapping[str, Sequence[Cell]]], by: str, x_title: str, least: float | None
+) -> go.Figure:
     drawn = {pattern: ways for pattern, ways in curves.items() if ways}
     figure = panels([PATTERN_TITLES[pattern].capitalize() for pattern in drawn])
     ticks = sorted({getattr(cell, by) for ways in drawn.values() for line in ways.values() for cell in line})
     for row, ways in enumerate(drawn.values(), start=1):
         for way, line in ways.items():
             figure.add_trace(_trace(way, line, by, first=row == 1), row=row, col=1)
+        if least is not None:
+            figure.add_trace(_limit(ticks, least, first=row == 1), row=row, col=1)
     figure.update_xaxes(type="log", tickmode="array", tickvals=ticks, ticktext=[str(tick) for tick in ticks])
     figure.update_xaxes(title_text=x_title, row=len(drawn), col=1)
-    figure.update_yaxes(type="log", title_text="Seconds (log)", dtick=1, exponentformat="power")
+    seconds_axis(figure, "Time")
     return figure
+
+
+def _limit(ticks: Sequence[int], seconds: float, first: bool) -> go.Scatter:
+    return go.Scatter(
+        x=[ticks[0], ticks[-1]], y=[seconds] * 2, mode="lines", name="link limit", legendgroup="link limit",
+        showlegend=first, line={"color": COLOURS["reference"], "dash": DASHES["reference"], "width": 2},
+        hovertemplate=f"link limit, {format_seconds(seconds)}<extra></extra>",
+    )  # fmt: skip
 
 
 def _trace(way: str, line: Sequence[Cell], by: str, first: bool) -> go.Scatter:

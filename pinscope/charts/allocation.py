@@ -10,7 +10,16 @@ import plotly.graph_objects as go
 from pinscope.analysis.allocation import BreakEven, BufferCell, break_evens, buffer_cells, copy_times, per_gib
 from pinscope.analysis.allocation_reading import way_titles
 from pinscope.charts.chart import Chart
-from pinscope.charts.theme import COLOURS, DASHES, DIRECTION_TITLES, DIRECTIONS, GAP_PIXELS, panels, size_axis
+from pinscope.charts.theme import (
+    COLOURS,
+    DASHES,
+    DIRECTION_TITLES,
+    DIRECTIONS,
+    GAP_PIXELS,
+    panels,
+    seconds_axis,
+    size_axis,
+)
 from pinscope.records.run import Run
 from pinscope.units import format_bytes, format_seconds
 
@@ -26,7 +35,6 @@ _LOOKS: Mapping[str, tuple[str, str]] = {
     "cupy_pool": ("compute", "cross"),
 }
 """Way → its colour's meaning and its marker."""
-_DECADES = [10.0**power for power in range(-9, 4)]
 
 
 def draw(run: Run, rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
@@ -64,10 +72,7 @@ def _times(cells: Mapping[tuple[str, int], BufferCell], titles: Mapping[str, str
                 ),
                 row=row, col=1,
             )  # fmt: skip
-    figure.update_yaxes(
-        type="log", tickmode="array", tickvals=_DECADES, title_text="Time (seconds, log scale)",
-        ticktext=[format_seconds(decade).replace(".00", "").replace("10.0", "10") for decade in _DECADES],
-    )  # fmt: skip
+    seconds_axis(figure)
     size_axis(figure, [cell.bytes for cell in cells.values()], "Buffer size (bytes, log scale)")
     return Chart(
         "buffer-times",

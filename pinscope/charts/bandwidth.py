@@ -20,6 +20,7 @@ from pinscope.charts.theme import (
     SYMBOLS,
     memory_line,
     panels,
+    seconds_axis,
     size_axis,
     words,
 )
@@ -186,25 +187,13 @@ def _issue_times(engine: Curves) -> Chart | None:
     if stacked is None:
         return None
     figure, _ = stacked
-    _time_axis(figure, "Issue time")
+    seconds_axis(figure, "Issue time")
     return Chart(
         "issue-time",
         "How long the call that starts a copy keeps the CPU",
         "Medians, both axes logarithmic. A call that returns at once stays flat; one that stages or waits grows "
         "with the size.",
         figure,
-    )
-
-
-def _time_axis(figure: go.Figure, title: str) -> None:
-    """Make every y axis logarithmic in seconds, labelled per decade: 1 µs, 10 µs …"""
-    decades = [10.0**power for power in range(-9, 4)]
-    figure.update_yaxes(
-        type="log",
-        tickmode="array",
-        tickvals=decades,
-        ticktext=[format_seconds(decade).replace(".00", "").replace("10.0", "10") for decade in decades],
-        title_text=f"{title} (seconds, log scale)",
     )
 
 
@@ -247,7 +236,7 @@ def _latency(engine: Curves) -> Chart | None:
     figure, shown = stacked
     for line, curve in chosen.items():
         _add_fit(figure, shown.index(line.direction) + 1, line, curve)
-    _time_axis(figure, "Device time")
+    seconds_axis(figure, "Device time")
     return Chart(
         "latency-fit",
         "Latency and bandwidth: t = α + bytes ÷ β",

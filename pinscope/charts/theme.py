@@ -17,7 +17,7 @@ from typing import Literal
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from pinscope.units import format_bytes
+from pinscope.units import format_bytes, format_seconds
 
 COLOURS: Mapping[str, str] = {
     # Kinds of host memory.
@@ -186,6 +186,15 @@ def size_axis(figure: go.Figure, sizes: Sequence[int], title: str = "Copy size (
     ticks = steps if len(steps) > 1 else sorted({low, high})
     figure.update_xaxes(type="log", tickmode="array", tickvals=ticks, ticktext=[format_bytes(tick) for tick in ticks])
     figure.update_xaxes(title_text=title, row=sum(1 for _ in figure.select_xaxes()), col=1)
+
+
+def seconds_axis(figure: go.Figure, title: str = "Time") -> None:
+    """Make every y axis a logarithmic one of seconds, labelled per decade: 1 µs, 10 µs …"""
+    decades = [10.0**power for power in range(-9, 4)]
+    figure.update_yaxes(
+        type="log", tickmode="array", tickvals=decades, title_text=f"{title} (seconds, log scale)",
+        ticktext=[format_seconds(decade).replace(".00", "").replace("10.0", "10") for decade in decades],
+    )  # fmt: skip
 
 
 def memory_line(memory: str, direction: str, *, by_kernel: bool = False) -> dict[str, object]:

@@ -21,12 +21,12 @@ BLOCK_WORDS = 512
 """Streaming patterns visit blocks of 4 KiB, a page of the host."""
 THREADS = 256
 BLOCKS_PER_SM = 8
-CPU = -1
-"""cudaCpuDeviceId: where cudaMemPrefetchAsync takes data to the host."""
 _BY_ADDRESS = 4
 """cudaMemcpyDefault: the addresses tell where they are."""
 _CONCURRENT_MANAGED_ACCESS = 89
 """cudaDevAttrConcurrentManagedAccess: without it managed memory does not migrate on demand."""
+_HOST_LOCATION = 2
+"""CU_MEM_LOCATION_TYPE_HOST."""
 
 SOURCE = r"""
 typedef unsigned long long u64;
@@ -72,6 +72,12 @@ extern "C" __global__ void count_different(const u64* one, const u64* other, u64
     if (mine && threadIdx.x % 32 == 0) atomicAdd(different, mine);
 }
 """
+
+
+class _Location(ctypes.Structure):
+    """CUmemLocation of the driver API."""
+
+    _fields_ = (("type", ctypes.c_int), ("id", ctypes.c_int))
 
 
 @dataclass(frozen=True)
@@ -144,9 +150,11 @@ class Accessor:
 
     def prefetch(self, data: HostPart, stream: Stream, to_host: bool) -> None:
         """Queue the move of managed memory."""
-        runtime.memPrefetchAsync(
-            data.address, data.nbytes, CPU if to_host else self._ordinal, cuda_stream(stream).handle
-        )
+        handle = cuda_stream(stream).handle
+        if to_host:
+            _prefetch_to_host(data, handle)
+        else:
+            runtime.memPrefetchAsync(data.address, data.nbytes, self._ordinal, handle)
 
     def read_pages(self, data: HostPart) -> int:
         """The CPU reads one word of every page; managed pages come to the host for it."""
@@ -184,3 +192,14 @@ class Accessor:
     def _launch(self, name: str, arguments: tuple[Any, ...], stream: Stream) -> None:
         with cuda_stream(stream).queue:
             self._kernels[name]((self._blocks,), (THREADS,), arguments)
+
+
+def _prefetch_to_host(data: HostPart, stream_handle: int) -> None:
+    """By the driver's own call, of CUDA 12.2: CuPy 14.2 on CUDA 13 takes the CPU's number (-1) for a GPU's."""
+    location = _Location(_HOST_LOCATION, 0)
+    status = ctypes.CDLL("libcuda.so.1").cuMemPrefetchAsync_v2(
+        ctypes.c_uint64(data.address), ctypes.c_size_t(data.nbytes), location, ctypes.c_uint(0),
+        ctypes.c_void_p(stream_handle),
+    )  # fmt: skip
+    if status:
+        raise cupy.cuda.driver.CUDADriverError(status)

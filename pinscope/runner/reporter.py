@@ -11,7 +11,7 @@ from pinscope.store.rescue import SafeWriter
 
 PROGRESS_SECONDS = 0.2
 """Progress is written at most this often."""
-BEAT_SECONDS = 5.0
+BEAT_SECONDS = 2.0
 """Progress is written at least this often, unless the database fails."""
 
 

@@ -15,6 +15,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, expect
 
+from pinscope.probes.environment import capture_environment
+from pinscope.records.run import Run
+from pinscope.runner import jobs
 from pinscope.store.store import Store
 
 ROOT = Path(__file__).parents[2]
@@ -73,6 +76,7 @@ class Served:
 
 
 Serve = Callable[[], Served]
+Begin = Callable[[], Run]
 
 
 @pytest.fixture
@@ -133,6 +137,26 @@ def page(new_page: Callable[..., Page]) -> Page:
 def dashboard(serve: Serve) -> Served:
     """One served dashboard."""
     return serve()
+
+
+@pytest.fixture
+def begin(dashboard: Served) -> Iterator[Begin]:
+    """Starts a long run on the host model, without the form; it has begun to measure."""
+    started: list[jobs.Job] = []
+
+    def begin() -> Run:
+        overrides = {"sizes": "64KiB,1MiB", "precision": 1e-6, "repeats": 10_000, "time_limit": 20}
+        request = jobs.Request("bandwidth", "host", quick=True, overrides=overrides)
+        started.append(jobs.start(dashboard.store, jobs.prepare(request, capture_environment())))
+        run_id = started[-1].run_id
+        until(lambda: dashboard.store.run(run_id).observations > 0)
+        run: Run = dashboard.store.run(run_id)
+        return run
+
+    yield begin
+    for job in started:
+        job.stop()
+        job.wait(timeout=20)
 
 
 def free_port() -> int:

@@ -14,7 +14,7 @@ from playwright.sync_api import Page, expect
 
 from pinscope.records.run import Run
 from pinscope.store.bundle import parse_bundle, read_bundle
-from tests.browser.conftest import PATIENCE, Served, Watched, settle, until
+from tests.browser.conftest import PATIENCE, Begin, Served, Watched, settle, until
 from tests.data import synthetic
 
 
@@ -76,10 +76,10 @@ def test_a_run_is_started_watched_found_again_and_read(page: Page, dashboard: Se
     expect(page.get_by_role("button", name="Cancel")).to_have_count(0)
 
 
-def test_a_run_is_shown_wherever_runs_are_and_can_be_cancelled(page: Page, dashboard: Served) -> None:
-    fill(page, dashboard, 20)
-    run = start(page, dashboard)
-    until(lambda: dashboard.store.run(run.id).observations > 0)
+def test_a_run_is_shown_wherever_runs_are_and_can_be_cancelled(page: Page, dashboard: Served, begin: Begin) -> None:
+    run = begin()
+    page.goto(f"{dashboard.url}/experiments?run={run.id}")
+    settle(page)
     navigation = page.get_by_role("navigation", name="App pages")
     for title in ("Home", "Runs", "Experiments", "Runs", "Home", "Runs"):  # while its progress is drawn twice a second
         navigation.get_by_role("link", name=title).click()

@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from pinscope.dashboard.pages import HOME, PAGES, PageEntry
 from pinscope.probes.process import is_alive
-from tests.browser.conftest import Serve, Served, settle, until
+from tests.browser.conftest import Begin, Serve, Served, settle, until
 from tests.browser.test_journey import fill, run_in, start
 from tests.conftest import REBOUND
 from tests.data import synthetic
@@ -102,10 +102,8 @@ def test_a_killed_child_is_noticed_by_the_page_that_shows_it(page: Page, dashboa
     assert dashboard.store.run(run.id).observations > 0
 
 
-def test_a_second_run_waits_and_says_for_what(page: Page, dashboard: Served) -> None:
-    fill(page, dashboard, 20)
-    first = start(page, dashboard)
-    until(lambda: dashboard.store.run(first.id).observations > 0)
+def test_a_second_run_waits_and_says_for_what(page: Page, dashboard: Served, begin: Begin) -> None:
+    first = begin()
     page.goto(f"{dashboard.url}/experiments")
     page.get_by_role("button", name="Start (waits for its turn)").click()
     page.wait_for_url("**/experiments?*run=*")

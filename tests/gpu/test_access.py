@@ -41,7 +41,7 @@ def test_zero_copy_streams_as_fast_as_the_link_and_reads_of_a_part_beat_a_copy(l
     assert on_demand > found["prefetched", "stream_read", 1, 1].wall_seconds.median
 
 
-@pytest.mark.parametrize(("pattern", "spacing"), product(("stream_write", "scatter_write"), (1, 8)))
+@pytest.mark.parametrize(("pattern", "spacing"), list(product(("stream_write", "scatter_write"), (1, 8))))
 def test_exactly_the_words_that_a_visit_names_are_written(lab: CudaLab, pattern: Any, spacing: int) -> None:
     nbytes = MIB
     visit = Visit(pattern, nbytes, spacing)

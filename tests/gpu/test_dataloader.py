@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +15,10 @@ from pinscope.lab.harness import Harness
 pytest.importorskip("torch", reason="the extra torch is not installed")
 
 
-def test_every_combination_trains_on_what_the_loader_made_and_leaves_no_process(lab: CudaLab) -> None:
+def test_every_combination_trains_on_what_the_loader_made_and_leaves_no_process(
+    lab: CudaLab, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))  # PyTorch makes it when it is imported
     params = DataloaderParams.preset("cuda", quick=True)
     rows = [row.model_dump() for row in Dataloader().measure(params, lab, Harness())]
     found = combinations(rows)

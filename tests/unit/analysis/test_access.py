@@ -82,7 +82,7 @@ def test_a_run_says_below_which_share_zero_copy_wins() -> None:
     for spacing in (1, 4, 16):
         found += rows("copy", 5e-3, "random_read", spacing) + rows("mapped", 0.04 / spacing, "random_read", spacing)
     finding = findings(found)["access-sparse-random_read"]
-    assert "less than 1 in 8 is used" in finding.title
+    assert "less than 12.5 % is used" in finding.title
     assert "2.0 times as long" in finding.detail
     assert set(over_spacing(cells(found), "random_read", 1)) == {"copy", "mapped"}
 
@@ -120,7 +120,8 @@ def test_charts_show_each_way_over_uses_and_over_the_share() -> None:
     mapped = next(trace for trace in over.figure.data if trace.name == "zero-copy (mapped)")
     assert list(mapped.x) == [1, 2, 4, 8]
     assert list(mapped.y) == pytest.approx([2e-3, 4e-3, 8e-3, 16e-3])
-    assert {trace.name for trace in share.figure.data} == {"explicit copy", "zero-copy (mapped)"}
+    assert {trace.name for trace in share.figure.data} == {"explicit copy", "zero-copy (mapped)", "link limit"}
+    assert all("Dotted: all of it over the link" in chart.caption for chart in (over, share))
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,21 @@ def test_rounding_up_to_powers_of_two_is_told_with_what_was_pinned() -> None:
     assert [rounded_up(size) for size in (1, 2**20, 2**20 + 1)] == [1, 2**20, 2**21]
 
 
+def test_a_count_within_its_slack_is_nothing_pinned() -> None:
+    (one,) = combinations(rows(False, False, 8e-3, pinned_bytes=-148 * 2**10))
+    assert one.pinned_bytes == 0
+    (one,) = combinations(rows(True, False, 8e-3, pinned_bytes=64 * 2**20))
+    assert one.pinned_bytes == 64 * 2**20
+
+
+def test_steps_that_vary_are_called_unstable_with_what_to_do() -> None:
+    uneven = [{**row, "step_seconds": 8e-3 * (1 + row["repeat"] % 3)} for row in rows(True, True, 8e-3, workers=1)]
+    finding = findings(uneven)["unstable"]
+    assert "1 of 1 combinations is unstable" in finding.title
+    assert "non_blocking, 1 worker." in finding.detail
+    assert "steps=300" in (finding.advice or "")
+
+
 def test_wrong_batches_are_critical() -> None:
     assert findings(rows(True, True, 5e-3, wrong_items=1))["batch-wrong"].severity == "critical"
 

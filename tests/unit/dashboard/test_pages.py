@@ -10,6 +10,7 @@ from streamlit.testing.v1 import AppTest
 
 from pinscope.dashboard.pages import EXPERIMENTS, HOME, PAGES, RUNS, PageEntry
 from pinscope.dashboard.plain import plain
+from pinscope.experiments import registry
 from pinscope.records.run import HOST_MODEL_NOTE, Run
 from pinscope.store.bundle import render_bundle
 from pinscope.store.store import Store
@@ -103,8 +104,7 @@ def test_recordings_of_the_host_model_stand_apart_from_those_of_gpus(
 def test_home_lists_recordings_in_the_order_of_the_experiments(machine: Callable[[int], None], open_page: Open) -> None:
     machine(0)
     titles = [link.label.replace("\\", "").strip("*") for link in open_page(HOME).get("page_link") if "·" in link.label]
-    assert titles[:2] == ["Bandwidth · NVIDIA H200", "Overlap · NVIDIA H200"]
-    assert "host model" in titles[-1]
+    assert titles == [f"{entry.experiment.title} · NVIDIA H200" for entry in registry.EXPERIMENTS]
 
 
 def test_home_with_a_gpu_shows_the_gpus_first(shipped: Run, machine: Callable[[int], None], open_page: Open) -> None:

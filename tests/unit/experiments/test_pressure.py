@@ -11,7 +11,6 @@ from typing import Any
 import psutil
 import pytest
 
-from pinscope.dashboard.lab_choice import places
 from pinscope.errors import Cancelled, InvalidParameter, MeasurementFailed, NotEnoughMemory
 from pinscope.experiments import pressure
 from pinscope.experiments.pressure import Pressure, PressureObservation, PressureParams
@@ -135,9 +134,8 @@ def test_bad_values_are_refused_in_one_line(overrides: dict[str, str], complaint
 
 def test_a_gpu_host_pins_and_the_page_table_of_that_is_in_the_budget() -> None:
     here: Environment = synthetic.environment(1)
-    job = prepare(Request("pressure", "cuda", quick=True), here)
-    assert job.budget.device_bytes == job.budget.pinned_bytes // 512 + 2 * MIB
-    assert [place.lab for place in places(Pressure(), here)] == ["cuda", "host"]
+    budget = Pressure().budget(PressureParams.preset("cuda", True), here)
+    assert budget.device_bytes == budget.pinned_bytes // 512 + 2 * MIB
 
 
 # A real run

@@ -22,8 +22,8 @@ TREND_POINTS = 40
 """Steps of a small curve in a table."""
 LEAST_SECONDS = 60.0
 """The axis is at least so long, and grows to the window as samples come in."""
-GAP_INTERVALS = 3.0
-"""A pause of so many intervals is left open: nobody looked then."""
+GAP_SECONDS, GAP_INTERVALS = 15.0, 3.0
+"""A longer pause (in seconds, and in intervals) is left open: nobody looked then. A busy host makes shorter ones."""
 
 BANDS: Mapping[str, str] = {
     "Explained by holders": COLOURS["pinned"],
@@ -68,7 +68,7 @@ def frame(samples: Sequence[Sample], window_seconds: float, interval_seconds: fl
         seconds = min(window_seconds, max(LEAST_SECONDS, shown[-1].elapsed_seconds - shown[0].elapsed_seconds))
         rows.append(_nothing(shown[-1].taken_at - timedelta(seconds=seconds)))
     bucket = max(window_seconds / MOST_POINTS, interval_seconds)
-    longest = timedelta(seconds=GAP_INTERVALS * bucket)
+    longest = timedelta(seconds=max(GAP_SECONDS, GAP_INTERVALS * bucket))
     previous: Sample | None = None
     for one in highest_of_each(shown, bucket):
         if previous is not None and one.taken_at - previous.taken_at > longest:

@@ -16,14 +16,14 @@ from pinscope.dashboard.plain import plain
 from pinscope.live.changes import growing
 from pinscope.live.sampler import History
 from pinscope.records.snapshot import Holder, Snapshot
-from pinscope.report.holder_table import HolderRow, holder_rows, matching
+from pinscope.report.holder_table import HolderRow, gpus_text, holder_rows, matching
 from pinscope.report.snapshot_facts import ABOUT, holder_facts
 from pinscope.units import format_bytes
 
 _TABLE = "now-holders"
 _ROWS = "now-holder-rows"
 _CHOSEN = "now-chosen-holder"
-_MARK = "▲ grows"
+_MARK = "▲"
 _AMOUNTS: Mapping[str, tuple[str, str]] = {
     "host_alloc_bytes": ("cudaHostAlloc", "Memory that it got from cudaHostAlloc and owns; each piece counts once."),
     "registered_bytes": ("Registered", "cudaHostRegister memory, seen since the probe runs."),
@@ -98,16 +98,16 @@ def _styled(
 ) -> Styler:
     """Numbers, so that they sort as such, that read with their units."""
     data: dict[str, Any] = {
-        "Growth": [_MARK if row.growing else "" for row in rows],
         "Process": [row.name for row in rows],
+        "Grows": [_MARK if row.growing else "" for row in rows],
         "PID": [row.pid for row in rows],
-        "User": [row.user for row in rows],
     }
     for name, (label, _) in columns.items():
         data[label] = pd.array([row.amounts[name] for row in rows], dtype="Int64")
     data |= {
+        "GPUs": [gpus_text(row.gpus) for row in rows],
         "Trend": [curves.get((row.pid, row.started_at), []) for row in rows],
-        "GPUs": [", ".join(map(str, row.gpus)) for row in rows],
+        "User": [row.user for row in rows],
         "Container": [row.container for row in rows],
         "Started (UTC)": [row.started_at.replace(tzinfo=None) if row.started_at else None for row in rows],
         "Command": [row.command for row in rows],
@@ -134,7 +134,7 @@ def _config(columns: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
     return {
         **{label: column for label, column in shown.items() if label not in _HIDDEN},
         **dict.fromkeys(label for label in shown if label in _HIDDEN),
-        "Growth": kinds.TextColumn("Growth", width=80, help="It takes more and more, and gives nothing back."),
+        "Grows": kinds.TextColumn("Grows", width=58, alignment="center", help="Takes more, gives nothing back."),
         "Process": kinds.TextColumn("Process", pinned=True),
         "PID": kinds.NumberColumn("PID", format="%d"),
         "Trend": kinds.LineChartColumn(

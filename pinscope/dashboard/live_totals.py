@@ -24,7 +24,7 @@ FIGURES = (
 
 def totals(host: HostTotals) -> None:
     """Draw the figures of the moment."""
-    with st.grid(5, min_column_width=190):
+    with st.grid(5, min_column_width=150):
         for name, label, words in FIGURES:
             note = host.missing.get(name) or host.estimates.get(name)
             st.metric(

@@ -32,9 +32,7 @@ def _live(view: View) -> None:
         history = shown_history(view)
         snapshot = history.latest
         if history.trouble:
-            st.warning(
-                plain(sentence(history.trouble)), title="The host cannot be read at the moment", icon=":material/error:"
-            )
+            _trouble(history.trouble, snapshot is not None)
         if snapshot is None:
             if not history.trouble:
                 st.info("The first snapshot is being taken.", icon=":material/hourglass_empty:")
@@ -49,6 +47,13 @@ def _live(view: View) -> None:
             finding_list(findings)
         events(history, view)
         gaps(snapshot.unreadable)
+
+
+def _trouble(line: str, something_below: bool) -> None:
+    rest = "What stands below is the last that could be read." if something_below else "It is tried again and again."
+    st.warning(
+        f"{plain(sentence(line))} {rest}", title="The host cannot be read at the moment", icon=":material/error:"
+    )
 
 
 if __name__ == "__main__":

@@ -75,6 +75,17 @@ def _row(holder: Holder, growing: bool) -> HolderRow:
     )
 
 
+def gpus_text(indices: Sequence[int]) -> str:
+    """``0, 2–5``."""
+    runs: list[list[int]] = []
+    for index in sorted(indices):
+        if runs and index == runs[-1][-1] + 1:
+            runs[-1].append(index)
+        else:
+            runs.append([index])
+    return ", ".join(f"{run[0]}–{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
+
+
 def matching(holders: Sequence[Holder], words: str) -> list[Holder]:
     """Those in whose pid, name, user, container, control group or command every one of the words stands."""
     wanted = words.casefold().split()

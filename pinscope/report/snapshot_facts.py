@@ -9,7 +9,7 @@ from typing import Protocol
 from pinscope.records.environment import Link
 from pinscope.records.snapshot import DeviceFigures, Holder, HostTotals, Pressure
 from pinscope.report.facts import Fact
-from pinscope.units import format_bandwidth, format_bytes, format_share, format_value
+from pinscope.units import format_bytes, format_share, format_value
 
 ABOUT = "≈"
 """Stands before an estimate."""
@@ -208,14 +208,15 @@ def _temperature(device: DeviceFigures) -> str:
     return f"{device.temperature_celsius:.0f} °C"
 
 
-def rate_text(device: DeviceFigures, way: str) -> str:
-    """``27.6 GB/s``, of ``rx`` or ``tx``."""
-    return format_bandwidth(getattr(device, f"{way}_bytes_per_second"))
-
-
 def share_words(device: DeviceFigures, field: str) -> str | None:
     """``0.1 % of its memory``; ``None`` where that is not known."""
     value = getattr(device, field)
     if value is None or not device.memory_total_bytes:
         return None
     return f"{format_share(value / device.memory_total_bytes)} of its memory"
+
+
+def link_share_words(device: DeviceFigures, way: str) -> str | None:
+    """``47.9 % of the link``, of ``rx`` or ``tx``; ``None`` where that is not known."""
+    share = getattr(device, f"{way}_share")
+    return None if share is None else f"{format_share(share)} of the link"

@@ -164,7 +164,7 @@ def test_no_tracked_file_names_a_private_path_or_a_package_registry() -> None:
 
 def test_readme_documents_every_key_of_the_json_documents() -> None:
     from pinscope.cli.runs import RUN_LIST_FIELDS
-    from pinscope.experiments.registry import EXPERIMENTS
+    from pinscope.experiments.registry import readers
     from pinscope.records import snapshot
     from pinscope.records.capability import Capability
     from pinscope.records.environment import Link
@@ -178,6 +178,6 @@ def test_readme_documents_every_key_of_the_json_documents() -> None:
     live += (Event, Link, ProbeState, ProbedLibrary)
     readme = (ROOT / "README.md").read_text()
     keys = set(RUN_LIST_FIELDS)
-    for record in (Run, Finding, Quantity, Capability, *live, *(entry.experiment.Observation for entry in EXPERIMENTS)):
+    for record in (Run, Finding, Quantity, Capability, *live, *(reader.kind.Observation for reader in readers())):
         keys |= set(record.model_fields)
     assert [key for key in sorted(keys) if f"`{key}`" not in readme] == []

@@ -13,10 +13,12 @@ from pinscope.units import (
     exact_bytes,
     format_bandwidth,
     format_bytes,
+    format_duration,
     format_seconds,
     format_share,
     format_value,
     parse_bytes,
+    parse_seconds,
 )
 
 FACTORS = {"": 1, "B": 1, "kB": 1000, "MB": 10**6, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
@@ -95,6 +97,35 @@ def test_a_size_to_be_read_back_takes_the_largest_unit_that_is_exact() -> None:
 )
 def test_a_small_share_is_not_shown_as_none(share: float, text: str) -> None:
     assert format_share(share) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("90s", 90),
+        ("10m", 600),
+        ("10 min", 600),
+        ("2h", 7200),
+        ("1.5H", 5400),
+        ("1d", 86400),
+        ("7", 7),
+        (" 0.5 s ", 0.5),
+    ],
+)
+def test_durations_are_read_as_people_write_them(text: str, seconds: float) -> None:
+    assert parse_seconds(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "m", "10 parsecs", "-5s", "1e3s", "nan", "inf", "1h30m", "1:30", "9999999999s"])
+def test_what_is_no_duration_is_refused_with_what_is_allowed(text: str) -> None:
+    with pytest.raises(InvalidParameter, match="write a number with s, m, h or d, such as 90s, 10m or 2h"):
+        parse_seconds(text)
+
+
+def test_lengths_of_time_in_sentences_take_minutes_and_hours() -> None:
+    assert [format_duration(value) for value in (0.026, 59.9, 599, 600, 5400, 10800, 360000)] == [
+        "26.0 ms", "59.9 s", "599 s", "10.0 min", "90.0 min", "3.00 h", "100 h",
+    ]  # fmt: skip
 
 
 @given(st.floats(1e-9, 1e5))

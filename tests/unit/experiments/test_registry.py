@@ -8,10 +8,19 @@ from typing import Any
 import pytest
 
 from pinscope.errors import BadInput, UnknownName
-from pinscope.experiments.registry import draw_run, read_run
+from pinscope.experiments.registry import (
+    EXPERIMENTS,
+    KEPT,
+    Reader,
+    draw_run,
+    find,
+    find_reader,
+    read_run,
+    readers,
+)
 from pinscope.records.run import Run
 from pinscope.store.recordings import recorded_observations, recorded_runs
-from tests.data import synthetic
+from tests.data import synthetic, synthetic_timeline
 
 
 @pytest.mark.parametrize(
@@ -33,6 +42,51 @@ def test_rows_that_lack_what_a_reading_needs_are_refused(changes: dict[str, Any]
 def test_a_run_of_an_experiment_from_the_future_is_named() -> None:
     with pytest.raises(UnknownName, match="no experiment 'teleport'"):
         read_run(synthetic.run("bandwidth").model_copy(update={"experiment": "teleport"}), [])
+
+
+def test_what_is_kept_is_read_but_cannot_be_run() -> None:
+    kept = {reader.kind.name for reader in KEPT}
+    runnable = {entry.experiment.name for entry in EXPERIMENTS}
+    assert kept == {"timeline"}
+    assert not kept & runnable
+    assert {reader.kind.name for reader in readers()} == kept | runnable
+    assert find_reader("timeline").kind.title == "Timeline"
+    with pytest.raises(UnknownName, match="timeline is no experiment that can be run: `pinscope record` keeps one"):
+        find("timeline")
+
+
+@pytest.mark.parametrize("reader", readers(), ids=lambda reader: reader.kind.name)
+def test_every_kind_of_run_has_words_for_a_report_and_a_module_that_draws_it(reader: Reader) -> None:
+    kind = reader.kind
+    assert all((kind.title, kind.question.endswith("?"), kind.method))
+    assert kind.Params.model_json_schema()["properties"]
+    assert reader.charts(synthetic.run(kind.name), []) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"available_bytes": None}, "a row of kind host without available_bytes"),
+        ({"pinned_bytes": -1}, "field 'pinned_bytes' does not fit"),
+        ({"taken_at": "yesterday"}, "field 'taken_at' does not fit"),
+        ({"kind": "rumour"}, "field 'kind' does not fit"),
+    ],
+)
+def test_rows_that_no_timeline_has_are_refused(changes: dict[str, Any], complaint: str) -> None:
+    rows = [{**row, **changes} for row in synthetic_timeline.growing(samples=3) if row["kind"] == "host"]
+    for use in (read_run, draw_run):
+        with pytest.raises(BadInput, match=f"these are not observations of timeline: {complaint}"):
+            use(synthetic_timeline.run(), rows)
+
+
+@pytest.mark.parametrize("value", [0, None, 2**62])
+def test_figures_of_a_timeline_that_make_no_sense_are_refused_in_one_line(value: int | None) -> None:
+    rows = synthetic_timeline.growing(samples=40)
+    for field in sorted({key for row in rows for key in row} - {"repeat", "warmup"}):
+        wrong = [{**row, field: value} if row.get(field) is not None else row for row in rows]
+        for use in (read_run, draw_run):
+            with suppress(BadInput):
+                use(synthetic_timeline.run(), wrong)
 
 
 @pytest.mark.parametrize("recorded", recorded_runs(), ids=lambda run: run.experiment)

@@ -242,6 +242,21 @@ def test_the_bundle_goes_where_there_is_room(
     assert saved(again.close(), home) == [0]
 
 
+def test_a_refuge_comes_first_unless_something_is_there(troubled: Troubled, tmp_path: Path) -> None:
+    troubled.failing = True
+    (tmp_path / "mine.pinscope").write_text("mine")
+    for name, kept in (("free.pinscope", True), ("mine.pinscope", False)):
+        writer = SafeWriter(troubled, troubled.add(new_run()), refuge=tmp_path / name)
+        writer.append(new_rows(2))
+        saved = writer.close()
+        assert saved is not None
+        assert (saved == tmp_path / name) == kept
+        ((_, rows),) = read_bundle(saved)
+        assert rows == new_rows(2)
+        saved.unlink()
+    assert (tmp_path / "mine.pinscope").read_text() == "mine"
+
+
 def test_when_nothing_can_be_written_that_is_said(
     troubled: Troubled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

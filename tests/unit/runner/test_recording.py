@@ -1,0 +1,395 @@
+"""A timeline as a run: hours in a moment, and nothing that was seen is lost."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pinscope.errors import BadInput, InvalidParameter, PathExists, PinScopeError, StoreFailed
+from pinscope.experiments.registry import read_run
+from pinscope.experiments.timeline import TimelineParams
+from pinscope.probes.process import current_process
+from pinscope.records.run import Progress, Run
+from pinscope.records.snapshot import Snapshot, Unreadable
+from pinscope.runner import recording
+from pinscope.runner.jobs import reconcile
+from pinscope.runner.recording import Pace, Recorded, Recorder, check_output, prepare_timeline
+from pinscope.store.bundle import read_bundle
+from pinscope.store.rescue import FLUSH_SECONDS
+from pinscope.store.store import Store
+from tests.data.synthetic_snapshot import GIB, holder, snapshot
+from tests.unit.store.runs import environment
+
+
+@dataclass
+class Hurry:
+    """A clock that moves on only while somebody sleeps by it, and a processor that works a tenth of the time."""
+
+    now: float = 1000.0
+    sleeps: list[Callable[[float], None]] = field(default_factory=list)
+    """Called with the time at each sleep."""
+
+    def pace(self) -> Pace:
+        return Pace(clock=lambda: self.now, sleep=self._sleep, cpu=lambda: (self.now - 1000.0) / 10)
+
+    def _sleep(self, seconds: float) -> None:
+        assert seconds > 0
+        self.now += seconds
+        for told in self.sleeps:
+            told(self.now)
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    with Store() as opened:
+        yield opened
+
+
+@pytest.fixture
+def hurry() -> Hurry:
+    return Hurry()
+
+
+def new(seconds: float | None = 10.0, interval: float = 1.0, **changes: Any) -> Run:
+    params = TimelineParams(interval_seconds=interval, for_seconds=seconds, **changes)
+    return prepare_timeline(params, environment())
+
+
+def quiet() -> Snapshot:
+    return snapshot(devices=())
+
+
+def recorder(store: Store, hurry: Hurry, take: Callable[[], Snapshot] = quiet, **changes: Any) -> Recorder:
+    usual: dict[str, Any] = {"asked_to_stop": lambda: False, "show": lambda progress: None, "pace": hurry.pace()}
+    return Recorder(store, take, **(usual | changes))
+
+
+def rows_of(recorded: Recorded, kind: str) -> list[dict[str, Any]]:
+    return [row for row in recorded.rows if row["kind"] == kind]
+
+
+def times(recorded: Recorded, kind: str = "host") -> list[float]:
+    return [round(row["elapsed_seconds"], 6) for row in rows_of(recorded, kind)]
+
+
+def test_samples_stand_at_even_steps_from_the_beginning_to_the_end(store: Store, hurry: Hurry) -> None:
+    recorded = recorder(store, hurry).record(new(seconds=10.0, interval=2.5))
+    assert times(recorded) == [0.0, 2.5, 5.0, 7.5, 10.0]
+    assert [row["repeat"] for row in rows_of(recorded, "host")] == [0, 1, 2, 3, 4]
+    run = store.run(recorded.run.id)
+    assert run == recorded.run
+    assert (run.experiment, run.lab, run.status, run.error) == ("timeline", "live", "done", None)
+    assert (run.progress.fraction, run.observations) == (1.0, len(recorded.rows))
+    assert run.params == {"interval_seconds": 2.5, "for_seconds": 10.0, "probe": False}
+    assert run.finished_at is not None
+    assert store.observations(run.id) == recorded.rows
+
+
+def test_a_time_that_is_no_multiple_of_the_interval_ends_with_a_sample(store: Store, hurry: Hurry) -> None:
+    assert times(recorder(store, hurry).record(new(seconds=5.0, interval=2.0))) == [0.0, 2.0, 4.0, 5.0]
+    assert times(recorder(store, hurry).record(new(seconds=5.0, interval=60.0))) == [0.0, 5.0]
+
+
+def test_an_hour_is_recorded_whole_and_leaves_no_thread(store: Store, hurry: Hurry) -> None:
+    before = set(threading.enumerate())
+    recorded = recorder(store, hurry).record(new(seconds=3600.0))
+    assert times(recorded) == [float(second) for second in range(3601)]
+    assert rows_of(recorded, "host")[-1]["watch_cpu_seconds"] == pytest.approx(360.0)
+    assert set(threading.enumerate()) == before
+    assert read_run(recorded.run, recorded.rows).headline[-1].value == pytest.approx(0.1)
+
+
+def test_a_slow_reader_leaves_steps_out_instead_of_falling_behind(store: Store, hurry: Hurry) -> None:
+    def slow() -> Snapshot:
+        hurry.now += 2.4
+        return quiet()
+
+    assert times(recorder(store, hurry, slow).record(new(seconds=12.0))) == [0.0, 3.4, 6.4, 9.4, 12.4]
+
+
+def test_what_happened_while_the_first_one_waited_for_the_driver_is_before_time_began(
+    store: Store, hurry: Hurry
+) -> None:
+    waits = iter([5.0, 0.0, 0.0])
+
+    def waiting() -> Snapshot:
+        hurry.now += next(waits)
+        return quiet()
+
+    assert times(recorder(store, hurry, waiting).record(new(seconds=2.0))) == [0.0, 1.0, 2.0]
+
+
+def test_each_sample_is_in_the_database_while_the_next_one_is_awaited(store: Store, hurry: Hurry) -> None:
+    taken = 0
+    run = new(seconds=5.0)
+
+    def take() -> Snapshot:
+        nonlocal taken
+        deadline = time.monotonic() + 10 * FLUSH_SECONDS  # time is in a hurry here, and the writer is not
+        while store.run(run.id).observations < taken:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        taken += 1
+        return snapshot(devices=(), holders=())
+
+    recorder(store, hurry, take).record(run)
+    assert taken == 6
+
+
+def test_without_an_end_it_goes_on_until_somebody_asks(store: Store, hurry: Hurry) -> None:
+    recorded = recorder(store, hurry, asked_to_stop=lambda: hurry.now > 1060.05).record(new(seconds=None))
+    assert times(recorded)[-1] == 60.0
+    assert recorded.run.status == "done"
+    assert "for_seconds" not in recorded.run.params
+
+
+def test_a_wish_to_stop_is_noticed_at_once_between_rare_samples(store: Store, hurry: Hurry) -> None:
+    recorder(store, hurry, asked_to_stop=lambda: hurry.now > 1007.0).record(new(seconds=None, interval=600.0))
+    assert hurry.now < 1007.3
+
+
+def test_who_cancels_through_the_database_ends_it(store: Store, hurry: Hurry) -> None:
+    run = new(seconds=None)
+
+    def cancel(now: float) -> None:
+        if now > 1005 and store.run(run.id).status == "running":
+            store.update(run.id, status="cancelled")
+
+    hurry.sleeps.append(cancel)
+    recorded = recorder(store, hurry).record(run)
+    assert recorded.run.status == "cancelled"
+    assert 4.0 < times(recorded)[-1] < 10.0
+
+
+def test_stopped_before_its_first_sample_it_is_cancelled(store: Store, hurry: Hurry) -> None:
+    recorded = recorder(store, hurry, asked_to_stop=lambda: True).record(new())
+    assert (recorded.run.status, recorded.rows) == ("cancelled", [])
+
+
+def test_its_process_is_the_one_that_records(store: Store, hurry: Hurry) -> None:
+    run = new(seconds=1.0)
+    assert run.process == current_process()
+    hurry.sleeps.append(lambda now: assert_alive(store, run))
+    recorder(store, hurry).record(run)
+
+
+def assert_alive(store: Store, run: Run) -> None:
+    assert reconcile(store) == []
+    assert store.run(run.id).status == "running"
+
+
+def test_progress_is_told_and_stored(store: Store, hurry: Hurry) -> None:
+    shown: list[Progress] = []
+    recorder(store, hurry, show=shown.append).record(new(seconds=4.0))
+    assert [round(one.fraction, 2) for one in shown] == [0.0, 0.25, 0.5, 0.75, 1.0]
+    assert shown[0].message == "0 s, 1 sample, 16 GiB pinned"
+    assert shown[-1].message == "4.00 s, 5 samples, 16 GiB pinned"
+
+
+# A reader that fails
+
+
+def failing_at(*calls: int, error: Exception | None = None) -> Callable[[], Snapshot]:
+    count = -1
+
+    def take() -> Snapshot:
+        nonlocal count
+        count += 1
+        if count in calls:
+            raise error or OSError(24, "Too many open files", "/proc/stat")
+        return quiet()
+
+    return take
+
+
+def test_a_reader_that_raises_once_leaves_a_note_and_a_row_and_goes_on(store: Store, hurry: Hurry) -> None:
+    recorded = recorder(store, hurry, failing_at(3)).record(new(seconds=6.0))
+    assert recorded.run.status == "done"
+    assert times(recorded) == [0.0, 1.0, 2.0, 4.0, 5.0, 6.0]
+    assert times(recorded, "missed") == [3.0]
+    reason = "OSError: [Errno 24] Too many open files: '/proc/stat'"
+    assert rows_of(recorded, "missed")[0]["reason"] == reason
+    assert recorded.run.notes == (f"Samples are missing: {reason}",)
+    assert "samples-missing" in [one.rule for one in read_run(recorded.run, recorded.rows).findings]
+
+
+def test_a_reader_that_goes_on_failing_is_noted_once(store: Store, hurry: Hurry) -> None:
+    recorded = recorder(store, hurry, failing_at(*range(3, 50))).record(new(seconds=60.0))
+    assert len(rows_of(recorded, "missed")) == 47
+    assert len(recorded.run.notes) == 1
+
+
+def test_different_failures_do_not_fill_the_notes(store: Store, hurry: Hurry) -> None:
+    count = 0
+
+    def take() -> Snapshot:
+        nonlocal count
+        count += 1
+        raise ValueError(f"number {count}")
+
+    recorded = recorder(store, hurry, take).record(new(seconds=20.0))
+    assert len(recorded.run.notes) == recording.MOST_FAILURES_NOTED
+    assert (recorded.run.status, recorded.run.error) == ("failed", "no sample could be taken: ValueError: number 1")
+
+
+def test_a_figure_that_is_no_number_costs_its_sample_only(store: Store, hurry: Hurry) -> None:
+    good, bad = quiet(), quiet().model_copy(update={"cpu_seconds": float("nan")})
+    turns = iter([good, bad, good, good])
+    recorded = recorder(store, hurry, lambda: next(turns)).record(new(seconds=3.0))
+    assert times(recorded) == [0.0, 2.0, 3.0]
+    assert times(recorded, "missed") == [1.0]
+
+
+def test_what_cannot_be_looked_at_is_noted_once_though_its_numbers_change(store: Store, hurry: Hurry) -> None:
+    count = 0
+
+    def take() -> Snapshot:
+        nonlocal count
+        count += 1
+        gaps = (
+            Unreadable(what=f"Open files of {count} of {300 + count} processes", reason="they belong to other users"),
+            Unreadable(what="GPUs", reason=f"NVML has not answered for {count} s"),
+        )
+        return snapshot(devices=(), unreadable=gaps)
+
+    recorded = recorder(store, hurry, take).record(new(seconds=10.0))
+    assert recorded.run.notes == (
+        "Open files of 1 of 301 processes could not be looked at: they belong to other users.",
+    )
+    assert rows_of(recorded, "host")[4]["missing"].endswith("devices: NVML has not answered for 5 s")
+
+
+# The file
+
+
+def test_the_file_is_a_bundle_of_the_run_as_the_database_has_it(store: Store, hurry: Hurry, tmp_path: Path) -> None:
+    file = tmp_path / "t.pinscope"
+    recorded = recorder(store, hurry, output=file).record(new())
+    assert read_bundle(file) == [(recorded.run, recorded.rows)]
+    assert store.import_runs(read_bundle(file)).skipped == (recorded.run.id,)
+
+
+def test_the_file_is_written_also_if_sampling_broke_off(
+    store: Store, hurry: Hurry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "t.pinscope"
+
+    def broken(now: float) -> None:
+        if now > 1005:
+            raise RuntimeError("something nobody thought of")
+
+    hurry.sleeps.append(broken)
+    recorded = recorder(store, hurry, output=file).record(new())
+    assert (recorded.run.status, recorded.run.error) == (
+        "failed", "unexpected RuntimeError: something nobody thought of",
+    )  # fmt: skip
+    assert times(recorded)[-1] >= 4.0
+    assert read_bundle(file) == [(recorded.run, recorded.rows)]
+
+
+def test_a_file_that_appeared_meanwhile_stays_and_the_run_is_kept(store: Store, hurry: Hurry, tmp_path: Path) -> None:
+    file = tmp_path / "t.pinscope"
+    hurry.sleeps.append(lambda now: None if file.exists() else file.write_text("mine") and None)
+    run = new()
+    with pytest.raises(PinScopeError, match=f"is there already.*pinscope export {run.id}") as caught:
+        recorder(store, hurry, output=file).record(run)
+    assert caught.value.exit_code == 1
+    assert file.read_text() == "mine"
+    assert store.run(run.id).status == "done"
+
+
+class Troubled(Store):
+    """A store that can be told to fail."""
+
+    failing = False
+
+    def append(self, *arguments: Any, **named: Any) -> int:
+        if self.failing:
+            raise StoreFailed("database somewhere: disk full")
+        return super().append(*arguments, **named)
+
+    def update(self, *arguments: Any, **named: Any) -> Run:
+        if self.failing:
+            raise StoreFailed("database somewhere: disk full")
+        return super().update(*arguments, **named)
+
+
+def test_a_database_that_fails_for_a_while_loses_nothing(hurry: Hurry) -> None:
+    with Troubled() as store:
+        hurry.sleeps.append(lambda now: setattr(store, "failing", 1003 < now < 1006))
+        recorded = recorder(store, hurry).record(new())
+        assert times(recorded) == [float(second) for second in range(11)]
+        assert (recorded.run.status, recorded.saved) == ("done", None)
+
+
+def test_a_database_that_never_recovers_leaves_the_whole_run_in_the_file(hurry: Hurry, tmp_path: Path) -> None:
+    with Troubled() as store:
+        hurry.sleeps.append(lambda now: setattr(store, "failing", now > 1003))
+        recorded = recorder(store, hurry, output=tmp_path / "t.pinscope").record(new())
+    assert recorded.saved == tmp_path / "t.pinscope"
+    ((run, rows),) = read_bundle(recorded.saved)
+    assert (run.status, len([row for row in rows if row["kind"] == "host"])) == ("done", 11)
+
+
+def test_a_run_that_cannot_be_stored_is_not_begun(hurry: Hurry, tmp_path: Path) -> None:
+    with Store() as store:
+        run = new()
+        store.add(run)
+        with pytest.raises(BadInput, match="is in the database already"):
+            recorder(store, hurry, take=pytest.fail).record(run)
+
+
+# What may be asked for
+
+
+@pytest.mark.parametrize(
+    ("interval", "seconds", "complaint"),
+    [
+        (0.05, None, "--interval 0.05: it must be 0.1 to 3600 seconds"),
+        (7200.0, None, "--interval 7200"),
+        (1.0, 0.0, "--for 0 s: it must be more than 0 s"),
+        (1.0, 31 * 86400.0, "at most 30d"),
+        (1.0, 30 * 86400.0, "2,592,000 samples are more than one timeline holds; take --interval 20.8 or more"),
+    ],
+)
+def test_what_no_timeline_can_be_is_refused(interval: float, seconds: float | None, complaint: str) -> None:
+    with pytest.raises(InvalidParameter) as caught:
+        new(seconds=seconds, interval=interval)
+    assert complaint in str(caught.value)
+
+
+def test_a_timeline_ends_by_itself_where_a_bundle_is_full(
+    store: Store, hurry: Hurry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recording, "MOST_ROWS", 50)
+    count = 0
+
+    def busy() -> Snapshot:
+        nonlocal count
+        count += 1
+        return snapshot(devices=(), holders=(holder(host_alloc_bytes=count * GIB),))
+
+    recorded = recorder(store, hurry, busy).record(new(seconds=None))
+    assert 50 <= len(recorded.rows) < 53
+    assert recorded.run.status == "done"
+    assert recorded.run.notes == ("It ended by itself: one timeline holds 50 rows.",)
+
+
+def test_a_file_that_could_not_be_written_is_refused_before_anything_begins(tmp_path: Path) -> None:
+    check_output(tmp_path / "t.pinscope")
+    (tmp_path / "mine.pinscope").write_text("mine")
+    (tmp_path / "link.pinscope").symlink_to("nowhere")
+    for name in ("mine.pinscope", "link.pinscope"):
+        with pytest.raises(PathExists, match="is there already"):
+            check_output(tmp_path / name)
+    with pytest.raises(BadInput, match=r"its name must end in \.pinscope"):
+        check_output(tmp_path / "t.html")
+    with pytest.raises(BadInput, match="there is no folder"):
+        check_output(tmp_path / "no" / "t.pinscope")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link.pinscope", "mine.pinscope"]

@@ -1,0 +1,259 @@
+"""``pinscope record`` as people use it: real processes that hold real memory, real signals, a real database."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from pinscope.cli.main import main
+from pinscope.records.run import Run
+from pinscope.report.write import SUFFIXES
+from pinscope.runner.jobs import cancel, reconcile
+from pinscope.store.bundle import read_bundle
+from pinscope.store.store import Store
+
+ROOT = Path(__file__).parents[2]
+MIB = 2**20
+HOLD = """
+import ctypes, mmap, sys, time
+libc, kept = ctypes.CDLL(None, use_errno=True), []
+for line in sys.stdin:
+    if line == "free\\n":
+        for area in kept:
+            libc.munlock(area, len(area))
+        kept.clear()
+    else:
+        area = (ctypes.c_char * int(line)).from_buffer(mmap.mmap(-1, int(line)))
+        assert libc.mlock(area, len(area)) == 0
+        kept.append(area)
+    print("done", flush=True)
+"""
+"""Locks as many bytes as a line of its input says, or frees all."""
+
+
+def variables(**changes: str) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT), **changes}
+
+
+@contextmanager
+def holder() -> Iterator[tuple[int, Callable[[str], None]]]:
+    """A process of another program; its pid, and how to tell it what to do."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+
+        def tell(line: str) -> None:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write(f"{line}\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == "done\n"
+
+        try:
+            yield process.pid, tell
+        finally:
+            process.kill()
+
+
+@contextmanager
+def recording(*arguments: str, **changes: str) -> Iterator[subprocess.Popen[str]]:
+    """A recording in a process of its own."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "pinscope", "record", *arguments], env=variables(**changes), stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def until(condition: Callable[[], object], process: subprocess.Popen[str], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.05)
+
+
+def samples(store: Store) -> int:
+    """Of the only run that was recorded here."""
+    runs = store.runs(recordings=False)
+    return sum(row["kind"] == "host" for row in store.observations(runs[0].id)) if runs else 0
+
+
+def the_run(store: Store) -> Run:
+    (run,) = store.runs(recordings=False)
+    return run
+
+
+def rows_of(rows: list[dict[str, Any]], kind: str, pid: int | None = None) -> list[dict[str, Any]]:
+    return [row for row in rows if row["kind"] == kind and pid in (None, row.get("pid"))]
+
+
+def test_what_a_program_locks_and_frees_is_in_the_timeline(tmp_path: Path) -> None:
+    file = tmp_path / "t.pinscope"
+    with holder() as (pid, tell), Store() as store:
+        with recording("--interval", "0.2", "--pid", str(pid), "-o", str(file)) as process:
+            until(lambda: samples(store) >= 2, process)
+            tell(str(2 * MIB))
+            until(lambda: len(rows_of(store.observations(the_run(store).id), "event")) >= 1, process)
+            tell(str(MIB))
+            until(lambda: len(rows_of(store.observations(the_run(store).id), "event")) >= 2, process)
+            tell("free")
+            until(lambda: len(rows_of(store.observations(the_run(store).id), "event")) >= 3, process)
+            process.send_signal(signal.SIGINT)
+            out, errors = process.communicate(timeout=30)
+            assert process.returncode == 0, errors
+        run = the_run(store)
+        rows = store.observations(run.id)
+    assert (run.status, run.error) == ("done", None)
+    assert [(row["event"], row["what"], row["change_bytes"]) for row in rows_of(rows, "event")] == [
+        ("appeared", "locked", 2 * MIB), ("grew", "locked", MIB), ("released", "locked", -3 * MIB),
+    ]  # fmt: skip
+    assert [row["locked_bytes"] for row in rows_of(rows, "holder", pid)] == [2 * MIB, 3 * MIB, 0]
+    assert f"(pid {pid})" in out
+    assert "3 MiB" in out
+    assert read_bundle(file) == [(run, rows)]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_well_however_rare_the_samples(number: signal.Signals, tmp_path: Path) -> None:
+    file = tmp_path / "t.pinscope"
+    with Store() as store, recording("--interval", "3600", "-o", str(file), "--json") as process:
+        until(lambda: samples(store) == 1, process)
+        process.send_signal(number)
+        out, errors = process.communicate(timeout=10)
+        assert process.returncode == 0, errors
+        run = the_run(store)
+    assert run.status == "done"
+    assert json.loads(out)["run"]["id"] == run.id
+    ((bundled, _),) = read_bundle(file)
+    assert bundled == run
+
+
+def test_killed_it_leaves_an_interrupted_run_with_all_samples_so_far(tmp_path: Path) -> None:
+    file = tmp_path / "t.pinscope"
+    with Store() as store:
+        with recording("--interval", "0.1", "-o", str(file)) as process:
+            until(lambda: samples(store) >= 5, process)
+            assert reconcile(store) == []
+            os.kill(process.pid, signal.SIGKILL)
+            process.wait(30)
+        before = samples(store)
+        run = the_run(store)
+        assert run.status == "running"
+        assert reconcile(store) == [run.id]
+        assert the_run(store).status == "interrupted"
+        assert samples(store) == before >= 5
+        assert not file.exists()
+        assert main(["export", run.id, "-o", str(file)]) == 0
+        assert main(["runs", "show", run.id]) == 0
+    ((_, rows),) = read_bundle(file)
+    assert len(rows_of(rows, "host")) == before
+
+
+def test_who_cancels_it_from_a_page_ends_it_well() -> None:
+    with Store() as store, recording("--interval", "0.2") as process:
+        until(lambda: samples(store) >= 2, process)
+        cancel(store, the_run(store).id)
+        assert process.wait(30) == 0
+        assert the_run(store).status == "done"
+
+
+def test_every_report_can_be_made_of_it_and_it_travels_in_a_bundle(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "t.pinscope"
+    with holder() as (_, tell):
+        tell(str(MIB))
+        assert main(["record", "--for", "0.6s", "--interval", "0.2", "-o", str(file)]) == 0
+    ((run, rows),) = read_bundle(file)
+    for suffix in SUFFIXES:
+        made = tmp_path / f"report{suffix}"
+        if suffix == ".perfetto.json":
+            assert main(["report", run.id, "-o", str(made)]) == 2
+            assert "has no timeline of copies and kernels" in capsys.readouterr().err
+        else:
+            assert main(["report", run.id, "-o", str(made)]) == 0, suffix
+    html = (tmp_path / "report.html").read_text()
+    for words in ("Who held pinned memory while this machine was watched", "live view", "Who held it", run.id):
+        assert words in html
+    assert "host model" not in html
+    assert '<span class="badge">full</span>' not in html
+    frame = pd.read_parquet(tmp_path / "report.parquet")
+    assert frame["kind"].tolist() == [row["kind"] for row in rows]
+    assert json.loads((tmp_path / "report.json").read_text())["observations"] == rows
+    capsys.readouterr()
+    assert main(["runs", "show", run.id]) == 0
+    shown = capsys.readouterr().out
+    assert all(words in shown for words in ("Holders", "live view", "Interval"))
+    assert "Budget" not in shown
+    elsewhere = variables(PINSCOPE_DATABASE=f"sqlite:///{tmp_path / 'empty.db'}")
+    command = [sys.executable, "-m", "pinscope"]
+    imported = subprocess.run([*command, "import", str(file), "--json"], env=elsewhere, capture_output=True, check=True)
+    assert json.loads(imported.stdout)["added"] == [run.id]
+    there = subprocess.run(
+        [*command, "runs", "show", run.id], env=elsewhere, capture_output=True, check=True, text=True
+    )
+    assert there.stdout == shown
+    capsys.readouterr()
+    assert main(["import", str(file), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["skipped"] == [run.id]
+
+
+def test_a_database_that_is_deleted_meanwhile_leaves_all_of_it_in_the_file(tmp_path: Path) -> None:
+    database, file = tmp_path / "db" / "runs.db", tmp_path / "t.pinscope"
+    url = f"sqlite:///{database}"
+    with recording("--interval", "0.1", "-o", str(file), PINSCOPE_DATABASE=url) as process:
+        until(database.exists, process)
+        with Store(url) as store:
+            until(lambda: samples(store) >= 5, process)
+            before = samples(store)
+        for left in database.parent.iterdir():
+            left.unlink()
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        out, errors = process.communicate(timeout=30)
+    assert process.returncode == 1, errors
+    assert f"the database took no more; the run was saved to {file}" in errors
+    assert "Watching took" in out
+    ((run, rows),) = read_bundle(file)
+    assert run.status == "done"
+    assert len(rows_of(rows, "host")) > before
+
+
+def test_a_terminal_shows_how_it_goes_in_place(tmp_path: Path) -> None:
+    terminal, end = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-m", "pinscope", "record", "--for", "1s", "--interval", "0.2"],
+        env=variables(TERM="xterm-256color"), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=end,
+    ) as process:  # fmt: skip
+        os.close(end)
+        drawn = b""
+        while True:
+            try:
+                drawn += (part := os.read(terminal, 4096))
+            except OSError:  # the other end is closed
+                break
+            if not part:
+                break
+        assert process.stdout is not None
+        facts = process.stdout.read()
+        assert process.wait(60) == 0
+    os.close(terminal)
+    assert b"samples" in drawn
+    assert b"\x1b[" in drawn
+    assert b"\x1b" not in facts

@@ -1,0 +1,105 @@
+"""``pinscope record``: what it refuses before anything begins, and how it shows what it keeps."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pinscope.cli.main import main
+from pinscope.store.bundle import read_bundle
+from pinscope.store.store import Store
+
+
+def refused(arguments: list[str], code: int, capsys: pytest.CaptureFixture[str]) -> str:
+    """Its one line, after a command that must fail and keep nothing."""
+    assert main(["record", *arguments]) == code
+    out, errors = capsys.readouterr()
+    assert out == ""
+    assert errors.startswith("pinscope: ")
+    assert errors.count("\n") == 1
+    with Store() as store:
+        assert store.runs(recordings=False) == []
+    return errors.removeprefix("pinscope: ").strip()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (
+            ["--for", "soon"],
+            "--for: 'soon' is not a duration; write a number with s, m, h or d, such as 90s, 10m or 2h",
+        ),
+        (["--for", "0s"], "--for 0 s: it must be more than 0 s"),
+        (["--for", "31d"], "at most 30d"),
+        (["--for", "30d"], "2,592,000 samples are more than one timeline holds; take --interval"),
+        (["--interval", "0"], "--interval 0: it must be 0.1 to 3600 seconds"),
+        (["--interval", "nan"], "--interval nan: it must be 0.1 to 3600 seconds"),
+        (["--interval", "often"], "Invalid value for '--interval'"),
+        (["--pid", "4194304"], "there is no process 4194304"),
+        (["--pid", "-1"], "there is no process -1"),
+        (["-o", "report.html"], "report.html: a timeline is written as a bundle, so its name must end in .pinscope"),
+        (["-o", "no/t.pinscope"], "there is no folder no"),
+    ],
+)
+def test_bad_input_is_one_line_and_nothing_is_kept(
+    arguments: list[str], complaint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    assert complaint in refused(arguments, 2, capsys)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_file_is_overwritten_and_none_is_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mine = tmp_path / "mine.pinscope"
+    mine.write_text("mine")
+    assert "is there already" in refused(["--for", "10m", "-o", str(mine)], 2, capsys)
+    assert mine.read_text() == "mine"
+
+
+def test_a_probe_that_cannot_be_set_is_not_possible_here(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from pinscope.errors import NotPossible
+    from pinscope.live import tracker
+
+    def refuse(self: object) -> None:
+        raise NotPossible("following registered memory needs root")
+
+    monkeypatch.setattr(tracker.Tracker, "start", refuse)
+    assert refused(["--for", "1s", "--probe"], 3, capsys) == "following registered memory needs root"
+
+
+def test_a_timeline_cannot_be_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "timeline", "--lab", "host"]) == 2
+    assert "timeline is no experiment that can be run: `pinscope record` keeps one" in capsys.readouterr().err
+    assert main(["run", "--help"]) == 0
+    assert "Parameters of timeline" not in capsys.readouterr().out
+
+
+def test_people_get_headline_and_next_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "t.pinscope"
+    assert main(["record", "--for", "0.4s", "--interval", "0.2", "-o", str(file)]) == 0
+    out, errors = capsys.readouterr()
+    ((run, rows),) = read_bundle(file)
+    assert "Watching took, of one core" in out
+    assert "live view, done" in out
+    assert f"pinscope report {run.id} -o report.html" in out
+    assert f"recording run {run.id} for 0.4s" in errors
+    assert f"wrote {file}" in errors
+    assert run.process is not None
+    assert [row["repeat"] for row in rows if row["kind"] == "host"] == [0, 1, 2]
+
+
+def test_programs_get_one_document_with_every_sample(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["record", "--for", "0.2s", "--interval", "0.1", "--json"]) == 0
+    out, _ = capsys.readouterr()
+    document = json.loads(out)
+    run = document["run"]
+    assert (run["experiment"], run["lab"], run["status"], run["title"]) == ("timeline", "live", "done", "Timeline")
+    assert run["params"] == {"interval_seconds": 0.1, "for_seconds": 0.2, "probe": False}
+    assert len(document["observations"]) == run["observations"]
+    with Store() as store:
+        assert store.observations(run["id"]) == document["observations"]

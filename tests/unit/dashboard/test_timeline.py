@@ -1,0 +1,70 @@
+"""A timeline on the pages: it opens and is found like any run, and cannot be started."""
+
+from __future__ import annotations
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from pinscope.dashboard.pages import EXPERIMENTS, RUNS
+from pinscope.probes.process import current_process
+from pinscope.records.run import Progress, Run
+from pinscope.store.store import Store
+from tests.data import synthetic, synthetic_timeline
+from tests.unit.dashboard.conftest import Open
+
+
+def said(app: AppTest) -> str:
+    """All that the page says in words."""
+    kinds = (app.title, app.header, app.markdown, app.caption, app.info, app.warning, app.error)
+    return "\n".join(str(element.value) for kind in kinds for element in kind)
+
+
+@pytest.fixture
+def kept(store: Store) -> Run:
+    run = synthetic_timeline.run(id="a-timeline")
+    store.import_runs([(run, synthetic_timeline.growing()), (synthetic.run("bandwidth"), [])])
+    return run
+
+
+def test_a_timeline_opens_with_findings_charts_and_tables(kept: Run, open_page: Open) -> None:
+    app = open_page(RUNS, run=kept.id)
+    assert not app.exception
+    assert app.title[0].value == "Timeline · live view"
+    words = said(app)
+    for heading in ("Findings", "Charts", "Tables"):
+        assert heading in words
+    assert "leaky" in words
+    assert "host model" not in words
+    assert [badge for badge in ("quick", "full") if f"{badge}]" in words] == []
+    assert len(app.get("plotly_chart")) == 4
+    assert {metric.label for metric in app.metric} >= {"Pinned at the beginning", "Pinned at the end"}
+
+
+def test_timelines_are_found_by_what_they_are(kept: Run, open_page: Open) -> None:
+    for box, choice in (("filter-experiment", "timeline"), ("filter-lab", "live")):
+        app = open_page(RUNS)
+        app.selectbox(key=box).set_value(choice).run()
+        titles = [link.label for link in app.get("page_link") if "·" in link.label]
+        assert titles == ["**Timeline · live view**"]
+
+
+def test_a_timeline_is_not_among_the_experiments(open_page: Open) -> None:
+    app = open_page(EXPERIMENTS, experiment="timeline")
+    assert not app.exception
+    (choice,) = [control for control in app.get("button_group") if control.key == "experiment"]
+    assert "Timeline" not in str(choice.options)
+
+
+@pytest.mark.parametrize(("seconds", "length"), [(0.0, "until stopped"), (600.0, "roughly 600 s in all")])
+def test_one_that_goes_on_says_how_long_it_will(seconds: float, length: str, store: Store, open_page: Open) -> None:
+    run = synthetic_timeline.run(
+        id="going-on", status="running", finished_at=None, process=current_process(),
+        progress=Progress(fraction=0.2, message="120 s, 121 samples"),
+    )  # fmt: skip
+    budget = run.budget.model_copy(update={"seconds": seconds})
+    store.add(run.model_copy(update={"budget": budget}))
+    store.append(run.id, synthetic_timeline.growing(samples=10))
+    app = open_page(RUNS, run=run.id)
+    assert not app.exception
+    assert length in said(app)
+    assert len(app.get("plotly_chart")) == 1

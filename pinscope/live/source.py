@@ -16,6 +16,8 @@ from pinscope.records.snapshot import Snapshot
 if TYPE_CHECKING:
     from pinscope.live.tracker import Tracker
 
+OLDEST_FIGURES_SECONDS = 5.0
+
 
 class LiveSource:
     """A series of snapshots of this host; what one learns makes the next one cheaper. A context manager.
@@ -75,9 +77,10 @@ def open_source(probe: bool = False, gpus: bool = True, interval_seconds: float 
     Args:
         probe: follow registered memory as well; needs root.
         gpus: ask the GPUs' driver.
-        interval_seconds: how often to ask it.
+        interval_seconds: how often snapshots will be taken. The driver is asked as often, but at least every
+            :data:`OLDEST_FIGURES_SECONDS`: its figures are those of its last answer.
     """
-    watch = GpuWatch(interval_seconds=interval_seconds) if gpus else None
+    watch = GpuWatch(interval_seconds=min(interval_seconds, OLDEST_FIGURES_SECONDS)) if gpus else None
     if not probe:
         return LiveSource(gpus=watch)
     from pinscope.live.tracker import Tracker  # noqa: PLC0415 - only with the probe

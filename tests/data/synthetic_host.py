@@ -130,10 +130,13 @@ def busy_host(folder: Path, processes: int = 500, pieces: int = 6144) -> Synthet
     """
     host = SyntheticHost(folder, pinned_bytes=pieces * 4 * 2**20)
     host.cuda_process([zero(4 * 2**20, inode) for inode in range(1, pieces + 1)])
-    files = ["/dev/null", *(f"socket:[{number}]" for number in range(19))]
+    for number, target in enumerate(["/dev/null", *(f"socket:[{number}]" for number in range(19))]):
+        host.link(f"proc/open/{number}", target)
     for number in range(1, processes):
         shared, size = {0: (2**20, 2**27), 1: (0, 2**31)}.get(number % 10, (0, 2**27))
-        host.process(f"server{number}", files=files, RssShmem=shared, VmSize=size)
+        pid = host.process(f"server{number}", RssShmem=shared, VmSize=size)
+        (folder / f"proc/{pid}/fd").rmdir()
+        host.link(f"proc/{pid}/fd", "../open")  # thousands of links of their own would take seconds to write
     return host
 
 

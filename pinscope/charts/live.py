@@ -76,6 +76,8 @@ def frame(samples: Sequence[Sample], window_seconds: float, interval_seconds: fl
             rows.append(_nothing(previous.taken_at + timedelta(seconds=bucket)))
         rows.append((one.taken_at, *_values(one)))
         previous = one
+    if previous is not None:
+        rows.append((shown[-1].taken_at + timedelta(seconds=interval_seconds), *_values(shown[-1])))
     found = pd.DataFrame(rows, columns=["time", *SERIES])
     found["time"] = pd.to_datetime(found["time"], utc=True).astype("datetime64[ms, UTC]")
     return found.astype(dict.fromkeys(SERIES, np.float32))

@@ -35,10 +35,11 @@ class View:
 
 def controls() -> View:
     """Draw them; what they are set to."""
-    st.session_state[_INTERVAL] = watch().look().interval_seconds  # another tab may have set it
+    interval = watch().look().interval_seconds
+    st.session_state[_INTERVAL] = interval  # another tab may have set it
     with st.container(horizontal=True, gap="medium", vertical_alignment="bottom"):
         st.selectbox(
-            "New snapshot every", list(INTERVALS), key=_INTERVAL, format_func=_interval_words, width=150,
+            "New snapshot every", sorted({*INTERVALS, interval}), key=_INTERVAL, format_func=_interval_words, width=150,
             on_change=_set_interval, help="For all open tabs: they share one sampler, which rests when nobody looks.",
         )  # fmt: skip
         window = st.selectbox(
@@ -55,7 +56,7 @@ def controls() -> View:
                 on_click="ignore", icon=":material/download:", disabled=_shown().latest is None,
                 help="The snapshot on this page as JSON, as 'pinscope live --once --json' prints it.",
             )  # fmt: skip
-    return View(paused, st.session_state[_INTERVAL], window)
+    return View(paused, interval, window)
 
 
 def shown_history(view: View) -> History:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from pinscope.dashboard.pages import EXPERIMENTS, HOME, PAGES, RUNS, PageEntry
+from pinscope.dashboard.pages import EXPERIMENTS, HOME, NOW, PAGES, RUNS, PageEntry
 from pinscope.dashboard.plain import plain
 from pinscope.experiments import registry
 from pinscope.records.run import HOST_MODEL_NOTE, Run
@@ -51,7 +51,7 @@ def test_a_page_stands_on_any_machine(
     assert not app.exception
 
 
-@every_page
+@pytest.mark.parametrize("page", [page for page in PAGES if page is not NOW], ids=lambda page: page.title)
 def test_a_database_that_cannot_be_used_is_one_clear_line(
     page: PageEntry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, open_page: Open
 ) -> None:

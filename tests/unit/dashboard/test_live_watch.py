@@ -1,0 +1,188 @@
+"""One sampler for all who look; it rests when nobody does, and leaves no thread."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pinscope.dashboard.live_watch import Watch
+from pinscope.errors import InvalidParameter
+from pinscope.live.source import LiveSource
+from pinscope.records.snapshot import Snapshot
+from tests.data.synthetic_live import Source, empty
+
+
+class Clock:
+    """Stands still until a test moves it."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def taken(tmp_path: Path) -> Snapshot:
+    return empty(tmp_path)
+
+
+@pytest.fixture
+def source(taken: Snapshot) -> Source:
+    return Source(lambda: taken)
+
+
+@pytest.fixture
+def watch(source: Source, clock: Clock) -> Iterator[Watch]:
+    opened: Callable[[float], LiveSource] = lambda seconds: source  # type: ignore[assignment, return-value]  # noqa: E731
+    made = Watch(opened, rest_seconds=60, clock=clock)
+    made.set_interval(0.02)
+    yield made
+    made.close()
+
+
+def until(condition: Callable[[], object], seconds: float = 10) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.005)
+
+
+def samplers() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "pinscope-sampler"]
+
+
+def test_nothing_runs_before_the_first_look(watch: Watch, source: Source) -> None:
+    assert not watch.running
+    assert source.opened == 0
+    assert samplers() == []
+
+
+def test_all_who_look_share_one_sampler(watch: Watch, source: Source) -> None:
+    for _ in range(5):
+        watch.look()
+    until(lambda: watch.look().latest)
+
+    assert len(samplers()) == 1
+    assert source.opened == 1
+    assert watch.look().latest is watch.look().latest or source.taken > 1
+
+
+def test_it_rests_when_nobody_looks_and_starts_again_when_somebody_does(
+    watch: Watch, source: Source, clock: Clock
+) -> None:
+    until(lambda: watch.look().latest)
+    clock.now += 59
+    count = source.taken
+    until(lambda: source.taken > count)
+    assert watch.running
+
+    clock.now += 2
+    until(lambda: not watch.running)
+    until(lambda: not samplers())
+    assert source.closed == source.opened == 1
+
+    seen = len(watch.look().samples)
+    assert watch.running
+    until(lambda: len(watch.look().samples) > seen)
+    assert len(samplers()) == 1
+    assert source.opened == 2
+
+
+def test_what_was_seen_before_a_rest_is_not_shown_as_now(watch: Watch, source: Source, clock: Clock) -> None:
+    until(lambda: watch.look().latest)
+    clock.now += 61
+    until(lambda: not samplers())
+    held = threading.Event()
+    take, source.take_one = source.take_one, lambda: (held.wait(10), take())[1]
+
+    again = watch.look()
+    assert again.latest is None
+    assert again.samples
+    held.set()
+    until(lambda: watch.look().latest)
+
+
+def test_a_source_that_fails_does_not_keep_it_awake(watch: Watch, source: Source, clock: Clock) -> None:
+    def fail() -> Snapshot:
+        raise OSError(5, "Input/output error")
+
+    source.take_one = fail
+    until(lambda: watch.look().trouble)
+    clock.now += 61
+    until(lambda: not samplers())
+    assert source.closed == 1
+
+
+def test_another_pace_is_the_pace_of_the_driver_too(taken: Snapshot, clock: Clock) -> None:
+    asked: list[float] = []
+
+    def opened(seconds: float) -> LiveSource:
+        asked.append(seconds)
+        return Source(lambda: taken)  # type: ignore[return-value]
+
+    watch = Watch(opened, clock=clock)
+    try:
+        watch.look()
+        watch.set_interval(5.0)
+        assert asked == [1.0, 5.0]
+        assert watch.look().interval_seconds == 5.0
+        assert len(samplers()) == 1
+    finally:
+        watch.close()
+
+
+def test_another_pace_does_not_wake_it(watch: Watch, source: Source) -> None:
+    watch.set_interval(2.0)
+    assert not watch.running
+    assert source.opened == 0
+
+
+def test_a_pace_that_is_none_is_refused(watch: Watch) -> None:
+    with pytest.raises(InvalidParameter):
+        watch.set_interval(0)
+
+
+def test_a_source_that_cannot_be_opened_can_be_tried_again(taken: Snapshot, clock: Clock) -> None:
+    sources: list[Source | Exception] = [OSError(12, "Cannot allocate memory"), Source(lambda: taken)]
+
+    def opened(seconds: float) -> LiveSource:
+        one = sources.pop(0)
+        if isinstance(one, Exception):
+            raise one
+        return one  # type: ignore[return-value]
+
+    watch = Watch(opened, clock=clock)
+    try:
+        with pytest.raises(OSError, match="Cannot allocate"):
+            watch.look()
+        assert not watch.running
+        until(lambda: watch.look().latest)
+    finally:
+        watch.close()
+
+
+def test_many_who_look_and_close_at_once_leave_one_thread_at_most(watch: Watch, source: Source) -> None:
+    def busy() -> None:
+        for number in range(30):
+            watch.look()
+            if number % 10 == 9:
+                watch.close()
+
+    threads = [threading.Thread(target=busy) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        assert len(samplers()) <= 1
+    watch.close()
+    until(lambda: not samplers())
+    assert source.opened == source.closed

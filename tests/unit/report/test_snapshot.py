@@ -1,0 +1,132 @@
+"""A snapshot as a document, as rows and as facts: nothing unknown becomes a number, nothing estimated looks exact."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pinscope.analysis.snapshot_reading import read_snapshot
+from pinscope.records.snapshot import Snapshot
+from pinscope.report.holder_table import gpus_text, holder_rows, matching
+from pinscope.report.snapshot_facts import (
+    device_facts,
+    figure_text,
+    holder_facts,
+    host_facts,
+    link_share_words,
+    share_of_memory,
+    share_words,
+)
+from pinscope.report.snapshot_json import render_snapshot, snapshot_document
+from tests.data.synthetic_live import GIB, LOCKER, MIB, TRAINER, WORKER, empty, full
+
+
+@pytest.fixture
+def taken(tmp_path: Path) -> Snapshot:
+    return full(tmp_path)
+
+
+@pytest.mark.parametrize("gpus", [0, 2])
+def test_the_document_carries_the_whole_snapshot(gpus: int, tmp_path: Path) -> None:
+    taken = full(tmp_path, gpus)
+    findings = read_snapshot(taken)
+    document = json.loads(render_snapshot(taken, findings))
+
+    assert Snapshot.model_validate(document) == taken
+    assert document["format"] == 1
+    assert [one["rule"] for one in document["findings"]] == [one.rule for one in findings]
+    assert {"host", "holders", "devices", "unreadable", "taken_at"} <= set(document)
+    assert snapshot_document(taken, findings) == document
+
+
+def test_what_is_missing_is_null_with_its_reason(tmp_path: Path) -> None:
+    holder = snapshot_document(full(tmp_path, gpus=0), ())["holders"][0]
+
+    assert holder["registered_bytes"] is None
+    assert holder["missing"]["registered_bytes"]
+    assert holder["missing"]["gpus"] == "no NVIDIA driver is installed here"
+
+
+def test_rows_sum_up_what_a_holder_has_on_its_gpus(taken: Snapshot) -> None:
+    trainer, locker, worker = holder_rows(taken.holders, growing={LOCKER})
+
+    assert [trainer.pid, locker.pid, worker.pid] == [TRAINER, LOCKER, WORKER]
+    assert trainer.amounts["page_table_bytes"] == 36 * MIB
+    assert trainer.amounts["gpu_memory_bytes"] == 40 * GIB
+    assert trainer.gpus == (0, 1)
+    assert "page_table_bytes" in trainer.estimated
+    assert locker.growing
+    assert not trainer.growing
+    assert locker.amounts["page_table_bytes"] == 0
+    assert locker.estimated == frozenset()
+
+
+def test_a_sum_with_an_unknown_part_is_unknown(taken: Snapshot) -> None:
+    trainer = taken.holders[0]
+    unknown = trainer.gpus[0].model_copy(update={"memory_bytes": None, "missing": {"memory_bytes": "WDDM"}})
+    (row,) = holder_rows([trainer.model_copy(update={"gpus": (unknown, trainer.gpus[1])})])
+
+    assert row.amounts["gpu_memory_bytes"] is None
+    assert row.amounts["page_table_bytes"] == 36 * MIB
+
+
+@pytest.mark.parametrize(
+    ("words", "pids"),
+    [("", [TRAINER, LOCKER, WORKER]), ("POST", [LOCKER]), (f"{WORKER} work", [WORKER]), ("post work", [])],
+)
+def test_the_filter_wants_every_word(words: str, pids: list[int], taken: Snapshot) -> None:
+    assert [one.pid for one in matching(taken.holders, words)] == pids
+
+
+@pytest.mark.parametrize(
+    ("indices", "text"), [((), ""), ((3,), "3"), ((0, 1), "0, 1"), ((5, 0, 2, 3, 4), "0, 2–5"), (range(8), "0–7")]
+)
+def test_gpus_next_to_each_other_are_told_as_a_range(indices: tuple[int, ...], text: str) -> None:
+    assert gpus_text(tuple(indices)) == text
+
+
+def test_exact_figures_stand_bare_and_others_say_what_they_are(taken: Snapshot) -> None:
+    assert figure_text(taken.host, "pinned_bytes") == "14 GiB"
+    assert figure_text(taken.host, "other_pinned_bytes").startswith("≈ 5.50 GiB (")
+    assert figure_text(taken.host, "other_pinned_bytes", because=False) == "≈ 5.50 GiB"
+    assert figure_text(taken.holders[0], "registered_bytes").startswith("n/a (")
+
+
+def test_shares_are_of_what_they_say(taken: Snapshot) -> None:
+    device = taken.devices[0]
+
+    assert share_of_memory(taken.host, "pinned_bytes") == "11.1 % of memory"
+    assert share_words(device, "page_table_bytes") == "0.013 % of its memory"
+    assert link_share_words(device, "rx") == "47.9 % of the link"
+    unknown = device.model_copy(update={"page_table_bytes": None, "rx_share": None})
+    assert share_words(unknown, "page_table_bytes") is None
+    assert link_share_words(unknown, "rx") is None
+
+
+def test_a_link_below_its_best_says_both(taken: Snapshot) -> None:
+    link = taken.devices[0].link
+    assert link is not None
+    slow = taken.devices[0].model_copy(update={"link": link.model_copy(update={"generation_now": 1})})
+
+    assert dict(device_facts(taken.devices[0]))["Link"] == "PCIe Gen5 x16"
+    assert dict(device_facts(slow))["Link"] == "PCIe Gen1 x16; at best PCIe Gen5 x16"
+
+
+def test_every_fact_has_words_whatever_is_missing(tmp_path: Path) -> None:
+    for name, taken in (("full", full(tmp_path / "full")), ("empty", empty(tmp_path / "empty"))):
+        bare = taken.host.model_copy(
+            update=dict.fromkeys(name for name in type(taken.host).model_fields if name.endswith("_bytes"))
+            | {"total_bytes": 1, "available_bytes": 1, "pressure": None}
+        )
+        every = [*host_facts(taken.host), *host_facts(bare)]
+        for holder in taken.holders:
+            gone = dict.fromkeys(field for field in type(holder).model_fields if field.endswith("_bytes"))
+            every += [*holder_facts(holder), *holder_facts(holder.model_copy(update=gone))]
+        for device in taken.devices:
+            kept = ("index", "uuid", "name", "processes", "mig", "missing", "estimates")
+            gone = dict.fromkeys(field for field in type(device).model_fields if field not in kept)
+            every += [*device_facts(device), *device_facts(device.model_copy(update=gone))]
+        assert every, name
+        assert all(text and "None" not in text for _, text in every)

@@ -107,6 +107,7 @@ def read_holder(one: SeenProcess, share: Share, around: Surroundings) -> Holder:
         allocations=allocations,
         registered_bytes=registered.bytes.note(missing, "registered_bytes"),
         registrations=registered.pieces.note(missing, "registrations"),
+        oldest_pieces=registered.oldest,
         rounding_bytes=rounding.note(missing, "rounding_bytes"),
         inherited_bytes=pieces.then(lambda _: share.inherited_bytes, "").note(missing, "inherited_bytes"),
         inherited_from=tuple(sorted(share.inherited_from)),

@@ -58,7 +58,7 @@ def snapshot(
     host = read_host(proc)
     processes = read_processes(proc, gpu_pids, remembered)
     holders = _holders(proc, processes, gpus, registrations, remembered.booted)
-    gaps = unreadable(proc, host, processes, gpus)
+    gaps = unreadable(proc, host, processes, gpus, registrations)
     return Snapshot(
         taken_at=taken_at,
         host=_explained(host, holders, processes, gaps, registrations),

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from pinscope.probes.answer import Answer
-from pinscope.records.registration import PidRegistrations, Registrations
+from pinscope.records.registration import PidRegistrations, Piece, Registrations
 
+OLDEST_PIECES = 10
+"""So many pieces of each holder a snapshot shows."""
 NOT_FOLLOWED = "registered memory leaves no mark; 'pinscope live --probe', as root, follows it from its start on"
 _EARLIER = "at least: what it registered before the probe started is not known"
 _LOST = "some calls came too fast to be followed"
@@ -27,6 +29,8 @@ class Registered:
     """The whole pages that the kernel pins for it; 0 where that is not known."""
     estimate: str | None = None
     """Why the figures are no more than an estimate."""
+    oldest: tuple[Piece, ...] = ()
+    """Live pieces that were pinned first, allocated ones too."""
 
 
 def registered_by(
@@ -40,8 +44,9 @@ def registered_by(
         started_at: when it started, where that is known.
         registrations: what the probe tells; ``None`` if there is none.
     """
-    if registrations is None:
-        return Registered(Answer.missing(NOT_FOLLOWED), Answer.missing(NOT_FOLLOWED))
+    unknown = NOT_FOLLOWED if registrations is None else registrations.trouble
+    if registrations is None or unknown is not None:
+        return Registered(Answer(None, unknown), Answer(None, unknown))
     known = registrations.by_pid.get(pid)
     if known is None and cuda is False:
         return Registered(Answer(0), Answer(0))
@@ -52,6 +57,7 @@ def registered_by(
         Answer(known.registrations),
         known.pinned_registered_bytes,
         _estimate(known, registrations),
+        known.pieces[:OLDEST_PIECES],
     )
 
 

@@ -13,6 +13,7 @@ import os
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -82,6 +83,7 @@ class Tracker:
         self._reader = Repeater("pinscope-tracker", self._turn, read_seconds)
         self._session: _Session | None = None
         self._trouble: str | None = None
+        self._owner = os.getpid()
 
     def __enter__(self) -> Self:
         self.start()
@@ -109,36 +111,43 @@ class Tracker:
                 raise NotPossible(_NO_LIBRARY)
             self._session = _Session(self._proc, access.value, installed, self._buffer_kib)
             self._trouble = None
-            atexit.register(self.stop)
+            self._owner = os.getpid()
+            atexit.register(self._stop_at_exit)
         self._reader.start()
 
     def stop(self) -> None:
-        """Take the probes away; does nothing if there are none.
+        """Take the probes away; does nothing if there are none, or in a forked child: they are its parent's.
 
         Raises:
             MeasurementFailed: they could not be removed; the message says how to remove them.
         """
+        if os.getpid() != self._owner:  # before the lock: a thread that the child has not may have held it
+            return
         self._reader.stop()
         with self._lock:
             session, self._session = self._session, None
-            atexit.unregister(self.stop)
+            atexit.unregister(self._stop_at_exit)
             if session is not None:
                 session.close()
 
     def registered(self) -> Registrations:
         """What is pinned now, by process.
 
+        If the kernel's trace breaks off, there is nobody in it from then on, and ``trouble`` says why.
+
         Raises:
             NotPossible: it was not started.
-            MeasurementFailed: the kernel's trace broke off.
         """
         with self._lock:
             if self._session is None:
                 raise NotPossible(_NOT_STARTED)
-            self._catch_up(self._session)
-            if self._trouble is not None:
-                raise MeasurementFailed(self._trouble)
-            return self._session.told()
+            if self._trouble is None:
+                self._catch_up(self._session)
+            return self._session.told(self._trouble)
+
+    def _stop_at_exit(self) -> None:
+        with suppress(MeasurementFailed):  # nobody is there to be told; the next start removes what is left
+            self.stop()
 
     def _turn(self) -> None:
         with self._lock:
@@ -151,7 +160,7 @@ class Tracker:
             if look:
                 session.look()
         except OSError as error:
-            self._trouble = f"the probe on the driver's library broke off: {error}"
+            self._trouble = f"the probe on the driver's library broke off ({error}): stop it and start it again"
 
 
 class _Session:
@@ -207,13 +216,14 @@ class _Session:
         for pid in self._copies.follow(self._mapped.look()):
             self._ledger.late(pid)
 
-    def told(self) -> Registrations:
-        """The books, of processes that run now."""
+    def told(self, trouble: str | None) -> Registrations:
+        """The books, of processes that run now; nobody's if there is trouble: they would not be up to date."""
         self._ledger.check()
         return Registrations(
             since=self._since,
-            by_pid=self._ledger.by_pid(),
+            by_pid=self._ledger.by_pid() if trouble is None else {},
             lost_events=self._ledger.lost_events,
             libraries=self._copies.told(),
             left_out_processes=self._ledger.left_out_processes,
+            trouble=trouble,
         )

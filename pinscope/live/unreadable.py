@@ -8,16 +8,21 @@ from pinscope.probes.answer import Answer
 from pinscope.probes.proc import Proc
 from pinscope.probes.processes import Processes
 from pinscope.probes.virtualization import WSL2, has_own_pids, hides_processes, virtualization
+from pinscope.records.registration import Registrations
 from pinscope.records.snapshot import DeviceFigures, HostTotals, Unreadable
 
 AS_ROOT = "Run as root, or with the capabilities CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH."
 
 
 def unreadable(
-    proc: Proc, host: HostTotals, processes: Answer[Processes], gpus: Answer[tuple[DeviceFigures, ...]]
+    proc: Proc,
+    host: HostTotals,
+    processes: Answer[Processes],
+    gpus: Answer[tuple[DeviceFigures, ...]],
+    registrations: Registrations | None = None,
 ) -> tuple[Unreadable, ...]:
     """Everything that stands between this snapshot and the whole host."""
-    return (*_host(host), *_processes(proc, processes), *_gpus(proc, gpus))
+    return (*_host(host), *_processes(proc, processes), *_gpus(proc, gpus), *_probe(registrations))
 
 
 def _host(host: HostTotals) -> Iterator[Unreadable]:
@@ -69,3 +74,17 @@ def _gpus(proc: Proc, gpus: Answer[tuple[DeviceFigures, ...]]) -> Iterator[Unrea
             what="Pinned memory of Windows and of other WSL distributions",
             reason="WSL is a virtual machine; the driver proper runs in Windows",
         )
+
+
+def _probe(registrations: Registrations | None) -> Iterator[Unreadable]:
+    if registrations is None:
+        return
+    if registrations.trouble is not None:
+        yield Unreadable(what="Registered memory", reason=registrations.trouble)
+    for library in registrations.libraries:
+        if library.reason is not None:
+            yield Unreadable(
+                what=f"Registered memory of programs that use {library.path}",
+                reason=library.reason,
+                advice="Have them use the driver's library of the host, as NVIDIA's container toolkit does.",
+            )

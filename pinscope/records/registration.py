@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
@@ -108,6 +108,8 @@ class ProbeState(Record):
     libraries: tuple[ProbedLibrary, ...] = ()
     left_out_processes: int = 0
     """Processes that pinned memory and are not followed, because there were too many."""
+    trouble: str | None = None
+    """Why it follows nothing any more; ``None`` while it does."""
 
 
 @dataclass(frozen=True)
@@ -118,8 +120,9 @@ class Registrations:
     by_pid: Mapping[int, PidRegistrations]
     """Processes that run and have called the driver."""
     lost_events: int = 0
-    libraries: tuple[ProbedLibrary, ...] = field(default=())
+    libraries: tuple[ProbedLibrary, ...] = ()
     left_out_processes: int = 0
+    trouble: str | None = None
 
     def state(self) -> ProbeState:
         """The same without the processes."""
@@ -128,4 +131,5 @@ class Registrations:
             lost_events=self.lost_events,
             libraries=self.libraries,
             left_out_processes=self.left_out_processes,
+            trouble=self.trouble,
         )

@@ -11,7 +11,7 @@ from datetime import datetime
 
 from pinscope.records.base import Record
 from pinscope.records.environment import Link
-from pinscope.records.registration import ProbeState
+from pinscope.records.registration import Piece, ProbeState
 
 FORMAT = 1
 """Version of the snapshot's JSON. Additive changes keep it."""
@@ -124,6 +124,9 @@ class Holder(Record):
     """cudaHostRegister memory, to the byte; known only while the probe runs, and from its start on."""
     registrations: int | None = None
     """Pieces of it."""
+    oldest_pieces: tuple[Piece, ...] = ()
+    """Registered and allocated memory that the probe saw being pinned and that is held still: the ten oldest pieces,
+    oldest first. What stays in front while others come and go is what a leak looks like."""
     rounding_bytes: int | None
     """At most so much of it is waste, if an allocator rounded all powers of two up from just above the half."""
     inherited_bytes: int | None

@@ -15,6 +15,7 @@ from pinscope.errors import NotPossible
 from pinscope.live.holders import snapshot
 from pinscope.live.source import LiveSource
 from pinscope.live.tracker import Tracker, why_not_probe
+from pinscope.probes.tracefs import TraceInstance
 from pinscope.records.registration import PidRegistrations
 from tests.data.fake_driver import LIBRARY, Program, build, left_by, tracing
 
@@ -166,6 +167,36 @@ def test_two_processes_probe_at_once_without_disturbing_each_other(library: Path
         assert left_by(child.pid, kernel) == set()
         program.does("register", program.does("map", MIB), 6000, 0)
         assert told(tracker, program).registered_bytes == 11000
+
+
+def test_a_forked_child_leaves_its_parent_s_probe_alone(library: Path, kernel: Path) -> None:
+    with Tracker(libraries=[library]) as tracker:
+        child = os.fork()
+        if not child:
+            tracker.stop()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        assert left_by(os.getpid(), kernel) != set()
+        with Program(library) as program:
+            program.does("register", program.does("map", MIB), 5000, 0)
+            assert told(tracker, program).registered_bytes == 5000
+
+
+def test_a_trace_that_breaks_off_is_told_and_nothing_is_claimed_any_more(
+    library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(self: TraceInstance, limit_seconds: float = 1.0) -> str:
+        raise OSError(5, "Input/output error")
+
+    with Tracker(libraries=[library]) as tracker, Program(library) as program:
+        program.does("register", program.does("map", MIB), 5000, 0)
+        assert told(tracker, program).registered_bytes == 5000
+        monkeypatch.setattr(TraceInstance, "read", fails)
+        for _ in range(2):
+            found = tracker.registered()
+            assert found.by_pid == {}
+            assert found.trouble is not None
+            assert "Input/output error" in found.trouble
 
 
 def test_a_library_without_the_calls_is_refused_and_named(tmp_path: Path) -> None:

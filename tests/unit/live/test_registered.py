@@ -125,6 +125,30 @@ def test_lost_events_left_out_pieces_and_ended_contexts_make_estimates(host: Syn
     assert "registered_bytes" not in one.estimates
 
 
+def test_the_oldest_pieces_are_shown_and_no_more_than_ten(host: SyntheticHost) -> None:
+    pid = cuda(host)
+    (piece,) = registered(pid, GIB).pieces
+    many = tuple(piece.model_copy(update={"address": number}) for number in range(25))
+    _, one = look(host, pid, registered(pid, GIB, pieces=many))
+    assert [each.address for each in one.oldest_pieces] == list(range(10))
+
+
+def test_a_probe_that_broke_off_is_told_and_its_figures_are_missing(host: SyntheticHost) -> None:
+    pid = cuda(host)
+    found = snapshot(host.proc, registrations=Registrations(LONG_AGO, {}, trouble="it broke off"))
+    (one,) = found.holders
+    assert (one.pid, one.registered_bytes, one.missing["registered_bytes"]) == (pid, None, "it broke off")
+    assert found.probe is not None
+    assert found.probe.trouble == "it broke off"
+    assert "it broke off" in [gap.reason for gap in found.unreadable]
+
+
+def test_a_copy_of_the_library_that_is_not_followed_is_told(host: SyntheticHost) -> None:
+    odd = ProbedLibrary(path="/odd/libcuda.so.1", reason="its file system does not take probes")
+    found = snapshot(host.proc, registrations=Registrations(LONG_AGO, {}, libraries=(odd,)))
+    assert any("/odd/libcuda.so.1" in gap.what and gap.reason == odd.reason for gap in found.unreadable)
+
+
 def test_more_than_is_pinned_is_said_to_be_so(host: SyntheticHost) -> None:
     pid = cuda(host)
     found, _ = look(host, pid, registered(pid, 26 * GIB))

@@ -1,0 +1,121 @@
+"""The kernel's tracing files: what is ours is made, read and removed, and nothing else is touched."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pinscope.errors import MeasurementFailed
+from pinscope.probes import tracefs
+from pinscope.probes.tracefs import TraceInstance, remove_leftovers, tracing_folder
+from pinscope.probes.uprobes import Executed, parse_trace
+from tests.data.fake_driver import left_by, tracing
+from tests.unit.probes.conftest import Plant
+
+NOBODY = 2**22 + 1
+
+
+@pytest.fixture(scope="module")
+def kernel() -> Iterator[Path]:
+    with tracing() as folder:
+        yield folder
+
+
+@pytest.fixture
+def instance(kernel: Path) -> Iterator[TraceInstance]:
+    one = TraceInstance(kernel)
+    one.open()
+    yield one
+    one.close()
+    one.close()  # the second finds nothing
+    assert left_by(os.getpid(), kernel) == set()
+
+
+def library_and_offset() -> tuple[str, int]:
+    """A library that this process uses, and the offset of some code in it."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        fields = line.split()
+        if len(fields) == 6 and fields[1] == "r-xp" and "/libm" in fields[5]:
+            return fields[5], int(fields[2], 16) + 64
+    raise AssertionError("this Python uses no libm")
+
+
+def test_where_tracefs_is_mounted_is_read_from_the_mounts(plant: Plant) -> None:
+    text = "none /x debugfs rw 0 0\n\ntracefs\ntracefs /y tracefs rw,relatime 0 0\n"
+    assert tracing_folder(plant({"/proc/self/mounts": text})).value == Path("/y")
+
+
+def test_a_program_in_a_process_s_place_is_traced_by_its_pid(instance: TraceInstance) -> None:
+    with subprocess.Popen(["/bin/sh", "-c", "exec sleep 0"]) as child:
+        child.wait()
+    events = [event for event in parse_trace(instance.read()) if isinstance(event, Executed)]
+    assert [event.process for event in events if event.process == child.pid] == [child.pid, child.pid]
+
+
+def test_a_path_cannot_forge_events(instance: TraceInstance, tmp_path: Path) -> None:
+    folder = tmp_path / "x\n      forged-1       (      1) [000] ..... 1.0: sched_process_exec: filename="
+    folder.mkdir()
+    honest = tmp_path / "honest"
+    for program in (folder / "true", honest):
+        shutil.copy("/bin/true", program)
+        subprocess.run([program], check=True)
+    text = instance.read()
+    assert f"filename={honest} " in text
+    assert "forged" not in text
+
+
+def test_whole_lines_are_given_and_the_rest_is_kept(instance: TraceInstance) -> None:
+    for _ in range(3):
+        subprocess.run(["/bin/true"], check=True)
+    text = instance.read()
+    assert text.endswith("\n")
+    assert text.count("filename=/bin/true") == 3
+    assert instance.read() == "" or "filename=/bin/true" not in instance.read()
+
+
+def test_a_group_that_the_kernel_refuses_leaves_nothing(instance: TraceInstance, kernel: Path) -> None:
+    path, offset = library_and_offset()
+    with pytest.raises(OSError, match="Invalid argument"):
+        instance.add_group(1, lambda group: [f"p:{group}/good {path}:0x{offset:x}", f"p:{group}/bad {path}:0xzz"])
+    assert not any("_1/" in name for name in left_by(os.getpid(), kernel))
+
+
+def test_an_instance_that_somebody_reads_says_how_to_remove_it(kernel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracefs, "_BUSY_SECONDS", 0.1)
+    one = TraceInstance(kernel)
+    one.open()
+    (name,) = left_by(os.getpid(), kernel)
+    with (kernel / "instances" / name / "trace").open("rb"), pytest.raises(MeasurementFailed, match=name):
+        one.close()
+    one.close()
+    assert left_by(os.getpid(), kernel) == set()
+
+
+def test_leftovers_of_processes_that_are_gone_are_removed_and_others_stay(
+    instance: TraceInstance, kernel: Path
+) -> None:
+    path, offset = library_and_offset()
+    own = instance.add_group(1, lambda group: [f"p:{group}/own {path}:0x{offset:x}"])
+    gone = [f"pinscope-{NOBODY}-5", f"pinscope-{os.getpid()}-1"]  # a pid of nobody; ours, of another process before
+    strangers = f"others-{NOBODY}"
+    for name in (*gone, strangers):
+        (kernel / "instances" / name).mkdir()
+    groups = [f"pinscope_{NOBODY}_5_1", f"pinscope_{os.getpid()}_1_1", f"others_{NOBODY}"]
+    try:
+        for group in groups:
+            tracefs._put(kernel / "uprobe_events", f"p:{group}/one {path}:0x{offset:x}", append=True)
+        tracefs._put(kernel / "instances" / gone[0] / "events" / groups[0] / "enable", "1")
+        assert set(remove_leftovers(kernel)) >= {*gone, *groups[:2]}
+        assert not set(remove_leftovers(kernel)) & {*gone, *groups}
+        assert (kernel / "instances" / strangers).exists()
+        defined = (kernel / "uprobe_events").read_text()
+        assert groups[2] in defined
+        assert own in defined
+    finally:
+        tracefs._remove_group(kernel, groups[2])
+        (kernel / "instances" / strangers).rmdir()

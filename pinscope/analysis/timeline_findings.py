@@ -64,7 +64,7 @@ def _leaks(seen: Watched) -> Iterator[Finding]:
         yield Finding(
             rule="leak-suspected",
             severity="warning",
-            title=f"{who(life)} took {format_bytes(growth.bytes)} in {growth.rises} steps and gave nothing back",
+            title=f"{who(life)} took {format_bytes(growth.bytes)} in {growth.rises:,} steps and gave nothing back",
             detail="So looks a leak: pinned buffers that are made again and again, and never freed. A program that is "
             f"still filling its buffers looks the same. {_pace(seen, growth)} The method tells the rule.",
             evidence=(

@@ -34,8 +34,8 @@ LIMIT_IN_SIGHT = 4.0
 
 _UNITS = ((3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
 _LINES = (
-    ("pinned", "solid"), ("pageable", "dash"), ("write_combined", "dashdot"), ("mapped", "longdash"),
-    ("registered", "dot"), ("managed", "longdashdot"),
+    ("pinned", "solid"), ("pageable", "dash"), ("write_combined", "dashdot"), ("mapped", "7px,2px"),
+    ("registered", "dot"), ("managed", "7px,2px,2px,2px"),
 )  # fmt: skip
 """Colour and dash of each holder's line: apart for every kind of vision."""
 

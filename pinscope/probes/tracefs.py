@@ -106,7 +106,8 @@ class TraceInstance:
         self._path.mkdir()
         try:
             _put(self._path / "trace_clock", "boot")
-            _put(self._path / "options/record-tgid", "1")
+            with suppress(OSError):  # kernels before 4.15 do not note it; /proc tells of threads that still run
+                _put(self._path / "options/record-tgid", "1")
             _put(self._path / "buffer_size_kb", str(self._buffer_kib))
             _put(self._path / "events/sched" / EXEC_EVENT / "filter", _NO_LINE_END)
             _put(self._path / "events/sched" / EXEC_EVENT / "enable", "1")

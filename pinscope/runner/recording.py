@@ -205,6 +205,8 @@ class _Sampling:
             if kind not in self._unreadable and one.what != _GPUS:
                 self._unreadable.add(kind)
                 reporter.note(f"{one.what} could not be looked at: {one.reason}.")
+        if seen.probe is not None and seen.probe.lost_events:
+            reporter.note("The probe lost calls that came too fast: registered memory is an estimate from then on.")
 
     def _tell(self, elapsed: float, reporter: Reporter) -> None:
         seconds = self._params.for_seconds

@@ -18,11 +18,19 @@ import pandas as pd
 import pytest
 
 from pinscope.cli.main import main
-from pinscope.records.run import Run
+from pinscope.experiments.registry import read_run
+from pinscope.experiments.timeline import TimelineParams
+from pinscope.live.holders import snapshot
+from pinscope.live.tracker import Tracker
+from pinscope.records.run import Progress, Run
+from pinscope.records.snapshot import Snapshot
 from pinscope.report.write import SUFFIXES
 from pinscope.runner.jobs import cancel, reconcile
+from pinscope.runner.recording import Recorder, prepare_timeline
 from pinscope.store.bundle import read_bundle
 from pinscope.store.store import Store
+from tests.data.fake_driver import PROGRAM, Program, build, tracing
+from tests.unit.store.runs import environment
 
 ROOT = Path(__file__).parents[2]
 MIB = 2**20
@@ -127,6 +135,33 @@ def test_what_a_program_locks_and_frees_is_in_the_timeline(tmp_path: Path) -> No
     assert f"(pid {pid})" in out
     assert "3 MiB" in out
     assert read_bundle(file) == [(run, rows)]
+
+
+def test_with_the_probe_registered_memory_is_in_the_timeline_of_its_process(tmp_path: Path) -> None:
+    library = build(tmp_path)
+    steps = iter([("register", 4 * MIB), ("register", 2 * MIB), None])
+    with tracing(), Tracker(libraries=[library]) as tracker, Program(library) as program, Store() as store:
+        run = prepare_timeline(
+            TimelineParams(interval_seconds=0.1, for_seconds=0.5, pids=(program.pid,), probe=True), environment()
+        )
+
+        def step(progress: Progress) -> None:
+            """After a sample: another registration."""
+            if (order := next(steps, None)) is not None:
+                word, size = order
+                program.does(word, program.does("map", size), size, 0)
+
+        def take() -> Snapshot:
+            return snapshot(registrations=tracker.registered())
+
+        recorded = Recorder(store, take, lambda: False, step).record(run)
+    assert recorded.run.status == "done"
+    holders = rows_of(recorded.rows, "holder", program.pid)
+    assert [row["registered_bytes"] for row in holders] == [4 * MIB, 6 * MIB]
+    events = [row for row in rows_of(recorded.rows, "event") if row["what"] == "registered"]
+    assert [(row["event"], row["change_bytes"]) for row in events] == [("appeared", 4 * MIB), ("grew", 2 * MIB)]
+    headline = {one.name for one in read_run(recorded.run, recorded.rows).headline}
+    assert f"Grew most: {PROGRAM} (pid {program.pid})" in headline
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

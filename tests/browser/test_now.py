@@ -1,0 +1,185 @@
+"""Now, in a real browser: it follows a real process once a second, and what a reader set stays as he set it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from tests.browser.conftest import Served, settle, until
+
+KIB = 1024
+MARK = "pinscope-now-test"
+LOCKER = """
+import ctypes, mmap, sys
+libc = ctypes.CDLL(None, use_errno=True)
+libc.prctl(15, sys.argv[1].encode(), 0, 0, 0)  # PR_SET_NAME
+memory = mmap.mmap(-1, 1 << 20)
+address = ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(memory)))
+for line in sys.stdin:
+    libc.munlock(address, ctypes.c_size_t(1 << 20))
+    assert libc.mlock(address, ctypes.c_size_t(int(line))) == 0, ctypes.get_errno()
+    print("locked", flush=True)
+"""
+"""Locks as many bytes as each line says."""
+
+
+class Locker:
+    """A process that PinScope did not start, with locked memory."""
+
+    def __init__(self, name: str, locked_bytes: int) -> None:
+        self.name = name
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", LOCKER, name, MARK], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self.lock(locked_bytes)
+
+    def lock(self, locked_bytes: int) -> None:
+        """Hold this much from now on."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(f"{locked_bytes}\n")
+        self.process.stdin.flush()
+        assert self.process.stdout.readline() == "locked\n"
+
+    def end(self) -> None:
+        """Let it go."""
+        self.process.communicate(timeout=20)
+
+
+@pytest.fixture
+def lockers() -> Iterator[tuple[Locker, Locker]]:
+    """The one with more locked memory comes later in the alphabet."""
+    both = (Locker("zebra", 512 * KIB), Locker("aardvark", 256 * KIB))
+    yield both
+    for one in both:
+        one.end()
+
+
+def as_of(page: Page) -> str:
+    """When the snapshot that the page shows was taken, and what it cost: no two are alike."""
+    return page.get_by_text("As of 20").inner_text().replace("\N{WORD JOINER}", "").removeprefix("Paused. ")
+
+
+def grid(page: Page) -> Locator:
+    return page.locator(".st-key-now-holders").get_by_test_id("stDataFrame")
+
+
+def held(page: Page) -> dict[str, int]:
+    """Locked bytes by process, in the order of the table."""
+    rows = grid(page).locator("[role=row]").evaluate_all(
+        "rows => rows.map(row => [...row.children].map(cell => cell.textContent))"
+    )  # fmt: skip
+    if not rows:
+        return {}
+    header, *cells = rows
+    process, locked = (
+        next(number for number, title in enumerate(header) if label in title) for label in ("Process", "Locked")
+    )  # a sorted column has an arrow beside its title
+    return {row[process]: int(row[locked]) for row in cells if len(row) == len(header)}
+
+
+def times(page: Page) -> list[str]:
+    """Labels of the chart's time axis."""
+    labels = page.get_by_test_id("stVegaLiteChart").locator(".role-axis-label text").all_text_contents()
+    return sorted(label for label in labels if ":" in label)
+
+
+def open_now(dashboard: Served, *pages: Page) -> None:
+    """In all of them at once, with only the processes of this test in the table."""
+    for page in pages:
+        page.goto(f"{dashboard.url}/now", wait_until="commit")
+    for page in pages:
+        settle(page)
+        field = page.get_by_label("Filter")
+        field.fill(MARK)
+        field.press("Enter")
+    for page in pages:
+        expect(page.get_by_text("2 of ")).to_be_visible()
+        page.get_by_test_id("stVegaLiteChart").locator(".role-axis-label text").first.wait_for()
+
+
+def test_it_follows_a_process_each_second_and_keeps_what_a_reader_set(
+    page: Page, dashboard: Served, lockers: tuple[Locker, Locker]
+) -> None:
+    zebra, aardvark = lockers
+    open_now(dashboard, page)
+    until(lambda: list(held(page).items()) == [("zebra", 512 * KIB), ("aardvark", 256 * KIB)])
+
+    grid(page).click(position={"x": 80, "y": 18})  # the column Process
+    until(lambda: list(held(page)) == ["aardvark", "zebra"])
+    grid(page).click(position={"x": 16, "y": 35 + 18})  # the first row's box
+    expect(page.get_by_text("aardvark, pid")).to_be_visible()
+    zoomed = zoom(page)
+
+    seen: set[str] = set()
+    begun = time.monotonic()
+    for amount in (768 * KIB, 640 * KIB):
+        aardvark.lock(amount)
+        until(lambda amount=amount: held(page) == {"aardvark": amount, "zebra": 512 * KIB})  # type: ignore[misc]
+        seen.add(as_of(page))
+    until(lambda: seen.add(as_of(page)) or len(seen) >= 5)  # type: ignore[func-returns-value]
+    assert time.monotonic() - begun < 10, "it does not draw once a second"
+
+    assert times(page) == zoomed
+    assert list(held(page)) == ["aardvark", "zebra"]
+    assert page.get_by_label("Filter").input_value() == MARK
+    expect(page.get_by_text("aardvark, pid")).to_be_visible()
+    expect(page.get_by_text("2 of ")).to_be_visible()
+
+    zebra.end()
+    expect(page.get_by_text("1 of ")).to_be_visible()
+
+
+def zoom(page: Page) -> list[str]:
+    """Zoom the chart in, as a pinch does; the labels that it has then."""
+    chart = page.get_by_test_id("stVegaLiteChart")
+    chart.scroll_into_view_if_needed()
+    before = times(page)
+    box = chart.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.mouse.wheel(0, 10)  # alone it scrolls the page
+    page.keyboard.down("Control")
+    for _ in range(3):
+        page.mouse.wheel(0, -300)
+    page.keyboard.up("Control")
+    until(lambda: times(page) and not set(times(page)) <= set(before))
+    time.sleep(0.3)  # the last turn of the wheel
+    return times(page)
+
+
+def test_a_paused_page_stands_still_while_another_tab_of_the_same_sampler_goes_on(
+    page: Page, dashboard: Served, lockers: tuple[Locker, Locker], tmp_path: Path
+) -> None:
+    open_now(dashboard, page)
+    other = page.context.new_page()
+    open_now(dashboard, other)
+    both: tuple[set[str], set[str]] = (set(), set())
+    until(lambda: [both[0].add(as_of(page)), both[1].add(as_of(other))] and len(both[0] & both[1]) >= 2)
+
+    page.get_by_text("Pause", exact=True).click()
+    expect(page.get_by_text("Paused.")).to_be_visible()
+    settle(page)
+    still, rows = as_of(page), held(page)
+    lockers[1].lock(8 * KIB)
+    until(lambda: held(other)["aardvark"] == 8 * KIB)
+    time.sleep(1.5)
+    assert as_of(page) == still
+    assert held(page) == rows == {"zebra": 512 * KIB, "aardvark": 256 * KIB}
+
+    with page.expect_download() as arriving:
+        page.get_by_test_id("stDownloadButton").get_by_role("button").click()
+    arriving.value.save_as(tmp_path / "snapshot.json")
+    document = json.loads((tmp_path / "snapshot.json").read_text())
+    locked = {one["pid"]: one["locked_bytes"] for one in document["holders"]}
+    assert locked[lockers[1].process.pid] == 256 * KIB
+
+    page.get_by_text("Pause", exact=True).click()
+    until(lambda: held(page)["aardvark"] == 8 * KIB)

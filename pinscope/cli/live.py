@@ -58,7 +58,7 @@ def live(  # noqa: PLR0917 - typer calls it by keyword
     if as_json and as_csv:
         raise BadInput("--json and --csv exclude each other")
     form: Form = "json" if as_json else "csv" if as_csv else "table"
-    pids = _checked_pids(pid or ())
+    pids = checked_pids(pid or ())
     seconds = checked_interval(interval)
     from pinscope.live.source import open_source
 
@@ -82,7 +82,8 @@ def checked_interval(seconds: float) -> float:
     return seconds
 
 
-def _checked_pids(pids: Collection[int]) -> frozenset[int]:
+def checked_pids(pids: Collection[int]) -> frozenset[int]:
+    """The pids as given; BadInput if one of them is no process here."""
     from pinscope.probes.proc import HERE
 
     for pid in sorted(pids):

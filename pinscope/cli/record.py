@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pinscope.cli.following import Stop, progress_shown
+from pinscope.cli.live import checked_interval, checked_pids
 from pinscope.cli.terminal import complain, one_line, print_json
-from pinscope.errors import BadInput, Cancelled, InvalidParameter, MeasurementFailed, StoreFailed
+from pinscope.errors import Cancelled, InvalidParameter, MeasurementFailed, StoreFailed
 
 if TYPE_CHECKING:
     from pinscope.experiments.timeline import TimelineParams
@@ -62,20 +63,16 @@ def record(  # noqa: PLR0917 - typer calls it by keyword
 
 def _params(duration: str | None, interval: float, pids: Sequence[int], probe: bool) -> TimelineParams:
     from pinscope.experiments.timeline import TimelineParams
-    from pinscope.probes.proc import HERE
-    from pinscope.runner.recording import checked_interval
     from pinscope.units import parse_seconds
 
     try:
         seconds = None if duration is None else parse_seconds(duration)
     except InvalidParameter as error:
         raise InvalidParameter(f"--for: {error}") from None
-    for one in sorted(pids):
-        if one < 1 or not HERE.exists(f"/proc/{one}"):
-            raise BadInput(f"there is no process {one}")
     return TimelineParams(
-        interval_seconds=checked_interval(interval), for_seconds=seconds, pids=tuple(dict.fromkeys(pids)), probe=probe
-    )
+        interval_seconds=checked_interval(interval), for_seconds=seconds, pids=tuple(sorted(checked_pids(pids))),
+        probe=probe,
+    )  # fmt: skip
 
 
 def _tell(recorded: Recorded, output: Path | None, as_json: bool) -> int:

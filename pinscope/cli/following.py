@@ -27,14 +27,20 @@ class Stop:
     """While it is entered, SIGINT and SIGTERM only set :attr:`asked`: a run is never torn in the middle.
 
     Set also where the signal was ignored before, as it is for a shell's background jobs.
+
+    Args:
+        hangup: SIGHUP, which comes when the terminal is closed, is such a wish as well; not where it is ignored, as
+            nohup has it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, hangup: bool = False) -> None:
         self.asked = False
+        self._hangup = hangup
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        closing = self._hangup and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
+        for number in (signal.SIGINT, signal.SIGTERM, *((signal.SIGHUP,) if closing else ())):
             self._before[number] = signal.signal(number, self._handle)
         return self
 

@@ -7,6 +7,7 @@ import os
 import re
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -215,7 +216,8 @@ class _Sampling:
         samples = f"{self.samples:,} {'sample' if self.samples == 1 else 'samples'}"
         message = f"{format_seconds(elapsed) if elapsed else '0 s'}, {samples}{pinned}"
         reporter.progress(share, message)
-        self._recorder.show(Progress(fraction=share, message=message))
+        with suppress(OSError):  # nobody looks any more: a pipe that was closed, a terminal that is gone
+            self._recorder.show(Progress(fraction=share, message=message))
 
 
 def _words(error: Exception) -> str:

@@ -164,7 +164,7 @@ def test_with_the_probe_registered_memory_is_in_the_timeline_of_its_process(tmp_
     assert f"Grew most: {PROGRAM} (pid {program.pid})" in headline
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_it_well_however_rare_the_samples(number: signal.Signals, tmp_path: Path) -> None:
     file = tmp_path / "t.pinscope"
     with Store() as store, recording("--interval", "3600", "-o", str(file), "--json") as process:

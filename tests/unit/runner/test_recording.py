@@ -193,6 +193,14 @@ def test_progress_is_told_and_stored(store: Store, hurry: Hurry) -> None:
     assert shown[-1].message == "4.00 s, 5 samples, 16 GiB pinned"
 
 
+def test_it_goes_on_though_nobody_can_be_shown_progress(store: Store, hurry: Hurry) -> None:
+    def gone(progress: Progress) -> None:
+        raise BrokenPipeError
+
+    recorded = recorder(store, hurry, show=gone).record(new(seconds=4.0))
+    assert (recorded.run.status, times(recorded)[-1]) == ("done", 4.0)
+
+
 # A reader that fails
 
 

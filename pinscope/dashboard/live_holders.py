@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -17,7 +18,7 @@ from pinscope.live.changes import growing
 from pinscope.live.sampler import History
 from pinscope.records.snapshot import Holder, Snapshot
 from pinscope.report.holder_table import HolderRow, gpus_text, holder_rows, matching
-from pinscope.report.snapshot_facts import ABOUT, holder_facts
+from pinscope.report.snapshot_facts import holder_facts
 from pinscope.units import format_bytes
 
 _TABLE = "now-holders"
@@ -115,20 +116,20 @@ def _styled(
     labels = [label for label, _ in columns.values()]
     styled = pd.DataFrame(data).style.format(format_bytes, subset=labels, na_rep="n/a")  # type: ignore[arg-type]
     for name, (label, _) in columns.items():
-        about = [number for number, row in enumerate(rows) if name in row.estimated]
-        if about:
-            styled = styled.format(_about, subset=pd.IndexSlice[about, [label]], na_rep="n/a")
+        for sign in {row.signs[name] for row in rows if name in row.signs}:
+            places = [number for number, row in enumerate(rows) if row.signs.get(name) == sign]
+            styled = styled.format(partial(_estimate, sign=sign), subset=pd.IndexSlice[places, [label]], na_rep="n/a")
     return styled
 
 
-def _about(amount: Any) -> str:
-    return f"{ABOUT} {format_bytes(amount)}"
+def _estimate(amount: Any, sign: str) -> str:
+    return f"{sign} {format_bytes(amount)}"
 
 
 def _config(columns: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
     kinds = st.column_config
     shown: dict[str, Any] = {
-        label: kinds.NumberColumn(label, help=f"{words} {ABOUT} is an estimate; its details say of what kind.")
+        label: kinds.NumberColumn(label, help=f"{words} ≤, ≥ and ~ stand before estimates.")
         for label, words in columns.values()
     }
     return {

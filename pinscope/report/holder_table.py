@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from pinscope.records.snapshot import Holder
+from pinscope.report.snapshot_facts import estimate_sign
 
 AMOUNTS = (
     "host_alloc_bytes", "registered_bytes", "locked_bytes", "inherited_bytes", "vm_pin_bytes", "managed_bytes",
@@ -25,7 +26,7 @@ class HolderRow:
         growing: it takes more and more and gives nothing back.
         gpus: indices of those on which it has a context.
         amounts: bytes of each of :data:`AMOUNTS`; ``None`` where not known.
-        estimated: those of them that are estimates.
+        signs: what stands before those of them that are estimates.
     """
 
     pid: int
@@ -37,7 +38,7 @@ class HolderRow:
     growing: bool
     gpus: tuple[int, ...]
     amounts: dict[str, int | None] = field(default_factory=dict)
-    estimated: frozenset[str] = frozenset()
+    signs: dict[str, str] = field(default_factory=dict)
 
 
 def holder_rows(holders: Iterable[Holder], growing: Collection[int] = ()) -> list[HolderRow]:
@@ -51,14 +52,14 @@ def holder_rows(holders: Iterable[Holder], growing: Collection[int] = ()) -> lis
 
 
 def _row(holder: Holder, growing: bool) -> HolderRow:
-    estimated = set(holder.estimates)
+    kinds = dict(holder.estimates)
     amounts: dict[str, int | None] = {}
     for name in AMOUNTS:
         if name in _SUMS:
             parts = [getattr(use, _SUMS[name]) for use in holder.gpus]
             amounts[name] = None if "gpus" in holder.missing or None in parts else sum(parts)
-            if any(_SUMS[name] in use.estimates for use in holder.gpus):
-                estimated.add(name)
+            told = [use.estimates[_SUMS[name]] for use in holder.gpus if _SUMS[name] in use.estimates]
+            kinds.update({name: told[0]} if told else {})
         else:
             amounts[name] = getattr(holder, name)
     return HolderRow(
@@ -71,7 +72,7 @@ def _row(holder: Holder, growing: bool) -> HolderRow:
         growing=growing,
         gpus=tuple(use.index for use in holder.gpus),
         amounts=amounts,
-        estimated=frozenset(estimated),
+        signs={name: estimate_sign(kind) for name, kind in kinds.items()},
     )
 
 

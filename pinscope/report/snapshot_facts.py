@@ -11,8 +11,10 @@ from pinscope.records.snapshot import DeviceFigures, Holder, HostTotals, Pressur
 from pinscope.report.facts import Fact
 from pinscope.units import format_bytes, format_share, format_value
 
-ABOUT = "≈"
-"""Stands before an estimate."""
+
+def estimate_sign(kind: str) -> str:
+    """What stands before an estimate of that kind: ``≤`` at most, ``≥`` at least, else ``~``."""
+    return "≤" if kind.startswith("at most") else "≥" if kind.startswith("at least") else "~"
 
 
 class Figures(Protocol):
@@ -25,7 +27,7 @@ class Figures(Protocol):
 
 
 def figure_text(figures: Figures, field: str, unit: str = "bytes", *, because: bool = True) -> str:
-    """``8 GiB``, ``≈ 8 GiB (at most: …)`` or ``n/a (no NVIDIA driver)``.
+    """``8 GiB``, ``≤ 8 GiB (at most: …)`` or ``n/a (no NVIDIA driver)``.
 
     Args:
         figures: the record.
@@ -37,7 +39,7 @@ def figure_text(figures: Figures, field: str, unit: str = "bytes", *, because: b
     note = figures.missing.get(field) if value is None else figures.estimates.get(field)
     text = format_value(value, unit)
     if value is not None and field in figures.estimates:
-        text = f"{ABOUT} {text}"
+        text = f"{estimate_sign(figures.estimates[field])} {text}"
     return f"{text} ({note})" if note and because else text
 
 

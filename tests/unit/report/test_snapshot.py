@@ -56,11 +56,11 @@ def test_rows_sum_up_what_a_holder_has_on_its_gpus(taken: Snapshot) -> None:
     assert trainer.amounts["page_table_bytes"] == 36 * MIB
     assert trainer.amounts["gpu_memory_bytes"] == 40 * GIB
     assert trainer.gpus == (0, 1)
-    assert "page_table_bytes" in trainer.estimated
+    assert trainer.signs == {"page_table_bytes": "~", "rounding_bytes": "≤"}
     assert locker.growing
     assert not trainer.growing
     assert locker.amounts["page_table_bytes"] == 0
-    assert locker.estimated == frozenset()
+    assert locker.signs == {}
 
 
 def test_a_sum_with_an_unknown_part_is_unknown(taken: Snapshot) -> None:
@@ -89,8 +89,8 @@ def test_gpus_next_to_each_other_are_told_as_a_range(indices: tuple[int, ...], t
 
 def test_exact_figures_stand_bare_and_others_say_what_they_are(taken: Snapshot) -> None:
     assert figure_text(taken.host, "pinned_bytes") == "14 GiB"
-    assert figure_text(taken.host, "other_pinned_bytes").startswith("≈ 5.50 GiB (")
-    assert figure_text(taken.host, "other_pinned_bytes", because=False) == "≈ 5.50 GiB"
+    assert figure_text(taken.host, "other_pinned_bytes").startswith("~ 5.50 GiB (")
+    assert figure_text(taken.host, "other_pinned_bytes", because=False) == "~ 5.50 GiB"
     assert figure_text(taken.holders[0], "registered_bytes").startswith("n/a (")
 
 

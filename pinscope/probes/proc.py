@@ -57,6 +57,7 @@ class Proc:
     def __init__(self, root: Path = Path("/proc"), sys: Path = Path("/sys"), top: Path = Path("/")) -> None:
         self._bases = {"proc": str(root), "sys": str(sys)}
         self._top = str(top)
+        self._is_here = (str(root), str(sys), str(top)) == ("/proc", "/sys", "/")
 
     @classmethod
     def below(cls, folder: Path) -> Proc:
@@ -98,11 +99,16 @@ class Proc:
 
     def pids(self) -> Answer[tuple[int, ...]]:
         """Process ids in /proc, in the order of the folder; missing if it shows none."""
+        return self.tasks().then(tuple, "")
+
+    def tasks(self) -> Answer[dict[int, int]]:
+        """Process id → inode number of its folder, which a later process with the same id does not get."""
         try:
-            pids = tuple(int(name) for name in os.listdir(self._place("/proc")) if whole(name))  # noqa: PTH208
+            with os.scandir(self._place("/proc")) as entries:
+                tasks = {int(entry.name): entry.inode() for entry in entries if whole(entry.name)}
         except OSError as error:
             return Answer.missing(_why_not("/proc", error))
-        return Answer(pids) if pids else Answer.missing("/proc shows no process")
+        return Answer(tasks) if tasks else Answer.missing("/proc shows no process")
 
     def links(self, folder: str) -> Answer[tuple[str, ...]]:
         """Where the symbolic links in a folder point to, such as /proc/PID/fd; links that vanish are left out."""
@@ -135,6 +141,8 @@ class Proc:
         # A path may come from a file's text (a cgroup's name): it must not lead out of the tree.
         if not path.startswith("/") or (".." in path and ".." in path.split("/")):
             raise ValueError("it is not absolute or has '..' in it")
+        if self._is_here:
+            return path
         first, _, rest = path[1:].partition("/")
         base = self._bases.get(first)
         return f"{self._top}{path}" if base is None else f"{base}/{rest}"

@@ -69,6 +69,12 @@ class Remembered:
     Whoever opens one to pin memory maps something, too. So while the sizes stay as they were, its files need not be
     looked at again.
     """
+    without_memory: dict[int, int] = field(default_factory=dict)
+    """Kernel threads and processes that ended without being reaped, as :meth:`Proc.tasks` tells them.
+
+    They get no memory any more. Only a kernel thread that starts a helper program of the kernel's (modprobe) does,
+    and that uses no CUDA.
+    """
     maps: dict[int, KnownMaps] = field(default_factory=dict)
     """The ``maps`` of candidates."""
     booted: Answer[int] = Answer.missing("the boot time has not been read")  # noqa: RUF009 - frozen
@@ -86,11 +92,11 @@ def read_processes(
         gpu_pids: processes that NVML names.
         remembered: what earlier looks learned; it is brought up to date.
     """
-    pids = proc.pids()
-    if pids.value is None:
-        return Answer(None, pids.reason)
+    tasks = proc.tasks()
+    if tasks.value is None:
+        return Answer(None, tasks.reason)
     remembered = remembered or Remembered()
-    alive = dict(_alive(proc, pids.value))
+    alive = dict(_alive(proc, tasks.value, remembered))
     files = _files_of_suspects(proc, alive, gpu_pids, remembered)
     seen, known = [], dict[int, KnownMaps]()
     for pid, status in alive.items():
@@ -105,7 +111,7 @@ def read_processes(
     remembered.maps = known
     closed = sum(held.value is None for held in files.values())
     named_here = {one.pid for one in seen if one.maps is not None}
-    return Answer(Processes(tuple(seen), len(pids.value), closed, frozenset(gpu_pids) - named_here))
+    return Answer(Processes(tuple(seen), len(tasks.value), closed, frozenset(gpu_pids) - named_here))
 
 
 def _read_maps(proc: Proc, pid: int, before: KnownMaps | None) -> Answer[KnownMaps]:
@@ -120,13 +126,20 @@ def _known(text: str, before: KnownMaps | None) -> KnownMaps | None:
     return KnownMaps(text, parse_maps(text)) if text else None
 
 
-def _alive(proc: Proc, pids: Collection[int]) -> Iterator[tuple[int, ProcessStatus]]:
+def _alive(proc: Proc, tasks: Mapping[int, int], remembered: Remembered) -> Iterator[tuple[int, ProcessStatus]]:
     """Processes with memory; some end while they are read."""
-    for pid in pids:
+    without: dict[int, int] = {}
+    for pid, inode in tasks.items():
+        if remembered.without_memory.get(pid) == inode:
+            without[pid] = inode
+            continue
         text = proc.read(f"/proc/{pid}/status").value
         status = ProcessStatus(text or "")
         if status.has_memory:
             yield pid, status
+        elif text:
+            without[pid] = inode
+    remembered.without_memory = without
 
 
 def _files_of_suspects(

@@ -150,3 +150,20 @@ def test_this_machine_shows_this_process_among_others() -> None:
     found = read_processes().value
     assert found is not None
     assert found.looked_at > 1
+
+
+def test_a_kernel_thread_is_read_once_in_a_series_and_a_process_that_follows_with_its_pid_is_seen(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "proc/77"
+    folder.mkdir(parents=True)
+    (folder / "status").write_text("Name:\tkworker\nPPid:\t2\n")
+    spy, remembered = Spy(tmp_path), Remembered()
+    for _ in range(3):
+        assert look(spy, remembered=remembered) == Processes((), 1, 0, frozenset())
+    assert spy.asked.count("/proc/77/status") == 1
+    folder.rename(tmp_path / "gone")
+    folder.mkdir()
+    (folder / "status").write_text("Name:\tprogram\nVmPeak:\t8 kB\nVmSize:\t8 kB\nVmLck:\t4 kB\nVmPin:\t0 kB\n")
+    (locked,) = look(spy, remembered=remembered).seen
+    assert locked.pid == 77

@@ -7,6 +7,7 @@ read. The rest of a process (command line, group, start) is read where it is rep
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -19,6 +20,8 @@ UVM = "/dev/nvidia-uvm"
 LEAST_CUDA_BYTES = 2**30
 """CUDA reserves gigabytes of address space when it starts, and a forked child inherits them."""
 
+_COUNTERS = re.compile(r"^(?:unevictable_pgs_m(?:un)?locked|nr_foll_pin_\w+) \d+$", re.MULTILINE)
+"""In /proc/vmstat: pages that were ever locked, unlocked, pinned and unpinned."""
 _NVIDIA = "/dev/nvidia"
 _NONE: Answer[frozenset[str]] = Answer(frozenset())
 
@@ -69,6 +72,14 @@ class Remembered:
     Whoever opens one to pin memory maps something, too. So while the sizes stay as they were, its files need not be
     looked at again.
     """
+    quiet: dict[int, tuple[int, str]] = field(default_factory=dict)
+    """Inode and ``statm`` of processes too small for CUDA that have nothing locked or pinned.
+
+    To read ``statm`` costs half of ``status``. While it stays as it was, nothing was mapped or touched; and while the
+    host's counters of locking and pinning stay as they were, nothing was locked or pinned that was there before.
+    """
+    counters: str = ""
+    """Those counters at the last look."""
     without_memory: dict[int, int] = field(default_factory=dict)
     """Kernel threads and processes that ended without being reaped, as :meth:`Proc.tasks` tells them.
 
@@ -128,18 +139,26 @@ def _known(text: str, before: KnownMaps | None) -> KnownMaps | None:
 
 def _alive(proc: Proc, tasks: Mapping[int, int], remembered: Remembered) -> Iterator[tuple[int, ProcessStatus]]:
     """Processes with memory; some end while they are read."""
-    without: dict[int, int] = {}
+    counters = "".join(_COUNTERS.findall(proc.read("/proc/vmstat").value or ""))
+    calm = counters == remembered.counters != ""  # else statm would only come on top
+    without, quiet = dict[int, int](), dict[int, tuple[int, str]]()
     for pid, inode in tasks.items():
         if remembered.without_memory.get(pid) == inode:
             without[pid] = inode
+            continue
+        size = inode, (proc.read(f"/proc/{pid}/statm").value or "") if calm else ""
+        if calm and remembered.quiet.get(pid) == size:
+            quiet[pid] = size
             continue
         text = proc.read(f"/proc/{pid}/status").value
         status = ProcessStatus(text or "")
         if status.has_memory:
             yield pid, status
+            if size[1] and status.is_zero("VmLck", "VmPin") and not _could_hold(status):
+                quiet[pid] = size
         elif text:
             without[pid] = inode
-    remembered.without_memory = without
+    remembered.without_memory, remembered.quiet, remembered.counters = without, quiet, counters
 
 
 def _files_of_suspects(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from pinscope.probes.answer import Answer
-from pinscope.probes.proc import Proc
+from pinscope.probes.proc import HERE, Proc
 from pinscope.probes.processes import LEAST_CUDA_BYTES, Processes, Remembered, read_processes
 from tests.data.synthetic_host import SyntheticHost, zero
 
@@ -167,3 +169,53 @@ def test_a_kernel_thread_is_read_once_in_a_series_and_a_process_that_follows_wit
     (folder / "status").write_text("Name:\tprogram\nVmPeak:\t8 kB\nVmSize:\t8 kB\nVmLck:\t4 kB\nVmPin:\t0 kB\n")
     (locked,) = look(spy, remembered=remembered).seen
     assert locked.pid == 77
+
+
+LOCKER = """
+import ctypes, sys
+libc = ctypes.CDLL(None)
+memory = ctypes.create_string_buffer(b"x" * 2**20, 2**20)
+for line in sys.stdin:
+    {"lock": libc.mlock, "unlock": libc.munlock}[line.strip()](memory, ctypes.c_size_t(2**20))
+    print("done", flush=True)
+"""
+
+
+def test_memory_that_a_quiet_process_had_before_is_seen_once_it_is_locked() -> None:
+    remembered = Remembered()
+
+    def locked(pid: int) -> bool:
+        return any(one.pid == pid for one in look(HERE, remembered=remembered).seen)
+
+    with subprocess.Popen([sys.executable, "-c", LOCKER], stdin=-1, stdout=-1, text=True) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        for word, expected in (("unlock", False), ("lock", True), ("unlock", False)):
+            child.stdin.write(f"{word}\n")
+            child.stdin.flush()
+            child.stdout.readline()
+            assert [locked(child.pid) for _ in range(3)] == [expected] * 3
+        child.stdin.close()
+
+
+def test_a_quiet_process_costs_its_statm_alone_until_the_host_counts_a_lock_or_it_grows(tmp_path: Path) -> None:
+    folder = tmp_path / "proc/77"
+    folder.mkdir(parents=True)
+    none = "".join(f"{name}:\t       0 kB\n" for name in ("VmLck", "VmPin", "RssShmem"))
+    (folder / "status").write_text(f"Name:\tprogram\nVmPeak:\t8 kB\nVmSize:\t8 kB\n{none}")
+    (folder / "statm").write_text("2 1 1 1 0 1 0\n")
+    (tmp_path / "proc/vmstat").write_text("unevictable_pgs_mlocked 5\n")
+    spy, remembered = Spy(tmp_path), Remembered()
+
+    def reads() -> list[str]:
+        spy.asked.clear()
+        look(spy, remembered=remembered)
+        return [path.rpartition("/")[2] for path in spy.asked if path.startswith("/proc/77/")]
+
+    assert [reads() for _ in range(4)] == [["status"], ["statm", "status"], ["statm"], ["statm"]]
+    (tmp_path / "proc/vmstat").write_text("unevictable_pgs_mlocked 6\n")
+    assert [reads() for _ in range(3)] == [["status"], ["statm", "status"], ["statm"]]
+    (folder / "statm").write_text("3 1 1 1 0 1 0\n")
+    assert [reads() for _ in range(2)] == [["statm", "status"], ["statm"]]
+    (tmp_path / "proc/vmstat").unlink()
+    assert [reads() for _ in range(2)] == [["status"], ["status"]]

@@ -6,6 +6,7 @@ memory leaves no mark; both count in the kernel's total of pinned pages (measure
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -100,9 +101,13 @@ def _candidate(one: SeenProcess, proc: Proc) -> Candidate:
 
 
 def _holds(holder: Holder) -> bool:
-    """True for whoever holds something, and for whoever can have registered memory, which leaves no mark."""
+    """True for whoever holds something, and for whoever can have registered memory, which leaves no mark.
+
+    This process asks NVML, which opens CUDA's device file as well.
+    """
     amounts = (holder.host_alloc_bytes, holder.registered_bytes, holder.inherited_bytes, holder.managed_bytes)
-    return bool(holder.cuda or any(amounts) or holder.locked_bytes or holder.vm_pin_bytes)
+    may_hold = holder.cuda and holder.pid != os.getpid()
+    return bool(may_hold or any(amounts) or holder.locked_bytes or holder.vm_pin_bytes)
 
 
 def _weight(holder: Holder) -> tuple[int, int, int]:

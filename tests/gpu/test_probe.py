@@ -29,7 +29,7 @@ from tests.data.fake_driver import left_by
 PROGRAMS = Path(__file__).parent / "programs"
 CUDA_FOLDERS = ("/usr/local/cuda", "/opt/cuda")
 MIB, GIB = 2**20, 2**30
-SIZE = 192 * MIB + 3 * 4096
+SIZE = GIB + 3 * 4096
 WRITE_COMBINED = 0x04
 
 TORCH = """
@@ -46,7 +46,7 @@ torch._C._host_emptyCache()
 say()
 """
 RESET = """
-import sys, numpy
+import ctypes, sys, numpy
 from cupy.cuda import runtime
 runtime.free(0)
 memory = numpy.ones(int(sys.argv[1]), numpy.uint8)
@@ -56,7 +56,7 @@ def say():
 say()
 runtime.hostRegister(memory.ctypes.data, memory.nbytes, 0)
 say()
-runtime.deviceReset()
+assert ctypes.CDLL("libcuda.so.1").cuDevicePrimaryCtxReset_v2(0) == 0  # what cudaDeviceReset calls
 say()
 """
 

@@ -123,7 +123,7 @@ def _styled(
 
 
 def _estimate(amount: Any, sign: str) -> str:
-    return f"{sign} {format_bytes(amount)}"
+    return sign + format_bytes(amount)
 
 
 def _config(columns: Mapping[str, tuple[str, str]]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from pinscope.records.environment import Link
-from pinscope.records.snapshot import DeviceFigures, Holder, HostTotals, Pressure
+from pinscope.records.snapshot import DeviceFigures, GpuUse, Holder, HostTotals, Pressure
 from pinscope.report.facts import Fact
 from pinscope.units import format_bytes, format_share, format_value
 
@@ -27,7 +27,7 @@ class Figures(Protocol):
 
 
 def figure_text(figures: Figures, field: str, unit: str = "bytes", *, because: bool = True) -> str:
-    """``8 GiB``, ``≤ 8 GiB (at most: …)`` or ``n/a (no NVIDIA driver)``.
+    """``8 GiB``, ``≤8 GiB (at most: …)`` or ``n/a (no NVIDIA driver)``.
 
     Args:
         figures: the record.
@@ -39,7 +39,7 @@ def figure_text(figures: Figures, field: str, unit: str = "bytes", *, because: b
     note = figures.missing.get(field) if value is None else figures.estimates.get(field)
     text = format_value(value, unit)
     if value is not None and field in figures.estimates:
-        text = f"{estimate_sign(figures.estimates[field])} {text}"
+        text = estimate_sign(figures.estimates[field]) + text
     return f"{text} ({note})" if note and because else text
 
 
@@ -96,7 +96,7 @@ def holder_facts(holder: Holder) -> list[Fact]:
         ("Registered", _registered(holder)),
         ("Managed", figure_text(holder, "managed_bytes")),
         ("Locked (VmLck)", figure_text(holder, "locked_bytes")),
-        ("Pinned by the kernel's account (VmPin)", figure_text(holder, "vm_pin_bytes")),
+        ("Pinned (VmPin)", figure_text(holder, "vm_pin_bytes")),
         ("Huge pages", figure_text(holder, "hugetlb_bytes")),
         ("Resident", _resident(holder)),
         *_gpus(holder),
@@ -144,13 +144,14 @@ def _gpus(holder: Holder) -> list[Fact]:
     if not holder.gpus:
         reason = holder.missing.get("gpus")
         return [("GPUs", f"n/a ({reason})" if reason else "no context on any")]
-    return [
-        (
-            f"GPU {use.index}",
-            f"memory {figure_text(use, 'memory_bytes')}, page tables {figure_text(use, 'page_table_bytes')}",
-        )
-        for use in holder.gpus
-    ]
+    facts = [(f"GPU {use.index}", _use_text(use)) for use in holder.gpus]
+    notes = {use.missing.get("page_table_bytes") or use.estimates.get("page_table_bytes") for use in holder.gpus}
+    return [*facts, *(("Page tables", note) for note in sorted(filter(None, notes)))]
+
+
+def _use_text(use: GpuUse) -> str:
+    tables = figure_text(use, "page_table_bytes", because=False)
+    return f"memory {figure_text(use, 'memory_bytes')}, page tables {tables}"
 
 
 def device_facts(device: DeviceFigures) -> list[Fact]:

@@ -89,8 +89,8 @@ def test_gpus_next_to_each_other_are_told_as_a_range(indices: tuple[int, ...], t
 
 def test_exact_figures_stand_bare_and_others_say_what_they_are(taken: Snapshot) -> None:
     assert figure_text(taken.host, "pinned_bytes") == "14 GiB"
-    assert figure_text(taken.host, "other_pinned_bytes").startswith("~ 5.50 GiB (")
-    assert figure_text(taken.host, "other_pinned_bytes", because=False) == "~ 5.50 GiB"
+    assert figure_text(taken.host, "other_pinned_bytes").startswith("~5.50 GiB (")
+    assert figure_text(taken.host, "other_pinned_bytes", because=False) == "~5.50 GiB"
     assert figure_text(taken.holders[0], "registered_bytes").startswith("n/a (")
 
 

@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -114,10 +115,15 @@ def one_call() -> tuple[float, float]:
 
 @pytest.mark.parametrize("chunk", [None, "256MiB"])
 def test_pinned_empty_reaches_what_the_experiment_found(chunk: str | None, one_call: tuple[float, float]) -> None:
+    tries = []
     with Neighbours({call: cuda_neighbour(call, bus_id_here()) for call in CALLS}) as neighbours:
-        neighbours.longest()
-        seconds, array = timed(lambda: pinscope.pinned_empty(BIG, chunk=chunk))
-        wait = max(neighbours.longest().values())
+        for _ in range(3):
+            array = None  # one at a time
+            neighbours.longest()
+            seconds, array = timed(lambda: pinscope.pinned_empty(BIG, chunk=chunk))
+            tries.append((seconds, max(neighbours.longest().values())))
+    seconds, wait = (median(values) for values in zip(*tries, strict=True))
+    assert array is not None
     start, size = array.ctypes.data, array.nbytes
     assert size == BIG
     assert {kind(start + at) for at in range(0, size, GIB // 2)} | {kind(start + size - 1)} == {HOST}
@@ -127,7 +133,7 @@ def test_pinned_empty_reaches_what_the_experiment_found(chunk: str | None, one_c
     # In one piece an H200 host showed 8.6 to 9.3 times; in chunks, which are pinned while pages are touched, 11.
     assert one_call[0] / seconds > ((6 if chunk is None else 8) if strict else 1.5), (one_call, seconds)
     if chunk is not None:
-        assert wait < one_call[1] / (10 if strict else 1), (one_call, wait)
+        assert wait < one_call[1] / (10 if strict else 1), (one_call, tries)
 
 
 def test_content_survives_a_copy_of_the_whole_array() -> None:

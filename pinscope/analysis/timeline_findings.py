@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from pinscope.analysis.snapshot_reading import (
     BUSY_SHARE,
@@ -33,6 +33,8 @@ MOST_SUSPECTS = 5
 MIB = 2**20
 UNEXPLAINED_BYTES = 64 * MIB
 """Pinned memory that no holder explains is worth a note from here on; other pins of a host come to less."""
+UNEXPLAINED_SAMPLES = 3
+"""It must have been there in so many samples in a row."""
 LINK_SAMPLES = 3
 """A link below its best is a finding if it was so in as many busy samples, and in half of them."""
 
@@ -191,7 +193,7 @@ def _pinned_then(row: Row) -> Quantity:
 
 
 def _unexplained(seen: Watched) -> Iterator[Finding]:
-    peak = extreme(points(seen.host, "other_pinned_bytes"), max)
+    peak = extreme(_lasting(points(seen.host, "other_pinned_bytes")), max)
     if peak is None or peak[1] < UNEXPLAINED_BYTES:
         return
     at, most = peak
@@ -200,7 +202,7 @@ def _unexplained(seen: Watched) -> Iterator[Finding]:
         rule="unexplained-pins",
         severity="note",
         title=f"Up to {format_bytes(most)} were pinned that no holder explains",
-        detail=f"Most of it was there {when(at)}. It is memory that was registered "
+        detail=f"So much was there from {_from(at)} on for a while. It is memory that was registered "
         "(cudaHostRegister), "
         + ("before the probe was there, " if seen.probed else "")
         + "or pins of other drivers: RDMA, VFIO guests, io_uring. The kernel does not tell whose it is.",
@@ -213,6 +215,17 @@ def _unexplained(seen: Watched) -> Iterator[Finding]:
         if seen.probed
         else "As root, 'pinscope record --probe' tells which process registers memory from then on.",
     )
+
+
+def _lasting(series: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """What was there in several samples in a row: while a call still pins, nobody can say whose it is."""
+    length = min(UNEXPLAINED_SAMPLES, len(series))
+    windows = (series[begin : begin + length] for begin in range(len(series) - length + 1))
+    return [(window[0][0], min(value for _, value in window)) for window in windows if window]
+
+
+def _from(seconds: float) -> str:
+    return format_duration(seconds) if seconds else "the beginning"
 
 
 def _links(seen: Watched) -> Iterator[Finding]:

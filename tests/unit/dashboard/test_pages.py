@@ -104,7 +104,8 @@ def test_recordings_of_the_host_model_stand_apart_from_those_of_gpus(
 def test_home_lists_recordings_in_the_order_of_the_experiments(machine: Callable[[int], None], open_page: Open) -> None:
     machine(0)
     titles = [link.label.replace("\\", "").strip("*") for link in open_page(HOME).get("page_link") if "·" in link.label]
-    assert titles == [f"{entry.experiment.title} · NVIDIA H200" for entry in registry.EXPERIMENTS]
+    experiments = [f"{entry.experiment.title} · NVIDIA H200" for entry in registry.EXPERIMENTS]
+    assert titles == [*experiments, "Timeline · live view"]
 
 
 def test_home_with_a_gpu_shows_the_gpus_first(shipped: Run, machine: Callable[[int], None], open_page: Open) -> None:

@@ -75,12 +75,17 @@ def holder() -> Iterator[tuple[int, Callable[[str], None]]]:
             process.kill()
 
 
+def _hear_hangups() -> None:
+    """Undo what nohup does to these tests: a recording that it starts goes on when the terminal closes."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 @contextmanager
 def recording(*arguments: str, **changes: str) -> Iterator[subprocess.Popen[str]]:
     """A recording in a process of its own."""
     with subprocess.Popen(
         [sys.executable, "-m", "pinscope", "record", *arguments], env=variables(**changes), stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=_hear_hangups,
     ) as process:  # fmt: skip
         try:
             yield process

@@ -45,7 +45,7 @@ def test_timelines_are_found_by_what_they_are(kept: Run, open_page: Open) -> Non
         app = open_page(RUNS)
         app.selectbox(key=box).set_value(choice).run()
         titles = [link.label for link in app.get("page_link") if "·" in link.label]
-        assert titles == ["**Timeline · live view**"]
+        assert titles == ["**Timeline · live view**"] * 2, "its own, and the recorded one"
 
 
 def test_a_timeline_is_not_among_the_experiments(open_page: Open) -> None:

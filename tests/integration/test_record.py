@@ -85,7 +85,7 @@ def recording(*arguments: str, **changes: str) -> Iterator[subprocess.Popen[str]
     """A recording in a process of its own."""
     with subprocess.Popen(
         [sys.executable, "-m", "pinscope", "record", *arguments], env=variables(**changes), stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=_hear_hangups,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=_hear_hangups,  # noqa: PLW1509 - no other thread runs
     ) as process:  # fmt: skip
         try:
             yield process

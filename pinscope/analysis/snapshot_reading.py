@@ -246,7 +246,7 @@ def _rounding(snapshot: Snapshot) -> Iterator[Finding]:
         ),
         advice="Ask for sizes at or just below a power of two. In PyTorch, pinned_use_cuda_host_register does not "
         "change the rounding; PYTORCH_ALLOC_CONF=pinned_max_round_threshold_mb:N switches it off above N MB in "
-        "versions that know the key (2.11 refuses it, 2.13 takes it).",
+        "versions that know the key (2.11 refuses it, 2.15 has it).",
     )
 
 

@@ -139,7 +139,7 @@ def _totals(seen: Snapshot) -> Iterator[tuple[str, list[str]]]:
         ],
     )
     if seen.probe is not None:
-        lost = [f"{seen.probe.lost_events:,} calls lost"] if seen.probe.lost_events else []
+        lost = [f"{seen.probe.lost_events:,} events lost"] if seen.probe.lost_events else []
         yield "Probe", [f"sees what is registered since {seen.probe.since:%H:%M:%S} UTC", *lost]
 
 

@@ -63,7 +63,7 @@ def exporter(  # noqa: PLR0917 - typer calls it by keyword
 def _serve(sampler: Sampler, stop: Stop) -> None:
     """Until somebody stops it; says once what cannot be read, and when readings begin to fail."""
     told_gaps = told_trouble = False
-    while not stop.asked:
+    while True:
         history = sampler.history()
         if history.latest is not None and not told_gaps:
             told_gaps = True
@@ -72,4 +72,6 @@ def _serve(sampler: Sampler, stop: Stop) -> None:
         if history.trouble is not None and not told_trouble:
             complain(one_line(history.trouble))
         told_trouble = history.trouble is not None
+        if stop.asked:
+            return
         time.sleep(LOOK_SECONDS)

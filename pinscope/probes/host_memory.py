@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 from pinscope.probes.answer import Answer
-from pinscope.probes.limits import read_limits
+from pinscope.probes.cgroup import memory_headroom
+from pinscope.probes.limits import host_memory
 from pinscope.probes.memory import pinned_bytes
 from pinscope.probes.proc import HERE, Fields, Proc
 from pinscope.records.snapshot import HostTotals, Pressure
@@ -24,17 +25,15 @@ _PRESSURE_LINE = re.compile(
 def read_host(proc: Proc = HERE) -> HostTotals:
     """The host's totals. What holders explain of them is for whoever knows the holders."""
     missing: dict[str, str] = {"explained_bytes": NOT_JOINED, "other_pinned_bytes": NOT_JOINED}
-    limits = read_limits(proc)
+    total, available = host_memory(proc)
+    group = memory_headroom(proc)
     meminfo = proc.fields("/proc/meminfo")
     pool, used = _huge_pages(proc, meminfo)
-    for name in ("cgroup_limit_bytes", "cgroup_headroom_bytes"):
-        if name in limits.missing:
-            missing[name] = limits.missing[name]
     return HostTotals(
-        total_bytes=limits.host_total_bytes,
-        available_bytes=limits.host_available_bytes,
-        cgroup_limit_bytes=limits.cgroup_limit_bytes,
-        cgroup_headroom_bytes=limits.cgroup_headroom_bytes,
+        total_bytes=total,
+        available_bytes=available,
+        cgroup_limit_bytes=group.then(lambda level: level.limit_bytes, "").note(missing, "cgroup_limit_bytes"),
+        cgroup_headroom_bytes=group.then(lambda level: level.bytes, "").note(missing, "cgroup_headroom_bytes"),
         pinned_bytes=pinned_bytes(proc).note(missing, "pinned_bytes"),
         explained_bytes=None,
         other_pinned_bytes=None,

@@ -25,7 +25,7 @@ _WHOLE_MAP = ["0", "0", "4294967295"]
 def read_limits(proc: Proc = HERE) -> Limits:
     """Total and available host memory, and what control groups, RLIMIT_MEMLOCK and /dev/shm leave, in bytes."""
     missing: dict[str, str] = {}
-    total, available = _host_memory(proc)
+    total, available = host_memory(proc)
     group = memory_headroom(proc)
     return Limits(
         host_total_bytes=total,
@@ -38,8 +38,8 @@ def read_limits(proc: Proc = HERE) -> Limits:
     )
 
 
-def _host_memory(proc: Proc) -> tuple[int, int]:
-    """(total, available). psutil helps out where /proc/meminfo lacks a line: it knows how to estimate it."""
+def host_memory(proc: Proc) -> tuple[int, int]:
+    """(total, available) in bytes. psutil helps out where /proc/meminfo lacks a line: it knows how to estimate it."""
     meminfo = proc.fields("/proc/meminfo")
     total, available = meminfo.amount("MemTotal").value, meminfo.amount("MemAvailable").value
     if total is not None and available is not None:

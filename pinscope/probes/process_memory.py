@@ -27,6 +27,11 @@ _MAPPING = re.compile(
     re.ASCII | re.MULTILINE,
 )
 
+_NOTHING_LOCKED = "\nVmLck:\t       0 kB\nVmPin:\t       0 kB\n"
+_NOTHING_SHARED = "\nRssShmem:\t       0 kB\n"
+_PARENT = re.compile(r"\nPPid:\t([0-9]{1,20})\n", re.ASCII)
+_ADDRESS_SPACE = re.compile(r"\nVmSize:\t *([0-9]{1,20}) kB\n", re.ASCII)
+
 
 class ProcessStatus:
     """The lines of /proc/PID/status that are asked for; the rest is not even looked at."""
@@ -45,10 +50,6 @@ class ProcessStatus:
         end = self._text.find("\n", start + 1)
         return self._text[start + len(mark) : end if end >= 0 else None].strip()
 
-    def is_zero(self, *keys: str) -> bool:
-        """True if the kernel wrote 0 kB beside each key; quicker than to ask for the amounts."""
-        return all(f"\n{key}:\t       0 kB\n" in self._text for key in keys)
-
     def bytes(self, key: str) -> int | None:
         """Bytes beside a key such as ``VmLck``; the kernel writes ``kB`` and means KiB."""
         text = self.line(key)
@@ -62,10 +63,34 @@ class ProcessStatus:
         words = (self.line(key) or "").split()
         return whole(words[0]) if words else None
 
+    # A snapshot asks five hundred processes what follows, so these look for the kernel's very words.
+
     @property
     def has_memory(self) -> bool:
         """False for kernel threads and for processes that have ended."""
         return "\nVmSize:" in self._text
+
+    @property
+    def has_locked(self) -> bool:
+        """True if it has memory that is locked (VmLck) or that the kernel counts as pinned by it (VmPin)."""
+        return _NOTHING_LOCKED not in self._text and bool(self.bytes("VmLck") or self.bytes("VmPin"))
+
+    @property
+    def may_share(self) -> bool:
+        """False if no page of shared memory is resident (RssShmem); true where that is not told."""
+        return _NOTHING_SHARED not in self._text and self.bytes("RssShmem") != 0
+
+    @property
+    def parent(self) -> int | None:
+        """The parent's pid."""
+        match = _PARENT.search(self._text)
+        return None if match is None else int(match[1])
+
+    @property
+    def address_space_bytes(self) -> int | None:
+        """VmSize."""
+        match = _ADDRESS_SPACE.search(self._text)
+        return None if match is None else int(match[1]) * 1024
 
     @property
     def size(self) -> str:

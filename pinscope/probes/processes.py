@@ -8,11 +8,11 @@ read. The rest of a process (command line, group, start) is read where it is rep
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from pinscope.probes.answer import Answer
-from pinscope.probes.proc import HERE, Proc
+from pinscope.probes.proc import HERE, Proc, whole
 from pinscope.probes.process_memory import MemoryMaps, ProcessStatus, parse_maps
 
 UVM = "/dev/nvidia-uvm"
@@ -107,17 +107,17 @@ def read_processes(
     if tasks.value is None:
         return Answer(None, tasks.reason)
     remembered = remembered or Remembered()
-    alive = dict(_alive(proc, tasks.value, remembered))
-    files = _files_of_suspects(proc, alive, gpu_pids, remembered)
+    look = _look(proc, tasks.value, gpu_pids, remembered)
+    files = _files_of_suspects(proc, look, gpu_pids, remembered)
     seen, known = [], dict[int, KnownMaps]()
-    for pid, status in alive.items():
-        held = files.get(pid, _NONE)
+    for pid in dict.fromkeys((*files, *look.locked)):
+        status, held = look.alive[pid], files.get(pid, _NONE)
         if held.value or (held.value is None and pid in gpu_pids):
             maps = _read_maps(proc, pid, remembered.maps.get(pid))
             if maps.value is not None:
                 known[pid] = maps.value
             seen.append(SeenProcess(pid, status, held, maps.then(lambda found: found.maps, "")))
-        elif not status.is_zero("VmLck", "VmPin") and (status.bytes("VmLck") or status.bytes("VmPin")):
+        elif status.has_locked:
             seen.append(SeenProcess(pid, status, held, None))
     remembered.maps = known
     closed = sum(held.value is None for held in files.values())
@@ -137,32 +137,64 @@ def _known(text: str, before: KnownMaps | None) -> KnownMaps | None:
     return KnownMaps(text, parse_maps(text)) if text else None
 
 
-def _alive(proc: Proc, tasks: Mapping[int, int], remembered: Remembered) -> Iterator[tuple[int, ProcessStatus]]:
-    """Processes with memory; some end while they are read."""
+@dataclass
+class _Look:
+    """What the statuses tell."""
+
+    alive: dict[int, ProcessStatus] = field(default_factory=dict)
+    """Processes with memory, less those that are known to be quiet."""
+    suspects: list[int] = field(default_factory=list)
+    """Those of them that could hold pinned memory."""
+    locked: list[int] = field(default_factory=list)
+    """Those with locked memory."""
+
+
+def _look(proc: Proc, tasks: Mapping[int, int], gpu_pids: Collection[int], remembered: Remembered) -> _Look:
+    """A glance at every process; some end while they are read."""
     counters = "".join(_COUNTERS.findall(proc.read("/proc/vmstat").value or ""))
     calm = counters == remembered.counters != ""  # else statm would only come on top
-    without, quiet = dict[int, int](), dict[int, tuple[int, str]]()
+    known = remembered.without_memory or _kernel_threads(proc, tasks)
+    look, without, quiet = _Look(), dict[int, int](), dict[int, tuple[int, str]]()
     for pid, inode in tasks.items():
-        if remembered.without_memory.get(pid) == inode:
+        if known.get(pid) == inode:
             without[pid] = inode
             continue
-        size = inode, (proc.read(f"/proc/{pid}/statm").value or "") if calm else ""
+        size = inode, (proc.glance(f"/proc/{pid}/statm") or "") if calm else ""
         if calm and remembered.quiet.get(pid) == size:
             quiet[pid] = size
             continue
-        text = proc.read(f"/proc/{pid}/status").value
+        text = proc.glance(f"/proc/{pid}/status")
         status = ProcessStatus(text or "")
         if status.has_memory:
-            yield pid, status
-            if size[1] and status.is_zero("VmLck", "VmPin") and not _could_hold(status):
+            look.alive[pid] = status
+            could_hold, locked = pid in gpu_pids or _could_hold(status), status.has_locked
+            if could_hold:
+                look.suspects.append(pid)
+            if locked:
+                look.locked.append(pid)
+            if size[1] and not could_hold and not locked:
                 quiet[pid] = size
         elif text:
             without[pid] = inode
     remembered.without_memory, remembered.quiet, remembered.counters = without, quiet, counters
+    return look
+
+
+def _kernel_threads(proc: Proc, tasks: Mapping[int, int]) -> dict[int, int]:
+    """Children of pid 2, if that is the kernel's own, with the inodes of their folders.
+
+    One file tells them all; each one's status would cost as much as a process's. In a container, pid 2 may be any
+    process: one without memory that has children is a kernel thread.
+    """
+    children = (proc.read("/proc/2/task/2/children").value or "").split()
+    if not children or ProcessStatus(proc.read("/proc/2/status").value or "\nVmSize:").has_memory:
+        return {}
+    pids = filter(None, map(whole, children))
+    return {pid: tasks[pid] for pid in pids if pid in tasks}
 
 
 def _files_of_suspects(
-    proc: Proc, alive: Mapping[int, ProcessStatus], gpu_pids: Collection[int], remembered: Remembered
+    proc: Proc, look: _Look, gpu_pids: Collection[int], remembered: Remembered
 ) -> dict[int, Answer[frozenset[str]]]:
     """NVIDIA device files of each process that could hold pinned memory, and of the children of those that have some.
 
@@ -171,10 +203,10 @@ def _files_of_suspects(
     children: dict[int, list[int]] = {}  # made once there is a parent to look for
     files: dict[int, Answer[frozenset[str]]] = {}
     sizes: dict[int, str] = {}
-    suspects = [pid for pid, status in alive.items() if pid in gpu_pids or _could_hold(status)]
+    suspects = list(look.suspects)
     while suspects:
         pid = suspects.pop()
-        size = alive[pid].size
+        size = look.alive[pid].size
         if pid in files or pid in sizes:
             continue
         if size and remembered.bystanders.get(pid) == size and pid not in gpu_pids:
@@ -185,7 +217,7 @@ def _files_of_suspects(
             continue
         files[pid] = held
         if held.value:
-            children = children or _children(alive)
+            children = children or _children(look.alive)
             suspects += children.get(pid, ())
         elif held.value is not None:
             sizes[pid] = size
@@ -196,7 +228,7 @@ def _files_of_suspects(
 def _children(alive: Mapping[int, ProcessStatus]) -> dict[int, list[int]]:
     children: dict[int, list[int]] = {}
     for pid, status in alive.items():
-        children.setdefault(status.number("PPid") or 0, []).append(pid)
+        children.setdefault(status.parent or 0, []).append(pid)
     return children
 
 
@@ -206,9 +238,7 @@ def _could_hold(status: ProcessStatus) -> bool:
     Pinned pages are mapped, so cudaHostAlloc memory counts in its owner's RssShmem. A CUDA process that has none, or
     an orphan that inherited some and never touched it, shows by the size of its address space.
     """
-    if not status.is_zero("RssShmem") and status.bytes("RssShmem") != 0:  # some, or not known
-        return True
-    return (status.bytes("VmSize") or LEAST_CUDA_BYTES) >= LEAST_CUDA_BYTES
+    return status.may_share or (status.address_space_bytes or LEAST_CUDA_BYTES) >= LEAST_CUDA_BYTES
 
 
 def _nvidia_files(pid: int, proc: Proc) -> Answer[frozenset[str]]:

@@ -20,6 +20,7 @@ from pinscope.probes.proc import Proc
 from pinscope.probes.processes import Remembered
 from pinscope.records.snapshot import DeviceFigures, Holder, Snapshot
 from pinscope.records.timeline import Sample
+from tests.data.one_door import OneDoor
 from tests.data.snapshot_checks import captured, captured_gpus, without_reason
 
 HOST = Path(__file__).parents[3] / "tests" / "data" / "proc" / "h200-holders"
@@ -58,7 +59,7 @@ def gpus() -> Answer[tuple[DeviceFigures, ...]] | None:
     return captured_gpus(HOST)
 
 
-class Lying(Proc):
+class Lying(OneDoor):
     """The captured host, of which some entries are broken, each time anew."""
 
     def __init__(self, chance: random.Random, noise: str, broken: tuple[str, ...]) -> None:

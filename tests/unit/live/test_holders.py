@@ -19,6 +19,7 @@ from pinscope.probes.answer import Answer
 from pinscope.probes.gpu import ProcessOnGpu
 from pinscope.probes.proc import Proc
 from pinscope.records.snapshot import Holder, Snapshot
+from tests.data.one_door import OneDoor
 from tests.data.snapshot_checks import captured, without_reason
 from tests.data.synthetic_gpu import busy_h200, figures, idle_h200
 from tests.data.synthetic_host import SyntheticHost, named, zero
@@ -155,7 +156,7 @@ def test_without_nvml_a_holder_shows_and_says_that_its_gpus_are_unknown(host: Sy
     assert without_reason(found) == []
 
 
-class AsAnotherUser(Proc):
+class AsAnotherUser(OneDoor):
     """/proc as a user without rights over these processes sees it."""
 
     def read(self, path: str) -> Answer[str]:

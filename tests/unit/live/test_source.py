@@ -15,8 +15,8 @@ from pinscope.probes import process_memory, processes
 from pinscope.probes.answer import Answer
 from pinscope.probes.gpu import ProcessOnGpu
 from pinscope.probes.gpu_fake import FakeNvml
-from pinscope.probes.proc import Proc
 from pinscope.records.snapshot import Snapshot
+from tests.data.one_door import OneDoor
 from tests.data.synthetic_gpu import busy_h200
 from tests.data.synthetic_host import BOOTED, SyntheticHost, maps_text, zero
 
@@ -125,7 +125,7 @@ def test_the_usual_source_reads_this_machine() -> None:
         assert "not asked" in next(gap.reason for gap in source.take().unreadable if gap.what == "GPUs")
 
 
-class Vanishing(Proc):
+class Vanishing(OneDoor):
     """A /proc whose files vanish, or may not be read any more, one after the other."""
 
     def __init__(self, folder: Path, gone: Callable[[str], bool]) -> None:

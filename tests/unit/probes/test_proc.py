@@ -64,6 +64,16 @@ def test_links_of_a_folder_are_told_and_what_vanishes_is_left_out(tmp_path: Path
         assert proc.link(path).reason is not None
 
 
+def test_a_glance_gives_the_whole_text_or_none(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    proc = Proc.below(tmp_path)
+    for length in (0, 5, 2**16 - 1, 2**16, 2**17 + 3):  # the groups of a process may fill pages of its status
+        (tmp_path / "proc/text").write_text("é" + "x" * length)
+        assert proc.glance("/proc/text") == proc.read("/proc/text").value == "é" + "x" * length
+    for path in ("/proc/nothing", "/proc", "/proc/../x", "/proc/a\0b", "relative"):
+        assert proc.glance(path) is None
+
+
 def test_only_numbers_are_processes(tmp_path: Path) -> None:
     for name in ("1", "22", "self", "٣", "-3", "0x1"):
         (tmp_path / "proc" / name).mkdir(parents=True)
@@ -125,6 +135,7 @@ def test_no_path_makes_the_reader_raise(path: str) -> None:
     proc = Proc.below(Path(__file__).parent)
     proc.read(path)
     proc.read(f"/proc/{path}")
+    proc.glance(f"/proc/{path}")
     proc.exists(path)
     proc.names(path)
     proc.free_bytes(f"/x/{path}")

@@ -36,11 +36,25 @@ def test_the_status_of_a_real_process_is_read() -> None:
     assert "243576" in status.size
 
 
-def test_a_zero_is_known_by_the_kernels_own_form() -> None:
-    status = ProcessStatus(H200_STATUS.read_text())
-    assert status.is_zero("VmLck", "VmPin", "RssShmem")
-    assert not status.is_zero("VmLck", "VmRSS")
-    assert not status.is_zero("VmNothing")
+def test_the_quick_questions_of_a_snapshot_agree_with_the_amounts() -> None:
+    text = H200_STATUS.read_text()
+    status = ProcessStatus(text)
+    assert not status.has_locked
+    assert not status.may_share
+    assert (status.parent, status.address_space_bytes) == (396, status.bytes("VmSize"))
+    for line in ("VmLck:\t       0 kB", "VmPin:\t       0 kB"):
+        assert ProcessStatus(text.replace(line, line.replace("0", "8"))).has_locked
+    assert ProcessStatus(text.replace("RssShmem:\t       0 kB", "RssShmem:\t12345678 kB")).may_share
+
+
+def test_the_quick_questions_are_answered_in_another_form_than_the_kernels_too() -> None:
+    status = ProcessStatus("Name:\tx\nVmSize:\t8 kB\nVmLck: 0 kB\nVmPin: 0 kB\nRssShmem: 0 kB\n")
+    assert not status.has_locked
+    assert not status.may_share
+    nothing = ProcessStatus("Name:\tx\n")
+    assert not nothing.has_locked
+    assert nothing.may_share  # it is not told
+    assert (nothing.parent, nothing.address_space_bytes) == (None, None)
 
 
 def test_a_kernel_thread_has_no_memory() -> None:
@@ -136,3 +150,6 @@ def test_no_text_makes_the_parsers_raise(text: str) -> None:
         assert (status.bytes(key) or 0) >= 0
         assert (status.number(key) or 0) >= 0
     assert isinstance(status.size, str)
+    assert {type(status.has_memory), type(status.has_locked), type(status.may_share)} == {bool}
+    assert (status.parent or 0) >= 0
+    assert (status.address_space_bytes or 0) >= 0

@@ -1,0 +1,12 @@
+"""The base of readers of /proc that watch or change what is read."""
+
+from __future__ import annotations
+
+from pinscope.probes.proc import Proc
+
+
+class OneDoor(Proc):
+    """Every text goes through ``read``: who overrides that has overridden all."""
+
+    def glance(self, path: str) -> str | None:
+        return self.read(path).value

@@ -56,9 +56,11 @@ def snapshot(
         remembered.booted = boot_time(proc)
     taken_at = datetime.now(UTC)
     gpu_pids = {one.pid for device in gpus.value or () for one in device.processes}
-    host = read_host(proc)
+    groups = GroupHeadrooms(proc)
+    host = read_host(proc, groups)
     processes = read_processes(proc, gpu_pids, remembered)
-    holders = _holders(proc, processes, gpus, registrations, remembered.booted)
+    strangers = processes.value is not None and bool(processes.value.strangers)
+    holders = _holders(processes, Surroundings(proc, gpus, strangers, remembered.booted, groups, registrations))
     gaps = unreadable(proc, host, processes, gpus, registrations)
     return Snapshot(
         taken_at=taken_at,
@@ -72,20 +74,12 @@ def snapshot(
     )
 
 
-def _holders(
-    proc: Proc,
-    processes: Answer[Processes],
-    gpus: Answer[tuple[DeviceFigures, ...]],
-    registrations: Registrations | None,
-    booted: Answer[int],
-) -> tuple[Holder, ...]:
+def _holders(processes: Answer[Processes], around: Surroundings) -> tuple[Holder, ...]:
     """Whoever holds something, most bytes first."""
     if processes.value is None:
         return ()
     seen = processes.value.seen
-    shares = attribute([_candidate(one, proc) for one in seen if one.maps is not None])
-    strangers = bool(processes.value.strangers)
-    around = Surroundings(proc, gpus, strangers, booted, GroupHeadrooms(proc), registrations)
+    shares = attribute([_candidate(one, around.proc) for one in seen if one.maps is not None])
     holders = (read_holder(one, shares.get(one.pid, Share()), around) for one in seen)
     return tuple(sorted(filter(_holds, holders), key=_weight, reverse=True))
 

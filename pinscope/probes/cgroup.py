@@ -8,10 +8,9 @@ Sources: Linux documentation, admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pinscope.probes.answer import Answer
 from pinscope.probes.proc import Proc, whole
@@ -30,6 +29,16 @@ class Headroom:
 
     bytes: int
     limit_bytes: int
+
+
+class _Mount(NamedTuple):
+    """Where a hierarchy can be seen."""
+
+    kind: str
+    """File system type."""
+    root: str
+    """The part of the hierarchy that is mounted."""
+    point: str
 
 
 @dataclass(frozen=True)
@@ -58,7 +67,7 @@ class GroupHeadrooms:
 
     def __init__(self, proc: Proc) -> None:
         self._proc = proc
-        self._mounts = proc.read("/proc/self/mountinfo")
+        self._mounts = proc.read("/proc/self/mountinfo").then(_mounts, "")
         self._known: dict[str, Answer[Headroom]] = {}
 
     def of(self, pid: int | Literal["self"]) -> Answer[Headroom]:
@@ -72,7 +81,7 @@ class GroupHeadrooms:
             self._known[memberships.value] = self._tightest(memberships.value, self._mounts.value)
         return self._known[memberships.value]
 
-    def _tightest(self, memberships: str, mounts: str) -> Answer[Headroom]:
+    def _tightest(self, memberships: str, mounts: Sequence[_Mount]) -> Answer[Headroom]:
         levels = []
         unreadable = []
         for kind, folder in _groups(memberships, mounts):
@@ -86,7 +95,7 @@ class GroupHeadrooms:
         return Answer.missing(unreadable[0] if unreadable else NO_LIMIT)
 
 
-def _groups(memberships: str, mounts: str) -> Iterator[tuple[str, str]]:
+def _groups(memberships: str, mounts: Sequence[_Mount]) -> Iterator[tuple[str, str]]:
     """(file system type, folder) of each group on the way up, for every hierarchy that may limit memory."""
     paths = {}
     for line in memberships.splitlines():
@@ -96,23 +105,25 @@ def _groups(memberships: str, mounts: str) -> Iterator[tuple[str, str]]:
             paths["cgroup2"] = path
         elif "memory" in controllers.split(","):
             paths["cgroup"] = path
-    for line in mounts.splitlines():
-        mount = _mount(line)
-        if mount is not None and mount[0] in paths:
-            kind, root, point = mount
-            for folder in _chain(paths[kind], root, point):
-                yield kind, folder
+    for mount in mounts:
+        if mount.kind in paths:
+            for folder in _chain(paths[mount.kind], mount):
+                yield mount.kind, folder
 
 
-def _mount(line: str) -> tuple[str, str, str] | None:
-    """(type, root within the hierarchy, mount point) of a mountinfo line that is a memory hierarchy."""
+def _mounts(text: str) -> tuple[_Mount, ...]:
+    """The memory hierarchies among the lines of a mountinfo."""
+    return tuple(mount for line in text.splitlines() if (mount := _mount(line)) is not None)
+
+
+def _mount(line: str) -> _Mount | None:
     head, _, tail = line.partition(" - ")
     front, back = head.split(" "), tail.split(" ")
     if len(front) < 5 or len(back) < 3 or back[0] not in _VERSIONS:
         return None
     if back[0] == "cgroup" and "memory" not in back[2].split(","):
         return None
-    return back[0], _unescaped(front[3]), _unescaped(front[4])
+    return _Mount(back[0], _unescaped(front[3]), _unescaped(front[4]))
 
 
 def _unescaped(text: str) -> str:
@@ -120,17 +131,21 @@ def _unescaped(text: str) -> str:
     return _OCTAL.sub(lambda match: chr(int(match[1], 8)), text)
 
 
-def _chain(path: str, root: str, point: str) -> Iterator[str]:
+def _chain(path: str, mount: _Mount) -> Iterator[str]:
     """Folders from the process's group up to the mount point.
 
-    A mount may show only a part of the hierarchy (``root``). A group outside that part – ``/..`` in a namespace –
-    cannot be seen; then the mount point is the nearest group that can.
+    A mount may show only a part of the hierarchy. A group outside that part – ``/..`` in a namespace – cannot be seen;
+    then the mount point is the nearest group that can.
     """
-    group = PurePosixPath(path)
-    visible = ".." not in group.parts and group.is_relative_to(root)
-    parts = group.relative_to(root).parts if visible else ()
-    for depth in range(len(parts), -1, -1):
-        yield str(PurePosixPath(point, *parts[:depth]))
+    parts, root = _parts(path), _parts(mount.root)
+    visible = ".." not in parts and parts[: len(root)] == root
+    inside = parts[len(root) :] if visible else []
+    for depth in range(len(inside), -1, -1):
+        yield "/".join((mount.point.rstrip("/"), *inside[:depth]))
+
+
+def _parts(path: str) -> list[str]:
+    return [part for part in path.split("/") if part not in {"", "."}]
 
 
 def _headroom(proc: Proc, kind: str, folder: str) -> Answer[Headroom]:

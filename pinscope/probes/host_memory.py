@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from pinscope.probes.answer import Answer
-from pinscope.probes.cgroup import memory_headroom
+from pinscope.probes.cgroup import GroupHeadrooms
 from pinscope.probes.limits import host_memory
 from pinscope.probes.memory import pinned_bytes
 from pinscope.probes.proc import HERE, Fields, Proc
@@ -22,11 +22,16 @@ _PRESSURE_LINE = re.compile(
 )
 
 
-def read_host(proc: Proc = HERE) -> HostTotals:
-    """The host's totals. What holders explain of them is for whoever knows the holders."""
+def read_host(proc: Proc = HERE, groups: GroupHeadrooms | None = None) -> HostTotals:
+    """The host's totals. What holders explain of them is for whoever knows the holders.
+
+    Args:
+        proc: where /proc and /sys are read.
+        groups: what this reading knows of control groups already.
+    """
     missing: dict[str, str] = {"explained_bytes": NOT_JOINED, "other_pinned_bytes": NOT_JOINED}
     total, available = host_memory(proc)
-    group = memory_headroom(proc)
+    group = (groups or GroupHeadrooms(proc)).of("self")
     meminfo = proc.fields("/proc/meminfo")
     pool, used = _huge_pages(proc, meminfo)
     return HostTotals(

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from pinscope.probes.answer import Answer
 from pinscope.probes.proc import HERE, Proc, whole
-from pinscope.probes.process_memory import MemoryMaps, ProcessStatus, parse_maps
+from pinscope.probes.process_memory import MemoryMaps, ProcessStatus, parse_maps, plain_address_space
 
 UVM = "/dev/nvidia-uvm"
 """CUDA opens it when it starts; NVML alone and display servers do not."""
@@ -110,8 +110,8 @@ def read_processes(
     look = _look(proc, tasks.value, gpu_pids, remembered)
     files = _files_of_suspects(proc, look, gpu_pids, remembered)
     seen, known = [], dict[int, KnownMaps]()
-    for pid in dict.fromkeys((*files, *look.locked)):
-        status, held = look.alive[pid], files.get(pid, _NONE)
+    for pid in files.keys() | look.others.keys():
+        status, held = look.status(pid), files.get(pid, _NONE)
         if held.value or (held.value is None and pid in gpu_pids):
             maps = _read_maps(proc, pid, remembered.maps.get(pid))
             if maps.value is not None:
@@ -139,14 +139,16 @@ def _known(text: str, before: KnownMaps | None) -> KnownMaps | None:
 
 @dataclass
 class _Look:
-    """What the statuses tell."""
+    """What the statuses tell of the processes with memory, less those that are known to be quiet."""
 
-    alive: dict[int, ProcessStatus] = field(default_factory=dict)
-    """Processes with memory, less those that are known to be quiet."""
+    plain: dict[int, str] = field(default_factory=dict)
+    """The ``status`` of those that are no suspects and have nothing locked."""
+    others: dict[int, ProcessStatus] = field(default_factory=dict)
     suspects: list[int] = field(default_factory=list)
-    """Those of them that could hold pinned memory."""
-    locked: list[int] = field(default_factory=list)
-    """Those with locked memory."""
+    """Those of the others that could hold pinned memory."""
+
+    def status(self, pid: int) -> ProcessStatus:
+        return self.others[pid] if pid in self.others else ProcessStatus(self.plain[pid])
 
 
 def _look(proc: Proc, tasks: Mapping[int, int], gpu_pids: Collection[int], remembered: Remembered) -> _Look:
@@ -163,16 +165,18 @@ def _look(proc: Proc, tasks: Mapping[int, int], gpu_pids: Collection[int], remem
         if calm and remembered.quiet.get(pid) == size:
             quiet[pid] = size
             continue
-        text = proc.glance(f"/proc/{pid}/status")
-        status = ProcessStatus(text or "")
+        text = proc.glance(f"/proc/{pid}/status") or ""
+        if pid not in gpu_pids and (plain_address_space(text) or LEAST_CUDA_BYTES) < LEAST_CUDA_BYTES:
+            look.plain[pid] = text
+            if size[1]:
+                quiet[pid] = size
+            continue
+        status = ProcessStatus(text)
         if status.has_memory:
-            look.alive[pid] = status
-            could_hold, locked = pid in gpu_pids or _could_hold(status), status.has_locked
-            if could_hold:
+            look.others[pid] = status
+            if pid in gpu_pids or _could_hold(status):
                 look.suspects.append(pid)
-            if locked:
-                look.locked.append(pid)
-            if size[1] and not could_hold and not locked:
+            elif size[1] and not status.has_locked:
                 quiet[pid] = size
         elif text:
             without[pid] = inode
@@ -206,9 +210,10 @@ def _files_of_suspects(
     suspects = list(look.suspects)
     while suspects:
         pid = suspects.pop()
-        size = look.alive[pid].size
         if pid in files or pid in sizes:
             continue
+        status = look.status(pid)
+        size = status.size
         if size and remembered.bystanders.get(pid) == size and pid not in gpu_pids:
             sizes[pid] = size
             continue
@@ -217,18 +222,19 @@ def _files_of_suspects(
             continue
         files[pid] = held
         if held.value:
-            children = children or _children(look.alive)
-            suspects += children.get(pid, ())
+            if not _is_large(status):  # else its forked children are large as well, and suspects already
+                children = children or _children(look)
+                suspects += children.get(pid, ())
         elif held.value is not None:
             sizes[pid] = size
     remembered.bystanders = sizes
     return files
 
 
-def _children(alive: Mapping[int, ProcessStatus]) -> dict[int, list[int]]:
+def _children(look: _Look) -> dict[int, list[int]]:
     children: dict[int, list[int]] = {}
-    for pid, status in alive.items():
-        children.setdefault(status.parent or 0, []).append(pid)
+    for pid in (*look.plain, *look.others):
+        children.setdefault(look.status(pid).parent or 0, []).append(pid)
     return children
 
 
@@ -238,7 +244,11 @@ def _could_hold(status: ProcessStatus) -> bool:
     Pinned pages are mapped, so cudaHostAlloc memory counts in its owner's RssShmem. A CUDA process that has none, or
     an orphan that inherited some and never touched it, shows by the size of its address space.
     """
-    return status.may_share or (status.address_space_bytes or LEAST_CUDA_BYTES) >= LEAST_CUDA_BYTES
+    return status.may_share or _is_large(status)
+
+
+def _is_large(status: ProcessStatus) -> bool:
+    return (status.bytes("VmSize") or LEAST_CUDA_BYTES) >= LEAST_CUDA_BYTES
 
 
 def _nvidia_files(pid: int, proc: Proc) -> Answer[frozenset[str]]:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pinscope.probes.process_memory import ProcessStatus, covered_bytes, parse_maps
+from pinscope.probes.process_memory import ProcessStatus, covered_bytes, parse_maps, plain_address_space
 from tests.data.synthetic_host import maps_text, named, zero
 
 H200_STATUS = Path(__file__).parents[2] / "data" / "proc" / "h200-idle" / "proc" / "self" / "status"
@@ -41,20 +41,32 @@ def test_the_quick_questions_of_a_snapshot_agree_with_the_amounts() -> None:
     status = ProcessStatus(text)
     assert not status.has_locked
     assert not status.may_share
-    assert (status.parent, status.address_space_bytes) == (396, status.bytes("VmSize"))
-    for line in ("VmLck:\t       0 kB", "VmPin:\t       0 kB"):
-        assert ProcessStatus(text.replace(line, line.replace("0", "8"))).has_locked
-    assert ProcessStatus(text.replace("RssShmem:\t       0 kB", "RssShmem:\t12345678 kB")).may_share
+    assert status.parent == 396
+    assert plain_address_space(text) == status.bytes("VmSize")
+    for key in ("VmLck", "VmPin", "RssShmem"):
+        changed = text.replace(f"{key}:\t       0 kB", f"{key}:\t12345678 kB")
+        assert plain_address_space(changed) is None
+        assert ProcessStatus(changed).has_locked is (key != "RssShmem")
+        assert ProcessStatus(changed).may_share is (key == "RssShmem")
+
+
+def test_this_process_has_the_form_that_is_read_quickly() -> None:
+    text = Path("/proc/self/status").read_text()
+    status = ProcessStatus(text)
+    expected = None if status.has_locked or status.may_share else status.bytes("VmSize")
+    assert plain_address_space(text) == expected
 
 
 def test_the_quick_questions_are_answered_in_another_form_than_the_kernels_too() -> None:
-    status = ProcessStatus("Name:\tx\nVmSize:\t8 kB\nVmLck: 0 kB\nVmPin: 0 kB\nRssShmem: 0 kB\n")
+    text = "Name:\tx\nVmSize:\t8 kB\nVmLck: 0 kB\nVmPin: 0 kB\nRssShmem: 0 kB\n"
+    status = ProcessStatus(text)
     assert not status.has_locked
     assert not status.may_share
+    assert plain_address_space(text) is None
     nothing = ProcessStatus("Name:\tx\n")
     assert not nothing.has_locked
     assert nothing.may_share  # it is not told
-    assert (nothing.parent, nothing.address_space_bytes) == (None, None)
+    assert nothing.parent is None
 
 
 def test_a_kernel_thread_has_no_memory() -> None:
@@ -152,4 +164,4 @@ def test_no_text_makes_the_parsers_raise(text: str) -> None:
     assert isinstance(status.size, str)
     assert {type(status.has_memory), type(status.has_locked), type(status.may_share)} == {bool}
     assert (status.parent or 0) >= 0
-    assert (status.address_space_bytes or 0) >= 0
+    assert (plain_address_space(text) or 0) >= 0

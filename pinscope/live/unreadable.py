@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pinscope.probes.answer import Answer
 from pinscope.probes.proc import Proc
 from pinscope.probes.processes import Processes
-from pinscope.probes.virtualization import WSL2, has_own_pids, hides_processes, virtualization
+from pinscope.probes.virtualization import WSL2, has_own_pids, hides_processes, wsl_version
 from pinscope.records.registration import Registrations
 from pinscope.records.snapshot import DeviceFigures, HostTotals, Unreadable
 
@@ -69,7 +69,7 @@ def _gpus(proc: Proc, gpus: Answer[tuple[DeviceFigures, ...]]) -> Iterator[Unrea
         yield Unreadable(
             what="GPUs", reason=gpus.reason or "", advice="'pinscope doctor' says what this machine lacks for it."
         )
-    if WSL2 in (virtualization(proc).value or ""):
+    if wsl_version(proc) == WSL2:
         yield Unreadable(
             what="Pinned memory of Windows and of other WSL distributions",
             reason="WSL is a virtual machine; the driver proper runs in Windows",

@@ -36,11 +36,22 @@ _GROUP_WORD = re.compile(r"[a-z]+")
 
 def virtualization(proc: Proc) -> Answer[str]:
     """Names of the container and the hypervisor, such as ``Docker container, QEMU/KVM``."""
-    wsl = _wsl(proc)
+    wsl = wsl_version(proc)
     names = [name for name in (_container(proc), wsl or _hypervisor(proc)) if name]
     if names:
         return Answer(", ".join(names))
     return Answer.missing("no container and no hypervisor shows itself")
+
+
+def wsl_version(proc: Proc) -> str | None:
+    """``WSL1`` or ``WSL2`` in Windows' subsystem for Linux. One short file tells: a live view asks each second.
+
+    WSL names Microsoft in its kernel release; version 1, which is no Linux kernel, with a capital letter.
+    """
+    release = proc.line("/proc/sys/kernel/osrelease").value or ""
+    if "microsoft" in release:
+        return WSL2
+    return "WSL1" if "Microsoft" in release else None
 
 
 def has_own_pids(proc: Proc) -> bool:
@@ -60,14 +71,6 @@ def hides_processes(proc: Proc) -> bool:
         if len(front) > 4 and front[4] == "/proc" and back[0] == "proc":
             return bool(_HIDEPID.search(back[-1]))
     return False
-
-
-def _wsl(proc: Proc) -> str | None:
-    """WSL names Microsoft in its kernel release; version 1, which is no Linux kernel, with a capital letter."""
-    release = proc.line("/proc/sys/kernel/osrelease").value or ""
-    if "microsoft" in release:
-        return WSL2
-    return "WSL1" if "Microsoft" in release else None
 
 
 def _container(proc: Proc) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,7 +13,9 @@ import pytest
 from pinscope.live.holders import snapshot
 from pinscope.probes.gpu import Nvml
 from pinscope.probes.gpu_figures import read_gpus
+from pinscope.probes.processes import Remembered
 from pinscope.records.snapshot import DeviceFigures, Holder, Snapshot
+from tests.data.processor_time import memory_maps_of_all, processes, processor_seconds
 from tests.gpu.holding import compile_holder, holding, pytorch
 
 MIB, GIB = 2**20, 2**30
@@ -133,6 +136,21 @@ def test_a_program_that_ended_leaves_the_totals_as_they_were(program: Path) -> N
     after = look()
     assert abs(grown(before.host, after.host, "pinned_bytes")) <= SLACK
     assert abs(grown(device(before), device(after), "memory_used_bytes")) <= 4 * MIB
+
+
+def test_a_look_at_500_processes_and_a_holder_of_24_gib_costs_a_fiftieth_of_psutils(program: Path) -> None:
+    size = 24 * GIB
+    with holding([program, "alloc", str(size)]) as running, processes(500):
+        running.go_on("held")
+        assert figure(holder(snapshot(), running.pid), "host_alloc_bytes") >= size
+        usual = processor_seconds(memory_maps_of_all, times=3)
+        first = processor_seconds(snapshot, enough=usual / 55)
+        remembered = Remembered()
+        next_ = processor_seconds(lambda: snapshot(remembered=remembered), enough=usual / 80)
+    sys.stderr.write(f"psutil {usual * 1e3:.1f} ms, first snapshot {first * 1e3:.2f} ms, next {next_ * 1e3:.2f} ms\n")
+    assert first < 0.050
+    assert first * 50 < usual
+    assert next_ * 50 < usual
 
 
 def test_every_figure_of_a_device_is_read_or_says_why_not() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -19,6 +18,7 @@ from pinscope.probes.proc import HERE
 from pinscope.probes.process_memory import covered_bytes, parse_maps
 from tests.data.fast_time import FastTime
 from tests.data.one_door import OneDoor
+from tests.data.processor_time import processor_seconds
 from tests.data.synthetic_host import SyntheticHost, busy_host
 
 MOST_SECONDS = 0.050
@@ -26,18 +26,6 @@ MOST_SECONDS_OF_SERIES = 0.030
 """3 % of one second, for the whole process."""
 LEAST_TIMES_CHEAPER = 50
 CHILD_BYTES = 512 * 2**20
-
-
-def processor_seconds(work: Callable[[], object], enough: float = 0.0) -> float:
-    """The least processor time of up to twenty goes, on a machine that others use too; stops once it is enough."""
-    best = float("inf")
-    for _ in range(20):
-        begun = time.thread_time()
-        work()
-        best = min(best, time.thread_time() - begun)
-        if best < enough:
-            break
-    return best
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +93,7 @@ def test_a_real_holder_costs_a_fiftieth_of_what_psutil_reads(tmp_path: Path) -> 
         assert child.stdout is not None
         assert child.stdout.readline() == "ready\n"
         usual = psutil.Process(child.pid)
-        theirs = min(processor_seconds(usual.memory_maps, float("inf")) for _ in range(3))
+        theirs = processor_seconds(usual.memory_maps, times=3)
         path = f"/proc/{child.pid}/maps"
         ours = processor_seconds(lambda: parse_maps(HERE.read(path).value or ""), theirs / LEAST_TIMES_CHEAPER)
         maps = parse_maps(HERE.read(path).value or "")

@@ -67,8 +67,8 @@ class Proc:
         except (OSError, ValueError) as error:
             return Answer.missing(_why_not(path, error))
 
-    def glance(self, path: str) -> str | None:
-        """The text of a file that the kernel writes in one piece, such as a process's status; ``None`` if it is gone.
+    def glance(self, path: str) -> bytes | None:
+        """The content of a file that the kernel writes in one piece, such as a status; ``None`` if it is gone.
 
         For a snapshot, which reads hundreds and does not ask why one is missing: :meth:`read` takes twice the time on
         top of the kernel's. A subclass that changes one of them changes both.
@@ -81,7 +81,7 @@ class Proc:
                 os.close(descriptor)
         except (OSError, ValueError):
             return None
-        return content.decode("utf-8", "replace") if len(content) < _CHUNK_BYTES else self.read(path).value
+        return content if len(content) < _CHUNK_BYTES else (self.read(path).value or "").encode()
 
     def line(self, path: str) -> Answer[str]:
         """The text of a file without white space around it; missing if nothing is left."""

@@ -30,9 +30,8 @@ _MAPPING = re.compile(
 _NOTHING_LOCKED = "\nVmLck:\t       0 kB\nVmPin:\t       0 kB\n"
 _NOTHING_SHARED = "\nRssShmem:\t       0 kB\n"
 _PLAIN = re.compile(
-    r"\nVmSize:\t *([0-9]{1,20}) kB\nVmLck:\t       0 kB\nVmPin:\t       0 kB\n"
-    r"VmHWM:.*\nVmRSS:.*\nRssAnon:.*\nRssFile:.*\nRssShmem:\t       0 kB\n",
-    re.ASCII,
+    rb"\nVmSize:\t *([0-9]{1,20}) kB\nVmLck:\t       0 kB\nVmPin:\t       0 kB\n"
+    rb"VmHWM:.*\nVmRSS:.*\nRssAnon:.*\nRssFile:.*\nRssShmem:\t       0 kB\n"
 )
 _PARENT = re.compile(r"\nPPid:\t([0-9]{1,20})\n", re.ASCII)
 
@@ -96,7 +95,7 @@ class ProcessStatus:
         return self._text[start:end] if 0 <= start < end else ""
 
 
-def plain_address_space(status: str) -> int | None:
+def plain_address_space(status: bytes) -> int | None:
     """Bytes of address space of a process that has nothing locked, pinned or shared, as most have not.
 
     ``None`` if it has, and if its ``status`` has another form than the kernel's (Linux 4.5 and later): a quick answer

@@ -72,7 +72,7 @@ class Remembered:
     Whoever opens one to pin memory maps something, too. So while the sizes stay as they were, its files need not be
     looked at again.
     """
-    quiet: dict[int, tuple[int, str]] = field(default_factory=dict)
+    quiet: dict[int, tuple[int, bytes]] = field(default_factory=dict)
     """Inode and ``statm`` of processes too small for CUDA that have nothing locked or pinned.
 
     To read ``statm`` costs half of ``status``. While it stays as it was, nothing was mapped or touched; and while the
@@ -141,14 +141,14 @@ def _known(text: str, before: KnownMaps | None) -> KnownMaps | None:
 class _Look:
     """What the statuses tell of the processes with memory, less those that are known to be quiet."""
 
-    plain: dict[int, str] = field(default_factory=dict)
+    plain: dict[int, bytes] = field(default_factory=dict)
     """The ``status`` of those that are no suspects and have nothing locked."""
     others: dict[int, ProcessStatus] = field(default_factory=dict)
     suspects: list[int] = field(default_factory=list)
     """Those of the others that could hold pinned memory."""
 
     def status(self, pid: int) -> ProcessStatus:
-        return self.others[pid] if pid in self.others else ProcessStatus(self.plain[pid])
+        return self.others[pid] if pid in self.others else ProcessStatus(self.plain[pid].decode("utf-8", "replace"))
 
 
 def _look(proc: Proc, tasks: Mapping[int, int], gpu_pids: Collection[int], remembered: Remembered) -> _Look:
@@ -156,22 +156,22 @@ def _look(proc: Proc, tasks: Mapping[int, int], gpu_pids: Collection[int], remem
     counters = "".join(_COUNTERS.findall(proc.read("/proc/vmstat").value or ""))
     calm = counters == remembered.counters != ""  # else statm would only come on top
     known = remembered.without_memory or _kernel_threads(proc, tasks)
-    look, without, quiet = _Look(), dict[int, int](), dict[int, tuple[int, str]]()
+    look, without, quiet = _Look(), dict[int, int](), dict[int, tuple[int, bytes]]()
     for pid, inode in tasks.items():
         if known.get(pid) == inode:
             without[pid] = inode
             continue
-        size = inode, (proc.glance(f"/proc/{pid}/statm") or "") if calm else ""
+        size = inode, (proc.glance(f"/proc/{pid}/statm") or b"") if calm else b""
         if calm and remembered.quiet.get(pid) == size:
             quiet[pid] = size
             continue
-        text = proc.glance(f"/proc/{pid}/status") or ""
+        text = proc.glance(f"/proc/{pid}/status") or b""
         if pid not in gpu_pids and (plain_address_space(text) or LEAST_CUDA_BYTES) < LEAST_CUDA_BYTES:
             look.plain[pid] = text
             if size[1]:
                 quiet[pid] = size
             continue
-        status = ProcessStatus(text)
+        status = ProcessStatus(text.decode("utf-8", "replace"))
         if status.has_memory:
             look.others[pid] = status
             if pid in gpu_pids or _could_hold(status):

@@ -8,5 +8,5 @@ from pinscope.probes.proc import Proc
 class OneDoor(Proc):
     """Every text goes through ``read``: who overrides that has overridden all."""
 
-    def glance(self, path: str) -> str | None:
-        return self.read(path).value
+    def glance(self, path: str) -> bytes | None:
+        return self.read(path).then(str.encode, "").value

@@ -42,10 +42,10 @@ def test_the_quick_questions_of_a_snapshot_agree_with_the_amounts() -> None:
     assert not status.has_locked
     assert not status.may_share
     assert status.parent == 396
-    assert plain_address_space(text) == status.bytes("VmSize")
+    assert plain_address_space(text.encode()) == status.bytes("VmSize")
     for key in ("VmLck", "VmPin", "RssShmem"):
         changed = text.replace(f"{key}:\t       0 kB", f"{key}:\t12345678 kB")
-        assert plain_address_space(changed) is None
+        assert plain_address_space(changed.encode()) is None
         assert ProcessStatus(changed).has_locked is (key != "RssShmem")
         assert ProcessStatus(changed).may_share is (key == "RssShmem")
 
@@ -54,7 +54,7 @@ def test_this_process_has_the_form_that_is_read_quickly() -> None:
     text = Path("/proc/self/status").read_text()
     status = ProcessStatus(text)
     expected = None if status.has_locked or status.may_share else status.bytes("VmSize")
-    assert plain_address_space(text) == expected
+    assert plain_address_space(text.encode()) == expected
 
 
 def test_the_quick_questions_are_answered_in_another_form_than_the_kernels_too() -> None:
@@ -62,7 +62,7 @@ def test_the_quick_questions_are_answered_in_another_form_than_the_kernels_too()
     status = ProcessStatus(text)
     assert not status.has_locked
     assert not status.may_share
-    assert plain_address_space(text) is None
+    assert plain_address_space(text.encode()) is None
     nothing = ProcessStatus("Name:\tx\n")
     assert not nothing.has_locked
     assert nothing.may_share  # it is not told
@@ -164,4 +164,4 @@ def test_no_text_makes_the_parsers_raise(text: str) -> None:
     assert isinstance(status.size, str)
     assert {type(status.has_memory), type(status.has_locked), type(status.may_share)} == {bool}
     assert (status.parent or 0) >= 0
-    assert (plain_address_space(text) or 0) >= 0
+    assert (plain_address_space(text.encode()) or 0) >= 0

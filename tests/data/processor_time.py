@@ -1,15 +1,22 @@
-"""What a look at a host costs, beside the usual way to look, and a host with many processes to look at."""
+"""What a look at a host costs, beside the usual way to look, and a host with many processes to look at.
+
+As a program it prints the seconds of processor time that a look at this host takes, in JSON.
+"""
 
 from __future__ import annotations
 
+import json
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 import psutil
 
+from pinscope.live.holders import snapshot
 from pinscope.probes.proc import HERE
+from pinscope.probes.processes import Remembered
 
 
 def processor_seconds(work: Callable[[], object], enough: float = 0.0, times: int = 20) -> float:
@@ -41,3 +48,17 @@ def processes(least: int) -> Iterator[None]:
             child = started.enter_context(subprocess.Popen(["sleep", "infinity"]))
             started.callback(child.kill)
         yield
+
+
+def looks_at_this_host() -> dict[str, float]:
+    """Seconds of processor time: by psutil, the first snapshot, and a later one of a series."""
+    remembered = Remembered()
+    return {
+        "psutil": processor_seconds(memory_maps_of_all, times=3),
+        "first": processor_seconds(snapshot),
+        "next": processor_seconds(lambda: snapshot(remembered=remembered)),
+    }
+
+
+if __name__ == "__main__":
+    json.dump(looks_at_this_host(), sys.stdout)

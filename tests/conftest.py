@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -103,10 +103,10 @@ def _leaves_nothing_behind(tmp_path_factory: pytest.TempPathFactory, outliving: 
         # Not numbered: to find the next number takes longer with each folder that is there.
         temporary = _use_private_places(patch, tmp_path_factory.mktemp(f"own-{mark}", numbered=False))
         patch.setenv(_MARK, mark)
-        before = _resources(mark, temporary)
+        before = _resources(temporary)  # nobody can have the mark yet
         yield
         deadline = time.monotonic() + SETTLE_SECONDS
-        while left := _left_over(before, _resources(mark, temporary), outliving):
+        while left := _left_over(before, _resources(temporary, _marked_processes(mark)), outliving):
             if time.monotonic() > deadline:
                 pytest.fail("left behind: " + "; ".join(left), pytrace=False)
             gc.collect()
@@ -123,10 +123,10 @@ class _Resources:
     locked_kib: int
 
 
-def _resources(mark: str, temporary: Path) -> _Resources:
+def _resources(temporary: Path, marked: Set[int] = frozenset()) -> _Resources:
     return _Resources(
         threads=frozenset(threading.enumerate()),
-        processes=frozenset(_children() | _marked_processes(mark)),
+        processes=frozenset(_children() | marked),
         shared_memory=frozenset(_names("/dev/shm")),
         open_files=frozenset(_open_files()),
         temporary_files=frozenset(str(path) for path in temporary.iterdir()),

@@ -192,21 +192,21 @@ def _page_tables(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _unexplained(snapshot: Snapshot) -> Iterator[Finding]:
-    """Used by no process and by no page table, also not by those that memory which nobody explains may have."""
+    """Used by no process, page table or context, also not by those that memory which nobody explains may have."""
     hidden = any(gap.hides_holders for gap in snapshot.unreadable)
     other = snapshot.host.other_pinned_bytes
     for device in snapshot.devices:
         if device.unattributed_bytes is None or device.page_table_bytes is None or device.mig:
             continue
         registered = page_table_bytes(other or 0, PAGE_BYTES)
-        rest = device.unattributed_bytes - device.page_table_bytes - registered
+        rest = device.unattributed_bytes - device.page_table_bytes - registered - (device.context_overhead_bytes or 0)
         if rest < UNEXPLAINED_NOTE:
             continue
         grave = rest >= UNEXPLAINED_WARNING and not hidden and other is not None
         yield Finding(
             rule="unattributed-gpu-memory",
             severity="warning" if grave else "note",
-            title=f"GPU {device.index}: {format_bytes(rest)} are used that no process and no page table explains",
+            title=f"GPU {device.index}: {format_bytes(rest)} are used that no process, page table or context explains",
             detail="The driver charges this memory to no process. "
             + ("Some processes could not be looked at: it may be page tables of theirs. " if hidden else "")
             + "Else it is the driver's own, a process that ended without giving everything back, or the display's.",
@@ -217,6 +217,10 @@ def _unexplained(snapshot: Snapshot) -> Iterator[Finding]:
                     name="Page tables, all other pinned memory, at most",
                     value=None if other is None else registered, unit="bytes",
                     reason=snapshot.host.missing.get("other_pinned_bytes"),
+                ),
+                Quantity(
+                    name="The driver's own for contexts, about", value=device.context_overhead_bytes, unit="bytes",
+                    reason=device.missing.get("context_overhead_bytes"),
                 ),
             ),
             advice=(

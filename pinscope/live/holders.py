@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from pinscope.analysis.page_table_model import context_overhead_bytes
 from pinscope.live.holder import COUNTER_SLACK_BYTES, Surroundings, page_table_note, read_holder
 from pinscope.live.ownership import Candidate, Share, attribute
 from pinscope.live.unreadable import unreadable
@@ -30,6 +31,7 @@ _OTHER = "the host's total less what the holders explain; whose it is, the kerne
 _AT_LEAST = "at least: not all processes could be looked at"
 _AT_MOST = "at most: some of the holders' mappings may not be pinned"
 _AT_LEAST_REGISTERED = "at least: not all registrations could be followed"
+_OVERHEAD = "as on H200s with driver 580: 3.25 MiB once and 3.56 MiB for each context; other GPUs may differ"
 _TOO_MUCH = "what the holders have comes to more than is pinned: some of it is not pinned"
 
 
@@ -116,19 +118,27 @@ def _with_tables(
     registrations: Registrations | None,
 ) -> DeviceFigures:
     """The device with the page tables that its holders imply."""
-    missing = {field: reason for field, reason in device.missing.items() if field != "page_table_bytes"}
+    joined = ("page_table_bytes", "context_overhead_bytes")
+    missing = {field: reason for field, reason in device.missing.items() if field not in joined}
     unknown = device.missing.get("processes") or processes.reason
     if unknown is not None:
-        missing["page_table_bytes"] = unknown
+        missing |= dict.fromkeys(joined, unknown)
         return device.model_copy(update={"missing": missing})
     tables = [use.page_table_bytes for one in holders for use in one.gpus if use.index == device.index]
     known = [amount for amount in tables if amount is not None]
-    unseen = len({process.pid for process in device.processes}) - len(known)
+    contexts = len({process.pid for process in device.processes})
+    unseen = contexts - len(known)
     note = page_table_note(registrations)
     if unseen:
         note += f"; {unseen} of its processes could not be looked at"
-    estimates = {**device.estimates, "page_table_bytes": note}
-    return device.model_copy(update={"page_table_bytes": sum(known), "missing": missing, "estimates": estimates})
+    return device.model_copy(
+        update={
+            "page_table_bytes": sum(known),
+            "context_overhead_bytes": context_overhead_bytes(contexts),
+            "missing": missing,
+            "estimates": {**device.estimates, "page_table_bytes": note, "context_overhead_bytes": _OVERHEAD},
+        }
+    )
 
 
 def _explained(

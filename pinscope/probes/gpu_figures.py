@@ -30,7 +30,7 @@ def read_gpus(gpus: GpuReader, proc: Proc = HERE, rates: bool = False) -> Answer
 def _figures(gpus: GpuReader, device: Device, rates: bool) -> DeviceFigures:
     index = device.index
     missing = {key: reason for key, reason in device.missing.items() if key in ("name", "uuid") or "link" in key}
-    missing["page_table_bytes"] = NOT_JOINED
+    missing |= dict.fromkeys(("page_table_bytes", "context_overhead_bytes"), NOT_JOINED)
     memory = gpus.memory(index)
     reserved = memory.then(lambda found: found.reserved, "drivers before 510 count it as used memory")
     processes = gpus.processes(index)
@@ -51,6 +51,7 @@ def _figures(gpus: GpuReader, device: Device, rates: bool) -> DeviceFigures:
         processes_bytes=attributed.note(missing, "processes_bytes"),
         unattributed_bytes=_unattributed(memory, reserved, attributed).note(missing, "unattributed_bytes"),
         page_table_bytes=None,
+        context_overhead_bytes=None,
         bar1_total_bytes=bar1.then(lambda found: found.total, "").note(missing, "bar1_total_bytes"),
         bar1_used_bytes=bar1.then(lambda found: found.used, "").note(missing, "bar1_used_bytes"),
         link=device.link,

@@ -192,6 +192,8 @@ class DeviceFigures(Record):
     page_table_bytes: int | None
     """Page tables that the holders' cudaHostAlloc memory implies; registered memory comes on top, or is in it while
     the probe runs."""
+    context_overhead_bytes: int | None = None
+    """What the driver takes beside that for the contexts and charges to no process: an estimate from H200s."""
     bar1_total_bytes: int | None
     bar1_used_bytes: int | None
     link: Link | None

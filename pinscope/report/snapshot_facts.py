@@ -159,6 +159,7 @@ def device_facts(device: DeviceFigures) -> list[Fact]:
     return [
         ("Memory", _device_memory(device)),
         ("Of processes", figure_text(device, "processes_bytes")),
+        ("The driver's for contexts", figure_text(device, "context_overhead_bytes")),
         ("BAR1", f"{figure_text(device, 'bar1_used_bytes')} of {figure_text(device, 'bar1_total_bytes')}"),
         ("Link", link_text(device.link) if device.link else figure_text(device, "link", "text")),
         ("Busy", _busy(device)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -123,6 +124,15 @@ def test_the_implied_page_tables_explain_what_no_process_has(program: Path) -> N
     implied = grown(device(before), device(held), "page_table_bytes")
     assert implied >= 6 * MIB
     assert abs(unattributed - implied) <= 4 * MIB
+
+
+def test_memory_of_no_process_is_explained_to_4_mib_when_one_known_program_runs(program: Path) -> None:
+    with holding([program, "alloc", str(24 * GIB)]) as running:
+        running.go_on("held")
+        one = device(look())
+    assert {process.pid for process in one.processes} == {running.pid, os.getpid()}  # and this one, which looks
+    explained = figure(one, "page_table_bytes") + figure(one, "context_overhead_bytes")
+    assert abs(figure(one, "unattributed_bytes") - explained) <= 4 * MIB
 
 
 def device(found: Snapshot) -> DeviceFigures:

@@ -105,16 +105,21 @@ def test_page_tables_that_take_a_share_of_a_gpu_are_found(tables: int, severity:
 
 
 def test_unattributed_gpu_memory_is_what_neither_processes_nor_page_tables_explain() -> None:
-    gpu = device(unattributed_bytes=4 * GIB, page_table_bytes=GIB)
+    gpu = device(unattributed_bytes=4 * GIB + 7 * MIB, page_table_bytes=GIB)
     finding = found(snapshot(devices=(gpu,)))["unattributed-gpu-memory"]
     assert finding.severity == "warning"
     assert "3 GiB are used" in finding.title
 
 
+def test_what_the_driver_takes_for_contexts_is_explained() -> None:
+    gpu = device(unattributed_bytes=512 * MIB + 32 * MIB + 40 * MIB, context_overhead_bytes=41 * MIB)
+    assert "unattributed-gpu-memory" not in found(snapshot(devices=(gpu,)))
+
+
 def test_page_tables_of_registered_memory_explain_too() -> None:
     """64 GiB that nobody explains may have 128 MiB of page tables on this GPU."""
     totals = host(pinned_bytes=80 * GIB, other_pinned_bytes=64 * GIB)
-    gpu = device(unattributed_bytes=32 * MIB + 128 * MIB + 511 * MIB)
+    gpu = device(unattributed_bytes=(32 + 7 + 128 + 511) * MIB)
     assert "unattributed-gpu-memory" not in found(snapshot(host=totals, devices=(gpu,)))
     assert "unattributed-gpu-memory" in found(snapshot(devices=(gpu,)))
 
@@ -126,7 +131,7 @@ def test_where_processes_are_hidden_unattributed_memory_is_only_a_note() -> None
     assert finding.advice.startswith("Run as root")
     unknown = host(other_pinned_bytes=None, missing={"other_pinned_bytes": "needs Linux 5.7"})
     finding = found(snapshot(host=unknown, devices=(gpu,)))["unattributed-gpu-memory"]
-    assert (finding.severity, finding.evidence[-1].reason) == ("note", "needs Linux 5.7")
+    assert (finding.severity, finding.evidence[-2].reason) == ("note", "needs Linux 5.7")
 
 
 def test_a_gpu_in_parts_is_not_judged_by_its_whole() -> None:

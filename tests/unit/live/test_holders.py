@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pinscope.analysis.page_table_model import context_overhead_bytes
 from pinscope.live.holders import snapshot
 from pinscope.probes.answer import Answer
 from pinscope.probes.gpu import ProcessOnGpu
@@ -49,6 +50,8 @@ def test_a_holder_is_right_to_the_page(host: SyntheticHost) -> None:
     assert "other_pinned_bytes" in found.host.estimates
     (device,) = found.devices
     assert device.unattributed_bytes == device.page_table_bytes == 50 * MIB
+    assert device.context_overhead_bytes == context_overhead_bytes(1)
+    assert "H200" in device.estimates["context_overhead_bytes"]
     assert without_reason(found) == []
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 
+from pinscope.analysis.held import held_bytes
 from pinscope.analysis.link_model import payload_now
 from pinscope.analysis.page_table_model import page_table_bytes
 from pinscope.analysis.plan_reading import GRAVE_SHARE, NOTABLE_SHARE
@@ -352,9 +353,9 @@ def _registering(holders: Sequence[Holder]) -> list[Holder]:
 
 
 def _pinned_by(holder: Holder) -> int:
-    """What is known to be pinned or locked by it. Registered memory may be locked as well, so the larger counts."""
-    others = (holder.registered_bytes, holder.locked_bytes, holder.vm_pin_bytes)
-    return (holder.host_alloc_bytes or 0) + max(amount or 0 for amount in others)
+    """What is known to be pinned or locked by it."""
+    amounts = (holder.host_alloc_bytes, holder.registered_bytes, holder.locked_bytes, holder.vm_pin_bytes)
+    return held_bytes(*amounts) or 0
 
 
 def _who(holder: Holder) -> str:

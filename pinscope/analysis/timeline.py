@@ -8,14 +8,15 @@ from datetime import datetime
 from itertools import pairwise
 from typing import Any
 
+from pinscope.analysis.held import held_bytes
 from pinscope.analysis.statistics import summarize
 from pinscope.records.run import Run
 
 Row = Mapping[str, Any]
 Amounts = Sequence[tuple[float, int]]
 """A step function: from that second on, so many bytes."""
-_ALLOCATED = "host_alloc_bytes"
-_OTHERS = ("registered_bytes", "locked_bytes", "vm_pin_bytes")
+_HELD = ("host_alloc_bytes", "registered_bytes", "locked_bytes", "vm_pin_bytes")
+"""What a holder's row says of its memory, in the order of :func:`held_bytes`."""
 GPU_RATES = ("rx_bytes_per_second", "tx_bytes_per_second")
 """What goes over PCIe, from the GPU's side."""
 
@@ -180,17 +181,6 @@ def merged(events: Iterable[Row]) -> list[Change]:
     return found
 
 
-def held(row: Row) -> int | None:
-    """Pinned and locked bytes of a holder's row, as far as they are known; ``None`` if none of them is.
-
-    Registered memory may be locked as well, so the larger of the two counts.
-    """
-    others = [row[name] for name in _OTHERS if row[name] is not None]
-    if row[_ALLOCATED] is None and not others:
-        return None
-    return int((row[_ALLOCATED] or 0) + max(others, default=0))
-
-
 def reason_of(row: Row, name: str) -> str | None:
     """Why a figure of a host's or a GPU's row is null."""
     for line in (row["missing"] or "").splitlines():
@@ -330,7 +320,7 @@ def _lives(rows: Sequence[Row], host: Sequence[Row], end: float) -> Iterable[Lif
         )
         life.gone = row["gone"]
         life.last_seconds = now if row["gone"] else last_seen
-        amount = held(row)
+        amount = held_bytes(*(row[name] for name in _HELD))
         if amount is not None:
             life.amounts.append((now, amount))
     return lives.values()

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from pinscope.analysis.timeline import (
     LEAK_BYTES,
     Watched,
-    held,
     points,
     reason_of,
     sampled,
@@ -121,12 +120,6 @@ def test_who_gave_all_back_and_took_again_is_one_life() -> None:
     (life,) = seen(rows_watched(6, lambda n: (holder(1),) if n != 3 else ())).lives
     assert [amount for _, amount in life.amounts] == [16 * GIB, 0, 16 * GIB]
     assert (life.gone, life.last_seconds) == (False, 5.0)
-
-
-def test_memory_that_is_locked_and_registered_counts_once() -> None:
-    figures = {"host_alloc_bytes": GIB, "registered_bytes": 3 * GIB, "locked_bytes": 2 * GIB, "vm_pin_bytes": None}
-    assert held(figures) == 4 * GIB
-    assert held(dict.fromkeys(figures)) is None
 
 
 def test_a_holder_of_which_nothing_is_known_is_still_there() -> None:

@@ -53,6 +53,8 @@ class Life:
     """What it held from each of these seconds on; empty if that was never known."""
     pinned: list[tuple[float, int]] = field(default_factory=list)
     """The same without what mlock holds."""
+    locked: list[tuple[float, int]] = field(default_factory=list)
+    """What mlock holds."""
     hidden: bool = False
     """At some time nobody could tell its cudaHostAlloc memory."""
 
@@ -345,6 +347,7 @@ def _lives(rows: Sequence[Row], host: Sequence[Row], end: float) -> Iterable[Lif
         for amounts, amount in (
             (life.amounts, held_bytes(host_alloc, registered, locked, vm_pin)),
             (life.pinned, held_bytes(host_alloc, registered, None, vm_pin)),
+            (life.locked, locked),
         ):
             if amount is not None:
                 amounts.append((now, amount))

@@ -63,14 +63,17 @@ def when(seconds: float) -> str:
 def _leaks(seen: Watched) -> Iterator[Finding]:
     """Processes that took more and more, and gave nothing back."""
     for life, growth in _grown(seen, lambda life: life.pinned)[:MOST_SUSPECTS]:
-        pace = "Its end gave all of it back." if life.gone else _pace(seen, growth)
+        if life.gone:
+            same = "A program that filled its buffers until its end looks the same. Its end gave all of it back."
+        else:
+            same = f"A program that is still filling its buffers looks the same. {_pace(seen, growth)}"
         yield Finding(
             rule="leak-suspected",
             severity="warning",
             title=f"{who(life)} took {format_bytes(growth.bytes)} in {growth.rises:,} steps and gave nothing back"
             + (" until it ended" if life.gone else ""),
-            detail="So looks a leak: pinned buffers that are made again and again, and never freed. A program that is "
-            f"still filling its buffers looks the same. {pace} The method tells the rule.",
+            detail="So looks a leak: pinned buffers that are made again and again, and never freed. "
+            f"{same} The method tells the rule.",
             evidence=(
                 *_growth(seen, growth),
                 Quantity(
@@ -91,7 +94,7 @@ def _leaks(seen: Watched) -> Iterator[Finding]:
 def _locked(seen: Watched) -> Iterator[Finding]:
     """What mlock holds is not pinned for CUDA, but just as little to be had for others."""
     leaking = {id(life) for life, _ in _grown(seen, lambda life: life.pinned)}
-    grown = [pair for pair in _grown(seen, lambda life: life.amounts) if id(pair[0]) not in leaking]
+    grown = [pair for pair in _grown(seen, lambda life: life.locked) if id(pair[0]) not in leaking]
     for life, growth in grown[:MOST_SUSPECTS]:
         yield Finding(
             rule="locked-memory-grows",

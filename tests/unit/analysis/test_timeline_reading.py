@@ -225,6 +225,13 @@ def test_memory_that_a_database_locks_is_not_called_pinned_buffers() -> None:
     assert found.findings[0].title == "mysqld (pid 7) locked 59 MiB more in 59 steps (mlock)"
 
 
+def test_pinned_memory_beside_it_is_not_called_locked() -> None:
+    took = watched(60, holders=lambda n: (holder(7, host_alloc_bytes=(n >= 30) * GIB, locked_bytes=n * MIB),))
+    assert "locked 59 MiB more in 59 steps" in finding(reading(took), "locked-memory-grows").title
+    both = watched(60, holders=lambda n: (holder(7, registered_bytes=n * MIB, locked_bytes=n * MIB),))
+    assert rules(reading(both)) == ["leak-suspected"]
+
+
 def test_who_leaks_is_told_once_however_many_do() -> None:
     crowd = range(1, 9)
     rows = watched(60, holders=lambda n: tuple(holder(pid, host_alloc_bytes=n * pid * GIB // 8) for pid in crowd))

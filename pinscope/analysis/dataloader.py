@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from pinscope.analysis.statistics import Summary, summarize
@@ -20,7 +21,9 @@ class Combination:
     Attributes:
         pin_memory, non_blocking, workers: the settings.
         batch_bytes: images of one batch.
-        step_seconds, wait_seconds, issue_seconds, copy_seconds, compute_seconds, stall_seconds: medians with spread.
+        step_seconds, issue_seconds, copy_seconds: medians with spread.
+        mean_step_seconds, mean_wait_seconds, mean_compute_seconds, mean_stall_seconds: of all steps together. Batches
+            come in bursts: a loop that waits long for every fourth one shows that in no median.
         pinned_bytes: what was pinned for it; ``None`` where the host does not tell.
         wrong_items: items that did not arrive as they should.
     """
@@ -30,28 +33,29 @@ class Combination:
     workers: int
     batch_bytes: int
     step_seconds: Summary
-    wait_seconds: Summary
     issue_seconds: Summary
     copy_seconds: Summary
-    compute_seconds: Summary
-    stall_seconds: Summary
+    mean_step_seconds: float
+    mean_wait_seconds: float
+    mean_compute_seconds: float
+    mean_stall_seconds: float
     pinned_bytes: int | None
     wrong_items: int
 
     @property
     def steps_per_second(self) -> float:
-        """From the median step."""
-        return 1 / self.step_seconds.median
+        """Steps over the time that all of them took."""
+        return 1 / self.mean_step_seconds
 
     @property
     def stall_share(self) -> float:
-        """Of a step, the GPU computed nothing."""
-        return min(self.stall_seconds.median / self.step_seconds.median, 1.0)
+        """Of all the time, the GPU computed nothing."""
+        return min(self.mean_stall_seconds / self.mean_step_seconds, 1.0)
 
     @property
     def wait_share(self) -> float:
-        """Of a step, the program waited for the loader."""
-        return min(self.wait_seconds.median / self.step_seconds.median, 1.0)
+        """Of all the time, the program waited for the loader."""
+        return min(self.mean_wait_seconds / self.mean_step_seconds, 1.0)
 
     @property
     def copy_bytes_per_second(self) -> float:
@@ -78,14 +82,18 @@ def _combination(rows: Sequence[Mapping[str, Any]]) -> Combination:
     def summary(name: str) -> Summary:
         return summarize([row[name] for row in rows])
 
+    def mean(name: str) -> float:
+        return fmean(row[name] for row in rows)
+
     return Combination(
         **{name: rows[0][name] for name in _LABELS},
         step_seconds=summary("step_seconds"),
-        wait_seconds=summary("wait_seconds"),
         issue_seconds=summary("issue_seconds"),
         copy_seconds=summary("copy_seconds"),
-        compute_seconds=summary("compute_seconds"),
-        stall_seconds=summary("stall_seconds"),
+        mean_step_seconds=mean("step_seconds"),
+        mean_wait_seconds=mean("wait_seconds"),
+        mean_compute_seconds=mean("compute_seconds"),
+        mean_stall_seconds=mean("stall_seconds"),
         pinned_bytes=_beyond_slack(rows[-1]["pinned_bytes"]),
         wrong_items=sum(row["wrong_items"] for row in rows),
     )

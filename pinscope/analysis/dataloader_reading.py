@@ -14,6 +14,8 @@ CLEAR = 1.05
 """A setting helps where steps are at least this many times faster; below it is chance."""
 LOADER_BOUND = 0.5
 """From this share of a step spent waiting for the loader on, nothing else matters."""
+COMPUTE_BOUND = 0.1
+"""Up to this share of the time with an idle GPU, it is the computing that a loop waits for."""
 WASTEFUL = 1.25
 """Rounding of a batch by more than this is worth a finding."""
 
@@ -26,7 +28,7 @@ def read_dataloader(run: Run, rows: Sequence[Mapping[str, Any]]) -> Reading:  # 
     best = max(found, key=lambda one: one.steps_per_second)
     plain = _same(found, best.workers, pin=False, asynchronous=False)
     findings = (
-        *_wrong(found), *_gain(best, plain), *_alone(found, best.workers), *_loader_bound(best), *_rounding(found),
+        *_wrong(found), *_gain(found), *_alone(found, best.workers), *_loader_bound(best), *_rounding(found),
         *_unstable(found),
     )  # fmt: skip
     return Reading(headline=_headline(best, plain), tables=(_table(found),), findings=findings)
@@ -75,13 +77,14 @@ def _table(found: Sequence[Combination]) -> Table:
                 one.workers, _on(one.pin_memory), _on(one.non_blocking), one.steps_per_second,
                 one.step_seconds.spread, one.step_seconds.median, one.stall_share, one.wait_share,
                 one.issue_seconds.median, one.copy_seconds.median, one.copy_bytes_per_second,
-                one.compute_seconds.median, one.batch_bytes, one.pinned_bytes, one.wrong_items,
+                one.mean_compute_seconds, one.batch_bytes, one.pinned_bytes, one.wrong_items,
                 one.step_seconds.count,
             )
             for one in found
         ),
-        note="Medians. GPU idle: between the last kernel of one step and the first of the next. Pinned: by how much "
-        "the host's count grew; the driver's own buffers for pageable copies are in it.",
+        note="A step and its copy: medians. Steps a second, compute and the shares: of all steps together, since "
+        "batches come in bursts. GPU idle: between the last kernel of one step and the first of the next. Pinned: by "
+        "how much the host's count grew; the driver's own buffers for pageable copies are in it.",
     )  # fmt: skip
 
 
@@ -104,32 +107,50 @@ def _wrong(found: Sequence[Combination]) -> list[Finding]:
     ]  # fmt: skip
 
 
-def _gain(best: Combination, plain: Combination | None) -> list[Finding]:
-    if plain is None:
+def _gain(found: Sequence[Combination]) -> list[Finding]:
+    """The fastest with pinned batches, against the same loader without any of it."""
+    best = max((one for one in found if one.pin_memory), key=lambda one: one.steps_per_second, default=None)
+    plain = _same(found, best.workers, pin=False, asynchronous=False) if best else None
+    if best is None or plain is None:
         return []
     gain = best.steps_per_second / plain.steps_per_second
     evidence = (
         Quantity(name=_words(plain), value=plain.steps_per_second, unit="count", spread=plain.step_seconds.spread),
         Quantity(name=_words(best), value=best.steps_per_second, unit="count", spread=best.step_seconds.spread),
         Quantity(name="Copy rate, pageable", value=plain.copy_bytes_per_second, unit="bytes/second"),
-        Quantity(name="Copy rate, best", value=best.copy_bytes_per_second, unit="bytes/second"),
+        Quantity(name="Copy rate, pinned", value=best.copy_bytes_per_second, unit="bytes/second"),
     )
-    if gain < CLEAR or best is plain:
+    if gain < CLEAR:
         return [
             Finding(
                 rule="pinning-gains-nothing", severity="note", title="Pinned batches make this loop no faster",
-                detail=f"With {_workers(best)} the loader takes {format_share(best.wait_share)} of a step.",
-                evidence=evidence, advice="Make the loader faster first; then measure again.",
+                detail=f"With {_workers(best)} the program waits for the loader in {format_share(best.wait_share)} of "
+                f"its time, and the GPU is idle for {format_share(best.stall_share)} of it.",
+                evidence=evidence, advice=_what_holds(best),
             )
         ]  # fmt: skip
+    copies = " with asynchronous copies" if best.non_blocking else ""
+    other = _same(found, best.workers, pin=True, asynchronous=True)
+    advice = (
+        "DataLoader(..., pin_memory=True) and batch.to(device, non_blocking=True)."
+        if best.non_blocking
+        else "DataLoader(..., pin_memory=True)." + (" non_blocking=True was no faster here." if other else "")
+    )
     return [
         Finding(
-            rule="pinned-batches", severity="note",
-            title=f"Pinned batches with asynchronous copies make {gain:.2f} times the steps",
-            detail=f"With {_workers(best)}: {_words(best)} against {_words(plain)}.", evidence=evidence,
-            advice="DataLoader(..., pin_memory=True) and batch.to(device, non_blocking=True).",
+            rule="pinned-batches", severity="note", title=f"Pinned batches{copies} make {gain:.2f} times the steps",
+            detail=f"With {_workers(best)}: {_words(best)} against {_words(plain)}.", evidence=evidence, advice=advice,
         )
     ]  # fmt: skip
+
+
+def _what_holds(one: Combination) -> str:
+    """What to do where a faster copy does not help."""
+    if one.wait_share >= LOADER_BOUND:
+        return "Make the loader faster first; then measure again."
+    if one.stall_share <= COMPUTE_BOUND:
+        return "Nothing: the GPU computes nearly all of the time, and no copy holds it up."
+    return "See in the table what a step consists of: the GPU waits for more than copies."
 
 
 def _alone(found: Sequence[Combination], workers: int) -> list[Finding]:
@@ -150,7 +171,7 @@ def _alone(found: Sequence[Combination], workers: int) -> list[Finding]:
                 Quantity(name="The call holds, blocking", value=plain.issue_seconds.median, unit="seconds"),
                 Quantity(name="The call holds, non_blocking", value=alone.issue_seconds.median, unit="seconds"),
             ),
-            advice="Use both together: pin_memory=True and non_blocking=True.",
+            advice="non_blocking=True helps only together with pin_memory=True.",
         )
     ]  # fmt: skip
 
@@ -165,9 +186,9 @@ def _loader_bound(best: Combination) -> list[Finding]:
             detail=f"Also with the fastest settings ({_words(best)}): the GPU is idle for "
             f"{format_share(best.stall_share)} of a step, and copies are not what it waits for.",
             evidence=(
-                Quantity(name="Waiting, a step", value=best.wait_seconds.median, unit="seconds"),
+                Quantity(name="Waiting, a step on average", value=best.mean_wait_seconds, unit="seconds"),
                 Quantity(name="Copy, a step", value=best.copy_seconds.median, unit="seconds"),
-                Quantity(name="Compute, a step", value=best.compute_seconds.median, unit="seconds"),
+                Quantity(name="Compute, a step on average", value=best.mean_compute_seconds, unit="seconds"),
             ),
             advice="More workers, cheaper items, or data that is prepared once. Pinning changes little before that.",
         )

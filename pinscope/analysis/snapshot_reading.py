@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 
+from pinscope.analysis.held import held_bytes
 from pinscope.analysis.link_model import payload_now
 from pinscope.analysis.page_table_model import page_table_bytes
 from pinscope.analysis.plan_reading import GRAVE_SHARE, NOTABLE_SHARE
@@ -80,21 +81,36 @@ def _pinned_share(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _near_group_limit(snapshot: Snapshot) -> Iterator[Finding]:
+    """The holders of one group are judged together: it is their sum that meets the limit."""
+    groups: dict[tuple[str | int, int], list[Holder]] = {}
     for holder in snapshot.holders:
-        limit, left, pinned = holder.cgroup_limit_bytes, holder.cgroup_headroom_bytes, _pinned_by(holder)
-        if not limit or left is None or pinned < MUCH_OF_GROUP * limit or left > GROUP_WARNING * limit:
+        if holder.cgroup_limit_bytes and holder.cgroup_headroom_bytes is not None and _pinned_by(holder):
+            group = holder.container or holder.cgroup or holder.pid
+            groups.setdefault((group, holder.cgroup_limit_bytes), []).append(holder)
+    for (_, limit), holders in groups.items():
+        pinned = sum(_pinned_by(one) for one in holders)
+        left = min(one.cgroup_headroom_bytes or 0 for one in holders)
+        if pinned < MUCH_OF_GROUP * limit or left > GROUP_WARNING * limit:
             continue
+        first, many = holders[0], len(holders) > 1
+        where = f" in {first.container}" if first.container else ""
         yield Finding(
             rule="holder-near-cgroup-limit",
             severity="critical" if left <= GROUP_CRITICAL * limit else "warning",
-            title=f"{_who(holder)} is {format_bytes(left)} below the limit of its control group",
+            title=f"{len(holders)} holders{where} are {format_bytes(left)} below the limit of their control group"
+            if many
+            else f"{_who(first)}{where} is {format_bytes(left)} below the limit of its control group",
             detail="Pinned memory is charged to the control group and cannot be reclaimed. At the limit the kernel "
             "kills a process of the group, or slows it to a crawl where the limit is memory.high.",
             evidence=(
-                Quantity(name="Pinned or locked by it", value=pinned, unit="bytes"),
+                Quantity(name=f"Pinned or locked by {'them' if many else 'it'}", value=pinned, unit="bytes"),
                 Quantity(name="Limit of the control group", value=limit, unit="bytes"),
                 Quantity(name="Left in the control group", value=left, unit="bytes"),
-                Quantity(name="Control group", value=holder.cgroup, unit="text", reason=holder.missing.get("cgroup")),
+                Quantity(name="Control group", value=first.cgroup, unit="text", reason=first.missing.get("cgroup")),
+                *(
+                    Quantity(name=f"Held by {_who(one)}", value=_pinned_by(one), unit="bytes")
+                    for one in holders[: MOST_NAMED if many else 0]
+                ),
             ),
             advice="Pin less, or raise the limit (docker run --memory, resources.limits.memory, MemoryMax=).",
         )
@@ -177,7 +193,7 @@ def _page_tables(snapshot: Snapshot) -> Iterator[Finding]:
             detail="A GPU keeps a page table for pinned host memory, 8 bytes a page, for every process, on every GPU "
             "on which the process has a context. No process is charged for it.",
             evidence=(
-                Quantity(name="Page tables, cudaHostAlloc memory alone", value=tables, unit="bytes"),
+                Quantity(name=f"Page tables{_explained_by(snapshot)}", value=tables, unit="bytes"),
                 Quantity(name="GPU memory", value=total, unit="bytes"),
                 Quantity(name="Share of it", value=tables / total, unit="share"),
                 Quantity(name="Processes with a context", value=payers, unit="count"),
@@ -189,6 +205,11 @@ def _page_tables(snapshot: Snapshot) -> Iterator[Finding]:
             advice="Pin less, keep contexts only on the GPUs that a process uses (CUDA_VISIBLE_DEVICES), or let one "
             "process own the memory. 'pinscope plan' works out what each of these saves.",
         )  # fmt: skip
+
+
+def _explained_by(snapshot: Snapshot) -> str:
+    """Whose page tables are known."""
+    return ", cudaHostAlloc memory alone" if snapshot.probe is None else ", cudaHostAlloc and registered memory"
 
 
 def _unexplained(snapshot: Snapshot) -> Iterator[Finding]:
@@ -212,7 +233,7 @@ def _unexplained(snapshot: Snapshot) -> Iterator[Finding]:
             + "Else it is the driver's own, a process that ended without giving everything back, or the display's.",
             evidence=(
                 Quantity(name="Used by no process", value=device.unattributed_bytes, unit="bytes"),
-                Quantity(name="Page tables, cudaHostAlloc memory", value=device.page_table_bytes, unit="bytes"),
+                Quantity(name=f"Page tables{_explained_by(snapshot)}", value=device.page_table_bytes, unit="bytes"),
                 Quantity(
                     name="Page tables, all other pinned memory, at most",
                     value=None if other is None else registered, unit="bytes",
@@ -356,9 +377,9 @@ def _registering(holders: Sequence[Holder]) -> list[Holder]:
 
 
 def _pinned_by(holder: Holder) -> int:
-    """What is known to be pinned or locked by it. Registered memory may be locked as well, so the larger counts."""
-    others = (holder.registered_bytes, holder.locked_bytes, holder.vm_pin_bytes)
-    return (holder.host_alloc_bytes or 0) + max(amount or 0 for amount in others)
+    """What is known to be pinned or locked by it."""
+    amounts = (holder.host_alloc_bytes, holder.registered_bytes, holder.locked_bytes, holder.vm_pin_bytes)
+    return held_bytes(*amounts) or 0
 
 
 def _who(holder: Holder) -> str:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
 from typing import Any
 
+from pinscope.analysis.held import held_bytes
 from pinscope.analysis.statistics import summarize
 from pinscope.records.run import Run
 
 Row = Mapping[str, Any]
 Amounts = Sequence[tuple[float, int]]
 """A step function: from that second on, so many bytes."""
-_ALLOCATED = "host_alloc_bytes"
-_OTHERS = ("registered_bytes", "locked_bytes", "vm_pin_bytes")
+_HELD = ("host_alloc_bytes", "registered_bytes", "locked_bytes", "vm_pin_bytes")
+"""What a holder's row says of its memory, in the order of :func:`held_bytes`."""
 GPU_RATES = ("rx_bytes_per_second", "tx_bytes_per_second")
 """What goes over PCIe, from the GPU's side."""
 
@@ -49,6 +51,12 @@ class Life:
     """It ended, or gave all back, before the timeline ended."""
     amounts: list[tuple[float, int]] = field(default_factory=list)
     """What it held from each of these seconds on; empty if that was never known."""
+    pinned: list[tuple[float, int]] = field(default_factory=list)
+    """The same without what mlock holds."""
+    locked: list[tuple[float, int]] = field(default_factory=list)
+    """What mlock holds."""
+    hidden: bool = False
+    """At some time nobody could tell its cudaHostAlloc memory."""
 
     @property
     def first_bytes(self) -> int | None:
@@ -95,12 +103,25 @@ class Watched:
     end_seconds: float
     probed: bool
     """Registrations were followed."""
+    chosen: bool
+    """Only certain processes were watched."""
     host: tuple[Row, ...]
     lives: tuple[Life, ...]
     """Most bytes at their peak first."""
     devices: Mapping[int, tuple[Row, ...]]
     events: tuple[Row, ...]
     gaps: tuple[Gap, ...]
+
+    @property
+    def last_seconds(self) -> float:
+        """When the last sample was taken. Later ones failed."""
+        return float(self.host[-1]["elapsed_seconds"]) if self.host else 0.0
+
+    @property
+    def missing_share(self) -> float:
+        """Of all samples that there should be."""
+        missing = sum(gap.samples for gap in self.gaps)
+        return missing / (missing + len(self.host)) if missing else 0.0
 
     @property
     def gap_seconds(self) -> float:
@@ -152,6 +173,7 @@ def watched(run: Run, rows: Sequence[Row]) -> Watched:
         interval_seconds=interval,
         end_seconds=end,
         probed=bool(run.params.get("probe")),
+        chosen=bool(run.params.get("pids")),
         host=host,
         lives=tuple(lives),
         devices={index: tuple(devices[index]) for index in sorted(devices)},
@@ -178,17 +200,6 @@ def merged(events: Iterable[Row]) -> list[Change]:
         last[row["pid"], row["what"]] = change
         found.append(change)
     return found
-
-
-def held(row: Row) -> int | None:
-    """Pinned and locked bytes of a holder's row, as far as they are known; ``None`` if none of them is.
-
-    Registered memory may be locked as well, so the larger of the two counts.
-    """
-    others = [row[name] for name in _OTHERS if row[name] is not None]
-    if row[_ALLOCATED] is None and not others:
-        return None
-    return int((row[_ALLOCATED] or 0) + max(others, default=0))
 
 
 def reason_of(row: Row, name: str) -> str | None:
@@ -317,7 +328,8 @@ def _interval(run: Run, host: Sequence[Row]) -> float:
 
 
 def _lives(rows: Sequence[Row], host: Sequence[Row], end: float) -> Iterable[Life]:
-    first_sample = host[0]["repeat"] if host else 0
+    looked = (row["repeat"] for row in host if row["explained_bytes"] is not None)
+    first_sample = next(looked, 0)  # what holders had before they could be looked at is no growth
     last_seen = host[-1]["elapsed_seconds"] if host else end
     lives: dict[tuple[Any, ...], Life] = {}
     for row in rows:
@@ -330,18 +342,27 @@ def _lives(rows: Sequence[Row], host: Sequence[Row], end: float) -> Iterable[Lif
         )
         life.gone = row["gone"]
         life.last_seconds = now if row["gone"] else last_seen
-        amount = held(row)
-        if amount is not None:
-            life.amounts.append((now, amount))
+        host_alloc, registered, locked, vm_pin = (row[name] for name in _HELD)
+        life.hidden = life.hidden or host_alloc is None
+        for amounts, amount in (
+            (life.amounts, held_bytes(host_alloc, registered, locked, vm_pin)),
+            (life.pinned, held_bytes(host_alloc, registered, None, vm_pin)),
+            (life.locked, locked),
+        ):
+            if amount is not None:
+                amounts.append((now, amount))
     return lives.values()
 
 
 def _gaps(host: Sequence[Row], missed: Sequence[Row], interval: float, end: float) -> Iterable[Gap]:
-    times = [row["elapsed_seconds"] for row in host]
+    times = sorted(row["elapsed_seconds"] for row in host)
     limit = _gap_seconds(interval)
-    failed = {row["elapsed_seconds"]: row["reason"] for row in missed}
-    for begin, until in zip([0.0, *times], [*times, end], strict=True):
-        why = [reason for at, reason in failed.items() if begin <= at <= until]
-        count = max(round((until - begin) / interval) - 1, len(why)) if until - begin > limit else len(why)
+    failed = sorted(missed, key=lambda row: float(row["elapsed_seconds"]))
+    when = [row["elapsed_seconds"] for row in failed]
+    places = [0, *(bisect_left(when, at) for at in times), len(when)]
+    for begin, until, (first, after) in zip([0.0, *times], [*times, end], pairwise(places), strict=True):
+        count = after - first
+        if until - begin > limit:
+            count = max(round((until - begin) / interval) - 1, count)
         if count > 0:
-            yield Gap(begin, until, count, why[0] if why else None)
+            yield Gap(begin, until, count, failed[first]["reason"] if after > first else None)

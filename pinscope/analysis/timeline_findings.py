@@ -8,6 +8,7 @@ from pinscope.analysis.snapshot_reading import (
     BUSY_SHARE,
     GROUP_CRITICAL,
     GROUP_WARNING,
+    MUCH_OF_GROUP,
     RAM_CRITICAL,
     RAM_NOTE,
     RAM_WARNING,
@@ -17,6 +18,7 @@ from pinscope.analysis.timeline import (
     LEAK_BYTES,
     LEAK_RISES,
     LEAK_SECONDS,
+    Amounts,
     Growth,
     Life,
     Row,
@@ -24,7 +26,9 @@ from pinscope.analysis.timeline import (
     extreme,
     points,
     reason_of,
+    sampled,
     steady_growth,
+    summed,
 )
 from pinscope.records.finding import Finding, Quantity, Severity
 from pinscope.units import format_bandwidth, format_bytes, format_duration, format_share
@@ -35,6 +39,8 @@ UNEXPLAINED_BYTES = 64 * MIB
 """Pinned memory that no holder explains is worth a note from here on; other pins of a host come to less."""
 UNEXPLAINED_SAMPLES = 3
 """It must have been there in so many samples in a row."""
+FEW_MISSING = 0.05
+"""Share of samples that may be missing: with more of them a timeline is no proof of anything."""
 LINK_SAMPLES = 3
 """A link below its best is a finding if it was so in as many busy samples, and in half of them."""
 
@@ -56,27 +62,65 @@ def when(seconds: float) -> str:
 
 def _leaks(seen: Watched) -> Iterator[Finding]:
     """Processes that took more and more, and gave nothing back."""
-    grown = [
-        (life, growth)
-        for life in seen.lives
-        if not life.gone and (growth := steady_growth(life.amounts, seen.end_seconds)) is not None
-    ]
-    grown.sort(key=lambda pair: pair[1].bytes, reverse=True)
-    for life, growth in grown[:MOST_SUSPECTS]:
+    for life, growth in _grown(seen, lambda life: life.pinned)[:MOST_SUSPECTS]:
+        if life.gone:
+            same = "A program that filled its buffers until its end looks the same. Its end gave all of it back."
+        else:
+            same = f"A program that is still filling its buffers looks the same. {_pace(seen, growth)}"
         yield Finding(
             rule="leak-suspected",
             severity="warning",
-            title=f"{who(life)} took {format_bytes(growth.bytes)} in {growth.rises:,} steps and gave nothing back",
-            detail="So looks a leak: pinned buffers that are made again and again, and never freed. A program that is "
-            f"still filling its buffers looks the same. {_pace(seen, growth)} The method tells the rule.",
+            title=f"{who(life)} took {format_bytes(growth.bytes)} in {growth.rises:,} steps and gave nothing back"
+            + (" until it ended" if life.gone else ""),
+            detail="So looks a leak: pinned buffers that are made again and again, and never freed. "
+            f"{same} The method tells the rule.",
             evidence=(
                 *_growth(seen, growth),
-                Quantity(name="It held at the end", value=life.last_bytes, unit="bytes"),
+                Quantity(
+                    name="It held before it ended" if life.gone else "It held at the end", unit="bytes",
+                    value=_until_gone(life, life.amounts)[-1][1],
+                ),
                 Quantity(name="User", value=life.user, unit="text", reason="not told" if life.user is None else None),
             ),
-            advice="Look for buffers that are allocated or registered in a loop, and keep them instead. Watch on with "
-            f"'pinscope record --pid {life.pid}'; with --probe it also tells what is registered.",
+            advice="Look for buffers that are allocated or registered in a loop, and keep them instead. "
+            + (
+                "The kernel's log tells whether it was killed for lack of memory."
+                if life.gone
+                else f"Watch on with 'pinscope record --pid {life.pid}'; with --probe it also tells what is registered."
+            ),
+        )  # fmt: skip
+
+
+def _locked(seen: Watched) -> Iterator[Finding]:
+    """What mlock holds is not pinned for CUDA, but just as little to be had for others."""
+    leaking = {id(life) for life, _ in _grown(seen, lambda life: life.pinned)}
+    grown = [pair for pair in _grown(seen, lambda life: life.locked) if id(pair[0]) not in leaking]
+    for life, growth in grown[:MOST_SUSPECTS]:
+        yield Finding(
+            rule="locked-memory-grows",
+            severity="note",
+            title=f"{who(life)} locked {format_bytes(growth.bytes)} more in {growth.rises:,} steps (mlock)"
+            + (", until it ended" if life.gone else ""),
+            detail="Locked memory stays in RAM, and is not pinned for CUDA. A database that fills its cache looks like "
+            "this, and a leak too. The method tells the rule.",
+            evidence=tuple(_growth(seen, growth)),
+            advice="If it is meant to grow, nothing. Else look for memory that is locked in a loop.",
         )
+
+
+def _grown(seen: Watched, which: Callable[[Life], Amounts]) -> list[tuple[Life, Growth]]:
+    """Those of whom this amount grew steadily to their end, or to the last sample; the most first."""
+    grown = [
+        (life, growth)
+        for life in seen.lives
+        if (growth := steady_growth(_until_gone(life, which(life)), life.last_seconds)) is not None
+    ]
+    return sorted(grown, key=lambda pair: pair[1].bytes, reverse=True)
+
+
+def _until_gone(life: Life, amounts: Amounts) -> Amounts:
+    """Without the last step of a process that is gone, to 0."""
+    return amounts[:-1] if life.gone else amounts
 
 
 _RULE = (
@@ -100,7 +144,7 @@ def _growth(seen: Watched, growth: Growth) -> Iterator[Quantity]:
 def _unexplained_growth(seen: Watched) -> Iterator[Finding]:
     """Registered memory leaves no mark on its process: a leak of it shows in the host's total only."""
     series = [(at, int(value)) for at, value in points(seen.host, "other_pinned_bytes")]
-    growth = steady_growth(series, seen.end_seconds)
+    growth = steady_growth(series, seen.last_seconds)
     if growth is None:
         return
     yield Finding(
@@ -116,15 +160,19 @@ def _unexplained_growth(seen: Watched) -> Iterator[Finding]:
 
 
 def _steady(seen: Watched) -> Iterator[Finding]:
-    """Nothing leaked, as far as one could see."""
-    if seen.end_seconds < LEAK_SECONDS or any(_leaks(seen)) or any(_unexplained_growth(seen)):
+    """Nothing leaked: said only where a leak would have been seen."""
+    looks = points(seen.host, "explained_bytes")
+    if len(looks) <= LEAK_RISES or seen.last_seconds - looks[0][0] < LEAK_SECONDS or seen.missing_share > FEW_MISSING:
         return
-    if not seen.lives and not points(seen.host, "pinned_bytes"):
+    if (seen.chosen and not seen.lives) or any(life.hidden for life in seen.lives):
         return
+    if any(any(rule(seen)) for rule in (_leaks, _locked, _unexplained_growth)):
+        return
+    nobody = "none of the watched processes" if seen.chosen else "nobody"
     yield Finding(
         rule="no-leak-seen",
         severity="good",
-        title=f"In {format_duration(seen.end_seconds)} nobody took more and more without giving back",
+        title=f"In {format_duration(seen.last_seconds - looks[0][0])} {nobody} took more and more without giving back",
         detail=_RULE,
         evidence=(
             Quantity(name="Holders", value=len(seen.lives), unit="count"),
@@ -165,25 +213,50 @@ def _pinned_share(seen: Watched) -> Iterator[Finding]:
 
 
 def _group(seen: Watched) -> Iterator[Finding]:
-    known = [row for row in seen.host if row["cgroup_limit_bytes"] and row["cgroup_headroom_bytes"] is not None]
-    if not known:
-        return
-    worst = min(known, key=lambda row: row["cgroup_headroom_bytes"] / row["cgroup_limit_bytes"])
-    left, limit = worst["cgroup_headroom_bytes"], worst["cgroup_limit_bytes"]
-    if left > GROUP_WARNING * limit:
-        return
-    yield Finding(
+    """Near its limit, with much of it pinned: that alone leaves the kernel nothing to reclaim."""
+    near = [
+        row
+        for row in seen.host
+        if row["cgroup_limit_bytes"]
+        and row["cgroup_headroom_bytes"] is not None
+        and row["cgroup_headroom_bytes"] <= GROUP_WARNING * row["cgroup_limit_bytes"]
+    ]
+    times = sorted(row["elapsed_seconds"] for row in near)
+    held = dict(sampled(summed(seen.lives), times, seen.last_seconds))
+    full = [row for row in near if held.get(row["elapsed_seconds"], 0) >= MUCH_OF_GROUP * row["cgroup_limit_bytes"]]
+    if full:
+        yield _near_limit(worst := _fullest(full), int(held[worst["elapsed_seconds"]]))
+    elif maybe := [row for row in near if _pinned_on_host(row) >= MUCH_OF_GROUP * row["cgroup_limit_bytes"]]:
+        yield _near_limit(_fullest(maybe), None)
+
+
+def _fullest(rows: Sequence[Row]) -> Row:
+    return min(rows, key=lambda row: row["cgroup_headroom_bytes"] / row["cgroup_limit_bytes"])
+
+
+def _pinned_on_host(row: Row) -> int:
+    return int((row["pinned_bytes"] or 0) + (row["mlocked_bytes"] or 0))
+
+
+def _near_limit(row: Row, held: int | None) -> Finding:
+    """``held``: by the holders at that moment, or ``None`` where only the host's total is so much."""
+    left, limit = row["cgroup_headroom_bytes"], row["cgroup_limit_bytes"]
+    critical = left <= GROUP_CRITICAL * limit
+    return Finding(
         rule="near-cgroup-limit",
-        severity="critical" if left <= GROUP_CRITICAL * limit else "warning",
+        severity="note" if held is None else "critical" if critical else "warning",
         title=f"The control group was {format_bytes(left)} below its limit",
-        detail=f"That was {when(worst['elapsed_seconds'])}. Pinned memory is charged to the control group and cannot "
-        "be reclaimed. At the limit the kernel kills a process of the group.",
+        detail=f"That was {when(row['elapsed_seconds'])}. Pinned memory is charged to the control group and cannot "
+        "be reclaimed. At the limit the kernel kills a process of the group."
+        + (" How much of the host's pinned memory is this group's is not known." if held is None else ""),
         evidence=(
             Quantity(name="Least left", value=left, unit="bytes"),
             Quantity(name="Limit", value=limit, unit="bytes"),
-            _pinned_then(worst),
+            *([] if held is None else [Quantity(name="Pinned or locked by holders then", value=held, unit="bytes")]),
+            _pinned_then(row),
         ),
-        advice="Pin less, or raise the limit (docker run --memory, resources.limits.memory, MemoryMax=).",
+        advice=("Pin less, or raise" if held is not None else "See what fills the group, or raise")
+        + " the limit (docker run --memory, resources.limits.memory, MemoryMax=).",
     )
 
 
@@ -231,19 +304,17 @@ def _from(seconds: float) -> str:
 def _links(seen: Watched) -> Iterator[Finding]:
     for index, rows in seen.devices.items():
         busy = [row for row in rows if _is_busy(row)]
-        below = [row for row in busy if _is_below(row)]
+        below = [row for row in busy if _below(row)]
         if len(below) < LINK_SAMPLES or 2 * len(below) < len(busy):
             continue
         last = below[-1]
-        best = f"generation {last['link_generation_max']} × {last['link_width_max']} lanes"
-        now = f"generation {last['link_generation']} × {last['link_width']} lanes"
         yield Finding(
             rule="link-below-best",
             severity="warning",
             title=f"GPU {index}: its PCIe link was below its best while the GPU was busy",
-            detail=f"It ran at {now}; its best is {best}, "
-            f"{format_bandwidth(last['link_limit_bytes_per_second'])} one way. "
-            "An idle link lowers its generation to save power; a busy one should not.",
+            detail=f"It ran at {' and '.join(f'{now} instead of {best}' for now, best in _below(last))}. "
+            + _at_best(last)
+            + "An idle link lowers its generation to save power; a busy one should not.",
             evidence=(
                 Quantity(name="Busy samples", value=len(busy), unit="count"),
                 Quantity(name="Of them with the link below its best", value=len(below), unit="count"),
@@ -259,9 +330,19 @@ def _is_busy(row: Row) -> bool:
     return any(share is not None and share >= BUSY_SHARE for share in shares)
 
 
-def _is_below(row: Row) -> bool:
-    pairs = (("link_generation", "link_generation_max"), ("link_width", "link_width_max"))
-    return any(row[now] is not None and row[best] is not None and row[now] < row[best] for now, best in pairs)
+def _below(row: Row) -> list[tuple[str, str]]:
+    """What of its link is known and below its best: now, and at best."""
+    pairs = (("link_generation", "link_generation_max", "generation {}"), ("link_width", "link_width_max", "{} lanes"))
+    return [
+        (words.format(row[now]), words.format(row[best]))
+        for now, best, words in pairs
+        if row[now] is not None and row[best] is not None and row[now] < row[best]
+    ]
+
+
+def _at_best(row: Row) -> str:
+    limit = row["link_limit_bytes_per_second"]
+    return "" if limit is None else f"At its best it carries {format_bandwidth(limit)} one way. "
 
 
 def _gaps(seen: Watched) -> Iterator[Finding]:
@@ -272,10 +353,10 @@ def _gaps(seen: Watched) -> Iterator[Finding]:
     reasons = {gap.reason: None for gap in seen.gaps if gap.reason}
     untold = any(gap.reason is None for gap in seen.gaps)
     causes = [*(f"Reason: {reason}" for reason in list(reasons)[:3]), *([_UNTOLD] if untold else [])]
-    share = missing / (missing + len(seen.host))
+    share = seen.missing_share
     yield Finding(
         rule="samples-missing",
-        severity="warning" if share > 0.05 else "note",
+        severity="warning" if share > FEW_MISSING else "note",
         title=f"{missing:,} {'samples are' if missing > 1 else 'sample is'} missing",
         detail="What happened meanwhile is not known; the charts leave these times blank. "
         + " ".join(f"{cause.rstrip('.')}." for cause in causes),
@@ -296,6 +377,7 @@ _UNTOLD = "Nobody took samples meanwhile: the machine slept, was too busy, or th
 
 _RULES: tuple[Callable[[Watched], Iterator[Finding]], ...] = (
     _leaks,
+    _locked,
     _unexplained_growth,
     _steady,
     _pinned_share,

@@ -42,7 +42,7 @@ def _steps(found: Sequence[Combination]) -> Chart:
     figure.update_yaxes(title_text="Steps/s", rangemode="tozero")
     return Chart(
         "loader-steps", "Steps a second over workers",
-        "From the median step. 0 workers: the training program makes the batches itself.", figure,
+        "Of all steps together. 0 workers: the training program makes the batches itself.", figure,
     )  # fmt: skip
 
 
@@ -50,8 +50,8 @@ def _parts(found: Sequence[Combination]) -> Chart:
     figure = panels([""], [60 + _ROW_PIXELS * len(found)])
     names = [f"{one.workers}: {one.title}" for one in found]
     parts = (
-        ("compute", "compute", [one.compute_seconds.median for one in found]),
-        ("GPU idle", "stall", [one.stall_seconds.median for one in found]),
+        ("compute", "compute", [one.mean_compute_seconds for one in found]),
+        ("GPU idle", "stall", [one.mean_stall_seconds for one in found]),
     )
     for name, colour, seconds in parts:
         figure.add_trace(
@@ -66,7 +66,7 @@ def _parts(found: Sequence[Combination]) -> Chart:
     figure.update_xaxes(title_text="Time of a step (seconds)", rangemode="tozero")
     return Chart(
         "loader-parts", "Where a step's time goes",
-        "Medians. Workers first. GPU idle: between the last kernel of one step and the first of the next, for the "
+        "On average. Workers first. GPU idle: between the last kernel of one step and the first of the next, for the "
         "loader, the copy or the program.",
         figure,
     )  # fmt: skip

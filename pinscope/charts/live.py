@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from pinscope.analysis.held import held_bytes
 from pinscope.charts.theme import COLOURS
 from pinscope.records.timeline import Sample
 
@@ -234,6 +235,5 @@ def trends(samples: Sequence[Sample], window_seconds: float) -> Mapping[tuple[in
         for one in sample.holders:
             steps = found.get((one.pid, one.started_at))
             if steps is not None:
-                amounts = (one.host_alloc_bytes, one.registered_bytes, one.locked_bytes)
-                steps[number] = float(sum(amount or 0 for amount in amounts))
+                steps[number] = float(held_bytes(one.host_alloc_bytes, one.registered_bytes, one.locked_bytes) or 0)
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import re
 import textwrap
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,6 +15,8 @@ from pinscope.records.environment import Link
 from pinscope.records.finding import Finding
 from pinscope.records.snapshot import DeviceFigures, Holder, Snapshot, Unreadable
 from pinscope.records.timeline import Event
+from pinscope.report.holder_table import HolderRow, holder_rows
+from pinscope.report.snapshot_facts import Figures, figure_text
 from pinscope.units import format_bandwidth, format_bytes, format_share
 
 GROWS = "▲"
@@ -50,6 +52,8 @@ class View:
     """Why the snapshot may be old, or the next one late."""
     note: str = ""
     """Said beside the time."""
+    chosen: bool = False
+    """Only certain holders are shown; totals are the host's."""
 
 
 class Line(NamedTuple):
@@ -124,17 +128,17 @@ def _totals(seen: Snapshot) -> Iterator[tuple[str, list[str]]]:
     yield (
         "Pinned",
         [
-            format_bytes(host.pinned_bytes) + (f" ({format_share(share)})" if share is not None else ""),
-            f"{_marked(host.explained_bytes, host.estimates, 'explained_bytes')} by holders",
-            f"{format_bytes(host.other_pinned_bytes)} registered or other",
+            _figure(host, "pinned_bytes") + (f" ({format_share(share)})" if share is not None else ""),
+            f"{_figure(host, 'explained_bytes')} by holders",
+            f"{_figure(host, 'other_pinned_bytes')} registered or other",
         ],
     )
     yield (
         "Others",
         [
-            f"{format_bytes(host.mlocked_bytes)} mlocked",
-            f"{format_bytes(host.hugetlb_used_bytes)} of {format_bytes(host.hugetlb_pool_bytes)} huge pages",
-            f"{format_bytes(host.shmem_bytes)} shared",
+            f"{_figure(host, 'mlocked_bytes')} mlocked",
+            f"{_figure(host, 'hugetlb_used_bytes')} of {_figure(host, 'hugetlb_pool_bytes')} huge pages",
+            f"{_figure(host, 'shmem_bytes')} shared",
             *([f"stalled {format_share(host.pressure.some_10s_share)} of 10 s"] if host.pressure else []),
         ],
     )
@@ -162,10 +166,10 @@ _DEVICE_WIDE = ("memory", "name")
 def _device_cells(one: DeviceFigures) -> dict[str, str]:
     return {
         "GPU": str(one.index),
-        "memory": format_bytes(one.memory_total_bytes),
-        "used": format_bytes(one.memory_used_bytes),
-        "by no process": format_bytes(one.unattributed_bytes),
-        "page tables": format_bytes(one.page_table_bytes),
+        "memory": _figure(one, "memory_total_bytes"),
+        "used": _figure(one, "memory_used_bytes"),
+        "by no process": _figure(one, "unattributed_bytes"),
+        "page tables": _figure(one, "page_table_bytes"),
         "to GPU": _rate_text(one.rx_bytes_per_second),
         "from GPU": _rate_text(one.tx_bytes_per_second),
         "busy": format_share(one.busy_share),
@@ -204,24 +208,22 @@ def _holder_columns(holders: Sequence[Holder], probe: bool, narrow: bool) -> lis
     return ["pid", "user", "cudaHostAlloc", *shown, *on_gpus, "program"]
 
 
-def _holder_cells(one: Holder, grows: bool, narrow: bool) -> dict[str, str]:
-    tables = [use.page_table_bytes for use in one.gpus]
-    memory = [use.memory_bytes for use in one.gpus]
+_HOLDER_AMOUNTS = {
+    "cudaHostAlloc": "host_alloc_bytes", "registered": "registered_bytes", "locked": "locked_bytes",
+    "VmPin": "vm_pin_bytes", "managed": "managed_bytes", "inherited": "inherited_bytes",
+    "GPU memory": "gpu_memory_bytes", "page tables": "page_table_bytes",
+}  # fmt: skip
+
+
+def _holder_cells(one: HolderRow, narrow: bool) -> dict[str, str]:
     name = _shortened(one_line(one.name if narrow else one.command or one.name) or "n/a")
     inside = f" [{one_line(one.container)}]" if one.container else ""
     return {
         "pid": str(one.pid),
         "user": one_line(one.user or "n/a"),
-        "cudaHostAlloc": _marked(one.host_alloc_bytes, one.estimates, "host_alloc_bytes"),
-        "registered": _marked(one.registered_bytes, one.estimates, "registered_bytes"),
-        "locked": format_bytes(one.locked_bytes),
-        "VmPin": format_bytes(one.vm_pin_bytes),
-        "managed": format_bytes(one.managed_bytes),
-        "inherited": format_bytes(one.inherited_bytes),
-        "GPUs": ",".join(str(use.index) for use in one.gpus) or "-",
-        "GPU memory": _sum(memory),
-        "page tables": _sum(tables),
-        "program": f"{GROWS + ' ' if grows else ''}{name}{inside}",
+        **{column: one.text(amount) for column, amount in _HOLDER_AMOUNTS.items()},
+        "GPUs": ",".join(map(str, one.gpus)) or one.text("gpu_memory_bytes"),
+        "program": f"{GROWS + ' ' if one.growing else ''}{name}{inside}",
     }
 
 
@@ -229,11 +231,12 @@ def _holder_lines(view: View, room: int | None, count: int) -> list[Line]:
     """The ``count`` holders with the most bytes, and how many there are besides."""
     holders = view.snapshot.holders
     if not holders:
-        return [Line("Nobody is seen to hold pinned memory.")]
+        nobody = "None of the chosen processes holds" if view.chosen else "Nobody is seen to hold"
+        return [Line(f"{nobody} pinned memory.")]
     columns = _holder_columns(holders, view.snapshot.probe is not None, _is_narrow(room))
     rows = []
-    for one in holders[:count]:
-        cells = _holder_cells(one, one.pid in view.growing, _is_narrow(room))
+    for one in holder_rows(holders[:count], view.growing):
+        cells = _holder_cells(one, _is_narrow(room))
         rows.append([cells[name] for name in columns])
     numbers = [place for place, name in enumerate(columns) if name not in ("user", "GPUs", "program")]
     lines = _table(columns, rows, numbers, room)
@@ -275,21 +278,9 @@ def _flow(label: str, phrases: Iterable[str], room: int | None) -> list[str]:
     return lines
 
 
-def _marked(value: int | None, estimates: Mapping[str, str], field: str) -> str:
-    """The figure, with a sign where it is an estimate."""
-    if value is None or field not in estimates:
-        return format_bytes(value)
-    kind = estimates[field]
-    sign = "≤" if kind.startswith("at most") else "≥" if kind.startswith("at least") else "~"
-    return f"{sign}{format_bytes(value)}"
-
-
-def _sum(amounts: Sequence[int | None]) -> str:
-    """The sum of what is known; n/a where one is not."""
-    if not amounts:
-        return "-"
-    known = [amount for amount in amounts if amount is not None]
-    return format_bytes(sum(known)) if len(known) == len(amounts) else "n/a"
+def _figure(figures: Figures, field: str) -> str:
+    """The figure in bytes, with a sign where it is an estimate."""
+    return figure_text(figures, field, because=False)
 
 
 def _is_narrow(room: int | None) -> bool:

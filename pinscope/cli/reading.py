@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pinscope.cli.terminal import print_line, print_prose, print_table
+from pinscope.cli.terminal import one_line, print_line, print_prose, print_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,10 +54,10 @@ def print_findings(findings: Sequence[Finding]) -> None:
     from pinscope.report.facts import SEVERITY_WORDS, quantity_text
 
     for finding in findings:
-        print_prose(f"{SEVERITY_WORDS[finding.severity]}: {finding.title}", hanging="  ")
+        print_prose(f"{SEVERITY_WORDS[finding.severity]}: {one_line(finding.title)}", hanging="  ")
         print_prose(finding.detail, "  ", "  ")
         for quantity in finding.evidence:
-            print_prose(f"· {quantity.name}: {quantity_text(quantity)}", "  ", "    ")
+            print_prose(one_line(f"· {quantity.name}: {quantity_text(quantity)}"), "  ", "    ")
         print_prose(f"→ {finding.advice}", "  ", "    ")
         print_line()
         if finding.code:

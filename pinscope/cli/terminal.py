@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 """All control characters but tab and line feed: text from outside must not steer a terminal."""
+_UPPER_CONTROL = re.compile(r"[\x7f-\x9f]")
 
 
 def one_line(text: str) -> str:
@@ -38,7 +39,9 @@ def print_json(document: Any, *, on_one_line: bool = False) -> None:
     """
     portable = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
     indent = None if on_one_line else 2
-    sys.stdout.write(json.dumps(document, indent=indent, ensure_ascii=portable, allow_nan=False) + "\n")
+    text = json.dumps(document, indent=indent, ensure_ascii=portable, allow_nan=False)
+    # JSON escapes control characters below U+0020 only; those of the upper half steer a terminal as well.
+    sys.stdout.write(_UPPER_CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n")
 
 
 def print_line(text: str = "") -> None:

@@ -23,7 +23,7 @@ class View:
     """What to show.
 
     Attributes:
-        paused: the page stands still.
+        paused: the page stands still; never before it has a snapshot to stand at.
         interval_seconds: from one snapshot, and one drawing, to the next.
         window_seconds: how far back.
     """
@@ -56,7 +56,7 @@ def controls() -> View:
                 on_click="ignore", icon=":material/download:", disabled=not _shown().has_snapshot,
                 help="The snapshot on this page as JSON, as 'pinscope live --once --json' prints it.",
             )  # fmt: skip
-    return View(paused, interval, window)
+    return View(paused and _shown().has_snapshot, interval, window)
 
 
 def shown_history(view: View) -> History:

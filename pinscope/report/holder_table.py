@@ -8,6 +8,7 @@ from datetime import datetime
 
 from pinscope.records.snapshot import Holder
 from pinscope.report.snapshot_facts import estimate_sign
+from pinscope.units import format_bytes
 
 AMOUNTS = (
     "host_alloc_bytes", "registered_bytes", "locked_bytes", "inherited_bytes", "vm_pin_bytes", "managed_bytes",
@@ -39,6 +40,13 @@ class HolderRow:
     gpus: tuple[int, ...]
     amounts: dict[str, int | None] = field(default_factory=dict)
     signs: dict[str, str] = field(default_factory=dict)
+
+    def text(self, name: str) -> str:
+        """One of the amounts in words, such as ``≤8 GiB``; ``-`` for what it has on GPUs where it is on none."""
+        amount = self.amounts[name]
+        if amount is not None and name in _SUMS and not self.gpus:
+            return "-"
+        return format_bytes(amount) if amount is None else self.signs.get(name, "") + format_bytes(amount)
 
 
 def holder_rows(holders: Iterable[Holder], growing: Collection[int] = ()) -> list[HolderRow]:

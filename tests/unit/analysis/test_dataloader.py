@@ -51,6 +51,23 @@ def test_steps_with_the_same_settings_are_one_combination_without_the_warm_up() 
     assert one.copy_bytes_per_second == pytest.approx(50e9)
 
 
+def in_bursts(*settings: bool) -> ROWS:
+    """Three quick steps, then one that waits for the next batches; a worker made several at once."""
+    quick, late = rows(*settings, 0.02, wait_seconds=1e-4), rows(*settings, 0.34, wait_seconds=0.32)
+    return [(late if place % 4 == 0 else quick)[place] for place in range(9)]
+
+
+def test_batches_that_come_in_bursts_count_with_all_their_time() -> None:
+    (one,) = combinations(in_bursts(True, True))
+    assert one.steps_per_second == pytest.approx(10)
+    assert one.wait_share == pytest.approx(0.8, abs=0.01)
+    assert one.stall_share == pytest.approx(0.96)
+    assert one.step_seconds.median == pytest.approx(0.02)
+    assert "80.1 %" in findings(in_bursts(True, True))["loader-bound"].title
+    (_, idle) = draw(synthetic.run("overlap"), in_bursts(True, True))[1].figure.data
+    assert list(idle.x) == pytest.approx([0.096])
+
+
 def test_what_pinned_batches_gain_is_said_against_pageable_and_blocking() -> None:
     found = findings(all_four())
     assert "1.60 times the steps" in found["pinned-batches"].title
@@ -64,7 +81,31 @@ def test_a_loop_that_waits_for_its_loader_is_told_that_pinning_changes_little() 
     slow = [*rows(False, False, 0.05, wait_seconds=0.045), *rows(True, True, 0.0499, wait_seconds=0.045)]
     found = findings(slow)
     assert "90.2 %" in found["loader-bound"].title
+    assert found["pinning-gains-nothing"].advice.startswith("Make the loader faster first")
+
+
+def test_a_loop_that_computes_all_the_time_is_not_told_to_mend_its_loader() -> None:
+    busy = [*rows(False, False, 4.1e-3), *rows(True, True, 4.1e-3)]
+    finding = findings(busy)["pinning-gains-nothing"]
+    assert "2.4 %" in finding.detail
+    assert finding.advice == "Nothing: the GPU computes nearly all of the time, and no copy holds it up."
+    idle = [*rows(False, False, 8e-3), *rows(True, True, 8e-3)]
+    assert "waits for more than copies" in findings(idle)["pinning-gains-nothing"].advice
+
+
+def test_a_gain_of_pinned_batches_is_told_of_the_copies_that_reached_it() -> None:
+    blocking = [*rows(False, False, 8e-3), *rows(True, False, 5e-3), *rows(True, True, 5.5e-3)]
+    finding = findings(blocking)["pinned-batches"]
+    assert finding.title == "Pinned batches make 1.60 times the steps"
+    assert finding.advice == "DataLoader(..., pin_memory=True). non_blocking=True was no faster here."
+    assert findings(blocking[:20])["pinned-batches"].advice == "DataLoader(..., pin_memory=True)."
+
+
+def test_pageable_batches_that_are_fastest_are_not_called_pinned() -> None:
+    found = findings([*rows(False, False, 8e-3), *rows(False, True, 5e-3), *rows(True, True, 7.9e-3)])
+    assert "pinned-batches" not in found
     assert "pinning-gains-nothing" in found
+    assert "pinned-batches" not in findings([*rows(False, False, 8e-3), *rows(False, True, 5e-3)])
 
 
 def test_rounding_up_to_powers_of_two_is_told_with_what_was_pinned() -> None:

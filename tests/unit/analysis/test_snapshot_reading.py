@@ -9,8 +9,9 @@ import pytest
 from pinscope.analysis.link_model import pcie_limits
 from pinscope.analysis.snapshot_reading import read_snapshot
 from pinscope.records.finding import Finding
+from pinscope.records.registration import ProbeState
 from pinscope.records.snapshot import GpuUse, MigInstance, Snapshot, Unreadable
-from tests.data.synthetic_snapshot import GIB, MIB, device, holder, host, link, snapshot
+from tests.data.synthetic_snapshot import GIB, MIB, TAKEN_AT, device, holder, host, link, snapshot
 
 HIDDEN = (Unreadable(what="Open files", reason="they belong to other users", hides_holders=True),)
 GPU_BYTES = 150_754_820_096
@@ -71,6 +72,21 @@ def test_a_control_group_with_room_or_filled_by_others_is_no_finding(changes: di
     assert read_snapshot(snapshot(holders=(one,))) == ()
 
 
+def test_holders_that_fill_one_control_group_together_are_one_finding() -> None:
+    inside = {"cgroup": "/docker/abc", "cgroup_limit_bytes": 100 * GIB, "cgroup_headroom_bytes": 2 * GIB}
+    ranks = [holder(pid, host_alloc_bytes=24 * GIB, container="docker 0123456789ab", **inside) for pid in range(1, 5)]
+    apart = [
+        holder(8, host_alloc_bytes=24 * GIB, container="docker ba9876543210", **(inside | {"cgroup": "/docker/def"})),
+        holder(9, host_alloc_bytes=24 * GIB, **(inside | {"cgroup": None})),
+        holder(10, host_alloc_bytes=24 * GIB, **(inside | {"cgroup": None})),
+        holder(11, host_alloc_bytes=24 * GIB, **(inside | {"cgroup_limit_bytes": 400 * GIB})),
+    ]
+    finding = found(snapshot(holders=(*ranks, *apart)))["holder-near-cgroup-limit"]
+    assert finding.title == ("4 holders in docker 0123456789ab are 2 GiB below the limit of their control group")
+    assert values(finding)["Pinned or locked by them"] == 96 * GIB
+    assert values(finding)["Held by python (pid 4)"] == 24 * GIB
+
+
 def test_more_pins_than_memory_in_use_are_pins_of_the_same_memory() -> None:
     totals = host(pinned_bytes=128 * GIB, explained_bytes=0, other_pinned_bytes=128 * GIB, available_bytes=470 * GIB)
     finding = found(snapshot(host=totals))["memory-pinned-more-than-once"]
@@ -100,6 +116,7 @@ def test_page_tables_that_take_a_share_of_a_gpu_are_found(tables: int, severity:
     gpu = device(page_table_bytes=tables, unattributed_bytes=tables)
     finding = found(snapshot(devices=(gpu,)))["page-tables-of-gpu"]
     assert finding.severity == severity
+    assert values(finding)["Page tables, cudaHostAlloc memory alone"] == tables
     assert values(finding)["Processes with a context"] == 1
     assert values(finding)["Share of it"] == tables / GPU_BYTES
 
@@ -114,6 +131,13 @@ def test_unattributed_gpu_memory_is_what_neither_processes_nor_page_tables_expla
 def test_what_the_driver_takes_for_contexts_is_explained() -> None:
     gpu = device(unattributed_bytes=512 * MIB + 32 * MIB + 40 * MIB, context_overhead_bytes=41 * MIB)
     assert "unattributed-gpu-memory" not in found(snapshot(devices=(gpu,)))
+
+
+def test_while_the_probe_runs_page_tables_are_told_of_registered_memory_too() -> None:
+    gpu = device(page_table_bytes=GPU_BYTES // 50, unattributed_bytes=8 * GIB)
+    findings = found(snapshot(devices=(gpu,), probe=ProbeState(since=TAKEN_AT, lost_events=0)))
+    for rule in ("page-tables-of-gpu", "unattributed-gpu-memory"):
+        assert values(findings[rule])["Page tables, cudaHostAlloc and registered memory"] == GPU_BYTES // 50
 
 
 def test_page_tables_of_registered_memory_explain_too() -> None:

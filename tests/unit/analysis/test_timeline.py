@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from pinscope.analysis.timeline import (
     LEAK_BYTES,
     Watched,
-    held,
+    _gaps,
     points,
     reason_of,
     sampled,
@@ -123,12 +124,6 @@ def test_who_gave_all_back_and_took_again_is_one_life() -> None:
     assert (life.gone, life.last_seconds) == (False, 5.0)
 
 
-def test_memory_that_is_locked_and_registered_counts_once() -> None:
-    figures = {"host_alloc_bytes": GIB, "registered_bytes": 3 * GIB, "locked_bytes": 2 * GIB, "vm_pin_bytes": None}
-    assert held(figures) == 4 * GIB
-    assert held(dict.fromkeys(figures)) is None
-
-
 def test_a_holder_of_which_nothing_is_known_is_still_there() -> None:
     closed = holder(1, host_alloc_bytes=None, locked_bytes=None, vm_pin_bytes=None)
     (life,) = seen(rows_watched(3, lambda n: (closed,))).lives
@@ -168,6 +163,12 @@ def test_known_figures_and_reasons_of_unknown_ones() -> None:
     assert points(found.devices[1], "rx_bytes_per_second") == []
 
 
+def test_what_a_holder_had_before_anybody_could_look_is_no_growth() -> None:
+    closed = host(explained_bytes=None, other_pinned_bytes=None)
+    found = seen(rows_of([snapshot(host=closed), snapshot(host=closed), snapshot(), snapshot()]))
+    assert [(life.came, life.first_seconds, life.grew_bytes) for life in found.lives] == [(False, 2.0, 0)]
+
+
 # Gaps
 
 
@@ -196,6 +197,23 @@ def test_samples_that_failed_are_gaps_with_a_reason_also_at_the_ends() -> None:
     assert [(gap.start_seconds, gap.end_seconds, gap.samples, gap.reason) for gap in found] == [
         (0.0, 1.0, 1, "OSError: no"), (2.0, 4.0, 1, "OSError: no"), (5.0, 8.0, 3, "OSError: no"),
     ]  # fmt: skip
+
+
+def test_a_failure_at_the_very_moment_of_a_sample_counts_once() -> None:
+    made = TimelineRows()
+    rows = [row for at in (0.0, 1.0, 2.0) for row in made.of(snapshot(devices=()), Moment(int(at), at), 0.0)]
+    found = seen([*rows, *made.missed("OSError: no", Moment(3, 1.0))])
+    assert [gap.samples for gap in found.gaps] == [1]
+    assert found.missing_share == 0.25
+
+
+def test_gaps_of_a_long_timeline_are_found_quickly() -> None:
+    times = range(0, 60_000, 2)
+    begun = time.process_time()
+    host = [{"elapsed_seconds": float(at)} for at in times]
+    failed = [{"elapsed_seconds": at + 1.0, "reason": "OSError: no"} for at in times]
+    assert len(list(_gaps(host, failed, 1.0, 60_000.0))) == len(times)
+    assert time.process_time() - begun < 5.0
 
 
 def test_a_timeline_of_failures_alone_is_one_gap() -> None:

@@ -202,13 +202,66 @@ def test_who_gives_back_or_takes_all_at_once_is_not_suspected(amount: Any) -> No
     assert finding(found, "no-leak-seen").severity == "good"
 
 
-def test_who_ended_has_given_all_back() -> None:
-    found = reading(watched(60, holders=lambda n: (holder(host_alloc_bytes=GIB + n * 64 * MIB),) if n < 58 else ()))
-    assert "leak-suspected" not in rules(found)
+def test_who_grew_until_it_was_killed_is_suspected_too() -> None:
+    rows = watched(120, holders=lambda n: (holder(7, host_alloc_bytes=(n + 1) * GIB),) if n < 100 else ())
+    one = finding(reading(rows), "leak-suspected")
+    assert one.title == "python (pid 7) took 99 GiB in 99 steps and gave nothing back until it ended"
+    assert evidence(one)["It held before it ended"] == 100 * GIB
+    assert "was killed" in one.advice
+    assert "--pid" not in one.advice
+    assert "no-leak-seen" not in rules(reading(rows))
+
+
+def test_who_gave_back_before_it_ended_is_not_suspected() -> None:
+    rows = watched(60, holders=lambda n: (holder(host_alloc_bytes=GIB + n * 64 * MIB * (n < 50)),) if n < 58 else ())
+    assert rules(reading(rows)) == ["no-leak-seen"]
+
+
+def test_memory_that_a_database_locks_is_not_called_pinned_buffers() -> None:
+    rows = watched(60, holders=lambda n: (holder(7, name="mysqld", host_alloc_bytes=0, locked_bytes=n * MIB),))
+    found = reading(rows)
+    assert rules(found) == ["locked-memory-grows"]
+    assert found.findings[0].severity == "note"
+    assert found.findings[0].title == "mysqld (pid 7) locked 59 MiB more in 59 steps (mlock)"
+
+
+def test_pinned_memory_beside_it_is_not_called_locked() -> None:
+    took = watched(60, holders=lambda n: (holder(7, host_alloc_bytes=(n >= 30) * GIB, locked_bytes=n * MIB),))
+    assert "locked 59 MiB more in 59 steps" in finding(reading(took), "locked-memory-grows").title
+    both = watched(60, holders=lambda n: (holder(7, registered_bytes=n * MIB, locked_bytes=n * MIB),))
+    assert rules(reading(both)) == ["leak-suspected"]
+
+
+def test_who_leaks_is_told_once_however_many_do() -> None:
+    crowd = range(1, 9)
+    rows = watched(60, holders=lambda n: tuple(holder(pid, host_alloc_bytes=n * pid * GIB // 8) for pid in crowd))
+    assert rules(reading(rows)) == ["leak-suspected"] * 5
 
 
 def test_a_short_timeline_says_nothing_of_leaks() -> None:
     assert rules(reading(watched(20, holders=lambda n: (holder(host_alloc_bytes=n * GIB),)))) == []
+
+
+def test_without_enough_samples_nothing_is_said_to_be_well() -> None:
+    made, rows = TimelineRows(), []
+    for number in range(120):
+        moment = Moment(number, float(number))
+        rows += made.of(snapshot(devices=()), moment, 0.1) if number == 0 else made.missed("OSError: no", moment)
+    assert rules(reading(rows)) == ["samples-missing"]
+    assert "no-leak-seen" not in rules(reading(failing(100, lambda n: 40 <= n < 60)))
+    assert rules(reading(watched(2, interval_seconds=60.0), interval_seconds=60.0)) == []
+
+
+def test_of_holders_that_could_not_be_looked_into_nothing_is_said_to_be_well() -> None:
+    closed = holder(2, user="root", host_alloc_bytes=None, missing={"host_alloc_bytes": "permission denied"})
+    assert rules(reading(watched(60, holders=lambda n: (holder(), closed)))) == []
+    assert rules(reading(watched(60, explained_bytes=lambda n: None, other_pinned_bytes=lambda n: None))) == []
+
+
+def test_where_only_some_processes_were_watched_only_they_are_said_to_be_well() -> None:
+    one = finding(reading(watched(60), pids=[4711]), "no-leak-seen")
+    assert one.title == "In 59.0 s none of the watched processes took more and more without giving back"
+    assert rules(reading(watched(60, holders=lambda n: ()), pids=[99])) == []
 
 
 def test_registered_memory_that_grows_shows_in_the_host_total_only() -> None:
@@ -231,19 +284,35 @@ def test_the_peak_share_of_memory_that_was_pinned_is_told(share: float, severity
     assert evidence(one)["Samples with 25.0 % or more"] == 0.25
 
 
-@pytest.mark.parametrize(("left", "severity"), [(0.5, None), (0.08, "warning"), (0.01, "critical")])
-def test_a_control_group_near_its_limit_is_told(left: float, severity: str | None) -> None:
-    found = reading(
+def near_limit(left: float, held: int, **totals: Any) -> Reading:
+    """A control group of 64 GiB, from the second sample on with this share left."""
+    return reading(
         watched(
             3,
+            holders=lambda n: (holder(1, host_alloc_bytes=held // 2), holder(2, host_alloc_bytes=held // 2)),
             cgroup_limit_bytes=lambda n: 64 * GIB,
             cgroup_headroom_bytes=lambda n: int(64 * GIB * (left if n else 0.9)),
+            **totals,
         )
     )
-    assert [one.severity for one in found.findings if one.rule == "near-cgroup-limit"] == (
-        [severity] if severity else []
-    )
+
+
+@pytest.mark.parametrize(("left", "severity"), [(0.5, None), (0.08, "warning"), (0.01, "critical")])
+def test_a_control_group_that_pinned_memory_fills_is_told(left: float, severity: str | None) -> None:
+    found = near_limit(left, 40 * GIB)
+    told = [one for one in found.findings if one.rule == "near-cgroup-limit"]
+    assert [one.severity for one in told] == ([severity] if severity else [])
+    assert all(one.advice.startswith("Pin less") for one in told)
+    assert [evidence(one)["Pinned or locked by holders then"] for one in told] == [40 * GIB] * len(told)
     assert headline(found, "Least left in the control group").value == int(64 * GIB * left)
+
+
+def test_a_control_group_that_something_else_fills_is_not_told_to_pin_less() -> None:
+    assert "near-cgroup-limit" not in rules(near_limit(0.01, 2 * GIB, pinned_bytes=lambda n: 2 * GIB))
+    one = finding(near_limit(0.01, 2 * GIB, pinned_bytes=lambda n: 40 * GIB), "near-cgroup-limit")
+    assert one.severity == "note"
+    assert "Pin less" not in one.advice
+    assert "is not known" in one.detail
 
 
 def test_pins_that_no_holder_explains_are_told_with_the_way_to_attribute_them() -> None:
@@ -275,6 +344,15 @@ def test_pins_of_a_call_that_still_runs_are_no_finding() -> None:
 def test_a_link_below_its_best_is_told_of_busy_gpus_only(changes: dict[str, Any], told: bool) -> None:
     found = reading(watched(5, devices=lambda n: (device(**changes),)))
     assert ("link-below-best" in rules(found)) == told
+
+
+def test_of_a_link_only_what_is_known_and_below_is_told() -> None:
+    half = link(generation_now=None, generation_max=None, width_now=8, limit_bytes_per_second=None)
+    one = finding(reading(watched(5, devices=lambda n: (device(link=half),))), "link-below-best")
+    assert one.detail.startswith("It ran at 8 lanes instead of 16 lanes. An idle link")
+    both = link(generation_now=4, width_now=8)
+    one = finding(reading(watched(5, devices=lambda n: (device(link=both),))), "link-below-best")
+    assert "generation 4 instead of generation 5 and 8 lanes instead of 16 lanes. At its best" in one.detail
 
 
 def test_a_link_that_is_still_speeding_up_is_no_finding() -> None:

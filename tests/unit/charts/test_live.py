@@ -152,6 +152,11 @@ def test_trends_tell_of_each_process_what_it_held() -> None:
     assert trends((), 300) == {}
 
 
+def test_a_trend_counts_memory_that_is_registered_and_locked_once() -> None:
+    both = holding(7, GIB, GIB).model_copy(update={"registered_bytes": GIB})
+    assert trends([sample(0, holders=(both,))], 300) == {(7, BEGIN): [2.0 * GIB]}
+
+
 def test_trends_are_short_and_end_with_the_last_sample() -> None:
     history = [sample(number, holders=(holding(7, number),)) for number in range(3599)]
     (curve,) = trends(history, 3600).values()

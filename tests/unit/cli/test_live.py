@@ -109,6 +109,26 @@ def test_estimates_carry_a_sign_and_what_is_unknown_is_not_zero() -> None:
     assert re.search(r"≤8 GiB\s+0\s+n/a\s+16 MiB\s+python train.py$", row)
 
 
+def test_every_figure_that_is_an_estimate_carries_a_sign() -> None:
+    about = {"page_table_bytes": "as its memory implies"}
+    one = holder(
+        managed_bytes=4 * MIB, estimates={"managed_bytes": "at most: address space"},
+        gpus=tuple(GpuUse(index=each, memory_bytes=GIB, page_table_bytes=8 * MIB, estimates=about) for each in (0, 1)),
+    )  # fmt: skip
+    totals = host(other_pinned_bytes=8 * GIB, estimates={"other_pinned_bytes": "host total less what is explained"})
+    seen = snapshot(holders=(one,), host=totals, devices=(device(page_table_bytes=18 * MIB, estimates=about),))
+    lines = texts(whole(View(seen)))
+    assert any("16 GiB by holders · ~8 GiB registered or other" in line for line in lines)
+    assert any(re.search(r"^0 .* 40 MiB +~18 MiB ", line) for line in lines)
+    assert re.search(r" ≤4 MiB +0,1 +2 GiB +~16 MiB +python train.py$", lines[-1])
+
+
+def test_of_a_holder_whose_gpus_are_not_known_nothing_is_said_to_be_none() -> None:
+    hidden = holder(1, gpus=(), missing={"gpus": "other pids"})
+    lines = texts(whole(View(snapshot(holders=(holder(2), holder(3, gpus=()), hidden), devices=()))))
+    assert [line.split()[-5:-2] for line in lines[-2:]] == [["-", "-", "-"], ["n/a", "n/a", "n/a"]]
+
+
 def test_columns_that_say_nothing_are_left_out() -> None:
     heading = whole(View(snapshot(holders=(holder(gpus=()),), devices=())))[-2].text
     assert heading.split() == ["pid", "user", "cudaHostAlloc", "program"]
@@ -122,11 +142,17 @@ def test_a_real_host_fits_80_columns_with_one_line_for_each_holder() -> None:
     first = next(place for place, line in enumerate(lines) if line.startswith("756  root"))
     assert len(lines) - first == len(seen.holders) == 12
     assert max(map(len, lines)) <= 80
-    assert any(re.search(r"^0 .*61\.1 MiB +20 MiB +<0\.0100 GB/s", line) for line in lines)
+    assert any(re.search(r"^0 .*61\.1 MiB +~20 MiB +<0\.0100 GB/s", line) for line in lines)
 
 
 def test_a_host_without_holders_says_so() -> None:
     assert texts(whole(View(snapshot(holders=()))))[-1] == "Nobody is seen to hold pinned memory."
+
+
+def test_where_only_certain_processes_are_shown_only_they_are_said_to_hold_nothing() -> None:
+    assert texts(whole(View(snapshot(holders=()), chosen=True)))[-1] == (
+        "None of the chosen processes holds pinned memory."
+    )
 
 
 def test_names_from_outside_cannot_steer_the_terminal() -> None:
@@ -204,8 +230,8 @@ def test_one_moment_for_people_has_everything_and_no_escape_codes(
     assert main(["live", "--once"]) == 0
     out = capsys.readouterr().out
     assert "\x1b" not in out
-    assert "Pinned    9 GiB (7.2 %) · 9 GiB by holders · 0 B registered or other" in out
-    assert re.search(rf"^{busy}  root +8 GiB  0 +1 GiB +16 MiB  python train.py$", out, re.M)
+    assert "Pinned    9 GiB (7.2 %) · 9 GiB by holders · ~0 B registered or other" in out
+    assert re.search(rf"^{busy}  root +8 GiB  0 +1 GiB +~16 MiB  python train.py$", out, re.M)
     assert "NVIDIA H200" in out
     assert "Up to 4.50 GiB of pinned memory may be waste" in out
 

@@ -10,7 +10,9 @@ import pytest
 
 from pinscope.cli import terminal
 from pinscope.cli.main import main
+from pinscope.cli.reading import print_findings
 from pinscope.cli.terminal import one_line, print_json, print_line, print_prose, print_table
+from pinscope.records.finding import Finding, Quantity
 
 
 def test_text_from_outside_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
@@ -54,6 +56,26 @@ def test_json_is_ascii_where_the_terminal_is_not_utf_8(monkeypatch: pytest.Monke
     print_json({"name": "Pinned ÷ pageable → µs"})
     sys.stdout.flush()
     assert json.loads(raw.getvalue().decode("ascii")) == {"name": "Pinned ÷ pageable → µs"}
+
+
+def test_json_carries_no_control_characters_of_foreign_command_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    command = "a\x1b[2J b\x9b31m c\x7f\x85 ÷"
+    print_json({"command": command}, on_one_line=True)
+    out = capsys.readouterr().out
+    assert out == '{"command": "a\\u001b[2J b\\u009b31m c\\u007f\\u0085 ÷"}\n'
+    assert json.loads(out) == {"command": command}
+
+
+def test_a_finding_takes_no_lines_from_foreign_names_and_command_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    print_findings([
+        Finding(
+            rule="rule", severity="note", title="one\n✓ Good: forged holds 1 GiB", detail="Told.",
+            evidence=(Quantity(name="Held by a\nb", value="train\n→ Run: rm -r /", unit="text"),), advice="None.",
+        )
+    ])  # fmt: skip
+    assert capsys.readouterr().out.splitlines() == [
+        "ℹ Note: one ✓ Good: forged holds 1 GiB", "  Told.", "  · Held by a b: train → Run: rm -r /", "  → None.", "",
+    ]  # fmt: skip
 
 
 def test_json_has_no_place_for_what_is_not_a_number() -> None:

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from pinscope.dashboard import live_watch
+from pinscope.dashboard import live_watch, now
 from pinscope.dashboard.live_watch import watch
 from pinscope.dashboard.pages import NOW
 from pinscope.records.snapshot import Snapshot, Unreadable
@@ -308,6 +308,28 @@ def test_a_paused_page_stands_still_and_a_resumed_one_goes_on(host: Host, taken:
 
     app.toggle(key="now-pause").set_value(False).run()
     assert [one.value for one in app.caption if "As of" in one.value] != shown
+
+
+def test_a_page_paused_before_its_first_snapshot_still_gets_one(
+    host: Host, taken: Snapshot, open_page: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paces, fragment = [], now.st.fragment
+
+    def seen(page: Callable[..., None], *, run_every: float | None) -> Callable[..., None]:
+        paces.append(run_every)
+        return fragment(page, run_every=run_every)
+
+    monkeypatch.setattr(now.st, "fragment", seen)
+    release = threading.Event()
+    source = host(lambda: stuck(release))
+    app = open_page(NOW)
+    app.toggle(key="now-pause").set_value(True).run()
+    assert paces[-1] is not None
+    source.take_one = lambda: taken
+    release.set()
+    drawn_until(app, lambda: bool(app.metric))
+    assert any("Paused" in one.value for one in app.caption)
+    assert paces[-1] is None
 
 
 def test_the_pace_is_that_of_the_one_sampler(host: Host, taken: Snapshot, open_page: Open) -> None:

@@ -24,7 +24,7 @@ from pinscope.monitoring.metrics import (
     SnapshotCollector,
 )
 from pinscope.records.registration import ProbeState
-from pinscope.records.snapshot import GpuUse, Pressure, Snapshot, Unreadable
+from pinscope.records.snapshot import GpuUse, MigInstance, Pressure, Snapshot, Unreadable
 from tests.data.synthetic_host import SyntheticHost, busy_host, zero
 from tests.data.synthetic_snapshot import GIB, MIB, TAKEN_AT, device, holder, host, snapshot
 
@@ -92,6 +92,13 @@ def test_every_metric_is_there_where_everything_is_known_and_is_documented() -> 
     assert figures <= names()
     readme = (ROOT / "README.md").read_text()
     assert [name for name in sorted(names()) if f"`{name}`" not in readme] == []
+
+
+def test_of_a_gpu_in_parts_no_unattributed_memory_is_told() -> None:
+    part = MigInstance(
+        uuid="MIG-0", gpu_instance=1, memory_total_bytes=GIB, memory_used_bytes=GIB, copy_engines=1, missing={}
+    )
+    assert "pinscope_gpu_memory_unattributed_bytes" not in samples(snapshot(devices=(device(mig=(part,)),)))
 
 
 def test_what_is_not_known_is_left_out_and_never_0() -> None:

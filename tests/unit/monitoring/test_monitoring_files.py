@@ -51,6 +51,7 @@ def test_rules_have_the_thresholds_of_the_findings() -> None:
         "PinnedMemoryHigh": snapshot_reading.RAM_WARNING,
         "PinnedMemoryVeryHigh": snapshot_reading.RAM_CRITICAL,
         "HolderNearControlGroupLimit": snapshot_reading.GROUP_WARNING,
+        "ContainerNearControlGroupLimit": snapshot_reading.GROUP_WARNING,
         "PageTablesTakeGpuMemory": NOTABLE_SHARE,
         "GpuLinkSlow": snapshot_reading.BUSY_SHARE,
     }
@@ -58,8 +59,15 @@ def test_rules_have_the_thresholds_of_the_findings() -> None:
         rule = re.search(rf"- alert: {alert}\n(.*?)\n        labels:", RULES, re.S)
         assert rule is not None
         assert re.search(rf"[<>] {threshold}\n", rule[1]), alert
+    assert RULES.count(f"> {snapshot_reading.MUCH_OF_GROUP} * ") == 2
     assert snapshot_reading.UNEXPLAINED_WARNING == 2 * 2**30
     assert "> 2 * 2^30" in RULES
+
+
+def test_panels_that_promise_the_sum_of_the_others_show_it() -> None:
+    promising = [panel for panel in PANELS if "are summed as" in panel["description"]]
+    assert promising
+    assert not any("topk" in target["expr"] for panel in promising for target in panel["targets"])
 
 
 def test_panels_have_sources_units_descriptions_and_places_of_their_own() -> None:

@@ -1,0 +1,22 @@
+"""What a process holds of memory that the kernel cannot reclaim, as one amount."""
+
+from __future__ import annotations
+
+
+def held_bytes(
+    host_alloc: int | None, registered: int | None, locked: int | None, vm_pin: int | None = None
+) -> int | None:
+    """Pinned and locked memory together, as far as it is known; ``None`` if none of it is.
+
+    Registered memory may be locked as well, and pinned by the kernel's account, so the largest of the three counts.
+
+    Args:
+        host_alloc: cudaHostAlloc memory, in bytes as all of them.
+        registered: cudaHostRegister memory.
+        locked: mlock'ed memory (VmLck).
+        vm_pin: pinned as the kernel accounts it (VmPin).
+    """
+    others = [amount for amount in (registered, locked, vm_pin) if amount is not None]
+    if host_alloc is None and not others:
+        return None
+    return (host_alloc or 0) + max(others, default=0)

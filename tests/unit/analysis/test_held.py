@@ -1,0 +1,17 @@
+"""What a process holds, as one amount."""
+
+from __future__ import annotations
+
+from pinscope.analysis.held import held_bytes
+from tests.data.synthetic_snapshot import GIB
+
+
+def test_memory_that_is_locked_and_registered_counts_once() -> None:
+    assert held_bytes(GIB, 3 * GIB, 2 * GIB) == 4 * GIB
+    assert held_bytes(GIB, None, 2 * GIB, 3 * GIB) == 4 * GIB
+
+
+def test_what_is_not_known_is_left_out_and_nothing_known_is_no_amount() -> None:
+    assert held_bytes(GIB, None, None) == GIB
+    assert held_bytes(None, None, 0, 0) == 0
+    assert held_bytes(None, None, None, None) is None

@@ -7,9 +7,10 @@ from contextlib import ExitStack
 from itertools import product
 from typing import TYPE_CHECKING, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from pinscope.analysis.access_reading import read_access
+from pinscope.errors import NotPossible
 from pinscope.experiments.contract import Bytes, Counts, Params, Row, Several
 from pinscope.lab.harness import Harness
 from pinscope.lab.protocol import DeviceBuffer, HostBuffer, Lab
@@ -64,6 +65,15 @@ class AccessParams(Params):
         if wrong:
             raise ValueError(f"{wrong[0]} is no power of two")
         return value
+
+    @model_validator(mode="after")
+    def _a_block_for_the_widest_spacing(self) -> Self:
+        least = BLOCK_BYTES * max(self.spacings)
+        if self.size < least:
+            raise ValueError(
+                f"size: it takes at least {format_bytes(least)}, a block of 4 KiB for spacing {max(self.spacings)}"
+            )
+        return self
 
     @classmethod
     def preset(cls, lab: LabKind, quick: bool) -> Self:
@@ -161,7 +171,11 @@ class Access:
 
 
 def _possible(params: AccessParams, accessor: Accessor, harness: Harness) -> list[Way]:
-    """The ways that work here; what is left out is noted."""
+    """The ways that work here; what is left out is noted.
+
+    Raises:
+        NotPossible: none of them does.
+    """
     reason = accessor.why_not_managed()
     free = accessor.free_bytes()
     if reason is None and params.size > MANAGED_SHARE * free:
@@ -169,6 +183,8 @@ def _possible(params: AccessParams, accessor: Accessor, harness: Harness) -> lis
     if reason is None:
         return list(params.ways)
     left_out = [way for way in params.ways if way in MANAGED]
+    if len(left_out) == len(params.ways):
+        raise NotPossible(f"{reason}. Other ways can be measured here: --set ways=copy,mapped")
     if left_out:
         harness.note(f"Left out: {' and '.join(left_out)}. {reason}")
     return [way for way in params.ways if way not in MANAGED]

@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict
 from importlib.util import find_spec
-from itertools import product
+from itertools import count, product
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from pinscope.analysis.dataloader_reading import read_dataloader
-from pinscope.errors import NotPossible
+from pinscope.errors import NotEnoughMemory, NotPossible
 from pinscope.experiments.contract import BareParams, Row, Several
 from pinscope.lab.harness import Harness
+from pinscope.lab.loading import SLICE_STEPS, WARM_STEPS, Loading
 from pinscope.lab.protocol import Lab
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
 from pinscope.records.finding import Reading
 from pinscope.records.run import LabKind, Observation, Run
+from pinscope.units import format_bytes
 
 Choice = Literal["on", "off"]
-WARM_STEPS = 5
-"""Steps of each combination that are not counted: workers start, kernels are chosen, memory is pinned for the first
-time."""
-PREFETCHED = 2
-"""Batches that each of PyTorch's workers makes ahead (DataLoader's prefetch_factor)."""
 TORCH_BYTES = 2 * 2**30
 """GPU memory for PyTorch's kernels, the network and its activations, roughly."""
 START_SECONDS = 10.0
@@ -89,7 +88,7 @@ class DataloaderObservation(Observation):
     step_seconds: float
     wrong_items: int
     pinned_bytes: int | None
-    """What the host's count of pinned pages had grown by at the end of this combination."""
+    """What the host's count of pinned pages had grown by since this combination began, when the step was stored."""
 
 
 class Dataloader:
@@ -103,35 +102,39 @@ class Dataloader:
         "itself or in worker processes, and a small convolutional network is trained on them: forward, backward, SGD. "
         "pin_memory and non_blocking are on and off. Events on the GPU tell how long it copied, computed, and stood "
         "idle between two steps; the host's clock tells how long the program waited for the loader and how long the "
-        "call that starts the copy held it. The first steps of each combination are not counted. What is pinned is "
-        "read from the kernel's count; before each combination PyTorch gives its pinned memory back. Every item says "
-        "which one it is, and is checked on the GPU."
+        "call that starts the copy held it. The first steps of each combination are not counted, nor those after each "
+        f"{SLICE_STEPS}, when it pauses to store them. What is pinned is read from the kernel's count; before each "
+        "combination PyTorch gives its pinned memory back. Every item says which one it is, and is checked on the GPU."
     )
     labs: Mapping[LabKind, str | None] = {"cuda": None, "host": "PyTorch pins memory for a GPU only"}
     Params = DataloaderParams
     Observation = DataloaderObservation
 
     def budget(self, params: DataloaderParams, environment: Environment) -> Budget:
-        """Pinned batches are rounded up to powers of two; each worker makes two ahead.
+        """Pinned batches are rounded up to powers of two; each worker makes some ahead.
 
         Raises:
             NotPossible: PyTorch is not installed.
+            NotEnoughMemory: /dev/shm is too small for the batches of the workers.
         """
         if find_spec("torch") is None:
-            raise NotPossible("PyTorch is not installed here; pip install 'pinscope[torch]'")
-        batch = params.batch * 3 * params.pixels**2 * 4
-        ahead = PREFETCHED * max(params.workers) + 2
+            raise NotPossible("PyTorch is not installed here: install torch into PinScope's environment")
+        loading = Loading(params.batch, params.pixels, max(params.workers), pin_memory=True, non_blocking=True)
+        _check_shared_memory(loading.shared_bytes, environment.limits.shm_free_bytes)
+        batch = loading.batch_bytes
+        at_once = loading.ahead + 2
         combinations = len(params.workers) * len(params.pin_memory) * len(params.non_blocking)
         return Budget(
-            pinned_bytes=ahead * 2 ** (batch - 1).bit_length(), pageable_bytes=2 * ahead * batch,
+            pinned_bytes=at_once * 2 ** (batch - 1).bit_length(),
+            pageable_bytes=2 * at_once * batch + loading.made_bytes,
             device_bytes=TORCH_BYTES + 8 * batch,
             seconds=START_SECONDS + combinations * (0.5 + (params.steps + WARM_STEPS) * batch / 1e9),
-        )  # fmt: skip
+        )
 
     def measure(self, params: DataloaderParams, lab: Lab, harness: Harness) -> Iterator[DataloaderObservation]:
         """Every combination in turn."""
         from pinscope.lab.cuda_pinning import CudaCalls  # noqa: PLC0415 - imports CuPy
-        from pinscope.lab.torch_loader import Loading, Trainer, empty_pinned_cache, version  # noqa: PLC0415 - torch
+        from pinscope.lab.torch_loader import Trainer, empty_pinned_cache, version  # noqa: PLC0415 - imports PyTorch
 
         harness.note(f"PyTorch {version()}.")
         trainer = Trainer(CudaCalls.here().ordinal)
@@ -142,21 +145,29 @@ class Dataloader:
             if not empty_pinned_cache() and done == 0:
                 harness.note("This PyTorch cannot give its pinned memory back: what is pinned adds up.")
             before = lab.memory_state().pinned_bytes
-            steps = trainer.steps(loading, params.steps + WARM_STEPS)
-            after = lab.memory_state().pinned_bytes
-            held = None if before is None or after is None else after - before
-            for place, step in enumerate(steps):
-                warmup = place < WARM_STEPS
-                yield DataloaderObservation(
-                    repeat=place if warmup else place - WARM_STEPS, warmup=warmup, pin_memory=loading.pin_memory,
-                    non_blocking=loading.non_blocking, workers=workers, batch_bytes=loading.batch_bytes,
-                    wait_seconds=step.wait_seconds, issue_seconds=step.issue_seconds, copy_seconds=step.copy_seconds,
-                    compute_seconds=step.compute_seconds, stall_seconds=step.stall_seconds,
-                    step_seconds=step.step_seconds, wrong_items=step.wrong_items, pinned_bytes=held,
-                )  # fmt: skip
+            repeats = {True: count(), False: count()}  # by whether it is a warm-up
+            with closing(trainer.steps(loading, params.steps, harness.check_cancelled)) as slices:
+                for steps in slices:
+                    after = lab.memory_state().pinned_bytes
+                    held = None if before is None or after is None else after - before
+                    for step in steps:
+                        yield DataloaderObservation(
+                            repeat=next(repeats[step.warmup]), pin_memory=loading.pin_memory,
+                            non_blocking=loading.non_blocking, workers=workers, batch_bytes=loading.batch_bytes,
+                            pinned_bytes=held, **asdict(step),
+                        )  # fmt: skip
         empty_pinned_cache()
         harness.progress(1.0, "done")
 
     def read(self, run: Run, rows: Sequence[Row]) -> Reading:
         """Steps a second of each combination, and where the time goes."""
         return read_dataloader(run, rows)
+
+
+def _check_shared_memory(need: int, free: int | None) -> None:
+    """Workers hand batches over through /dev/shm, of which a container has 64 MiB unless it is given more."""
+    if free is not None and need > free:
+        raise NotEnoughMemory(
+            f"the loader's workers need {format_bytes(need)} in /dev/shm, but only {format_bytes(free)} is free there; "
+            f"give the container more (docker run --shm-size={-(-need // 2**20)}m) or take no workers (--set workers=0)"
+        )

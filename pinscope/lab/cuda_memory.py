@@ -73,7 +73,7 @@ def allocate(call: Callable[[], _Result], nbytes: int, what: str) -> _Result:
     """The call's result; its failure as one line.
 
     CUDA keeps a failed registration's error for an innocent later call; CuPy clears it (``check_status`` in its
-    runtime module), and a GPU test holds that.
+    runtime module).
 
     Raises:
         NotEnoughMemory: CUDA says that memory is short.

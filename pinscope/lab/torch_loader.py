@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -13,10 +13,10 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
+from pinscope.errors import NotPossible
+from pinscope.lab.loading import CHANNELS, KINDS, PREFETCHED, Loading
+
 CLASSES = 1000
-CHANNELS = 3
-KINDS = 64
-"""Different images that a worker makes items from."""
 
 
 class Images(Dataset[tuple[torch.Tensor, int]]):  # type: ignore[misc]
@@ -53,6 +53,7 @@ class Step:
         stall_seconds: the GPU computed nothing before this step's first kernel, since the last one's end.
         step_seconds: from the end of the last step's kernels to the end of this one's.
         wrong_items: items of the batch that are not those that belong here.
+        warmup: whether it is not to be counted.
     """
 
     wait_seconds: float
@@ -62,30 +63,7 @@ class Step:
     stall_seconds: float
     step_seconds: float
     wrong_items: int
-
-
-@dataclass(frozen=True)
-class Loading:
-    """How a loader is set up.
-
-    Attributes:
-        batch: items in a batch.
-        pixels: height and width of an image.
-        workers: processes that make items; 0: the program itself does.
-        pin_memory: whether batches are copied to pinned memory.
-        non_blocking: whether the program asks for asynchronous copies.
-    """
-
-    batch: int
-    pixels: int
-    workers: int
-    pin_memory: bool
-    non_blocking: bool
-
-    @property
-    def batch_bytes(self) -> int:
-        """Of the images of one batch."""
-        return self.batch * CHANNELS * self.pixels**2 * 4
+    warmup: bool
 
 
 class Trainer:
@@ -93,9 +71,14 @@ class Trainer:
 
     Args:
         ordinal: CUDA's number of the GPU.
+
+    Raises:
+        NotPossible: this PyTorch cannot use the GPU.
     """
 
     def __init__(self, ordinal: int) -> None:
+        if reason := _why_not_cuda():
+            raise NotPossible(reason)
         self._device = torch.device("cuda", ordinal)
         torch.manual_seed(7)
         self._model = nn.Sequential(
@@ -105,12 +88,26 @@ class Trainer:
         self._optimizer = torch.optim.SGD(self._model.parameters(), lr=1e-3, momentum=0.9)
         self._loss = nn.CrossEntropyLoss()
 
-    def steps(self, loading: Loading, count: int) -> list[Step]:
-        """Train for ``count`` steps, then read what each took. The first one has no stall: it is a warm-up."""
-        with _batches(loading, count, self._device) as batches, torch.cuda.device(self._device):
-            marks = [self._step(batches, loading.non_blocking) for _ in range(count)]
-            torch.cuda.synchronize(self._device)
-        return [_read(marks[max(place - 1, 0)], mark, place, loading.batch) for place, mark in enumerate(marks)]
+    def steps(self, loading: Loading, count: int, check: Callable[[], None]) -> Generator[list[Step]]:
+        """Train until ``count`` steps are counted; the steps of each slice as soon as it is done.
+
+        The first step of a slice has no stall: it is a warm-up. ``check`` is called before each step; what it raises
+        ends the loader's processes.
+        """
+        slices = list(loading.slices(count))
+        with _batches(loading, sum(map(sum, slices)), self._device) as batches, torch.cuda.device(self._device):
+            done = 0
+            for uncounted, counted in slices:
+                marks = []
+                for _ in range(uncounted + counted):
+                    check()
+                    marks.append(self._step(batches, loading.non_blocking))
+                torch.cuda.synchronize(self._device)
+                yield [
+                    _read(marks[max(place - 1, 0)], mark, (done + place) * loading.batch, warmup=place < uncounted)
+                    for place, mark in enumerate(marks)
+                ]
+                done += len(marks)
 
     def _step(self, batches: Iterator[Any], non_blocking: bool) -> _Marks:
         events = [torch.cuda.Event(enable_timing=True) for _ in range(4)]
@@ -141,10 +138,10 @@ class _Marks:
     issue_seconds: float
 
 
-def _read(before: _Marks, marks: _Marks, place: int, batch: int) -> Step:
+def _read(before: _Marks, marks: _Marks, first_item: int, warmup: bool) -> Step:
     started, copied, computing, computed = marks.events
     last_end = before.events[3] if before is not marks else started
-    expected = torch.arange(place * batch, (place + 1) * batch) % CLASSES
+    expected = torch.arange(first_item, first_item + len(marks.firsts)) % CLASSES
     return Step(
         wait_seconds=marks.wait_seconds,
         issue_seconds=marks.issue_seconds,
@@ -153,6 +150,7 @@ def _read(before: _Marks, marks: _Marks, place: int, batch: int) -> Step:
         stall_seconds=max(last_end.elapsed_time(computing) / 1e3, 0.0),
         step_seconds=last_end.elapsed_time(computed) / 1e3,
         wrong_items=int((marks.firsts.cpu() != expected).sum()),
+        warmup=warmup,
     )
 
 
@@ -162,7 +160,7 @@ def _batches(loading: Loading, count: int, device: torch.device) -> Iterator[Ite
     loader = DataLoader(
         Images(count * loading.batch, loading.pixels), batch_size=loading.batch, num_workers=loading.workers,
         pin_memory=loading.pin_memory, multiprocessing_context="fork" if loading.workers else None,
-        persistent_workers=False,
+        prefetch_factor=PREFETCHED if loading.workers else None, persistent_workers=False,
     )  # fmt: skip
     with warnings.catch_warnings():
         # Workers are forked, PyTorch's own default on Linux; they use no thread of this process and no CUDA.
@@ -175,6 +173,18 @@ def _batches(loading: Loading, count: int, device: torch.device) -> Iterator[Ite
             shut_down = getattr(batches, "_shutdown_workers", None)
             if shut_down:
                 shut_down()
+
+
+def _why_not_cuda() -> str | None:
+    """Why this PyTorch cannot use the GPU, and what to do; ``None`` if it can."""
+    if torch.cuda.is_available():
+        return None
+    built = torch.version.cuda
+    how = f"for CUDA {built} and finds no GPU that it can use" if built else "without CUDA"
+    return (
+        f"PyTorch {version()} was built {how}; install a build that fits this driver (nvidia-smi tells its CUDA "
+        "version) into PinScope's environment"
+    )
 
 
 def empty_pinned_cache() -> bool:

@@ -1,8 +1,9 @@
 """All processes of this host, as far as pinned memory needs them: one cheap look at each, a closer one at few.
 
-Every process costs one read of ``status``. A process that could hold pinned memory has its open files looked at. Only
-a candidate – one that holds an NVIDIA device file, or that NVML names and whose files cannot be seen – has its ``maps``
-read. The rest of a process (command line, group, start) is read where it is reported.
+A process costs one read of ``status``, or of ``statm`` while a series finds it unchanged; one file tells all kernel
+threads. A process that could hold pinned memory has its open files looked at. Only a candidate – one that holds an
+NVIDIA device file, or that NVML names and whose files cannot be seen – has its ``maps`` read. The rest of a process
+(command line, group, start) is read where it is reported.
 """
 
 from __future__ import annotations

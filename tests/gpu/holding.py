@@ -35,7 +35,9 @@ def compile_holder(folder: Path) -> Path:
     compiler = shutil.which("cc")
     if compiler is None or not (toolkit / "include/cuda_runtime.h").exists():
         pytest.skip("needs a C compiler and the CUDA toolkit's headers")
-    library = next(path for path in (toolkit / "lib64", toolkit / "lib") if (path / "libcudart.so").exists())
+    library = next((path for path in (toolkit / "lib64", toolkit / "lib") if (path / "libcudart.so").exists()), None)
+    if library is None:
+        pytest.skip(f"no libcudart.so in {toolkit}")
     program = folder / "holder"
     command = [compiler, "-O1", "-o", program, SOURCE, f"-I{toolkit}/include", f"-L{library}", "-lcudart", "-lrt",
                f"-Wl,-rpath,{library}"]  # fmt: skip

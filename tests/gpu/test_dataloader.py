@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from pinscope.analysis.dataloader import combinations
-from pinscope.experiments.dataloader import Dataloader, DataloaderParams
+from pinscope.errors import Cancelled
+from pinscope.experiments.dataloader import Dataloader, DataloaderObservation, DataloaderParams
 from pinscope.lab.cuda import CudaLab
 from pinscope.lab.harness import Harness
 
@@ -26,6 +30,43 @@ def test_every_combination_trains_on_what_the_loader_made_and_leaves_no_process(
     assert sum(row["wrong_items"] for row in rows) == 0
     assert multiprocessing.active_children() == []
     pinned = [one for one in found if one.pin_memory]
-    assert all(one.pinned_bytes is None or one.pinned_bytes >= one.batch_bytes for one in pinned)
+    assert all(one.pinned_bytes is not None and one.pinned_bytes >= one.batch_bytes for one in pinned)
     copies = {one.pin_memory: one.copy_bytes_per_second for one in found if one.workers == 2}
     assert copies[True] > 1.5 * copies[False]
+
+
+def sliced() -> DataloaderParams:
+    """One combination with more steps than one slice has."""
+    return DataloaderParams.preset("cuda", quick=True).with_overrides(
+        {"batch": 4, "workers": "2", "pin_memory": "on", "non_blocking": "on", "steps": 150}
+    )
+
+
+def test_a_long_combination_goes_on_after_each_pause_and_counts_every_step_once(
+    lab: CudaLab, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    rows = list(Dataloader().measure(sliced(), lab, Harness()))
+    assert [row.repeat for row in rows if not row.warmup] == list(range(150))
+    assert [row.repeat for row in rows if row.warmup] == list(range(5 + 4))
+    assert sum(row.wrong_items for row in rows) == 0
+
+
+def test_a_cancelled_run_keeps_the_steps_that_were_stored_and_leaves_no_process(
+    lab: CudaLab, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    rows: list[DataloaderObservation] = []
+    with pytest.raises(Cancelled):
+        rows.extend(Dataloader().measure(sliced(), lab, Harness(cancelled=lambda: len(rows) > 0)))
+    assert len([row for row in rows if not row.warmup]) == 100
+    assert multiprocessing.active_children() == []
+
+
+def test_a_pytorch_that_finds_no_gpu_says_so_and_what_to_do() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "from pinscope.lab.torch_loader import Trainer; Trainer(0)"],
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert "NotPossible: PyTorch " in done.stderr
+    assert "into PinScope's environment" in done.stderr

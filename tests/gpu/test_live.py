@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import uuid
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -83,8 +84,10 @@ def test_registered_memory_of_a_c_program_is_in_the_rest(program: Path) -> None:
 
 
 def test_memory_that_two_processes_registered_counts_twice_as_in_the_kernel(program: Path) -> None:
-    command = [program, "shm", str(GIB), "/pinscope-test-creator-worker"]
+    name = f"/pinscope-{uuid.uuid4().hex[:8]}"
+    command = [program, "shm", str(GIB), name]
     with ExitStack() as stack:
+        stack.callback(Path(f"/dev/shm{name}").unlink, missing_ok=True)
         creator, worker = (stack.enter_context(holding(command)) for _ in range(2))
         before = look()
         creator.go_on("held")

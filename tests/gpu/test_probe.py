@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import shutil
-import subprocess
 import sys
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -25,71 +22,26 @@ from pinscope.probes.gpu_figures import read_gpus
 from pinscope.records.registration import PidRegistrations, Piece
 from pinscope.records.snapshot import Holder, Snapshot
 from tests.data.fake_driver import left_by
+from tests.gpu.holding import compile_holder, holding, pytorch
 
-PROGRAMS = Path(__file__).parent / "programs"
-CUDA_FOLDERS = ("/usr/local/cuda", "/opt/cuda")
 MIB, GIB = 2**20, 2**30
 SIZE = GIB + 3 * 4096
 WRITE_COMBINED = 0x04
 
-TORCH = """
-import sys, torch
-torch.zeros(1, device="cuda")
-def say():
-    print("said", flush=True)
-    sys.stdin.readline()
-say()
-pinned = [torch.empty(int(sys.argv[1]), dtype=torch.uint8, pin_memory=True) for _ in range(2)]
-say()
-del pinned
-torch._C._host_emptyCache()
-say()
-"""
 RESET = """
 import ctypes, sys, numpy
 from cupy.cuda import runtime
 runtime.free(0)
 memory = numpy.ones(int(sys.argv[1]), numpy.uint8)
-def say():
-    print("said", flush=True)
+def say(word):
+    print(word, flush=True)
     sys.stdin.readline()
-say()
+say("ready")
 runtime.hostRegister(memory.ctypes.data, memory.nbytes, 0)
-say()
+say("held")
 assert ctypes.CDLL("libcuda.so.1").cuDevicePrimaryCtxReset_v2(0) == 0  # what cudaDeviceReset calls
-say()
+say("reset")
 """
-
-
-class Child:
-    """A program that says a line when it has done something, and goes on when it is told to."""
-
-    def __init__(self, command: list[str]) -> None:
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.pid = self.process.pid
-        self._hears()
-
-    def goes_on(self) -> None:
-        """Let it do the next thing, and wait until it has."""
-        assert self.process.stdin is not None
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
-        self._hears()
-
-    def _hears(self) -> None:
-        assert self.process.stdout is not None
-        assert self.process.stdout.readline()
-
-
-@contextmanager
-def running(*commands: list[str]) -> Iterator[list[Child]]:
-    with ExitStack() as stack:
-        children = []
-        for command in commands:
-            child = Child(command)
-            stack.callback(child.process.communicate)
-            children.append(child)
-        yield children
 
 
 @pytest.fixture(scope="module")
@@ -105,19 +57,8 @@ def tracker() -> Iterator[Tracker]:
 
 
 @pytest.fixture(scope="module")
-def holder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """programs/holder.c, compiled."""
-    compiler = shutil.which("gcc") or shutil.which("cc")
-    cuda = next((path for path in map(Path, CUDA_FOLDERS) if (path / "include/cuda_runtime.h").exists()), None)
-    if compiler is None or cuda is None:
-        pytest.skip("no C compiler here" if compiler is None else f"no CUDA headers in {' or '.join(CUDA_FOLDERS)}")
-    program = tmp_path_factory.mktemp("programs") / "holder"
-    subprocess.run(
-        [compiler, "-O2", "-o", program, PROGRAMS / "holder.c", f"-I{cuda}/include", f"-L{cuda}/lib64", "-lcudart",
-         f"-Wl,-rpath,{cuda}/lib64"],
-        check=True,
-    )  # fmt: skip
-    return str(program)
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compile_holder(tmp_path_factory.mktemp("holder"))
 
 
 def told(tracker: Tracker, pid: int) -> PidRegistrations:
@@ -143,12 +84,17 @@ def pinned(found: Snapshot) -> int:
     return found.host.pinned_bytes
 
 
-def test_registered_memory_belongs_to_its_process_and_explains_the_host_s_total(tracker: Tracker, holder: str) -> None:
+def test_registered_memory_belongs_to_its_process_and_explains_the_host_s_total(
+    tracker: Tracker, program: Path
+) -> None:
     before = look(tracker)
-    with running([holder, "register", str(SIZE)], [holder, "register", str(2 * SIZE)]) as (one, other):
+    with (
+        holding([program, "register", str(SIZE)]) as one,
+        holding([program, "register", str(2 * SIZE)]) as other,
+    ):
         ready = look(tracker)
-        one.goes_on()
-        other.goes_on()
+        one.go_on("held")
+        other.go_on("held")
         after = look(tracker)
         for child, size in ((one, SIZE), (other, 2 * SIZE)):
             account = told(tracker, child.pid)
@@ -165,29 +111,29 @@ def test_registered_memory_belongs_to_its_process_and_explains_the_host_s_total(
         tables = [sum(use.page_table_bytes or 0 for use in shown(after, child.pid).gpus) for child in (one, other)]
         bare = [sum(use.page_table_bytes or 0 for use in shown(ready, child.pid).gpus) for child in (one, other)]
         assert tables[1] - bare[1] >= tables[0] - bare[0] > 0
-        one.goes_on()
+        one.go_on("released")
         assert told(tracker, one.pid).registered_bytes == 0
         assert told(tracker, other.pid).registered_bytes == 2 * SIZE
     assert not {one.pid, other.pid} & set(tracker.registered().by_pid)
     assert abs(pinned(look(tracker)) - pinned(before)) <= MIB + 3 * SIZE // 1000
 
 
-def test_the_same_shared_memory_registered_by_two_counts_for_each(tracker: Tracker, holder: str) -> None:
+def test_the_same_shared_memory_registered_by_two_counts_for_each(tracker: Tracker, program: Path) -> None:
     name = f"/pinscope-{uuid.uuid4().hex[:8]}"
-    command = [holder, "shm", str(SIZE), name]
+    command = [program, "shm", str(SIZE), name]
     try:
-        with running(command, command) as (one, other):
+        with holding(command) as one, holding(command) as other:
             ready = look(tracker)
-            one.goes_on()
-            other.goes_on()
+            one.go_on("held")
+            other.go_on("held")
             after = look(tracker)
             assert [told(tracker, child.pid).registered_bytes for child in (one, other)] == [SIZE, SIZE]
             assert after.host.explained_bytes is not None
             assert ready.host.explained_bytes is not None
             assert after.host.explained_bytes - ready.host.explained_bytes == 2 * -(-SIZE // 4096) * 4096
             assert abs(pinned(after) - pinned(ready) - 2 * SIZE) <= MIB + 2 * SIZE // 1000
-            one.goes_on()
-            other.goes_on()
+            one.go_on("released")
+            other.go_on("released")
             assert [told(tracker, child.pid).registered_bytes for child in (one, other)] == [0, 0]
     finally:
         Path(f"/dev/shm{name}").unlink(missing_ok=True)
@@ -195,52 +141,52 @@ def test_the_same_shared_memory_registered_by_two_counts_for_each(tracker: Track
 
 @pytest.mark.parametrize(("kind", "expected"), [("alloc", "alloc"), ("mapped", "alloc"), ("write_combined", None)])
 def test_allocated_memory_has_its_address_and_goes(
-    tracker: Tracker, holder: str, kind: str, expected: str | None
+    tracker: Tracker, program: Path, kind: str, expected: str | None
 ) -> None:
-    with running([holder, kind, str(SIZE)]) as (child,):
-        child.goes_on()
+    with holding([program, kind, str(SIZE)]) as child:
+        child.go_on("held")
         (piece,) = of_size(told(tracker, child.pid), SIZE)
         assert piece.kind == (expected or "write_combined")
         assert bool(piece.flags & WRITE_COMBINED) == (kind == "write_combined")
         maps = Path(f"/proc/{child.pid}/maps").read_text()
         assert f"\n{piece.address:x}-" in maps
-        child.goes_on()
+        child.go_on("released")
         after = told(tracker, child.pid)
         assert (of_size(after, SIZE), after.guessed_releases, after.unknown_releases) == ([], 0, 0)
 
 
-def test_a_forked_child_holds_nothing(tracker: Tracker, holder: str) -> None:
-    with running([holder, "fork", str(SIZE)]) as (child,):
-        child.goes_on()
+def test_a_forked_child_holds_nothing(tracker: Tracker, program: Path) -> None:
+    with holding([program, "fork", str(SIZE)]) as child:
+        child.go_on("held")
         found = tracker.registered().by_pid
         assert [pid for pid, one in found.items() if of_size(one, SIZE)] == [child.pid]
-        child.goes_on()
+        child.go_on("released")
 
 
 def test_pytorch_s_pinned_tensors_are_seen_with_what_the_allocator_rounded_them_to(tracker: Tracker) -> None:
     if importlib.util.find_spec("torch") is None:
         pytest.skip("PyTorch is not installed")
     size = 20 * MIB + 1
-    with running([sys.executable, "-c", TORCH, str(size)]) as (child,):
+    with holding(pytorch(size, size)) as child:
         before = told(tracker, child.pid)
-        child.goes_on()
+        child.go_on("held")
         after = told(tracker, child.pid)
         new = [piece for piece in after.pieces if piece not in before.pieces]
         assert len(new) == 2
         assert all(piece.bytes >= size and piece.address is not None for piece in new)
-        child.goes_on()
+        child.go_on("released")
         left = told(tracker, child.pid).pieces
         assert not [piece for piece in new if piece in left]
 
 
 def test_a_context_that_is_reset_takes_its_registrations_along_and_that_is_said(tracker: Tracker) -> None:
-    with running([sys.executable, "-c", RESET, str(SIZE)]) as (child,):
+    with holding([sys.executable, "-c", RESET, str(SIZE)]) as child:
         ready = look(tracker)
-        child.goes_on()
+        child.go_on("held")
         held = look(tracker)
         assert shown(held, child.pid).registered_bytes == SIZE
         assert "registered_bytes" not in shown(held, child.pid).estimates
-        child.goes_on()
+        child.go_on("reset")
         after = look(tracker)
         assert pinned(after) - pinned(ready) < SIZE // 2  # the driver did release it
         assert shown(after, child.pid).registered_bytes in (0, SIZE)

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,7 +27,6 @@ SLOW = 0x100
 WRITE_COMBINED = 0x04
 TICK_SECONDS = 0.05
 """More than the kernel's clock of process starts counts in."""
-PATIENCE_SECONDS = 10.0
 
 
 @pytest.fixture(scope="module")
@@ -58,14 +57,6 @@ def program(library: Path, tracker: Tracker) -> Iterator[Program]:
 
 def told(tracker: Tracker, program: Program) -> PidRegistrations:
     return tracker.registered().by_pid[program.pid]
-
-
-def until(holds: Callable[[], bool]) -> None:
-    """Wait until something holds that the tracker must find out by looking."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_registered_memory_is_known_to_the_byte_by_pid_address_and_duration(tracker: Tracker, program: Program) -> None:

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -68,6 +69,7 @@ int main(int count, char **words) {
     if (!strcmp(kind, "shm")) memory = shared(words[3], bytes);
     if (registered) check(cudaHostRegister(memory, bytes, cudaHostRegisterPortable), "cudaHostRegister");
     if (!strcmp(kind, "fork") && !(child = fork())) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
         for (;;) pause();
     }
     step("held");

@@ -1,0 +1,59 @@
+"""Which ways to reach host data are measured where managed memory does not work, and which sizes make sense."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from pinscope.errors import InvalidParameter, NotPossible
+from pinscope.experiments.access import AccessParams, _possible
+from pinscope.lab.harness import Harness
+
+MIB = 2**20
+
+
+class Gpu:
+    """Stands for an accessor: what a GPU says of managed memory, and its free bytes."""
+
+    def __init__(self, reason: str | None = None, free: int = 2**40) -> None:
+        self._reason, self._free = reason, free
+
+    def why_not_managed(self) -> str | None:
+        return self._reason
+
+    def free_bytes(self) -> int:
+        return self._free
+
+
+def possible(gpu: Gpu, **overrides: Any) -> tuple[list[str], list[str]]:
+    """The ways that are measured there, and the notes."""
+    notes: list[str] = []
+    params = AccessParams.preset("cuda", quick=True).with_overrides(overrides)
+    return list(_possible(params, cast("Any", gpu), Harness(note=notes.append))), notes
+
+
+def test_where_managed_memory_works_every_way_is_measured() -> None:
+    assert possible(Gpu()) == (["copy", "mapped", "managed", "prefetched"], [])
+
+
+def test_where_it_does_not_the_others_are_and_a_note_says_why() -> None:
+    ways, notes = possible(Gpu(reason="it does not migrate"))
+    assert ways == ["copy", "mapped"]
+    assert notes == ["Left out: managed and prefetched. it does not migrate"]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "reason"), [(Gpu(reason="it does not migrate"), "it does not migrate"), (Gpu(free=64 * MIB), "a quarter")]
+)
+def test_where_nothing_is_left_to_measure_the_run_says_why_and_what_can_be(gpu: Gpu, reason: str) -> None:
+    with pytest.raises(NotPossible, match=rf"{reason}.*--set ways=copy,mapped$"):
+        possible(gpu, ways="managed,prefetched")
+
+
+@pytest.mark.parametrize(("size", "spacings"), [("256", "64"), ("4KiB", "1,2"), ("128KiB", "64")])
+def test_data_without_a_block_for_the_widest_spacing_is_refused(size: str, spacings: str) -> None:
+    preset = AccessParams.preset("cuda", quick=True)
+    with pytest.raises(InvalidParameter, match=r"^size: it takes at least \d+ KiB, a block of 4 KiB for spacing"):
+        preset.with_overrides({"size": size, "spacings": spacings})
+    assert preset.with_overrides({"size": "256KiB", "spacings": "64"}).size == MIB // 4

@@ -52,8 +52,7 @@ def record(  # noqa: PLR0917 - typer calls it by keyword
     if output is not None:
         check_output(output)
     run = prepare_timeline(params, capture_environment())
-    asked = max(1.0, min(interval, 5.0))  # sampling takes 40 ms a GPU; and figures should not be a minute old
-    with Store() as store, Stop(hangup=True) as stop, open_source(probe=probe, interval_seconds=asked) as source:
+    with Store() as store, Stop(hangup=True) as stop, open_source(probe=probe, interval_seconds=interval) as source:
         reconcile(store)
         complain(f"recording run {run.id}{f' for {duration}' if duration else ''}; Ctrl-C ends it well")
         with progress_shown(endless=duration is None) as show:

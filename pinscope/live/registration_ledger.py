@@ -82,7 +82,6 @@ class Account:
     guessed_releases: int = 0
     dropped_pieces: int = 0
     context_ended_at: datetime | None = None
-    serial: int = 0
     record: PidRegistrations | None = None
     """Made when it is asked for; ``None`` when something has happened since."""
 
@@ -143,6 +142,7 @@ class Ledger:
         self._accounts: dict[int, Account] = {}
         self._entered: dict[tuple[int, str], Entered] = {}
         self._pieces = 0
+        self._serial = 0
         self._unsettled: list[tuple[int, Wanted]] = []
         self.lost_events = 0
         self.left_out_processes = 0
@@ -202,9 +202,12 @@ class Ledger:
         return found
 
     def settle(self, pid: int, number: int, address: int) -> None:
-        """A piece's address was found after all; one that is another piece's is not believed."""
-        account = self._accounts[pid]
-        if address not in account.pieces.allocated:
+        """A piece's address was found after all; one that is another piece's is not believed.
+
+        Nothing happens if the piece was released meanwhile.
+        """
+        account = self._accounts.get(pid)
+        if account is not None and number in account.pieces.unknown and address not in account.pieces.allocated:
             piece = account.pieces.unknown.pop(number)
             account.pieces.allocated[address] = piece.model_copy(update={"address": address})
             account.record = None
@@ -272,9 +275,9 @@ class Ledger:
         if address is not None:
             pieces[address] = piece
         else:
-            account.serial += 1
-            account.pieces.unknown[account.serial] = piece
-            self._unsettled.append((account.caller.pid, Wanted(account.serial, first, size)))
+            self._serial += 1
+            account.pieces.unknown[self._serial] = piece
+            self._unsettled.append((account.caller.pid, Wanted(self._serial, first, size)))
         self._pieces += 1
         account.book(piece, 1)
 

@@ -6,12 +6,15 @@ mapped, whatever its path means outside the container, and also where the file w
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pinscope.probes.answer import Answer
 from pinscope.probes.proc import HERE, Proc
 
 NAME = "libcuda.so.1"
@@ -125,3 +128,27 @@ class MappedLibraries:
                 seen.add(key)
                 path = "".join(letter if letter.isprintable() else "?" for letter in match["path"])
                 yield key, path, f"/proc/{pid}/map_files/{match['range']}"
+
+
+@contextmanager
+def opened_copy(place: str) -> Iterator[Answer[int] | None]:
+    """The file of a copy, open for reading, or why it cannot be opened.
+
+    Args:
+        place: its path, or :attr:`MappedLibrary.place`.
+
+    Yields:
+        Its descriptor; ``None`` if the file, or the process that mapped it, is gone.
+    """
+    try:
+        descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except (FileNotFoundError, ProcessLookupError):
+        yield None
+        return
+    except OSError as error:
+        yield Answer.missing(f"its copy of the driver's library cannot be opened: {error.strerror or error}")
+        return
+    try:
+        yield Answer(descriptor)
+    finally:
+        os.close(descriptor)

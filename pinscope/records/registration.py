@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
@@ -123,6 +123,8 @@ class Registrations:
     libraries: tuple[ProbedLibrary, ...] = ()
     left_out_processes: int = 0
     trouble: str | None = None
+    not_followed: Mapping[int, str] = field(default_factory=dict)
+    """Processes that use a copy of the driver's library that is not followed: pid → why not."""
 
     def state(self) -> ProbeState:
         """The same without the processes."""

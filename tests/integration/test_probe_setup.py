@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
 from pinscope.errors import NotPossible
 from pinscope.live.holders import snapshot
+from pinscope.live.probed_copies import ProbedCopies
 from pinscope.live.source import LiveSource
 from pinscope.live.tracker import Tracker, why_not_probe
 from pinscope.probes.tracefs import TraceInstance
@@ -197,6 +199,100 @@ def test_a_trace_that_breaks_off_is_told_and_nothing_is_claimed_any_more(
             assert found.by_pid == {}
             assert found.trouble is not None
             assert "Input/output error" in found.trouble
+
+
+def test_a_program_whose_memory_does_not_answer_holds_up_nobody(
+    library: Path, kernel: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = threading.Event()
+    asked = threading.Event()
+
+    def waits(*arguments: object) -> dict[int, int]:
+        asked.set()
+        answers.wait(PATIENCE_SECONDS)
+        return {}
+
+    monkeypatch.setattr("pinscope.live.tracker.find_addresses", waits)
+    try:
+        with Tracker(libraries=[library]) as tracker, Program(library) as program:
+            program.does("far", 3000, 0)
+            program.does("register", program.does("map", MIB), 5000, 0)
+            assert asked.wait(PATIENCE_SECONDS)
+            assert told(tracker, program).registered_bytes == 5000
+        assert left_by(os.getpid(), kernel) == set()
+        assert not answers.is_set()
+    finally:
+        answers.set()
+    until(lambda: "pinscope-tracker" not in {thread.name for thread in threading.enumerate()})
+
+
+def test_a_stop_takes_the_probe_away_though_a_reading_hangs(
+    library: Path, kernel: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on, hangs = threading.Event(), threading.Event()
+
+    def follow(*arguments: object) -> object:
+        hangs.set()
+        goes_on.wait(2 * PATIENCE_SECONDS)
+        raise OSError(5, "Input/output error")
+
+    tracker = Tracker(libraries=[library])
+    tracker.start()
+    monkeypatch.setattr(ProbedCopies, "follow", follow)
+    monkeypatch.setattr("pinscope.live.tracker.STOP_SECONDS", 0.1)
+    try:
+        assert hangs.wait(PATIENCE_SECONDS)
+        tracker.stop()
+        assert left_by(os.getpid(), kernel) == set()
+        assert not goes_on.is_set()
+    finally:
+        goes_on.set()
+    until(lambda: "pinscope-tracker" not in {thread.name for thread in threading.enumerate()})
+
+
+def test_moments_stay_on_one_scale_when_the_clock_is_set(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Tracker(libraries=[library]) as tracker, Program(library) as program:
+        monkeypatch.setattr(time, "time", lambda now=time.time: now() + 3600)
+        program.does("register", program.does("map", MIB), 5000, 0)
+        found = tracker.registered()
+        (piece,) = found.by_pid[program.pid].pieces
+        assert 0 <= (piece.since - found.since).total_seconds() < 60
+
+
+def test_a_copy_that_nobody_uses_any_more_is_let_go(
+    tmp_path: Path, library: Path, kernel: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pinscope.live.probed_copies.UNUSED_LOOKS", 1)
+    with Tracker(libraries=[library]) as tracker, Program(library) as program:
+        with Program(build(tmp_path)):
+            until(lambda: len(tracker.registered().libraries) == 2)
+        program.does("register", program.does("map", MIB), 5000, 0)
+        until(lambda: len(tracker.registered().libraries) == 1)
+        assert not any("_2/" in name for name in left_by(os.getpid(), kernel))
+        program.does("register", program.does("map", MIB), 6000, 0)
+        assert told(tracker, program).registered_bytes == 11000
+        assert tracker.registered().lost_events == 0
+
+
+def test_what_programs_with_a_copy_that_cannot_be_probed_hold_is_not_known(
+    tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    odd = build(tmp_path)
+    adds = TraceInstance.add_group
+
+    def refuses(self: TraceInstance, number: int, lines: Callable[[str], Iterable[str]]) -> str:
+        if number > 1:
+            raise OSError(5, "Input/output error")
+        return adds(self, number, lines)
+
+    with Tracker(libraries=[library]) as tracker:
+        monkeypatch.setattr(TraceInstance, "add_group", refuses)
+        for _ in range(2):  # the second one starts when the copy is known
+            with Program(odd) as program:
+                until(lambda: program.pid in tracker.registered().not_followed)
+                found = tracker.registered()
+                assert program.pid not in found.by_pid
+                assert "does not take probes" in found.not_followed[program.pid]
 
 
 def test_a_library_without_the_calls_is_refused_and_named(tmp_path: Path) -> None:

@@ -50,20 +50,6 @@ _NOT_STARTED = "the probe on the driver's library does not run"
 _SET_ALREADY = "this process has a probe already"
 
 
-def why_not_probe(proc: Proc = HERE, libraries: Sequence[Path] | None = None) -> str | None:
-    """Why registered memory cannot be followed here, with what would help; ``None`` if nothing stands in the way.
-
-    Args:
-        proc: where /proc and /sys are read.
-        libraries: copies of the driver's library; ``None``: those in the usual places.
-    """
-    access = tracing_access(proc)
-    if access.reason is not None:
-        return access.reason
-    installed = installed_libraries() if libraries is None else libraries
-    return None if installed or MappedLibraries(proc).look() else _NO_LIBRARY
-
-
 class Tracker:
     """Follows every process on the host from :meth:`start` on. A context manager; may be started again.
 

@@ -16,7 +16,7 @@ from pinscope.errors import NotPossible
 from pinscope.live.holders import snapshot
 from pinscope.live.probed_copies import ProbedCopies
 from pinscope.live.source import LiveSource
-from pinscope.live.tracker import Tracker, why_not_probe
+from pinscope.live.tracker import Tracker
 from pinscope.probes.tracefs import TraceInstance
 from pinscope.records.registration import PidRegistrations
 from tests.data.fake_driver import LIBRARY, Program, build, left_by, tracing
@@ -75,7 +75,7 @@ def test_memory_pinned_before_the_probe_is_unknown_and_said_to_be(library: Path)
             assert program.pid not in tracker.registered().by_pid
             program.does("unregister", place)
             one = told(tracker, program)
-            assert (one.from_start, one.unknown_releases, one.registered_bytes) == (False, 1, 0)
+            assert (one.from_start, one.registered_bytes) == (False, 0)
 
 
 def test_a_copy_that_runs_already_is_followed_without_being_installed(library: Path) -> None:
@@ -91,9 +91,7 @@ def test_events_that_came_too_fast_are_counted_as_lost(library: Path) -> None:
         found = tracker.registered()
         one = found.by_pid[program.pid]
         assert found.lost_events > 0
-        assert one.calls + one.releases < 10001
-        # Each call has two events, and one that lost either is not booked; other processes add theirs to the lost.
-        assert 2 * (one.calls + one.releases) + found.lost_events >= 20000
+        assert one.calls < 5001  # each call has two events, and one that lost either is not booked
         holder = next(one for one in snapshot(registrations=found).holders if one.pid == program.pid)
         assert "too fast" in holder.estimates["registered_bytes"]
 
@@ -305,10 +303,6 @@ def test_a_library_without_the_calls_is_refused_and_named(tmp_path: Path) -> Non
         Tracker(libraries=[tmp_path / LIBRARY]).start()
 
 
-def test_a_host_without_the_library_is_refused(library: Path) -> None:
-    assert why_not_probe(libraries=[library]) is None
-    reason = why_not_probe(libraries=[])
-    assert reason is not None
-    assert "no libcuda.so.1 on this host" in reason
-    with pytest.raises(NotPossible, match=r"no libcuda\.so\.1"):
+def test_a_host_without_the_library_is_refused() -> None:
+    with pytest.raises(NotPossible, match=r"no libcuda\.so\.1 on this host"):
         Tracker(libraries=[]).start()

@@ -79,6 +79,7 @@ def _tell(recorded: Recorded, output: Path | None, as_json: bool) -> int:
     from pinscope.cli.reading import print_outcome
     from pinscope.experiments.documents import open_document
     from pinscope.report.json_report import run_document
+    from pinscope.units import format_seconds
 
     run = recorded.run
     document = open_document(run, recorded.rows, with_charts=False)
@@ -86,6 +87,9 @@ def _tell(recorded: Recorded, output: Path | None, as_json: bool) -> int:
         print_json(run_document(document))
     else:
         print_outcome(document)
+    if recorded.full_after_seconds is not None:
+        long = format_seconds(recorded.full_after_seconds)
+        complain(f"the recording is {long} long and ended by itself: one timeline holds no more rows")
     if recorded.saved is not None:
         complain(f"the database took no more; the run was saved to {recorded.saved}")
     elif output is not None:

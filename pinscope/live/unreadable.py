@@ -46,7 +46,12 @@ def _processes(proc: Proc, processes: Answer[Processes]) -> Iterator[Unreadable]
             hides_holders=True,
         )
     if hides_processes(proc):
-        yield Unreadable(what="Processes of other users", reason="/proc is mounted with hidepid", advice="Run as root.")
+        yield Unreadable(
+            what="Processes of other users",
+            reason="/proc is mounted with hidepid",
+            advice="Run as root.",
+            hides_holders=True,
+        )
     if processes.value.closed:
         yield Unreadable(
             what=f"Open files and mappings of {processes.value.closed} of {processes.value.looked_at} processes",

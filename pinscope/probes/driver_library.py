@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pinscope.probes.answer import Answer
+from pinscope.probes.elf_symbols import is_for_another_processor
 from pinscope.probes.proc import HERE, Proc
 
 NAME = "libcuda.so.1"
@@ -44,13 +45,24 @@ FileKey = tuple[str, str]
 
 
 def installed_libraries() -> tuple[Path, ...]:
-    """The copies that programs on this host would load; each once, with links resolved."""
+    """The copies that programs on this host would load; each once, with links resolved.
+
+    Those for another processor are left out: a 64-bit host often has the 32-bit driver as well.
+    """
     try:
         cache = subprocess.run(_LDCONFIG, capture_output=True, text=True, timeout=_LDCONFIG_SECONDS, check=False).stdout
     except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
         cache = ""
     places = [match["path"] for match in _CACHED.finditer(cache)] + [f"{folder}/{NAME}" for folder in USUAL_FOLDERS]
-    return tuple(dict.fromkeys(path.resolve() for path in map(Path, places) if path.is_file()))
+    files = dict.fromkeys(path.resolve() for path in map(Path, places) if path.is_file())
+    return tuple(path for path in files if not _is_foreign(path))
+
+
+def _is_foreign(path: Path) -> bool:
+    with opened_copy(str(path)) as opened:  # one that cannot be read is told later, with the reason
+        if opened is None or opened.value is None:
+            return False
+        return is_for_another_processor(opened.value, os.uname().machine)
 
 
 @dataclass(frozen=True, slots=True)

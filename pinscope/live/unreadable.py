@@ -93,3 +93,10 @@ def _probe(registrations: Registrations | None) -> Iterator[Unreadable]:
                 reason=library.reason,
                 advice="Have them use the driver's library of the host, as NVIDIA's container toolkit does.",
             )
+    told = {library.reason for library in registrations.libraries}
+    others = {pid: reason for pid, reason in registrations.not_followed.items() if reason not in told}
+    if others:
+        pids = ", ".join(map(str, sorted(others)[:10]))
+        yield Unreadable(
+            what=f"Registered memory of {len(others)} processes (pid {pids})", reason=next(iter(others.values()))
+        )

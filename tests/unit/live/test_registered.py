@@ -195,6 +195,14 @@ def test_what_a_process_with_an_unfollowed_copy_registered_is_missing_and_not_no
     assert found.host.estimates["explained_bytes"].startswith("at least")
 
 
+def test_processes_whose_copy_nobody_could_look_at_are_told(host: SyntheticHost) -> None:
+    odd = ProbedLibrary(path="/odd/libcuda.so.1", reason="why not")
+    told = Registrations(LONG_AGO, {}, libraries=(odd,), not_followed={7: "too many", 5: "too many", 9: "why not"})
+    gaps = {gap.what: gap.reason for gap in snapshot(host.proc, registrations=told).unreadable}
+    assert gaps["Registered memory of 2 processes (pid 5, 7)"] == "too many"
+    assert gaps["Registered memory of programs that use /odd/libcuda.so.1"] == "why not"
+
+
 def test_more_than_is_pinned_is_said_to_be_so(host: SyntheticHost) -> None:
     pid = cuda(host)
     found, _ = look(host, pid, registered(pid, 26 * GIB))

@@ -49,7 +49,7 @@ def exporter(  # noqa: PLR0917 - typer calls it by keyword
     from pinscope.monitoring.metrics import SnapshotCollector
     from pinscope.monitoring.server import MetricsServer, is_loopback
 
-    with Stop() as stop, open_source(probe=probe, gpus=gpus, interval_seconds=max(1.0, min(seconds, 5.0))) as source:
+    with Stop(hangup=True) as stop, open_source(probe=probe, gpus=gpus, interval_seconds=seconds) as source:
         sampler = Sampler(source.take, interval_seconds=seconds, history_seconds=0.0)
         with MetricsServer(SnapshotCollector(sampler.history), address, port) as server, sampler:
             if not is_loopback(address):

@@ -62,8 +62,7 @@ def live(  # noqa: PLR0917 - typer calls it by keyword
     seconds = checked_interval(interval)
     from pinscope.live.source import open_source
 
-    asked = max(1.0, min(seconds, 5.0))  # sampling takes 40 ms a GPU; and figures should not be a minute old
-    with Stop() as stop, open_source(probe=probe, gpus=gpus, interval_seconds=asked) as source:
+    with Stop(hangup=True) as stop, open_source(probe=probe, gpus=gpus, interval_seconds=seconds) as source:
         if once:
             _show_once(source, stop, form, pids, seconds if probe else 0.0)
         else:

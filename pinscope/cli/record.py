@@ -52,8 +52,7 @@ def record(  # noqa: PLR0917 - typer calls it by keyword
     if output is not None:
         check_output(output)
     run = prepare_timeline(params, capture_environment())
-    asked = max(1.0, min(interval, 5.0))  # sampling takes 40 ms a GPU; and figures should not be a minute old
-    with Store() as store, Stop(hangup=True) as stop, open_source(probe=probe, interval_seconds=asked) as source:
+    with Store() as store, Stop(hangup=True) as stop, open_source(probe=probe, interval_seconds=interval) as source:
         reconcile(store)
         complain(f"recording run {run.id}{f' for {duration}' if duration else ''}; Ctrl-C ends it well")
         with progress_shown(endless=duration is None) as show:
@@ -80,6 +79,7 @@ def _tell(recorded: Recorded, output: Path | None, as_json: bool) -> int:
     from pinscope.cli.reading import print_outcome
     from pinscope.experiments.documents import open_document
     from pinscope.report.json_report import run_document
+    from pinscope.units import format_seconds
 
     run = recorded.run
     document = open_document(run, recorded.rows, with_charts=False)
@@ -87,6 +87,9 @@ def _tell(recorded: Recorded, output: Path | None, as_json: bool) -> int:
         print_json(run_document(document))
     else:
         print_outcome(document)
+    if recorded.full_after_seconds is not None:
+        long = format_seconds(recorded.full_after_seconds)
+        complain(f"the recording is {long} long and ended by itself: one timeline holds no more rows")
     if recorded.saved is not None:
         complain(f"the database took no more; the run was saved to {recorded.saved}")
     elif output is not None:

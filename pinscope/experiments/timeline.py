@@ -35,14 +35,16 @@ class Timeline:
     title = "Timeline"
     question = "Who held pinned memory while this machine was watched, and what grew?"
     method = (
-        "The machine was looked at in even steps from outside, as pinscope live shows it; nothing was run on it and "
-        "no process was disturbed. Pinned memory of the whole host is the kernel's own count of pages pinned for "
-        "device access; cudaHostAlloc memory is each process's shared mappings of /dev/zero, counted once for the "
-        "process that owns it; locked memory is what mlock holds, which is not pinned for CUDA. Registered memory "
-        "(cudaHostRegister) leaves no mark on a process: without the probe it is in the host's total only. Figures of "
-        "GPUs are the driver's. Time goes on while the machine sleeps. A process grows steadily, as one that leaks "
-        "does, if it was watched for 30 s or more, took 16 MiB or more in four steps or more, none of them more than "
-        "half of it, gave back at most 5 % of what it took, and grew in each quarter of the time."
+        "The machine was looked at in even steps from outside, as pinscope live shows it; nothing was run on it. "
+        "Where registered memory was followed, each call of a program that pins or releases memory took up to some "
+        "tens of microseconds longer; otherwise no process was disturbed. Pinned memory of the whole host is the "
+        "kernel's own count of pages pinned for device access; cudaHostAlloc memory is each process's shared mappings "
+        "of /dev/zero, counted once for the process that owns it; locked memory is what mlock holds, which is not "
+        "pinned for CUDA. Registered memory (cudaHostRegister) leaves no mark on a process: without the probe it is "
+        "in the host's total only. Figures of GPUs are the driver's. Time goes on while the machine sleeps. A process "
+        "grows steadily, as one that leaks does, if it was watched for 30 s or more, took 16 MiB or more in four "
+        "steps or more, none of them more than half of it, gave back at most 5 % of what it took, and grew in each "
+        "quarter of the time."
     )
     Params = TimelineParams
     Observation = TimelineRow

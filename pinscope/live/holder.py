@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from pinscope.analysis.page_table_model import GRANULE_BYTES, page_table_memory_bytes
 from pinscope.live.ownership import Share
-from pinscope.live.registered import registered_by
+from pinscope.live.registered import Registered, registered_by
 from pinscope.probes.answer import Answer
 from pinscope.probes.cgroup import GroupHeadrooms
 from pinscope.probes.proc import Proc
@@ -52,7 +52,7 @@ class Surroundings:
 
 def page_table_note(registrations: Registrations | None) -> str:
     """What stands beside page tables that the holders' memory implies."""
-    if registrations is None:
+    if registrations is None or registrations.trouble is not None:
         return _TABLES
     return f"{_TABLES_OF_ALL}; of what was registered since {registrations.since:%Y-%m-%d %H:%M:%S} UTC"
 
@@ -113,7 +113,14 @@ def read_holder(one: SeenProcess, share: Share, around: Surroundings) -> Holder:
         inherited_from=tuple(sorted(share.inherited_from)),
         inherited_by=tuple(sorted(share.inherited_by)),
         managed_bytes=managed.note(missing, "managed_bytes"),
-        gpus=_gpu_uses(one, pieces.then(lambda sizes: sum(sizes) + registered.pinned_bytes, ""), around, missing)
+        gpus=_gpu_uses(
+            one,
+            _Mapped(
+                pieces.then(lambda sizes: sum(sizes) + registered.pinned_bytes, ""), _tables_note(registered, around)
+            ),
+            around,
+            missing,
+        )
         if cuda.value
         else (),
         missing=missing,
@@ -147,14 +154,30 @@ def _allocations(sizes: Sequence[int]) -> tuple[Allocations, ...]:
     )
 
 
+@dataclass(frozen=True)
+class _Mapped:
+    """Pinned memory that each GPU maps on which a process has a context."""
+
+    bytes: Answer[int]
+    tables_note: str
+    """What stands beside the page tables that it implies."""
+
+
+def _tables_note(registered: Registered, around: Surroundings) -> str:
+    if registered.bytes.value is None:
+        return _TABLES
+    note = page_table_note(around.registrations)
+    return note if registered.estimate is None else f"{note}; registered memory is {registered.estimate}"
+
+
 def _gpu_uses(
-    one: SeenProcess, mapped: Answer[int], around: Surroundings, missing: MutableMapping[str, str]
+    one: SeenProcess, mapped: _Mapped, around: Surroundings, missing: MutableMapping[str, str]
 ) -> tuple[GpuUse, ...]:
-    """What it has on each GPU on which NVML names it; ``mapped``: bytes of pinned memory that each of them maps."""
+    """What it has on each GPU on which NVML names it."""
     if around.gpus.value is None:
         missing["gpus"] = around.gpus.reason or ""
         return ()
-    uses = [use for device in around.gpus.value if (use := _gpu_use(one, mapped, device, around)) is not None]
+    uses = [use for device in around.gpus.value if (use := _gpu_use(one, mapped, device)) is not None]
     silent = [device.missing["processes"] for device in around.gpus.value if "processes" in device.missing]
     if silent:
         missing["gpus"] = silent[0]
@@ -163,7 +186,7 @@ def _gpu_uses(
     return tuple(uses)
 
 
-def _gpu_use(one: SeenProcess, mapped: Answer[int], device: DeviceFigures, around: Surroundings) -> GpuUse | None:
+def _gpu_use(one: SeenProcess, mapped: _Mapped, device: DeviceFigures) -> GpuUse | None:
     entries = [process for process in device.processes if process.pid == one.pid]  # one for each MIG instance
     if not entries:
         return None
@@ -172,11 +195,11 @@ def _gpu_use(one: SeenProcess, mapped: Answer[int], device: DeviceFigures, aroun
     if len(amounts) < len(entries):
         missing["memory_bytes"] = next(entry.missing["memory_bytes"] for entry in entries if entry.missing)
     page_bytes = os.sysconf("SC_PAGE_SIZE")
-    tables = mapped.then(lambda amount: page_table_memory_bytes(amount, page_bytes), "")
+    tables = mapped.bytes.then(lambda amount: page_table_memory_bytes(amount, page_bytes), "")
     return GpuUse(
         index=device.index,
         memory_bytes=None if "memory_bytes" in missing else sum(amounts),
         page_table_bytes=tables.note(missing, "page_table_bytes"),
         missing=missing,
-        estimates={"page_table_bytes": page_table_note(around.registrations)} if tables.value is not None else {},
+        estimates={"page_table_bytes": mapped.tables_note} if tables.value is not None else {},
     )

@@ -32,6 +32,9 @@ _AT_LEAST = "at least: not all processes could be looked at"
 _AT_MOST = "at most: some of the holders' mappings may not be pinned"
 _AT_LEAST_REGISTERED = "at least: not all registrations could be followed"
 _OVERHEAD = "as on H200s with driver 580: 3.25 MiB once and 3.56 MiB for each context; other GPUs may differ"
+_AT_MOST_REGISTERED = "at most: a holder ended a CUDA context, which releases what was registered in it"
+_LOST = "an estimate: some calls were lost"
+_EITHER = "an estimate: not all memory could be looked at, and some that was may not be pinned"
 _TOO_MUCH = "what the holders have comes to more than is pinned: some of it is not pinned"
 
 
@@ -129,6 +132,10 @@ def _with_tables(
     contexts = len({process.pid for process in device.processes})
     unseen = contexts - len(known)
     note = page_table_note(registrations)
+    if registrations is not None and registrations.trouble is None:
+        doubtful = (one for one in holders if "registered_bytes" in {**one.missing, **one.estimates})
+        if any(use.index == device.index for one in doubtful for use in one.gpus):
+            note += "; registered memory of some of its processes is not known exactly"
     if unseen:
         note += f"; {unseen} of its processes could not be looked at"
     return device.model_copy(
@@ -156,12 +163,9 @@ def _explained(
         registered = registrations.by_pid if registrations is not None else {}
         pinned = sum(registered[one.pid].pinned_registered_bytes for one in holders if one.pid in registered)
         explained = Answer(pinned + sum((one.host_alloc_bytes or 0) + (one.vm_pin_bytes or 0) for one in holders))
-        if any(gap.hides_holders for gap in gaps) or any(one.host_alloc_bytes is None for one in holders):
-            estimates["explained_bytes"] = _AT_LEAST
-        elif any("host_alloc_bytes" in one.estimates for one in holders):
-            estimates["explained_bytes"] = _AT_MOST
-        elif any("registered_bytes" in one.estimates for one in holders):
-            estimates["explained_bytes"] = _AT_LEAST_REGISTERED
+        note = _doubt(holders, gaps, registrations)
+        if note is not None:
+            estimates["explained_bytes"] = note
     other = _other(host, explained)
     if other.value is not None:
         estimates["other_pinned_bytes"] = _OTHER
@@ -170,6 +174,26 @@ def _explained(
         "other_pinned_bytes": other.note(missing, "other_pinned_bytes"),
     }
     return host.model_copy(update={**split, "missing": missing, "estimates": estimates})
+
+
+def _doubt(holders: Sequence[Holder], gaps: Sequence[Unreadable], registrations: Registrations | None) -> str | None:
+    """Why the sum of what the holders have is no more than an estimate."""
+    followed = registrations is not None and registrations.trouble is None
+    notes = [one.estimates["registered_bytes"] for one in holders if "registered_bytes" in one.estimates]
+    unknown = followed and any(one.registered_bytes is None for one in holders)
+    reasons = {
+        _AT_LEAST: any(gap.hides_holders for gap in gaps) or any(one.host_alloc_bytes is None for one in holders),
+        _AT_LEAST_REGISTERED: unknown or any(note.startswith("at least") for note in notes),
+        _AT_MOST: any("host_alloc_bytes" in one.estimates for one in holders),
+        _AT_MOST_REGISTERED: any(note.startswith("at most") for note in notes),
+        _LOST: any(note.startswith("an estimate") for note in notes),
+    }
+    holds = [reason for reason, so in reasons.items() if so]
+    if _LOST in holds:
+        return _LOST
+    # What may be too little for one reason and too much for another may be either.
+    kinds = {reason.partition(":")[0] for reason in holds}
+    return _EITHER if len(kinds) > 1 else holds[0] if holds else None
 
 
 def _other(host: HostTotals, explained: Answer[int]) -> Answer[int]:

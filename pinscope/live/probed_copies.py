@@ -3,40 +3,58 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pinscope.probes.driver_library import FileKey, MappedLibrary
+from pinscope.probes.answer import Answer
+from pinscope.probes.driver_library import FileKey, MappedLibrary, opened_copy
 from pinscope.probes.elf_symbols import function_offsets
 from pinscope.probes.tracefs import TraceInstance
 from pinscope.probes.uprobes import ARCHITECTURES, CALLS, definitions
 from pinscope.records.registration import ProbedLibrary
 
 MOST_COPIES = 64
-"""Probed ones, in use or not."""
+"""Known ones, followed or not."""
+MOST_NEW_COPIES = 4
+"""So many are looked at anew each time: anybody can map many files of that name, and to read one takes time."""
+UNUSED_LOOKS = 60
+"""A copy that nobody used so often is let go of: its probes keep the mount busy that it lies on."""
 
 _NOT_PINNING = "it exports none of the driver's pinning calls"
-_TOO_MANY = f"{MOST_COPIES} copies are followed already"
+_TOO_MANY = f"{MOST_COPIES} copies of the driver's library are in use already"
+_NOT_YET = "its copy of the driver's library has not been looked at yet"
 _NO_PROBES_THERE = (
     "its file system does not take probes; a copy on a disk or in memory (ext4, xfs, overlay, squashfs, tmpfs) does"
 )
 
 
-@dataclass
+@dataclass(eq=False)
 class _Copy:
     told: ProbedLibrary
     file: tuple[int, int]
     """Device and inode."""
-    group: str | None
-    """Its events; ``None`` if it could not be probed."""
     installed: bool
-    on: bool = True
+    group: str | None = None
+    """Its events; ``None`` if it could not be probed."""
+    on: bool = False
+    """Followed, as far as its users know."""
+    unused_looks: int = 0
+
+
+@dataclass(frozen=True)
+class Users:
+    """Processes that use copies of the library."""
+
+    late: frozenset[int]
+    """They had their copy before it was probed."""
+    not_followed: Mapping[int, str]
+    """Why the copy is not followed that they use."""
 
 
 class ProbedCopies:
-    """The probes on all copies. Those of a copy that nobody uses are switched off, not removed: see ``remove_group``.
+    """The probes on all copies. Those of a copy that nobody uses are switched off at once, and removed a while later.
 
     Args:
         instance: an open one.
@@ -48,6 +66,7 @@ class ProbedCopies:
         self._machine = machine
         self._copies: list[_Copy] = []
         self._mapped: dict[FileKey, _Copy] = {}
+        self._numbers = itertools.count(1)
 
     def told(self) -> tuple[ProbedLibrary, ...]:
         """Each copy, with the reason where it is not followed."""
@@ -55,82 +74,108 @@ class ProbedCopies:
 
     def add_installed(self, path: str) -> None:
         """Probe a copy for good."""
-        self._copy(path, path, installed=True)
+        found = self._copy(path, path, installed=True)
+        if found is not None and found.value is not None:
+            found.value.on = True
 
-    def follow(self, mapped: Mapping[FileKey, MappedLibrary]) -> frozenset[int]:
+    def follow(self, mapped: Mapping[FileKey, MappedLibrary], most_new: int = MOST_NEW_COPIES) -> Users:
         """Probe the copies that processes use.
 
         Args:
             mapped: all that are in use.
+            most_new: so many that are not known yet are looked at; the others wait for the next time.
 
-        Returns:
-            Processes that had their copy before it was probed.
+        Raises:
+            OSError: the kernel does not let probes be switched any more.
         """
         late: set[int] = set()
+        not_followed: dict[int, str] = {}
+        used: set[_Copy] = set()
+        # A key that is not in use may come to mean another file.
+        self._mapped = {key: copy for key, copy in self._mapped.items() if key in mapped}
         for key, library in mapped.items():
-            copy = self._mapped.get(key)
-            if copy is None:
-                fresh = len(self._copies)
-                copy = self._copy(library.place, library.path, installed=False)
-                if copy is None:  # the process has ended meanwhile
-                    continue
+            found: Answer[_Copy] | None
+            if key in self._mapped:
+                found = Answer(self._mapped[key])
+            elif most_new > 0:
+                most_new -= 1
+                found = self._copy(library.place, library.path, installed=False)
+            else:
+                found = Answer.missing(_NOT_YET)
+            if found is None:  # the process has ended meanwhile
+                continue
+            copy = found.value
+            reason = found.reason if copy is None else copy.told.reason
+            if reason is not None:
+                not_followed.update(dict.fromkeys(library.pids, reason))
+            if copy is not None:
                 self._mapped[key] = copy
-                late.update(library.pids if len(self._copies) > fresh else ())
-            elif not copy.on:
-                self._switch(copy, True)
-                late.update(library.pids)
-        used = [self._mapped[key] for key in mapped if key in self._mapped]
-        for copy in self._copies:
-            if copy.on and not copy.installed and copy not in used:
-                self._switch(copy, False)
-        return frozenset(late)
+                used.add(copy)
+                if copy.group is not None and not copy.on:
+                    late.update(library.pids)
+                    self._switch(copy, True)
+        for copy in [one for one in self._copies if not one.installed and one not in used]:
+            self._rest(copy)
+        return Users(frozenset(late), not_followed)
+
+    def _rest(self, copy: _Copy) -> None:
+        """Nobody uses it now."""
+        copy.unused_looks += 1
+        if copy.on:
+            self._switch(copy, False)
+        if copy.group is None or copy.unused_looks >= UNUSED_LOOKS:
+            self._let_go(copy)
 
     def _switch(self, copy: _Copy, on: bool) -> None:
         if copy.group is not None:
             self._instance.switch_group(copy.group, on)
-        copy.on = on
+        copy.on, copy.unused_looks = on, 0
 
-    def _copy(self, place: str, path: str, installed: bool) -> _Copy | None:
+    def _let_go(self, copy: _Copy) -> None:
+        """Forget it, unless somebody else traces by its probes: then it stays until the next look."""
+        if copy.group is not None:
+            try:
+                self._instance.remove_group(copy.group)
+            except OSError:
+                return
+        self._copies.remove(copy)
+
+    def _has_room(self) -> bool:
+        """Whether one more copy can be known, after letting go of the one that was not used for longest."""
+        if len(self._copies) >= MOST_COPIES:
+            unused = [one for one in self._copies if one.group is not None and not one.on]
+            if unused:
+                self._let_go(max(unused, key=lambda one: one.unused_looks))
+        return len(self._copies) < MOST_COPIES
+
+    def _copy(self, place: str, path: str, installed: bool) -> Answer[_Copy] | None:
         """The copy at a place: the one that is known already, or a new one; ``None`` if there is no such file."""
-        with _opened(place) as descriptor:
-            if descriptor is None:
-                return None
-            status = os.fstat(descriptor)
+        with opened_copy(place) as opened:
+            if opened is None or opened.value is None:
+                return None if opened is None else Answer(None, opened.reason)
+            status = os.fstat(opened.value)
             file = (status.st_dev, status.st_ino)
             for known in self._copies:
                 if known.file == file:
-                    return known
-            copy = _Copy(ProbedLibrary(path=path), file, None, installed)
-            copy.told = self._probe(copy, descriptor)
+                    return Answer(known)
+            if not self._has_room():
+                return Answer.missing(_TOO_MANY)
+            copy = _Copy(ProbedLibrary(path=path), file, installed)
+            copy.told = self._probe(copy, opened.value)
             self._copies.append(copy)
-            return copy
+            return Answer(copy)
 
     def _probe(self, copy: _Copy, descriptor: int) -> ProbedLibrary:
-        if sum(one.group is not None for one in self._copies) >= MOST_COPIES:
-            return copy.told.model_copy(update={"reason": _TOO_MANY})
         offsets = function_offsets(descriptor, CALLS, self._machine)
         if not offsets.value:
             return copy.told.model_copy(update={"reason": offsets.reason or _NOT_PINNING})
         # By the open file: a path in a container means another file here, and may hold blanks, which end it.
         place, calls = f"/proc/{os.getpid()}/fd/{descriptor}", offsets.value
         architecture = ARCHITECTURES[self._machine]
-        number = len(self._copies) + 1
+        number = next(self._numbers)
         try:
             copy.group = self._instance.add_group(number, lambda group: definitions(group, place, calls, architecture))
         except OSError as error:
             told = _NO_PROBES_THERE if error.errno == errno.EIO else f"the kernel refuses: {error.strerror or error}"
             return copy.told.model_copy(update={"reason": told})
         return copy.told.model_copy(update={"calls": tuple(calls)})
-
-
-@contextmanager
-def _opened(place: str) -> Iterator[int | None]:
-    try:
-        descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError:
-        yield None
-        return
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)

@@ -12,9 +12,11 @@ OLDEST_PIECES = 10
 """So many pieces of each holder a snapshot shows."""
 NOT_FOLLOWED = "registered memory leaves no mark; 'pinscope live --probe', as root, follows it from its start on"
 _EARLIER = "at least: what it registered before the probe started is not known"
-_LOST = "some calls came too fast to be followed"
-_TOO_MANY = "at least: it holds more pieces than the probe follows"
+_LOST = "an estimate: some calls came too fast to be followed"
+_TOO_MANY = "at least: not all of its pieces could be followed"
+_ANOTHER_COPY = "at least: it uses another copy of the driver's library too, which is not followed"
 _CONTEXT_ENDED = "at most: it ended a CUDA context since, which releases what was registered in it"
+_ENDED_AND_MORE = "an estimate: it ended a CUDA context since, and not all that it registered is known"
 _LEFT_OUT = "at least: more processes pin memory than the probe follows"
 
 
@@ -28,7 +30,7 @@ class Registered:
     pinned_bytes: int = 0
     """The whole pages that the kernel pins for it; 0 where that is not known."""
     estimate: str | None = None
-    """Why the figures are no more than an estimate."""
+    """Why the figures are no more than an estimate; begins with "at least", "at most" or "an estimate"."""
     oldest: tuple[Piece, ...] = ()
     """Live pieces that were pinned first, allocated ones too."""
 
@@ -48,6 +50,9 @@ def registered_by(
     if registrations is None or unknown is not None:
         return Registered(Answer(None, unknown), Answer(None, unknown))
     known = registrations.by_pid.get(pid)
+    if known is None and pid in registrations.not_followed:
+        reason = registrations.not_followed[pid]
+        return Registered(Answer.missing(reason), Answer.missing(reason))
     if known is None and cuda is False:
         return Registered(Answer(0), Answer(0))
     since_its_start = started_at is not None and started_at > registrations.since
@@ -64,11 +69,18 @@ def registered_by(
 def _estimate(known: PidRegistrations, registrations: Registrations) -> str | None:
     if registrations.lost_events:
         return _LOST
+    least = _at_least(known, registrations)
     ended = known.context_ended_at
     if ended is not None and any(piece.kind == "register" and piece.since < ended for piece in known.pieces):
-        return _CONTEXT_ENDED
+        return _ENDED_AND_MORE if least else _CONTEXT_ENDED
+    return least
+
+
+def _at_least(known: PidRegistrations, registrations: Registrations) -> str | None:
     if not known.from_start:
         return _EARLIER
+    if known.pid in registrations.not_followed:
+        return _ANOTHER_COPY
     if known.dropped_pieces:
         return _TOO_MANY
     return _LEFT_OUT if registrations.left_out_processes and not known.calls else None

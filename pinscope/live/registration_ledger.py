@@ -2,7 +2,7 @@
 
 Registered memory is booked by address, which each call gives. So is allocated memory whose address the probe could
 read. A piece of unknown address counts with its size all the same; a release of an address that is not booked is put
-down to the oldest such piece of the process, and counted as a guess.
+down to the oldest such piece of the process.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Protocol
 from pinscope.probes.callers import Caller
 from pinscope.probes.pinned_address import Wanted
 from pinscope.probes.uprobes import CALLS, FLAGLESS, Entered, Executed, Lost, Returned, TraceEvent
-from pinscope.records.registration import FailedCalls, PidRegistrations, Piece, PieceKind
+from pinscope.records.registration import PidRegistrations, Piece, PieceKind
 
 MOST_PIECES = 20_000
 """Of one process."""
@@ -24,8 +24,9 @@ MOST_PIECES_OF_ALL = 200_000
 MOST_PROCESSES = 4096
 MOST_UNFINISHED = 1000
 """Calls that were entered and have not returned, before it is looked whether their threads are there still."""
-MOST_FAILURES = 64
-"""Ways of failing that are told apart, of one process."""
+MOST_BYTES = 2**50
+"""Of one process: more than any host has. What claims more is no driver's library, and the sum over all processes must
+fit 63 bits."""
 WRITE_COMBINED = 0x04
 """CU_MEMHOSTALLOC_WRITECOMBINED (CUDA driver API)."""
 IO_MEMORY = 0x04
@@ -70,28 +71,19 @@ class Account:
     caller: Caller
     from_start: bool
     pieces: Pieces = field(default_factory=Pieces)
-    bytes: dict[PieceKind, int] = field(default_factory=lambda: {"register": 0, "alloc": 0, "write_combined": 0})
+    registered_bytes: int = 0
     pinned_registered_bytes: int = 0
-    peak_bytes: int = 0
-    peak_registered_bytes: int = 0
     calls: int = 0
-    releases: int = 0
-    seconds: float = 0.0
-    failures: dict[tuple[str, int], FailedCalls] = field(default_factory=dict)
-    unknown_releases: int = 0
-    guessed_releases: int = 0
     dropped_pieces: int = 0
     context_ended_at: datetime | None = None
-    serial: int = 0
     record: PidRegistrations | None = None
     """Made when it is asked for; ``None`` when something has happened since."""
 
     def book(self, piece: Piece, sign: int) -> None:
         """Count a piece in (1) or out (-1)."""
-        self.bytes[piece.kind] += sign * piece.bytes
-        self.pinned_registered_bytes += sign * pinned_bytes(piece)
-        self.peak_bytes = max(self.peak_bytes, sum(self.bytes.values()))
-        self.peak_registered_bytes = max(self.peak_registered_bytes, self.bytes["register"])
+        if piece.kind == "register":
+            self.registered_bytes += sign * piece.bytes
+            self.pinned_registered_bytes += sign * pinned_bytes(piece)
 
     def told(self) -> PidRegistrations:
         """The account as a record."""
@@ -100,21 +92,11 @@ class Account:
                 pid=self.caller.pid,
                 name=self.caller.name,
                 from_start=self.from_start,
-                registered_bytes=self.bytes["register"],
+                registered_bytes=self.registered_bytes,
                 registrations=len(self.pieces.registered),
                 pinned_registered_bytes=self.pinned_registered_bytes,
-                allocated_bytes=self.bytes["alloc"],
-                write_combined_bytes=self.bytes["write_combined"],
-                peak_bytes=self.peak_bytes,
-                peak_registered_bytes=self.peak_registered_bytes,
                 pieces=tuple(self.pieces),
                 calls=self.calls,
-                releases=self.releases,
-                seconds=self.seconds,
-                failures=tuple(self.failures.values()),
-                unknown_releases=self.unknown_releases,
-                addresses_unknown=len(self.pieces.unknown),
-                guessed_releases=self.guessed_releases,
                 dropped_pieces=self.dropped_pieces,
                 context_ended_at=self.context_ended_at,
             )
@@ -143,9 +125,15 @@ class Ledger:
         self._accounts: dict[int, Account] = {}
         self._entered: dict[tuple[int, str], Entered] = {}
         self._pieces = 0
+        self._serial = 0
         self._unsettled: list[tuple[int, Wanted]] = []
         self.lost_events = 0
-        self.left_out_processes = 0
+        self._left_out: set[Caller] = set()
+
+    @property
+    def left_out_processes(self) -> int:
+        """Processes that are not followed because there were too many; of those, too, only so many are told apart."""
+        return len(self._left_out)
 
     def apply(self, events: Iterable[TraceEvent], boot: float) -> None:
         """Book what happened.
@@ -202,9 +190,12 @@ class Ledger:
         return found
 
     def settle(self, pid: int, number: int, address: int) -> None:
-        """A piece's address was found after all; one that is another piece's is not believed."""
-        account = self._accounts[pid]
-        if address not in account.pieces.allocated:
+        """A piece's address was found after all; one that is another piece's is not believed.
+
+        Nothing happens if the piece was released meanwhile.
+        """
+        account = self._accounts.get(pid)
+        if account is not None and number in account.pieces.unknown and address not in account.pieces.allocated:
             piece = account.pieces.unknown.pop(number)
             account.pieces.allocated[address] = piece.model_copy(update={"address": address})
             account.record = None
@@ -223,7 +214,8 @@ class Ledger:
             return account
         self._forget(caller.pid)
         if len(self._accounts) >= MOST_PROCESSES:
-            self.left_out_processes += 1
+            if len(self._left_out) < MOST_PROCESSES:
+                self._left_out.add(caller)
             return None
         account = Account(caller, from_start=caller.started > self._since)
         self._accounts[caller.pid] = account
@@ -238,16 +230,14 @@ class Ledger:
 
     def _book(self, caller: Caller | None, entered: Entered, returned: Returned, moment: datetime) -> None:
         # An event older than the process is that of an earlier one with the same number.
-        if caller is None or entered.seconds < caller.started - START_SLACK_SECONDS:
+        if caller is None or returned.result != 0 or entered.seconds < caller.started - START_SLACK_SECONDS:
             return
         account = self._account(caller)
         if account is None:
             return
         account.record = None
         action = CALLS[returned.call]
-        if returned.result != 0:
-            _fail(account, returned, moment)
-        elif action in ("allocate", "register"):
+        if action in ("allocate", "register"):
             self._pin(account, entered, returned, moment)
         elif action == "end_context":
             account.context_ended_at = moment
@@ -259,8 +249,8 @@ class Ledger:
         flags = 0 if entered.call in FLAGLESS else flags
         seconds = max(0.0, returned.seconds - entered.seconds)
         account.calls += 1
-        account.seconds += seconds
-        if len(account.pieces) >= MOST_PIECES or self._pieces >= MOST_PIECES_OF_ALL:
+        too_many = len(account.pieces) >= MOST_PIECES or self._pieces >= MOST_PIECES_OF_ALL
+        if too_many or not 0 < size < MOST_BYTES - account.registered_bytes:
             account.dropped_pieces += 1
             return
         registers = CALLS[entered.call] == "register"
@@ -272,21 +262,17 @@ class Ledger:
         if address is not None:
             pieces[address] = piece
         else:
-            account.serial += 1
-            account.pieces.unknown[account.serial] = piece
-            self._unsettled.append((account.caller.pid, Wanted(account.serial, first, size)))
+            self._serial += 1
+            account.pieces.unknown[self._serial] = piece
+            self._unsettled.append((account.caller.pid, Wanted(self._serial, first, size)))
         self._pieces += 1
         account.book(piece, 1)
 
     def _release(self, account: Account, address: int, registered: bool) -> None:
-        account.releases += 1
         if self._take(account, account.pieces.registered if registered else account.pieces.allocated, address):
             return
         if not registered and account.pieces.unknown:
             self._take(account, account.pieces.unknown, next(iter(account.pieces.unknown)))
-            account.guessed_releases += 1
-        else:
-            account.unknown_releases += 1
 
     def _take(self, account: Account, pieces: dict[int, Piece], key: int | None) -> bool:
         """Take a piece off the books; false if there is none."""
@@ -295,11 +281,3 @@ class Ledger:
             self._pieces -= 1
             account.book(piece, -1)
         return piece is not None
-
-
-def _fail(account: Account, returned: Returned, moment: datetime) -> None:
-    key = (returned.call, returned.result)
-    before = account.failures.get(key)
-    if before is not None or len(account.failures) < MOST_FAILURES:
-        count = before.count + 1 if before is not None else 1
-        account.failures[key] = FailedCalls(call=key[0], result=key[1], count=count, last_at=moment)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from pinscope.live.tracker import Tracker
 
 OLDEST_FIGURES_SECONDS = 5.0
+LEAST_ASKING_SECONDS = 1.0
+"""The driver is not asked more often: that takes it 40 ms a GPU."""
 
 
 class LiveSource:
@@ -78,9 +80,11 @@ def open_source(probe: bool = False, gpus: bool = True, interval_seconds: float 
         probe: follow registered memory as well; needs root.
         gpus: ask the GPUs' driver.
         interval_seconds: how often snapshots will be taken. The driver is asked as often, but at least every
-            :data:`OLDEST_FIGURES_SECONDS`: its figures are those of its last answer.
+            :data:`OLDEST_FIGURES_SECONDS`, as its figures are those of its last answer, and at most every
+            :data:`LEAST_ASKING_SECONDS`.
     """
-    watch = GpuWatch(interval_seconds=min(interval_seconds, OLDEST_FIGURES_SECONDS)) if gpus else None
+    asked = max(LEAST_ASKING_SECONDS, min(interval_seconds, OLDEST_FIGURES_SECONDS))
+    watch = GpuWatch(interval_seconds=asked) if gpus else None
     if not probe:
         return LiveSource(gpus=watch)
     from pinscope.live.tracker import Tracker  # noqa: PLC0415 - only with the probe

@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from pinscope.live.changes import changes
+from pinscope.live.changes import Identity, changes
 from pinscope.records.snapshot import DeviceFigures, Holder, Snapshot
 from pinscope.records.timeline import Event
 from pinscope.records.timeline_row import RowKind, TimelineRow
 
 Row = dict[str, Any]
-_Identity = tuple[int, datetime | None]
-"""Pid and start: tells a process from a later one with the same number."""
 _FIGURES = ("host_alloc_bytes", "registered_bytes", "locked_bytes", "vm_pin_bytes")
 """What a process holds, by kind."""
 _TOTALS = (
@@ -56,7 +54,7 @@ class TimelineRows:
     def __init__(self, pids: Collection[int] = ()) -> None:
         self._pids = frozenset(pids)
         self._before: Snapshot | None = None
-        self._told: dict[_Identity, tuple[Holder, Mapping[str, int | None]]] = {}
+        self._told: dict[Identity, tuple[Holder, Mapping[str, int | None]]] = {}
 
     def of(self, snapshot: Snapshot, moment: Moment, watch_cpu_seconds: float) -> list[Row]:
         """The rows of one snapshot: the host first.
@@ -125,7 +123,7 @@ def _host(make: _Maker, snapshot: Snapshot, holders: int, watch_cpu_seconds: flo
 
 
 def _holders(
-    make: _Maker, holders: Collection[Holder], told: dict[_Identity, tuple[Holder, Mapping[str, int | None]]]
+    make: _Maker, holders: Collection[Holder], told: dict[Identity, tuple[Holder, Mapping[str, int | None]]]
 ) -> Iterator[Row]:
     """Rows of those that are new or changed, and of those that are gone; ``told`` is brought up to date."""
     present = {(one.pid, one.started_at): one for one in holders}

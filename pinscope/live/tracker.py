@@ -12,7 +12,7 @@ import atexit
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,12 +20,12 @@ from types import TracebackType
 from typing import Self
 
 from pinscope.errors import MeasurementFailed, NotPossible
-from pinscope.live.probed_copies import ProbedCopies
+from pinscope.live.probed_copies import MOST_COPIES, ProbedCopies
 from pinscope.live.registration_ledger import Ledger
 from pinscope.live.repeater import Repeater
 from pinscope.probes.callers import LiveCallers
-from pinscope.probes.driver_library import MappedLibraries, installed_libraries
-from pinscope.probes.pinned_address import find_addresses
+from pinscope.probes.driver_library import FileKey, MappedLibraries, MappedLibrary, installed_libraries
+from pinscope.probes.pinned_address import Wanted, find_addresses
 from pinscope.probes.proc import HERE, Proc
 from pinscope.probes.return_probe_trial import why_not_return_probes
 from pinscope.probes.tracefs import TraceInstance, remove_leftovers
@@ -37,26 +37,17 @@ READ_SECONDS = 0.1
 """How often the kernel's buffer is emptied."""
 LOOK_SECONDS = 1.0
 """How often to look for new copies of the library and for processes that ended."""
+STOP_SECONDS = 5.0
+"""How long a stop waits for a reading in progress, which may hang where another program's files do."""
+
+Unsettled = Mapping[int, tuple[Sequence[Wanted], Collection[int]]]
+"""By pid: pieces of unknown address, and the addresses of the others."""
 
 _NO_LIBRARY = (
     "no libcuda.so.1 on this host, and no process uses one: install NVIDIA's driver, or start a CUDA program first"
 )
 _NOT_STARTED = "the probe on the driver's library does not run"
 _SET_ALREADY = "this process has a probe already"
-
-
-def why_not_probe(proc: Proc = HERE, libraries: Sequence[Path] | None = None) -> str | None:
-    """Why registered memory cannot be followed here, with what would help; ``None`` if nothing stands in the way.
-
-    Args:
-        proc: where /proc and /sys are read.
-        libraries: copies of the driver's library; ``None``: those in the usual places.
-    """
-    access = tracing_access(proc)
-    if access.reason is not None:
-        return access.reason
-    installed = installed_libraries() if libraries is None else libraries
-    return None if installed or MappedLibraries(proc).look() else _NO_LIBRARY
 
 
 class Tracker:
@@ -124,11 +115,15 @@ class Tracker:
         if os.getpid() != self._owner:  # before the lock: a thread that the child has not may have held it
             return
         self._reader.stop()
-        with self._lock:
+        held = self._lock.acquire(timeout=STOP_SECONDS)
+        try:
             session, self._session = self._session, None
             atexit.unregister(self._stop_at_exit)
-            if session is not None:
+            if session is not None:  # also without the lock: what hangs may hang for ever, and the probes must go
                 session.close()
+        finally:
+            if held:
+                self._lock.release()
 
     def registered(self) -> Registrations:
         """What is pinned now, by process.
@@ -141,26 +136,40 @@ class Tracker:
         with self._lock:
             if self._session is None:
                 raise NotPossible(_NOT_STARTED)
-            if self._trouble is None:
-                self._catch_up(self._session)
-            return self._session.told(self._trouble)
+            session = self._session
+            unsettled = self._catch_up(session)
+        found = session.addresses(unsettled)
+        with self._lock:
+            session.settle(found)
+            return session.told(self._trouble)
 
     def _stop_at_exit(self) -> None:
         with suppress(MeasurementFailed):  # nobody is there to be told; the next start removes what is left
             self.stop()
 
     def _turn(self) -> None:
+        session = self._session
+        if session is None or self._trouble is not None:
+            return
+        mapped = session.mapped()
         with self._lock:
-            if self._session is not None and self._trouble is None:
-                self._catch_up(self._session, look=True)
+            unsettled = self._catch_up(session, mapped)
+        found = session.addresses(unsettled)
+        with self._lock:
+            session.settle(found)
 
-    def _catch_up(self, session: _Session, look: bool = False) -> None:
+    def _catch_up(self, session: _Session, mapped: Mapping[FileKey, MappedLibrary] | None = None) -> Unsettled:
+        """Book what happened. Gives the pieces whose addresses are to be looked for, then without the lock: a program's
+        memory may be slow to answer."""
+        if self._session is not session or self._trouble is not None:
+            return {}
         try:
             session.read()
-            if look:
-                session.look()
+            if mapped is not None:
+                session.follow(mapped)
         except OSError as error:
             self._trouble = f"the probe on the driver's library broke off ({error}): stop it and start it again"
+        return session.unsettled()
 
 
 class _Session:
@@ -185,12 +194,14 @@ class _Session:
             self._copies = ProbedCopies(self._instance, os.uname().machine)
             for path in installed:
                 self._copies.add_installed(str(path))
-            self._copies.follow(self._mapped.look())
+            self._users = self._copies.follow(self._mapped.look(), most_new=MOST_COPIES)
             reasons = [library.reason for library in self._copies.told()]
             if None not in reasons:
                 raise NotPossible(f"the driver's library cannot be probed: {reasons[0] if reasons else 'it is gone'}")
-            self._since = datetime.now(UTC)
-            self._ledger = Ledger(LiveCallers(proc), since=time.clock_gettime(time.CLOCK_BOOTTIME))
+            self._since, since = datetime.now(UTC), time.clock_gettime(time.CLOCK_BOOTTIME)
+            # Once: if the clock is set meanwhile, moments that are compared stay on one scale.
+            self._booted = self._since.timestamp() - since
+            self._ledger = Ledger(LiveCallers(proc), since)
         except BaseException:
             self._instance.close()
             raise
@@ -201,19 +212,34 @@ class _Session:
 
     def read(self) -> None:
         """Book what the kernel saw since the last time."""
-        events = parse_trace(self._instance.read())
-        self._ledger.apply(events, boot=time.time() - time.clock_gettime(time.CLOCK_BOOTTIME))
-        for pid, wanted in self._ledger.unsettled().items():
-            for number, address in find_addresses(pid, wanted, self._ledger.addresses(pid), self._proc).items():
+        self._ledger.apply(parse_trace(self._instance.read()), self._booted)
+
+    def unsettled(self) -> Unsettled:
+        """Pieces whose address nobody has looked for yet."""
+        return {pid: (wanted, self._ledger.addresses(pid)) for pid, wanted in self._ledger.unsettled().items()}
+
+    def addresses(self, unsettled: Unsettled) -> Mapping[int, Mapping[int, int]]:
+        """Look for them in the processes' memory: by pid, those that were found by number."""
+        return {pid: find_addresses(pid, wanted, taken, self._proc) for pid, (wanted, taken) in unsettled.items()}
+
+    def settle(self, found: Mapping[int, Mapping[int, int]]) -> None:
+        """Book them."""
+        for pid, addresses in found.items():
+            for number, address in addresses.items():
                 self._ledger.settle(pid, number, address)
 
-    def look(self) -> None:
-        """When it is due: look for copies of the library that are new or no longer used, and for ended processes."""
+    def mapped(self) -> Mapping[FileKey, MappedLibrary] | None:
+        """The copies of the library that are in use, if it is time to look; for one thread only."""
         if time.monotonic() < self._look_due:
-            return
+            return None
         self._look_due = time.monotonic() + LOOK_SECONDS
+        return self._mapped.look()
+
+    def follow(self, mapped: Mapping[FileKey, MappedLibrary]) -> None:
+        """Probe copies of the library that are new, let go of those no longer used, and forget ended processes."""
         self._ledger.check()
-        for pid in self._copies.follow(self._mapped.look()):
+        self._users = self._copies.follow(mapped)
+        for pid in self._users.late:
             self._ledger.late(pid)
 
     def told(self, trouble: str | None) -> Registrations:
@@ -223,6 +249,7 @@ class _Session:
             since=self._since,
             by_pid=self._ledger.by_pid() if trouble is None else {},
             lost_events=self._ledger.lost_events,
+            not_followed=self._users.not_followed,
             libraries=self._copies.told(),
             left_out_processes=self._ledger.left_out_processes,
             trouble=trouble,

@@ -46,7 +46,12 @@ def _processes(proc: Proc, processes: Answer[Processes]) -> Iterator[Unreadable]
             hides_holders=True,
         )
     if hides_processes(proc):
-        yield Unreadable(what="Processes of other users", reason="/proc is mounted with hidepid", advice="Run as root.")
+        yield Unreadable(
+            what="Processes of other users",
+            reason="/proc is mounted with hidepid",
+            advice="Run as root.",
+            hides_holders=True,
+        )
     if processes.value.closed:
         yield Unreadable(
             what=f"Open files and mappings of {processes.value.closed} of {processes.value.looked_at} processes",
@@ -88,3 +93,10 @@ def _probe(registrations: Registrations | None) -> Iterator[Unreadable]:
                 reason=library.reason,
                 advice="Have them use the driver's library of the host, as NVIDIA's container toolkit does.",
             )
+    told = {library.reason for library in registrations.libraries}
+    others = {pid: reason for pid, reason in registrations.not_followed.items() if reason not in told}
+    if others:
+        pids = ", ".join(map(str, sorted(others)[:10]))
+        yield Unreadable(
+            what=f"Registered memory of {len(others)} processes (pid {pids})", reason=next(iter(others.values()))
+        )

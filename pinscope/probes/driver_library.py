@@ -6,12 +6,16 @@ mapped, whatever its path means outside the container, and also where the file w
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pinscope.probes.answer import Answer
+from pinscope.probes.elf_symbols import is_for_another_processor
 from pinscope.probes.proc import HERE, Proc
 
 NAME = "libcuda.so.1"
@@ -41,13 +45,24 @@ FileKey = tuple[str, str]
 
 
 def installed_libraries() -> tuple[Path, ...]:
-    """The copies that programs on this host would load; each once, with links resolved."""
+    """The copies that programs on this host would load; each once, with links resolved.
+
+    Those for another processor are left out: a 64-bit host often has the 32-bit driver as well.
+    """
     try:
         cache = subprocess.run(_LDCONFIG, capture_output=True, text=True, timeout=_LDCONFIG_SECONDS, check=False).stdout
     except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
         cache = ""
     places = [match["path"] for match in _CACHED.finditer(cache)] + [f"{folder}/{NAME}" for folder in USUAL_FOLDERS]
-    return tuple(dict.fromkeys(path.resolve() for path in map(Path, places) if path.is_file()))
+    files = dict.fromkeys(path.resolve() for path in map(Path, places) if path.is_file())
+    return tuple(path for path in files if not _is_foreign(path))
+
+
+def _is_foreign(path: Path) -> bool:
+    with opened_copy(str(path)) as opened:  # one that cannot be read is told later, with the reason
+        if opened is None or opened.value is None:
+            return False
+        return is_for_another_processor(opened.value, os.uname().machine)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,3 +140,27 @@ class MappedLibraries:
                 seen.add(key)
                 path = "".join(letter if letter.isprintable() else "?" for letter in match["path"])
                 yield key, path, f"/proc/{pid}/map_files/{match['range']}"
+
+
+@contextmanager
+def opened_copy(place: str) -> Iterator[Answer[int] | None]:
+    """The file of a copy, open for reading, or why it cannot be opened.
+
+    Args:
+        place: its path, or :attr:`MappedLibrary.place`.
+
+    Yields:
+        Its descriptor; ``None`` if the file, or the process that mapped it, is gone.
+    """
+    try:
+        descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except (FileNotFoundError, ProcessLookupError):
+        yield None
+        return
+    except OSError as error:
+        yield Answer.missing(f"its copy of the driver's library cannot be opened: {error.strerror or error}")
+        return
+    try:
+        yield Answer(descriptor)
+    finally:
+        os.close(descriptor)

@@ -15,7 +15,7 @@ from pinscope.probes.answer import Answer
 
 MACHINES: Mapping[str, int] = {"x86_64": 62, "aarch64": 183}
 """The ELF numbers of the processors that :mod:`pinscope.probes.uprobes` knows."""
-MOST_TABLE_BYTES = 16 * 2**20
+MOST_TABLE_BYTES = 4 * 2**20
 """Libraries whose tables are larger are refused; those of the driver have some 100 KB."""
 MOST_SEGMENTS = 64
 """Likewise: the driver's library has some 10."""
@@ -24,8 +24,9 @@ _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SEGMENT = struct.Struct("<IIQQQQQQ")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
-_MAGIC = b"\x7fELF\x02\x01"
-"""64 bits, least significant byte first."""
+_MAGIC = b"\x7fELF"
+_FORM = b"\x02\x01"
+"""Of what follows: 64 bits, least significant byte first. Every processor of ``MACHINES`` has it so."""
 _LONGEST_NAME = 64
 _LOAD, _EXECUTABLE, _DYNAMIC_SYMBOLS, _FUNCTION, _KIND_BITS = 1, 1, 11, 2, 0xF
 
@@ -41,6 +42,8 @@ def function_offsets(descriptor: int, names: Collection[str], machine: str) -> A
         names: functions to look for.
         machine: the processor the library must be for, as ``uname -m`` calls it.
     """
+    if is_for_another_processor(descriptor, machine):
+        return Answer.missing(f"it is made for another processor than {machine}")
     try:
         return Answer(_offsets(descriptor, {name.encode() for name in names}, MACHINES[machine]))
     except (ValueError, struct.error):
@@ -49,11 +52,26 @@ def function_offsets(descriptor: int, names: Collection[str], machine: str) -> A
         return Answer.missing(f"it cannot be read: {error.strerror or error}")
 
 
+def is_for_another_processor(descriptor: int, machine: str) -> bool:
+    """True if a file is a program or library, and not for this processor, such as a 32-bit one on x86_64.
+
+    Args:
+        descriptor: the open file.
+        machine: the processor, as ``uname -m`` calls it.
+    """
+    try:
+        begin = os.pread(descriptor, 20, 0)
+    except OSError:
+        return False
+    form, built_for = begin[4:6], int.from_bytes(begin[18:20], "little")
+    return begin.startswith(_MAGIC) and len(begin) == 20 and (form, built_for) != (_FORM, MACHINES.get(machine))
+
+
 def _offsets(descriptor: int, names: Collection[bytes], machine: int) -> dict[str, int]:
     header = _HEADER.unpack(_read(descriptor, 0, _HEADER.size))
     identity, _, built_for, _, _, segments_at, sections_at = header[:7]
     segment_bytes, segments, section_bytes, sections = header[9:13]
-    if not identity.startswith(_MAGIC) or built_for != machine:
+    if not identity.startswith(_MAGIC + _FORM) or built_for != machine:
         raise ValueError("another kind of file")
     if (segment_bytes, section_bytes) != (_SEGMENT.size, _SECTION.size) or segments > MOST_SEGMENTS:
         raise ValueError("another kind of table")

@@ -9,17 +9,13 @@ import psutil
 
 from pinscope.probes.answer import Answer
 from pinscope.probes.cgroup import memory_headroom
+from pinscope.probes.privileges import IPC_LOCK, has_capability, in_initial_user_namespace
 from pinscope.probes.proc import HERE, Proc, whole
 from pinscope.records.environment import Limits
-
-CAP_IPC_LOCK = 14
-"""Bit of the capability that lifts RLIMIT_MEMLOCK (capabilities(7))."""
 
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - asked for its free space, never written to
 
 _MEMLOCK = re.compile(r"^Max locked memory +(?P<soft>\S+)", re.MULTILINE)
-_HEXADECIMAL = re.compile(r"[0-9a-f]{1,32}", re.IGNORECASE)
-_WHOLE_MAP = ["0", "0", "4294967295"]
 
 
 def read_limits(proc: Proc = HERE) -> Limits:
@@ -54,14 +50,13 @@ def memlock_headroom(proc: Proc) -> Answer[int]:
     RLIMIT_MEMLOCK (soft) less VmLck. CAP_IPC_LOCK lifts it, but only in the initial user namespace: in a rootless
     container the capability shows in CapEff and does not count.
     """
-    status = proc.fields("/proc/self/status")
-    if _has_ipc_lock(status.text("CapEff")) and _in_initial_namespace(proc):
+    if has_capability(IPC_LOCK, proc) and in_initial_user_namespace(proc):
         return Answer.missing("no limit: this process has CAP_IPC_LOCK")
     soft = _memlock_limit(proc)
     if soft is None:
         return Answer.missing("no limit: RLIMIT_MEMLOCK is unlimited")
     # Sandboxed kernels leave VmLck out. The limit itself is then the upper bound, and mlock fails cleanly above it.
-    locked = status.amount("VmLck").value or 0
+    locked = proc.fields("/proc/self/status").amount("VmLck").value or 0
     return Answer(max(0, soft - locked))
 
 
@@ -75,13 +70,3 @@ def _memlock_limit(proc: Proc) -> int | None:
         return soft
     given, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     return None if given == resource.RLIM_INFINITY else given
-
-
-def _has_ipc_lock(capabilities: Answer[str]) -> bool:
-    mask = capabilities.value or ""
-    return _HEXADECIMAL.fullmatch(mask) is not None and bool(int(mask, 16) >> CAP_IPC_LOCK & 1)
-
-
-def _in_initial_namespace(proc: Proc) -> bool:
-    """True if user ids are mapped one to one, as in the initial user namespace, or namespaces do not exist."""
-    return (proc.read("/proc/self/uid_map").value or " ".join(_WHOLE_MAP)).split() == _WHOLE_MAP

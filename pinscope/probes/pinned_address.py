@@ -25,6 +25,8 @@ _MAPPING = re.compile(
     re.ASCII | re.MULTILINE,
 )
 _POINTER = struct.Struct("=Q")
+_PRESENT, _OF_A_FILE = 1 << 63, 1 << 61
+"""Bits of an entry in /proc/PID/pagemap (Linux documentation, admin-guide/mm/pagemap)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +74,37 @@ def find_addresses(pid: int, wanted: Iterable[Wanted], taken: Collection[int], p
 
 def _pointed_at(pid: int, piece: Wanted, mappings: Iterable[_Mapping], used: Collection[int]) -> int | None:
     try:
-        memory = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            (address,) = _POINTER.unpack(os.pread(memory, _POINTER.size, piece.pointer))
-        finally:
-            os.close(memory)
+        if not _is_at_hand(pid, piece.pointer):
+            return None
+        address = _word(f"/proc/{pid}/mem", piece.pointer)
     except (OSError, OverflowError, struct.error):  # ended, or not mapped any more
         return None
     fits = any(one.start <= address and address + piece.bytes <= one.end for one in mappings)
-    return int(address) if fits and address not in used else None
+    return address if fits and address not in used else None
+
+
+def _is_at_hand(pid: int, pointer: int) -> bool:
+    """Whether reading there waits for nobody.
+
+    A page of a file may have to be fetched by whoever serves that file, who may be the program's author and never
+    answer (FUSE, userfaultfd). So only pages are read that are in memory and are no file's: the stack, the heap, and
+    those of a program's variables that were written to, which are copies of their own. What the driver has just
+    written to is all of that, unless it lies in shared memory.
+    """
+    page = os.sysconf("SC_PAGE_SIZE")
+    if pointer % page > page - _POINTER.size:  # it goes on in the next page
+        return False
+    entry = _word(f"/proc/{pid}/pagemap", pointer // page * _POINTER.size)
+    return bool(entry & _PRESENT) and not entry & _OF_A_FILE
+
+
+def _word(path: str, offset: int) -> int:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        (word,) = _POINTER.unpack(os.pread(descriptor, _POINTER.size, offset))
+    finally:
+        os.close(descriptor)
+    return int(word)
 
 
 def _mapped_alone(piece: Wanted, mappings: Iterable[_Mapping], used: Collection[int]) -> int | None:

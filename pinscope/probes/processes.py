@@ -163,7 +163,7 @@ def _look(proc: Proc, tasks: Mapping[int, int], gpu_pids: Collection[int], remem
             without[pid] = inode
             continue
         size = inode, (proc.glance(f"/proc/{pid}/statm") or b"") if calm else b""
-        if calm and remembered.quiet.get(pid) == size:
+        if calm and pid not in gpu_pids and remembered.quiet.get(pid) == size:
             quiet[pid] = size
             continue
         text = proc.glance(f"/proc/{pid}/status") or b""

@@ -7,13 +7,12 @@ import re
 from pathlib import Path
 
 from pinscope.probes.answer import Answer
+from pinscope.probes.privileges import SYS_ADMIN, has_capability
 from pinscope.probes.proc import HERE, Proc
 from pinscope.probes.tracefs import tracing_folder
 from pinscope.probes.uprobes import ARCHITECTURES
 from pinscope.probes.virtualization import has_own_pids
 
-_SYS_ADMIN_BIT = 21
-"""CAP_SYS_ADMIN (include/uapi/linux/capability.h)."""
 _LOCKED = re.compile(r"\[confidentiality\]")
 
 
@@ -35,7 +34,7 @@ def tracing_access(proc: Proc = HERE, machine: str | None = None) -> Answer[Path
             "this container has process ids of its own, and the kernel traces by the host's: run PinScope on the host, "
             "or in a container started with --pid=host --privileged"
         )
-    if not _may_administer(proc):
+    if not has_capability(SYS_ADMIN, proc):
         return Answer.missing("to follow registered memory takes root (CAP_SYS_ADMIN): run it with sudo")
     if _LOCKED.search(proc.read("/sys/kernel/security/lockdown").value or ""):
         return Answer.missing(
@@ -46,11 +45,3 @@ def tracing_access(proc: Proc = HERE, machine: str | None = None) -> Answer[Path
         lambda folder: folder if (folder / "uprobe_events").exists() else None,
         "this kernel has no probes of user programs: it needs one built with CONFIG_UPROBE_EVENTS",
     )
-
-
-def _may_administer(proc: Proc) -> bool:
-    capabilities = proc.fields("/proc/self/status").text("CapEff").value or "0"
-    try:
-        return bool(int(capabilities, 16) >> _SYS_ADMIN_BIT & 1)
-    except ValueError:
-        return False

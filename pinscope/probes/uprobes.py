@@ -135,8 +135,9 @@ class Lost:
 TraceEvent = Entered | Returned | Executed | Lost
 
 _LINE = re.compile(
-    # A thread may call itself anything, but in 15 letters: the last thing that looks like -TID is the kernel's.
-    r".*-(?P<thread>\d+) +(?:\( *(?P<process>\d+|-+)\) )?\[\d+\] \S+ +(?P<seconds>\d+\.\d+): "
+    # A thread may call itself anything, but in 15 letters, which the kernel pads to 16: of what looks like -TID there,
+    # the last is the kernel's. What follows may be a program's path, in which anything may look like an event.
+    r".{0,16}-(?P<thread>\d+) +(?:\( *(?P<process>\d+|-+)\) )?\[\d+\] \S+ +(?P<seconds>\d+\.\d+): "
     r"(?P<event>\w+): (?P<rest>.*)"
 )
 _CALL = re.compile(r"\(0x[0-9a-f]+(?P<back> <- 0x[0-9a-f]+)?\) (?P<fields>.*)")
@@ -151,6 +152,11 @@ def parse_trace(text: str) -> Iterator[TraceEvent]:
         event = _event(match) if match is not None else _lost(line)
         if event is not None:
             yield event
+
+
+def lost_line(events: int) -> str:
+    """A line that :func:`parse_trace` takes as the kernel's word that so many events were lost."""
+    return f"CPU:0 [LOST {events} EVENTS]"
 
 
 def _event(line: re.Match[str]) -> TraceEvent | None:

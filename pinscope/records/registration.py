@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
@@ -18,7 +18,7 @@ class Piece(Record):
 
     kind: PieceKind
     address: int | None
-    """In the process; ``None`` where it could not be read (see ``PidRegistrations.addresses_unknown``)."""
+    """In the process; ``None`` where it could not be read."""
     bytes: int
     """As the program asked."""
     flags: int
@@ -27,21 +27,6 @@ class Piece(Record):
     """When the call returned."""
     seconds: float
     """How long the call took."""
-
-    def age_seconds(self, now: datetime) -> float:
-        """How long it has been held, at the moment ``now``."""
-        return (now - self.since).total_seconds()
-
-
-class FailedCalls(Record):
-    """Calls that the driver refused in the same way."""
-
-    call: str
-    """The driver's function, such as ``cuMemHostRegister_v2``."""
-    result: int
-    """What it returned (CUresult); 2 is CUDA_ERROR_OUT_OF_MEMORY."""
-    count: int
-    last_at: datetime
 
 
 class PidRegistrations(Record):
@@ -59,29 +44,12 @@ class PidRegistrations(Record):
     """Pieces of it."""
     pinned_registered_bytes: int = 0
     """The whole pages that it pins; without I/O memory, which is not pinned."""
-    allocated_bytes: int = 0
-    """Live cudaHostAlloc memory that is not write-combined, as the program asked for it."""
-    write_combined_bytes: int = 0
-    peak_bytes: int = 0
-    """The most that all three came to."""
-    peak_registered_bytes: int = 0
     pieces: tuple[Piece, ...] = ()
     """Live memory, oldest first: what stands at the front for long is what a leak looks like."""
     calls: int = 0
-    """Calls that pinned something, since the probe or the process started; likewise below."""
-    releases: int = 0
-    """Calls that released something."""
-    seconds: float = 0.0
-    """What the calls that pinned took together."""
-    failures: tuple[FailedCalls, ...] = ()
-    unknown_releases: int = 0
-    """Releases of memory that was pinned before the probe started, or in a call that it lost."""
-    addresses_unknown: int = 0
-    """Live pieces whose address could not be read."""
-    guessed_releases: int = 0
-    """Releases that were put down to a piece of unknown address, the oldest that fits."""
+    """Calls that pinned something, since the probe or the process started."""
     dropped_pieces: int = 0
-    """Calls whose memory is not counted, because more pieces are held than are followed."""
+    """Calls whose memory is not counted: more pieces are held than are followed, or its size makes no sense."""
     context_ended_at: datetime | None = None
     """When it last ended a CUDA context, which takes along what was pinned in it; which pieces, is not known."""
 
@@ -123,6 +91,8 @@ class Registrations:
     libraries: tuple[ProbedLibrary, ...] = ()
     left_out_processes: int = 0
     trouble: str | None = None
+    not_followed: Mapping[int, str] = field(default_factory=dict)
+    """Processes that use a copy of the driver's library that is not followed: pid → why not."""
 
     def state(self) -> ProbeState:
         """The same without the processes."""

@@ -247,7 +247,7 @@ def cancel(store: Store, run_id: str) -> None:
         reconcile(store)
         return
     if run.process is not None and is_in_sight(run.process) and is_alive(run.process):
-        _end(run.process)
+        _end(run.process, by_force=run.lab != "live")
     if store.run(run.id).status == "running":
         store.update(run.id, status="cancelled", finished_at=datetime.now(UTC))
 
@@ -262,14 +262,17 @@ def _begun(store: Store, run_id: str) -> Run:
         time.sleep(0.05)
 
 
-def _end(process: Process) -> None:
-    """Ask a child to end, and make it end if it does not."""
+def _end(process: Process, by_force: bool) -> None:
+    """Ask a process to end, and make it end if it does not.
+
+    A recording is not made to: it may be writing its file, or taking the probe out of everybody's programs.
+    """
     with suppress(PermissionError):
         _signal(process.pid, signal.SIGTERM)
         deadline = time.monotonic() + GRACE_SECONDS
         while is_alive(process) and time.monotonic() < deadline:
             time.sleep(0.05)
-        if is_alive(process):
+        if by_force and is_alive(process):
             _signal(process.pid, signal.SIGKILL)
 
 

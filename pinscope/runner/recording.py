@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -82,13 +83,14 @@ class Recorder:
         """
         run = self.store.add(run)
         writer = SafeWriter(self.store, run, refuge=self.output)
-        ending = self._ending(_Sampling(self, run, writer))
+        sampling = _Sampling(self, run, writer)
+        ending = self._ending(sampling)
         saved = writer.close(**ending, finished_at=datetime.now(UTC))
         if saved is not None:
-            return Recorded(*read_bundle(saved)[0], saved)
+            return Recorded(*read_bundle(saved)[0], saved, sampling.full_after_seconds)
         ended, rows = self.store.run(run.id), self.store.observations(run.id)
         self._write(ended, rows)
-        return Recorded(ended, rows, None)
+        return Recorded(ended, rows, None, sampling.full_after_seconds)
 
     def _ending(self, sampling: _Sampling) -> dict[str, Any]:
         """Sample, and tell how it went: fields of the run."""
@@ -121,6 +123,8 @@ class Recorded:
     rows: list[Row]
     saved: Path | None
     """The bundle that holds it because the database failed; ``None`` if the database has it."""
+    full_after_seconds: float | None = None
+    """How long it is, if it ended by itself because one timeline holds no more rows."""
 
 
 class _Sampling:
@@ -132,6 +136,7 @@ class _Sampling:
         self.samples = 0
         self.failures: list[str] = []
         """Different reasons why samples are missing."""
+        self.full_after_seconds: float | None = None
         self._recorder = recorder
         self._pace = recorder.pace
         self._params = TimelineParams.model_validate(run.params)
@@ -153,6 +158,7 @@ class _Sampling:
             if seconds is not None and elapsed >= seconds:
                 return
             if self._kept >= MOST_ROWS:
+                self.full_after_seconds = elapsed
                 reporter.note(f"It ended by itself: one timeline holds {MOST_ROWS:,} rows.")
                 return
             step = (math.floor((self._pace.clock() - self._begun) / interval + 1e-9) + 1) * interval
@@ -178,23 +184,36 @@ class _Sampling:
             self._begun, self._cpu_begun = now, self._pace.cpu()
         moment = Moment(number, now - self._begun)
         try:
-            rows = self._made(taken, moment)
-        except ValueError as error:  # a figure that is no number
-            rows = self._made(_words(error), moment)
+            rows = self._stored(taken, moment)
+        except (ValueError, BadInput) as error:  # a figure that is no number, or one that no database holds
+            rows = self._stored(_words(error), moment)
         for failure in (row["reason"] for row in rows if row["kind"] == "missed"):
             if failure not in self.failures and len(self.failures) < MOST_FAILURES_NOTED:
                 self.failures.append(failure)
                 reporter.note(f"Samples are missing: {failure}")
         if isinstance(taken, Snapshot):
             self._note_unreadable(taken, reporter)
-        self.writer.append(rows)
         self._kept += len(rows)
         return moment.elapsed_seconds
 
-    def _made(self, taken: Snapshot | str, moment: Moment) -> list[Row]:
+    def _stored(self, taken: Snapshot | str, moment: Moment) -> list[Row]:
+        """The rows of a sample, or of one that is missing, in the store.
+
+        Raises:
+            ValueError: a figure in it is no number.
+            BadInput: a row cannot be stored; none was.
+        """
         if isinstance(taken, str):
-            return self._rows.missed(taken, moment)
+            rows = self._rows.missed(taken, moment)
+            self.writer.append(rows)
+            return rows
+        before = copy(self._rows)
         rows = self._rows.of(taken, moment, self._pace.cpu() - self._cpu_begun)
+        try:
+            self.writer.append(rows)
+        except BadInput:
+            self._rows = before  # the next sample tells again what this one would have told
+            raise
         self.samples, self._seen = self.samples + 1, taken
         return rows
 

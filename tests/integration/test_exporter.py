@@ -66,6 +66,11 @@ def until(found: Callable[[], Any], what: str) -> Any:
     return value
 
 
+def hear_hangups() -> None:
+    """Undo what nohup does to these tests: what it starts goes on when the terminal closes."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 @contextmanager
 def exporter(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A running exporter on a free port, and the address it told."""
@@ -73,6 +78,7 @@ def exporter(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
         [sys.executable, "-m", "pinscope", "exporter", "--port", "0", "--no-gpu", "--interval", "0.5", *arguments],
         env={**os.environ, "PYTHONPATH": str(ROOT)}, stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=hear_hangups,  # noqa: PLW1509 - no other thread runs
     ) as process:  # fmt: skip
         try:
             assert process.stdout is not None
@@ -95,7 +101,7 @@ def test_promtool_accepts_every_metric() -> None:
     assert promtool("check", "metrics", text=generate_latest(registry).decode()) == ""
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_the_exporter_reads_this_host_until_it_is_stopped(number: signal.Signals) -> None:
     with exporter() as (process, url):
         until(lambda: "pinscope_host_memory_bytes" in get(url)[1], "figures")

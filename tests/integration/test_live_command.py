@@ -72,11 +72,16 @@ def variables(**changes: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT), **changes}
 
 
+def hear_hangups() -> None:
+    """Undo what nohup does to these tests: what it starts goes on when the terminal closes."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 @contextmanager
 def running(*arguments: str) -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen(
         live(*arguments), env=variables(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        text=True,
+        text=True, preexec_fn=hear_hangups,  # noqa: PLW1509 - no other thread runs
     ) as process:  # fmt: skip
         try:
             yield process
@@ -234,7 +239,7 @@ def test_the_probe_tells_what_a_program_registers_meanwhile(kernel: Path, librar
         assert left_by(process.pid, kernel) == set()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_takes_the_probe_away(kernel: Path, library: Path, number: signal.Signals) -> None:
     with Program(library), running("--json", "--probe", "--interval", "0.2") as process:
         assert process.stdout is not None

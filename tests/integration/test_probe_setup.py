@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
 from pinscope.errors import NotPossible
 from pinscope.live.holders import snapshot
+from pinscope.live.probed_copies import ProbedCopies
 from pinscope.live.source import LiveSource
-from pinscope.live.tracker import Tracker, why_not_probe
+from pinscope.live.tracker import Tracker
 from pinscope.probes.tracefs import TraceInstance
 from pinscope.records.registration import PidRegistrations
 from tests.data.fake_driver import LIBRARY, Program, build, left_by, tracing
@@ -73,7 +75,7 @@ def test_memory_pinned_before_the_probe_is_unknown_and_said_to_be(library: Path)
             assert program.pid not in tracker.registered().by_pid
             program.does("unregister", place)
             one = told(tracker, program)
-            assert (one.from_start, one.unknown_releases, one.registered_bytes) == (False, 1, 0)
+            assert (one.from_start, one.registered_bytes) == (False, 0)
 
 
 def test_a_copy_that_runs_already_is_followed_without_being_installed(library: Path) -> None:
@@ -89,9 +91,7 @@ def test_events_that_came_too_fast_are_counted_as_lost(library: Path) -> None:
         found = tracker.registered()
         one = found.by_pid[program.pid]
         assert found.lost_events > 0
-        assert one.calls + one.releases < 10001
-        # Each call has two events, and one that lost either is not booked; other processes add theirs to the lost.
-        assert 2 * (one.calls + one.releases) + found.lost_events >= 20000
+        assert one.calls < 5001  # each call has two events, and one that lost either is not booked
         holder = next(one for one in snapshot(registrations=found).holders if one.pid == program.pid)
         assert "too fast" in holder.estimates["registered_bytes"]
 
@@ -199,6 +199,100 @@ def test_a_trace_that_breaks_off_is_told_and_nothing_is_claimed_any_more(
             assert "Input/output error" in found.trouble
 
 
+def test_a_program_whose_memory_does_not_answer_holds_up_nobody(
+    library: Path, kernel: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = threading.Event()
+    asked = threading.Event()
+
+    def waits(*arguments: object) -> dict[int, int]:
+        asked.set()
+        answers.wait(PATIENCE_SECONDS)
+        return {}
+
+    monkeypatch.setattr("pinscope.live.tracker.find_addresses", waits)
+    try:
+        with Tracker(libraries=[library]) as tracker, Program(library) as program:
+            program.does("far", 3000, 0)
+            program.does("register", program.does("map", MIB), 5000, 0)
+            assert asked.wait(PATIENCE_SECONDS)
+            assert told(tracker, program).registered_bytes == 5000
+        assert left_by(os.getpid(), kernel) == set()
+        assert not answers.is_set()
+    finally:
+        answers.set()
+    until(lambda: "pinscope-tracker" not in {thread.name for thread in threading.enumerate()})
+
+
+def test_a_stop_takes_the_probe_away_though_a_reading_hangs(
+    library: Path, kernel: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on, hangs = threading.Event(), threading.Event()
+
+    def follow(*arguments: object) -> object:
+        hangs.set()
+        goes_on.wait(2 * PATIENCE_SECONDS)
+        raise OSError(5, "Input/output error")
+
+    tracker = Tracker(libraries=[library])
+    tracker.start()
+    monkeypatch.setattr(ProbedCopies, "follow", follow)
+    monkeypatch.setattr("pinscope.live.tracker.STOP_SECONDS", 0.1)
+    try:
+        assert hangs.wait(PATIENCE_SECONDS)
+        tracker.stop()
+        assert left_by(os.getpid(), kernel) == set()
+        assert not goes_on.is_set()
+    finally:
+        goes_on.set()
+    until(lambda: "pinscope-tracker" not in {thread.name for thread in threading.enumerate()})
+
+
+def test_moments_stay_on_one_scale_when_the_clock_is_set(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Tracker(libraries=[library]) as tracker, Program(library) as program:
+        monkeypatch.setattr(time, "time", lambda now=time.time: now() + 3600)
+        program.does("register", program.does("map", MIB), 5000, 0)
+        found = tracker.registered()
+        (piece,) = found.by_pid[program.pid].pieces
+        assert 0 <= (piece.since - found.since).total_seconds() < 60
+
+
+def test_a_copy_that_nobody_uses_any_more_is_let_go(
+    tmp_path: Path, library: Path, kernel: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pinscope.live.probed_copies.UNUSED_LOOKS", 1)
+    with Tracker(libraries=[library]) as tracker, Program(library) as program:
+        with Program(build(tmp_path)):
+            until(lambda: len(tracker.registered().libraries) == 2)
+        program.does("register", program.does("map", MIB), 5000, 0)
+        until(lambda: len(tracker.registered().libraries) == 1)
+        assert not any("_2/" in name for name in left_by(os.getpid(), kernel))
+        program.does("register", program.does("map", MIB), 6000, 0)
+        assert told(tracker, program).registered_bytes == 11000
+        assert tracker.registered().lost_events == 0
+
+
+def test_what_programs_with_a_copy_that_cannot_be_probed_hold_is_not_known(
+    tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    odd = build(tmp_path)
+    adds = TraceInstance.add_group
+
+    def refuses(self: TraceInstance, number: int, lines: Callable[[str], Iterable[str]]) -> str:
+        if number > 1:
+            raise OSError(5, "Input/output error")
+        return adds(self, number, lines)
+
+    with Tracker(libraries=[library]) as tracker:
+        monkeypatch.setattr(TraceInstance, "add_group", refuses)
+        for _ in range(2):  # the second one starts when the copy is known
+            with Program(odd) as program:
+                until(lambda: program.pid in tracker.registered().not_followed)
+                found = tracker.registered()
+                assert program.pid not in found.by_pid
+                assert "does not take probes" in found.not_followed[program.pid]
+
+
 def test_a_library_without_the_calls_is_refused_and_named(tmp_path: Path) -> None:
     libc = next(line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "/libc." in line)
     (tmp_path / LIBRARY).write_bytes(Path(libc).read_bytes())
@@ -209,10 +303,6 @@ def test_a_library_without_the_calls_is_refused_and_named(tmp_path: Path) -> Non
         Tracker(libraries=[tmp_path / LIBRARY]).start()
 
 
-def test_a_host_without_the_library_is_refused(library: Path) -> None:
-    assert why_not_probe(libraries=[library]) is None
-    reason = why_not_probe(libraries=[])
-    assert reason is not None
-    assert "no libcuda.so.1 on this host" in reason
-    with pytest.raises(NotPossible, match=r"no libcuda\.so\.1"):
+def test_a_host_without_the_library_is_refused() -> None:
+    with pytest.raises(NotPossible, match=r"no libcuda\.so\.1 on this host"):
         Tracker(libraries=[]).start()

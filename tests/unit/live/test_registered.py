@@ -108,6 +108,8 @@ def test_of_a_process_older_than_the_probe_it_is_at_least_so_much(host: Syntheti
     pid = cuda(host)
     accounts = [registered(pid, GIB, from_start=False)] if called else []
     found, one = look(host, pid, *accounts, since=NOW + timedelta(days=1))
+    for note in (one.gpus[0].estimates["page_table_bytes"], found.devices[0].estimates["page_table_bytes"]):
+        assert "at least" in note or "not known exactly" in note
     assert one.registered_bytes == (GIB if called else 0)
     assert one.estimates["registered_bytes"].startswith("at least")
     assert found.host.estimates["explained_bytes"].startswith("at least")
@@ -125,6 +127,34 @@ def test_lost_events_left_out_pieces_and_ended_contexts_make_estimates(host: Syn
     assert "registered_bytes" not in one.estimates
 
 
+@pytest.mark.parametrize(
+    ("account", "lost", "begins"),
+    [
+        ({}, 0, None),
+        ({"dropped_pieces": 1}, 0, "at least"),
+        ({"context_ended_at": NOW + timedelta(seconds=1)}, 0, "at most"),
+        ({"context_ended_at": NOW + timedelta(seconds=1), "from_start": False}, 0, "an estimate"),
+        ({"from_start": False}, 3, "an estimate: some calls were lost"),
+    ],
+)
+def test_the_sum_of_all_is_no_more_certain_than_its_parts(
+    host: SyntheticHost, account: dict[str, object], lost: int, begins: str | None
+) -> None:
+    pid = cuda(host)
+    found, one = look(host, pid, registered(pid, GIB, **account), lost=lost)
+    told = found.host.estimates.get("explained_bytes")
+    part = one.estimates.get("registered_bytes")
+    assert told is None and part is None if begins is None else told is not None and told.startswith(begins)
+    assert part is None or part.startswith((begins or "").partition(":")[0])
+
+
+def test_what_may_be_too_little_and_too_much_is_an_estimate(host: SyntheticHost) -> None:
+    one, other = cuda(host), cuda(host)
+    ended = registered(other, GIB, context_ended_at=NOW + timedelta(seconds=1))
+    found, _ = look(host, one, registered(one, GIB, dropped_pieces=1), ended)
+    assert found.host.estimates["explained_bytes"].startswith("an estimate")
+
+
 def test_the_oldest_pieces_are_shown_and_no_more_than_ten(host: SyntheticHost) -> None:
     pid = cuda(host)
     (piece,) = registered(pid, GIB).pieces
@@ -135,8 +165,11 @@ def test_the_oldest_pieces_are_shown_and_no_more_than_ten(host: SyntheticHost) -
 
 def test_a_probe_that_broke_off_is_told_and_its_figures_are_missing(host: SyntheticHost) -> None:
     pid = cuda(host)
-    found = snapshot(host.proc, registrations=Registrations(LONG_AGO, {}, trouble="it broke off"))
+    gpus = figures(host.proc, [busy_h200(50 * MIB, ProcessOnGpu(pid, MIB))])
+    found = snapshot(host.proc, gpus, registrations=Registrations(LONG_AGO, {}, trouble="it broke off"))
     (one,) = found.holders
+    for note in (one.gpus[0].estimates["page_table_bytes"], found.devices[0].estimates["page_table_bytes"]):
+        assert "registered memory comes on top" in note
     assert (one.pid, one.registered_bytes, one.missing["registered_bytes"]) == (pid, None, "it broke off")
     assert found.probe is not None
     assert found.probe.trouble == "it broke off"
@@ -147,6 +180,27 @@ def test_a_copy_of_the_library_that_is_not_followed_is_told(host: SyntheticHost)
     odd = ProbedLibrary(path="/odd/libcuda.so.1", reason="its file system does not take probes")
     found = snapshot(host.proc, registrations=Registrations(LONG_AGO, {}, libraries=(odd,)))
     assert any("/odd/libcuda.so.1" in gap.what and gap.reason == odd.reason for gap in found.unreadable)
+
+
+def test_what_a_process_with_an_unfollowed_copy_registered_is_missing_and_not_nothing(host: SyntheticHost) -> None:
+    pid, other = cuda(host, zero(GIB, 1)), cuda(host)
+    told = Registrations(LONG_AGO, {other: registered(other, GIB)}, not_followed={pid: "why not", other: "why not"})
+    found = snapshot(host.proc, figures(host.proc, [busy_h200(50 * MIB, ProcessOnGpu(pid, MIB))]), registrations=told)
+    one, partly = (next(each for each in found.holders if each.pid == number) for number in (pid, other))
+    assert (one.registered_bytes, one.registrations) == (None, None)
+    assert one.missing["registered_bytes"] == one.missing["registrations"] == "why not"
+    assert "registered memory comes on top" in one.gpus[0].estimates["page_table_bytes"]
+    assert partly.registered_bytes == GIB
+    assert partly.estimates["registered_bytes"].startswith("at least")
+    assert found.host.estimates["explained_bytes"].startswith("at least")
+
+
+def test_processes_whose_copy_nobody_could_look_at_are_told(host: SyntheticHost) -> None:
+    odd = ProbedLibrary(path="/odd/libcuda.so.1", reason="why not")
+    told = Registrations(LONG_AGO, {}, libraries=(odd,), not_followed={7: "too many", 5: "too many", 9: "why not"})
+    gaps = {gap.what: gap.reason for gap in snapshot(host.proc, registrations=told).unreadable}
+    assert gaps["Registered memory of 2 processes (pid 5, 7)"] == "too many"
+    assert gaps["Registered memory of programs that use /odd/libcuda.so.1"] == "why not"
 
 
 def test_more_than_is_pinned_is_said_to_be_so(host: SyntheticHost) -> None:

@@ -148,3 +148,13 @@ def test_a_file_that_vanishes_within_a_series_breaks_nothing_and_may_come_back(h
         away[0] = False
         again = source.take()
     assert again.holders == whole.holders
+
+
+@pytest.mark.parametrize(("asked", "given"), [(0.1, 1.0), (2.0, 2.0), (3600.0, 5.0)])
+def test_the_driver_is_asked_neither_too_often_nor_too_seldom(
+    asked: float, given: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pace: dict[str, float] = {}
+    monkeypatch.setattr("pinscope.live.source.GpuWatch", pace.update)
+    open_source(interval_seconds=asked)
+    assert pace == {"interval_seconds": given}

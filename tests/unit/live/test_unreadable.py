@@ -45,6 +45,15 @@ def test_what_a_host_hides_is_said(tmp_path: Path, path: str, text: str, expecte
     assert gaps(host) == [expected]
 
 
+def test_processes_that_are_hidden_may_be_holders(tmp_path: Path) -> None:
+    host = SyntheticHost(tmp_path, pinned_bytes=0)
+    host.write("proc/self/mountinfo", "30 20 0:26 / /proc rw - proc proc rw,hidepid=2\n")
+    host.process()
+    found = snapshot(host.proc)
+    assert [gap.hides_holders for gap in found.unreadable if gap.what == "Processes of other users"] == [True]
+    assert found.host.estimates["explained_bytes"].startswith("at least")
+
+
 def test_a_silent_driver_is_said(tmp_path: Path) -> None:
     host = SyntheticHost(tmp_path)
     host.process()

@@ -135,5 +135,7 @@ def test_installed_copies_come_from_the_loader_s_cache_and_the_usual_places_once
     monkeypatch.setattr(driver_library, "_LDCONFIG", (str(ldconfig),))
     monkeypatch.setattr(driver_library, "USUAL_FOLDERS", (f"{tmp_path}/a", f"{tmp_path}/b", f"{tmp_path}/c"))
     assert installed_libraries() == (other, real)
+    other.write_bytes(b"\x7fELF\x01\x01\x01" + bytes(9) + b"\x03\x00\x03\x00")  # the 32-bit driver of a PC
+    assert installed_libraries() == (real,)
     monkeypatch.setattr(driver_library, "_LDCONFIG", (str(tmp_path / "none"),))
     assert installed_libraries() == (real,)

@@ -67,7 +67,18 @@ def test_offsets_agree_with_binutils() -> None:
 
 def test_a_library_for_another_processor_is_refused() -> None:
     other = next(machine for machine in MACHINES if machine != MACHINE)
-    assert offsets(LIBRARY, other) == f"it is not a shared library for {other} with a table of dynamic symbols"
+    assert offsets(LIBRARY, other) == f"it is made for another processor than {other}"
+
+
+@pytest.mark.parametrize(("place", "value"), [(4, 1), (5, 2), (18, 3)])
+def test_a_32_bit_library_is_told_from_a_damaged_one(tmp_path: Path, place: int, value: int) -> None:
+    content = bytearray(LIBRARY.read_bytes()[:4096])
+    content[place] = value
+    path = tmp_path / "library"
+    path.write_bytes(content)
+    assert "made for another processor" in str(offsets(path))
+    path.write_bytes(content[:19])
+    assert "not a shared library" in str(offsets(path))
 
 
 def test_a_folder_and_a_table_that_is_too_long_are_refused(tmp_path: Path) -> None:

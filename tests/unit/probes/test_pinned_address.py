@@ -7,6 +7,9 @@ import mmap
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
 
 from pinscope.probes.pinned_address import MOST_LOOKED_FOR, Wanted, find_addresses
 
@@ -43,6 +46,32 @@ def test_other_memory_is_not_believed() -> None:
     assert find(Wanted(1, ctypes.addressof(pointer), 3000)) == {}
     for nowhere in (0, 8, 2**64 - 8, 2**63):
         assert find(Wanted(1, nowhere, 3000)) == {}
+
+
+@pytest.mark.parametrize(("access", "written", "believed"), [
+    (mmap.ACCESS_WRITE, True, False),  # a server of files could be asked for it
+    (mmap.ACCESS_COPY, False, False),
+    (mmap.ACCESS_COPY, True, True),  # as a program's variables are
+])  # fmt: skip
+def test_a_pointer_is_read_only_where_that_waits_for_nobody(
+    tmp_path: Path, access: int, written: bool, believed: bool
+) -> None:
+    with shared(SIZE) as start, (tmp_path / "file").open("w+b") as file:
+        file.write(start.to_bytes(8, "little") * 512)
+        file.flush()
+        with mmap.mmap(file.fileno(), PAGE, access=access) as memory:
+            place = ctypes.c_char.from_buffer(memory)
+            if written:
+                memory[0:8] = start.to_bytes(8, "little")
+            assert find(Wanted(1, ctypes.addressof(place), 3000)) == ({1: start} if believed else {})
+            del place
+
+
+def test_a_pointer_that_goes_on_in_the_next_page_is_not_read() -> None:
+    with shared(SIZE) as start:
+        memory = ctypes.create_string_buffer(start.to_bytes(8, "little") * (2 * PAGE // 8), 2 * PAGE)
+        edge = (ctypes.addressof(memory) // PAGE + 1) * PAGE
+        assert find(Wanted(1, edge - 4, 3000)) == {}
 
 
 def test_failing_that_the_newest_mapping_of_exactly_the_size_is_taken() -> None:

@@ -247,3 +247,19 @@ def test_a_quiet_process_costs_its_statm_alone_until_the_host_counts_a_lock_or_i
     assert [reads() for _ in range(2)] == [["statm", "status"], ["statm"]]
     (tmp_path / "proc/vmstat").unlink()
     assert [reads() for _ in range(2)] == [["status"], ["status"]]
+
+
+def test_a_quiet_process_that_the_driver_names_later_is_looked_at(tmp_path: Path) -> None:
+    folder = tmp_path / "proc/77"
+    (folder / "fd").mkdir(parents=True)
+    (folder / "fd/3").symlink_to("/dev/nvidia-uvm")
+    none = "".join(f"{name}:\t       0 kB\n" for name in ("VmLck", "VmPin", "RssShmem"))
+    (folder / "status").write_text(f"Name:\tprogram\nVmPeak:\t8 kB\nVmSize:\t8 kB\n{none}")
+    (folder / "statm").write_text("2 1 1 1 0 1 0\n")
+    (folder / "maps").write_text("00400000-00401000 r-xp 00000000 08:02 7 /usr/bin/program\n")
+    (tmp_path / "proc/vmstat").write_text("unevictable_pgs_mlocked 5\n")
+    proc, remembered = Proc.below(tmp_path), Remembered()
+    for _ in range(3):
+        assert look(proc, remembered=remembered).seen == ()
+    found = look(proc, 77, remembered=remembered)
+    assert ([one.pid for one in found.seen], found.strangers) == ([77], frozenset())

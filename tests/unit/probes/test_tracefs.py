@@ -12,8 +12,9 @@ import pytest
 
 from pinscope.errors import MeasurementFailed
 from pinscope.probes import tracefs
+from pinscope.probes.elf_symbols import function_offsets
 from pinscope.probes.tracefs import TraceInstance, remove_leftovers, tracing_folder
-from pinscope.probes.uprobes import Executed, parse_trace
+from pinscope.probes.uprobes import Executed, Lost, parse_trace
 from tests.data.fake_driver import left_by, tracing
 from tests.unit.probes.conftest import Plant
 
@@ -94,6 +95,62 @@ def test_an_instance_that_somebody_reads_says_how_to_remove_it(kernel: Path, mon
         one.close()
     one.close()
     assert left_by(os.getpid(), kernel) == set()
+
+
+def test_an_event_that_somebody_else_uses_keeps_only_its_own_group(
+    kernel: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tracefs, "_BUSY_SECONDS", 0.1)
+    path, offset = library_and_offset()
+    one = TraceInstance(kernel)
+    one.open()
+    used, other = (one.add_group(number, lambda group: [f"p:{group}/e {path}:0x{offset:x}"]) for number in (1, 2))
+    strangers = kernel / "instances" / f"others-{NOBODY}"
+    strangers.mkdir()
+    try:
+        tracefs._put(strangers / "events" / used / "enable", "1")
+        with pytest.raises(MeasurementFailed, match="could not be removed"):
+            one.close()
+        assert left_by(os.getpid(), kernel) == {f"p:{used}/e"}
+        assert other not in (kernel / "uprobe_events").read_text()
+    finally:
+        tracefs._put(strangers / "events/enable", "0")
+        strangers.rmdir()
+    one.close()
+    assert left_by(os.getpid(), kernel) == set()
+
+
+def test_what_is_unread_outlives_the_removal_of_a_group(instance: TraceInstance) -> None:
+    path, offset = library_and_offset()
+    group = instance.add_group(1, lambda group: [f"p:{group}/e {path}:0x{offset:x}"])
+    subprocess.run(["/bin/true"], check=True)
+    instance.remove_group(group)
+    assert "filename=/bin/true" in instance.read()
+
+
+def test_calls_that_come_while_a_group_is_removed_are_told_as_lost(
+    instance: TraceInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    libc = next(line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "/libc." in line)
+    with Path(libc).open("rb") as file:
+        places = function_offsets(file.fileno(), ["getpgrp"], os.uname().machine).value or {}
+    instance.add_group(1, lambda group: [f"p:{group}/e {libc}:0x{places['getpgrp']:x}"])
+    path, offset = library_and_offset()
+    quiet, noisy = (instance.add_group(number, lambda group: [f"p:{group}/e {path}:0x{offset:x}"]) for number in (2, 3))
+    instance.remove_group(quiet)
+    assert [event for event in parse_trace(instance.read()) if isinstance(event, Lost)] == []
+    removes = tracefs._remove_group
+
+    def remove(folder: Path, group: str) -> None:
+        for _ in range(3):
+            os.getpgrp()
+        removes(folder, group)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tracefs, "_remove_group", remove)
+        instance.remove_group(noisy)
+    lost = [event.events for event in parse_trace(instance.read()) if isinstance(event, Lost)]
+    assert sum(lost) >= 3
 
 
 def test_leftovers_of_processes_that_are_gone_are_removed_and_others_stay(

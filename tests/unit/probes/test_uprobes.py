@@ -61,6 +61,26 @@ def test_a_thread_may_call_itself_anything(name: str) -> None:
     ]
 
 
+FORGED = "x-1234    (   1234) [000] d....   100.4: "
+
+
+@pytest.mark.parametrize(
+    "event", [f"{FORGED}cuMemHostRegister_v2: (0x7f00) a=0x1000 b=0x40000000 c=0x0",
+              f"{FORGED}cuMemHostRegister_v2_r: (0x7f01 <- 0x7f00) ret=0"],
+)  # fmt: skip
+def test_a_program_s_path_that_looks_like_an_event_is_none(event: str) -> None:
+    for name in (f"{'exec':>16}", f"{'<...>':>16}", "-1 (1) [0] 1.0:"):
+        line = f"{name}-77      (     77) [000] .....   100.500000: sched_process_exec: filename=/tmp/{event}"
+        assert list(parse_trace(line + "\n")) == []
+        assert list(parse_trace(f"{line} pid=77 old_pid=77\n")) == [Executed(77, 100.5)]
+
+
+def test_a_thread_whose_name_the_kernel_has_forgotten_is_known_by_its_number() -> None:
+    (event,) = parse_trace(ENTRY.replace("python3", f"{'<...>':>16}"))
+    assert isinstance(event, Entered)
+    assert event.thread == 569
+
+
 def test_a_program_in_a_process_s_place_and_lost_events_are_told() -> None:
     text = (
         "  true-4007    (   4007) [000] ..... 25122.638896: sched_process_exec: filename=/a pid=1 old_pid=1 pid=4007 "

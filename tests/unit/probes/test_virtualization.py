@@ -68,6 +68,20 @@ def test_a_proc_that_hides_processes_is_known_by_its_mount(plant: Plant, options
     assert hides_processes(plant({"/proc/self/mountinfo": lines})) is expected
 
 
+@pytest.mark.parametrize(
+    ("capabilities", "users", "hidden"),
+    [("000001ffffffffff", "0 0 4294967295", False), ("000001ffffffffff", "0 1000 1", True),
+     ("0000000000000000", "0 0 4294967295", True)],
+)  # fmt: skip
+def test_hidepid_hides_nobody_from_root(plant: Plant, capabilities: str, users: str, hidden: bool) -> None:
+    files = {
+        "/proc/self/mountinfo": "30 20 0:26 / /proc rw - proc proc rw,hidepid=2\n",
+        "/proc/self/status": f"CapEff:\t{capabilities}\n",
+        "/proc/self/uid_map": f"         {users}\n",
+    }
+    assert hides_processes(plant(files)) is hidden
+
+
 def test_a_machine_that_does_not_tell_its_namespace_has_the_hosts_pids(plant: Plant) -> None:
     assert not has_own_pids(plant({}))
     assert not hides_processes(plant({}))

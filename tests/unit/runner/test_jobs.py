@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from pinscope.probes.process import current_process
+from pinscope.probes.process import current_process, process_of
 from pinscope.records.run import Progress, Run
+from pinscope.runner import jobs
 from pinscope.runner.jobs import SILENT_SECONDS, UNBORN_SECONDS, cancel, reconcile
 from pinscope.store.store import Store
 from tests.unit.store.runs import environment, new_run
@@ -103,3 +106,30 @@ def test_a_process_of_another_container_with_the_same_pid_is_not_signalled(store
         assert bystander.poll() is None
         bystander.communicate(b"\n")
         assert bystander.returncode == 0
+
+
+SLOW_TO_END = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: None)
+print("ready", flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize(("lab", "code"), [("live", 0), ("host", -signal.SIGKILL)])
+def test_a_recording_is_given_the_time_it_takes_to_end_and_a_measurement_is_not(
+    store: Store, monkeypatch: pytest.MonkeyPatch, lab: str, code: int
+) -> None:
+    monkeypatch.setattr(jobs, "GRACE_SECONDS", 0.2)
+    with subprocess.Popen([sys.executable, "-c", SLOW_TO_END], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"ready\n"
+        process = process_of(child.pid)
+        assert process is not None
+        run = new_run(lab=lab, process=process)
+        store.add(run)
+        cancel(store, run.id)
+        assert store.run(run.id).status == "cancelled"
+        with suppress(BrokenPipeError):
+            child.communicate(b"\n")
+        assert child.returncode == code

@@ -255,6 +255,20 @@ def test_a_figure_that_is_no_number_costs_its_sample_only(store: Store, hurry: H
     assert times(recorded, "missed") == [1.0]
 
 
+def test_a_figure_that_no_database_holds_costs_its_sample_only(store: Store, hurry: Hurry) -> None:
+    before, after = (snapshot(devices=(), holders=(holder(host_alloc_bytes=size * GIB),)) for size in (1, 2))
+    bad = snapshot(devices=(), holders=(holder(host_alloc_bytes=2 * GIB, registered_bytes=2**63),))
+    turns = iter([before, bad, after, after])
+    recorded = recorder(store, hurry, lambda: next(turns)).record(new(seconds=3.0))
+    assert recorded.run.status == "done"
+    assert times(recorded) == [0.0, 2.0, 3.0]
+    (missed,) = rows_of(recorded, "missed")
+    assert "more than 64 bits" in missed["reason"]
+    # What the bad one would have told is told by the next.
+    assert [row["host_alloc_bytes"] for row in rows_of(recorded, "holder")] == [GIB, 2 * GIB]
+    assert [row["elapsed_seconds"] for row in rows_of(recorded, "event")] == [2.0]
+
+
 def test_what_cannot_be_looked_at_is_noted_once_though_its_numbers_change(store: Store, hurry: Hurry) -> None:
     count = 0
 
@@ -395,6 +409,8 @@ def test_a_timeline_ends_by_itself_where_a_bundle_is_full(
         return snapshot(devices=(), holders=(holder(host_alloc_bytes=count * GIB),))
 
     recorded = recorder(store, hurry, busy).record(new(seconds=None))
+    assert recorded.full_after_seconds == times(recorded)[-1]
+    assert recorder(store, hurry).record(new(seconds=3.0)).full_after_seconds is None
     assert 50 <= len(recorded.rows) < 53
     assert recorded.run.status == "done"
     assert recorded.run.notes == ("It ended by itself: one timeline holds 50 rows.",)

@@ -186,10 +186,10 @@ def _doubt(holders: Sequence[Holder], gaps: Sequence[Unreadable], registrations:
         _AT_LEAST_REGISTERED: unknown or any(note.startswith("at least") for note in notes),
         _AT_MOST: any("host_alloc_bytes" in one.estimates for one in holders),
         _AT_MOST_REGISTERED: any(note.startswith("at most") for note in notes),
-        _LOST: any(note.startswith("an estimate") for note in notes),
+        _EITHER: any(note.startswith("an estimate") for note in notes),
     }
     holds = [reason for reason, so in reasons.items() if so]
-    if _LOST in holds:
+    if notes and registrations is not None and registrations.lost_events:
         return _LOST
     # What may be too little for one reason and too much for another may be either.
     kinds = {reason.partition(":")[0] for reason in holds}

@@ -133,6 +133,7 @@ def _view(seen: Snapshot, pids: Collection[int], history: History | None = None,
         growing=growing(history.samples[-GROWTH_SAMPLES:]) if history else (),
         events=[one for one in events if not pids or one.pid in pids],
         trouble=history.trouble if history else None,
+        chosen=bool(pids),
         note=f"every {history.interval_seconds:g} s, Ctrl-C ends" if history and is_steerable() else "",
     )
 

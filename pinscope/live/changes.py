@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Literal
 
+from pinscope.analysis.held import held_bytes
 from pinscope.records.snapshot import DeviceFigures, Holder, Snapshot
 from pinscope.records.timeline import DeviceSample, Event, EventKind, HolderSample, Sample
 
@@ -122,7 +123,7 @@ def _amounts(holder: Holder) -> Iterable[tuple[What, int | None]]:
 
 
 def _held(holder: Holder) -> int:
-    return sum(amount or 0 for _, amount in _amounts(holder))
+    return held_bytes(holder.host_alloc_bytes, holder.registered_bytes, holder.locked_bytes) or 0
 
 
 def _gone(holder: Holder, after: Snapshot) -> Iterator[Event]:

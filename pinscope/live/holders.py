@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from pinscope.analysis.held import held_bytes
 from pinscope.analysis.page_table_model import context_overhead_bytes
 from pinscope.live.holder import COUNTER_SLACK_BYTES, Surroundings, page_table_note, read_holder
 from pinscope.live.ownership import Candidate, Share, attribute
@@ -110,8 +111,8 @@ def _holds(holder: Holder) -> bool:
 
 
 def _weight(holder: Holder) -> tuple[int, int, int]:
-    others = (holder.registered_bytes or 0) + (holder.locked_bytes or 0) + (holder.vm_pin_bytes or 0)
-    return ((holder.host_alloc_bytes or 0) + others, holder.inherited_bytes or 0, -holder.pid)
+    held = held_bytes(holder.host_alloc_bytes, holder.registered_bytes, holder.locked_bytes, holder.vm_pin_bytes)
+    return (held or 0, holder.inherited_bytes or 0, -holder.pid)
 
 
 def _with_tables(

@@ -216,6 +216,7 @@ def _unexplained(snapshot: Snapshot) -> Iterator[Finding]:
     """Used by no process, page table or context, also not by those that memory which nobody explains may have."""
     hidden = any(gap.hides_holders for gap in snapshot.unreadable)
     other = snapshot.host.other_pinned_bytes
+    managed = sum(holder.managed_bytes or 0 for holder in snapshot.holders)
     for device in snapshot.devices:
         if device.unattributed_bytes is None or device.page_table_bytes is None or device.mig:
             continue
@@ -230,7 +231,8 @@ def _unexplained(snapshot: Snapshot) -> Iterator[Finding]:
             title=f"GPU {device.index}: {format_bytes(rest)} are used that no process, page table or context explains",
             detail="The driver charges this memory to no process. "
             + ("Some processes could not be looked at: it may be page tables of theirs. " if hidden else "")
-            + "Else it is the driver's own, a process that ended without giving everything back, or the display's.",
+            + "Managed memory that lies on the GPU is among it, up to what the holders have of it, and the driver's own. "
+            "Else it is the display's, or of a process that ended without giving everything back.",
             evidence=(
                 Quantity(name="Used by no process", value=device.unattributed_bytes, unit="bytes"),
                 Quantity(name=f"Page tables{_explained_by(snapshot)}", value=device.page_table_bytes, unit="bytes"),
@@ -239,6 +241,7 @@ def _unexplained(snapshot: Snapshot) -> Iterator[Finding]:
                     value=None if other is None else registered, unit="bytes",
                     reason=snapshot.host.missing.get("other_pinned_bytes"),
                 ),
+                Quantity(name="Managed memory of the holders, at most", value=managed, unit="bytes"),
                 Quantity(
                     name="The driver's own for contexts, about", value=device.context_overhead_bytes, unit="bytes",
                     reason=device.missing.get("context_overhead_bytes"),

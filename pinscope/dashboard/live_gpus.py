@@ -13,7 +13,7 @@ from pinscope.report.snapshot_facts import device_facts, figure_text, link_share
 
 _AMOUNTS: Mapping[str, tuple[str, str]] = {
     "page_table_bytes": ("Page tables", "What the pinned memory of its processes takes of the GPU."),
-    "unattributed_bytes": ("Unattributed", "Used, but of no process: page tables, and the driver's own."),
+    "unattributed_bytes": ("Unattributed", "Used, but of no process: page tables, managed memory, the driver's own."),
 }
 _WAYS: Mapping[str, tuple[str, str]] = {
     "rx": ("Received over PCIe", "Copies to the GPU, and what it reads from host memory."),

@@ -105,7 +105,7 @@ GPU: tuple[Figure, ...] = (
     Figure("pinscope_gpu_memory_reserved_bytes", "Reserved by driver and firmware.",
            lambda gpu: gpu.memory_reserved_bytes),
     Figure("pinscope_gpu_memory_unattributed_bytes",
-           "Used by no process: page tables, and the driver's own; not told of a GPU with MIG instances.",
+           "Used by no process: page tables, managed memory, the driver's own; not told of a GPU with MIG instances.",
            lambda gpu: None if gpu.mig else gpu.unattributed_bytes),
     Figure("pinscope_gpu_page_table_bytes", "Page tables that the holders' pinned memory implies.",
            lambda gpu: gpu.page_table_bytes),

@@ -188,7 +188,8 @@ class DeviceFigures(Record):
     processes_bytes: int | None
     """Sum over the processes."""
     unattributed_bytes: int | None
-    """Used, but of no process: page tables of pinned memory, and the driver's own."""
+    """Used, but of no process: page tables of pinned memory, managed memory that lies on the GPU (measured on H200s:
+    NVML charges it to nobody), and the driver's own."""
     page_table_bytes: int | None
     """Page tables that the holders' cudaHostAlloc memory implies; registered memory comes on top, or is in it while
     the probe runs."""

@@ -231,8 +231,8 @@ def _unexplained(snapshot: Snapshot) -> Iterator[Finding]:
             title=f"GPU {device.index}: {format_bytes(rest)} are used that no process, page table or context explains",
             detail="The driver charges this memory to no process. "
             + ("Some processes could not be looked at: it may be page tables of theirs. " if hidden else "")
-            + "Managed memory that lies on the GPU is among it, up to what the holders have of it, and the driver's own. "
-            "Else it is the display's, or of a process that ended without giving everything back.",
+            + "Managed memory that lies on the GPU is among it, up to what the holders have of it. "
+            "Else it is the driver's own, the display's, or of a process that ended without giving everything back.",
             evidence=(
                 Quantity(name="Used by no process", value=device.unattributed_bytes, unit="bytes"),
                 Quantity(name=f"Page tables{_explained_by(snapshot)}", value=device.page_table_bytes, unit="bytes"),

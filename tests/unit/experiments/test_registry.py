@@ -81,7 +81,7 @@ def test_rows_that_no_timeline_has_are_refused(changes: dict[str, Any], complain
 
 @pytest.mark.parametrize("value", [0, None, 2**62])
 def test_figures_of_a_timeline_that_make_no_sense_are_refused_in_one_line(value: int | None) -> None:
-    rows = synthetic_timeline.growing(samples=40)
+    rows = synthetic_timeline.growing(samples=12)
     for field in sorted({key for row in rows for key in row} - {"repeat", "warmup"}):
         wrong = [{**row, field: value} if row.get(field) is not None else row for row in rows]
         for use in (read_run, draw_run):
@@ -93,7 +93,7 @@ def test_figures_of_a_timeline_that_make_no_sense_are_refused_in_one_line(value:
 @pytest.mark.parametrize("value", [0, None])
 def test_figures_that_make_no_sense_are_refused_in_one_line(recorded: Run, value: int | None) -> None:
     """Whatever number or missing value a bundle brings: a reading, or one line that says what is wrong."""
-    rows = recorded_observations(recorded.id)[:300]
+    rows = recorded_observations(recorded.id)[:150]
     for field in sorted({key for row in rows for key in row} - {"repeat", "warmup"}):
         wrong = [{**row, field: type(row[field])(0) if value == 0 else None} if row.get(field) else row for row in rows]
         for use in (read_run, draw_run):

@@ -253,8 +253,8 @@ def _tables(seen: Watched, clock: _Clock) -> Chart | None:
         "timeline-page-tables",
         "GPU memory of no process",
         "What is used on each GPU and charged to no process, beside the page tables that the holders' memory implies: "
-        f"8 bytes a page. What lies above them is the driver's own, or page tables of registered memory. "
-        f"{_since(clock)}",
+        "8 bytes a page. What lies above them is the driver's own, managed memory, or page tables of registered "
+        f"memory. {_since(clock)}",
         figure,
     )
 

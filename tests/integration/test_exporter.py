@@ -23,6 +23,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from pinscope.live.sampler import History
 from pinscope.monitoring.metrics import SnapshotCollector
 from pinscope.monitoring.server import MetricsServer
+from tests.data.hangups import hear_hangups
 from tests.data.synthetic_snapshot import TAKEN_AT, device, holder, link
 from tests.unit.monitoring.test_metrics import whole_snapshot
 from tests.unit.monitoring.test_monitoring_files import FOLDER, expressions
@@ -64,11 +65,6 @@ def until(found: Callable[[], Any], what: str) -> Any:
         assert time.monotonic() < deadline, f"{what}: not within {WAIT_SECONDS:g} s"
         time.sleep(0.2)
     return value
-
-
-def hear_hangups() -> None:
-    """Undo what nohup does to these tests: what it starts goes on when the terminal closes."""
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @contextmanager

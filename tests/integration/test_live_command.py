@@ -23,6 +23,7 @@ from typing import Any
 import pytest
 
 from tests.data.fake_driver import Program, build, left_by, tracing
+from tests.data.hangups import hear_hangups
 
 ROOT = Path(__file__).parents[2]
 MIB = 2**20
@@ -70,11 +71,6 @@ def live(*arguments: str) -> list[str]:
 
 def variables(**changes: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT), **changes}
-
-
-def hear_hangups() -> None:
-    """Undo what nohup does to these tests: what it starts goes on when the terminal closes."""
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @contextmanager

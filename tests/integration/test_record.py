@@ -30,6 +30,7 @@ from pinscope.runner.recording import Recorder, prepare_timeline
 from pinscope.store.bundle import read_bundle
 from pinscope.store.store import Store
 from tests.data.fake_driver import PROGRAM, Program, build, tracing
+from tests.data.hangups import hear_hangups
 from tests.unit.store.runs import environment
 
 ROOT = Path(__file__).parents[2]
@@ -75,17 +76,12 @@ def holder() -> Iterator[tuple[int, Callable[[str], None]]]:
             process.kill()
 
 
-def _hear_hangups() -> None:
-    """Undo what nohup does to these tests: a recording that it starts goes on when the terminal closes."""
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
-
-
 @contextmanager
 def recording(*arguments: str, **changes: str) -> Iterator[subprocess.Popen[str]]:
     """A recording in a process of its own."""
     with subprocess.Popen(
         [sys.executable, "-m", "pinscope", "record", *arguments], env=variables(**changes), stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=_hear_hangups,  # noqa: PLW1509 - no other thread runs
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=hear_hangups,  # noqa: PLW1509 - no other thread runs
     ) as process:  # fmt: skip
         try:
             yield process

@@ -30,7 +30,7 @@ def test_child():
     KEPT.append(subprocess.Popen(["sleep", "20"]))
 
 def test_orphan():
-    subprocess.run(["sh", "-c", "sleep 2 & exit 0"], check=True)
+    subprocess.run(["sh", "-c", "sleep 2 & sleep 0.1"], check=True)
 
 def test_shared_memory():
     SHARED.touch()

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pinscope.experiments.contract import BareParams
+    from pinscope.experiments.contract import Inputs
 
 
-def parameter_help(params: type[BareParams]) -> list[tuple[str, str]]:
+def parameter_help(params: type[Inputs]) -> list[tuple[str, str]]:
     """One (name, explanation) a parameter, in the order of the fields."""
     fields = params.model_json_schema()["properties"]
     return [(name, _explanation(field)) for name, field in fields.items()]

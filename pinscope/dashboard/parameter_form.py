@@ -9,10 +9,10 @@ from typing import Any, Literal
 import streamlit as st
 
 from pinscope.charts.theme import words
-from pinscope.experiments.contract import BareParams, Params
+from pinscope.experiments.contract import Inputs, Params
 from pinscope.units import exact_bytes
 
-Kind = Literal["switch", "choice", "choices", "sizes", "counts", "whole", "number"]
+Kind = Literal["switch", "choice", "choices", "sizes", "counts", "whole", "number", "text"]
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Control:
         return f"{self.title} ({unit})" if unit else self.title
 
 
-def controls(params: type[BareParams]) -> tuple[Control, ...]:
+def controls(params: type[Inputs]) -> tuple[Control, ...]:
     """The controls of an experiment's parameters: its own first, those common to all experiments last."""
     fields = params.model_json_schema()["properties"]
     ordered = [name for name in fields if name not in Params.model_fields]
@@ -81,11 +81,11 @@ def _kind(field: Mapping[str, Any]) -> Kind:
         return "choice"
     if "enum" in field.get("items", {}):
         return "choices"
-    kinds: Mapping[str, Kind] = {"integer": "whole", "number": "number"}
+    kinds: Mapping[str, Kind] = {"integer": "whole", "number": "number", "string": "text"}
     return kinds[field["type"]]
 
 
-def parameter_form(preset: BareParams, key: str) -> dict[str, Any]:
+def parameter_form(preset: Inputs, key: str) -> dict[str, Any]:
     """Draw the form, filled with ``preset``.
 
     Args:
@@ -132,7 +132,7 @@ def _ask(control: Control, start: Any, key: str) -> Any:
     label, tip = control.label, control.description
     if control.kind == "switch":
         return st.toggle(label, value=start, help=tip, key=key, persist_state="session")
-    if control.kind in ("sizes", "counts"):
+    if control.kind in ("sizes", "counts", "text"):
         return st.text_input(label, value=start, help=tip, key=key, persist_state="session")
     if control.kind == "choice":
         return st.selectbox(

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from pinscope.errors import InvalidParameter
 from pinscope.lab.harness import Harness, Precision
+from pinscope.lab.placement import ANY, NEAR
 from pinscope.lab.protocol import Lab
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
@@ -45,6 +46,15 @@ def _multiple_of_8(value: int) -> int:
     return value
 
 
+def _node(value: str) -> str:
+    word = value.strip().lower()
+    if word in (NEAR, ANY):
+        return word
+    if not (word.isascii() and word.isdigit() and len(word) <= 4):
+        raise ValueError(f"must be {NEAR}, {ANY} or the number of a NUMA node")
+    return str(int(word))
+
+
 _Item = TypeVar("_Item")
 Bytes = Annotated[int, BeforeValidator(_size), Field(gt=0), AfterValidator(_multiple_of_8)]
 """A size in bytes; takes ``64KiB``, ``1e9`` …"""
@@ -61,11 +71,15 @@ Several = Annotated[tuple[_Item, ...], BeforeValidator(_split), Field(min_length
 """One or more of a set of words; takes a list by comma."""
 
 
-class BareParams(BaseModel):
-    """Parameters of an experiment. The form and the command-line options are generated from the fields.
+Node = Annotated[str, BeforeValidator(str), AfterValidator(_node)]
+"""``near``, ``any`` or the number of a NUMA node."""
+
+
+class Inputs(BaseModel):
+    """Checked values. The form and the command-line options are generated from the fields.
 
     Every field has a ``title`` and a ``description``; a number's unit stands in
-    ``json_schema_extra={"unit": …}``. Experiments that repeat each combination take :class:`Params` instead.
+    ``json_schema_extra={"unit": …}``.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -93,6 +107,16 @@ class BareParams(BaseModel):
             return type(self).model_validate({**self.model_dump(), **overrides})
         except ValidationError as error:
             raise InvalidParameter(_one_line(error)) from None
+
+
+class BareParams(Inputs):
+    """Parameters of an experiment. Those that repeat each combination take :class:`Params` instead."""
+
+    node: Node = Field(
+        NEAR, title="NUMA node",
+        description="Where host buffers and the threads that copy are: near (the GPU's node), any (wherever the "
+        "system puts them), or a node's number.",
+    )  # fmt: skip
 
 
 class Params(BareParams):
@@ -156,7 +180,7 @@ class Kind(Protocol):
     @property
     def method(self) -> str: ...
     @property
-    def Params(self) -> type[BareParams]: ...  # noqa: N802 - a class
+    def Params(self) -> type[Inputs]: ...  # noqa: N802 - a class
     @property
     def Observation(self) -> type[Observation]: ...  # noqa: N802 - a class
 

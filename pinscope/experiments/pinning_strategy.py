@@ -196,6 +196,7 @@ class _Bench:
         from pinscope.lab.cuda_memory import HostPart  # noqa: PLC0415 - imports CuPy
         from pinscope.lab.cuda_pinning import is_pinned, takes_copy  # noqa: PLC0415
 
+        self._lab.host_nodes.look(held.pieces)
         address, length = held.pieces[0]
         nbytes = min(length, self._device.nbytes)
         for _ in range(2):  # the first warms up

@@ -183,6 +183,8 @@ class _Trial:
     def __init__(self, case: Case, lab: Lab, harness: Harness, done: float) -> None:
         self._case, self._lab, self._harness, self._done = case, lab, harness, done
         self._ranks = range(case.processes)
+        self._nodes: set[int] = set()
+        """NUMA nodes of the host memory that the processes hold."""
         generator = secrets.SystemRandom()
         self._pattern = {"offset": generator.randrange(BLOCK_WORDS), "key": generator.getrandbits(62) + 1}
 
@@ -205,6 +207,7 @@ class _Trial:
                 for number in range(params.repeats + 1):
                     yield from self._round(number)
                 self._all("ending", {"do": "end"}, begun)
+        self._nodes.clear()
         yield self._observe("end", None)
 
     def _buffers(self) -> Iterator[RegistrationObservation]:
@@ -262,6 +265,7 @@ class _Trial:
         words = f"{TITLES[self._case.strategy]}, {self._case.processes} processes"
         self._harness.progress(self._done, f"{words}: {step}")
         replies = self._members.ask(f"{step} ({words})", orders, self._harness.clock)
+        self._nodes.update(*(reply.get("nodes", ()) for _, reply in replies.values()))
         return {rank: (at - begun, reply) for rank, (at, reply) in replies.items()}
 
     def _observe(
@@ -275,6 +279,7 @@ class _Trial:
                 "device_used_bytes": state.device_used_bytes, "nvml_used_bytes": state.nvml_used_bytes,
                 "pinned_bytes": state.pinned_bytes, "page_table_bytes": reply["kernel_tables"] if reply else None,
             }  # fmt: skip
+        self._lab.host_nodes.add(self._nodes)
         params = self._case.params
         return RegistrationObservation(
             repeat=repeat, warmup=warmup, strategy=self._case.strategy, processes=self._case.processes, process=rank,

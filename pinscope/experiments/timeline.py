@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from pydantic import Field
 
 from pinscope.analysis.timeline_reading import read_timeline
-from pinscope.experiments.contract import BareParams, Row
+from pinscope.experiments.contract import Inputs, Row
 from pinscope.records.finding import Reading
 from pinscope.records.run import Run
 from pinscope.records.timeline_row import TimelineRow
 
 
-class TimelineParams(BareParams):
+class TimelineParams(Inputs):
     """How the machine was watched."""
 
     interval_seconds: float = Field(

@@ -103,7 +103,8 @@ def _own_bytes(lab: LabKind) -> int:
 
 
 def _host_bounds(limits: Limits, share: float) -> list[Bound]:
-    bounds = [Bound("available on the host", limits.host_available_bytes, share, f"free memory or {_SMALLER}")]
+    where = "the host" if limits.node is None else f"NUMA node {limits.node}"
+    bounds = [Bound(f"available on {where}", limits.host_available_bytes, share, f"free memory or {_SMALLER}")]
     if limits.cgroup_headroom_bytes is not None:
         advice = f"give the container (its cgroup) more memory or {_SMALLER}"
         bounds.append(Bound("left in the cgroup", limits.cgroup_headroom_bytes, share, advice))

@@ -25,7 +25,9 @@ from pinscope.lab import locked_memory
 from pinscope.lab.backing import touch, why_not_backing
 from pinscope.lab.cuda_kernels import SOURCE
 from pinscope.lab.cuda_memory import PAGE, HostPart, MemoryMeter, allocate, host_memory, registered_memory
+from pinscope.lab.host_nodes import HostNodes
 from pinscope.lab.pattern import WORD_BYTES, Block, Pattern
+from pinscope.lab.placement import preferring
 from pinscope.lab.protocol import Copier, Counters, DeviceBuffer, Event, HostBuffer, Load, MemoryState, Stream, Touch
 from pinscope.records.run import Backing, HostMemory, LabKind
 
@@ -110,14 +112,28 @@ class CudaLab:
             (CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER); by their bus ids they are told apart for certain. Without
             it, ``device`` is CUDA's own number.
         seed: of the random content; processes with the same seed know each other's patterns.
+        near: index → NUMA node from which :meth:`peer` takes host buffers.
+        prefers: the NUMA node from which this lab does; ``None``: as the thread is bound.
+        host_nodes: the account of host buffers; one of its own by default.
     """
 
     kind: LabKind = "cuda"
 
-    def __init__(self, device: int, bus_ids: Mapping[int, str] | None = None, seed: int | None = None) -> None:
+    def __init__(
+        self,
+        device: int,
+        bus_ids: Mapping[int, str] | None = None,
+        seed: int | None = None,
+        *,
+        near: Mapping[int, int] | None = None,
+        prefers: int | None = None,
+        host_nodes: HostNodes | None = None,
+    ) -> None:
         self._seed = seed
         self.device = device
         self._bus_ids = bus_ids
+        self._near, self._prefers = near or {}, prefers
+        self.host_nodes = host_nodes or HostNodes()
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -181,7 +197,8 @@ class CudaLab:
         return [index for index in sorted(self._bus_ids) if self._is_visible(index)]
 
     def peer(self, device: int) -> CudaLab:
-        return CudaLab(device, self._bus_ids)
+        prefers = self._near.get(device)
+        return CudaLab(device, self._bus_ids, near=self._near, prefers=prefers, host_nodes=self.host_nodes)
 
     def _ordinal_of(self, device: int) -> int:
         """CUDA's number of a GPU; CUDARuntimeError if CUDA does not see it."""
@@ -202,17 +219,21 @@ class CudaLab:
         runtime.setDevice(self._ordinal)
         if memory == "registered":
             with self.ordinary_memory(nbytes, backing) as ordinary:
-                touch(ordinary)
+                with preferring(self._prefers):
+                    touch(ordinary)
                 with self.register(ordinary) as registered:
                     yield registered
             return
-        with host_memory(nbytes, memory) as buffer:
+        with ExitStack() as stack:
+            with preferring(self._prefers):
+                buffer = stack.enter_context(host_memory(nbytes, memory))
+            stack.enter_context(self.host_nodes.holding(buffer.address, nbytes))
             yield buffer
 
     @contextmanager
     def ordinary_memory(self, nbytes: int, backing: Backing) -> Iterator[HostBuffer]:
-        with locked_memory.Mapping(nbytes, backing) as mapping:
-            yield HostPart(mapping.address, nbytes, "pageable")
+        with locked_memory.Mapping(nbytes, backing) as mapping, self._entered(mapping) as part:
+            yield part
 
     @contextmanager
     def register(self, buffer: HostBuffer) -> Iterator[HostBuffer]:
@@ -226,8 +247,13 @@ class CudaLab:
 
     @contextmanager
     def file_memory(self, descriptor: int, nbytes: int) -> Iterator[HostBuffer]:
-        with locked_memory.Mapping(nbytes, descriptor=descriptor) as mapping:
-            yield HostPart(mapping.address, nbytes, "pageable")
+        with locked_memory.Mapping(nbytes, descriptor=descriptor) as mapping, self._entered(mapping) as part:
+            yield part
+
+    @contextmanager
+    def _entered(self, mapping: locked_memory.Mapping) -> Iterator[HostPart]:
+        with self.host_nodes.holding(mapping.address, mapping.nbytes):
+            yield HostPart(mapping.address, mapping.nbytes, "pageable")
 
     @contextmanager
     def exported_buffer(self, nbytes: int) -> Iterator[tuple[DeviceBuffer, str]]:

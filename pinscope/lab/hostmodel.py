@@ -38,6 +38,7 @@ import numpy as np
 
 from pinscope.errors import MeasurementFailed, NoDevice, NotPossible
 from pinscope.lab.backing import shared_file, why_not_backing
+from pinscope.lab.host_nodes import HostNodes
 from pinscope.lab.hostengine import Clock, Engine, Fault, HostEvent, HostStream, Work, own, wait_until
 from pinscope.lab.hostmemory import Area, HostArea, StagingRing, move, words
 from pinscope.lab.locked_memory import Mapping, lock, unlock
@@ -88,6 +89,7 @@ class HostModelLab:
     place = "host"
 
     def __init__(self, clock: Clock = time.perf_counter, seed: int | None = None) -> None:
+        self.host_nodes = HostNodes()
         self._clock = clock
         self._fault = Fault()
         self._to_device = Engine("host-to-device copy", clock, self._fault)
@@ -156,12 +158,13 @@ class HostModelLab:
                 mapping.touch()
             if memory in _LOCKED:
                 mapping.lock()
-            yield HostArea(mapping, nbytes, memory=memory)
+            with self.host_nodes.holding(mapping.address, nbytes):
+                yield HostArea(mapping, nbytes, memory=memory)
 
     @contextmanager
     def ordinary_memory(self, nbytes: int, backing: Backing) -> Iterator[HostArea]:
         """Untouched memory of one backing. Raises NotEnoughMemory."""
-        with self._mapping(nbytes, backing) as mapping:
+        with self._mapping(nbytes, backing) as mapping, self.host_nodes.holding(mapping.address, nbytes):
             yield HostArea(mapping, nbytes, memory="pageable")
 
     @contextmanager
@@ -177,7 +180,10 @@ class HostModelLab:
 
     @contextmanager
     def file_memory(self, descriptor: int, nbytes: int) -> Iterator[HostArea]:
-        with self._mapping(nbytes, descriptor=descriptor) as mapping:
+        with (
+            self._mapping(nbytes, descriptor=descriptor) as mapping,
+            self.host_nodes.holding(mapping.address, nbytes),
+        ):
             yield HostArea(mapping, nbytes, memory="pageable")
 
     @contextmanager

@@ -89,6 +89,7 @@ class Member:
             "touch_seconds": touched - begun if first else None,
             "pin_seconds": time.monotonic() - touched,
             "kernel_tables": page_table_bytes().value,
+            "nodes": self._lab.host_nodes.take(),
         }
 
     def own(self) -> Reply:
@@ -99,6 +100,7 @@ class Member:
             "touch_seconds": None,
             "pin_seconds": time.monotonic() - begun,
             "kernel_tables": page_table_bytes().value,
+            "nodes": self._lab.host_nodes.take(),
         }
 
     def fill(self, offset: int, key: int) -> Reply:

@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from pinscope.lab.host_nodes import HostNodes
 from pinscope.lab.pattern import Pattern
 from pinscope.records.run import Backing, HostMemory, LabKind
 
@@ -125,6 +126,11 @@ class Lab(Protocol):
     def kind(self) -> LabKind: ...
     @property
     def device(self) -> int: ...
+    @property
+    def host_nodes(self) -> HostNodes:
+        """The account of its host buffers. Memory taken past the lab is shown to it (``look``)."""
+        ...
+
     def __enter__(self) -> Lab: ...
     def __exit__(self, *exception: object) -> None: ...
 

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field
 
 from pinscope.analysis.plan import Demand
 from pinscope.errors import InvalidParameter
-from pinscope.experiments.contract import BareParams, Bytes
+from pinscope.experiments.contract import Bytes, Inputs
 from pinscope.records.environment import Environment
 from pinscope.units import parse_bytes
 
@@ -29,7 +29,7 @@ def _page_size(value: Any) -> Any:
     return next((word for word, known in PAGE_SIZES.items() if known == size), value)
 
 
-class PlanParams(BareParams):
+class PlanParams(Inputs):
     """What is to be pinned, by whom, and on what."""
 
     pinned: Bytes = Field(

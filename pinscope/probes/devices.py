@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
-
 from pinscope.probes.answer import Answer
 from pinscope.probes.gpu import C2c, GpuReader
+from pinscope.probes.pci import max_payload, sysfs_folder
 from pinscope.probes.proc import Proc, count_in_both, ranges
 from pinscope.records.environment import Device, Link
 from pinscope.records.link import PCIE, PCIE_WIDTHS, c2c_bytes_per_second
@@ -13,7 +12,6 @@ from pinscope.records.link import PCIE, PCIE_WIDTHS, c2c_bytes_per_second
 UNKNOWN = "unknown"
 """Name or UUID of a GPU that does not tell it; the reason stands in ``Device.missing``."""
 
-_BUS_ID = re.compile(r"(?P<domain>[0-9a-f]{4,8}):(?P<rest>[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])", re.IGNORECASE)
 _NODES = "/sys/devices/system/node/online"
 
 
@@ -43,18 +41,16 @@ def _device(nvml: GpuReader, proc: Proc, index: int) -> Device:
         compute_capability=nvml.compute_capability(index)
         .then(lambda pair: f"{pair[0]}.{pair[1]}", "")
         .note(missing, "compute_capability"),
-        link=_link(nvml, index, name, missing),
+        link=_link(nvml, index, name, _max_payload(proc, bus_id), missing),
         missing=missing,
     )
 
 
 def _numa_node(nvml: GpuReader, proc: Proc, index: int, bus_id: Answer[str]) -> Answer[int]:
     """The node the GPU's slot hangs on: from sysfs, from NVML, or the only node there is."""
-    match = _BUS_ID.fullmatch(bus_id.value or "")
-    if match is not None:
-        # NVML writes the PCI domain with eight digits, sysfs with at least four.
-        folder = f"{int(match['domain'], 16):04x}:{match['rest'].lower()}"
-        node = proc.number(f"/sys/bus/pci/devices/{folder}/numa_node")  # -1, no number here: firmware does not say
+    folder = sysfs_folder(bus_id.value or "")
+    if folder is not None:
+        node = proc.number(f"{folder}/numa_node")  # -1, no number here: firmware does not say
         if node.value is not None:
             return node
     nodes = proc.line(_NODES).then(ranges, "not a list").value
@@ -63,12 +59,17 @@ def _numa_node(nvml: GpuReader, proc: Proc, index: int, bus_id: Answer[str]) -> 
     return nvml.numa_node(index)
 
 
-def _link(nvml: GpuReader, index: int, name: str, missing: dict[str, str]) -> Link | None:
+def _max_payload(proc: Proc, bus_id: Answer[str]) -> Answer[int]:
+    folder = bus_id.then(sysfs_folder, f"{bus_id.value} is no PCI address")
+    return max_payload(proc, folder.value) if folder.value is not None else Answer(None, folder.reason)
+
+
+def _link(nvml: GpuReader, index: int, name: str, payload: Answer[int], missing: dict[str, str]) -> Link | None:
     """The host link: NVLink-C2C where the GPU has one, else PCIe; ``None`` if nothing at all is known of it."""
     c2c = nvml.c2c(index)
     if c2c.value is not None:
         return _c2c_link(c2c.value, name, missing)
-    link = _pcie_link(nvml, index, missing)
+    link = _pcie_link(nvml, index, payload, missing)
     if all(value is None for key, value in link.model_dump().items() if key != "kind"):
         missing["link"] = missing["link.generation_now"]
         return None
@@ -78,7 +79,7 @@ def _link(nvml: GpuReader, index: int, name: str, missing: dict[str, str]) -> Li
 def _c2c_link(c2c: C2c, name: str, missing: dict[str, str]) -> Link:
     """The driver's figure, else the published one. No packet overhead is published: raw and payload are the same."""
     rate = c2c.bytes_per_second or c2c_bytes_per_second(name)
-    for field in ("generation_now", "width_now", "generation_max", "width_max"):
+    for field in ("generation_now", "width_now", "generation_max", "width_max", "max_payload_bytes"):
         missing[f"link.{field}"] = "the GPU is attached by NVLink-C2C, not by PCIe"
     if rate is None:
         reason = f"neither the driver nor a data sheet known to PinScope gives the NVLink-C2C bandwidth of {name}"
@@ -89,13 +90,13 @@ def _c2c_link(c2c: C2c, name: str, missing: dict[str, str]) -> Link:
     )  # fmt: skip
 
 
-def _pcie_link(nvml: GpuReader, index: int, missing: dict[str, str]) -> Link:
+def _pcie_link(nvml: GpuReader, index: int, most: Answer[int], missing: dict[str, str]) -> Link:
     together = nvml.pcie(index, "generation_max")
     alone = nvml.pcie(index, "gpu_generation_max")
     known = [answer.value for answer in (together, alone) if answer.value is not None]
     generation = Answer(min(known)) if known else together
     width = nvml.pcie(index, "width_max")
-    raw, payload = _pcie_limits(generation, width)
+    raw, payload = _pcie_limits(generation, width, most.value)
     return Link(
         kind="pcie",
         generation_now=nvml.pcie(index, "generation_now").note(missing, "link.generation_now"),
@@ -104,10 +105,13 @@ def _pcie_link(nvml: GpuReader, index: int, missing: dict[str, str]) -> Link:
         width_max=width.note(missing, "link.width_max"),
         limit_bytes_per_second=payload.note(missing, "link.limit_bytes_per_second"),
         raw_bytes_per_second=raw.note(missing, "link.raw_bytes_per_second"),
+        max_payload_bytes=most.note(missing, "link.max_payload_bytes"),
     )
 
 
-def _pcie_limits(generation: Answer[int], width: Answer[int]) -> tuple[Answer[float], Answer[float]]:
+def _pcie_limits(
+    generation: Answer[int], width: Answer[int], packet_bytes: int | None
+) -> tuple[Answer[float], Answer[float]]:
     """(raw, payload) of the link at best."""
     if generation.value is None or width.value is None:
         unknown: Answer[float] = Answer.missing(generation.reason or width.reason or "")
@@ -116,4 +120,5 @@ def _pcie_limits(generation: Answer[int], width: Answer[int]) -> tuple[Answer[fl
     if rates is None or width.value not in PCIE_WIDTHS:
         unknown = Answer.missing(f"PinScope knows no PCIe {generation.value} link of {width.value} lanes")
         return unknown, unknown
-    return Answer(rates.raw_bytes_per_second(width.value)), Answer(rates.payload_bytes_per_second(width.value))
+    raw, payload = rates.raw_bytes_per_second(width.value), rates.payload_bytes_per_second(width.value, packet_bytes)
+    return Answer(raw), Answer(payload)

@@ -10,13 +10,16 @@ from datetime import UTC, datetime
 
 import pinscope
 from pinscope.probes.answer import Answer
+from pinscope.probes.device_details import with_details
 from pinscope.probes.devices import read_devices
+from pinscope.probes.driver_state import VERSION_FILE, kernel_module, multi_process_service
 from pinscope.probes.gpu import GpuReader, Nvml
 from pinscope.probes.limits import read_limits
+from pinscope.probes.numa import read_nodes
 from pinscope.probes.proc import HERE, Proc, count_in_both, ranges
 from pinscope.probes.software import package_versions, source_commit
 from pinscope.probes.virtualization import virtualization
-from pinscope.records.environment import Environment, HugePages
+from pinscope.records.environment import Device, Environment, HugePages
 
 _ACTIVE_WORD = re.compile(r"\[(\w+)\]")
 _PRETTY_NAME = re.compile(r'^PRETTY_NAME=["\']?(?P<name>[^"\'\n]+)', re.MULTILINE)
@@ -33,9 +36,11 @@ def capture_environment(proc: Proc = HERE, nvml: GpuReader | None = None) -> Env
     """
     missing: dict[str, str] = {}
     with nvml or Nvml() as gpus:
-        devices = read_devices(gpus, proc)
+        devices = _devices(gpus, proc)
         driver = gpus.driver_version()
         cuda = gpus.cuda_version().then(lambda pair: f"{pair[0]}.{pair[1]}", "")
+        confidential = gpus.confidential_computing()
+    nodes = read_nodes(proc)
     packages = package_versions()
     if not any(name.startswith("cupy") for name in packages):
         missing["packages.cupy"] = "CuPy is not installed"
@@ -51,7 +56,7 @@ def capture_environment(proc: Proc = HERE, nvml: GpuReader | None = None) -> Env
         architecture=uname.machine,
         cpu=_cpu(proc).note(missing, "cpu"),
         cpus=_processors(proc),
-        numa_nodes=_numa_nodes(proc).note(missing, "numa_nodes"),
+        numa_nodes=nodes.then(len, "").note(missing, "numa_nodes"),
         page_bytes=os.sysconf("SC_PAGE_SIZE"),
         huge_pages=read_huge_pages(proc),
         limits=read_limits(proc),
@@ -61,7 +66,23 @@ def capture_environment(proc: Proc = HERE, nvml: GpuReader | None = None) -> Env
         driver=_driver(driver, proc).note(missing, "driver"),
         cuda_driver=cuda.note(missing, "cuda_driver"),
         devices=devices.note(missing, "devices") or (),
+        nodes=nodes.note(missing, "nodes") or (),
+        kernel_module=kernel_module(proc).note(missing, "kernel_module"),
+        mps=multi_process_service(proc).note(missing, "mps"),
+        confidential_computing=confidential.note(missing, "confidential_computing"),
         missing=missing,
+    )
+
+
+def capture_devices(proc: Proc = HERE, nvml: GpuReader | None = None) -> tuple[Device, ...]:
+    """The GPUs alone, at this moment; none where the driver does not show them."""
+    with nvml or Nvml() as gpus:
+        return _devices(gpus, proc).value or ()
+
+
+def _devices(gpus: GpuReader, proc: Proc) -> Answer[tuple[Device, ...]]:
+    return read_devices(gpus, proc).then(
+        lambda found: tuple(with_details(gpus, proc, device) for device in found), "the driver shows no GPU"
     )
 
 
@@ -99,11 +120,6 @@ def _processors(proc: Proc) -> int:
     return count_in_both(allowed, online or allowed) or len(os.sched_getaffinity(0))
 
 
-def _numa_nodes(proc: Proc) -> Answer[int]:
-    path = "/sys/devices/system/node/online"
-    return proc.line(path).then(ranges, f"{path} is not a list").then(lambda nodes: count_in_both(nodes, nodes), "")
-
-
 def read_huge_pages(proc: Proc = HERE) -> HugePages:
     """Which huge pages this machine gives, and how many are free."""
     missing: dict[str, str] = {}
@@ -127,5 +143,5 @@ def _driver(answer: Answer[str], proc: Proc) -> Answer[str]:
     """NVML's version; a container without NVML still shows that of the kernel module."""
     if answer.value is not None:
         return answer
-    match = _KERNEL_MODULE.search(proc.read("/proc/driver/nvidia/version").value or "")
+    match = _KERNEL_MODULE.search(proc.read(VERSION_FILE).value or "")
     return Answer(match["version"]) if match is not None else answer

@@ -92,6 +92,10 @@ class GpuReader(Protocol):
         """(major, minor) of the newest CUDA that the driver supports."""
         ...
 
+    def confidential_computing(self) -> Answer[bool]:
+        """Whether the GPUs' confidential-computing feature is on."""
+        ...
+
     def device_count(self) -> Answer[int]: ...
     def name(self, index: int) -> Answer[str]: ...
     def uuid(self, index: int) -> Answer[str]: ...
@@ -126,6 +130,14 @@ class GpuReader(Protocol):
         ...
 
     def copy_engines(self, index: int) -> Answer[int]: ...
+    def persistence_mode(self, index: int) -> Answer[bool]:
+        """Whether the driver keeps the GPU ready while nobody uses it."""
+        ...
+
+    def pcie_replays(self, index: int) -> Answer[int]:
+        """Packets that had to be sent again over the GPU's link since the driver was loaded."""
+        ...
+
     def mig(self, index: int) -> Answer[tuple[MigPart, ...]]:
         """The instances; none where the GPU is whole, or cannot be parted."""
         ...
@@ -184,6 +196,12 @@ class Nvml:
         # 13000 is 13.0, 12040 is 12.4.
         version = self._ask("nvmlSystemGetCudaDriverVersion_v2")
         return version.then(lambda number: (number // 1000, number % 1000 // 10), "")
+
+    def confidential_computing(self) -> Answer[bool]:
+        state = self._ask("nvmlSystemGetConfComputeState")
+        if state.value is None and "Not Supported" in (state.reason or ""):
+            return Answer(False)  # these GPUs have no such feature
+        return state.then(lambda found: bool(found.ccFeature), "")
 
     def device_count(self) -> Answer[int]:
         return self._ask("nvmlDeviceGetCount")
@@ -270,6 +288,12 @@ class Nvml:
     def copy_engines(self, index: int) -> Answer[int]:
         attributes = self._of(index, "nvmlDeviceGetAttributes_v2")
         return attributes.then(lambda found: found.sharedCopyEngineCount or None, "NVML tells of no copy engine")
+
+    def persistence_mode(self, index: int) -> Answer[bool]:
+        return self._of(index, "nvmlDeviceGetPersistenceMode").then(bool, "")
+
+    def pcie_replays(self, index: int) -> Answer[int]:
+        return self._of(index, "nvmlDeviceGetPcieReplayCounter")
 
     def mig(self, index: int) -> Answer[tuple[MigPart, ...]]:
         mode = self._of(index, "nvmlDeviceGetMigMode")

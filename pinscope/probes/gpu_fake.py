@@ -46,6 +46,8 @@ class FakeGpu:
     clocks: dict[Clock, Answer[float]] = field(default_factory=dict)
     temperature: Answer[float] | None = None
     copy_engines: Answer[int] | None = None
+    persistence_mode: Answer[bool] | None = None
+    pcie_replays: Answer[int] | None = None
     mig: Answer[tuple[MigPart, ...]] | None = None
 
 
@@ -55,6 +57,7 @@ class FakeNvml:
     Args:
         driver_version: such as ``580.159``.
         cuda_version: (major, minor).
+        confidential_computing: whether that is on.
         gpus: what each GPU answers, by index.
         absent: why NVML cannot be opened; then every answer is missing for this reason.
     """
@@ -64,11 +67,13 @@ class FakeNvml:
         driver_version: Answer[str] | None = None,
         cuda_version: Answer[tuple[int, int]] | None = None,
         gpus: Sequence[FakeGpu] = (),
+        confidential_computing: Answer[bool] | None = None,
         absent: str | None = None,
     ) -> None:
         self._driver_version = driver_version
         self._cuda_version = cuda_version
         self._gpus = tuple(gpus)
+        self._confidential_computing = confidential_computing
         self._absent = absent
         self.open = False
 
@@ -86,6 +91,9 @@ class FakeNvml:
 
     def cuda_version(self) -> Answer[tuple[int, int]]:
         return self._answer("cuda_version", self._cuda_version)
+
+    def confidential_computing(self) -> Answer[bool]:
+        return self._answer("confidential_computing", self._confidential_computing)
 
     def device_count(self) -> Answer[int]:
         return self._answer("device_count", Answer(len(self._gpus)))
@@ -134,6 +142,12 @@ class FakeNvml:
 
     def copy_engines(self, index: int) -> Answer[int]:
         return self._answer("copy_engines", self._gpu(index).copy_engines)
+
+    def persistence_mode(self, index: int) -> Answer[bool]:
+        return self._answer("persistence_mode", self._gpu(index).persistence_mode)
+
+    def pcie_replays(self, index: int) -> Answer[int]:
+        return self._answer("pcie_replays", self._gpu(index).pcie_replays)
 
     def mig(self, index: int) -> Answer[tuple[MigPart, ...]]:
         return self._answer("mig", self._gpu(index).mig)

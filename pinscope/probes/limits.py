@@ -9,6 +9,7 @@ import psutil
 
 from pinscope.probes.answer import Answer
 from pinscope.probes.cgroup import memory_headroom
+from pinscope.probes.numa import bound_nodes, read_nodes
 from pinscope.probes.privileges import IPC_LOCK, has_capability, in_initial_user_namespace
 from pinscope.probes.proc import HERE, Proc, whole
 from pinscope.records.environment import Limits
@@ -19,11 +20,14 @@ _MEMLOCK = re.compile(r"^Max locked memory +(?P<soft>\S+)", re.MULTILINE)
 
 
 def read_limits(proc: Proc = HERE) -> Limits:
-    """Total and available host memory, and what control groups, RLIMIT_MEMLOCK and /dev/shm leave, in bytes."""
+    """Total and available host memory, and what control groups, RLIMIT_MEMLOCK and /dev/shm leave, in bytes.
+
+    Where the calling thread's memory is bound to one NUMA node, total and available are that node's.
+    """
     missing: dict[str, str] = {}
     total, available = host_memory(proc)
     group = memory_headroom(proc)
-    return Limits(
+    limits = Limits(
         host_total_bytes=total,
         host_available_bytes=available,
         cgroup_limit_bytes=group.then(lambda level: level.limit_bytes, "").note(missing, "cgroup_limit_bytes"),
@@ -32,6 +36,9 @@ def read_limits(proc: Proc = HERE) -> Limits:
         shm_free_bytes=proc.free_bytes(SHARED_MEMORY).note(missing, "shm_free_bytes"),
         missing=missing,
     )
+    bound = bound_nodes()
+    nodes = read_nodes(proc).value or () if len(bound) == 1 else ()
+    return next((limits.on_node(node) for node in nodes if node.number in bound), limits)
 
 
 def host_memory(proc: Proc) -> tuple[int, int]:

@@ -83,6 +83,18 @@ class Proc:
             return None
         return content if len(content) < _CHUNK_BYTES else (self.read(path).value or "").encode()
 
+    def part(self, path: str, offset: int, count: int) -> Answer[bytes]:
+        """So many bytes of a file from ``offset`` on; missing if it ends before."""
+        try:
+            descriptor = os.open(self._place(path), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                content = os.pread(descriptor, count, offset)
+            finally:
+                os.close(descriptor)
+        except (OSError, ValueError) as error:
+            return Answer.missing(_why_not(path, error))
+        return Answer(content) if len(content) == count else Answer.missing(f"{path} ends before byte {offset + count}")
+
     def line(self, path: str) -> Answer[str]:
         """The text of a file without white space around it; missing if nothing is left."""
         return self.read(path).then(lambda text: text.strip() or None, f"{path} is empty")

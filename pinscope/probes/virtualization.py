@@ -38,7 +38,7 @@ _GROUP_WORD = re.compile(r"[a-z]+")
 def virtualization(proc: Proc) -> Answer[str]:
     """Names of the container and the hypervisor, such as ``Docker container, QEMU/KVM``."""
     wsl = wsl_version(proc)
-    names = [name for name in (_container(proc), wsl or _hypervisor(proc)) if name]
+    names = [name for name in (_container(proc), wsl or hypervisor(proc)) if name]
     if names:
         return Answer(", ".join(names))
     return Answer.missing("no container and no hypervisor shows itself")
@@ -90,8 +90,11 @@ def _container(proc: Proc) -> str | None:
     return f"{manager[:40]} container" if manager else None
 
 
-def _hypervisor(proc: Proc) -> str | None:
-    """x86 processors tell by a flag that a hypervisor stands below; elsewhere only the firmware's names do."""
+def hypervisor(proc: Proc) -> str | None:
+    """The name of the hypervisor below, as far as it shows.
+
+    x86 processors tell by a flag that there is one; elsewhere only the firmware's names do.
+    """
     flags = proc.fields("/proc/cpuinfo").text("flags").value
     if flags is not None and "hypervisor" not in flags.split():
         return None

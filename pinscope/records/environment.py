@@ -8,6 +8,9 @@ from typing import Literal
 from pinscope.records.base import Moment, Record
 
 LinkKind = Literal["pcie", "nvlink-c2c"]
+Iommu = Literal["off", "passthrough", "translating"]
+"""Between a GPU and host memory: none, one that maps each address to itself, or one that translates each."""
+KernelModule = Literal["open", "proprietary"]
 
 
 class Link(Record):
@@ -27,6 +30,24 @@ class Link(Record):
     """Payload limit of the link at best, one direction, after packet overhead."""
     raw_bytes_per_second: float | None
     """Signalling limit of the link at best, one direction."""
+    max_payload_bytes: int | None = None
+    """Most data in one packet (Max_Payload_Size), as the GPU's configuration space tells it; ``None``: the payload
+    limit assumes :data:`pinscope.records.link.PACKET_PAYLOAD_BYTES`."""
+
+
+class LinkErrors(Record):
+    """What was counted of errors on a GPU's PCIe link up to one moment; the counts only grow."""
+
+    replays: int | None
+    """Packets sent again, by NVML, since the driver was loaded."""
+    correctable: int | None
+    """Errors that the hardware put right, by the kernel (Advanced Error Reporting, AER), since boot."""
+    nonfatal: int | None
+    """Errors that lost a packet; likewise."""
+    fatal: int | None
+    """Errors that broke the link; likewise."""
+    missing: Mapping[str, str] = {}
+    """Field name → why it is ``None``."""
 
 
 class Device(Record):
@@ -41,8 +62,31 @@ class Device(Record):
     memory_free_bytes: int | None
     compute_capability: str | None
     link: Link | None
+    iommu: Iommu | None = None
+    bar1_bytes: int | None = None
+    """The window through which the host reaches the GPU's memory."""
+    resizable_bar: bool | None = None
+    """Whether that window is as large as the memory."""
+    persistence_mode: bool | None = None
+    """Whether the driver keeps the GPU ready while nobody uses it."""
+    link_errors: LinkErrors | None = None
+    """Before the run."""
+    link_errors_after: LinkErrors | None = None
+    """After the run; ``None`` where nothing was run."""
     missing: Mapping[str, str] = {}
     """Field name → why it is ``None``."""
+
+
+class NumaNode(Record):
+    """Processors and memory that are near each other."""
+
+    number: int
+    processors: str
+    """As the kernel writes it, such as ``0-15,64-79``; empty where it has none."""
+    memory_bytes: int
+    """0 where it has none."""
+    available_bytes: int
+    """Free, or in caches that the kernel can drop: an estimate, as the kernel gives none for a node."""
 
 
 class HugePages(Record):
@@ -68,8 +112,16 @@ class Limits(Record):
     shm_free_bytes: int | None
     cgroup_limit_bytes: int | None = None
     """The limit of the control group that leaves the least."""
+    node: int | None = None
+    """The only NUMA node from which memory may be taken: total and available are its own then."""
     missing: Mapping[str, str] = {}
     """Field name → why it is ``None``."""
+
+    def on_node(self, node: NumaNode) -> Limits:
+        """The same for a process whose memory is bound to one NUMA node."""
+        total, available = min(self.host_total_bytes, node.memory_bytes), self.host_available_bytes
+        changes = {"host_total_bytes": total, "host_available_bytes": min(available, node.available_bytes)}
+        return self.model_copy(update=changes | {"node": node.number})
 
 
 class Environment(Record):
@@ -101,6 +153,14 @@ class Environment(Record):
     cuda_driver: str | None
     """CUDA version that the driver supports, such as ``13.0``."""
     devices: tuple[Device, ...]
+    nodes: tuple[NumaNode, ...] = ()
+    """The host's NUMA nodes."""
+    kernel_module: KernelModule | None = None
+    """Which of NVIDIA's two kernel modules is loaded."""
+    mps: bool | None = None
+    """Whether CUDA's Multi-Process Service would serve a program that is started here."""
+    confidential_computing: bool | None = None
+    """Whether the GPUs' confidential-computing feature is on."""
     missing: Mapping[str, str] = {}
     """Field name → why it is ``None`` or empty."""
 

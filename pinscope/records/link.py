@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from pinscope.records.base import Record
 
 PACKET_PAYLOAD_BYTES = 256
-"""Data in one packet (Max_Payload_Size) that the payload limit assumes: what GPUs and root ports commonly agree on."""
+"""Data in one packet (Max_Payload_Size) that the payload limit assumes where it cannot be read: what GPUs and root
+ports commonly agree on."""
 
 
 class PcieGeneration(Record):
@@ -31,10 +32,11 @@ class PcieGeneration(Record):
         useful, wire = self.coding
         return width * self.transfers_per_second / 8 * useful / wire
 
-    def payload_bytes_per_second(self, width: int) -> float:
-        """The link after packet overhead."""
-        packet = PACKET_PAYLOAD_BYTES + self.packet_overhead_bytes
-        return self.raw_bytes_per_second(width) * self.transaction_share * PACKET_PAYLOAD_BYTES / packet
+    def payload_bytes_per_second(self, width: int, payload_bytes: int | None = None) -> float:
+        """The link after packet overhead, with so much data in a packet (by default what is assumed)."""
+        payload = payload_bytes or PACKET_PAYLOAD_BYTES
+        packet = payload + self.packet_overhead_bytes
+        return self.raw_bytes_per_second(width) * self.transaction_share * payload / packet
 
 
 def _before_flits(number: int, transfers_per_second: float, coding: tuple[int, int]) -> PcieGeneration:

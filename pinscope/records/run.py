@@ -35,6 +35,10 @@ class Observation(Record):
     """0, 1, 2 … within one combination of labels."""
     warmup: bool
     """True for readings taken before the measurement proper; kept, never counted."""
+    host_node: int | None = None
+    """NUMA node on which the run's host buffers lay; ``None`` where the kernel does not tell, or on several."""
+    host_nodes: str | None = None
+    """These, by comma, where there were several."""
 
 
 class Process(Record):

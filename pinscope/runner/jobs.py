@@ -21,6 +21,7 @@ from pinscope.errors import BadInput, InvalidParameter, NoDevice, NotEnoughMemor
 from pinscope.experiments.contract import AnyExperiment, BareParams
 from pinscope.experiments.registry import find
 from pinscope.lab.budget import check_budget
+from pinscope.lab.placement import placement
 from pinscope.probes.cupy_wheel import cupy_problem
 from pinscope.probes.environment import machine_id
 from pinscope.probes.process import is_alive, is_in_sight, on_this_boot, process_of
@@ -70,7 +71,10 @@ def prepare(request: Request, environment: Environment) -> Run:
         raise NotPossible(f"{experiment.title} does not run on the {LAB_TITLES[lab]}: {reason}")
     _check_device(lab, request.device, environment)
     params = experiment.Params.preset(lab, request.quick).with_overrides(request.overrides)
-    params, notes = _fitting(experiment, params, request, lab, environment)
+    chosen = placement(params.node, environment, lab, request.device)
+    bound = chosen.node if chosen.only else None
+    here = environment.model_copy(update={"limits": environment.limits.on_node(bound)}) if bound else environment
+    params, notes = _fitting(experiment, params, request, lab, here)
     return Run(
         id=new_id(),
         experiment=experiment.name,
@@ -79,7 +83,7 @@ def prepare(request: Request, environment: Environment) -> Run:
         status="running",
         quick=request.quick,
         params=params.model_dump(mode="json"),
-        budget=experiment.budget(params, environment),
+        budget=experiment.budget(params, here),
         environment=environment,
         created_at=datetime.now(UTC),
         notes=notes,

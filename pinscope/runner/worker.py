@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from types import FrameType
@@ -19,11 +20,13 @@ from pinscope.errors import Cancelled, PinScopeError
 from pinscope.experiments.registry import find
 from pinscope.lab.budget import check_budget
 from pinscope.lab.harness import Harness
+from pinscope.lab.host_nodes import HostNodes
+from pinscope.lab.placement import NEAR, place, placement, residence
 from pinscope.lab.protocol import Lab
-from pinscope.probes.environment import capture_environment, read_huge_pages
+from pinscope.probes.environment import capture_devices, read_huge_pages
 from pinscope.probes.limits import read_limits
 from pinscope.probes.process import current_process
-from pinscope.records.environment import Environment
+from pinscope.records.environment import Device
 from pinscope.records.run import Progress, Run, Status
 from pinscope.runner.queue import turn
 from pinscope.runner.reporter import Reporter
@@ -56,8 +59,8 @@ def queues(run: Run) -> list[str]:
     return sorted({one.uuid for one in run.environment.devices if everywhere or one.index == run.device})
 
 
-def open_lab(run: Run) -> Lab:
-    """The lab that the run asks for."""
+def open_lab(run: Run, near: bool = False) -> Lab:
+    """The lab that the run asks for; ``near``: each further GPU copies from host memory of its own NUMA node."""
     if run.lab == "host":
         from pinscope.lab.hostmodel import HostModelLab  # noqa: PLC0415 - each lab needs its own machine
 
@@ -67,7 +70,10 @@ def open_lab(run: Run) -> Lab:
     devices = run.environment.devices
     if any(device.pci_bus_id is None for device in devices):
         return CudaLab(run.device)
-    return CudaLab(run.device, {device.index: device.pci_bus_id for device in devices if device.pci_bus_id})
+    bus_ids = {device.index: device.pci_bus_id for device in devices if device.pci_bus_id}
+    several = near and len(run.environment.nodes) > 1
+    nodes = {device.index: device.numa_node for device in devices if several and device.numa_node is not None}
+    return CudaLab(run.device, bus_ids, near=nodes)
 
 
 def measure(writer: SafeWriter, run: Run, stop: _Stop) -> None:
@@ -92,24 +98,47 @@ def measure(writer: SafeWriter, run: Run, stop: _Stop) -> None:
     with Reporter(writer, run) as reporter, ExitStack() as held:
         for name in queues(run):
             held.enter_context(turn(name, waiting))
+        chosen = placement(params.node, run.environment, run.lab, run.device)
+        for line in place(chosen):  # before the lab takes memory or starts a thread
+            reporter.note(line)
         # Memory that was free when the run was prepared may have gone while it waited.
         check_budget(run.budget, read_limits(), device, run.lab, read_huge_pages())
-        lab = held.enter_context(open_lab(run))
+        lab = held.enter_context(open_lab(run, near=params.node == NEAR))
         harness = Harness(report=reporter.progress, cancelled=cancelled, note=reporter.note, budget=run.budget)
         reporter.progress(0.0, "starting")
-        for observation in experiment.measure(params, lab, harness):
-            writer.append([observation.model_dump(mode="json")])
-        if device:
-            writer.update(environment=_with_warm_links(run.environment))
+        before = capture_devices() if device else ()
+        try:
+            for observation in experiment.measure(params, lab, harness):
+                writer.append([observation.model_dump(mode="json") | _where(lab.host_nodes)])
+            for line in residence(chosen, lab.host_nodes):
+                reporter.note(line)
+        finally:
+            if device:
+                devices = _with_links(run.environment.devices, before, capture_devices())
+                writer.update(environment=run.environment.model_copy(update={"devices": devices}))
 
 
-def _with_warm_links(environment: Environment) -> Environment:
-    """The environment with each GPU's link as it is right after copying: an idle link trains down to save power."""
-    warm = {device.uuid: device.link for device in capture_environment().devices}
-    devices = tuple(
-        device.model_copy(update={"link": warm.get(device.uuid) or device.link}) for device in environment.devices
-    )
-    return environment.model_copy(update={"devices": devices})
+def _where(nodes: HostNodes) -> dict[str, Any]:
+    """What an observation tells of the NUMA nodes of the host buffers."""
+    found = nodes.take()
+    several = ", ".join(map(str, found)) if len(found) > 1 else None
+    return {"host_node": found[0] if len(found) == 1 else None, "host_nodes": several}
+
+
+def _with_links(devices: Sequence[Device], before: Sequence[Device], after: Sequence[Device]) -> tuple[Device, ...]:
+    """The GPUs with the errors of their links right before and right after measuring.
+
+    The link itself is as it is right after copying: an idle one trains down to save power.
+    """
+    errors = {device.uuid: device.link_errors for device in before}
+    ended = {device.uuid: device for device in after}
+    found = []
+    for device in devices:
+        now = ended.get(device.uuid, device)
+        changes = {"link": now.link or device.link, "link_errors": errors.get(device.uuid, device.link_errors)}
+        after_run = now.link_errors if device.uuid in ended else None
+        found.append(device.model_copy(update=changes | {"link_errors_after": after_run}))
+    return tuple(found)
 
 
 def _die_with_parent(parent: int) -> None:

@@ -1,0 +1,170 @@
+"""On which NUMA node a run's threads and host buffers are.
+
+Memory on another node than the GPU's crosses the link between processors on its way. A run is bound as a whole,
+before it takes memory or starts a thread: threads and processes inherit the policy and the processors of the one that
+starts them (set_mempolicy(2), sched_setaffinity(2)).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from pinscope.errors import InvalidParameter
+from pinscope.lab.host_nodes import HostNodes
+from pinscope.probes.answer import Answer
+from pinscope.probes.numa import BIND, MOST_NODES, node_mask, system_call
+from pinscope.probes.proc import ranges
+from pinscope.records.environment import Environment, NumaNode
+from pinscope.records.run import LabKind
+
+NEAR, ANY = "near", "any"
+_DEFAULT, _PREFERRED = 0, 1
+"""MPOL_DEFAULT and MPOL_PREFERRED of set_mempolicy(2)."""
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where a run is to be.
+
+    Attributes:
+        node: the NUMA node; ``None`` for wherever the system puts it.
+        only: memory comes from this node or none. Otherwise another node helps out when this one is full.
+        why: where and why, a sentence for whoever reads the run.
+    """
+
+    node: NumaNode | None
+    only: bool
+    why: str
+
+
+def placement(wanted: str, environment: Environment, lab: LabKind, device: int) -> Placement:
+    """What ``node=WANTED`` means on this machine.
+
+    Args:
+        wanted: ``near`` (the GPU's node), ``any``, or a node's number.
+        environment: of this machine.
+        lab: where the run measures.
+        device: on which GPU.
+
+    Raises:
+        InvalidParameter: no such node, or one without memory.
+    """
+    nodes = {node.number: node for node in environment.nodes}
+    if wanted == ANY:
+        return _anywhere("Host buffers and the threads that copy were bound to no NUMA node (node=any).")
+    if wanted != NEAR:
+        node = _asked(int(wanted), nodes, environment)
+        return Placement(node, True, f"Host buffers and the threads that copy were bound to NUMA node {wanted}.")
+    near = _nearest(nodes, environment, lab, device)
+    if near.value is None:
+        return _anywhere(near.reason or "")
+    why = f"Host buffers and the threads that copy were placed on NUMA node {near.value.number}, near GPU {device}."
+    return Placement(near.value, False, why)
+
+
+def _nearest(nodes: dict[int, NumaNode], environment: Environment, lab: LabKind, device: int) -> Answer[NumaNode]:
+    """The node that the GPU is near; missing, with a whole sentence, where there is nothing to choose."""
+    if len(nodes) == 1:
+        return Answer.missing(f"This host has one NUMA node, {min(nodes)}: there was nothing to bind.")
+    if not nodes:
+        reason = environment.missing.get("nodes", "unknown")
+        return Answer.missing(f"Nothing was bound to a NUMA node: the nodes of this host are not known ({reason}).")
+    if lab != "cuda":
+        return Answer.missing(
+            f"Nothing was bound to one of the {len(nodes)} NUMA nodes: without a GPU none is near it."
+        )
+    gpu = environment.device(device)
+    number = gpu.numa_node if gpu else None
+    if number is None:
+        reason = (gpu.missing.get("numa_node") if gpu else None) or "unknown"
+        return Answer.missing(f"Nothing was bound: which NUMA node GPU {device} is near is not known ({reason}).")
+    node = nodes.get(number)
+    if node is None or not node.memory_bytes:
+        return Answer.missing(f"Nothing was bound: NUMA node {number}, which GPU {device} is near, has no memory.")
+    return Answer(node)
+
+
+def _anywhere(why: str) -> Placement:
+    return Placement(None, False, why)
+
+
+def _asked(number: int, nodes: dict[int, NumaNode], environment: Environment) -> NumaNode:
+    if not nodes:
+        raise InvalidParameter(f"node: the NUMA nodes of this host are not known: {environment.missing.get('nodes')}")
+    if number not in nodes:
+        known = ", ".join(str(node) for node in nodes)
+        raise InvalidParameter(f"node: this host has no NUMA node {number}; it has: {known}")
+    if not nodes[number].memory_bytes:
+        with_memory = ", ".join(str(node.number) for node in nodes.values() if node.memory_bytes)
+        raise InvalidParameter(f"node: NUMA node {number} has no memory; nodes with memory: {with_memory}")
+    return nodes[number]
+
+
+def place(chosen: Placement) -> list[str]:
+    """Put the calling thread, and whatever it starts from now on, where it was chosen; what a reader must know of it.
+
+    What the system refuses is said instead: a run elsewhere than asked for is still a run, and each of its rows tells
+    on which node its buffers lay.
+    """
+    if chosen.node is None:
+        return [chosen.why]
+    bound = _set_policy(BIND if chosen.only else _PREFERRED, chosen.node.number)
+    moved = _run_on(chosen.node)
+    if bound.reason is None and moved is None:
+        return [chosen.why]
+    trouble = [] if bound.reason is None else [f"its memory could not be bound ({bound.reason})"]
+    trouble += [] if moved is None else [f"its threads could not be moved there ({moved})"]
+    hint = "; in a container it takes CAP_SYS_NICE" if bound.reason is not None else ""
+    return [f"NUMA node {chosen.node.number} was chosen for the run, but {' and '.join(trouble)}{hint}."]
+
+
+def residence(chosen: Placement, nodes: HostNodes) -> list[str]:
+    """What a reader must know of where host buffers lay in the end, beyond :func:`place`."""
+    if nodes.reason is not None:
+        return [f"On which NUMA node host buffers lay is not known: {nodes.reason}."]
+    elsewhere = [node for node in nodes.ever if chosen.node is not None and node != chosen.node.number]
+    if not elsewhere:
+        return []
+    return [f"Some host buffers lay on NUMA node {', '.join(map(str, elsewhere))} instead (host_node of each row)."]
+
+
+@contextmanager
+def preferring(node: int | None) -> Iterator[None]:
+    """Memory that this thread takes meanwhile comes from that node, as long as it has any; ``None`` changes nothing.
+
+    Where the system refuses, it comes from where it came before.
+    """
+    if node is None:
+        yield
+        return
+    mode, before = ctypes.c_int(), node_mask()
+    most, nothing = ctypes.c_ulong(MOST_NODES), ctypes.c_void_p(None)
+    known = system_call("get_mempolicy", ctypes.byref(mode), before, most, nothing, ctypes.c_ulong(0))
+    changed = known.value is not None and _set_policy(_PREFERRED, node).reason is None
+    try:
+        yield
+    finally:
+        if changed:
+            system_call("set_mempolicy", ctypes.c_long(mode.value), before, ctypes.c_ulong(MOST_NODES + 1))
+
+
+def _set_policy(mode: int, node: int) -> Answer[int]:
+    # The kernel takes the number of bits plus one.
+    return system_call("set_mempolicy", ctypes.c_long(mode), node_mask(node), ctypes.c_ulong(MOST_NODES + 1))
+
+
+def _run_on(node: NumaNode) -> str | None:
+    """Run on the node's processors; why that is not possible, or ``None``."""
+    listed = ranges(node.processors) or ()
+    allowed = {one for one in os.sched_getaffinity(0) if any(first <= one <= last for first, last in listed)}
+    if not allowed:
+        return "this process may use none of its processors" if listed else "it has no processors"
+    try:
+        os.sched_setaffinity(0, allowed)
+    except OSError as error:
+        return error.strerror or str(error)
+    return None

@@ -14,6 +14,8 @@ ALLOWED_HOSTS = ("localhost", ADDRESS)
 """Names under which a browser may ask for the dashboard; any other name is a rebound one."""
 
 SAFETY: Mapping[str, object] = {
+    # Streamlit takes itself for its own source tree where it lies outside site-packages (pip --target, Nix).
+    "global.developmentMode": False,
     "server.address": ADDRESS,
     "server.allowedHosts": list(ALLOWED_HOSTS),
     "server.enableCORS": True,

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
@@ -39,9 +39,10 @@ def free_port() -> int:
 
 
 @contextmanager
-def served(command: list[str], port: int) -> Iterator[subprocess.Popen[str]]:
+def served(command: list[str], port: int, variables: Mapping[str, str] = os.environ) -> Iterator[subprocess.Popen[str]]:
     """The server, once it answers."""
-    child = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    child = subprocess.Popen(command, cwd=ROOT, env=dict(variables), text=True, **output)
     try:
         deadline = time.monotonic() + 30
         while not answers(port):
@@ -126,6 +127,34 @@ def test_the_script_of_the_page_is_compressed(port: int) -> None:
     page: bytes = get(port, "/").body  # type: ignore[attr-defined]
     script = page.split(b'src="./static/js/')[1].split(b'"')[0].decode()
     assert get(port, f"/static/js/{script}", Accept_Encoding="gzip").getheader("content-encoding") == "gzip"
+
+
+@pytest.fixture
+def target_layout(tmp_path: Path) -> Path:
+    """Everything that is installed, in a plain folder: as ``pip install --target`` leaves it."""
+    folder = tmp_path / "target"
+    folder.mkdir()
+    for packages in [Path(place) for place in sys.path if place.endswith("-packages")]:
+        for entry in packages.iterdir():
+            place = folder / entry.name
+            if entry.suffix != ".pth" and not place.exists():
+                place.symlink_to(entry)
+    (folder / "pinscope").unlink(missing_ok=True)
+    (folder / "pinscope").symlink_to(ROOT / "pinscope")
+    return folder
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_it_serves_where_packages_lie_outside_site_packages(start: str, target_layout: Path) -> None:
+    port = free_port()
+    _, *arguments = STARTS[start](port)
+    variables = {**os.environ, "PYTHONPATH": str(target_layout)}
+    bare = [sys.executable, "-S"]  # without the site-packages of this Python
+    where = "import streamlit; print(streamlit.__file__)"
+    found = subprocess.run([*bare, "-c", where], env=variables, capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == str(target_layout / "streamlit" / "__init__.py")
+    with served([*bare, *arguments], port, variables):
+        assert get(port, "/").status == 200
 
 
 def test_a_port_in_use_is_one_clear_line() -> None:

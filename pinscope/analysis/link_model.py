@@ -4,7 +4,9 @@ PCI Express (transfers per second and lane, coding and packet formats of the PCI
 
     raw     = lanes × transfers/s ÷ 8 × coding          8b/10b up to generation 2, 128b/130b for 3 to 5,
                                                         242 of 256 FLIT bytes for 6
-    payload = raw × 256 ÷ (256 + overhead)              for packets of 256 bytes of data
+    payload = raw × packet ÷ (packet + overhead)        for packets of so many bytes of data
+
+``packet`` is the GPU's Max_Payload_Size where its configuration space tells it, else 256 bytes.
 
 ``overhead`` is 24 bytes up to generation 5: a 16-byte header (64-bit addresses), 4 bytes LCRC, and 4 bytes framing
 and sequence number; 6 of the "5 to 7 doublewords" of Intel AN 708, "Understanding PCI Express Throughput". In a
@@ -12,7 +14,7 @@ generation 6 FLIT, 236 of the 242 bytes belong to transaction packets, whose ove
 
 Acknowledgements, flow control and clock compensation are left out: they depend on the traffic and take a few per
 cent more, and so even a perfect copy stays somewhat below the payload limit. A generation 5 link of 16 lanes has
-63.0 GB/s raw and 57.6 GB/s payload; an H200 copies 55.5 GB/s over it (96 %).
+63.0 GB/s raw and, in packets of 256 bytes, 57.6 GB/s payload; an H200 copies 55.5 GB/s over it (96 %).
 
 NVLink-C2C publishes no packet format: raw and payload are both the published figure.
 """
@@ -57,7 +59,7 @@ def payload_now(link: Link) -> float | None:
     if link.generation_now is None or link.width_now is None:
         return None
     rates = PCIE.get(link.generation_now)
-    return rates.payload_bytes_per_second(link.width_now) if rates is not None else None
+    return rates.payload_bytes_per_second(link.width_now, link.max_payload_bytes) if rates is not None else None
 
 
 def _listed(numbers: Iterable[int]) -> str:

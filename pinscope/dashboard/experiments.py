@@ -16,7 +16,7 @@ from pinscope.dashboard.plain import plain, sentence
 from pinscope.dashboard.run_progress import run_progress
 from pinscope.dashboard.run_words import badges, experiment_title, title
 from pinscope.errors import PinScopeError, UnknownName
-from pinscope.experiments.registry import EXPERIMENTS, Entry, find
+from pinscope.experiments.registry import EXPERIMENTS, Entry, find, method
 from pinscope.records.run import Run
 from pinscope.runner.jobs import Request, prepare, start
 from pinscope.store.store import Store
@@ -30,7 +30,7 @@ def show() -> None:
     entry = _choose()
     st.header(plain(entry.experiment.question), anchor=False)
     with st.expander("How it is measured", icon=":material/menu_book:"):
-        st.markdown(plain(entry.experiment.method))
+        st.markdown(plain(method(entry.experiment)))
     _set_up(store, entry)
 
 

@@ -8,6 +8,7 @@ from pinscope.dashboard.fact_table import fact_columns, fact_table
 from pinscope.dashboard.plain import plain, sentence
 from pinscope.probes.capabilities import capabilities
 from pinscope.records.environment import Device, Environment, Link
+from pinscope.report.device_facts import bus_facts
 from pinscope.report.facts import environment_facts, version_text
 from pinscope.units import format_bandwidth, format_bytes
 
@@ -34,6 +35,7 @@ def _gpu(device: Device) -> None:
             ("NUMA node", unknown.get("numa_node", str(device.numa_node))),
             ("Compute capability", unknown.get("compute_capability", str(device.compute_capability))),
             ("PCI address", unknown.get("pci_bus_id", str(device.pci_bus_id))),
+            *bus_facts(device),
         ]
     )
 

@@ -9,7 +9,7 @@ import streamlit as st
 
 from pinscope.charts.chart import Chart
 from pinscope.errors import BadInput
-from pinscope.experiments.registry import draw_run, find_reader, read_run
+from pinscope.experiments.registry import draw_run, find_reader, method, read_run
 from pinscope.records.finding import Reading
 from pinscope.records.run import Run
 from pinscope.report.document import Document
@@ -65,6 +65,6 @@ def _document(run: Run, rows: list[Row]) -> Document:
     reading = read_run(run, rows) if rows else Reading(headline=(), tables=(), findings=())
     charts = draw_run(run, rows) if rows else []
     return Document(
-        run=run, title=kind.title, question=kind.question, method=kind.method,
+        run=run, title=kind.title, question=kind.question, method=method(kind),
         reading=reading, charts=charts, rows=rows, parameter_schema=kind.Params.model_json_schema(),
     )  # fmt: skip

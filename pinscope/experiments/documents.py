@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pinscope.experiments.contract import Row
-from pinscope.experiments.registry import draw_run, find_reader, read_run
+from pinscope.experiments.registry import draw_run, find_reader, method, read_run
 from pinscope.records.finding import Reading
 from pinscope.records.run import Run
 from pinscope.report.document import Document
@@ -23,7 +23,7 @@ def open_document(run: Run, rows: Sequence[Row], with_charts: bool = True) -> Do
         run=run,
         title=kind.title,
         question=kind.question,
-        method=kind.method,
+        method=method(kind),
         reading=read_run(run, rows) if rows else Reading(headline=(), tables=(), findings=()),
         charts=draw_run(run, rows) if rows and with_charts else [],
         rows=rows,

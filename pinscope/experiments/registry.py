@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 from pydantic import ValidationError
 
+from pinscope.analysis.link_errors import link_error_findings
 from pinscope.errors import BadInput, UnknownName
 from pinscope.experiments.access import Access
 from pinscope.experiments.allocation import Allocation
@@ -92,6 +93,18 @@ def find(name: str) -> Entry:
     raise UnknownName(f"no experiment {name!r}; there are: {known}")
 
 
+PLACED = (
+    "Host buffers and the threads that copy are on the NUMA node near the GPU, unless node says otherwise; each row "
+    "names the node on which the buffers lay (host_node)."
+)
+"""How all experiments are measured."""
+
+
+def method(kind: Kind) -> str:
+    """How the answer is measured, with what is the same for all experiments."""
+    return kind.method if kind in [reader.kind for reader in KEPT] else f"{kind.method} {PLACED}"
+
+
 def find_reader(name: str) -> Reader:
     """How a stored run of that name is read.
 
@@ -114,7 +127,8 @@ def read_run(run: Run, rows: Sequence[Row]) -> Reading:
     """
     checked = checked_rows(run.experiment, rows)
     with _figures_that_make_sense(run):
-        return find_reader(run.experiment).kind.read(run, checked)
+        reading = find_reader(run.experiment).kind.read(run, checked)
+    return reading.model_copy(update={"findings": (*reading.findings, *link_error_findings(run.environment))})
 
 
 def draw_run(run: Run, rows: Sequence[Row]) -> list[Chart]:

@@ -11,7 +11,7 @@ from pinscope.records.environment import Device, LinkErrors
 
 def with_details(nvml: GpuReader, proc: Proc, device: Device) -> Device:
     """The same GPU with its IOMMU, its BAR1, its persistence mode and the errors that its link has had."""
-    missing = dict(device.missing)
+    missing = {**device.missing, "link_errors_after": "nothing was run"}
     folder = _folder(device)
     bar1 = nvml.bar1(device.index).then(lambda window: window.total, "")
     whole = bar1.then(

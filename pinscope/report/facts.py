@@ -8,6 +8,7 @@ from typing import Any
 from pinscope.records.environment import Device, Environment, Link
 from pinscope.records.finding import Finding, Quantity, Severity
 from pinscope.records.run import LAB_TITLES, Run, Status
+from pinscope.report.device_facts import bus_facts
 from pinscope.report.document import Document
 from pinscope.units import format_bandwidth, format_bytes, format_seconds, format_share, format_value
 
@@ -137,7 +138,7 @@ def environment_facts(environment: Environment) -> list[Fact]:
         ("Host", environment.host),
         ("System", f"{environment.os}, kernel {environment.kernel}, {environment.architecture}"),
         ("Processor", f"{_or_why(environment.cpu, 'cpu', environment.missing)}; {environment.cpus} usable"),
-        ("NUMA nodes", _or_why(environment.numa_nodes, "numa_nodes", environment.missing)),
+        ("NUMA nodes", _numa(environment)),
         ("Virtualization", _or_why(environment.virtualization, "virtualization", environment.missing, "none seen")),
         ("Page size", format_bytes(environment.page_bytes)),
         ("Transparent huge pages", _or_why(huge.transparent, "transparent", huge.missing)),
@@ -148,9 +149,41 @@ def environment_facts(environment: Environment) -> list[Fact]:
         ("Shared memory free", _limit(limits.shm_free_bytes, "shm_free_bytes", limits.missing, "n/a")),
         ("Driver", _or_why(environment.driver, "driver", environment.missing)),
         ("CUDA of the driver", _or_why(environment.cuda_driver, "cuda_driver", environment.missing)),
+        *_driver_state(environment),
         ("Python", f"{environment.python}; {packages}" if packages else environment.python),
-        *((f"GPU {device.index}", _device(device)) for device in environment.devices),
+        *(fact for device in environment.devices for fact in _gpu(device)),
     ]  # fmt: skip
+
+
+def _numa(environment: Environment) -> str:
+    if not environment.nodes:
+        return _or_why(environment.numa_nodes, "numa_nodes", environment.missing)
+    told = (
+        f"node {node.number}: processors {node.processors or 'none'}, "
+        f"{format_bytes(node.available_bytes)} available of {format_bytes(node.memory_bytes)}"
+        for node in environment.nodes
+    )
+    return f"{len(environment.nodes)}; {'; '.join(told)}"
+
+
+def _driver_state(environment: Environment) -> list[Fact]:
+    """What a run of an older version did not record is left out."""
+    switch = {True: "on", False: "off", None: None}
+    states: Mapping[str, tuple[str, str | None]] = {
+        "Kernel module": ("kernel_module", environment.kernel_module),
+        "Multi-Process Service": ("mps", switch[environment.mps]),
+        "Confidential computing": ("confidential_computing", switch[environment.confidential_computing]),
+    }
+    return [
+        (name, _or_why(text, field, environment.missing))
+        for name, (field, text) in states.items()
+        if text is not None or field in environment.missing
+    ]
+
+
+def _gpu(device: Device) -> list[Fact]:
+    bus = "; ".join(f"{name}: {text}" for name, text in bus_facts(device))
+    return [(f"GPU {device.index}", _device(device)), *([(f"GPU {device.index} on its bus", bus)] if bus else [])]
 
 
 def _because(missing: Mapping[str, str], name: str) -> str:

@@ -130,15 +130,22 @@ def _with_links(devices: Sequence[Device], before: Sequence[Device], after: Sequ
 
     The link itself is as it is right after copying: an idle one trains down to save power.
     """
-    errors = {device.uuid: device.link_errors for device in before}
-    ended = {device.uuid: device for device in after}
-    found = []
-    for device in devices:
-        now = ended.get(device.uuid, device)
-        changes = {"link": now.link or device.link, "link_errors": errors.get(device.uuid, device.link_errors)}
-        after_run = now.link_errors if device.uuid in ended else None
-        found.append(device.model_copy(update=changes | {"link_errors_after": after_run}))
-    return tuple(found)
+    first = {device.uuid: device for device in before}
+    last = {device.uuid: device for device in after}
+    return tuple(_with_link(device, first.get(device.uuid, device), last.get(device.uuid)) for device in devices)
+
+
+def _with_link(device: Device, before: Device, after: Device | None) -> Device:
+    if after is None:
+        reason = "the driver did not show the GPU after the run"
+        return device.model_copy(update={"missing": {**device.missing, "link_errors_after": reason}})
+    missing = {name: reason for name, reason in device.missing.items() if name != "link_errors_after"}
+    return device.model_copy(
+        update={
+            "link": after.link or device.link, "link_errors": before.link_errors,
+            "link_errors_after": after.link_errors, "missing": missing,
+        }
+    )  # fmt: skip
 
 
 def _die_with_parent(parent: int) -> None:

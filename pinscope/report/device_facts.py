@@ -17,7 +17,7 @@ IOMMU_WORDS: Mapping[Iommu, str] = {
 
 
 def bus_facts(device: Device) -> list[tuple[str, str]]:
-    """Packets, IOMMU, BAR1, persistence mode, link errors. What a run of an older version did not record is left out."""
+    """Packets, IOMMU, BAR1, persistence mode, link errors; without what a run of an older version lacks."""
     texts = {
         "Data in a packet": _packet(device),
         "IOMMU": _or_why(IOMMU_WORDS.get(device.iommu) if device.iommu else None, "iommu", device),

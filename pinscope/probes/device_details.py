@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pinscope.probes.answer import Answer
-from pinscope.probes.gpu import GpuReader
+from pinscope.probes.gpu import GpuReader, PcieError
 from pinscope.probes.pci import iommu, link_errors, sysfs_folder
 from pinscope.probes.proc import Proc
 from pinscope.records.environment import Device, LinkErrors
@@ -23,7 +23,7 @@ def with_details(nvml: GpuReader, proc: Proc, device: Device) -> Device:
         update={
             "iommu": between.note(missing, "iommu"),
             "bar1_bytes": bar1.note(missing, "bar1_bytes"),
-            "resizable_bar": whole.note(missing, "resizable_bar"),
+            "bar1_covers_memory": whole.note(missing, "bar1_covers_memory"),
             "persistence_mode": nvml.persistence_mode(device.index).note(missing, "persistence_mode"),
             "link_errors": read_link_errors(nvml, proc, device),
             "missing": missing,
@@ -36,12 +36,13 @@ def read_link_errors(nvml: GpuReader, proc: Proc, device: Device) -> LinkErrors:
     missing: dict[str, str] = {}
     folder = _folder(device)
 
-    def counted(kind: str) -> int | None:
-        errors = link_errors(proc, folder.value, kind) if folder.value else Answer[int](None, folder.reason)
-        return errors.note(missing, kind)
+    def counted(kind: PcieError) -> int | None:
+        by_kernel = link_errors(proc, folder.value, kind) if folder.value else Answer[int](None, folder.reason)
+        by_gpu = nvml.pcie_errors(device.index, kind)
+        return (by_kernel if by_kernel.value is not None else by_gpu).note(missing, kind)
 
     return LinkErrors(
-        replays=nvml.pcie_replays(device.index).note(missing, "replays"),
+        replays=nvml.pcie_errors(device.index, "replays").note(missing, "replays"),
         correctable=counted("correctable"), nonfatal=counted("nonfatal"), fatal=counted("fatal"),
         missing=missing,
     )  # fmt: skip

@@ -19,6 +19,8 @@ PcieNumber = Literal["generation_now", "width_now", "generation_max", "gpu_gener
 """What may be asked about a PCIe link. ``generation_max`` and ``width_max``: what device and slot can do together."""
 PcieFlow = Literal["rx", "tx"]
 Clock = Literal["sm", "memory"]
+PcieError = Literal["replays", "correctable", "nonfatal", "fatal"]
+"""Packets sent again, and errors by how bad they are."""
 
 
 @dataclass(frozen=True)
@@ -134,8 +136,8 @@ class GpuReader(Protocol):
         """Whether the driver keeps the GPU ready while nobody uses it."""
         ...
 
-    def pcie_replays(self, index: int) -> Answer[int]:
-        """Packets that had to be sent again over the GPU's link since the driver was loaded."""
+    def pcie_errors(self, index: int, kind: PcieError) -> Answer[int]:
+        """Errors that the GPU counted on its link since the driver was loaded."""
         ...
 
     def mig(self, index: int) -> Answer[tuple[MigPart, ...]]:
@@ -150,6 +152,11 @@ _PCIE_FUNCTIONS: dict[PcieNumber, str] = {
     "generation_max": "nvmlDeviceGetMaxPcieLinkGeneration",
     "gpu_generation_max": "nvmlDeviceGetGpuMaxPcieLinkGeneration",
     "width_max": "nvmlDeviceGetMaxPcieLinkWidth",
+}
+_PCIE_ERROR_FIELDS: dict[PcieError, str] = {
+    "correctable": "NVML_FI_DEV_PCIE_COUNT_CORRECTABLE_ERRORS",
+    "nonfatal": "NVML_FI_DEV_PCIE_COUNT_NON_FATAL_ERROR",
+    "fatal": "NVML_FI_DEV_PCIE_COUNT_FATAL_ERROR",
 }
 _INIT_REASONS = {
     "NVML_ERROR_LIBRARY_NOT_FOUND": "no NVIDIA driver is installed here (libnvidia-ml.so.1 was not found)",
@@ -292,8 +299,10 @@ class Nvml:
     def persistence_mode(self, index: int) -> Answer[bool]:
         return self._of(index, "nvmlDeviceGetPersistenceMode").then(bool, "")
 
-    def pcie_replays(self, index: int) -> Answer[int]:
-        return self._of(index, "nvmlDeviceGetPcieReplayCounter")
+    def pcie_errors(self, index: int, kind: PcieError) -> Answer[int]:
+        if kind == "replays":
+            return self._of(index, "nvmlDeviceGetPcieReplayCounter")
+        return self._field(index, _PCIE_ERROR_FIELDS[kind], 0)
 
     def mig(self, index: int) -> Answer[tuple[MigPart, ...]]:
         mode = self._of(index, "nvmlDeviceGetMigMode")

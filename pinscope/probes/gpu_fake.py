@@ -14,6 +14,7 @@ from pinscope.probes.gpu import (
     Clock,
     GpuMemory,
     MigPart,
+    PcieError,
     PcieFlow,
     PcieNumber,
     ProcessOnGpu,
@@ -47,7 +48,7 @@ class FakeGpu:
     temperature: Answer[float] | None = None
     copy_engines: Answer[int] | None = None
     persistence_mode: Answer[bool] | None = None
-    pcie_replays: Answer[int] | None = None
+    pcie_errors: dict[PcieError, Answer[int]] = field(default_factory=dict)
     mig: Answer[tuple[MigPart, ...]] | None = None
 
 
@@ -146,8 +147,8 @@ class FakeNvml:
     def persistence_mode(self, index: int) -> Answer[bool]:
         return self._answer("persistence_mode", self._gpu(index).persistence_mode)
 
-    def pcie_replays(self, index: int) -> Answer[int]:
-        return self._answer("pcie_replays", self._gpu(index).pcie_replays)
+    def pcie_errors(self, index: int, kind: PcieError) -> Answer[int]:
+        return self._answer(f"pcie_errors {kind}", self._gpu(index).pcie_errors.get(kind))
 
     def mig(self, index: int) -> Answer[tuple[MigPart, ...]]:
         return self._answer("mig", self._gpu(index).mig)

@@ -10,6 +10,7 @@ from pinscope.probes.answer import Answer
 from pinscope.probes.proc import Proc, whole
 from pinscope.probes.virtualization import hypervisor
 from pinscope.records.environment import Iommu
+from pinscope.units import format_bytes
 
 _BUS_ID = re.compile(r"(?P<domain>[0-9a-f]{4,8}):(?P<rest>[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])", re.IGNORECASE)
 _GROUP_TYPES: Mapping[str, Iommu] = {"identity": "passthrough", "DMA": "translating", "DMA-FQ": "translating"}
@@ -54,13 +55,13 @@ def link_errors(proc: Proc, folder: str, kind: str) -> Answer[int]:
 def max_payload(proc: Proc, folder: str) -> Answer[int]:
     """Most bytes of data in one packet of this device (Max_Payload_Size). Set at boot, so read once.
 
-    A hypervisor makes up a guest's configuration space; what stands there need not be what the hardware does.
+    A hypervisor makes up a guest's configuration space: what stands there need not be what the hardware does.
     """
     read = _device_control(proc, folder).then(_payload_bytes, "the device does not answer")
-    if (name := hypervisor(proc)) is None:
+    name = hypervisor(proc)
+    if name is None or read.value is None:
         return read
-    said = f"{read.value} bytes" if read.value else read.reason
-    return Answer.missing(f"under a hypervisor ({name}) the configuration space is not the hardware's: {said}")
+    return Answer.missing(f"{format_bytes(read.value)} by a configuration space that a hypervisor ({name}) shows")
 
 
 def _device_control(proc: Proc, folder: str) -> Answer[int]:

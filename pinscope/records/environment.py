@@ -39,9 +39,9 @@ class LinkErrors(Record):
     """What was counted of errors on a GPU's PCIe link up to one moment; the counts only grow."""
 
     replays: int | None
-    """Packets sent again, by NVML, since the driver was loaded."""
+    """Packets sent again, as the GPU counts them."""
     correctable: int | None
-    """Errors that the hardware put right, by the kernel (Advanced Error Reporting, AER), since boot."""
+    """Errors that the hardware put right, as the kernel counts them (Advanced Error Reporting, AER), else the GPU."""
     nonfatal: int | None
     """Errors that lost a packet; likewise."""
     fatal: int | None
@@ -65,8 +65,8 @@ class Device(Record):
     iommu: Iommu | None = None
     bar1_bytes: int | None = None
     """The window through which the host reaches the GPU's memory."""
-    resizable_bar: bool | None = None
-    """Whether that window is as large as the memory."""
+    bar1_covers_memory: bool | None = None
+    """Whether that window is as large as the memory (resizable BAR)."""
     persistence_mode: bool | None = None
     """Whether the driver keeps the GPU ready while nobody uses it."""
     link_errors: LinkErrors | None = None

@@ -19,9 +19,9 @@ IOMMU_WORDS: Mapping[Iommu, str] = {
 def bus_facts(device: Device) -> list[tuple[str, str]]:
     """Packets, IOMMU, BAR1, persistence mode, link errors; without what a run of an older version lacks."""
     texts = {
-        "Data in a packet": _packet(device),
+        "Most data in a packet": _packet(device),
         "IOMMU": _or_why(IOMMU_WORDS.get(device.iommu) if device.iommu else None, "iommu", device),
-        "BAR1": _or_why(_bar1(device), "bar1_bytes", device),
+        "BAR1 (resizable BAR)": _or_why(_bar1(device), "bar1_bytes", device),
         "Persistence mode": _or_why(_switch(device.persistence_mode), "persistence_mode", device),
         "Link errors before the run" if device.link_errors_after else "Link errors": _errors(device.link_errors),
         "Link errors after the run": _errors(device.link_errors_after),
@@ -33,16 +33,16 @@ def _packet(device: Device) -> str | None:
     if device.link is None or device.link.kind != "pcie":
         return None
     if device.link.max_payload_bytes is not None:
-        return f"at most {format_bytes(device.link.max_payload_bytes)}"
+        return f"{format_bytes(device.link.max_payload_bytes)}, as the GPU is set"
     reason = device.missing.get("link.max_payload_bytes")
-    return f"assumed: {format_bytes(PACKET_PAYLOAD_BYTES)}" + (f" ({reason})" if reason else "")
+    return f"{format_bytes(PACKET_PAYLOAD_BYTES)}, assumed" + (f" (read: {reason})" if reason else "")
 
 
 def _bar1(device: Device) -> str | None:
     if device.bar1_bytes is None:
         return None
-    whole = {True: ", all of the memory (resizable BAR)", False: ", a part of the memory (no resizable BAR)"}
-    return format_bytes(device.bar1_bytes) + (whole[device.resizable_bar] if device.resizable_bar is not None else "")
+    whole = {True: ", covers all of the memory", False: ", covers a part of the memory", None: ""}
+    return format_bytes(device.bar1_bytes) + whole[device.bar1_covers_memory]
 
 
 def _errors(errors: LinkErrors | None) -> str | None:

@@ -37,9 +37,8 @@ def read_link_errors(nvml: GpuReader, proc: Proc, device: Device) -> LinkErrors:
     folder = _folder(device)
 
     def counted(kind: PcieError) -> int | None:
-        by_kernel = link_errors(proc, folder.value, kind) if folder.value else Answer[int](None, folder.reason)
-        by_gpu = nvml.pcie_errors(device.index, kind)
-        return (by_kernel if by_kernel.value is not None else by_gpu).note(missing, kind)
+        by_kernel = link_errors(proc, folder.value, kind).value if folder.value else None
+        return by_kernel if by_kernel is not None else nvml.pcie_errors(device.index, kind).note(missing, kind)
 
     return LinkErrors(
         replays=nvml.pcie_errors(device.index, "replays").note(missing, "replays"),

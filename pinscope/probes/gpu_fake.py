@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self, TypeVar, get_args
 
 from pinscope.probes.answer import Answer
 from pinscope.probes.gpu import (
@@ -30,7 +30,7 @@ class NotGivenError(AssertionError):
 
 @dataclass(frozen=True)
 class FakeGpu:
-    """What one GPU answers; ``None`` for what it is not given."""
+    """What one GPU answers; ``None`` for what it is not given. Unless told otherwise its link has had no errors."""
 
     name: Answer[str] | None = None
     uuid: Answer[str] | None = None
@@ -47,8 +47,10 @@ class FakeGpu:
     clocks: dict[Clock, Answer[float]] = field(default_factory=dict)
     temperature: Answer[float] | None = None
     copy_engines: Answer[int] | None = None
-    persistence_mode: Answer[bool] | None = None
-    pcie_errors: dict[PcieError, Answer[int]] = field(default_factory=dict)
+    persistence_mode: Answer[bool] = field(default_factory=lambda: Answer(True))
+    pcie_errors: dict[PcieError, Answer[int]] = field(
+        default_factory=lambda: dict.fromkeys(get_args(PcieError), Answer(0))
+    )
     mig: Answer[tuple[MigPart, ...]] | None = None
 
 
@@ -68,7 +70,7 @@ class FakeNvml:
         driver_version: Answer[str] | None = None,
         cuda_version: Answer[tuple[int, int]] | None = None,
         gpus: Sequence[FakeGpu] = (),
-        confidential_computing: Answer[bool] | None = None,
+        confidential_computing: Answer[bool] = Answer(False),  # noqa: B008 - frozen
         absent: str | None = None,
     ) -> None:
         self._driver_version = driver_version

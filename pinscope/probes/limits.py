@@ -24,7 +24,7 @@ def read_limits(proc: Proc = HERE) -> Limits:
 
     Where the calling thread's memory is bound to one NUMA node, total and available are that node's.
     """
-    missing: dict[str, str] = {}
+    missing: dict[str, str] = {"node": "memory is bound to no NUMA node"}
     total, available = host_memory(proc)
     group = memory_headroom(proc)
     limits = Limits(

@@ -78,6 +78,8 @@ def _device_control(proc: Proc, folder: str) -> Answer[int]:
         if head.value is None:
             short = "ends before" in (head.reason or "")  # others see the first 64 bytes
             return Answer.missing(f"only root may read all of {path}" if short else head.reason or "")
+        if head.value == b"\xff\xff":
+            return Answer.missing("the device does not answer")
         if head.value[0] == _PCI_EXPRESS:
             return proc.part(path, at + _DEVICE_CONTROL, 2).then(lambda two: int.from_bytes(two, "little"), "")
         place = Answer(head.value[1:])

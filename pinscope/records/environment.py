@@ -121,7 +121,8 @@ class Limits(Record):
         """The same for a process whose memory is bound to one NUMA node."""
         total, available = min(self.host_total_bytes, node.memory_bytes), self.host_available_bytes
         changes = {"host_total_bytes": total, "host_available_bytes": min(available, node.available_bytes)}
-        return self.model_copy(update=changes | {"node": node.number})
+        missing = {name: reason for name, reason in self.missing.items() if name != "node"}
+        return self.model_copy(update={**changes, "node": node.number, "missing": missing})
 
 
 class Environment(Record):

@@ -13,6 +13,31 @@ from pinscope.probes.proc import Proc
 from pinscope.records.snapshot import DeviceFigures
 
 RESERVED = 600_000_000
+SYSFS = "/sys/bus/pci/devices/0000:1b:00.0"
+"""Where sysfs shows the GPU of :func:`idle_h200`."""
+
+
+def configuration_space(payload_code: int = 1, express: int = 0x10) -> bytes:
+    """256 bytes with two capabilities: power management at 0x40, then PCI Express at 0x60, as on an H200."""
+    content = bytearray(256)
+    content[0x34] = 0x40
+    content[0x40:0x42] = bytes([0x01, 0x60])
+    content[0x60:0x62] = bytes([express, 0x00])
+    content[0x68:0x6A] = (0x5014 | payload_code << 5).to_bytes(2, "little")
+    return bytes(content)
+
+
+def on_bus(payload_code: int = 1) -> dict[str, str | bytes]:
+    """Files of sysfs about it on bare metal, with an IOMMU that translates."""
+    return {
+        "/proc/cpuinfo": "flags\t\t: fpu sse\n",
+        f"{SYSFS}/config": configuration_space(payload_code),
+        f"{SYSFS}/numa_node": "0\n",
+        f"{SYSFS}/iommu_group/type": "DMA-FQ\n",
+        f"{SYSFS}/aer_dev_correctable": "RxErr 0\nBadTLP 2\nTOTAL_ERR_COR 2\n",
+        f"{SYSFS}/aer_dev_nonfatal": "Undefined 0\nTOTAL_ERR_NONFATAL 0\n",
+        f"{SYSFS}/aer_dev_fatal": "Undefined 0\nTOTAL_ERR_FATAL 0\n",
+    }
 
 
 def idle_h200() -> FakeGpu:

@@ -11,7 +11,7 @@ from pinscope.analysis.link_model import pcie_limits
 from pinscope.analysis.machine import machine_findings
 from pinscope.probes.answer import Answer
 from pinscope.probes.environment import capture_environment
-from pinscope.probes.gpu import GpuMemory
+from pinscope.probes.gpu import Bar1, GpuMemory
 from pinscope.probes.gpu_fake import FakeGpu, FakeNvml
 from pinscope.probes.proc import Proc
 from pinscope.records.environment import Environment
@@ -27,7 +27,8 @@ def gpu(**pcie: int) -> FakeGpu:
     return FakeGpu(
         name=Answer("NVIDIA H200"), uuid=Answer("GPU-1"), pci_bus_id=Answer("00000000:1B:00.0"),
         memory=Answer(GpuMemory(141 * GIB, 140 * GIB, GIB, None)), compute_capability=Answer((9, 0)),
-        c2c=Answer.missing("none"), pcie={name: Answer(pcie.get(name, value)) for name, value in best.items()},
+        c2c=Answer.missing("none"), bar1=Answer(Bar1(256 * GIB, 0)),
+        pcie={name: Answer(pcie.get(name, value)) for name, value in best.items()},
     )  # fmt: skip
 
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Self
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Self, get_args
 
 import pynvml
 import pytest
 
 from pinscope.analysis.link_model import c2c_limits, pcie_limits
 from pinscope.probes.answer import Answer
+from pinscope.probes.device_details import with_details
 from pinscope.probes.devices import read_devices
-from pinscope.probes.gpu import C2c, Nvml, PcieNumber, _only_bit
+from pinscope.probes.gpu import C2c, Nvml, PcieError, PcieNumber, _only_bit
 from pinscope.probes.gpu_fake import FakeGpu, FakeNvml, NotGivenError
-from pinscope.records.environment import Device
+from pinscope.records.environment import Device, LinkErrors
+from tests.data.synthetic_gpu import on_bus
 
 if TYPE_CHECKING:
     from tests.unit.probes.conftest import Plant
@@ -43,11 +45,12 @@ def refused() -> Iterator[Nvml]:
         yield nvml
 
 
-def only_device(gpu: FakeGpu, plant: Plant, files: dict[str, str] | None = None) -> Device:
+def only_device(gpu: FakeGpu, plant: Plant, files: Mapping[str, str | bytes] | None = None) -> Device:
+    proc = plant(on_bus() if files is None else files)
     with FakeNvml(gpus=[gpu]) as nvml:
-        devices = read_devices(nvml, plant(files or {})).value
-    assert devices is not None
-    return devices[0]
+        devices = read_devices(nvml, proc).value
+        assert devices is not None
+        return with_details(nvml, proc, devices[0])
 
 
 def test_a_gpu_that_answers_everything_misses_nothing(h200: FakeGpu, plant: Plant) -> None:
@@ -57,7 +60,10 @@ def test_a_gpu_that_answers_everything_misses_nothing(h200: FakeGpu, plant: Plan
     assert device.memory_free_bytes == 150_000_000_000
     assert device.link is not None
     assert (device.link.raw_bytes_per_second, device.link.limit_bytes_per_second) == pcie_limits(5, 16)
-    assert device.missing == {}
+    assert (device.link.max_payload_bytes, device.iommu) == (256, "translating")
+    assert (device.bar1_bytes, device.bar1_covers_memory, device.persistence_mode) == (2**38, True, True)
+    assert device.link_errors == LinkErrors(replays=0, correctable=2, nonfatal=0, fatal=0)
+    assert device.missing == {"link_errors_after": "nothing was run"}
 
 
 def test_every_field_that_is_none_has_its_reason(plant: Plant) -> None:
@@ -65,13 +71,16 @@ def test_every_field_that_is_none_has_its_reason(plant: Plant) -> None:
     gpu = FakeGpu(
         name=Answer.missing(lost), uuid=Answer.missing(lost), pci_bus_id=Answer.missing(lost),
         memory=Answer.missing(lost), compute_capability=Answer.missing(lost), numa_node=Answer.missing(lost),
-        c2c=Answer.missing(lost), pcie=dict.fromkeys(NO_LINK, Answer.missing(lost)),
+        c2c=Answer.missing(lost), pcie=dict.fromkeys(NO_LINK, Answer.missing(lost)), bar1=Answer.missing(lost),
+        persistence_mode=Answer.missing(lost), pcie_errors=dict.fromkeys(get_args(PcieError), Answer.missing(lost)),
     )  # fmt: skip
     device = only_device(gpu, plant)
     nothing = {name for name, value in device.model_dump().items() if value is None}
     assert nothing <= set(device.missing)
     assert {"name", "uuid"} <= set(device.missing)
     assert device.link is None
+    assert device.link_errors is not None
+    assert set(device.link_errors.missing) == {"replays", "correctable", "nonfatal", "fatal"}
 
 
 def test_the_best_generation_is_the_lower_of_the_gpu_and_the_slot(h200: FakeGpu, plant: Plant) -> None:

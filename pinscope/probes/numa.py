@@ -31,11 +31,18 @@ _LIBC.syscall.restype = ctypes.c_long
 def read_nodes(proc: Proc = HERE) -> Answer[tuple[NumaNode, ...]]:
     """The nodes that are online, by number."""
     path = f"{_FOLDER}/online"
-    return (
-        proc.line(path)
-        .then(_numbers, f"{path} is no list of nodes")
-        .then(lambda numbers: tuple(_node(proc, number) for number in numbers), "")
-    )
+    numbers = proc.line(path).then(_numbers, f"{path} is no list of nodes")
+    return numbers.then(lambda found: _with_host_memory(proc, [_node(proc, number) for number in found]), "")
+
+
+def _with_host_memory(proc: Proc, nodes: Sequence[NumaNode]) -> tuple[NumaNode, ...]:
+    """A host's only node has all of its memory. Virtual machines that grow on demand tell less in the node's file."""
+    meminfo = proc.fields("/proc/meminfo")
+    total, available = meminfo.amount("MemTotal").value, meminfo.amount("MemAvailable").value
+    if len(nodes) > 1 or total is None or available is None:
+        return tuple(nodes)
+    changes = {"memory_bytes": total, "available_bytes": min(available, total)}
+    return tuple(node.model_copy(update=changes) for node in nodes)
 
 
 def _numbers(text: str) -> list[int] | None:

@@ -1,8 +1,9 @@
-"""What a run waits for before it measures."""
+"""What a run waits for before it measures, and what it carries of its GPUs afterwards."""
 
 from __future__ import annotations
 
-from pinscope.runner.worker import queues
+from pinscope.records.environment import LinkErrors
+from pinscope.runner.worker import _with_links, queues
 from tests.data import synthetic
 
 
@@ -19,3 +20,26 @@ def test_a_run_that_measures_on_every_gpu_waits_for_all_of_them_in_the_same_orde
 
 def test_runs_of_the_host_model_wait_for_one_another() -> None:
     assert queues(synthetic.run("bandwidth", "host", params={"all_devices": True})) == ["host"]
+
+
+def errors(replays: int) -> LinkErrors:
+    return LinkErrors(replays=replays, correctable=0, nonfatal=0, fatal=0)
+
+
+def test_a_gpu_carries_the_link_and_its_errors_from_right_before_and_right_after_measuring() -> None:
+    told = synthetic.document("bandwidth").run.environment.devices[0]
+    planned = told.model_copy(update={"link_errors": errors(1), "missing": {"link_errors_after": "nothing was run"}})
+    assert planned.link is not None
+    warm = planned.link.model_copy(update={"generation_now": 5})
+    before = planned.model_copy(update={"link_errors": errors(2)})
+    after = planned.model_copy(update={"link_errors": errors(3), "link": warm})
+    (found,) = _with_links((planned,), (before,), (after,))
+    assert (found.link_errors, found.link_errors_after, found.link) == (errors(2), errors(3), warm)
+    assert found.missing == {}
+
+
+def test_a_gpu_that_fell_off_its_bus_while_it_measured_says_so() -> None:
+    told = synthetic.document("bandwidth").run.environment.devices[0]
+    (found,) = _with_links((told,), (told,), ())
+    assert found.link_errors_after is None
+    assert found.missing["link_errors_after"] == "the driver did not show the GPU after the run"

@@ -1,0 +1,177 @@
+"""Where a run is placed: what is chosen on hosts of every sort, and real binding on this one."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pinscope.errors import InvalidParameter, NotEnoughMemory
+from pinscope.lab.host_nodes import HostNodes
+from pinscope.lab.placement import Placement, place, placement, preferring, residence
+from pinscope.probes.answer import Answer
+from pinscope.probes.environment import capture_environment
+from pinscope.probes.gpu_fake import FakeNvml
+from pinscope.probes.numa import bound_nodes, read_nodes
+from pinscope.records.environment import Environment, NumaNode
+from pinscope.runner.jobs import Request, prepare
+from tests.data.synthetic_gpu import idle_h200
+from tests.data.synthetic_nodes import TWO_SOCKETS, WITH_EXPANDER, Node, host
+
+LAST = [node for node in read_nodes().value or () if node.memory_bytes][-1]
+
+
+def machine(folder: Path, nodes: tuple[Node, ...], gpu_node: int) -> Environment:
+    """A host with these nodes and one GPU that sysfs says is near ``gpu_node`` (-1: it does not say)."""
+    gpu = dataclasses.replace(idle_h200(), numa_node=Answer.missing("NVML names no single NUMA node"))
+    nvml = FakeNvml(driver_version=Answer("580.159"), cuda_version=Answer((13, 0)), gpus=[gpu])
+    return capture_environment(host(folder, nodes, gpu_node), nvml)
+
+
+def test_the_node_near_the_gpu_is_preferred(tmp_path: Path) -> None:
+    chosen = placement("near", machine(tmp_path, TWO_SOCKETS, 1), "cuda", 0)
+    assert chosen.node is not None
+    assert (chosen.node.number, chosen.only) == (1, False)
+    assert chosen.why == "Host buffers and the threads that copy were placed on NUMA node 1, near GPU 0."
+
+
+@pytest.mark.parametrize(
+    ("nodes", "gpu_node", "why"),
+    [
+        (TWO_SOCKETS[:1], 0, "This host has one NUMA node, 0: there was nothing to bind."),
+        (TWO_SOCKETS[:1], -1, "This host has one NUMA node, 0: there was nothing to bind."),
+        (TWO_SOCKETS, -1, "which NUMA node GPU 0 is near is not known (NVML names no single NUMA node)"),
+        (WITH_EXPANDER, 3, "NUMA node 3, which GPU 0 is near, has no memory"),
+        (TWO_SOCKETS, 7, "NUMA node 7, which GPU 0 is near, has no memory"),
+    ],
+)
+def test_where_there_is_nothing_to_choose_it_says_so(
+    tmp_path: Path, nodes: tuple[Node, ...], gpu_node: int, why: str
+) -> None:
+    chosen = placement("near", machine(tmp_path, nodes, gpu_node), "cuda", 0)
+    assert chosen.node is None
+    assert why in chosen.why
+
+
+def test_without_a_gpu_no_node_is_near(tmp_path: Path) -> None:
+    chosen = placement("near", machine(tmp_path, TWO_SOCKETS, 1), "host", 0)
+    assert chosen == Placement(
+        None, False, "Nothing was bound to one of the 2 NUMA nodes: without a GPU none is near it."
+    )
+
+
+@pytest.mark.parametrize("number", ["0", "2"])
+def test_a_node_that_is_asked_for_is_the_only_one(tmp_path: Path, number: str) -> None:
+    chosen = placement(number, machine(tmp_path, WITH_EXPANDER, 1), "cuda", 0)
+    assert chosen.node is not None
+    assert (str(chosen.node.number), chosen.only) == (number, True)
+
+
+@pytest.mark.parametrize(
+    ("number", "complaint"),
+    [
+        ("4", "node: this host has no NUMA node 4; it has: 0, 1, 2, 3"),
+        ("3", "node: NUMA node 3 has no memory; nodes with memory: 0, 1, 2"),
+    ],
+)
+def test_a_node_that_cannot_be_had_is_refused_in_one_line(tmp_path: Path, number: str, complaint: str) -> None:
+    environment = machine(tmp_path, WITH_EXPANDER, 1)
+    with pytest.raises(InvalidParameter) as caught:
+        prepare(Request("bandwidth", "host", overrides={"node": number}), environment)
+    assert str(caught.value) == complaint
+
+
+@pytest.mark.parametrize("value", ["far", "-1", "1.5", "", "0,1", "99999"])
+def test_what_is_no_node_is_refused_in_one_line(tmp_path: Path, value: str) -> None:
+    environment = machine(tmp_path, TWO_SOCKETS, 1)
+    with pytest.raises(InvalidParameter, match="node: must be near, any or the number of a NUMA node"):
+        prepare(Request("bandwidth", "host", overrides={"node": value}), environment)
+
+
+def test_a_run_that_is_bound_may_take_what_its_node_leaves(tmp_path: Path) -> None:
+    environment = machine(tmp_path, TWO_SOCKETS, 1)
+    large = {"sizes": "40GiB", "memory": "pageable", "directions": "h2d"}
+    assert prepare(Request("bandwidth", "host", overrides=large), environment).params["node"] == "near"
+    with pytest.raises(NotEnoughMemory, match="available on NUMA node 0"):
+        prepare(Request("bandwidth", "host", overrides={**large, "sizes": "50GiB", "node": 0}), environment)
+
+
+def in_a_child(wanted: str, program: str) -> list[str]:
+    """What a new process prints that is placed as ``node=wanted`` and then runs the program."""
+    begin = (
+        "import json, os, threading\n"
+        "from pinscope.lab.placement import place, placement\n"
+        "from pinscope.probes.environment import capture_environment\n"
+        "from pinscope.probes.numa import bound_nodes\n"
+        f"notes = place(placement({wanted!r}, capture_environment(), 'host', 0))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", begin + program], capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()
+
+
+def test_a_bound_process_hands_its_place_on_to_its_threads_and_children() -> None:
+    program = (
+        "import subprocess, sys\n"
+        "found = []\n"
+        "thread = threading.Thread(target=lambda: found.append(bound_nodes()))\n"
+        "thread.start(); thread.join()\n"
+        "child = 'from pinscope.probes.numa import bound_nodes; import os;"
+        " print(bound_nodes(), len(os.sched_getaffinity(0)))'\n"
+        "print(json.dumps(notes), found, subprocess.check_output([sys.executable, '-c', child], text=True), sep='|')\n"
+    )
+    notes, thread, child = in_a_child(str(LAST.number), program)[0].split("|")
+    assert json.loads(notes) == [f"Host buffers and the threads that copy were bound to NUMA node {LAST.number}."]
+    assert thread == f"[({LAST.number},)]"
+    assert child.startswith(f"({LAST.number},) ")
+    assert int(child.split()[-1]) <= len(os.sched_getaffinity(0))
+
+
+def test_what_the_system_refuses_is_said_and_the_run_goes_on() -> None:
+    program = (
+        "import pinscope.lab.placement as placement_module\n"
+        "from pinscope.records.environment import NumaNode\n"
+        "node = NumaNode(number=1023, processors='', memory_bytes=1, available_bytes=1)\n"
+        "print(json.dumps(place(placement_module.Placement(node, True, 'x'))))\n"
+    )
+    (note,) = json.loads(in_a_child("any", program)[0])
+    assert note == (
+        "NUMA node 1023 was chosen for the run, but its memory could not be bound (set_mempolicy: Invalid argument) "
+        "and its threads could not be moved there (it has no processors); in a container it takes CAP_SYS_NICE."
+    )
+
+
+def test_a_preference_ends_with_its_block() -> None:
+    before = bound_nodes()
+    with preferring(LAST.number):
+        pass
+    with preferring(None):
+        pass
+    assert bound_nodes() == before == ()
+
+
+def test_nothing_is_bound_where_nothing_was_chosen() -> None:
+    assert place(Placement(None, False, "why")) == ["why"]
+    assert bound_nodes() == ()
+
+
+def test_buffers_that_lay_elsewhere_are_told_at_the_end() -> None:
+    node = NumaNode(number=1, processors="0", memory_bytes=1, available_bytes=1)
+    nodes = HostNodes()
+    nodes.add([1])
+    nodes.take()
+    assert residence(Placement(node, False, ""), nodes) == []
+    nodes.add([0, 1])
+    nodes.take()
+    assert residence(Placement(node, False, ""), nodes) == [
+        "Some host buffers lay on NUMA node 0 instead (host_node of each row)."
+    ]
+    assert residence(Placement(None, False, ""), nodes) == []
+    nodes.reason = "move_pages: Operation not permitted"
+    assert residence(Placement(node, False, ""), nodes) == [
+        "On which NUMA node host buffers lay is not known: move_pages: Operation not permitted."
+    ]

@@ -1,4 +1,4 @@
-"""Errors on a GPU's link while a run measured: counted between before and after, told, and absent where nothing rose."""
+"""Errors on a link while a run measured: counted between before and after, told, and absent where nothing rose."""
 
 from __future__ import annotations
 

@@ -1,0 +1,38 @@
+"""Headline of ``allocation`` again: what buffers cost, and after how many copies a pinned one has paid."""
+
+from __future__ import annotations
+
+import math
+
+from pinscope.units import format_bytes
+from tests.unit.recordings.raw import Recorded
+
+TITLES = {"pinned": "cudaHostAlloc", "malloc_touch": "malloc + touch", "registered_4k": "touch + register, 4 KiB pages"}
+POOLS = {"pool": "reused, from a pool", "cupy_pool": "reused, from CuPy's pool"}
+GIB = 2**30
+
+
+def headline(recorded: Recorded) -> dict[str, object]:
+    rows, size = recorded.counted, max(recorded.run["params"]["sizes"])
+    words = format_bytes(size)
+    buffers = rows[(rows["kind"] == "buffer") & (rows["bytes"] == size)].copy()
+    buffers["both_seconds"] = buffers["get_seconds"] + buffers["give_back_seconds"]
+    cost = buffers.groupby("way")[["get_seconds", "give_back_seconds", "both_seconds", "register_seconds"]].median()
+    copies = rows[(rows["kind"] == "copy") & (rows["bytes"] == size)]
+    copy = copies.groupby(["memory", "direction"])["wall_seconds"].median()
+    pageable = cost.loc["malloc_touch"]
+    found: dict[str, object] = {}
+    for way in ("pinned", "malloc_touch"):
+        found[f"{TITLES[way]}, each GiB of {words}"] = cost.loc[way, "get_seconds"] * GIB / size
+    given_back = cost.loc["registered_4k", "give_back_seconds"] - pageable["give_back_seconds"]
+    extra = {
+        "pinned": cost.loc["pinned", "both_seconds"] - pageable["both_seconds"],
+        "registered_4k": cost.loc["registered_4k", "register_seconds"] + max(given_back, 0.0),
+    }
+    for way, seconds in extra.items():
+        for direction in ("h2d", "d2h"):
+            gain = copy["pageable", direction] - copy["pinned", direction]
+            found[f"Pays after, {TITLES[way]}, {direction}, {words} (copies)"] = max(math.ceil(seconds / gain), 0)
+    for way, title in POOLS.items():
+        found[f"Saved, {title}, {words}"] = cost.loc["pinned", "both_seconds"] - cost.loc[way, "both_seconds"]
+    return found

@@ -1,0 +1,30 @@
+"""Headline of ``pressure`` again: what each pinned byte took from everybody, and what was felt of it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pinscope.units import format_bytes
+from tests.unit.recordings.raw import Recorded
+
+GIB = 2**30
+
+
+def headline(recorded: Recorded) -> dict[str, object]:
+    rows = recorded.rows
+    rounds = recorded.counted[recorded.counted["kind"] == "process"]
+    ends = rows[(rows["moment"] == "end") & (rows["phase"] != "after")]
+    reachable = ends["available_bytes"] + ends["per_cpu_bytes"].fillna(0)
+    before = rounds[rounds["phase"] == "before"]["fault_median_seconds"].median()
+    held = rounds[rounds["phase"] == "held"]
+    faults = held.groupby("bytes")["fault_median_seconds"].median()
+    steps = rows[(rows["kind"] == "host") & (rows["phase"] == "held")].groupby("step")
+    stalled = steps["memory_some_seconds"].agg(np.ptp) / steps["elapsed_seconds"].agg(np.ptp)
+    return {
+        "Available memory lost per pinned GiB": -np.polyfit(ends["bytes"], reachable, 1)[0] * GIB,
+        "Most that was pinned": held["bytes"].max(),
+        "Page fault before": before,
+        f"Page fault at most, with {format_bytes(int(faults.idxmax()))} pinned": faults.max() / before,
+        "Least of the file still in the cache": (held["file_cached_bytes"] / held["file_bytes"]).min(),
+        "Stalls for memory, at most": stalled.max(),
+    }

@@ -1,0 +1,52 @@
+"""Recordings as plain files: a run's document and its rows, read without PinScope's own reader."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+FOLDER = Path(__file__).parents[3] / "pinscope" / "recordings"
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """One recorded run.
+
+    Attributes:
+        run: its document as stored.
+        observations: as stored, in the order measured.
+    """
+
+    run: dict[str, Any]
+    observations: list[dict[str, Any]]
+
+    @cached_property
+    def rows(self) -> pd.DataFrame:
+        """The observations as a table."""
+        return pd.DataFrame(self.observations)
+
+    @property
+    def counted(self) -> pd.DataFrame:
+        """Without warm-ups."""
+        return self.rows[~self.rows["warmup"]]
+
+    def __str__(self) -> str:
+        return f"{self.run['experiment']}-{self.run['id']}"
+
+
+def recordings() -> list[Recorded]:
+    """Every run of every bundle that ships."""
+    found = []
+    for path in sorted(FOLDER.glob("*.pinscope")):
+        with zipfile.ZipFile(path) as bundle:
+            for run_id in json.loads(bundle.read("manifest.json"))["runs"]:
+                run = json.loads(bundle.read(f"runs/{run_id}/run.json"))
+                lines = bundle.read(f"runs/{run_id}/observations.jsonl").decode().splitlines()
+                found.append(Recorded(run, [json.loads(line) for line in lines]))
+    return found

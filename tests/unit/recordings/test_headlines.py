@@ -1,0 +1,68 @@
+"""Each headline of each recording, worked out again from the raw rows by a few lines of its own."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from pinscope.experiments.registry import read_run, readers
+from pinscope.records.run import Run
+from tests.unit.recordings import (
+    access,
+    allocation,
+    bandwidth,
+    dataloader,
+    overlap,
+    page_tables,
+    pinning_strategy,
+    pressure,
+    registration,
+    timeline,
+)
+from tests.unit.recordings.raw import Recorded, recordings
+
+AGAIN: Mapping[str, Callable[[Recorded], dict[str, object]]] = {
+    "access": access.headline,
+    "allocation": allocation.headline,
+    "bandwidth": bandwidth.headline,
+    "dataloader": dataloader.headline,
+    "overlap": overlap.headline,
+    "page_tables": page_tables.headline,
+    "pinning_strategy": pinning_strategy.headline,
+    "pressure": pressure.headline,
+    "registration": registration.headline,
+    "timeline": timeline.headline,
+}
+"""Experiment → its headline from the raw rows: name of each quantity, and its value."""
+NEAR = 1e-9
+"""Relative: both add up the same numbers, in another order."""
+HERE = Path(__file__).parent
+
+
+@pytest.mark.parametrize("recorded", recordings(), ids=str)
+def test_each_headline_of_a_recording_follows_from_its_raw_rows(recorded: Recorded) -> None:
+    run = Run.model_validate(recorded.run)
+    told = {quantity.name: quantity.value for quantity in read_run(run, recorded.observations).headline}
+    again = AGAIN[run.experiment](recorded)
+    assert told
+    assert set(told) == set(again)
+    for name, value in told.items():
+        expected = again[name] if isinstance(value, str) else pytest.approx(again[name], rel=NEAR)
+        assert value == expected, name
+
+
+def test_every_kind_of_run_is_recorded_and_worked_out_again() -> None:
+    kinds = {reader.kind.name for reader in readers()}
+    assert set(AGAIN) == kinds == {recorded.run["experiment"] for recorded in recordings()}
+
+
+@pytest.mark.parametrize("path", [*sorted(HERE.glob("[!t]*.py")), HERE / "timeline.py"], ids=lambda path: path.stem)
+def test_what_works_it_out_again_uses_none_of_the_code_that_it_checks(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        for name in names:
+            assert not name.startswith("pinscope") or name == "pinscope.units", f"{path.name} imports {name}"

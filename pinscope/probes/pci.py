@@ -61,7 +61,7 @@ def max_payload(proc: Proc, folder: str) -> Answer[int]:
     name = hypervisor(proc)
     if name is None or read.value is None:
         return read
-    return Answer.missing(f"{format_bytes(read.value)} by a configuration space that a hypervisor ({name}) shows")
+    return Answer.missing(f"the configuration space, made up by a hypervisor ({name}), says {format_bytes(read.value)}")
 
 
 def _device_control(proc: Proc, folder: str) -> Answer[int]:

@@ -35,7 +35,7 @@ def _packet(device: Device) -> str | None:
     if device.link.max_payload_bytes is not None:
         return f"{format_bytes(device.link.max_payload_bytes)}, as the GPU is set"
     reason = device.missing.get("link.max_payload_bytes")
-    return f"{format_bytes(PACKET_PAYLOAD_BYTES)}, assumed" + (f" (read: {reason})" if reason else "")
+    return f"{format_bytes(PACKET_PAYLOAD_BYTES)}, assumed" + (f" ({reason})" if reason else "")
 
 
 def _bar1(device: Device) -> str | None:

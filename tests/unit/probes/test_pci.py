@@ -68,7 +68,7 @@ def test_the_packet_size_that_a_hypervisor_shows_is_told_but_not_used(plant: Pla
     proc = plant({**on_bus(0), "/proc/cpuinfo": IN_A_MACHINE})
     found = max_payload(proc, SYSFS)
     assert found.value is None
-    assert found.reason == "128 B by a configuration space that a hypervisor (virtual machine) shows"
+    assert found.reason == "the configuration space, made up by a hypervisor (virtual machine), says 128 B"
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def test_what_is_not_known_says_why(tmp_path: Path) -> None:
     tmp_path.joinpath("sys").mkdir()
     facts = dict(bus_facts(gpu(tmp_path, {})))
     folder = "/sys/bus/pci/devices/0000:1b:00.0"
-    assert facts["Most data in a packet"] == f"256 B, assumed (read: {folder}/config is not there)"
+    assert facts["Most data in a packet"] == f"256 B, assumed ({folder}/config is not there)"
     assert facts["IOMMU"] == f"n/a ({folder} is not there)"
 
 

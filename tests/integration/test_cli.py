@@ -23,6 +23,7 @@ import pytest
 
 from pinscope.cli.main import main
 from pinscope.experiments.registry import EXPERIMENTS
+from pinscope.probes.numa import read_nodes
 from pinscope.report.write import SUFFIXES
 from pinscope.store.bundle import read_bundle, write_bundle
 from pinscope.store.store import Store
@@ -71,6 +72,21 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, A
     database = f"sqlite:///{tmp_path_factory.mktemp('measured') / 'runs.db'}"
     done = pinscope("run", "bandwidth", "--lab", "host", "--quick", "--json", *SMALL, PINSCOPE_DATABASE=database)
     return database, document(done)
+
+
+def test_a_run_bound_to_a_numa_node_says_so_and_each_row_names_it() -> None:
+    node = max(node.number for node in read_nodes().value or () if node.memory_bytes)
+    printed = document(
+        pinscope("run", "bandwidth", "--lab", "host", "--quick", "--json", *SMALL, "--set", f"node={node}")
+    )
+    assert printed["run"]["notes"] == [f"Host buffers and the threads that copy were bound to NUMA node {node}."]
+    assert {(row["host_node"], row["host_nodes"]) for row in printed["observations"]} == {(node, None)}
+    assert "host_node" in printed["run"]["method"]
+
+
+def test_a_numa_node_that_is_not_there_is_refused_in_one_line() -> None:
+    line = fails(pinscope("run", "overlap", "--lab", "host", "--set", "node=1023"), 2)
+    assert line.startswith("node: this host has no NUMA node 1023; it has: 0")
 
 
 @pytest.fixture

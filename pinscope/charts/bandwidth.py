@@ -10,7 +10,14 @@ import numpy as np
 import plotly.graph_objects as go
 
 from pinscope.analysis.bandwidth import Cell, Line, by_line, cells, fit_latency, speedups
-from pinscope.analysis.bandwidth_reading import PUBLISHED, PUBLISHED_BYTES, curve_of, link_limit, nearest_published
+from pinscope.analysis.bandwidth_reading import (
+    PUBLISHED,
+    PUBLISHED_BYTES,
+    compared,
+    curve_of,
+    link_limit,
+    nearest_published,
+)
 from pinscope.charts.chart import Chart
 from pinscope.charts.theme import (
     COLOURS,
@@ -45,14 +52,16 @@ def draw(run: Run, observations: Sequence[Mapping[str, Any]]) -> list[Chart]:
         Only the charts for which something was measured; none for a run without rows.
     """
     curves = by_line(cells(observations))
-    alone = {line: curve for line, curve in curves.items() if line.devices == 1 and line.device == run.device}
+    every = {line: curve for line, curve in curves.items() if line.devices == 1 and line.device == run.device}
+    alone = compared(every)
     engine = {line: curve for line, curve in alone.items() if line.copier == "engine"}
     drawn = (
         _rates(run, engine),
         _ratios(engine),
         _issue_times(engine),
         _copiers(run, alone),
-        _latency(engine),
+        _latency(run, engine),
+        _states(every),
         _together(curves),
         _published(run, engine),
     )
@@ -91,7 +100,7 @@ def _rate_trace(line: Line, curve: Sequence[Cell], name: str) -> go.Scatter:
         name=name,
         customdata=[
             f"{format_bytes(cell.bytes)}: {format_bandwidth(cell.bytes_per_second)}<br>"
-            f"spread ± {format_share(cell.device_seconds.spread)}, {cell.device_seconds.count} repeats"
+            f"spread ± {format_share(cell.one_more.spread)}, {cell.one_more.count} repeats"
             for cell in curve
         ],
         hovertemplate="%{fullData.name}, %{customdata}<extra></extra>",
@@ -136,7 +145,7 @@ def _rates(run: Run, engine: Curves) -> Chart | None:
     return Chart(
         "bandwidth",
         "Bandwidth over copy size",
-        "Medians of copies by the copy engine; bars span the middle half of the repeats. "
+        "Medians of one more copy by the copy engine; bars span the middle half of the repeats. "
         "Both directions at once are counted together." + _limit_caption(run, drawn),
         figure,
     )
@@ -216,32 +225,99 @@ def _copiers(run: Run, alone: Curves) -> Chart | None:
     )
 
 
-def _latency(engine: Curves) -> Chart | None:
+def _latency(run: Run, engine: Curves) -> Chart | None:
     chosen = {line: curve for line, curve in engine.items() if line.memory in _FITTED and fit_latency(curve)}
 
-    def measured(line: Line, curve: Sequence[Cell]) -> go.Scatter:
-        properties = memory_line(line.memory, line.direction) | {"mode": "markers"}
-        return go.Scatter(
-            **properties,
-            x=[cell.bytes for cell in curve],
-            y=[cell.device_seconds.median for cell in curve],
-            name=words(line.memory),
-            customdata=[f"{format_bytes(cell.bytes)}: {format_seconds(cell.device_seconds.median)}" for cell in curve],
-            hovertemplate="%{fullData.name}, %{customdata}<extra></extra>",
-        )
+    def one_more(line: Line, curve: Sequence[Cell]) -> go.Scatter:
+        return _times(line, curve, "one more", [cell.one_more.median for cell in curve], "")
 
-    stacked = _stack(chosen, measured)
+    stacked = _stack(chosen, one_more)
     if stacked is None:
         return None
     figure, shown = stacked
     for line, curve in chosen.items():
-        _add_fit(figure, shown.index(line.direction) + 1, line, curve)
+        row = shown.index(line.direction) + 1
+        trace = _times(line, curve, "one copy", [cell.one_copy.median for cell in curve], "-open")
+        names = {item.name for item in figure.data}
+        trace.update(legendgroup=trace.name, showlegend=trace.name not in names)
+        figure.add_trace(trace, row=row, col=1)
+        _add_fit(figure, row, line, curve)
+    limited = _add_time_limit(run, figure, shown, chosen)
     seconds_axis(figure, "Device time")
     return Chart(
         "latency-fit",
-        "Latency and bandwidth: t = α + bytes ÷ β",
-        "Markers: measured medians. Lines: the fit, with α the time of an empty copy and β the rate of an endless "
-        "one. Where markers leave the line, the path of the copy changes with its size.",
+        "What one copy and one more copy take",
+        "Open markers: one copy from an idle stream. Filled: one more, of many in a row. Lines: t = α + bytes ÷ β "
+        "through one more copy, with α the time of an empty one and β the rate of an endless one."
+        + (" Dotted: the least that the link needs." if limited else ""),
+        figure,
+    )
+
+
+def _times(line: Line, curve: Sequence[Cell], what: str, seconds: Sequence[float], open_marker: str) -> go.Scatter:
+    properties: dict[str, Any] = memory_line(line.memory, line.direction) | {"mode": "markers"}
+    marker = {**properties["marker"], "symbol": SYMBOLS[line.memory] + open_marker}
+    return go.Scatter(
+        **properties | {"marker": marker},
+        x=[cell.bytes for cell in curve],
+        y=list(seconds),
+        name=f"{words(line.memory)}, {what}",
+        customdata=[
+            f"{format_bytes(cell.bytes)}: {format_seconds(value)}" for cell, value in zip(curve, seconds, strict=True)
+        ],
+        hovertemplate="%{fullData.name}, %{customdata}<extra></extra>",
+    )
+
+
+def _add_time_limit(run: Run, figure: go.Figure, shown: Sequence[str], curves: Curves) -> bool:
+    """Draw the time in which the link could carry the payload; each direction has a link's capacity of its own."""
+    limit = link_limit(run)
+    if limit is None:
+        return False
+    sizes = [cell.bytes for curve in curves.values() for cell in curve]
+    ends = [min(sizes), max(sizes)]
+    for row in range(1, len(shown) + 1):
+        figure.add_trace(
+            go.Scatter(
+                x=ends, y=[size / limit for size in ends], mode="lines", name="link limit",
+                legendgroup="link limit", showlegend=row == 1,
+                line={"color": COLOURS["reference"], "dash": DASHES["reference"], "width": 2},
+                hovertemplate=f"link limit, {format_bandwidth(limit)}<extra></extra>",
+            ),
+            row=row, col=1,
+        )  # fmt: skip
+    return True
+
+
+_MARKS = {
+    ("4k", "cold"): "diamond",
+    ("thp", "cold"): "square",
+    ("4k", "warm"): "diamond-open",
+    ("thp", "warm"): "square-open",
+}
+
+
+def _states(every: Curves) -> Chart | None:
+    """Pageable copies by pages and caches, and pinned ones whose source the processor just wrote."""
+    engine = {line: curve for line, curve in every.items() if line.copier == "engine" and line.cache}
+    if len({line.state for line in engine}) < 2:
+        return None
+
+    def trace(line: Line, curve: Sequence[Cell]) -> go.Scatter:
+        made = _rate_trace(line, curve, line.state)
+        made.marker.symbol = _MARKS.get((line.backing, line.cache), SYMBOLS[line.memory] + "-open")
+        return made
+
+    stacked = _stack(engine, trace)
+    if stacked is None:
+        return None
+    figure, _ = stacked
+    figure.update_yaxes(title_text="Bandwidth (GB/s)", rangemode="tozero")
+    return Chart(
+        "memory-states",
+        "Pages and processor caches",
+        "Squares: huge pages, diamonds: small ones. Open markers: the processor wrote the memory right before; filled: "
+        "none of it was in its caches. The other charts and the ratios take 4k, cold, where it was measured.",
         figure,
     )
 
@@ -335,7 +411,7 @@ def _published(run: Run, engine: Curves) -> Chart | None:
     measured = [cell.bytes_per_second for _, cell in pairs.values()]
     figure = panels([""], [300])
     for name, rates, colours in (
-        (f"RTX 2080 Ti, {PUBLISHED_BYTES // 10**6} MB (published)", published, COLOURS["reference"]),
+        (f"RTX 2080 Ti, {format_bytes(PUBLISHED_BYTES)} (published)", published, COLOURS["reference"]),
         (f"{mine}, {size} (this run)", measured, [COLOURS[memory] for memory, _ in pairs]),
     ):
         figure.add_trace(
@@ -352,7 +428,7 @@ def _published(run: Run, engine: Curves) -> Chart | None:
     return Chart(
         "published",
         "Beside a published table",
-        "Grey: a GeForce RTX 2080 Ti on PCIe Gen3 x16 with 16 MB copies (Lei Mao, Page-Locked Host Memory for Data "
+        "Grey: a GeForce RTX 2080 Ti on PCIe Gen3 x16 with 16 MiB copies (Lei Mao, Page-Locked Host Memory for Data "
         "Transfer). Coloured: this run at its nearest size.",
         figure,
     )

@@ -23,15 +23,28 @@ from pinscope.analysis.statistics import summarize
 from pinscope.errors import MeasurementFailed, NoDevice, NotPossible
 from pinscope.lab import locked_memory
 from pinscope.lab.backing import touch, why_not_backing
+from pinscope.lab.cuda_hold import Gate
 from pinscope.lab.cuda_kernels import SOURCE
 from pinscope.lab.cuda_memory import PAGE, HostPart, MemoryMeter, allocate, host_memory, registered_memory
 from pinscope.lab.pattern import WORD_BYTES, Block, Pattern
-from pinscope.lab.protocol import Copier, Counters, DeviceBuffer, Event, HostBuffer, Load, MemoryState, Stream, Touch
+from pinscope.lab.protocol import (
+    Copier,
+    Counters,
+    DeviceBuffer,
+    Event,
+    HostBuffer,
+    Load,
+    MemoryState,
+    Stream,
+    Touch,
+    never_ends,
+)
 from pinscope.records.run import Backing, HostMemory, LabKind
 
 HOST_TO_DEVICE, DEVICE_TO_HOST = 1, 2
 THREADS = 1024
-COPY_BLOCKS_PER_SM = 4
+COPY_THREADS = 512
+"""A copy by kernel takes one block of so many threads a multiprocessor, so that another kernel runs beside it."""
 THREAD_BYTES = 4 * 2**20
 """What one thread lays or checks at a time."""
 HOST_THREADS = 8
@@ -51,14 +64,18 @@ class _DevicePart:
         return _DevicePart(self.address + offset, nbytes)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Stream:
     queue: Any
     """CuPy's stream, which launches kernels."""
     handle: int
     """The same stream as CUDA knows it."""
+    held: bool = False
+    """Whether what is queued has to wait for the end of a hold."""
 
     def synchronize(self) -> None:
+        if self.held:
+            raise never_ends("waiting for it")
         runtime.streamSynchronize(self.handle)
 
 
@@ -138,7 +155,7 @@ class CudaLab:
         self._sms = int(properties["multiProcessorCount"])
         try:
             module = cupy.RawModule(code=SOURCE)
-            names = ("lay_pattern", "check_pattern", "copy_words", "compute_load")
+            names = ("lay_pattern", "check_pattern", "copy_words", "compute_load", "wait_for_word")
             self._kernels = {name: module.get_function(name) for name in names}
         except Exception as error:  # CuPy raises several unrelated types where NVRTC or its headers are missing
             raise NotPossible(
@@ -155,6 +172,11 @@ class CudaLab:
         self._meter = self._stack.enter_context(MemoryMeter(runtime.deviceGetPCIBusId(self._ordinal)))
         self._scratch = self._stack.enter_context(self.device_buffer(8))
         self._own_stream = self._stack.enter_context(self.stream())
+        self._gate = self._stack.enter_context(Gate())
+        # The driver loads a kernel at its first launch and waits for the device meanwhile: never behind a hold.
+        self._copy_words(0, 0, 0, self._own_stream)
+        self._wait_by_kernel(self._own_stream, self._gate.address, 0)
+        self._own_stream.synchronize()
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -285,15 +307,19 @@ class CudaLab:
         self, target: DeviceBuffer, source: HostBuffer, stream: Stream, copier: Copier = "engine"
     ) -> None:
         if copier == "engine":
-            handle = cuda_stream(stream).handle
-            runtime.memcpyAsync(target.address, source.address, target.nbytes, HOST_TO_DEVICE, handle)
+            queue = cuda_stream(stream)
+            if queue.held and source.memory == "pageable":
+                raise never_ends("a copy of pageable memory")
+            runtime.memcpyAsync(target.address, source.address, target.nbytes, HOST_TO_DEVICE, queue.handle)
         else:
             self._copy_words(target.address, source.address, target.nbytes, stream)
 
     def copy_to_host(self, target: HostBuffer, source: DeviceBuffer, stream: Stream, copier: Copier = "engine") -> None:
         if copier == "engine":
-            handle = cuda_stream(stream).handle
-            runtime.memcpyAsync(target.address, source.address, target.nbytes, DEVICE_TO_HOST, handle)
+            queue = cuda_stream(stream)
+            if queue.held and target.memory == "pageable":
+                raise never_ends("a copy of pageable memory")
+            runtime.memcpyAsync(target.address, source.address, target.nbytes, DEVICE_TO_HOST, queue.handle)
         else:
             self._copy_words(target.address, source.address, target.nbytes, stream)
 
@@ -347,6 +373,12 @@ class CudaLab:
     def wait(self, stream: Stream, event: Event) -> None:
         runtime.streamWaitEvent(cuda_stream(stream).handle, _event(event).handle)
 
+    @contextmanager
+    def hold(self, *streams: Stream) -> Iterator[None]:
+        runtime.setDevice(self._ordinal)
+        with self._gate.hold([cuda_stream(stream) for stream in streams], self._wait_by_kernel):
+            yield
+
     def elapsed(self, start: Event, end: Event) -> float:
         return float(runtime.eventElapsedTime(_event(start).handle, _event(end).handle)) / 1e3
 
@@ -381,8 +413,7 @@ class CudaLab:
         parts = range(0, buffer.nbytes, THREAD_BYTES)
 
         def one(at: int) -> _Result:
-            shifted = Pattern(pattern.offset + at // WORD_BYTES, pattern.key)
-            return work(_words(buffer.address + at, min(THREAD_BYTES, buffer.nbytes - at)), shifted)
+            return work(_words(buffer.address + at, min(THREAD_BYTES, buffer.nbytes - at)), pattern.part(at))
 
         return [one(0)] if len(parts) == 1 else list(self._threads.map(one, parts))
 
@@ -392,9 +423,14 @@ class CudaLab:
 
     def _copy_words(self, target: int, source: int, nbytes: int, stream: Stream) -> None:
         arguments = (np.uint64(target), np.uint64(source), np.uint64(nbytes // 8))
-        self._launch("copy_words", self._sms * COPY_BLOCKS_PER_SM, arguments, stream)
+        self._launch("copy_words", self._sms, arguments, stream, COPY_THREADS)
 
-    def _launch(self, name: str, blocks: int, arguments: tuple[Any, ...], stream: Stream) -> None:
+    def _wait_by_kernel(self, stream: _Stream, address: int, value: int) -> None:
+        self._launch("wait_for_word", 1, (np.uint64(address), np.uint32(value)), stream)
+
+    def _launch(
+        self, name: str, blocks: int, arguments: tuple[Any, ...], stream: Stream, threads: int = THREADS
+    ) -> None:
         runtime.setDevice(self._ordinal)
         with cuda_stream(stream).queue:
-            self._kernels[name]((blocks,), (THREADS,), arguments)
+            self._kernels[name]((blocks,), (threads,), arguments)

@@ -115,10 +115,10 @@ class BandwidthObservation(Observation):
     """One combination once (bidirectional: one copy each way at the same time), timed as one copy and as many."""
 
     memory: HostMemory
-    backing: Backing | None
-    """What stands under pageable and registered memory."""
-    cache: Cache | None
-    """Where the processor's caches stand; ``None``: content came from the device, past the processor."""
+    backing: Backing | None = None
+    """What stands under pageable and registered memory; ``None`` of other kinds, and in runs of 0.1.0."""
+    cache: Cache | None = None
+    """Whether the processor's caches may hold the memory; ``None``: content came from the device, past them."""
     direction: Direction
     copier: CopierChoice
     bytes: int
@@ -128,9 +128,10 @@ class BandwidthObservation(Observation):
     """How many GPUs copied at the same time."""
     device_seconds: float
     """One copy from an idle stream, by device events; without the call, but for pageable memory, where it copies."""
-    one_more_seconds: float
-    """One more copy: of ``one_more_copies`` in a row the whole time, divided."""
-    one_more_copies: int
+    one_more_seconds: float | None = None
+    """One more copy: of ``one_more_copies`` in a row the whole time, divided. ``None`` in runs of 0.1.0, whose one
+    copy had the call in it."""
+    one_more_copies: int | None = None
     """1: the one copy itself."""
     wall_seconds: float
     """One copy from before the call to after the synchronisation, by the host clock."""

@@ -1,15 +1,15 @@
-"""What a bandwidth run looks like: rates, ratios, issue times and the latency–bandwidth line over the copy size."""
+"""What a bandwidth run looks like: rates, ratios and times over the copy size."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 
-from pinscope.analysis.bandwidth import Cell, Line, by_line, cells, fit_latency, speedups
+from pinscope.analysis.bandwidth import Cell, Line, by_line, cells, speedups
 from pinscope.analysis.bandwidth_reading import (
     PUBLISHED,
     PUBLISHED_BYTES,
@@ -18,6 +18,8 @@ from pinscope.analysis.bandwidth_reading import (
     link_limit,
     nearest_published,
 )
+from pinscope.charts.bandwidth_panels import Curves, stack
+from pinscope.charts.bandwidth_times import draw_times
 from pinscope.charts.chart import Chart
 from pinscope.charts.theme import (
     COLOURS,
@@ -28,17 +30,10 @@ from pinscope.charts.theme import (
     memory_line,
     panels,
     seconds_axis,
-    size_axis,
     words,
 )
 from pinscope.records.run import Run
 from pinscope.units import format_bandwidth, format_bytes, format_seconds, format_share, format_value
-
-Curves = Mapping[Line, Sequence[Cell]]
-Trace = Callable[[Line, Sequence[Cell]], go.Scatter | None]
-
-_FITTED = ("pinned", "pageable")
-"""Kinds whose latency–bandwidth line is drawn; the table has all of them."""
 
 
 def draw(run: Run, observations: Sequence[Mapping[str, Any]]) -> list[Chart]:
@@ -60,32 +55,12 @@ def draw(run: Run, observations: Sequence[Mapping[str, Any]]) -> list[Chart]:
         _ratios(engine),
         _issue_times(engine),
         _copiers(run, alone),
-        _latency(run, engine),
+        draw_times(run, engine),
         _states(every),
         _together(curves),
         _published(run, engine),
     )
     return [chart for chart in drawn if chart]
-
-
-def _stack(curves: Curves, trace: Trace) -> tuple[go.Figure, list[str]] | None:
-    """A figure with one panel per direction that has something to show, and those directions."""
-    traces = [(line, made) for line, curve in curves.items() if (made := trace(line, curve)) is not None]
-    shown = [way for way in DIRECTIONS if any(line.direction == way for line, _ in traces)]
-    if not shown:
-        return None
-    figure = panels([DIRECTION_TITLES[way] for way in shown])
-    named: set[str] = set()
-    # Kinds that copy equally fast lie on each other: pinned is drawn last, on top, and named first.
-    ranks = {memory: rank for rank, memory in enumerate(SYMBOLS)}
-    traces.sort(key=lambda item: (-ranks[item[0].memory], DIRECTIONS.index(item[0].direction)))
-    for line, made in traces:
-        made.update(legendgroup=made.name, showlegend=made.name not in named, legendrank=ranks[line.memory])
-        named.add(made.name)
-        figure.add_trace(made, row=shown.index(line.direction) + 1, col=1)
-    sizes = [cell.bytes for curve in curves.values() for cell in curve]
-    size_axis(figure, sizes)
-    return figure, shown
 
 
 def _rate_trace(line: Line, curve: Sequence[Cell], name: str) -> go.Scatter:
@@ -136,7 +111,7 @@ def _limit_caption(run: Run, drawn: bool) -> str:
 
 
 def _rates(run: Run, engine: Curves) -> Chart | None:
-    stacked = _stack(engine, lambda line, curve: _rate_trace(line, curve, words(line.memory)))
+    stacked = stack(engine, lambda line, curve: _rate_trace(line, curve, words(line.memory)))
     if stacked is None:
         return None
     figure, shown = stacked
@@ -167,7 +142,7 @@ def _ratios(engine: Curves) -> Chart | None:
             hovertemplate="%{fullData.name}, %{customdata}<extra></extra>",
         )
 
-    stacked = _stack(engine, trace)
+    stacked = stack(engine, trace)
     if stacked is None:
         return None
     figure, _ = stacked
@@ -192,7 +167,7 @@ def _issue_times(engine: Curves) -> Chart | None:
             hovertemplate="%{fullData.name}, %{customdata}<extra></extra>",
         )
 
-    stacked = _stack(engine, trace)
+    stacked = stack(engine, trace)
     if stacked is None:
         return None
     figure, _ = stacked
@@ -210,7 +185,7 @@ def _copiers(run: Run, alone: Curves) -> Chart | None:
     """Copies by a kernel beside those by the copy engine, for kinds that were copied by both or by kernels."""
     kinds = {line.memory for line in alone if line.copier == "kernel"}
     chosen = {line: curve for line, curve in alone.items() if line.memory in kinds}
-    stacked = _stack(chosen, lambda line, curve: _rate_trace(line, curve, f"{words(line.memory)}, {line.copier}"))
+    stacked = stack(chosen, lambda line, curve: _rate_trace(line, curve, f"{words(line.memory)}, {line.copier}"))
     if stacked is None:
         return None
     figure, shown = stacked
@@ -223,70 +198,6 @@ def _copiers(run: Run, alone: Curves) -> Chart | None:
         "through its mapping." + _limit_caption(run, drawn),
         figure,
     )
-
-
-def _latency(run: Run, engine: Curves) -> Chart | None:
-    chosen = {line: curve for line, curve in engine.items() if line.memory in _FITTED and fit_latency(curve)}
-
-    def one_more(line: Line, curve: Sequence[Cell]) -> go.Scatter:
-        return _times(line, curve, "one more", [cell.one_more.median for cell in curve], "")
-
-    stacked = _stack(chosen, one_more)
-    if stacked is None:
-        return None
-    figure, shown = stacked
-    for line, curve in chosen.items():
-        row = shown.index(line.direction) + 1
-        trace = _times(line, curve, "one copy", [cell.one_copy.median for cell in curve], "-open")
-        names = {item.name for item in figure.data}
-        trace.update(legendgroup=trace.name, showlegend=trace.name not in names)
-        figure.add_trace(trace, row=row, col=1)
-        _add_fit(figure, row, line, curve)
-    limited = _add_time_limit(run, figure, shown, chosen)
-    seconds_axis(figure, "Device time")
-    return Chart(
-        "latency-fit",
-        "What one copy and one more copy take",
-        "Open markers: one copy from an idle stream. Filled: one more, of many in a row. Lines: t = α + bytes ÷ β "
-        "through one more copy, with α the time of an empty one and β the rate of an endless one."
-        + (" Dotted: the least that the link needs." if limited else ""),
-        figure,
-    )
-
-
-def _times(line: Line, curve: Sequence[Cell], what: str, seconds: Sequence[float], open_marker: str) -> go.Scatter:
-    properties: dict[str, Any] = memory_line(line.memory, line.direction) | {"mode": "markers"}
-    marker = {**properties["marker"], "symbol": SYMBOLS[line.memory] + open_marker}
-    return go.Scatter(
-        **properties | {"marker": marker},
-        x=[cell.bytes for cell in curve],
-        y=list(seconds),
-        name=f"{words(line.memory)}, {what}",
-        customdata=[
-            f"{format_bytes(cell.bytes)}: {format_seconds(value)}" for cell, value in zip(curve, seconds, strict=True)
-        ],
-        hovertemplate="%{fullData.name}, %{customdata}<extra></extra>",
-    )
-
-
-def _add_time_limit(run: Run, figure: go.Figure, shown: Sequence[str], curves: Curves) -> bool:
-    """Draw the time in which the link could carry the payload; each direction has a link's capacity of its own."""
-    limit = link_limit(run)
-    if limit is None:
-        return False
-    sizes = [cell.bytes for curve in curves.values() for cell in curve]
-    ends = [min(sizes), max(sizes)]
-    for row in range(1, len(shown) + 1):
-        figure.add_trace(
-            go.Scatter(
-                x=ends, y=[size / limit for size in ends], mode="lines", name="link limit",
-                legendgroup="link limit", showlegend=row == 1,
-                line={"color": COLOURS["reference"], "dash": DASHES["reference"], "width": 2},
-                hovertemplate=f"link limit, {format_bandwidth(limit)}<extra></extra>",
-            ),
-            row=row, col=1,
-        )  # fmt: skip
-    return True
 
 
 _MARKS = {
@@ -308,7 +219,7 @@ def _states(every: Curves) -> Chart | None:
         made.marker.symbol = _MARKS.get((line.backing, line.cache), SYMBOLS[line.memory] + "-open")
         return made
 
-    stacked = _stack(engine, trace)
+    stacked = stack(engine, trace)
     if stacked is None:
         return None
     figure, _ = stacked
@@ -320,29 +231,6 @@ def _states(every: Curves) -> Chart | None:
         "none of it was in its caches. The other charts and the ratios take 4k, cold, where it was measured.",
         figure,
     )
-
-
-def _add_fit(figure: go.Figure, row: int, line: Line, curve: Sequence[Cell]) -> None:
-    fit = fit_latency(curve)
-    if fit is None:
-        return
-    sizes = np.geomspace(curve[0].bytes, curve[-1].bytes, 60)
-    moved = sizes * (curve[0].moved_bytes / curve[0].bytes)
-    label = (
-        f"α {format_seconds(fit.alpha_seconds)}, β {format_bandwidth(fit.beta_bytes_per_second)}, "
-        f"half of β at {format_bytes(fit.half_size_bytes)}, R² {fit.r_squared:.3f}"
-    )
-    figure.add_trace(
-        go.Scatter(
-            x=sizes, y=fit.alpha_seconds + moved / fit.beta_bytes_per_second, mode="lines",
-            name=f"{words(line.memory)}, fit", legendgroup=f"{line.memory} fit",
-            legendrank=len(SYMBOLS) + list(SYMBOLS).index(line.memory),
-            showlegend=not any(trace.legendgroup == f"{line.memory} fit" for trace in figure.data),
-            line={"color": COLOURS[line.memory], "dash": DASHES[line.direction], "width": 1.5},
-            hovertemplate=f"{words(line.memory)}: {label}<extra></extra>",
-        ),
-        row=row, col=1,
-    )  # fmt: skip
 
 
 def _together(curves: Curves) -> Chart | None:

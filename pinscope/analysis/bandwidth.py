@@ -21,6 +21,8 @@ class Line:
     Attributes:
         devices: how many GPUs copied at the same time.
         device: the GPU that these copies belong to.
+        backing: what stands under the memory; empty where that is not told.
+        cache: ``cold`` or ``warm``; empty where content came from the device, or that is not told.
     """
 
     memory: str
@@ -28,6 +30,14 @@ class Line:
     copier: str
     devices: int
     device: int
+    backing: str = ""
+    cache: str = ""
+
+    @property
+    def state(self) -> str:
+        """The memory and its state in words: ``pageable, 4k, cold``."""
+        parts = (self.memory.replace("_", "-"), self.backing if self.memory == "pageable" else "", self.cache)
+        return ", ".join(filter(None, parts))
 
 
 @dataclass(frozen=True)
@@ -36,15 +46,20 @@ class Cell:
 
     Attributes:
         line: what it shares with its neighbours.
-        bytes: moved in each direction.
-        device_seconds, wall_seconds, issue_seconds: medians with spread, seconds.
-        h2d_seconds, d2h_seconds: each direction's own time; ``None`` where nothing went that way.
+        bytes: moved in each direction by one copy.
+        one_copy: from an idle stream, seconds.
+        one_more: each of many in a row, seconds. Runs of 0.1.0 have one copy only, with the call in it: that one.
+        copies: how many in a row; 1: one copy is both.
+        wall_seconds, issue_seconds: of one copy, seconds.
+        h2d_seconds, d2h_seconds: each direction's own part of one copy; ``None`` where nothing went that way.
         wrong_words: words that did not arrive, over all repeats.
     """
 
     line: Line
     bytes: int
-    device_seconds: Summary
+    one_copy: Summary
+    one_more: Summary
+    copies: int
     wall_seconds: Summary
     issue_seconds: Summary
     h2d_seconds: Summary | None
@@ -58,24 +73,24 @@ class Cell:
 
     @property
     def bytes_per_second(self) -> float:
-        """Median rate, both directions together."""
-        return self.moved_bytes / self.device_seconds.median
+        """Median rate of one more copy, both directions together."""
+        return self.moved_bytes / self.one_more.median
 
     @property
     def quartile_rates(self) -> tuple[float, float]:
         """Rates at the upper and the lower quartile of time: (slow, fast), bytes/second."""
         return (
-            self.moved_bytes / self.device_seconds.upper_quartile,
-            self.moved_bytes / self.device_seconds.lower_quartile,
+            self.moved_bytes / self.one_more.upper_quartile,
+            self.moved_bytes / self.one_more.lower_quartile,
         )
 
 
 @dataclass(frozen=True)
 class LatencyFit:
-    """The line t = α + n/β through the medians of one curve.
+    """The line t = α + n/β through what one more copy takes, along one curve.
 
     Attributes:
-        alpha_seconds: time of an empty copy.
+        alpha_seconds: time of one more empty copy.
         beta_bytes_per_second: rate of an endless copy.
         half_size_bytes: size at which a copy reaches half of β (n½ = α·β; Hockney & Jesshope,
             Parallel Computers 2, 1.3.3).
@@ -93,7 +108,10 @@ def cells(rows: Iterable[Mapping[str, Any]]) -> list[Cell]:
     groups: dict[tuple[Line, int], list[Mapping[str, Any]]] = {}
     for row in rows:
         if not row["warmup"]:
-            line = Line(row["memory"], row["direction"], row["copier"], row["devices"], row["device"])
+            line = Line(
+                row["memory"], row["direction"], row["copier"], row["devices"], row["device"],
+                row.get("backing") or "", row.get("cache") or "",
+            )  # fmt: skip
             groups.setdefault((line, row["bytes"]), []).append(row)
     return [_cell(line, size, group) for (line, size), group in sorted(groups.items(), key=lambda item: item[0])]
 
@@ -106,6 +124,8 @@ def _cell(line: Line, size: int, rows: Sequence[Mapping[str, Any]]) -> Cell:
         line,
         size,
         summary("device_seconds"),
+        summary("device_seconds" if rows[0].get("one_more_seconds") is None else "one_more_seconds"),
+        rows[0].get("one_more_copies") or 1,
         summary("wall_seconds"),
         summary("issue_seconds"),
         summary("h2d_seconds") if rows[0]["h2d_seconds"] is not None else None,
@@ -130,7 +150,7 @@ def fit_latency(curve: Sequence[Cell]) -> LatencyFit | None:
     if len(curve) < 3:
         return None
     sizes = np.array([cell.moved_bytes for cell in curve], dtype=float)
-    times = np.array([cell.device_seconds.median for cell in curve])
+    times = np.array([cell.one_more.median for cell in curve])
     design = np.stack([1 / times, sizes / times], axis=1)
     (alpha, inverse_beta), *_ = np.linalg.lstsq(design, np.ones_like(times), rcond=None)
     if alpha <= 0 or inverse_beta <= 0:

@@ -17,15 +17,21 @@ SHARED_UPLINK = 0.9
 LARGE = 2**20
 """Bytes from which a copy's time is mostly data, not latency: instability below it is usual."""
 
-PUBLISHED_BYTES = 16_000_000
+PUBLISHED_BYTES = 16 * 2**20
 PUBLISHED = {
     ("pageable", "h2d"): 10.203332e9,
     ("pageable", "d2h"): 11.236589e9,
     ("pinned", "h2d"): 11.884305e9,
     ("pinned", "d2h"): 11.935439e9,
 }
-"""Bytes/second of the 16 MB table that started PinScope: GeForce RTX 2080 Ti, Core i9-9900K
-(Lei Mao, "Page-Locked Host Memory for Data Transfer")."""
+"""Bytes/second of the table that started PinScope: GeForce RTX 2080 Ti, Core i9-9900K (Lei Mao, "Page-Locked Host
+Memory for Data Transfer"). It is by Mark Harris's program, which copies 4·1024² floats, 16 MiB, and writes "Transfer
+size (MB): 16"."""
+PUBLISHED_STATE = ("4k", "cold")
+"""The state of that program's pageable memory: by malloc, which on Linux has small pages unless huge ones are always
+used, and copied once after three more arrays of 16 MiB were written, where the processor's caches hold 16 MiB."""
+COMPARED = (PUBLISHED_STATE, ("thp", "cold"), ("4k", "warm"), ("thp", "warm"))
+"""States of pageable memory in the order in which pinned memory is compared with them; the first that was measured."""
 
 Curves = Mapping[Line, Sequence[Cell]]
 
@@ -40,6 +46,7 @@ def read_bandwidth(run: Run, rows: Sequence[Mapping[str, Any]]) -> Reading:
         findings=(
             *_arrival(curves),
             *_pageable(run, alone),
+            *_states(alone),
             *_link(run, alone),
             *_uplink(curves),
             *_unstable(run, curves),
@@ -47,16 +54,35 @@ def read_bandwidth(run: Run, rows: Sequence[Mapping[str, Any]]) -> Reading:
     )
 
 
-def curve_of(curves: Curves, memory: str, direction: str, copier: str = "engine") -> Sequence[Cell]:
-    """The curve of a single GPU with these labels; empty if it was not measured."""
-    return next(
-        (
-            curve
-            for line, curve in curves.items()
-            if (line.memory, line.direction, line.copier, line.devices) == (memory, direction, copier, 1)
-        ),
-        (),
-    )
+def curve_of(
+    curves: Curves, memory: str, direction: str, copier: str = "engine", cache: str | None = None
+) -> Sequence[Cell]:
+    """The curve of a single GPU with these labels; empty if it was not measured.
+
+    Of several states of the memory it is the one that is compared, or that with this ``cache``.
+    """
+    found = [
+        line
+        for line in curves
+        if (line.memory, line.direction, line.copier, line.devices) == (memory, direction, copier, 1)
+        and cache in (None, line.cache)
+    ]
+    chosen = min(found, key=_rank, default=None)
+    return curves[chosen] if chosen else ()
+
+
+def _rank(line: Line) -> int:
+    state = (line.backing, line.cache)
+    return COMPARED.index(state) if state in COMPARED else -1 if not line.cache else len(COMPARED)
+
+
+def compared(curves: Curves) -> dict[Line, Sequence[Cell]]:
+    """Of each kind of memory, direction and copier the curve that is compared."""
+    return {line: curve for line, curve in curves.items() if curve is curve_of(curves, *_labels(line))}
+
+
+def _labels(line: Line) -> tuple[str, str, str]:
+    return line.memory, line.direction, line.copier
 
 
 def link_limit(run: Run) -> float | None:
@@ -76,11 +102,13 @@ def _headline(run: Run, curves: Curves) -> tuple[Quantity, ...]:
                     name=f"Pinned {direction}, {format_bytes(best.bytes)}",
                     value=best.bytes_per_second,
                     unit="bytes/second",
-                    spread=best.device_seconds.spread,
+                    spread=best.one_more.spread,
                 )
             )
+            found += _smallest(pinned[0])
         if ratios := speedups(pinned, pageable):
-            found.append(Quantity(name=f"Pinned ÷ pageable, {direction}", value=ratios[-1][1], unit="ratio"))
+            against = pageable[0].line.state
+            found.append(Quantity(name=f"Pinned ÷ {against}, {direction}", value=ratios[-1][1], unit="ratio"))
             start = pays_from(ratios)
             reason = None if start else f"at no measured size are pinned copies {PAYS} times faster throughout"
             found.append(Quantity(name=f"Pinning pays from, {direction}", value=start, unit="bytes", reason=reason))
@@ -92,27 +120,42 @@ def _headline(run: Run, curves: Curves) -> tuple[Quantity, ...]:
     return tuple(found)
 
 
+def _smallest(cell: Cell) -> list[Quantity]:
+    """The smallest copy both ways: what it takes alone, and what one more takes."""
+    if cell.copies == 1:
+        return []
+    what = f"{cell.line.direction}, {format_bytes(cell.bytes)}"
+    return [
+        Quantity(name=f"One copy, {what}", value=cell.one_copy.median, unit="seconds", spread=cell.one_copy.spread),
+        Quantity(
+            name=f"One more copy, {what}", value=cell.one_more.median, unit="seconds", spread=cell.one_more.spread
+        ),
+    ]
+
+
 def _tables(run: Run, alone: Curves, curves: Curves) -> tuple[Table, ...]:
     measured = Table(
         title="Every combination",
         columns=(
-            "memory", "direction", "copier", "size", "rate", "spread",
-            "device time", "wall time", "issue time", "repeats", "GPU", "GPUs at once",
+            "memory", "direction", "copier", "size", "rate", "spread", "one more copy", "copies",
+            "one copy", "wall time", "issue time", "repeats", "GPU", "GPUs at once",
         ),
         units=(
-            "text", "text", "text", "bytes", "bytes/second", "share",
+            "text", "text", "text", "bytes", "bytes/second", "share", "seconds", "count",
             "seconds", "seconds", "seconds", "count", "count", "count",
         ),
         rows=tuple(
             (
-                cell.line.memory, cell.line.direction, cell.line.copier, cell.bytes, cell.bytes_per_second,
-                cell.device_seconds.spread, cell.device_seconds.median, cell.wall_seconds.median,
-                cell.issue_seconds.median, cell.device_seconds.count, cell.line.device, cell.line.devices,
+                cell.line.state, cell.line.direction, cell.line.copier, cell.bytes, cell.bytes_per_second,
+                cell.one_more.spread, cell.one_more.median, cell.copies, cell.one_copy.median,
+                cell.wall_seconds.median, cell.issue_seconds.median, cell.one_more.count, cell.line.device,
+                cell.line.devices,
             )
             for curve in curves.values()
             for cell in curve
         ),
-        note="Medians. Rates of bidirectional copies count both directions. Spread is half the interquartile range.",
+        note="Medians. One copy starts from an idle stream; one more copy is each of so many in a row, and rate and "
+        "spread (half the interquartile range) are its own. Rates of bidirectional copies count both directions.",
     )  # fmt: skip
     fits = Table(
         title="Latency and bandwidth: t = α + bytes ÷ β",
@@ -120,14 +163,15 @@ def _tables(run: Run, alone: Curves, curves: Curves) -> tuple[Table, ...]:
         units=("text", "text", "text", "seconds", "bytes/second", "bytes", "count"),
         rows=tuple(
             (
-                line.memory, line.direction, line.copier,
+                line.state, line.direction, line.copier,
                 fit.alpha_seconds, fit.beta_bytes_per_second, fit.half_size_bytes, fit.r_squared,
             )
             for line, curve in alone.items()
             if (fit := fit_latency(curve))
         ),
-        note="At the half-performance size α·β a copy reaches half of β. An R² well below 1 says that the curve "
-        "is not one straight line, as for pageable memory, whose path changes with the size.",
+        note="Through what one more copy takes. At the half-performance size α·β it reaches half of β. An R² well "
+        "below 1 says that the curve is not one straight line, as for pageable memory, whose path changes with the "
+        "size.",
     )  # fmt: skip
     # The host model is never set beside a GPU's figures.
     published = (_published(alone),) if run.lab == "cuda" else ()
@@ -135,7 +179,7 @@ def _tables(run: Run, alone: Curves, curves: Curves) -> tuple[Table, ...]:
 
 
 def nearest_published(curve: Sequence[Cell]) -> Cell | None:
-    """The cell whose size is nearest to the published 16 MB, within a factor of two."""
+    """The cell whose size is nearest to the published 16 MiB, within a factor of two."""
     near = [cell for cell in curve if PUBLISHED_BYTES / 2 <= cell.bytes <= PUBLISHED_BYTES * 2]
     return min(near, key=lambda cell: abs(cell.bytes - PUBLISHED_BYTES), default=None)
 
@@ -144,14 +188,15 @@ def _published(curves: Curves) -> Table:
     rows = []
     for (memory, direction), rate in PUBLISHED.items():
         if cell := nearest_published(curve_of(curves, memory, direction)):
-            rows.append((memory, direction, rate, cell.bytes_per_second, cell.bytes))
+            rows.append((cell.line.state, direction, rate, cell.bytes_per_second, cell.bytes))
     return Table(
-        title="Beside a published table (RTX 2080 Ti, 16 MB)",
+        title="Beside a published table (RTX 2080 Ti, 16 MiB)",
         columns=("memory", "direction", "RTX 2080 Ti", "this run", "size here"),
         units=("text", "text", "bytes/second", "bytes/second", "bytes"),
         rows=tuple(rows),
-        note="Lei Mao, Page-Locked Host Memory for Data Transfer: PCIe Gen3 x16. There a fast CPU hid most of what "
-        "pinning saves; on a faster link the same staging copy is the bottleneck.",
+        note="Lei Mao, Page-Locked Host Memory for Data Transfer: PCIe Gen3 x16, by Mark Harris's program, whose "
+        "pageable memory has small pages and is in no cache (4k, cold). There a fast CPU hid most of what pinning "
+        "saves; on a faster link the same staging copy is the bottleneck.",
     )
 
 
@@ -166,7 +211,7 @@ def _arrival(curves: Curves) -> list[Finding]:
             rule="content-wrong",
             severity="critical",
             title=f"{len(wrong)} of {len(all_cells)} combinations delivered wrong data",
-            detail=f"The worst: {worst.line.memory} {worst.line.direction}, {format_bytes(worst.bytes)} by "
+            detail=f"The worst: {worst.line.state} {worst.line.direction}, {format_bytes(worst.bytes)} by "
             f"{worst.line.copier}.",
             evidence=(Quantity(name="Wrong 8-byte words", value=worst.wrong_words, unit="count"),),
             advice="Do not trust this machine's copies. Run it again; if it repeats, check ECC counters "
@@ -191,8 +236,8 @@ def _pageable(run: Run, curves: Curves) -> list[Finding]:
                 rule="pageable-slower",
                 severity="warning" if run.lab == "cuda" else "note",
                 title=f"Pageable {direction} copies are {ratio:.1f} times slower at {format_bytes(size)}",
-                detail=f"Pinning pays from {format_bytes(start)} on. The call that starts a pageable copy also keeps "
-                "the CPU while the data is staged.",
+                detail=f"{_against(pageable)}Pinning pays from {format_bytes(start)} on; the call that starts a "
+                "pageable copy also keeps the CPU while the data is staged.",
                 evidence=(
                     Quantity(name="Pinned", value=freed.bytes_per_second, unit="bytes/second"),
                     Quantity(name="Pageable", value=held.bytes_per_second, unit="bytes/second"),
@@ -205,6 +250,55 @@ def _pageable(run: Run, curves: Curves) -> list[Finding]:
             )
         )
     return found
+
+
+def _against(pageable: Sequence[Cell]) -> str:
+    line = pageable[0].line
+    if not line.cache:
+        return ""
+    pages = {"4k": "small pages", "thp": "huge pages"}.get(line.backing, line.backing)
+    caches = "none of it in the processor's caches" if line.cache == "cold" else "just written by the processor"
+    return f"Compared is memory with {pages}, {caches}. "
+
+
+def _states(curves: Curves) -> list[Finding]:
+    """How far the rate of pageable copies depends on pages and caches, at the size where it does most."""
+    found = []
+    for direction in ("h2d", "d2h"):
+        lines = [
+            curve
+            for line, curve in curves.items()
+            if (line.memory, line.direction, line.copier) == ("pageable", direction, "engine") and line.cache
+        ]
+        sizes = {cell.bytes for curve in lines for cell in curve if cell.bytes >= LARGE}
+        groups = [[cell for curve in lines for cell in curve if cell.bytes == size] for size in sorted(sizes)]
+        groups = [group for group in groups if len(group) > 1]
+        if not groups:
+            continue
+        worst = max(groups, key=_range)
+        slow, fast = (choose(worst, key=lambda cell: cell.bytes_per_second) for choose in (min, max))
+        if _range(worst) < PAYS:
+            continue
+        found.append(
+            Finding(
+                rule="pageable-state",
+                severity="note",
+                title=f"{_range(worst):.1f} times between states of pageable memory, {direction}, "
+                f"{format_bytes(slow.bytes)}",
+                detail=f"{format_bandwidth(slow.bytes_per_second)} ({slow.line.state}) to "
+                f"{format_bandwidth(fast.bytes_per_second)} ({fast.line.state}).",
+                evidence=tuple(
+                    Quantity(name=cell.line.state, value=cell.bytes_per_second, unit="bytes/second") for cell in worst
+                ),
+                advice="Compare programs only with equal pages under their memory and equal use of it before the copy.",
+            )
+        )
+    return found
+
+
+def _range(cells_of_a_size: Sequence[Cell]) -> float:
+    rates = [cell.bytes_per_second for cell in cells_of_a_size]
+    return max(rates) / min(rates)
 
 
 def _link(run: Run, curves: Curves) -> list[Finding]:
@@ -301,10 +395,10 @@ def _uplink(curves: Curves) -> list[Finding]:
 
 def _unstable(run: Run, curves: Curves) -> list[Finding]:
     large = [cell for curve in curves.values() for cell in curve if cell.bytes >= LARGE]
-    unstable = [cell for cell in large if cell.device_seconds.unstable]
+    unstable = [cell for cell in large if cell.one_more.unstable]
     if not unstable:
         return []
-    worst = max(unstable, key=lambda cell: cell.device_seconds.spread)
+    worst = max(unstable, key=lambda cell: cell.one_more.spread)
     size = exact_bytes(worst.bytes).replace(" ", "")
     return [
         Finding(
@@ -312,12 +406,12 @@ def _unstable(run: Run, curves: Curves) -> list[Finding]:
             severity="note",
             title=f"{len(unstable)} of {len(large)} combinations from {format_bytes(LARGE)} on "
             f"{'is' if len(unstable) == 1 else 'are'} unstable",
-            detail=f"The worst: {worst.line.memory} {worst.line.direction}, {format_bytes(worst.bytes)} by "
+            detail=f"The worst: {worst.line.state} {worst.line.direction}, {format_bytes(worst.bytes)} by "
             f"{worst.line.copier}. Other work on the machine, memory on another NUMA node, a processor that changes "
             "its clock, or too few repeats can be the reason.",
             evidence=(
-                Quantity(name="Spread of the worst", value=worst.device_seconds.spread, unit="share"),
-                Quantity(name="Its repeats", value=worst.device_seconds.count, unit="count"),
+                Quantity(name="Spread of the worst", value=worst.one_more.spread, unit="share"),
+                Quantity(name="Its repeats", value=worst.one_more.count, unit="count"),
             ),
             advice=f"Let the machine idle and run: pinscope run bandwidth --lab {run.lab}"
             + (f" --device {worst.line.device}" if worst.line.device else "")

@@ -1,16 +1,25 @@
-"""What a bandwidth run looks like: rates, ratios, issue times and the latency–bandwidth line over the copy size."""
+"""What a bandwidth run looks like: rates, ratios and times over the copy size."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 
-from pinscope.analysis.bandwidth import Cell, Line, by_line, cells, fit_latency, speedups
-from pinscope.analysis.bandwidth_reading import PUBLISHED, PUBLISHED_BYTES, curve_of, link_limit, nearest_published
+from pinscope.analysis.bandwidth import Cell, Line, by_line, cells, speedups
+from pinscope.analysis.bandwidth_reading import (
+    PUBLISHED,
+    PUBLISHED_BYTES,
+    compared,
+    curve_of,
+    link_limit,
+    nearest_published,
+)
+from pinscope.charts.bandwidth_panels import Curves, stack
+from pinscope.charts.bandwidth_times import draw_times
 from pinscope.charts.chart import Chart
 from pinscope.charts.theme import (
     COLOURS,
@@ -21,17 +30,10 @@ from pinscope.charts.theme import (
     memory_line,
     panels,
     seconds_axis,
-    size_axis,
     words,
 )
 from pinscope.records.run import Run
 from pinscope.units import format_bandwidth, format_bytes, format_seconds, format_share, format_value
-
-Curves = Mapping[Line, Sequence[Cell]]
-Trace = Callable[[Line, Sequence[Cell]], go.Scatter | None]
-
-_FITTED = ("pinned", "pageable")
-"""Kinds whose latency–bandwidth line is drawn; the table has all of them."""
 
 
 def draw(run: Run, observations: Sequence[Mapping[str, Any]]) -> list[Chart]:
@@ -45,38 +47,20 @@ def draw(run: Run, observations: Sequence[Mapping[str, Any]]) -> list[Chart]:
         Only the charts for which something was measured; none for a run without rows.
     """
     curves = by_line(cells(observations))
-    alone = {line: curve for line, curve in curves.items() if line.devices == 1 and line.device == run.device}
+    every = {line: curve for line, curve in curves.items() if line.devices == 1 and line.device == run.device}
+    alone = compared(every)
     engine = {line: curve for line, curve in alone.items() if line.copier == "engine"}
     drawn = (
         _rates(run, engine),
         _ratios(engine),
         _issue_times(engine),
         _copiers(run, alone),
-        _latency(engine),
+        draw_times(run, engine),
+        _states(every),
         _together(curves),
         _published(run, engine),
     )
     return [chart for chart in drawn if chart]
-
-
-def _stack(curves: Curves, trace: Trace) -> tuple[go.Figure, list[str]] | None:
-    """A figure with one panel per direction that has something to show, and those directions."""
-    traces = [(line, made) for line, curve in curves.items() if (made := trace(line, curve)) is not None]
-    shown = [way for way in DIRECTIONS if any(line.direction == way for line, _ in traces)]
-    if not shown:
-        return None
-    figure = panels([DIRECTION_TITLES[way] for way in shown])
-    named: set[str] = set()
-    # Kinds that copy equally fast lie on each other: pinned is drawn last, on top, and named first.
-    ranks = {memory: rank for rank, memory in enumerate(SYMBOLS)}
-    traces.sort(key=lambda item: (-ranks[item[0].memory], DIRECTIONS.index(item[0].direction)))
-    for line, made in traces:
-        made.update(legendgroup=made.name, showlegend=made.name not in named, legendrank=ranks[line.memory])
-        named.add(made.name)
-        figure.add_trace(made, row=shown.index(line.direction) + 1, col=1)
-    sizes = [cell.bytes for curve in curves.values() for cell in curve]
-    size_axis(figure, sizes)
-    return figure, shown
 
 
 def _rate_trace(line: Line, curve: Sequence[Cell], name: str) -> go.Scatter:
@@ -91,7 +75,7 @@ def _rate_trace(line: Line, curve: Sequence[Cell], name: str) -> go.Scatter:
         name=name,
         customdata=[
             f"{format_bytes(cell.bytes)}: {format_bandwidth(cell.bytes_per_second)}<br>"
-            f"spread ± {format_share(cell.device_seconds.spread)}, {cell.device_seconds.count} repeats"
+            f"spread ± {format_share(cell.one_more.spread)}, {cell.one_more.count} repeats"
             for cell in curve
         ],
         hovertemplate="%{fullData.name}, %{customdata}<extra></extra>",
@@ -127,7 +111,7 @@ def _limit_caption(run: Run, drawn: bool) -> str:
 
 
 def _rates(run: Run, engine: Curves) -> Chart | None:
-    stacked = _stack(engine, lambda line, curve: _rate_trace(line, curve, words(line.memory)))
+    stacked = stack(engine, lambda line, curve: _rate_trace(line, curve, words(line.memory)))
     if stacked is None:
         return None
     figure, shown = stacked
@@ -136,7 +120,7 @@ def _rates(run: Run, engine: Curves) -> Chart | None:
     return Chart(
         "bandwidth",
         "Bandwidth over copy size",
-        "Medians of copies by the copy engine; bars span the middle half of the repeats. "
+        "Medians of one more copy by the copy engine; bars span the middle half of the repeats. "
         "Both directions at once are counted together." + _limit_caption(run, drawn),
         figure,
     )
@@ -158,7 +142,7 @@ def _ratios(engine: Curves) -> Chart | None:
             hovertemplate="%{fullData.name}, %{customdata}<extra></extra>",
         )
 
-    stacked = _stack(engine, trace)
+    stacked = stack(engine, trace)
     if stacked is None:
         return None
     figure, _ = stacked
@@ -183,7 +167,7 @@ def _issue_times(engine: Curves) -> Chart | None:
             hovertemplate="%{fullData.name}, %{customdata}<extra></extra>",
         )
 
-    stacked = _stack(engine, trace)
+    stacked = stack(engine, trace)
     if stacked is None:
         return None
     figure, _ = stacked
@@ -201,7 +185,7 @@ def _copiers(run: Run, alone: Curves) -> Chart | None:
     """Copies by a kernel beside those by the copy engine, for kinds that were copied by both or by kernels."""
     kinds = {line.memory for line in alone if line.copier == "kernel"}
     chosen = {line: curve for line, curve in alone.items() if line.memory in kinds}
-    stacked = _stack(chosen, lambda line, curve: _rate_trace(line, curve, f"{words(line.memory)}, {line.copier}"))
+    stacked = stack(chosen, lambda line, curve: _rate_trace(line, curve, f"{words(line.memory)}, {line.copier}"))
     if stacked is None:
         return None
     figure, shown = stacked
@@ -216,57 +200,37 @@ def _copiers(run: Run, alone: Curves) -> Chart | None:
     )
 
 
-def _latency(engine: Curves) -> Chart | None:
-    chosen = {line: curve for line, curve in engine.items() if line.memory in _FITTED and fit_latency(curve)}
+_MARKS = {
+    ("4k", "cold"): "diamond",
+    ("thp", "cold"): "square",
+    ("4k", "warm"): "diamond-open",
+    ("thp", "warm"): "square-open",
+}
 
-    def measured(line: Line, curve: Sequence[Cell]) -> go.Scatter:
-        properties = memory_line(line.memory, line.direction) | {"mode": "markers"}
-        return go.Scatter(
-            **properties,
-            x=[cell.bytes for cell in curve],
-            y=[cell.device_seconds.median for cell in curve],
-            name=words(line.memory),
-            customdata=[f"{format_bytes(cell.bytes)}: {format_seconds(cell.device_seconds.median)}" for cell in curve],
-            hovertemplate="%{fullData.name}, %{customdata}<extra></extra>",
-        )
 
-    stacked = _stack(chosen, measured)
+def _states(every: Curves) -> Chart | None:
+    """Pageable copies by pages and caches, and pinned ones whose source the processor just wrote."""
+    engine = {line: curve for line, curve in every.items() if line.copier == "engine" and line.cache}
+    if len({line.state for line in engine}) < 2:
+        return None
+
+    def trace(line: Line, curve: Sequence[Cell]) -> go.Scatter:
+        made = _rate_trace(line, curve, line.state)
+        made.marker.symbol = _MARKS.get((line.backing, line.cache), SYMBOLS[line.memory] + "-open")
+        return made
+
+    stacked = stack(engine, trace)
     if stacked is None:
         return None
-    figure, shown = stacked
-    for line, curve in chosen.items():
-        _add_fit(figure, shown.index(line.direction) + 1, line, curve)
-    seconds_axis(figure, "Device time")
+    figure, _ = stacked
+    figure.update_yaxes(title_text="Bandwidth (GB/s)", rangemode="tozero")
     return Chart(
-        "latency-fit",
-        "Latency and bandwidth: t = α + bytes ÷ β",
-        "Markers: measured medians. Lines: the fit, with α the time of an empty copy and β the rate of an endless "
-        "one. Where markers leave the line, the path of the copy changes with its size.",
+        "memory-states",
+        "Pages and processor caches",
+        "Squares: huge pages, diamonds: small ones. Open markers: the processor wrote the memory right before; filled: "
+        "none of it was in its caches. The other charts and the ratios take 4k, cold, where it was measured.",
         figure,
     )
-
-
-def _add_fit(figure: go.Figure, row: int, line: Line, curve: Sequence[Cell]) -> None:
-    fit = fit_latency(curve)
-    if fit is None:
-        return
-    sizes = np.geomspace(curve[0].bytes, curve[-1].bytes, 60)
-    moved = sizes * (curve[0].moved_bytes / curve[0].bytes)
-    label = (
-        f"α {format_seconds(fit.alpha_seconds)}, β {format_bandwidth(fit.beta_bytes_per_second)}, "
-        f"half of β at {format_bytes(fit.half_size_bytes)}, R² {fit.r_squared:.3f}"
-    )
-    figure.add_trace(
-        go.Scatter(
-            x=sizes, y=fit.alpha_seconds + moved / fit.beta_bytes_per_second, mode="lines",
-            name=f"{words(line.memory)}, fit", legendgroup=f"{line.memory} fit",
-            legendrank=len(SYMBOLS) + list(SYMBOLS).index(line.memory),
-            showlegend=not any(trace.legendgroup == f"{line.memory} fit" for trace in figure.data),
-            line={"color": COLOURS[line.memory], "dash": DASHES[line.direction], "width": 1.5},
-            hovertemplate=f"{words(line.memory)}: {label}<extra></extra>",
-        ),
-        row=row, col=1,
-    )  # fmt: skip
 
 
 def _together(curves: Curves) -> Chart | None:
@@ -335,7 +299,7 @@ def _published(run: Run, engine: Curves) -> Chart | None:
     measured = [cell.bytes_per_second for _, cell in pairs.values()]
     figure = panels([""], [300])
     for name, rates, colours in (
-        (f"RTX 2080 Ti, {PUBLISHED_BYTES // 10**6} MB (published)", published, COLOURS["reference"]),
+        (f"RTX 2080 Ti, {format_bytes(PUBLISHED_BYTES)} (published)", published, COLOURS["reference"]),
         (f"{mine}, {size} (this run)", measured, [COLOURS[memory] for memory, _ in pairs]),
     ):
         figure.add_trace(
@@ -352,7 +316,7 @@ def _published(run: Run, engine: Curves) -> Chart | None:
     return Chart(
         "published",
         "Beside a published table",
-        "Grey: a GeForce RTX 2080 Ti on PCIe Gen3 x16 with 16 MB copies (Lei Mao, Page-Locked Host Memory for Data "
+        "Grey: a GeForce RTX 2080 Ti on PCIe Gen3 x16 with 16 MiB copies (Lei Mao, Page-Locked Host Memory for Data "
         "Transfer). Coloured: this run at its nearest size.",
         figure,
     )

@@ -6,24 +6,38 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from itertools import product
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
 from pinscope.analysis.bandwidth_reading import read_bandwidth
 from pinscope.experiments.contract import Params, Row, Several, Sizes
-from pinscope.lab.harness import Clock, Harness
+from pinscope.lab.backing import why_not_backing
+from pinscope.lab.copying import (
+    Flow,
+    HostState,
+    OneWay,
+    Timing,
+    by_device,
+    copies_in_a_row,
+    most_warm_bytes,
+    seconds_between_events,
+    time_copies,
+    whole_seconds,
+)
+from pinscope.lab.harness import Harness
 from pinscope.lab.protocol import Lab
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
 from pinscope.records.finding import Reading
-from pinscope.records.run import Direction, HostMemory, LabKind, Observation, Run
-from pinscope.units import format_bytes, parse_bytes
-
-OneWay = Literal["h2d", "d2h"]
+from pinscope.records.run import Backing, Cache, Direction, HostMemory, LabKind, Observation, Run
+from pinscope.units import format_bytes, format_seconds, parse_bytes
 
 MemoryChoice = Literal["pageable", "pinned", "write_combined", "mapped", "registered"]
 CopierChoice = Literal["engine", "kernel"]
+PageableBacking = Literal["4k", "thp"]
+AT_ONCE = 4
+"""Copies in a row of each GPU where all copy at once, at least: the first and the last run alone for a moment."""
 
 SIZES = "4KiB 16KiB 64KiB 256KiB 1MiB 4MiB 16MiB 64MiB 256MiB 512MiB 1GiB"
 QUICK_SIZES = "4KiB 64KiB 1MiB 16MiB 256MiB"
@@ -54,6 +68,14 @@ class BandwidthParams(Params):
         title="Copied by",
         description="A copy engine, or a kernel that reads and writes host memory through its mapping.",
     )
+    backings: Several[PageableBacking] = Field(
+        title="Pages of pageable memory",
+        description="Small pages, as malloc has them where huge pages are by madvise, or transparent huge pages.",
+    )
+    caches: Several[Cache] = Field(
+        title="Processor caches",
+        description="Cold: the memory was not touched since it left the caches. Warm: the processor just wrote it.",
+    )
     all_devices: bool = Field(
         True, title="All GPUs at once",
         description="With several GPUs, also copy on all of them at once, to show a shared uplink.",
@@ -67,6 +89,8 @@ class BandwidthParams(Params):
                 memory=("pageable", "pinned", "registered"),
                 directions=("h2d", "d2h", "bidirectional"),
                 copiers=("engine",),
+                backings=("4k",),
+                caches=("warm",),
                 precision=0.05 if quick else 0.02,
                 repeats=30 if quick else 100,
                 time_limit=0.3 if quick else 2.0,
@@ -76,6 +100,8 @@ class BandwidthParams(Params):
             memory=("pageable", "pinned", "write_combined", "mapped", "registered"),
             directions=("h2d", "d2h", "bidirectional"),
             copiers=("engine", "kernel"),
+            backings=("4k", "thp"),
+            caches=("cold", "warm"),
             precision=0.02 if quick else 0.01,
             repeats=15 if quick else 60,
             time_limit=0.25 if quick else 2.0,
@@ -86,112 +112,57 @@ class BandwidthParams(Params):
 
 
 class BandwidthObservation(Observation):
-    """One copy (bidirectional: one copy each way at the same time), timed three ways."""
+    """One combination once (bidirectional: one copy each way at the same time), timed as one copy and as many."""
 
     memory: HostMemory
+    backing: Backing | None = None
+    """What stands under pageable and registered memory; ``None`` of other kinds, and in runs of 0.1.0."""
+    cache: Cache | None = None
+    """Whether the processor's caches may hold the memory; ``None``: content came from the device, past them."""
     direction: Direction
     copier: CopierChoice
     bytes: int
-    """Moved in each direction."""
+    """Moved in each direction by one copy."""
     device: int
     devices: int
     """How many GPUs copied at the same time."""
     device_seconds: float
-    """From the start of the first copy to the end of the last, by device events."""
+    """One copy from an idle stream, by device events; without the call, but for pageable memory, where it copies."""
+    one_more_seconds: float | None = None
+    """One more copy: of ``one_more_copies`` in a row the whole time, divided. ``None`` in runs of 0.1.0, whose one
+    copy had the call in it."""
+    one_more_copies: int | None = None
+    """1: the one copy itself."""
     wall_seconds: float
-    """From before the call to after the synchronisation, by the host clock."""
+    """One copy from before the call to after the synchronisation, by the host clock."""
     issue_seconds: float
-    """How long the calls that start the copy (both, if bidirectional) kept the CPU."""
+    """How long the calls that start it (both, if bidirectional) kept the CPU."""
     h2d_seconds: float | None
-    """By device events; ``None`` if nothing went that way."""
+    """The part of one copy that went this way, by device events; ``None`` if nothing did."""
     d2h_seconds: float | None
     wrong_words: int
-    """8-byte words that did not arrive, checked outside the timed part against a fresh random pattern."""
-
-
-class Flow:
-    """One direction of a copy: its buffers, its stream and its events."""
-
-    def __init__(self, stack: ExitStack, lab: Lab, direction: OneWay, memory: HostMemory, nbytes: int) -> None:
-        self.lab = lab
-        self.direction = direction
-        self.whole_host = stack.enter_context(lab.host_buffer(nbytes, memory))
-        self.whole_device = stack.enter_context(lab.device_buffer(nbytes))
-        self.whole_spare = stack.enter_context(lab.device_buffer(nbytes))
-        lab.fill(self.whole_spare, lab.fresh_pattern())
-        self.stream = stack.enter_context(lab.stream())
-        self.start = stack.enter_context(lab.event())
-        self.end = stack.enter_context(lab.event())
-        self.resize(nbytes)
-
-    def resize(self, nbytes: int) -> None:
-        """Copy ``nbytes`` bytes from now on."""
-        self.host = self.whole_host.part(0, nbytes)
-        self.device = self.whole_device.part(0, nbytes)
-        self.spare = self.whole_spare.part(0, nbytes)
-
-    def prepare(self) -> None:
-        """Lay a fresh pattern into the source, so that only a complete copy can pass the check.
-
-        The pattern reaches host memory by a copy from the device, and one more untimed copy follows. If processor
-        cores write it, the source stays dirty in their caches, and a copy that has to fetch it from there is slower
-        by up to a half: 31.9 instead of 54.8 GB/s at 16 MiB on an H200 host. Programs that fill a buffer on the
-        processor right before they copy it see that cost too.
-        """
-        self._pattern = self.lab.fresh_pattern()
-        if self.direction == "h2d":
-            self.lab.fill(self.spare, self._pattern)
-            self.lab.copy_to_host(self.host, self.spare, self.stream)
-            self.lab.copy_to_device(self.spare, self.host, self.stream)
-        else:
-            self.lab.fill(self.device, self._pattern)
-            self.lab.copy_to_host(self.host, self.spare, self.stream)
-        self.stream.synchronize()
-
-    def copy(self, copier: CopierChoice) -> None:
-        """Queue the copy."""
-        if self.direction == "h2d":
-            self.lab.copy_to_device(self.device, self.host, self.stream, copier)
-        else:
-            self.lab.copy_to_host(self.host, self.device, self.stream, copier)
-
-    def wrong_words(self) -> int:
-        """Words of the target that did not arrive."""
-        return self.lab.wrong_words(self.device if self.direction == "h2d" else self.host, self._pattern)
-
-
-def time_together(flows: Sequence[Flow], copier: CopierChoice, clock: Clock) -> tuple[float, float]:
-    """Run the flows side by side; (wall seconds, seconds that the copy calls kept the CPU).
-
-    On one device the second flow waits for the first one's start event, so that both begin together.
-    """
-    for flow in flows:
-        flow.prepare()
-    first = flows[0]
-    issue = 0.0
-    begun = clock()
-    for flow in flows:
-        if flow is not first and flow.lab is first.lab:
-            flow.lab.wait(flow.stream, first.start)
-        flow.start.record(flow.stream)
-        called = clock()
-        flow.copy(copier)
-        issue += clock() - called
-        flow.end.record(flow.stream)
-    for flow in flows:
-        flow.stream.synchronize()
-    return clock() - begun, issue
+    """8-byte words that the last copy did not bring, checked outside the timed part against a fresh random pattern."""
 
 
 @dataclass(frozen=True)
 class Combination:
     """Labels of one row of the experiment."""
 
-    memory: HostMemory
+    state: HostState
     direction: Direction
     copier: CopierChoice
     bytes: int
     devices: int = 1
+
+    def labels(self) -> dict[str, object]:
+        """As an observation carries them."""
+        rest = {name: value for name, value in vars(self).items() if name != "state"}
+        return {**asdict(self.state), **rest}
+
+    @property
+    def copies(self) -> int:
+        """How many copies in a row tell what one more takes."""
+        return max(copies_in_a_row(self.bytes), AT_ONCE if self.devices > 1 else 1)
 
 
 class Bandwidth:
@@ -201,125 +172,192 @@ class Bandwidth:
     title = "Bandwidth"
     question = "How fast does each kind of host memory copy, and from which size does pinning pay?"
     method = (
-        "Each combination of memory kind, direction, size and copier is warmed up, then copied until the median "
-        "is known to the precision asked for or a limit is reached; every raw value is kept. Device time is taken "
-        "by device events around the copy, wall time by the host clock until the copy has completed, and issue "
-        "time around the call alone. Before each copy a fresh random pattern is laid into the source by way of the "
-        "device, so that no processor cache holds it; after it the target is compared word by word. Both directions "
-        "at once are issued by one thread on two streams: copies from pageable memory hold that thread, so they "
-        "cannot run at once."
+        "Each combination of memory, direction, size and copier is warmed up, then repeated until the median is known "
+        "to the precision asked for or a limit is reached; every raw value is kept. One copy is what a copy takes from "
+        "an idle stream: the stream is held by an operation of the driver until the copy and the device events around "
+        "it are queued, so that the call that queues it is not in its time. One more copy is what each of many takes: "
+        "up to 64, or 32 MiB, are queued behind the hold, and their time is divided; a larger copy is both. Rates, "
+        "ratios and the fit follow from one more copy. The call that copies pageable memory is the copy, so nothing is "
+        "held: one copy is timed from before the call, and many follow each other. Wall and issue time are those of a "
+        "copy without hold and events. Cold memory was not touched since more than the processor's caches hold was "
+        "written; warm memory was written right before by the thread that copies; in all other memory content came "
+        "from the device, past the processor. Content is fresh and random, and after the last copy of a repeat the "
+        "target is compared word by word. Both directions, and all GPUs, are issued by one thread: copies from "
+        "pageable memory hold that thread, so they cannot run at once."
     )
     labs: Mapping[LabKind, str | None] = {"cuda": None, "host": None}
     Params = BandwidthParams
     Observation = BandwidthObservation
 
     def budget(self, params: BandwidthParams, environment: Environment) -> Budget:
-        """One kind of memory is held at a time: its largest size, twice if both directions run at once."""
+        """One state of memory is held at a time: its largest size, twice if both directions run at once."""
         largest = max(params.sizes)
         flows = 2 if "bidirectional" in params.directions else 1
         everywhere = len(environment.devices) if params.all_devices and len(environment.devices) > 1 else 1
-        pinned = {"pinned", "write_combined", "mapped", "registered"} & set(params.memory)
-        combinations = len(params.memory) * len(params.directions) * len(params.copiers)
-        # A copy is preceded and followed by laying and checking its pattern, at about 4 GB/s together.
+        states = _states(params)
+        pinned = [state.held_bytes(largest) for state in states if state.memory != "pageable"]
+        pageable = [state.held_bytes(largest) for state in states if state.memory == "pageable"]
+        combinations = len(states) * len(params.directions) * len(params.copiers)
+        # Copies are preceded and followed by laying and checking their pattern, at about 3 GB/s together.
         per_combination = sum(
-            min(params.time_limit * 1.5, params.repeats * (size / 4e9 + 1e-4)) for size in params.sizes
+            min(params.time_limit * 1.5, params.repeats * (size / 3e9 + 2e-4)) for size in params.sizes
         )
         return Budget(
-            pinned_bytes=largest * max(flows, everywhere) if pinned else 0,
-            pageable_bytes=largest * flows if "pageable" in params.memory else 0,
+            pinned_bytes=max((*pinned, 0)) * max(flows, everywhere),
+            pageable_bytes=max((*pageable, 0)) * flows,
             device_bytes=largest * flows * 2,
             seconds=combinations * per_combination + 3.0,
         )
 
     def measure(self, params: BandwidthParams, lab: Lab, harness: Harness) -> Iterator[BandwidthObservation]:
         """Every combination in turn, then all GPUs at once where there are several."""
-        kinds = [
-            (memory, tuple(copier for copier in params.copiers if self._possible(lab, memory, copier, harness)))
-            for memory in params.memory
-        ]
-        total = sum(len(copiers) for _, copiers in kinds) * len(params.directions) * len(params.sizes)
-        done = 0
-        for memory, copiers in kinds:
-            if not copiers:
-                continue
+        combinations = list(_combinations(params, lab, harness))
+        if lab.kind == "cuda":
+            apart = format_seconds(seconds_between_events(lab))
+            harness.note(
+                f"Device events with nothing between them are {apart} apart; in one copy's time that is included."
+            )
+        for done, (state, group) in enumerate(combinations):
             with ExitStack() as stack:
-                flows = self._flows(stack, lab, memory, params)
-                for copier, direction, size in product(copiers, params.directions, params.sizes):
-                    harness.progress(done / total, f"{memory} {direction} {format_bytes(size)} by {copier}")
-                    chosen = [flow for flow in flows if direction in ("bidirectional", flow.direction)]
-                    combination = Combination(memory, direction, copier, size)
-                    yield from self._combination(params, harness, chosen, combination)
-                    done += 1
+                largest = max(combination.bytes for combination in group)
+                both: tuple[OneWay, OneWay] = ("h2d", "d2h")
+                wanted = {combination.direction for combination in group}
+                ways = [way for way in both if wanted & {way, "bidirectional"}]
+                flows = [Flow(stack, lab, way, state, largest) for way in ways]
+                for number, one in enumerate(group):
+                    fraction = (done + number / len(group)) / len(combinations)
+                    harness.progress(
+                        fraction, f"{_words(state)} {one.direction} {format_bytes(one.bytes)} by {one.copier}"
+                    )
+                    chosen = [flow for flow in flows if one.direction in ("bidirectional", flow.direction)]
+                    yield from self._repeat(params, harness, chosen, one)
         if params.all_devices and len(lab.peers()) > 1 and "pinned" in params.memory:
             yield from self._everywhere(params, lab, harness)
         harness.progress(1.0, "done")
 
-    def _possible(self, lab: Lab, memory: HostMemory, copier: CopierChoice, harness: Harness) -> bool:
-        reason = lab.why_not(memory, copier)
-        if reason:
-            harness.note(f"Left out: {memory} memory by {copier}. {reason}")
-        return reason is None
-
-    def _flows(self, stack: ExitStack, lab: Lab, memory: HostMemory, params: BandwidthParams) -> list[Flow]:
-        both: tuple[OneWay, OneWay] = ("h2d", "d2h")
-        ways = [way for way in both if way in params.directions or "bidirectional" in params.directions]
-        return [Flow(stack, lab, way, memory, max(params.sizes)) for way in ways]
-
-    def _combination(
-        self,
-        params: BandwidthParams,
-        harness: Harness,
-        flows: Sequence[Flow],
-        combination: Combination,
+    def _repeat(
+        self, params: BandwidthParams, harness: Harness, flows: Sequence[Flow], combination: Combination
     ) -> Iterator[BandwidthObservation]:
         """Repeats of one combination: one observation a repeat, one per device if several copy at once."""
         counted: list[float] = []
         for flow in flows:
             flow.resize(combination.bytes)
         for turn in harness.turns(params.harness_precision(), counted):
-            wall, issue = time_together(flows, combination.copier, harness.clock)
-            longest = 0.0
-            for group in ([flow for flow in flows if flow.lab.device == device] for device in _devices(flows)):
-                own = {flow.direction: flow.lab.elapsed(flow.start, flow.end) for flow in group}
-                seconds = max(flow.lab.elapsed(group[0].start, flow.end) for flow in group)
-                longest = max(longest, seconds)
+            alone, rows = _one_repeat(flows, combination, harness)
+            for row in rows:
                 yield BandwidthObservation(
                     repeat=turn.repeat,
                     warmup=turn.warmup,
-                    **asdict(combination),
-                    device=group[0].lab.device,
-                    device_seconds=seconds,
-                    wall_seconds=wall,
-                    issue_seconds=issue,
-                    h2d_seconds=own.get("h2d"),
-                    d2h_seconds=own.get("d2h"),
-                    wrong_words=sum(flow.wrong_words() for flow in group),
+                    **combination.labels(),
+                    **row,
+                    wall_seconds=alone.wall_seconds,
+                    issue_seconds=alone.issue_seconds,
                 )
             if not turn.warmup:
-                counted.append(longest)
+                counted.append(max(row["one_more_seconds"] for row in rows))
 
     def _everywhere(self, params: BandwidthParams, lab: Lab, harness: Harness) -> Iterator[BandwidthObservation]:
         """Each other GPU alone, then all of them together, at the largest size from pinned memory."""
         size = max(params.sizes)
+        state = HostState("pinned")
         both: tuple[OneWay, OneWay] = ("h2d", "d2h")
         for way in (way for way in both if way in params.directions):
             with ExitStack() as stack:
                 labs = [lab if index == lab.device else stack.enter_context(lab.peer(index)) for index in lab.peers()]
-                flows = [Flow(stack, one, way, "pinned", size) for one in labs]
+                flows = [Flow(stack, one, way, state, size) for one in labs]
                 for flow in flows:
                     if flow.lab is not lab:
                         harness.progress(0.97, f"GPU {flow.lab.device} alone, {way}")
-                        yield from self._combination(
-                            params, harness, [flow], Combination("pinned", way, "engine", size)
-                        )
+                        yield from self._repeat(params, harness, [flow], Combination(state, way, "engine", size))
                 harness.progress(0.98, f"{len(flows)} GPUs at once, {way}")
-                together = Combination("pinned", way, "engine", size, devices=len(flows))
-                yield from self._combination(params, harness, flows, together)
+                together = Combination(state, way, "engine", size, devices=len(flows))
+                yield from self._repeat(params, harness, flows, together)
 
     def read(self, run: Run, rows: Sequence[Row]) -> Reading:
         """Headline figures, the fit, the comparison with the published table, and findings."""
         return read_bandwidth(run, rows)
 
 
-def _devices(flows: Sequence[Flow]) -> list[int]:
-    return sorted({flow.lab.device for flow in flows})
+def _one_repeat(
+    flows: Sequence[Flow], combination: Combination, harness: Harness
+) -> tuple[Timing, list[dict[str, Any]]]:
+    """Wall and issue time of one copy, and for each device what is read from its events."""
+    copier, copies, clock = combination.copier, combination.copies, harness.clock
+    groups = by_device(flows)
+    for flow in flows:
+        flow.prepare(1)
+    if flows[0].held:
+        alone = time_copies(flows, copier, 1, clock, events=False)
+        for flow in flows:
+            flow.again()
+        time_copies(flows, copier, 1, clock)
+    else:
+        alone = time_copies(flows, copier, 1, clock)
+    rows: list[dict[str, Any]] = []
+    for group in groups:
+        own = {flow.direction: flow.lab.elapsed(flow.start, flow.end) for flow in group}
+        seconds = whole_seconds(group)
+        rows.append(
+            {
+                "device": group[0].lab.device,
+                "device_seconds": seconds,
+                "one_more_seconds": seconds,
+                "one_more_copies": copies,
+                "h2d_seconds": own.get("h2d"),
+                "d2h_seconds": own.get("d2h"),
+            }
+        )
+    if copies > 1:
+        for flow in flows:
+            flow.prepare(copies)
+        time_copies(flows, copier, copies, clock)
+        for row, group in zip(rows, groups, strict=True):
+            row["one_more_seconds"] = whole_seconds(group) / copies
+    for row, group in zip(rows, groups, strict=True):
+        row["wrong_words"] = sum(flow.wrong_words() for flow in group)
+    return alone, rows
+
+
+def _states(params: BandwidthParams) -> list[HostState]:
+    """What host memory to copy. Backings are those of pageable memory; registered memory has small pages."""
+    found = []
+    for memory in params.memory:
+        if memory == "pageable":
+            found += [HostState(memory, backing, cache) for backing, cache in product(params.backings, params.caches)]
+            continue
+        found.append(HostState(memory, "4k" if memory == "registered" else None))
+        if memory == "pinned" and _both_caches(params):
+            found.append(HostState(memory, None, "warm"))
+    return found
+
+
+def _combinations(params: BandwidthParams, lab: Lab, harness: Harness) -> Iterator[tuple[HostState, list[Combination]]]:
+    """The combinations that are possible here, by their memory. Those left out are noted with the reason.
+
+    Beside cold memory, warm memory is copied by the engine, one way, up to what the caches hold.
+    """
+    noted: set[str] = set()
+    for state in _states(params):
+        group = []
+        for copier, way, size in product(params.copiers, params.directions, params.sizes):
+            reason = lab.why_not(state.memory, copier) or (state.backing and why_not_backing(state.backing))
+            if reason:
+                text = f"Left out: {_words(state)} memory by {copier}. {reason}"
+                if text not in noted:
+                    harness.note(text)
+                noted.add(text)
+                continue
+            fits = size <= most_warm_bytes() and way != "bidirectional" and copier == "engine"
+            if state.cache == "warm" and _both_caches(params) and not fits:
+                continue
+            group.append(Combination(state, way, copier, size))
+        if group:
+            yield state, group
+
+
+def _both_caches(params: BandwidthParams) -> bool:
+    return {"cold", "warm"} <= set(params.caches)
+
+
+def _words(state: HostState) -> str:
+    return ", ".join(filter(None, (state.memory, state.backing, state.cache)))

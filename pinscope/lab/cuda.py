@@ -11,7 +11,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
 import cupy
@@ -23,17 +22,39 @@ from pinscope.analysis.statistics import summarize
 from pinscope.errors import MeasurementFailed, NoDevice, NotPossible
 from pinscope.lab import locked_memory
 from pinscope.lab.backing import touch, why_not_backing
+from pinscope.lab.cuda_handles import (
+    DEVICE_TO_HOST,
+    HOST_TO_DEVICE,
+    CudaCounters,
+    CudaEvent,
+    CudaStream,
+    DevicePart,
+    cuda_event,
+    cuda_stream,
+)
+from pinscope.lab.cuda_hold import Gate
 from pinscope.lab.cuda_kernels import SOURCE
 from pinscope.lab.cuda_memory import PAGE, HostPart, MemoryMeter, allocate, host_memory, registered_memory
 from pinscope.lab.host_nodes import HostNodes
 from pinscope.lab.pattern import WORD_BYTES, Block, Pattern
 from pinscope.lab.placement import preferring
-from pinscope.lab.protocol import Copier, Counters, DeviceBuffer, Event, HostBuffer, Load, MemoryState, Stream, Touch
+from pinscope.lab.protocol import (
+    Copier,
+    Counters,
+    DeviceBuffer,
+    Event,
+    HostBuffer,
+    Load,
+    MemoryState,
+    Stream,
+    Touch,
+    never_ends,
+)
 from pinscope.records.run import Backing, HostMemory, LabKind
 
-HOST_TO_DEVICE, DEVICE_TO_HOST = 1, 2
 THREADS = 1024
-COPY_BLOCKS_PER_SM = 4
+COPY_THREADS = 512
+"""A copy by kernel takes one block of so many threads a multiprocessor, so that another kernel runs beside it."""
 THREAD_BYTES = 4 * 2**20
 """What one thread lays or checks at a time."""
 HOST_THREADS = 8
@@ -44,63 +65,9 @@ _Result = TypeVar("_Result")
 _ACTIONS = {"consume": 1, "produce": 2}
 
 
-@dataclass(frozen=True)
-class _DevicePart:
-    address: int
-    nbytes: int
-
-    def part(self, offset: int, nbytes: int) -> _DevicePart:
-        return _DevicePart(self.address + offset, nbytes)
-
-
-@dataclass(frozen=True)
-class _Stream:
-    queue: Any
-    """CuPy's stream, which launches kernels."""
-    handle: int
-    """The same stream as CUDA knows it."""
-
-    def synchronize(self) -> None:
-        runtime.streamSynchronize(self.handle)
-
-
-@dataclass(frozen=True)
-class _Event:
-    handle: int
-
-    def record(self, stream: Stream) -> None:
-        runtime.eventRecord(self.handle, cuda_stream(stream).handle)
-
-    def synchronize(self) -> None:
-        runtime.eventSynchronize(self.handle)
-
-
-@dataclass(frozen=True)
-class _Counters:
-    address: int
-    count: int
-
-    def read(self) -> tuple[int, ...]:
-        values = np.zeros(self.count, dtype=np.uint64)
-        runtime.memcpy(values.ctypes.data, self.address, values.nbytes, DEVICE_TO_HOST)
-        return tuple(int(value) for value in values)
-
-
 def _words(address: int, nbytes: int) -> NDArray[np.uint64]:
     """Host memory as words; owns nothing."""
     return np.ctypeslib.as_array((ctypes.c_uint64 * (nbytes // WORD_BYTES)).from_address(address))
-
-
-def cuda_stream(stream: Stream) -> _Stream:
-    if not isinstance(stream, _Stream):
-        raise TypeError("this stream belongs to another lab")
-    return stream
-
-
-def _event(event: Event) -> _Event:
-    if not isinstance(event, _Event):
-        raise TypeError("this event belongs to another lab")
-    return event
 
 
 class CudaLab:
@@ -154,7 +121,7 @@ class CudaLab:
         self._sms = int(properties["multiProcessorCount"])
         try:
             module = cupy.RawModule(code=SOURCE)
-            names = ("lay_pattern", "check_pattern", "copy_words", "compute_load")
+            names = ("lay_pattern", "check_pattern", "copy_words", "compute_load", "wait_for_word")
             self._kernels = {name: module.get_function(name) for name in names}
         except Exception as error:  # CuPy raises several unrelated types where NVRTC or its headers are missing
             raise NotPossible(
@@ -171,6 +138,11 @@ class CudaLab:
         self._meter = self._stack.enter_context(MemoryMeter(runtime.deviceGetPCIBusId(self._ordinal)))
         self._scratch = self._stack.enter_context(self.device_buffer(8))
         self._own_stream = self._stack.enter_context(self.stream())
+        self._gate = self._stack.enter_context(Gate())
+        # The driver loads a kernel at its first launch and waits for the device meanwhile: never behind a hold.
+        self._copy_words(0, 0, 0, self._own_stream)
+        self._wait_by_kernel(self._own_stream, self._gate.address, 0)
+        self._own_stream.synchronize()
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -266,7 +238,7 @@ class CudaLab:
         runtime.setDevice(self._ordinal)
         address = allocate(lambda: runtime.ipcOpenMemHandle(bytes.fromhex(handle)), nbytes, "another's GPU memory")
         try:
-            yield _DevicePart(address, nbytes)
+            yield DevicePart(address, nbytes)
         finally:
             runtime.ipcCloseMemHandle(address)
 
@@ -279,16 +251,16 @@ class CudaLab:
         runtime.setDevice(self._ordinal)
         address = allocate(lambda: runtime.malloc(nbytes), nbytes, f"memory of GPU {self.device}")
         try:
-            yield _DevicePart(address, nbytes)
+            yield DevicePart(address, nbytes)
         finally:
             runtime.free(address)
 
     @contextmanager
-    def stream(self) -> Iterator[_Stream]:
+    def stream(self) -> Iterator[CudaStream]:
         runtime.setDevice(self._ordinal)
         queue = cupy.cuda.Stream(non_blocking=True)  # destroyed with its last reference
         try:
-            yield _Stream(queue, queue.ptr)
+            yield CudaStream(queue, queue.ptr)
         finally:
             queue.synchronize()
 
@@ -297,7 +269,7 @@ class CudaLab:
         runtime.setDevice(self._ordinal)
         handle = runtime.eventCreate()
         try:
-            yield _Event(handle)
+            yield CudaEvent(handle)
         finally:
             runtime.eventDestroy(handle)
 
@@ -305,21 +277,25 @@ class CudaLab:
     def counters(self, count: int) -> Iterator[Counters]:
         with self.device_buffer(8 * count) as buffer:
             runtime.memset(buffer.address, 0, buffer.nbytes)
-            yield _Counters(buffer.address, count)
+            yield CudaCounters(buffer.address, count)
 
     def copy_to_device(
         self, target: DeviceBuffer, source: HostBuffer, stream: Stream, copier: Copier = "engine"
     ) -> None:
         if copier == "engine":
-            handle = cuda_stream(stream).handle
-            runtime.memcpyAsync(target.address, source.address, target.nbytes, HOST_TO_DEVICE, handle)
+            queue = cuda_stream(stream)
+            if queue.held and source.memory == "pageable":
+                raise never_ends("a copy of pageable memory")
+            runtime.memcpyAsync(target.address, source.address, target.nbytes, HOST_TO_DEVICE, queue.handle)
         else:
             self._copy_words(target.address, source.address, target.nbytes, stream)
 
     def copy_to_host(self, target: HostBuffer, source: DeviceBuffer, stream: Stream, copier: Copier = "engine") -> None:
         if copier == "engine":
-            handle = cuda_stream(stream).handle
-            runtime.memcpyAsync(target.address, source.address, target.nbytes, DEVICE_TO_HOST, handle)
+            queue = cuda_stream(stream)
+            if queue.held and target.memory == "pageable":
+                raise never_ends("a copy of pageable memory")
+            runtime.memcpyAsync(target.address, source.address, target.nbytes, DEVICE_TO_HOST, queue.handle)
         else:
             self._copy_words(target.address, source.address, target.nbytes, stream)
 
@@ -363,7 +339,7 @@ class CudaLab:
         if touch is not None:
             action = _ACTIONS[touch.action]
             words, nbytes, pattern = touch.buffer.address, touch.buffer.nbytes, touch.pattern
-        wrong = counters.address + 8 * slot if isinstance(counters, _Counters) else self._scratch.address
+        wrong = counters.address + 8 * slot if isinstance(counters, CudaCounters) else self._scratch.address
         arguments = (
             np.uint64(load.amount), np.int32(action), np.uint64(words), np.uint64(nbytes // 8),
             *self._pattern_arguments(pattern), np.uint64(wrong), np.uint64(self._scratch.address),
@@ -371,10 +347,16 @@ class CudaLab:
         self._launch("compute_load", self._sms, arguments, stream)
 
     def wait(self, stream: Stream, event: Event) -> None:
-        runtime.streamWaitEvent(cuda_stream(stream).handle, _event(event).handle)
+        runtime.streamWaitEvent(cuda_stream(stream).handle, cuda_event(event).handle)
+
+    @contextmanager
+    def hold(self, *streams: Stream) -> Iterator[None]:
+        runtime.setDevice(self._ordinal)
+        with self._gate.hold([cuda_stream(stream) for stream in streams], self._wait_by_kernel):
+            yield
 
     def elapsed(self, start: Event, end: Event) -> float:
-        return float(runtime.eventElapsedTime(_event(start).handle, _event(end).handle)) / 1e3
+        return float(runtime.eventElapsedTime(cuda_event(start).handle, cuda_event(end).handle)) / 1e3
 
     def fresh_pattern(self) -> Pattern:
         return Pattern.fresh(self._generator)
@@ -392,7 +374,7 @@ class CudaLab:
         if isinstance(buffer, HostPart) and buffer.memory != "write_combined":
             return sum(self._on_host(self._block.count_wrong, buffer, pattern))
         with self.counters(1) as wrong:
-            if not isinstance(wrong, _Counters):
+            if not isinstance(wrong, CudaCounters):
                 raise TypeError("counters of another lab")
             words = (np.uint64(buffer.address), np.uint64(buffer.nbytes // 8))
             arguments = (*words, *self._pattern_arguments(pattern), np.uint64(wrong.address))
@@ -407,8 +389,7 @@ class CudaLab:
         parts = range(0, buffer.nbytes, THREAD_BYTES)
 
         def one(at: int) -> _Result:
-            shifted = Pattern(pattern.offset + at // WORD_BYTES, pattern.key)
-            return work(_words(buffer.address + at, min(THREAD_BYTES, buffer.nbytes - at)), shifted)
+            return work(_words(buffer.address + at, min(THREAD_BYTES, buffer.nbytes - at)), pattern.part(at))
 
         return [one(0)] if len(parts) == 1 else list(self._threads.map(one, parts))
 
@@ -418,9 +399,14 @@ class CudaLab:
 
     def _copy_words(self, target: int, source: int, nbytes: int, stream: Stream) -> None:
         arguments = (np.uint64(target), np.uint64(source), np.uint64(nbytes // 8))
-        self._launch("copy_words", self._sms * COPY_BLOCKS_PER_SM, arguments, stream)
+        self._launch("copy_words", self._sms, arguments, stream, COPY_THREADS)
 
-    def _launch(self, name: str, blocks: int, arguments: tuple[Any, ...], stream: Stream) -> None:
+    def _wait_by_kernel(self, stream: CudaStream, address: int, value: int) -> None:
+        self._launch("wait_for_word", 1, (np.uint64(address), np.uint32(value)), stream)
+
+    def _launch(
+        self, name: str, blocks: int, arguments: tuple[Any, ...], stream: Stream, threads: int = THREADS
+    ) -> None:
         runtime.setDevice(self._ordinal)
         with cuda_stream(stream).queue:
-            self._kernels[name]((blocks,), (THREADS,), arguments)
+            self._kernels[name]((blocks,), (threads,), arguments)

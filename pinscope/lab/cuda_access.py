@@ -12,8 +12,9 @@ import cupy
 import numpy as np
 from cupy.cuda import runtime
 
-from pinscope.lab.cuda import DEVICE_TO_HOST, CudaLab, cuda_stream
-from pinscope.lab.cuda_memory import HostPart, allocate
+from pinscope.lab.cuda import CudaLab
+from pinscope.lab.cuda_handles import DEVICE_TO_HOST, cuda_stream
+from pinscope.lab.cuda_memory import HostPart, allocate, driver_library
 from pinscope.lab.protocol import DeviceBuffer, Stream
 
 AccessPattern = Literal["stream_read", "stream_write", "random_read", "scatter_write"]
@@ -128,7 +129,7 @@ class Accessor:
         """Why managed memory does not migrate here, or cannot be moved back; ``None`` if it does and can."""
         if not runtime.deviceGetAttribute(_CONCURRENT_MANAGED_ACCESS, self._ordinal):
             return "managed memory does not migrate on demand here (cudaDevAttrConcurrentManagedAccess is 0)"
-        if not hasattr(_driver(), "cuMemPrefetchAsync_v2"):
+        if not hasattr(driver_library(), "cuMemPrefetchAsync_v2"):
             return "managed memory can be moved back to the host from CUDA 12.2 on; update the driver"
         return None
 
@@ -196,14 +197,10 @@ class Accessor:
             self._kernels[name]((self._blocks,), (THREADS,), arguments)
 
 
-def _driver() -> ctypes.CDLL:
-    return ctypes.CDLL("libcuda.so.1")
-
-
 def _prefetch_to_host(data: HostPart, stream_handle: int) -> None:
     """By the driver's own call, of CUDA 12.2: CuPy 14.2 on CUDA 13 takes the CPU's number (-1) for a GPU's."""
     location = _Location(_HOST_LOCATION, 0)
-    status = _driver().cuMemPrefetchAsync_v2(
+    status = driver_library().cuMemPrefetchAsync_v2(
         ctypes.c_uint64(data.address), ctypes.c_size_t(data.nbytes), location, ctypes.c_uint(0),
         ctypes.c_void_p(stream_handle),
     )  # fmt: skip

@@ -34,14 +34,27 @@ extern "C" __global__ void check_pattern(
     check(words, count, block, length, offset, key, wrong);
 }
 
-// 16 bytes a thread and turn, neighbours side by side; the tail of 8 bytes goes to one thread.
+// 16 bytes a thread and access, neighbours side by side, eight accesses on their way at once: a link is full only while
+// as many bytes are under way as it carries in the time of one access. The tail of 8 bytes goes to one thread.
 extern "C" __global__ void copy_words(u64* target, const u64* source, u64 count) {
     ulonglong2* wide_target = (ulonglong2*)target;
     const ulonglong2* wide_source = (const ulonglong2*)source;
-    u64 step = (u64)gridDim.x * blockDim.x;
-    u64 first = (u64)blockIdx.x * blockDim.x + threadIdx.x;
-    for (u64 i = first; i < count / 2; i += step) wide_target[i] = wide_source[i];
+    u64 wide = count / 2, step = (u64)gridDim.x * blockDim.x;
+    u64 first = (u64)blockIdx.x * blockDim.x + threadIdx.x, i = first;
+    for (; i + 7 * step < wide; i += 8 * step) {
+        ulonglong2 held[8];
+        #pragma unroll
+        for (int k = 0; k < 8; ++k) held[k] = wide_source[i + k * step];
+        #pragma unroll
+        for (int k = 0; k < 8; ++k) wide_target[i + k * step] = held[k];
+    }
+    for (; i < wide; i += step) wide_target[i] = wide_source[i];
     if (first == 0 && count % 2) target[count - 1] = source[count - 1];
+}
+
+// Holds its stream until the word in host memory is the value or a later one.
+extern "C" __global__ void wait_for_word(volatile unsigned* word, unsigned value) {
+    if (threadIdx.x == 0) while ((int)(*word - value) < 0) {}
 }
 
 // action: 0 none, 1 consume (check when the load starts), 2 produce (write when the load ends).

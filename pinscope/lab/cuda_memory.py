@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -128,6 +130,12 @@ class MemoryMeter:
         if self._index is None:
             return Answer.missing(self._nvml.device_count().reason or f"NVML shows no GPU {self._bus_id}")
         return self._nvml.memory(self._index).then(lambda memory: memory.used, "")
+
+
+@functools.cache
+def driver_library() -> ctypes.CDLL:
+    """The driver's own interface, for calls that CuPy has not."""
+    return ctypes.CDLL("libcuda.so.1")
 
 
 def _place(bus_id: str) -> tuple[int, str]:

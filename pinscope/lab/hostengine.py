@@ -15,7 +15,7 @@ from queue import SimpleQueue
 from typing import TypeVar
 
 from pinscope.errors import MeasurementFailed
-from pinscope.lab.protocol import Stream
+from pinscope.lab.protocol import Stream, never_ends
 
 Clock = Callable[[], float]
 Work = Callable[[float], None]
@@ -107,6 +107,18 @@ class Operation:
         return self.finished
 
 
+class Gate(Operation):
+    """An operation that no engine carries out: it is over once it is opened. It holds what must wait for it."""
+
+    def __init__(self, issued: float) -> None:
+        super().__init__(lambda _ready: None, (), issued)
+
+    def open(self, at: float) -> None:
+        """Let go what waits; once."""
+        self.finished = at
+        self._over.release()
+
+
 class Engine:
     """A thread that carries out operations in the order of their issue.
 
@@ -167,6 +179,8 @@ class HostStream:
     def __init__(self, fault: Fault) -> None:
         self._fault = fault
         self._frontier: tuple[Operation, ...] = ()
+        self.held = False
+        """Whether what is queued has to wait for the end of a hold."""
 
     @property
     def frontier(self) -> tuple[Operation, ...]:
@@ -185,7 +199,13 @@ class HostStream:
         self._frontier = (*self.frontier, *operations)
 
     def settle(self) -> None:
-        """Hold the calling thread until everything queued so far is over, without asking how it went."""
+        """Hold the calling thread until everything queued so far is over, without asking how it went.
+
+        Raises:
+            MeasurementFailed: the stream is held, which the same thread would have to end.
+        """
+        if self.held:
+            raise never_ends("waiting for what is queued")
         for operation in self.frontier:
             operation.wait()
 

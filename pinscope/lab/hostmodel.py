@@ -39,11 +39,22 @@ import numpy as np
 from pinscope.errors import MeasurementFailed, NoDevice, NotPossible
 from pinscope.lab.backing import shared_file, why_not_backing
 from pinscope.lab.host_nodes import HostNodes
-from pinscope.lab.hostengine import Clock, Engine, Fault, HostEvent, HostStream, Work, own, wait_until
+from pinscope.lab.hostengine import Clock, Engine, Fault, Gate, HostEvent, HostStream, Work, own, wait_until
 from pinscope.lab.hostmemory import Area, HostArea, StagingRing, move, words
 from pinscope.lab.locked_memory import Mapping, lock, unlock
 from pinscope.lab.pattern import WORD_BYTES, Block, Pattern
-from pinscope.lab.protocol import Copier, Counters, DeviceBuffer, Event, HostBuffer, Load, MemoryState, Stream, Touch
+from pinscope.lab.protocol import (
+    Copier,
+    Counters,
+    DeviceBuffer,
+    Event,
+    HostBuffer,
+    Load,
+    MemoryState,
+    Stream,
+    Touch,
+    never_ends,
+)
 from pinscope.probes.memory import page_table_bytes
 from pinscope.records.run import Backing, HostMemory, LabKind
 
@@ -241,6 +252,8 @@ class HostModelLab:
         nbytes, queue = _same_length(target, source), own(stream, HostStream)
         if source.memory in _LOCKED:
             queue.submit(self._to_device, partial(move, target.address, source.address, nbytes))
+        elif queue.held:
+            raise never_ends("a copy of pageable memory")
         else:
             self._ring_to_device.to_device(target.address, source.address, nbytes, queue)
 
@@ -249,6 +262,8 @@ class HostModelLab:
         nbytes, queue = _same_length(target, source), own(stream, HostStream)
         if target.memory in _LOCKED:
             queue.submit(self._to_host, partial(move, target.address, source.address, nbytes))
+        elif queue.held:
+            raise never_ends("a copy of pageable memory")
         else:
             self._ring_to_host.to_host(target.address, source.address, nbytes, queue)
 
@@ -294,6 +309,20 @@ class HostModelLab:
 
     def wait(self, stream: Stream, event: Event) -> None:
         own(stream, HostStream).wait_for(own(event, HostEvent).operations)
+
+    @contextmanager
+    def hold(self, *streams: Stream) -> Iterator[None]:
+        queues = [own(stream, HostStream) for stream in streams]
+        gate = Gate(self._clock())
+        for queue in queues:
+            queue.wait_for((gate,))
+            queue.held = True
+        try:
+            yield
+        finally:
+            for queue in queues:
+                queue.held = False
+            gate.open(self._clock())
 
     def elapsed(self, start: Event, end: Event) -> float:
         """Seconds between two reached events.

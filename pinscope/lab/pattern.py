@@ -72,6 +72,10 @@ class Pattern:
     offset: int
     key: int
 
+    def part(self, offset: int) -> Pattern:
+        """What this pattern lays from ``offset`` bytes (a multiple of 8) of its buffer on."""
+        return Pattern(self.offset + offset // WORD_BYTES, self.key)
+
     @classmethod
     def fresh(cls, generator: np.random.Generator) -> Pattern:
         """A pattern never used before: random offset, random 64-bit key."""

@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from pinscope.errors import MeasurementFailed
 from pinscope.lab.host_nodes import HostNodes
 from pinscope.lab.pattern import Pattern
 from pinscope.records.run import Backing, HostMemory, LabKind
@@ -224,6 +225,14 @@ class Lab(Protocol):
         """Later work of ``stream`` starts only once ``event`` has been reached."""
         ...
 
+    def hold(self, *streams: Stream) -> AbstractContextManager[None]:
+        """While the block lasts nothing that is queued in these streams begins; when it ends, however it ends, all may.
+
+        So the device works through it back to back, however long the calls that queue it take. A call that would wait
+        for a held stream raises MeasurementFailed: synchronizing it, or copying pageable memory on it.
+        """
+        ...
+
     def elapsed(self, start: Event, end: Event) -> float:
         """Device seconds between two reached events."""
         ...
@@ -239,3 +248,8 @@ class Lab(Protocol):
     def wrong_words(self, buffer: HostBuffer | DeviceBuffer, pattern: Pattern) -> int:
         """How many 8-byte words differ from the pattern. Not for timed parts."""
         ...
+
+
+def never_ends(what: str) -> MeasurementFailed:
+    """The error of a call that would wait for a stream while the thread that calls holds it."""
+    return MeasurementFailed(f"{what} in a held stream would never end")

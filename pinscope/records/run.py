@@ -17,6 +17,8 @@ LabKind = Literal["cuda", "host", "live"]
 Status = Literal["running", "done", "failed", "cancelled", "interrupted"]
 HostMemory = Literal["pageable", "pinned", "write_combined", "mapped", "registered", "managed"]
 Backing = Literal["4k", "thp", "hugetlb", "shm"]
+Cache = Literal["cold", "warm"]
+"""Whether the processor's caches may hold the memory: it wrote it right before, or not since it left them."""
 Direction = Literal["h2d", "d2h", "bidirectional"]
 
 LAB_TITLES: Mapping[LabKind, str] = {"cuda": "GPU (CUDA)", "host": "host model (no GPU)", "live": "live view"}

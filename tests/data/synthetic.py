@@ -26,7 +26,12 @@ Row = dict[str, Any]
 RATES = {"pinned": 50e9, "pageable": 10e9, "write_combined": 49e9, "mapped": 50e9, "registered": 48e9}
 """Invented bytes/second of endless copies."""
 LATENCY = 5e-6
-"""Invented seconds of an empty copy."""
+"""Invented seconds of one more empty copy."""
+ALONE = 3e-6
+"""Invented seconds that one copy from an idle stream takes more."""
+STATES = {"cuda": (("4k", "cold"), ("thp", "warm")), "host": (("4k", "warm"),)}
+NO_STATE = ((None, None),)
+"""Backing and cache of pageable memory, and of other kinds."""
 SIZES = tuple(4096 * 4**k for k in range(10))
 
 
@@ -109,12 +114,17 @@ def bandwidth_rows(
     for memory, copier, way in product(kinds, copiers, ("h2d", "d2h", "bidirectional")):
         if copier == "kernel" and memory == "pageable":
             continue
-        for size, repeat in product(sizes, range(-1, repeats)):
+        for state, size, repeat in product(
+            STATES[lab] if memory == "pageable" else NO_STATE, sizes, range(-1, repeats)
+        ):
             labels = {"memory": memory, "direction": way, "copier": copier, "bytes": size}
-            found.append(_copy(labels, repeat, 0, 1, noise))
+            found.append(_copy(labels | dict(zip(("backing", "cache"), state, strict=True)), repeat, 0, 1, noise))
     if devices > 1:
         for device, way, repeat in product(range(devices), ("h2d", "d2h"), range(-1, repeats)):
-            labels = {"memory": "pinned", "direction": way, "copier": "engine", "bytes": max(sizes)}
+            labels = {
+                "memory": "pinned", "direction": way, "copier": "engine", "bytes": max(sizes), "backing": None,
+                "cache": None,
+            }  # fmt: skip
             if device:
                 found.append(_copy(labels, repeat, device, 1, noise))
             found.append(_copy(labels, repeat, device, devices, noise))
@@ -124,13 +134,16 @@ def bandwidth_rows(
 def _copy(labels: Row, repeat: int, device: int, devices: int, noise: np.random.Generator) -> Row:
     memory, way, size = labels["memory"], labels["direction"], labels["bytes"]
     rate = RATES[memory] * (0.9 if labels["copier"] == "kernel" else 1) * (0.7 if devices > 1 else 1)
+    if labels["cache"] == "warm":
+        rate *= 1.5
     if memory == "pageable" and way == "bidirectional":
         rate /= 2  # one after the other
     wobble = 1 + abs(float(noise.normal(0, 0.004 if memory != "pageable" else 0.03)))
     seconds = (LATENCY + size / rate) * wobble
     return {
         "repeat": max(repeat, 0), "warmup": repeat < 0, **labels, "device": device, "devices": devices,
-        "device_seconds": seconds, "wall_seconds": seconds + 4e-6,
+        "device_seconds": seconds + ALONE, "one_more_seconds": seconds, "one_more_copies": max(2**25 // size, 1),
+        "wall_seconds": seconds + 4e-6,
         "issue_seconds": seconds * 0.9 if memory == "pageable" else 1.5e-6 * wobble,
         "h2d_seconds": None if way == "d2h" else seconds, "d2h_seconds": None if way == "h2d" else seconds,
         "wrong_words": 0,

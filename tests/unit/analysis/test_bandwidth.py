@@ -16,6 +16,7 @@ def row(seconds: float, nbytes: int, **labels: Any) -> dict[str, Any]:
     return {
         "repeat": 0, "warmup": False, "memory": "pinned", "direction": direction, "copier": "engine",
         "bytes": nbytes, "device": 0, "devices": 1, "device_seconds": seconds, "wall_seconds": seconds * 2,
+        "one_more_seconds": seconds, "one_more_copies": 1, "backing": None, "cache": None,
         "issue_seconds": 1e-6, "h2d_seconds": None if direction == "d2h" else seconds,
         "d2h_seconds": None if direction == "h2d" else seconds, "wrong_words": 0, **labels,
     }  # fmt: skip
@@ -28,13 +29,39 @@ def line(alpha: float, beta: float, **labels: Any) -> list[Cell]:
 
 def test_warm_ups_are_never_counted() -> None:
     (cell,) = cells([row(9.0, 4096, warmup=True), *(row(1.0, 4096) for _ in range(3))])
-    assert (cell.device_seconds.count, cell.device_seconds.median) == (3, 1.0)
+    assert (cell.one_more.count, cell.one_more.median) == (3, 1.0)
 
 
 def test_bidirectional_rates_count_both_directions() -> None:
     (one_way,) = cells([row(1.0, 1000)])
     (both,) = cells([row(1.0, 1000, direction="bidirectional")])
     assert both.bytes_per_second == 2 * one_way.bytes_per_second == 2000
+
+
+def test_rates_and_the_fit_follow_from_one_more_copy_not_from_one() -> None:
+    """One copy has a start of its own that copies in a row share."""
+    rows = [
+        row(1e-5 + n / 50e9, n, one_more_seconds=2e-6 + n / 50e9, one_more_copies=64) for n in (2**12, 2**20, 2**24)
+    ]
+    curve = cells(rows)
+    fit = fit_latency(curve)
+    assert curve[0].bytes_per_second == pytest.approx(2**12 / (2e-6 + 2**12 / 50e9))
+    assert curve[0].one_copy.median == pytest.approx(1e-5 + 2**12 / 50e9)
+    assert fit is not None
+    assert fit.alpha_seconds == pytest.approx(2e-6)
+
+
+def test_rows_of_earlier_versions_have_one_copy_only() -> None:
+    new = {"one_more_seconds", "one_more_copies", "backing", "cache"}
+    (cell,) = cells([{key: value for key, value in row(1.0, 1000).items() if key not in new}])
+    assert (cell.one_more, cell.copies) == (cell.one_copy, 1)
+    assert (cell.line.backing, cell.line.cache, cell.line.state) == ("", "", "pinned")
+
+
+def test_states_of_the_same_memory_are_kept_apart_and_named() -> None:
+    labels = [(backing, cache) for backing in ("4k", "thp") for cache in ("cold", "warm")]
+    found = cells([row(1.0, 8, memory="pageable", backing=backing, cache=cache) for backing, cache in labels])
+    assert [cell.line.state for cell in found] == [f"pageable, {backing}, {cache}" for backing, cache in labels]
 
 
 def test_a_direction_without_copies_has_no_time_of_its_own() -> None:

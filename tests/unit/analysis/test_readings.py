@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from pinscope.analysis.bandwidth_reading import read_bandwidth
+from pinscope.analysis.bandwidth import cells
+from pinscope.analysis.bandwidth_reading import PUBLISHED_BYTES, nearest_published, read_bandwidth
 from pinscope.analysis.overlap_reading import read_overlap
 from pinscope.records.environment import Environment, Link
 from pinscope.records.finding import Finding
@@ -108,7 +109,49 @@ def test_a_wide_spread_is_flagged_with_the_next_command() -> None:
     assert "unstable" not in bandwidth_findings(copies(50e9))
 
 
-def test_the_published_table_stands_beside_a_run_of_that_size_only() -> None:
+def pageable(rate: float, backing: str, cache: str, size: int = 16 * MIB, **labels: Any) -> list[dict[str, Any]]:
+    return copies(rate, size, memory="pageable", backing=backing, cache=cache, **labels)
+
+
+def test_pinned_is_compared_with_pageable_memory_as_malloc_gives_it_in_no_cache_and_says_so() -> None:
+    rows = copies(50e9, 16 * MIB) + copies(30e9, 16 * MIB, cache="warm")
+    rows += pageable(20e9, "thp", "warm") + pageable(12e9, "thp", "cold") + pageable(10e9, "4k", "cold")
+    reading = read_bandwidth(synthetic.run("bandwidth"), rows)
+    assert {one.name: one.value for one in reading.headline}["Pinned ÷ pageable, 4k, cold, h2d"] == pytest.approx(5)
+    found = {finding.rule: finding for finding in reading.findings}
+    assert "small pages, none of it in the processor's caches" in found["pageable-slower"].detail
+    published = next(table for table in reading.tables if "RTX 2080 Ti" in table.title)
+    assert {row[0]: row[3] for row in published.rows} == {
+        "pageable, 4k, cold": pytest.approx(10e9), "pinned": pytest.approx(50e9),
+    }  # fmt: skip
+
+
+def test_states_of_pageable_memory_that_differ_are_a_finding_with_the_slowest_and_the_fastest() -> None:
+    different = pageable(18e9, "thp", "warm") + pageable(13e9, "4k", "cold") + pageable(15e9, "4k", "warm")
+    finding = bandwidth_findings(different)["pageable-state"]
+    assert finding.title.startswith("1.4 times")
+    assert finding.detail == "13.0 GB/s (pageable, 4k, cold) to 18.0 GB/s (pageable, thp, warm)."
+    equal = pageable(13.5e9, "thp", "warm") + pageable(13e9, "4k", "cold")
+    assert "pageable-state" not in bandwidth_findings(equal)
+
+
+def test_the_smallest_copy_stands_in_the_headline_alone_and_as_one_more() -> None:
+    rows = [row(5e-6, 4096, one_more_seconds=2.5e-6, one_more_copies=64) for _ in range(7)] + copies(50e9)
+    named = {one.name: one.value for one in read_bandwidth(synthetic.run("bandwidth"), rows).headline}
+    assert named["One copy, h2d, 4 KiB"] == pytest.approx(5e-6)
+    assert named["One more copy, h2d, 4 KiB"] == pytest.approx(2.5e-6)
+
+
+def test_the_published_table_is_of_16_mib() -> None:
+    """Harris's program copies 4·1024² floats and calls it 16 MB."""
+    assert PUBLISHED_BYTES == 4 * 1024**2 * 4
+    near = [c for size in (12 * MIB, 16 * MIB, 24 * MIB) for c in cells(copies(50e9, size))]
+    chosen = nearest_published(near)
+    assert chosen is not None
+    assert chosen.bytes == 16 * MIB
+
+
+def test_the_published_table_stands_stands_beside_a_run_of_that_size_only() -> None:
     def titles(size: int) -> list[str]:
         return [t.title for t in read_bandwidth(synthetic.run("bandwidth"), copies(50e9, size)).tables]
 

@@ -19,10 +19,12 @@ Row = dict[str, Any]
 
 def row(**changes: Any) -> Row:
     seconds = changes.get("device_seconds", 1e-3)
+    changes.setdefault("one_more_seconds", seconds)
     fields = {
         "repeat": 0, "warmup": False, "memory": "pinned", "direction": "h2d", "copier": "engine", "bytes": 2**20,
         "device": 0, "devices": 1, "device_seconds": seconds, "wall_seconds": seconds, "issue_seconds": 2e-6,
-        "h2d_seconds": seconds, "d2h_seconds": None, "wrong_words": 0,
+        "h2d_seconds": seconds, "d2h_seconds": None, "wrong_words": 0, "one_more_copies": 1, "backing": None,
+        "cache": None,
     }  # fmt: skip
     return fields | changes
 
@@ -52,7 +54,7 @@ def test_a_run_without_rows_has_no_charts() -> None:
 
 def test_a_full_run_has_every_chart_with_words_and_units(full: dict[str, Chart]) -> None:
     assert list(full) == [
-        "bandwidth", "speedup", "issue-time", "copiers", "latency-fit", "all-devices", "published",
+        "bandwidth", "speedup", "issue-time", "copiers", "latency-fit", "memory-states", "all-devices", "published",
     ]  # fmt: skip
     for chart in full.values():
         assert chart.title
@@ -180,6 +182,45 @@ def test_the_fitted_line_goes_through_times_that_lie_on_a_line() -> None:
     line = trace(figure, "pinned, fit")
     assert np.asarray(line.y) == pytest.approx(5e-6 + np.asarray(line.x) / 50e9)
     assert "α 5.00 µs, β 50.0 GB/s, half of β at 244 KiB, R² 1.000" in line.hovertemplate
+
+
+def test_one_copy_stands_beside_one_more_and_above_what_the_link_needs() -> None:
+    sizes = [4096 * 16**power for power in range(4)]
+    rows = [row(bytes=size, device_seconds=8e-6 + size / 50e9, one_more_seconds=2e-6 + size / 50e9) for size in sizes]
+
+    figure = drawn(rows)["latency-fit"].figure
+
+    one, more = trace(figure, "pinned, one copy"), trace(figure, "pinned, one more")
+    assert one.y == pytest.approx([8e-6 + size / 50e9 for size in sizes])
+    assert more.y == pytest.approx([2e-6 + size / 50e9 for size in sizes])
+    assert (one.marker.symbol, more.marker.symbol) == ("circle-open", "circle")
+    assert trace(figure, "link limit").y == pytest.approx([sizes[0] / 57.6e9, sizes[-1] / 57.6e9])
+    assert (figure.layout.xaxis.type, figure.layout.yaxis.type) == ("log", "log")
+
+
+def test_states_of_memory_have_a_chart_of_their_own_and_the_others_show_the_compared_one() -> None:
+    states = [("4k", "cold", 1e-3), ("4k", "warm", 7e-4), ("thp", "cold", 9e-4), ("thp", "warm", 6e-4)]
+    rows = [row(memory="pageable", backing=b, cache=c, device_seconds=t) for b, c, t in states]
+    rows += [row(device_seconds=2e-4), row(device_seconds=4e-4, cache="warm")]
+
+    charts = drawn(rows)
+
+    shown = {item.name for item in charts["memory-states"].figure.data}
+    assert shown == {*(f"pageable, {b}, {c}" for b, c, _ in states), "pinned, warm"}
+    assert trace(charts["bandwidth"].figure, "pageable").y == pytest.approx([2**20 / 1e-3 / 1e9])
+    assert trace(charts["bandwidth"].figure, "pinned").y == pytest.approx([2**20 / 2e-4 / 1e9])
+    assert trace(charts["speedup"].figure, "pinned ÷ pageable").y == pytest.approx([5.0])
+
+
+def test_rows_of_earlier_versions_are_drawn_as_they_were() -> None:
+    new = {"one_more_seconds", "one_more_copies", "backing", "cache"}
+    rows = [
+        {key: value for key, value in row(memory=kind).items() if key not in new} for kind in ("pinned", "pageable")
+    ]
+
+    charts = drawn(rows)
+
+    assert list(charts) == ["bandwidth", "speedup", "issue-time"]
 
 
 def test_two_sizes_give_no_fit() -> None:

@@ -1,0 +1,71 @@
+"""What CUDA hands out, as the lab passes it on: device memory, streams, events, counters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from cupy.cuda import runtime
+
+from pinscope.lab.protocol import Event, Stream, never_ends
+
+HOST_TO_DEVICE, DEVICE_TO_HOST = 1, 2
+
+
+@dataclass(frozen=True)
+class DevicePart:
+    address: int
+    nbytes: int
+
+    def part(self, offset: int, nbytes: int) -> DevicePart:
+        return DevicePart(self.address + offset, nbytes)
+
+
+@dataclass
+class CudaStream:
+    queue: Any
+    """CuPy's stream, which launches kernels."""
+    handle: int
+    """The same stream as CUDA knows it."""
+    held: bool = False
+    """Whether what is queued has to wait for the end of a hold."""
+
+    def synchronize(self) -> None:
+        if self.held:
+            raise never_ends("waiting for it")
+        runtime.streamSynchronize(self.handle)
+
+
+@dataclass(frozen=True)
+class CudaEvent:
+    handle: int
+
+    def record(self, stream: Stream) -> None:
+        runtime.eventRecord(self.handle, cuda_stream(stream).handle)
+
+    def synchronize(self) -> None:
+        runtime.eventSynchronize(self.handle)
+
+
+@dataclass(frozen=True)
+class CudaCounters:
+    address: int
+    count: int
+
+    def read(self) -> tuple[int, ...]:
+        values = np.zeros(self.count, dtype=np.uint64)
+        runtime.memcpy(values.ctypes.data, self.address, values.nbytes, DEVICE_TO_HOST)
+        return tuple(int(value) for value in values)
+
+
+def cuda_stream(stream: Stream) -> CudaStream:
+    if not isinstance(stream, CudaStream):
+        raise TypeError("this stream belongs to another lab")
+    return stream
+
+
+def cuda_event(event: Event) -> CudaEvent:
+    if not isinstance(event, CudaEvent):
+        raise TypeError("this event belongs to another lab")
+    return event

@@ -1,0 +1,208 @@
+"""What one copy and one more copy take, and copies that run side by side, beside other programs' figures."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import pytest
+from cupy.cuda import runtime
+
+from pinscope.errors import MeasurementFailed
+from pinscope.experiments.bandwidth import Bandwidth, BandwidthObservation, BandwidthParams
+from pinscope.lab import cuda_hold
+from pinscope.lab.copying import Flow, HostState, OneWay, by_device, time_copies, whole_seconds
+from pinscope.lab.cuda import CudaLab
+from pinscope.lab.harness import Harness
+from pinscope.lab.protocol import Copier
+from pinscope.probes.environment import capture_environment
+
+SIZES = (4096, 65536, 2**20)
+C_ON_H100: Mapping[tuple[str, int], float] = {
+    ("h2d", 4096): 2.5e-6, ("h2d", 65536): 3.7e-6, ("h2d", 2**20): 22.5e-6,
+    ("d2h", 4096): 1.6e-6, ("d2h", 65536): 2.8e-6, ("d2h", 2**20): 20.5e-6,
+}  # fmt: skip
+"""Seconds of one more copy on an H100, in C++ behind a kernel that holds the stream: best of nine."""
+BOTH_BY_KERNEL = 42.4e9
+"""Bytes/second each way of nvbandwidth 0.8's kernels in both directions at once, on an H200."""
+ONE_WAY_BY_KERNEL = {"h2d": 50.9e9, "d2h": 52.4e9}
+"""The same one way, on an H100; an H200 has 51.4 and 52.7."""
+ALL_AT_ONCE = {"h2d": 54.6e9, "d2h": 54.8e9}
+"""Bytes/second of each of two H200s at once by nvbandwidth 0.8."""
+
+
+def measured(lab: CudaLab, **overrides: object) -> list[BandwidthObservation]:
+    """Counted rows of a full run of pinned memory alone."""
+    usual = {"memory": "pinned", "copiers": "engine", "caches": "cold", "all_devices": False}
+    params = BandwidthParams.preset("cuda", quick=False).with_overrides({**usual, **overrides})
+    return [row for row in Bandwidth().measure(params, lab, Harness()) if not row.warmup]
+
+
+@pytest.fixture(scope="module")
+def by_c(tmp_path_factory: pytest.TempPathFactory) -> Mapping[tuple[str, int], float]:
+    """Seconds of one more copy by a C program on this host."""
+    compiler = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
+    if not Path(compiler).exists():
+        pytest.skip("needs nvcc")
+    program = tmp_path_factory.mktemp("copies") / "copies"
+    source = Path(__file__).parent / "programs" / "copies.c"
+    subprocess.run([compiler, "-O1", "-o", program, source], check=True)
+    lines = subprocess.run([program], check=True, capture_output=True, text=True, timeout=60).stdout.splitlines()
+    found = {}
+    for way, nbytes, microseconds in (line.split() for line in lines):
+        found[way, int(nbytes)] = float(microseconds) * 1e-6
+    return found
+
+
+def test_one_more_copy_takes_what_it_takes_a_c_program(lab: CudaLab, by_c: Mapping[tuple[str, int], float]) -> None:
+    rows = measured(lab, sizes="4KiB,64KiB,1MiB", directions="h2d,d2h")
+    found = {
+        (way, size): median(row.one_more_seconds for row in rows if (row.direction, row.bytes) == (way, size))
+        for way, size in C_ON_H100
+    }
+    print({key: f"{found[key] * 1e6:.3f} µs, C {by_c[key] * 1e6:.3f}, H100 {C_ON_H100[key] * 1e6}" for key in found})
+    for key, seconds in found.items():
+        assert seconds <= 1.1 * max(by_c[key], C_ON_H100[key]), key
+        assert seconds >= 0.8 * min(by_c[key], C_ON_H100[key]), key
+
+
+@pytest.mark.parametrize("way", ["h2d", "d2h"])
+def test_the_call_is_not_in_the_time_of_one_copy(lab: CudaLab, way: OneWay, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither over repeats (a slope of device time on issue time near 0) nor where the call takes 50 µs longer."""
+    usual = lab.copy_to_device, lab.copy_to_host
+    found = {}
+    for name, delay in (("usual", 0.0), ("slow", 50e-6)):
+
+        def slow(call, *arguments, delay=delay):  # type: ignore[no-untyped-def]
+            end = time.perf_counter() + delay
+            while time.perf_counter() < end:
+                pass
+            call(*arguments)
+
+        monkeypatch.setattr(lab, "copy_to_device", lambda *a: slow(usual[0], *a))
+        monkeypatch.setattr(lab, "copy_to_host", lambda *a: slow(usual[1], *a))
+        with ExitStack() as stack:
+            flow = Flow(stack, lab, way, HostState("pinned"), 4096)
+            pairs = []
+            for _ in range(60):
+                flow.prepare(1)
+                timing = time_copies([flow], "engine", 1, time.perf_counter)
+                pairs.append((timing.issue_seconds, whole_seconds([flow])))
+        found[name] = pairs[5:]
+    one, other = (median(device for _, device in found[name]) for name in ("usual", "slow"))
+    issue, device = np.array(found["usual"] + found["slow"]).T
+    slope = float(np.polyfit(issue, device, 1)[0])
+    print(f"{way}: {one * 1e6:.2f} and {other * 1e6:.2f} µs, slope {slope:.3f}")
+    assert median(issue for issue, _ in found["slow"]) > 50e-6
+    assert abs(slope) < 0.05
+    assert other == pytest.approx(one, abs=1e-6)
+    assert one < 10e-6
+
+
+@pytest.mark.parametrize("by_driver", [True, False])
+@pytest.mark.parametrize("copier", ["engine", "kernel"])
+def test_nothing_begins_before_the_hold_ends(
+    lab: CudaLab, copier: Copier, by_driver: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not by_driver:
+        monkeypatch.setattr(cuda_hold.Gate, "_wait_by_driver", lambda _gate, _handle: False)
+    pattern = lab.fresh_pattern()
+    with ExitStack() as stack:
+        host = stack.enter_context(lab.host_buffer(2**20, "pinned"))
+        device = stack.enter_context(lab.device_buffer(2**20))
+        stream, end = stack.enter_context(lab.stream()), stack.enter_context(lab.event())
+        lab.fill(host, pattern)
+        with lab.hold(stream):
+            for _ in range(64):
+                lab.copy_to_device(device, host, stream, copier)
+            end.record(stream)
+            time.sleep(0.05)
+            with pytest.raises(runtime.CUDARuntimeError, match="NotReady"):
+                runtime.eventElapsedTime(end.handle, end.handle)  # type: ignore[attr-defined]
+        stream.synchronize()
+        assert lab.wrong_words(device, pattern) == 0
+
+
+def test_a_hold_ends_with_an_error_and_refuses_what_would_wait_for_it(lab: CudaLab) -> None:
+    with ExitStack() as stack:
+        host = stack.enter_context(lab.host_buffer(4096, "pageable"))
+        device = stack.enter_context(lab.device_buffer(4096))
+        stream = stack.enter_context(lab.stream())
+        for call in (
+            lambda: lab.copy_to_device(device, host, stream),
+            lambda: lab.copy_to_host(host, device, stream),
+            stream.synchronize,
+        ):
+            with pytest.raises(MeasurementFailed, match="would never end"), lab.hold(stream):
+                call()
+            stream.synchronize()
+        with lab.hold(stream), pytest.raises(MeasurementFailed, match="held already"), lab.hold(stream):
+            pass
+
+
+@pytest.mark.parametrize("size", ["64MiB", "512MiB"])
+def test_kernels_copy_both_ways_at_once_as_nvbandwidths_do(lab: CudaLab, size: str) -> None:
+    rows = measured(lab, sizes=size, copiers="kernel", precision=0.005)
+    rates = {
+        way: median(row.bytes / row.one_more_seconds for row in rows if row.direction == way)
+        for way in ("h2d", "d2h", "bidirectional")
+    }
+    print({way: f"{rate / 1e9:.2f}" for way, rate in rates.items()})
+    assert rates["bidirectional"] >= 0.97 * BOTH_BY_KERNEL
+    for way, rate in ONE_WAY_BY_KERNEL.items():
+        assert rates[way] >= 0.99 * rate
+
+
+@pytest.mark.two_gpus
+@pytest.mark.parametrize("way", ["h2d", "d2h"])
+def test_two_gpus_at_once_reach_the_rate_of_nvbandwidth(way: OneWay) -> None:
+    environment = capture_environment()
+    bus_ids = {device.index: device.pci_bus_id for device in environment.devices if device.pci_bus_id}
+    with CudaLab(0, bus_ids) as lab:
+        rows = measured(lab, sizes="512MiB", directions=way, all_devices=True)
+    together = [row for row in rows if row.devices > 1]
+    rates = {
+        device: [row.bytes / row.one_more_seconds / 1e9 for row in together if row.device == device]
+        for device in bus_ids
+    }
+    print(way, {device: [f"{rate:.2f}" for rate in found] for device, found in rates.items()})
+    for found in rates.values():
+        assert median(found) * 1e9 >= 0.99 * ALL_AT_ONCE[way]
+
+
+def test_pageable_memory_in_the_caches_copies_to_the_device_faster_than_cold(lab: CudaLab) -> None:
+    rows = measured(lab, memory="pageable", sizes="4MiB,16MiB", directions="h2d", caches="cold,warm", backings="4k,thp")
+    for size in (4 * 2**20, 16 * 2**20):
+        for backing in ("4k", "thp"):
+            seconds = {
+                cache: median(
+                    row.one_more_seconds
+                    for row in rows
+                    if (row.bytes, row.backing, row.cache) == (size, backing, cache)
+                )
+                for cache in ("cold", "warm")
+            }
+            print(size, backing, {cache: f"{size / taken / 1e9:.2f} GB/s" for cache, taken in seconds.items()})
+            assert seconds["warm"] < 0.9 * seconds["cold"]
+    assert sum(row.wrong_words for row in rows) == 0
+
+
+def test_flows_of_one_device_begin_together(lab: CudaLab) -> None:
+    with ExitStack() as stack:
+        ways: tuple[OneWay, OneWay] = ("h2d", "d2h")
+        flows = [Flow(stack, lab, way, HostState("pinned"), 2**20) for way in ways]
+        apart = []
+        for _ in range(20):
+            for flow in flows:
+                flow.prepare(1)
+            time_copies(flows, "engine", 1, time.perf_counter)
+            apart.append(lab.elapsed(flows[0].start, flows[1].start))
+        assert len(by_device(flows)) == 1
+    print([f"{seconds * 1e6:.2f}" for seconds in apart])
+    assert abs(median(apart)) < 5e-6

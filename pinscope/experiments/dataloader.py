@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import asdict
 from importlib.util import find_spec
-from itertools import count, product
+from itertools import product
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -15,7 +14,7 @@ from pinscope.analysis.dataloader_reading import read_dataloader
 from pinscope.errors import NotEnoughMemory, NotPossible
 from pinscope.experiments.contract import BareParams, Row, Several
 from pinscope.lab.harness import Harness
-from pinscope.lab.loading import SLICE_STEPS, WARM_STEPS, Loading
+from pinscope.lab.loading import BACKLOGS, PREFETCHED, Loading
 from pinscope.lab.protocol import Lab
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
@@ -27,6 +26,8 @@ Choice = Literal["on", "off"]
 TORCH_BYTES = 2 * 2**30
 """GPU memory for PyTorch's kernels, the network and its activations, roughly."""
 START_SECONDS = 10.0
+STEP_BYTES_PER_SECOND = 3e9
+"""Batches a second that a loop reaches, roughly (measured on an H200 host: 3 to 4.5 GB/s)."""
 
 
 def _split(value: object) -> object:
@@ -56,14 +57,15 @@ class DataloaderParams(BareParams):
     )
     steps: int = Field(
         ge=8, le=10_000, title="Steps", json_schema_extra={"unit": "count"},
-        description="Counted steps of each combination.",
+        description=f"Steps of each combination, or {BACKLOGS} times the batches that its workers make ahead "
+        f"({PREFETCHED} each) if that is more; which of them belong to the start is found afterwards.",
     )  # fmt: skip
 
     @classmethod
     def preset(cls, lab: LabKind, quick: bool) -> Self:
         return cls(
             batch=64, workers=(0, 2) if quick else (0, 2, 4, 8), pin_memory=("off", "on"),
-            non_blocking=("off", "on"), steps=12 if quick else 60,
+            non_blocking=("off", "on"), steps=60 if quick else 240,
         )  # fmt: skip
 
     def smaller(self) -> Self | None:
@@ -79,6 +81,10 @@ class DataloaderObservation(Observation):
     batch_bytes: int
     wait_seconds: float
     """The program waited for the loader."""
+    make_seconds: float
+    """A worker (or, without workers, the program) made this batch."""
+    pin_seconds: float | None
+    """It was copied to pinned memory, by PyTorch's one pinning thread (or the program); ``None``: it was not."""
     issue_seconds: float
     """The calls that start the copies held the program."""
     copy_seconds: float
@@ -88,7 +94,7 @@ class DataloaderObservation(Observation):
     step_seconds: float
     wrong_items: int
     pinned_bytes: int | None
-    """What the host's count of pinned pages had grown by since this combination began, when the step was stored."""
+    """What the host's count of pinned pages had grown by since this combination began, after its last step."""
 
 
 class Dataloader:
@@ -102,9 +108,11 @@ class Dataloader:
         "itself or in worker processes, and a small convolutional network is trained on them: forward, backward, SGD. "
         "pin_memory and non_blocking are on and off. Events on the GPU tell how long it copied, computed, and stood "
         "idle between two steps; the host's clock tells how long the program waited for the loader and how long the "
-        "call that starts the copy held it. The first steps of each combination are not counted, nor those after each "
-        f"{SLICE_STEPS}, when it pauses to store them. What is pinned is read from the kernel's count; before each "
-        "combination PyTorch gives its pinned memory back. Every item says which one it is, and is checked on the GPU."
+        "call that starts the copy held it; the workers and PyTorch's pinning thread time their part of each batch. "
+        "The first steps use up what the workers made while they started: where the steady state begins is found from "
+        "all steps by MSER-5, and only what follows counts. What is pinned is read from the kernel's count; before "
+        "each combination PyTorch gives its pinned memory back. Every item says which one it is, and is checked on the "
+        "GPU."
     )
     labs: Mapping[LabKind, str | None] = {"cuda": None, "host": "PyTorch pins memory for a GPU only"}
     Params = DataloaderParams
@@ -119,16 +127,17 @@ class Dataloader:
         """
         if find_spec("torch") is None:
             raise NotPossible("PyTorch is not installed here: install torch into PinScope's environment")
-        loading = Loading(params.batch, params.pixels, max(params.workers), pin_memory=True, non_blocking=True)
+        loading = _loading(params, max(params.workers))
         _check_shared_memory(loading.shared_bytes, environment.limits.shm_free_bytes)
         batch = loading.batch_bytes
         at_once = loading.ahead + 2
-        combinations = len(params.workers) * len(params.pin_memory) * len(params.non_blocking)
+        combinations = len(params.pin_memory) * len(params.non_blocking)
+        steps = sum(_loading(params, workers).at_least(params.steps) for workers in params.workers)
         return Budget(
             pinned_bytes=at_once * 2 ** (batch - 1).bit_length(),
             pageable_bytes=2 * at_once * batch + loading.made_bytes,
             device_bytes=TORCH_BYTES + 8 * batch,
-            seconds=START_SECONDS + combinations * (0.5 + (params.steps + WARM_STEPS) * batch / 1e9),
+            seconds=START_SECONDS + combinations * (len(params.workers) + steps * batch / STEP_BYTES_PER_SECOND),
         )
 
     def measure(self, params: DataloaderParams, lab: Lab, harness: Harness) -> Iterator[DataloaderObservation]:
@@ -145,23 +154,25 @@ class Dataloader:
             if not empty_pinned_cache() and done == 0:
                 harness.note("This PyTorch cannot give its pinned memory back: what is pinned adds up.")
             before = lab.memory_state().pinned_bytes
-            repeats = {True: count(), False: count()}  # by whether it is a warm-up
-            with closing(trainer.steps(loading, params.steps, harness.check_cancelled)) as slices:
-                for steps in slices:
-                    after = lab.memory_state().pinned_bytes
-                    held = None if before is None or after is None else after - before
-                    for step in steps:
-                        yield DataloaderObservation(
-                            repeat=next(repeats[step.warmup]), pin_memory=loading.pin_memory,
-                            non_blocking=loading.non_blocking, workers=workers, batch_bytes=loading.batch_bytes,
-                            pinned_bytes=held, **asdict(step),
-                        )  # fmt: skip
+            with trainer.trained(loading, loading.at_least(params.steps), harness.check_cancelled) as steps:
+                after = lab.memory_state().pinned_bytes
+            held = None if before is None or after is None else after - before
+            for place, step in enumerate(steps):
+                yield DataloaderObservation(
+                    repeat=place, pin_memory=loading.pin_memory, non_blocking=loading.non_blocking, workers=workers,
+                    batch_bytes=loading.batch_bytes, pinned_bytes=held, **asdict(step),
+                )  # fmt: skip
         empty_pinned_cache()
         harness.progress(1.0, "done")
 
     def read(self, run: Run, rows: Sequence[Row]) -> Reading:
         """Steps a second of each combination, and where the time goes."""
         return read_dataloader(run, rows)
+
+
+def _loading(params: DataloaderParams, workers: int) -> Loading:
+    """With everything on: what takes most memory."""
+    return Loading(params.batch, params.pixels, workers, pin_memory=True, non_blocking=True)
 
 
 def _check_shared_memory(need: int, free: int | None) -> None:

@@ -11,7 +11,7 @@ Computing Surveys 10:3, 1978: the bottleneck). The parts are those that work at 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -81,17 +81,25 @@ def bound(one: Combination) -> Busy | None:
     return parts[0] if parts else None
 
 
-def advice(one: Combination) -> str:
-    """What makes the fastest loop faster: a finding about pinning says what that brings."""
-    found = bound(one)
+def advice(fastest: Combination, measured: Sequence[Combination]) -> str:
+    """What could make the fastest of the measured loops faster; nothing that was measured to be slower."""
+    found = bound(fastest)
     if found is None or not found.clear:
         return "The parts wait for each other in turn: see in the table what a step consists of."
+    if found.part in ("workers", "program") and not any(one.workers > fastest.workers for one in measured):
+        return f"{_MORE_WORKERS[found.part]}, or {_CHEAPER}."
     return _ADVICE[found.part]
 
 
+_CHEAPER = "make items cheaper, or prepare the data once"
+_MORE_WORKERS: Mapping[Part, str] = {
+    "workers": "Take more workers while there are idle processors",
+    "program": "Take workers (num_workers), which make batches while the program copies and the GPU computes",
+}
+_NO_MORE_WORKERS = f"More workers were no faster here: {_CHEAPER}."
 _ADVICE: Mapping[Part, str] = {
-    "workers": "More workers while there are idle processors, cheaper items, or data that is prepared once.",
-    "program": "Take workers (num_workers): they make batches while the program copies and the GPU computes.",
+    "workers": _NO_MORE_WORKERS,
+    "program": _NO_MORE_WORKERS,
     "pinning": "More workers do not help: PyTorch pins in one thread. Hand over fewer bytes, such as uint8 images that "
     "the GPU converts.",
     "copy": "Copy fewer bytes, such as uint8 images that the GPU converts.",

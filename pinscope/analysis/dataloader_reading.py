@@ -148,7 +148,7 @@ def _bound(best: Combination, steady: Sequence[Combination]) -> list[Finding]:
     return [
         Finding(
             rule="bound", severity="note", title=title, detail=_bound_detail(best), evidence=evidence,
-            advice=advice(best),
+            advice=advice(best, steady),
         )
     ]  # fmt: skip
 

@@ -204,6 +204,15 @@ def test_a_loop_that_one_thread_bounds_is_not_advised_more_workers_and_hears_the
     assert "pinn" not in findings(rows(True, True, 10e-3, make_seconds=39e-3))["bound"].advice
 
 
+def test_more_workers_are_advised_only_where_they_were_not_measured_to_be_slower() -> None:
+    bounded = rows(True, True, 10e-3, 4, make_seconds=38e-3)
+    assert findings(bounded)["bound"].advice.startswith("Take more workers")
+    slower = rows(True, True, 12e-3, 8, make_seconds=90e-3)
+    assert findings([*bounded, *slower])["bound"].advice.startswith("More workers were no faster here")
+    alone = rows(True, True, 10e-3, 0, make_seconds=9e-3, pin_seconds=0.5e-3)
+    assert "num_workers" in findings(alone)["bound"].advice
+
+
 def test_pageable_batches_have_no_pinning_thread() -> None:
     (one,) = combinations(rows(False, False, 10e-3, copy_seconds=5e-3))
     assert [each.part for each in busy(one) or ()] == ["copy", "workers"]

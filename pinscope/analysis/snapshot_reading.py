@@ -12,6 +12,7 @@ from pinscope.analysis.held import held_bytes
 from pinscope.analysis.link_model import payload_now
 from pinscope.analysis.page_table_model import page_table_bytes
 from pinscope.analysis.plan_reading import GRAVE_SHARE, NOTABLE_SHARE
+from pinscope.analysis.pytorch_pinned import ROUNDING_ADVICE
 from pinscope.records.environment import Link
 from pinscope.records.finding import Finding, Quantity, Severity
 from pinscope.records.snapshot import DeviceFigures, Holder, Snapshot
@@ -272,9 +273,7 @@ def _rounding(snapshot: Snapshot) -> Iterator[Finding]:
             Quantity(name=f"At most, in {_who(one)}", value=one.rounding_bytes, unit="bytes")
             for one in wasting[:MOST_NAMED]
         ),
-        advice="Ask for sizes at or just below a power of two. In PyTorch, pinned_use_cuda_host_register does not "
-        "change the rounding; PYTORCH_ALLOC_CONF=pinned_max_round_threshold_mb:N switches it off above N MB in "
-        "versions that know the key (2.11 refuses it, 2.15 has it).",
+        advice=ROUNDING_ADVICE,
     )
 
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import asdict
 from importlib.util import find_spec
-from itertools import count, product
+from itertools import product
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from pinscope.analysis.dataloader_reading import read_dataloader
+from pinscope.analysis.steady_state import LEAST_BATCHES, LEAST_RUNS, MOST_RUNS, MSER_BATCH
 from pinscope.errors import NotEnoughMemory, NotPossible
 from pinscope.experiments.contract import BareParams, Row, Several
 from pinscope.lab.harness import Harness
-from pinscope.lab.loading import SLICE_STEPS, WARM_STEPS, Loading
+from pinscope.lab.loading import BACKLOGS, PREFETCHED, Loading
 from pinscope.lab.protocol import Lab
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
@@ -26,7 +26,10 @@ from pinscope.units import format_bytes
 Choice = Literal["on", "off"]
 TORCH_BYTES = 2 * 2**30
 """GPU memory for PyTorch's kernels, the network and its activations, roughly."""
+LEAST_STEPS = MSER_BATCH * LEAST_BATCHES
 START_SECONDS = 10.0
+STEP_BYTES_PER_SECOND = 3e9
+"""Batches a second that a loop reaches, roughly (measured on an H200 host: 3 to 4.5 GB/s)."""
 
 
 def _split(value: object) -> object:
@@ -55,15 +58,20 @@ class DataloaderParams(BareParams):
         title="non_blocking", description="Whether the program asks for asynchronous copies."
     )
     steps: int = Field(
-        ge=8, le=10_000, title="Steps", json_schema_extra={"unit": "count"},
-        description="Counted steps of each combination.",
+        ge=LEAST_STEPS, le=10_000, title="Steps", json_schema_extra={"unit": "count"},
+        description=f"Steps of each combination, or {BACKLOGS} times the batches that its workers make ahead "
+        f"({PREFETCHED} each) if that is more; which of them belong to the start is found afterwards.",
+    )  # fmt: skip
+    rounds: int = Field(
+        5, ge=LEAST_RUNS, le=MOST_RUNS, title="Rounds", json_schema_extra={"unit": "count"},
+        description="How many times each combination is started and measured; the intervals come from their spread.",
     )  # fmt: skip
 
     @classmethod
     def preset(cls, lab: LabKind, quick: bool) -> Self:
         return cls(
             batch=64, workers=(0, 2) if quick else (0, 2, 4, 8), pin_memory=("off", "on"),
-            non_blocking=("off", "on"), steps=12 if quick else 60,
+            non_blocking=("off", "on"), steps=40 if quick else 100, rounds=3 if quick else 5,
         )  # fmt: skip
 
     def smaller(self) -> Self | None:
@@ -73,12 +81,18 @@ class DataloaderParams(BareParams):
 class DataloaderObservation(Observation):
     """One step of training."""
 
+    round: int
+    """In which round; each starts every combination anew."""
     pin_memory: bool
     non_blocking: bool
     workers: int
     batch_bytes: int
     wait_seconds: float
     """The program waited for the loader."""
+    make_seconds: float
+    """A worker (or, without workers, the program) made this batch."""
+    pin_seconds: float | None
+    """It was copied to pinned memory, by PyTorch's one pinning thread (or the program); ``None``: it was not."""
     issue_seconds: float
     """The calls that start the copies held the program."""
     copy_seconds: float
@@ -88,7 +102,7 @@ class DataloaderObservation(Observation):
     step_seconds: float
     wrong_items: int
     pinned_bytes: int | None
-    """What the host's count of pinned pages had grown by since this combination began, when the step was stored."""
+    """What the host's count of pinned pages had grown by since this combination began, after its last step."""
 
 
 class Dataloader:
@@ -102,9 +116,12 @@ class Dataloader:
         "itself or in worker processes, and a small convolutional network is trained on them: forward, backward, SGD. "
         "pin_memory and non_blocking are on and off. Events on the GPU tell how long it copied, computed, and stood "
         "idle between two steps; the host's clock tells how long the program waited for the loader and how long the "
-        "call that starts the copy held it. The first steps of each combination are not counted, nor those after each "
-        f"{SLICE_STEPS}, when it pauses to store them. What is pinned is read from the kernel's count; before each "
-        "combination PyTorch gives its pinned memory back. Every item says which one it is, and is checked on the GPU."
+        "call that starts the copy held it; the workers and PyTorch's pinning thread time their part of each batch. "
+        "The first steps use up what the workers made while they started: where the steady state begins is found from "
+        "all steps by MSER-5, and only what follows counts. Each of several rounds starts every combination anew, and "
+        "the 95 % intervals come from the spread between rounds. What is pinned is read from the kernel's count; "
+        "before each combination PyTorch gives its pinned memory back. Every item says which one it is, and is checked "
+        "on the GPU."
     )
     labs: Mapping[LabKind, str | None] = {"cuda": None, "host": "PyTorch pins memory for a GPU only"}
     Params = DataloaderParams
@@ -119,16 +136,18 @@ class Dataloader:
         """
         if find_spec("torch") is None:
             raise NotPossible("PyTorch is not installed here: install torch into PinScope's environment")
-        loading = Loading(params.batch, params.pixels, max(params.workers), pin_memory=True, non_blocking=True)
+        loading = _loading(params, max(params.workers))
         _check_shared_memory(loading.shared_bytes, environment.limits.shm_free_bytes)
         batch = loading.batch_bytes
         at_once = loading.ahead + 2
-        combinations = len(params.workers) * len(params.pin_memory) * len(params.non_blocking)
+        combinations = len(params.pin_memory) * len(params.non_blocking)
+        steps = sum(_loading(params, workers).at_least(params.steps) for workers in params.workers)
         return Budget(
             pinned_bytes=at_once * 2 ** (batch - 1).bit_length(),
             pageable_bytes=2 * at_once * batch + loading.made_bytes,
             device_bytes=TORCH_BYTES + 8 * batch,
-            seconds=START_SECONDS + combinations * (0.5 + (params.steps + WARM_STEPS) * batch / 1e9),
+            seconds=START_SECONDS
+            + params.rounds * combinations * (len(params.workers) + steps * batch / STEP_BYTES_PER_SECOND),
         )
 
     def measure(self, params: DataloaderParams, lab: Lab, harness: Harness) -> Iterator[DataloaderObservation]:
@@ -138,30 +157,47 @@ class Dataloader:
 
         harness.note(f"PyTorch {version()}.")
         trainer = Trainer(CudaCalls.here().ordinal)
-        cases = list(product(params.workers, params.pin_memory, params.non_blocking))
-        for done, (workers, pin, asynchronous) in enumerate(cases):
-            loading = Loading(params.batch, params.pixels, workers, pin == "on", asynchronous == "on")
-            harness.progress(done / len(cases), f"pin_memory {pin}, non_blocking {asynchronous}, {workers} workers")
-            if not empty_pinned_cache() and done == 0:
-                harness.note("This PyTorch cannot give its pinned memory back: what is pinned adds up.")
+        if not empty_pinned_cache():
+            harness.note("This PyTorch cannot give its pinned memory back: what is pinned adds up.")
+        cases = _cases(params)
+        for done, (number, loading) in enumerate(cases):
+            harness.progress(done / len(cases), _message(loading))
+            empty_pinned_cache()
             before = lab.memory_state().pinned_bytes
-            repeats = {True: count(), False: count()}  # by whether it is a warm-up
-            with closing(trainer.steps(loading, params.steps, harness.check_cancelled)) as slices:
-                for steps in slices:
-                    after = lab.memory_state().pinned_bytes
-                    held = None if before is None or after is None else after - before
-                    for step in steps:
-                        yield DataloaderObservation(
-                            repeat=next(repeats[step.warmup]), pin_memory=loading.pin_memory,
-                            non_blocking=loading.non_blocking, workers=workers, batch_bytes=loading.batch_bytes,
-                            pinned_bytes=held, **asdict(step),
-                        )  # fmt: skip
+            with trainer.trained(loading, loading.at_least(params.steps), harness.check_cancelled) as steps:
+                after = lab.memory_state().pinned_bytes
+            held = None if before is None or after is None else after - before
+            for place, step in enumerate(steps):
+                yield DataloaderObservation(
+                    repeat=place, round=number, pin_memory=loading.pin_memory, non_blocking=loading.non_blocking,
+                    workers=loading.workers, batch_bytes=loading.batch_bytes, pinned_bytes=held, **asdict(step),
+                )  # fmt: skip
         empty_pinned_cache()
         harness.progress(1.0, "done")
 
     def read(self, run: Run, rows: Sequence[Row]) -> Reading:
         """Steps a second of each combination, and where the time goes."""
         return read_dataloader(run, rows)
+
+
+def _cases(params: DataloaderParams) -> list[tuple[int, Loading]]:
+    """Every round with all combinations; every second one backwards, so that what drifts meets all alike."""
+    settings = list(product(params.workers, params.pin_memory, params.non_blocking))
+    return [
+        (number, Loading(params.batch, params.pixels, workers, pin == "on", asynchronous == "on"))
+        for number in range(params.rounds)
+        for workers, pin, asynchronous in (reversed(settings) if number % 2 else settings)
+    ]
+
+
+def _message(loading: Loading) -> str:
+    pin, asynchronous = ("on" if value else "off" for value in (loading.pin_memory, loading.non_blocking))
+    return f"pin_memory {pin}, non_blocking {asynchronous}, {loading.workers} workers"
+
+
+def _loading(params: DataloaderParams, workers: int) -> Loading:
+    """With everything on: what takes most memory."""
+    return Loading(params.batch, params.pixels, workers, pin_memory=True, non_blocking=True)
 
 
 def _check_shared_memory(need: int, free: int | None) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 CHANNELS = 3
@@ -10,11 +9,9 @@ KINDS = 64
 """Different images that a worker makes items from."""
 PREFETCHED = 2
 """Batches that each of PyTorch's workers makes ahead (DataLoader's prefetch_factor)."""
-WARM_STEPS = 5
-"""Steps of each combination that are not counted: workers start, kernels are chosen, memory is pinned for the first
-time."""
-SLICE_STEPS = 100
-"""Counted steps that are read and stored at once: so many are lost at most when a run breaks off."""
+BACKLOGS = 8
+"""A combination takes at least so many times the batches made ahead: the first steps use up what the workers made
+while they started, and what comes after must be long enough to know its pace."""
 
 
 @dataclass(frozen=True)
@@ -60,10 +57,6 @@ class Loading:
         """What workers hand over through /dev/shm: the batches made ahead, and the one that the program uses."""
         return (self.ahead + 1) * self.batch_bytes if self.workers else 0
 
-    def slices(self, steps: int) -> Iterator[tuple[int, int]]:
-        """``steps`` as (steps not counted, steps counted), again and again.
-
-        While a slice is read and stored the workers go on; what they made ahead by then is used up uncounted.
-        """
-        for done in range(0, steps, SLICE_STEPS):
-            yield max(self.ahead, 1) if done else WARM_STEPS, min(SLICE_STEPS, steps - done)
+    def at_least(self, steps: int) -> int:
+        """``steps``, or as many more as it takes to see past the batches made ahead."""
+        return max(steps, BACKLOGS * self.ahead)

@@ -1,17 +1,16 @@
-"""A PyTorch DataLoader that feeds a training step, and what each step waited for. Needs the extra ``torch``."""
+"""A PyTorch DataLoader that feeds a training step, and how long each part of a step took. Needs the extra ``torch``."""
 
 from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, default_collate
 
 from pinscope.errors import NotPossible
 from pinscope.lab.loading import CHANNELS, KINDS, PREFETCHED, Loading
@@ -40,6 +39,44 @@ class Images(Dataset[tuple[torch.Tensor, int]]):  # type: ignore[misc]
         image[0, 0, 0] = index % CLASSES  # tells afterwards whether this item arrived
         return image, index % CLASSES
 
+    def __getitems__(self, indices: Sequence[int]) -> _Items:
+        """All items of a batch: the loader asks for them at once, so that the time of a batch begins here."""
+        begun = time.perf_counter()
+        return _Items(begun, [self[index] for index in indices])
+
+
+@dataclass(frozen=True)
+class _Items:
+    """The items of one batch, before they are put together."""
+
+    begun: float
+    pairs: Sequence[tuple[torch.Tensor, int]]
+
+
+class Batch:
+    """A batch as the loader hands it over, with the time that it took to make and to pin.
+
+    DataLoader calls ``pin_memory`` of a batch type that has one, in its pinning thread (or, without workers, in the
+    program): https://docs.pytorch.org/docs/stable/data.html#memory-pinning.
+
+    Attributes:
+        images, labels: the batch.
+        make_seconds: making its items and putting them together, in the process that did it.
+        pin_seconds: copying it to pinned memory; ``None`` where it was not.
+    """
+
+    def __init__(self, items: _Items) -> None:
+        self.images, self.labels = default_collate(items.pairs)
+        self.make_seconds = time.perf_counter() - items.begun
+        self.pin_seconds: float | None = None
+
+    def pin_memory(self) -> Batch:
+        """The same batch in pinned memory."""
+        begun = time.perf_counter()
+        self.images, self.labels = self.images.pin_memory(), self.labels.pin_memory()
+        self.pin_seconds = time.perf_counter() - begun
+        return self
+
 
 @dataclass(frozen=True)
 class Step:
@@ -47,16 +84,19 @@ class Step:
 
     Attributes:
         wait_seconds: the program waited for the loader.
+        make_seconds, pin_seconds: of its batch, see :class:`Batch`.
         issue_seconds: the calls that start the copies held the program.
         copy_seconds: the copies, by device events.
         compute_seconds: forward, backward and optimizer, by device events.
         stall_seconds: the GPU computed nothing before this step's first kernel, since the last one's end.
         step_seconds: from the end of the last step's kernels to the end of this one's.
         wrong_items: items of the batch that are not those that belong here.
-        warmup: whether it is not to be counted.
+        warmup: whether it is the first: without a step before it, it has no length.
     """
 
     wait_seconds: float
+    make_seconds: float
+    pin_seconds: float | None
     issue_seconds: float
     copy_seconds: float
     compute_seconds: float
@@ -88,35 +128,33 @@ class Trainer:
         self._optimizer = torch.optim.SGD(self._model.parameters(), lr=1e-3, momentum=0.9)
         self._loss = nn.CrossEntropyLoss()
 
-    def steps(self, loading: Loading, count: int, check: Callable[[], None]) -> Generator[list[Step]]:
-        """Train until ``count`` steps are counted; the steps of each slice as soon as it is done.
+    @contextmanager
+    def trained(self, loading: Loading, count: int, check: Callable[[], None]) -> Iterator[list[Step]]:
+        """``count`` steps of training without a pause; the loader and what it pinned last until the context ends.
 
-        The first step of a slice has no stall: it is a warm-up. ``check`` is called before each step; what it raises
-        ends the loader's processes.
+        Nothing is read or stored between the steps: the workers would go on meanwhile, and what they made ahead by
+        then would make the next steps faster than they are. ``check`` is called before each step; what it raises ends
+        the loader's processes.
         """
-        slices = list(loading.slices(count))
-        with _batches(loading, sum(map(sum, slices)), self._device) as batches, torch.cuda.device(self._device):
-            done = 0
-            for uncounted, counted in slices:
-                marks = []
-                for _ in range(uncounted + counted):
-                    check()
-                    marks.append(self._step(batches, loading.non_blocking))
-                torch.cuda.synchronize(self._device)
-                yield [
-                    _read(marks[max(place - 1, 0)], mark, (done + place) * loading.batch, warmup=place < uncounted)
-                    for place, mark in enumerate(marks)
-                ]
-                done += len(marks)
+        with _batches(loading, count, self._device) as batches, torch.cuda.device(self._device):
+            marks = []
+            for _ in range(count):
+                check()
+                marks.append(self._step(batches, loading.non_blocking))
+            torch.cuda.synchronize(self._device)
+            yield [
+                _read(marks[max(place - 1, 0)], mark, place * loading.batch, warmup=place == 0)
+                for place, mark in enumerate(marks)
+            ]
 
-    def _step(self, batches: Iterator[Any], non_blocking: bool) -> _Marks:
+    def _step(self, batches: Iterator[Batch], non_blocking: bool) -> _Marks:
         events = [torch.cuda.Event(enable_timing=True) for _ in range(4)]
         begun = time.perf_counter()
-        images, labels = next(batches)
+        batch = next(batches)
         waited = time.perf_counter()
         events[0].record()
-        images = images.to(self._device, non_blocking=non_blocking)
-        labels = labels.to(self._device, non_blocking=non_blocking)
+        images = batch.images.to(self._device, non_blocking=non_blocking)
+        labels = batch.labels.to(self._device, non_blocking=non_blocking)
         events[1].record()
         issued = time.perf_counter()
         events[2].record()
@@ -125,7 +163,8 @@ class Trainer:
         loss.backward()
         self._optimizer.step()
         events[3].record()
-        return _Marks(events, images[:, 0, 0, 0].clone(), waited - begun, issued - waited)
+        firsts = images[:, 0, 0, 0].clone()
+        return _Marks(events, firsts, waited - begun, batch.make_seconds, batch.pin_seconds, issued - waited)
 
 
 @dataclass(frozen=True)
@@ -135,6 +174,8 @@ class _Marks:
     events: list[torch.cuda.Event]
     firsts: torch.Tensor
     wait_seconds: float
+    make_seconds: float
+    pin_seconds: float | None
     issue_seconds: float
 
 
@@ -144,6 +185,8 @@ def _read(before: _Marks, marks: _Marks, first_item: int, warmup: bool) -> Step:
     expected = torch.arange(first_item, first_item + len(marks.firsts)) % CLASSES
     return Step(
         wait_seconds=marks.wait_seconds,
+        make_seconds=marks.make_seconds,
+        pin_seconds=marks.pin_seconds,
         issue_seconds=marks.issue_seconds,
         copy_seconds=started.elapsed_time(copied) / 1e3,
         compute_seconds=computing.elapsed_time(computed) / 1e3,
@@ -155,12 +198,12 @@ def _read(before: _Marks, marks: _Marks, first_item: int, warmup: bool) -> Step:
 
 
 @contextmanager
-def _batches(loading: Loading, count: int, device: torch.device) -> Iterator[Iterator[Any]]:
+def _batches(loading: Loading, count: int, device: torch.device) -> Iterator[Iterator[Batch]]:
     """Batches in order; their processes are gone when it closes."""
     loader = DataLoader(
         Images(count * loading.batch, loading.pixels), batch_size=loading.batch, num_workers=loading.workers,
         pin_memory=loading.pin_memory, multiprocessing_context="fork" if loading.workers else None,
-        prefetch_factor=PREFETCHED if loading.workers else None, persistent_workers=False,
+        prefetch_factor=PREFETCHED if loading.workers else None, persistent_workers=False, collate_fn=Batch,
     )  # fmt: skip
     with warnings.catch_warnings():
         # Workers are forked, PyTorch's own default on Linux; they use no thread of this process and no CUDA.

@@ -17,7 +17,7 @@ class Quantity(Record):
     unit: str
     """``bytes``, ``bytes/second``, ``seconds``, ``share``, ``ratio``, ``count`` or ``text``."""
     spread: float | None = None
-    """Relative spread of ``value``: half the interquartile range over the median."""
+    """Relative spread of ``value``: half the interquartile range over the median, or half its 95 % interval."""
     reason: str | None = None
 
 

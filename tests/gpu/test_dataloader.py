@@ -23,43 +23,52 @@ def test_every_combination_trains_on_what_the_loader_made_and_leaves_no_process(
     lab: CudaLab, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))  # PyTorch makes it when it is imported
-    params = DataloaderParams.preset("cuda", quick=True)
+    params = DataloaderParams.preset("cuda", quick=True).with_overrides({"workers": "2"})
     rows = [row.model_dump() for row in Dataloader().measure(params, lab, Harness())]
     found = combinations(rows)
-    assert len(found) == 2 * 2 * 2
+    assert len(found) == 2 * 2
+    assert len(rows) == 2 * 2 * params.rounds * params.steps
     assert sum(row["wrong_items"] for row in rows) == 0
     assert multiprocessing.active_children() == []
     pinned = [one for one in found if one.pin_memory]
     assert all(one.pinned_bytes is not None and one.pinned_bytes >= one.batch_bytes for one in pinned)
-    copies = {one.pin_memory: one.copy_bytes_per_second for one in found if one.workers == 2}
-    assert copies[True] > 1.5 * copies[False]
+    copies = {pin: min(row["copy_seconds"] for row in rows if row["pin_memory"] == pin) for pin in (False, True)}
+    assert copies[False] > 1.5 * copies[True]
 
 
-def sliced() -> DataloaderParams:
-    """One combination with more steps than one slice has."""
+def small() -> DataloaderParams:
+    """Small pinned batches from two workers, three rounds of two combinations."""
     return DataloaderParams.preset("cuda", quick=True).with_overrides(
-        {"batch": 4, "workers": "2", "pin_memory": "on", "non_blocking": "on", "steps": 150}
+        {"batch": 16, "workers": "2", "pin_memory": "on", "steps": 60}
     )
 
 
-def test_a_long_combination_goes_on_after_each_pause_and_counts_every_step_once(
+def test_every_step_is_kept_and_each_part_of_it_was_timed_where_it_happened(
     lab: CudaLab, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    rows = list(Dataloader().measure(sliced(), lab, Harness()))
-    assert [row.repeat for row in rows if not row.warmup] == list(range(150))
-    assert [row.repeat for row in rows if row.warmup] == list(range(5 + 4))
+    rows = list(Dataloader().measure(small(), lab, Harness()))
+    assert [row.repeat for row in rows] == 3 * 2 * list(range(60))
+    assert [row.repeat for row in rows if row.warmup] == 3 * 2 * [0]
+    assert [row.round for row in rows[::60]] == [0, 0, 1, 1, 2, 2]
+    assert [row.non_blocking for row in rows[::60]] == [False, True, True, False, False, True]
     assert sum(row.wrong_items for row in rows) == 0
+    assert all(row.make_seconds > 0 and row.pin_seconds is not None and row.pin_seconds > 0 for row in rows)
+    # Two workers make no more than two batches in the time of a step, and one thread pins no more than one.
+    steady = rows[20:60]
+    length = sum(row.step_seconds for row in steady)
+    assert sum(row.make_seconds for row in steady) < 2 * 1.05 * length
+    assert sum(row.pin_seconds or 0 for row in steady) < 1.05 * length
 
 
-def test_a_cancelled_run_keeps_the_steps_that_were_stored_and_leaves_no_process(
+def test_a_cancelled_run_keeps_the_combinations_that_were_done_and_leaves_no_process(
     lab: CudaLab, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     rows: list[DataloaderObservation] = []
     with pytest.raises(Cancelled):
-        rows.extend(Dataloader().measure(sliced(), lab, Harness(cancelled=lambda: len(rows) > 0)))
-    assert len([row for row in rows if not row.warmup]) == 100
+        rows.extend(Dataloader().measure(small(), lab, Harness(cancelled=lambda: len(rows) > 0)))
+    assert len(rows) == 60
     assert multiprocessing.active_children() == []
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from pinscope.analysis.link_model import pcie_limits
+from pinscope.analysis.pytorch_pinned import ROUNDING_ADVICE
 from pinscope.analysis.snapshot_reading import read_snapshot
 from pinscope.records.finding import Finding
 from pinscope.records.registration import ProbeState
@@ -175,7 +176,7 @@ def test_rounding_waste_is_summed_and_named_by_holder() -> None:
     assert list(values(finding).items()) == [
         ("At most, in serve (pid 2)", 8 * GIB), ("At most, in python (pid 1)", GIB),
     ]  # fmt: skip
-    assert "pinned_max_round_threshold_mb" in finding.advice
+    assert finding.advice == ROUNDING_ADVICE
 
 
 def test_a_little_rounding_matters_on_a_small_host_only() -> None:

@@ -63,6 +63,14 @@ def test_the_images_that_items_are_made_from_count_as_host_memory() -> None:
     assert large.pageable_bytes - small.pageable_bytes == (64 + 2 * 2) * 3 * (2048**2 - 32**2) * 4
 
 
+def test_more_rounds_and_the_steps_that_many_workers_need_take_longer() -> None:
+    def seconds(**overrides: Any) -> float:
+        return Dataloader().budget(quick(**overrides), machine(None)).seconds
+
+    assert seconds(rounds=6) > seconds(rounds=3)
+    assert seconds(workers="64") > 5 * seconds(workers="2")
+
+
 def test_without_pytorch_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dataloader, "find_spec", lambda _name: None)
     with pytest.raises(NotPossible, match=r"install torch into PinScope's environment$"):

@@ -111,7 +111,7 @@ def _context_price(origin: Origin, run: Run, rows: Sequence[Row]) -> ContextPric
 
 def _paces(origin: Origin, run: Run, rows: Sequence[Row]) -> tuple[Pace, ...]:  # noqa: ARG001 - one shape
     return tuple(
-        Pace(cell.strategy, cell.bytes_per_second, cell.bytes, cell.longest_wait, cell.chunk_bytes, origin)
+        Pace(cell.strategy, cell.bytes_per_second, cell.bytes, cell.longest_wait.seconds, cell.chunk_bytes, origin)
         for cell in strategy_cells(rows).values()
         if cell.strategy != IDLE and cell.bytes_per_second > 0
     )

@@ -137,8 +137,8 @@ def _not_fresh(reused: Sequence[BufferCell], page_bytes: int, titles: Mapping[st
                 Quantity(name="Pages", value=needed, unit="count"),
                 Quantity(name="Combinations affected", value=len(reused), unit="count"),
             ),
-            advice="Do not quote these rows. See the settings in /sys/kernel/mm/transparent_hugepage: pages larger than "
-            "PinScope assumes take fewer faults.",
+            advice="Do not quote these rows. See the settings in /sys/kernel/mm/transparent_hugepage: pages larger "
+            "than PinScope assumes take fewer faults.",
         )
     ]  # fmt: skip
 
@@ -180,8 +180,8 @@ def _break_even(cells: Cells, evens: Sequence[BreakEven]) -> list[Finding]:
             title=f"A fresh pinned buffer of {size} has paid for itself after {worst.copies:,} "
             f"{'copy' if worst.copies == 1 else 'copies'}, "
             f"{worst.direction}",
-            detail=f"It costs {format_seconds(worst.extra_seconds)} more to get and give back than pageable memory, "
-            f"and each copy gains {format_seconds(worst.gain_seconds)}.",
+            detail=f"It costs {format_seconds(worst.extra_seconds)} more to get and give back than fresh touched "
+            f"memory in 4 KiB pages, and each copy gains {format_seconds(worst.gain_seconds)}.",
             evidence=evidence,
             advice="Make pinned buffers once and keep them, or take them from a pool; for memory that is there "
             "already, compare with registering it (the table)."

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pinscope.analysis.pinning_strategy import StrategyCell
+from pinscope.analysis.pinning_strategy import Recommended, StrategyCell
 from pinscope.records.pinning_strategy import STRATEGIES, Strategy, StrategyName
 from pinscope.units import exact_bytes, format_bytes
 
@@ -89,6 +89,30 @@ class Recipe:
             touch=_TOUCH if strategy.touched else "",
             length="nbytes" if self.chunk_bytes is None else "min(chunk, nbytes - at)",
             body=_BODIES[strategy.touched, strategy.registering],
+        )
+
+
+@dataclass(frozen=True)
+class Recipes:
+    """What a run recommends.
+
+    Attributes:
+        array: for one array that any copy may use; ``None`` if no such strategy was measured.
+        pieces: in pieces side by side; ``None`` likewise.
+        gentler_in_pieces: whether neighbours wait clearly less when memory is pinned in pieces.
+    """
+
+    array: Recipe | None
+    pieces: Recipe | None
+    gentler_in_pieces: bool
+
+    @classmethod
+    def of(cls, found: Recommended, params: Mapping[str, Any]) -> Recipes:
+        """The recommended cells with the parameters of their run."""
+        return cls(
+            Recipe.of(found.array, params) if found.array else None,
+            Recipe.of(found.pieces, params) if found.pieces else None,
+            found.gentler_in_pieces,
         )
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from pinscope.analysis.page_table_model import GRANULE_BYTES
-from pinscope.analysis.pressure_reading import read_pressure_rows
+from pinscope.analysis.pressure_reading import read_pressure_run
 from pinscope.errors import NotEnoughMemory
 from pinscope.experiments.contract import BareParams, Bytes, Row
 from pinscope.lab.budget import safe_pinned_bytes
@@ -217,7 +217,7 @@ class Pressure:
 
     def read(self, run: Run, rows: Sequence[Row]) -> Reading:
         """What everybody lost, and from which amount on it was felt."""
-        return read_pressure_rows(rows)
+        return read_pressure_run(run, rows)
 
 
 def _check_floor(limits: Limits, step: int, floor: int) -> None:

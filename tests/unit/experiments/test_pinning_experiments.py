@@ -12,7 +12,7 @@ from pinscope.experiments.pinning_strategy import PinningStrategy, PinningStrate
 from pinscope.lab.budget import CONTEXT_BYTES
 from pinscope.lab.harness import Harness
 from pinscope.lab.hostmodel import HostModelLab
-from pinscope.lab.pinning import STRATEGIES
+from pinscope.records.pinning_strategy import STRATEGIES
 from tests.data import synthetic
 
 MIB, GIB = 2**20, 2**30

@@ -34,7 +34,7 @@ def read_pinning_strategy(run: Run, rows: Sequence[Mapping[str, Any]]) -> Readin
     """Headline, tables and findings of a run; empty parts where nothing was measured yet."""
     cells = strategy_cells(rows)
     found = recommend(cells)
-    if found.array is None and found.pieces is None:
+    if not _strategies(cells):
         return Reading(headline=(), tables=(), findings=())
     findings = (
         *_not_pinned(cells), *_recommended(run, cells, found), *_in_pieces(run, found), *_waits(cells, found),

@@ -13,6 +13,7 @@ from pinscope.analysis.pinning_strategy_reading import read_pinning_strategy
 from pinscope.experiments.contract import BareParams, Bytes, Row, Several
 from pinscope.lab.backing import HUGE_PAGE, why_not_backing
 from pinscope.lab.budget import CONTEXT_BYTES
+from pinscope.lab.cuda_neighbour import PAUSE_SECONDS, SMALL_BYTES
 from pinscope.lab.harness import Harness
 from pinscope.lab.neighbours import CALLS, WITH_CONTEXT, NeighbourCall, Neighbours, cuda_neighbour
 from pinscope.lab.pinning import PAGE, Pinned, Pinner, default_threads
@@ -22,7 +23,7 @@ from pinscope.records.environment import Environment
 from pinscope.records.finding import Reading
 from pinscope.records.pinning_strategy import STRATEGIES, Strategy, StrategyName
 from pinscope.records.run import LabKind, Observation, Run
-from pinscope.units import parse_bytes
+from pinscope.units import format_bytes, format_seconds, parse_bytes
 
 IDLE_SECONDS = 1.0
 QUICK_IDLE_SECONDS = 0.3
@@ -135,12 +136,12 @@ class PinningStrategy:
     question = "How is a lot of memory pinned fastest here, and how long do other processes on the GPU wait meanwhile?"
     method = (
         "Each strategy pins the same amount, in turn, after all of that memory was touched once so that the host has "
-        "it at hand. Four other processes make one kind of call each, again and again with 0.2 ms between, and tell "
-        "their longest: cudaMemGetInfo, an NVML memory query, a kernel until it is done, and cudaMalloc and cudaFree "
-        "of 1 MiB. A fifth one, the control, makes no driver call: it sleeps 0.2 ms and tells how late it woke, which "
-        "is what waiting for a processor takes. All are watched with nothing going on first, then while memory is "
-        "pinned and while it is given back; a strategy's wait is the longest of both. With the memory pinned, CUDA "
-        "is asked whether it is, one copy within a piece is timed, and one across the boundary of two pieces is tried."
+        "it at hand. Four other processes make one kind of call each, again and again with "
+        f"{format_seconds(PAUSE_SECONDS)} between, and tell their longest: cudaMemGetInfo, an NVML memory query, a "
+        f"kernel until it is done, and cudaMalloc and cudaFree of {format_bytes(SMALL_BYTES)}. A fifth one, the "
+        "control, makes no driver call: it sleeps as long as the others pause and tells how late it woke, which is "
+        "what waiting for a processor takes. All are watched with nothing going on first, then while memory is pinned "
+        "and while it is given back; a strategy's wait is the longest of both. With the memory pinned, CUDA is asked whether it is, one copy within a piece is timed, and one across the boundary of two pieces is tried."
     )
     labs: Mapping[LabKind, str | None] = {
         "cuda": None,

@@ -141,7 +141,8 @@ class PinningStrategy:
         f"kernel until it is done, and cudaMalloc and cudaFree of {format_bytes(SMALL_BYTES)}. A fifth one, the "
         "control, makes no driver call: it sleeps as long as the others pause and tells how late it woke, which is "
         "what waiting for a processor takes. All are watched with nothing going on first, then while memory is pinned "
-        "and while it is given back; a strategy's wait is the longest of both. With the memory pinned, CUDA is asked whether it is, one copy within a piece is timed, and one across the boundary of two pieces is tried."
+        "and while it is given back; a strategy's wait is the longest of both. With the memory pinned, CUDA is asked "
+        "whether it is, one copy within a piece is timed, and one across the boundary of two pieces is tried."
     )
     labs: Mapping[LabKind, str | None] = {
         "cuda": None,

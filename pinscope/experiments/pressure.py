@@ -173,9 +173,9 @@ class Pressure:
         "each timed page has two readings of the clock by Python in it. The host's own figures are read before and "
         "after each step: memory available, free and cached, free pages that wait on a processor's list (which the "
         "kernel counts neither as free nor as available), what was swapped, and for how long tasks stalled "
-        "(/proc/pressure). The run never pins more than its budget, and stops before less than the floor is available on the host or left "
-        "in its control group. On the host model pinning is mlock. Everything that goes on beside the run is in the "
-        "figures too: it wants an idle machine."
+        "(/proc/pressure). The run never pins more than its budget, and stops before less than the floor is available "
+        "on the host or left in its control group. On the host model pinning is mlock. Everything that goes on beside "
+        "the run is in the figures too: it wants an idle machine."
     )
     labs: Mapping[LabKind, str | None] = {"cuda": None, "host": None}
     Params = PressureParams

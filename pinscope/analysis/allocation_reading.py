@@ -205,7 +205,7 @@ def _pool(cells: Cells, titles: Mapping[str, str]) -> list[Finding]:
             rule="pool-saves", severity="note",
             title=f"Reusing a pinned buffer of {format_bytes(size)} saves "
             f"{format_seconds(fresh.both_seconds.median - best.both_seconds.median)} each time",
-            detail=f"A fresh one takes {format_seconds(fresh.both_seconds.median)}, one {titles[best.way]} "
+            detail=f"A fresh one takes {format_seconds(fresh.both_seconds.median)}; {titles[best.way]}: "
             f"{format_seconds(best.both_seconds.median)}. The pool keeps the memory pinned meanwhile.",
             evidence=(
                 Quantity(name="Fresh", value=fresh.both_seconds.median, unit="seconds"),

@@ -11,7 +11,7 @@ from pinscope.records.pinning_strategy import STRATEGIES, Strategy, StrategyName
 from pinscope.units import exact_bytes, format_bytes
 
 DEFAULT_ARRAY: StrategyName = "thp_register"
-DEFAULT_PIECES: StrategyName = "thp_pipeline"
+DEFAULT_CHUNKS: StrategyName = "thp_pipeline"
 """What ``pinned_empty`` takes without and with ``chunk``: as the recorded H200 recommends, which a test holds."""
 IN_SMALL_PAGES: Mapping[StrategyName, StrategyName] = {
     "thp_register": "touch_register",
@@ -24,7 +24,7 @@ IN_SMALL_PAGES: Mapping[StrategyName, StrategyName] = {
 
 def default_strategy(chunked: bool, huge_pages: bool) -> Strategy:
     """What ``pinned_empty`` does unless a strategy is named."""
-    name = DEFAULT_PIECES if chunked else DEFAULT_ARRAY
+    name = DEFAULT_CHUNKS if chunked else DEFAULT_ARRAY
     return STRATEGIES[name if huge_pages else IN_SMALL_PAGES.get(name, name)]
 
 
@@ -34,7 +34,7 @@ class Recipe:
 
     Attributes:
         strategy: its name.
-        chunk_bytes: length of a piece; ``None`` where all is pinned by one call.
+        chunk_bytes: length of a chunk; ``None`` where all is pinned by one call.
         threads: how many touch (and register, where several do).
         names_threads: whether their number was chosen; else it is that of the processors.
     """
@@ -60,7 +60,7 @@ class Recipe:
         words = [f'"{exact_bytes(nbytes)}"']
         if self.chunk_bytes is not None:
             words.append(f'chunk="{exact_bytes(self.chunk_bytes)}"')
-        if self.strategy != (DEFAULT_ARRAY if self.chunk_bytes is None else DEFAULT_PIECES):
+        if self.strategy != (DEFAULT_ARRAY if self.chunk_bytes is None else DEFAULT_CHUNKS):
             words.append(f'strategy="{self.strategy}"')
         if self.names_threads:
             words.append(f"threads={self.threads}")
@@ -98,21 +98,21 @@ class Recipes:
 
     Attributes:
         array: for one array that any copy may use; ``None`` if no such strategy was measured.
-        pieces: in pieces side by side; ``None`` likewise.
-        gentler_in_pieces: whether neighbours wait clearly less when memory is pinned in pieces.
+        chunks: in chunks side by side; ``None`` likewise.
+        gentler_in_chunks: whether neighbours wait clearly less when memory is pinned in chunks.
     """
 
     array: Recipe | None
-    pieces: Recipe | None
-    gentler_in_pieces: bool
+    chunks: Recipe | None
+    gentler_in_chunks: bool
 
     @classmethod
     def of(cls, found: Recommended, params: Mapping[str, Any]) -> Recipes:
         """The recommended cells with the parameters of their run."""
         return cls(
             Recipe.of(found.array, params) if found.array else None,
-            Recipe.of(found.pieces, params) if found.pieces else None,
-            found.gentler_in_pieces,
+            Recipe.of(found.chunks, params) if found.chunks else None,
+            found.gentler_in_chunks,
         )
 
 

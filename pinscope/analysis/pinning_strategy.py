@@ -57,14 +57,14 @@ class StrategyCell:
     Attributes:
         strategy: its name.
         bytes: how much it pinned.
-        chunk_bytes: length of a piece; ``None`` where all is pinned by one call.
+        chunk_bytes: length of a chunk; ``None`` where all is pinned by one call.
         threads: how many touched.
         total_seconds: until all was pinned.
         touch_seconds, pin_seconds, release_seconds: parts, and giving back (medians); ``None`` where there is none.
         waits: driver calls of neighbours, in both phases, each the longest over all repeats.
         control_seconds: phase → how late at most a neighbour without driver calls woke; empty where there was none.
         pinned: whether CUDA called all of it pinned, every time.
-        copy_bytes_per_second: of one copy within a piece (median).
+        copy_bytes_per_second: of one copy within a chunk (median).
         crossing_copies: whether CUDA took a copy across a boundary; ``None`` where there is none.
     """
 
@@ -159,27 +159,27 @@ def _waits(values: Callable[[str], list[Any]]) -> list[Wait]:
 class Recommended:
     """What a run recommends.
 
-    An array must take any copy, and CUDA refuses one that crosses two registered pieces: so an array is pinned in one
-    piece, and the gentler way in pieces is recommended beside it, for data of which each copy stays in its piece.
+    An array must take any copy, and CUDA refuses one that crosses two registered chunks: so an array is pinned in one
+    piece, and the gentler way in chunks is recommended beside it, for data of which each copy stays in its chunk.
 
     Attributes:
         array: for one array that any copy may use; ``None`` if no such strategy was measured.
-        pieces: in pieces side by side; ``None`` likewise.
+        chunks: in chunks side by side; ``None`` likewise.
     """
 
     array: StrategyCell | None
-    pieces: StrategyCell | None
+    chunks: StrategyCell | None
 
     @property
-    def gentler_in_pieces(self) -> bool:
-        """Whether neighbours wait clearly less when memory is pinned in pieces."""
-        if self.array is None or self.pieces is None:
+    def gentler_in_chunks(self) -> bool:
+        """Whether neighbours wait clearly less when memory is pinned in chunks."""
+        if self.array is None or self.chunks is None:
             return False
-        return NEAR * self.pieces.longest_wait.seconds <= self.array.longest_wait.seconds
+        return NEAR * self.chunks.longest_wait.seconds <= self.array.longest_wait.seconds
 
 
 def recommend(cells: Mapping[str, StrategyCell]) -> Recommended:
-    """The best strategy in one piece and in pieces.
+    """The best strategy in one piece and in chunks.
 
     Of each sort the fastest of those that are fast and gentle. Fast: at most ``NEAR`` times the time of the fastest.
     Gentle: of the fast ones, at most ``NEAR`` times the longest neighbour wait of the gentlest; a smaller difference in

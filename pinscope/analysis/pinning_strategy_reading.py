@@ -37,7 +37,7 @@ def read_pinning_strategy(run: Run, rows: Sequence[Mapping[str, Any]]) -> Readin
     if not _strategies(cells):
         return Reading(headline=(), tables=(), findings=())
     findings = (
-        *_not_pinned(cells), *_recommended(run, cells, found), *_in_pieces(run, found), *_waits(cells, found),
+        *_not_pinned(cells), *_recommended(run, cells, found), *_in_chunks(run, found), *_waits(cells, found),
         *_crossing(cells),
     )  # fmt: skip
     return Reading(
@@ -55,8 +55,8 @@ def _headline(run: Run, cells: Cells, found: Recommended) -> tuple[Quantity, ...
     quantities: list[Quantity] = []
     if found.array:
         quantities += _of_array(run, found.array, usual)
-    if found.pieces and (found.gentler_in_pieces or not found.array):
-        quantities += _of_pieces(found.pieces)
+    if found.chunks and (found.gentler_in_chunks or not found.array):
+        quantities += _of_chunks(found.chunks)
     if usual:
         quantities += [
             Quantity(name=f"One cudaHostAlloc of {format_bytes(usual.bytes)}", value=usual.total_seconds.median,
@@ -83,18 +83,18 @@ def _of_array(run: Run, best: StrategyCell, usual: StrategyCell | None) -> list[
     if usual:
         gain = usual.total_seconds.median / best.total_seconds.median
         found.append(Quantity(name="Times faster than one cudaHostAlloc", value=gain, unit="ratio"))
-    return [*found, _wait_quantity("Longest neighbour wait, the array", best)]
+    return [*found, _wait_quantity("Longest neighbour wait, an array", best)]
 
 
-def _of_pieces(best: StrategyCell) -> list[Quantity]:
+def _of_chunks(best: StrategyCell) -> list[Quantity]:
     """The strategy beside processes that must not wait."""
     return [
-        Quantity(name="Recommended in pieces", value=TITLES[best.strategy], unit="text"),
+        Quantity(name="Recommended in chunks", value=TITLES[best.strategy], unit="text"),
         Quantity(
-            name=f"In pieces of {format_bytes(best.chunk_bytes)} it takes", value=best.total_seconds.median,
+            name=f"In chunks of {format_bytes(best.chunk_bytes)} it takes", value=best.total_seconds.median,
             unit="seconds", spread=_spread(best),
         ),
-        _wait_quantity("Longest neighbour wait, in pieces", best),
+        _wait_quantity("Longest neighbour wait, in chunks", best),
     ]  # fmt: skip
 
 
@@ -130,7 +130,7 @@ def _speeds(run: Run, cells: Cells) -> Table:
             )
             for cell in _strategies(cells)
         ),
-        note="Medians. Your size: at the same pace. Copies at: one copy to the device within a piece. Copies across "
+        note="Medians. Your size: at the same pace. Copies at: one copy to the device within a chunk. Copies across "
         "chunks: whether CUDA takes one that crosses a boundary; n/a where there is no boundary.",
     )  # fmt: skip
 
@@ -203,8 +203,8 @@ def _recommended(run: Run, cells: Cells, found: Recommended) -> list[Finding]:
         Finding(
             rule="faster-strategy", severity="warning",
             title=f"{size} can be pinned {gain:.1f} times faster than by one cudaHostAlloc",
-            detail=f"Recommended for one array that any copy may use: {recipe.title}{_threads(recipe)}. Its pages are "
-            "faulted and zeroed before they are registered; cudaHostAlloc does all of it in one thread.",
+            detail=f"Recommended for one array that any copy may use: {recipe.title}{_threads(recipe)}."
+            f"{_parts(best)}",
             evidence=(*evidence, _wait_quantity("Longest neighbour wait, recommended", best)),
             advice=f"Call {recipe.call(best.bytes)}, or paste the code.", code=recipe.code(),
         )
@@ -215,27 +215,35 @@ def _threads(recipe: Recipe) -> str:
     return f", {recipe.threads} threads"
 
 
-def _in_pieces(run: Run, found: Recommended) -> list[Finding]:
-    """The gentler way, where each copy can stay within a piece."""
-    pieces, array = found.pieces, found.array
-    if pieces is None or (array is not None and not found.gentler_in_pieces):
+def _parts(cell: StrategyCell) -> str:
+    """Where the time goes, where it was measured apart."""
+    if cell.touch_seconds is None or cell.pin_seconds is None:
+        return ""
+    touched, pinned = format_seconds(cell.touch_seconds), format_seconds(cell.pin_seconds)
+    return f" Touching its pages took {touched}, registering them {pinned}."
+
+
+def _in_chunks(run: Run, found: Recommended) -> list[Finding]:
+    """The gentler way, where each copy can stay within a chunk."""
+    chunks, array = found.chunks, found.array
+    if chunks is None or (array is not None and not found.gentler_in_chunks):
         return []
-    recipe, size, wait = Recipe.of(pieces, run.params), format_bytes(pieces.bytes), pieces.longest_wait
+    recipe, size, wait = Recipe.of(chunks, run.params), format_bytes(chunks.bytes), chunks.longest_wait
     against = f", not {format_seconds(array.longest_wait.seconds)}" if array else ""
     return [
         Finding(
-            rule="gentler-in-pieces", severity="note",
-            title=f"In pieces of {format_bytes(pieces.chunk_bytes)}, other processes on the GPU wait at most "
+            rule="gentler-in-chunks", severity="note",
+            title=f"In chunks of {format_bytes(chunks.chunk_bytes)}, other processes on the GPU wait at most "
             f"{format_seconds(wait.seconds)}{against}",
-            detail=f"Recommended where each copy stays within a piece: {recipe.title}{_threads(recipe)}, {size} in "
-            f"{format_seconds(pieces.total_seconds.median)}. An array for any copy must be in one piece, because CUDA "
+            detail=f"Recommended where each copy stays within a chunk: {recipe.title}{_threads(recipe)}, {size} in "
+            f"{format_seconds(chunks.total_seconds.median)}. An array for any copy must be in one piece, because CUDA "
             "refuses copies that cross.",
             evidence=(
-                Quantity(name=TITLES[pieces.strategy], value=pieces.total_seconds.median, unit="seconds"),
-                *_wait_evidence("In pieces", pieces),
+                Quantity(name=TITLES[chunks.strategy], value=chunks.total_seconds.median, unit="seconds"),
+                *_wait_evidence("In chunks", chunks),
                 *(_wait_evidence("In one piece", array) if array else ()),
             ),
-            advice=f"Where others use the GPU: {recipe.call(pieces.bytes)}, or paste the code.", code=recipe.code(),
+            advice=f"Where others use the GPU: {recipe.call(chunks.bytes)}, or paste the code.", code=recipe.code(),
         )
     ]  # fmt: skip
 
@@ -248,25 +256,28 @@ def _wait_evidence(name: str, cell: StrategyCell) -> list[Quantity]:
 
 
 def _waits(cells: Cells, found: Recommended) -> list[Finding]:
-    """What the most inconsiderate strategy did to others."""
+    """What others wait for: with one cudaHostAlloc, as programs usually pin, else with the strategy that is worst."""
     worst = max(_strategies(cells), key=lambda cell: cell.longest_wait.seconds)
-    wait = worst.longest_wait
+    shown = cells.get(USUAL, worst)
+    if shown.longest_wait.seconds < LONG_WAIT:
+        shown = worst
+    wait = shown.longest_wait
     if wait.seconds < LONG_WAIT:
         return []
-    gentle = found.pieces if found.gentler_in_pieces else None
+    gentle = found.chunks if found.gentler_in_chunks else None
     return [
         Finding(
             rule="neighbours-wait", severity="warning",
             title=f"Another process's {wait.call} took {format_seconds(wait.seconds)} while "
-            f"{format_bytes(worst.bytes)} were being {wait.phase}",
-            detail=f"During: {TITLES[worst.strategy]}. {_why_waiting(worst, wait)}",
+            f"{format_bytes(shown.bytes)} were being {wait.phase}",
+            detail=f"During: {TITLES[shown.strategy]}. {_why_waiting(shown, wait)}",
             evidence=(
-                *_wait_evidence("Longest wait", worst),
+                *_wait_evidence("Longest wait", shown),
                 *(_wait_evidence(f"With {TITLES[gentle.strategy]}", gentle) if gentle else ()),
                 *([_wait_quantity("Idle", cells[IDLE])] if IDLE in cells else ()),
             ),
             advice="Pin and free large buffers before others start working"
-            + (", or pin in pieces, as the note on pieces shows." if gentle else "."),
+            + (", or pin in chunks, as the note on chunks shows." if gentle else "."),
         )
     ]  # fmt: skip
 

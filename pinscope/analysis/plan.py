@@ -111,7 +111,7 @@ class Pace:
         bytes_per_second: measured over ``measured_bytes``.
         measured_bytes: how much was pinned then.
         longest_wait_seconds: of a neighbour's call while that much was pinned and given back.
-        chunk_bytes: length of the pieces; ``None`` where all is pinned by one call.
+        chunk_bytes: length of the chunks; ``None`` where all is pinned by one call.
         origin: where it comes from.
     """
 
@@ -201,10 +201,10 @@ class Plan:
 
     @property
     def recipe(self) -> Recipe | None:
-        """The recommended way to pin this amount: in pieces where it may be too much for one registration."""
+        """The recommended way to pin this amount: in chunks where it may be too much for one registration."""
         if self.recipes is None:
             return None
-        return self.recipes.pieces if self.demand.pinned_bytes >= ONE_REGISTRATION_BYTES else self.recipes.array
+        return self.recipes.chunks if self.demand.pinned_bytes >= ONE_REGISTRATION_BYTES else self.recipes.array
 
     def pace(self, strategy: str) -> Pace | None:
         """How fast that strategy pins; ``None`` if no run tells."""

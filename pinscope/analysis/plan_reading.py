@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pinscope.analysis.page_table_model import GPU_PAGE_SIZES, page_table_bytes
-from pinscope.analysis.pinning_recipe import DEFAULT_PIECES, Recipe
+from pinscope.analysis.pinning_recipe import DEFAULT_CHUNKS, Recipe
 from pinscope.analysis.pinning_strategy import TITLES, USUAL, WORTH_IT
 from pinscope.analysis.plan import ONE_REGISTRATION_BYTES, Demand, Origin, Plan, Sharing, Source
 from pinscope.records.finding import Finding, Quantity, Reading, Severity, Table
@@ -167,8 +167,8 @@ def _recommended_for(plan: Plan, strategy: str) -> str:
     recipes = plan.recipes
     if recipes and recipes.array and recipes.array.strategy == strategy:
         return "for an array"
-    if recipes and recipes.pieces and recipes.pieces.strategy == strategy:
-        return "in pieces"
+    if recipes and recipes.chunks and recipes.chunks.strategy == strategy:
+        return "in chunks"
     return "no"
 
 
@@ -273,9 +273,9 @@ def _other_call(plan: Plan, recipe: Recipe) -> str:
     recipes = plan.recipes
     if recipe.chunk_bytes is not None:
         return " No copy may cross a multiple of chunk."
-    if recipes is None or recipes.pieces is None or not recipes.gentler_in_pieces:
+    if recipes is None or recipes.chunks is None or not recipes.gentler_in_chunks:
         return ""
-    call = recipes.pieces.call(plan.demand.pinned_bytes)
+    call = recipes.chunks.call(plan.demand.pinned_bytes)
     return f" Where other processes use the GPU and no copy crosses a chunk, {call} lets them wait less."
 
 
@@ -283,7 +283,7 @@ def _one_call(plan: Plan) -> list[Finding]:
     pinned = plan.demand.pinned_bytes
     if pinned < ONE_REGISTRATION_BYTES:
         return []
-    recipe = plan.recipe or Recipe(DEFAULT_PIECES, LARGEST_CHUNK_BYTES, threads=0)
+    recipe = plan.recipe or Recipe(DEFAULT_CHUNKS, LARGEST_CHUNK_BYTES, threads=0)
     return [
         Finding(
             rule="plan-one-registration", severity="warning",
@@ -291,7 +291,7 @@ def _one_call(plan: Plan) -> list[Finding]:
             detail="Users report that drivers of the 580 series overflow when 512 GiB or more are registered at once. "
             "PinScope has not measured it.",
             evidence=(Quantity(name="Asked for", value=pinned, unit="bytes"),),
-            advice=f"Register in pieces, and let no copy cross from one into the next: {recipe.call(pinned)}.",
+            advice=f"Register in chunks, and let no copy cross from one into the next: {recipe.call(pinned)}.",
         )
     ]  # fmt: skip
 

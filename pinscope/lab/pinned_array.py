@@ -116,7 +116,7 @@ def pinned_empty(
             multiple of 4 KiB.
         threads: how many touch pages; the processors of this process by default, at most 16.
         strategy: how to pin, by its name in the experiment ``pinning_strategy``: what a run on your machine
-            recommends. Those that pin in pieces need ``chunk``, the others take none.
+            recommends. Those that pin in chunks need ``chunk``, the others take none.
         calls: what pins, for tests; CUDA by default.
 
     Raises:
@@ -165,7 +165,7 @@ def _strategy(name: StrategyName | None, chunked: bool) -> Strategy:
     strategy = next((one for one in possible if one.name == name), None)
     if strategy is None:
         names = ", ".join(one.name for one in possible)
-        raise InvalidParameter(f"strategy {name!r} does not pin in {'pieces' if chunked else 'one piece'}: {names} do")
+        raise InvalidParameter(f"strategy {name!r} does not pin in {'chunks' if chunked else 'one piece'}: {names} do")
     return strategy
 
 

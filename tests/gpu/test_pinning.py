@@ -100,18 +100,18 @@ def strategies() -> Mapping[str, StrategyCell]:
     return strategy_cells(document["observations"])
 
 
-def test_a_strategy_is_many_times_faster_than_one_cuda_host_alloc_and_one_in_pieces_gentler_too(
+def test_a_strategy_is_many_times_faster_than_one_cuda_host_alloc_and_one_in_chunks_gentler_too(
     strategies: Mapping[str, StrategyCell],
 ) -> None:
     usual, found = strategies["host_alloc"], recommend(strategies)
     assert found.array is not None
-    assert found.pieces is not None
+    assert found.chunks is not None
     strict = IS_H200 and BIG == 16 * GIB
-    for best in (found.array, found.pieces):
+    for best in (found.array, found.chunks):
         gain = usual.total_seconds.median / best.total_seconds.median
         assert gain >= (7 if strict else 1.5), (best.strategy, gain)
-    gentle = usual.longest_wait.seconds / found.pieces.longest_wait.seconds
-    assert gentle >= (5 if strict else 1), (found.pieces.longest_wait, usual.longest_wait)
+    gentle = usual.longest_wait.seconds / found.chunks.longest_wait.seconds
+    assert gentle >= (5 if strict else 1), (found.chunks.longest_wait, usual.longest_wait)
 
 
 def test_both_phases_tell_every_call_and_the_control_apart(strategies: Mapping[str, StrategyCell]) -> None:

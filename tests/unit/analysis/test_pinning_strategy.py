@@ -52,9 +52,9 @@ USUAL = row("host_alloc", 4.8, 0.3)
 
 
 def recommended(*rows: Row) -> tuple[str | None, str | None]:
-    """For an array, and in pieces."""
+    """For an array, and in chunks."""
     found = recommend(strategy_cells(rows))
-    return found.array.strategy if found.array else None, found.pieces.strategy if found.pieces else None
+    return found.array.strategy if found.array else None, found.chunks.strategy if found.chunks else None
 
 
 def test_of_the_fast_ones_the_gentle_one_is_best_even_if_a_little_slower() -> None:
@@ -97,7 +97,7 @@ def test_rows_without_control_and_without_calls_while_giving_back_are_read_as_fa
     assert read([USUAL, old]).findings
 
 
-def test_one_array_is_pinned_in_one_piece_and_pieces_are_recommended_beside_it() -> None:
+def test_one_array_is_pinned_in_one_piece_and_chunks_are_recommended_beside_it() -> None:
     rows = [USUAL, row("thp_pipeline", 0.4, 0.01), row("thp_register", 0.5, 0.15)]
     assert recommended(*rows) == ("thp_register", "thp_pipeline")
 
@@ -135,10 +135,10 @@ def test_the_headline_has_the_gain_and_seconds_for_the_users_size() -> None:
     assert values["Recommended for an array"] == TITLES["thp_register"]
     assert values["Times faster than one cudaHostAlloc"] == pytest.approx(12)
     assert values["Your 64 GiB take"] == pytest.approx(1.6)
-    assert values["Longest neighbour wait, the array"] == 0.3
-    assert values["Recommended in pieces"] == TITLES["thp_pipeline"]
-    assert values["In pieces of 1 GiB it takes"] == 0.3
-    assert values["Longest neighbour wait, in pieces"] == 0.015
+    assert values["Longest neighbour wait, an array"] == 0.3
+    assert values["Recommended in chunks"] == TITLES["thp_pipeline"]
+    assert values["In chunks of 1 GiB it takes"] == 0.3
+    assert values["Longest neighbour wait, in chunks"] == 0.015
     assert values["Longest neighbour wait, idle"] == 3e-4
 
 
@@ -168,16 +168,16 @@ def test_the_advised_calls_can_be_pasted_whatever_the_size() -> None:
         row("thp_pipeline", 0.5, 0.01, bytes=size, chunk_bytes=chunk),
     ]
     found = findings(rows)
-    (chunked,) = re.findall(r'pinned_empty\("(.+?)", chunk="(.+?)"\)', found["gentler-in-pieces"].advice)
+    (chunked,) = re.findall(r'pinned_empty\("(.+?)", chunk="(.+?)"\)', found["gentler-in-chunks"].advice)
     assert [parse_bytes(text) for text in chunked] == [size, chunk]
     (whole,) = re.findall(r'pinned_empty\("(.+?)"\)', found["faster-strategy"].advice)
     assert parse_bytes(whole) == size
 
 
 def test_the_call_names_what_is_not_the_default() -> None:
-    whole, pieces = Recipe("thp_register", None, 16), Recipe("thp_pipeline", GIB, 16)
+    whole, chunks = Recipe("thp_register", None, 16), Recipe("thp_pipeline", GIB, 16)
     assert whole.call(GIB) == 'pinscope.pinned_empty("1 GiB")'
-    assert pieces.call(GIB) == 'pinscope.pinned_empty("1 GiB", chunk="1 GiB")'
+    assert chunks.call(GIB) == 'pinscope.pinned_empty("1 GiB", chunk="1 GiB")'
     other = Recipe("thp_register_threads", GIB, 4, names_threads=True)
     assert other.call(GIB) == (
         'pinscope.pinned_empty("1 GiB", chunk="1 GiB", strategy="thp_register_threads", threads=4)'
@@ -190,13 +190,13 @@ def test_where_nothing_is_faster_nothing_is_recommended() -> None:
     assert "faster-strategy" not in found
 
 
-def test_pieces_are_recommended_only_where_they_are_clearly_gentler() -> None:
+def test_chunks_are_recommended_only_where_they_are_clearly_gentler() -> None:
     rows = [USUAL, row("thp_register", 0.5, 0.15), row("thp_pipeline", 0.4, 0.015)]
-    finding = findings(rows)["gentler-in-pieces"]
-    assert finding.title == "In pieces of 1 GiB, other processes on the GPU wait at most 15.0 ms, not 150 ms"
+    finding = findings(rows)["gentler-in-chunks"]
+    assert finding.title == "In chunks of 1 GiB, other processes on the GPU wait at most 15.0 ms, not 150 ms"
     assert 'pinscope.pinned_empty("16 GiB", chunk="1 GiB"),' in finding.advice
-    assert "gentler-in-pieces" not in findings([USUAL, row("thp_register", 0.5, 0.15), row("thp_pipeline", 0.4, 0.12)])
-    assert "gentler-in-pieces" not in findings([USUAL, row("thp_register", 0.5)])
+    assert "gentler-in-chunks" not in findings([USUAL, row("thp_register", 0.5, 0.15), row("thp_pipeline", 0.4, 0.12)])
+    assert "gentler-in-chunks" not in findings([USUAL, row("thp_register", 0.5)])
 
 
 def test_a_wait_is_the_drivers_unless_a_process_without_driver_calls_was_late_as_well() -> None:

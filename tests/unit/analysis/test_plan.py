@@ -26,8 +26,8 @@ CONTEXT = ContextPrice(500 * MIB, MEASURED)
 USUAL = Pace("host_alloc", 4e9, 16 * GIB, 0.2, None, MEASURED)
 FAST = Pace("thp_register", 40e9, 16 * GIB, 0.19, None, MEASURED)
 GENTLE = Pace("thp_register_chunks", 38e9, 16 * GIB, 0.006, 256 * MIB, MEASURED)
-ARRAY, PIECES = Recipe("thp_register", None, 16), Recipe("thp_register_chunks", 256 * MIB, 16)
-RECIPES = Recipes(ARRAY, PIECES, gentler_in_pieces=True)
+ARRAY, CHUNKS = Recipe("thp_register", None, 16), Recipe("thp_register_chunks", 256 * MIB, 16)
+RECIPES = Recipes(ARRAY, CHUNKS, gentler_in_chunks=True)
 
 
 def page(size: int, origin: Origin = GIVEN) -> PagePrice:
@@ -82,7 +82,7 @@ def test_gpus_that_no_process_uses_cost_nothing() -> None:
 
 
 def test_what_is_too_much_for_one_registration_is_never_advised_in_one_piece() -> None:
-    found = findings(plan(TIB, paces=(USUAL, FAST), recipes=Recipes(ARRAY, None, gentler_in_pieces=False)))
+    found = findings(plan(TIB, paces=(USUAL, FAST), recipes=Recipes(ARRAY, None, gentler_in_chunks=False)))
     assert 'pinned_empty("1 TiB", chunk="64 GiB")' in found["plan-one-registration"].advice
     assert "plan-pin-faster" not in found  # no run tells how long that takes
 
@@ -126,7 +126,7 @@ def test_strategies_of_pinning_come_fastest_first_with_the_time_for_the_planned_
 
 
 def test_a_plan_recommends_what_the_run_does_and_not_what_is_fastest() -> None:
-    slower = Recipes(Recipe("touch_register", None, 16), PIECES, gentler_in_pieces=True)
+    slower = Recipes(Recipe("touch_register", None, 16), CHUNKS, gentler_in_chunks=True)
     paces = (USUAL, FAST, GENTLE, replace(FAST, strategy="touch_register", bytes_per_second=20e9))
     reading = read_plan(plan(200 * 10**9, paces=paces, recipes=slower))
     headline = {one.name: one.value for one in reading.headline}
@@ -135,7 +135,7 @@ def test_a_plan_recommends_what_the_run_does_and_not_what_is_fastest() -> None:
     (finding,) = (one for one in reading.findings if one.rule == "plan-pin-faster")
     assert finding.detail.startswith("By 4 KiB pages, threads touch, register, ")
     assert 'strategy="touch_register"' in finding.advice
-    assert [row[1] for row in reading.tables[2].rows] == ["no", "in pieces", "for an array", "no"]
+    assert [row[1] for row in reading.tables[2].rows] == ["no", "in chunks", "for an array", "no"]
 
 
 def test_waits_of_neighbours_are_shown_for_the_measured_amount_alone() -> None:
@@ -191,7 +191,7 @@ def test_a_long_start_up_names_the_call_that_shortens_it() -> None:
     call = 'pinscope.pinned_empty("512 GiB", chunk="256 MiB", strategy="thp_register_chunks")'
     assert huge["plan-pin-faster"].advice == f"Call {call}. No copy may cross a multiple of chunk."
     assert call in huge["plan-one-registration"].advice
-    assert "pieces" in findings(plan(512 * GIB, paces=()))["plan-one-registration"].advice
+    assert "chunks" in findings(plan(512 * GIB, paces=()))["plan-one-registration"].advice
     assert "plan-pin-faster" not in findings(plan(GIB))
     assert "plan-pin-faster" not in findings(plan(512 * GIB, paces=()))
 

@@ -206,8 +206,8 @@ print(len(calls.held))
         ({"nbytes": MIB, "chunk": "0"}, "positive multiple of 4096"),
         ({"nbytes": MIB, "threads": 0}, "at least 1"),
         ({"nbytes": MIB, "strategy": "thp_pipeline"}, "'thp_pipeline' does not pin in one piece: host_alloc, .* do"),
-        ({"nbytes": MIB, "strategy": "thp_register", "chunk": MIB}, "does not pin in pieces: touch_register_chunks,"),
-        ({"nbytes": MIB, "strategy": "host_alloc_chunks", "chunk": MIB}, "does not pin in pieces"),
+        ({"nbytes": MIB, "strategy": "thp_register", "chunk": MIB}, "does not pin in chunks: touch_register_chunks,"),
+        ({"nbytes": MIB, "strategy": "host_alloc_chunks", "chunk": MIB}, "does not pin in chunks"),
         ({"nbytes": MIB, "strategy": "fastest"}, "'fastest' does not pin in one piece"),
     ],
 )

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pinscope.analysis.pinning_recipe import DEFAULT_ARRAY, DEFAULT_PIECES, Recipe, Recipes, default_strategy
+from pinscope.analysis.pinning_recipe import DEFAULT_ARRAY, DEFAULT_CHUNKS, Recipe, Recipes, default_strategy
 from pinscope.analysis.pinning_strategy import TITLES, recommend, strategy_cells
 from pinscope.analysis.pinning_strategy_reading import read_pinning_strategy
 from pinscope.experiments.registry import checked_rows
@@ -36,7 +36,7 @@ GIB, MIB = 2**30, 2**20
 Rows = Sequence[dict[str, Any]]
 RECORDED = [run for run in recorded_runs() if run.experiment == "pinning_strategy"]
 ARRAYS = [one.name for one in STRATEGIES.values() if one.makes_array and not one.chunked and one.backing]
-PIECES = [one.name for one in STRATEGIES.values() if one.makes_array and one.chunked]
+CHUNKS = [one.name for one in STRATEGIES.values() if one.makes_array and one.chunked]
 CALL = re.compile(r"pinscope\.pinned_empty\([^)]*\)")
 
 
@@ -82,14 +82,14 @@ def check(run: Run, rows: Rows, taken: list[Strategy]) -> Recipes:
     assert recipes.array is not None
     assert headline["Recommended for an array"] == TITLES[recipes.array.strategy]
     check_finding(findings["faster-strategy"], recipes.array, taken)
-    if recipes.gentler_in_pieces:
-        assert recipes.pieces is not None
-        assert headline["Recommended in pieces"] == TITLES[recipes.pieces.strategy]
-        check_finding(findings["gentler-in-pieces"], recipes.pieces, taken)
+    if recipes.gentler_in_chunks:
+        assert recipes.chunks is not None
+        assert headline["Recommended in chunks"] == TITLES[recipes.chunks.strategy]
+        check_finding(findings["gentler-in-chunks"], recipes.chunks, taken)
     with Store() as store:
         as_own(run, rows, store)
         prices = known_prices(store, synthetic.environment())
-    for amount, recipe in ((GIB, recipes.array), (2**40, recipes.pieces)):
+    for amount, recipe in ((GIB, recipes.array), (2**40, recipes.chunks)):
         assert plan_for(PlanParams(pinned=amount), prices, synthetic.environment()).recipe == recipe
     return recipes
 
@@ -120,23 +120,23 @@ def test_the_defaults_of_pinned_empty_are_what_the_recorded_h200_recommends(pinn
     (run,) = (run for run in RECORDED if "H200" in run.environment.devices[0].name)
     found = recommend(strategy_cells(checked_rows(run.experiment, recorded_observations(run.id))))
     assert found.array is not None
-    assert found.pieces is not None
-    assert (found.array.strategy, found.pieces.strategy) == (DEFAULT_ARRAY, DEFAULT_PIECES)
+    assert found.chunks is not None
+    assert (found.array.strategy, found.chunks.strategy) == (DEFAULT_ARRAY, DEFAULT_CHUNKS)
     call_it('pinscope.pinned_empty("16 GiB")')
     call_it('pinscope.pinned_empty("16 GiB", chunk="256 MiB")')
-    assert [one.name for one in pinned_by] == [DEFAULT_ARRAY, DEFAULT_PIECES]
+    assert [one.name for one in pinned_by] == [DEFAULT_ARRAY, DEFAULT_CHUNKS]
 
 
-@pytest.mark.parametrize("pieces", PIECES)
+@pytest.mark.parametrize("chunks", CHUNKS)
 @pytest.mark.parametrize("array", ARRAYS)
-def test_all_name_the_strategy_that_wins_whichever_it_is(array: str, pieces: str, pinned_by: list[Strategy]) -> None:
-    losers = [row(name, 3.0, 0.3) for name in (*ARRAYS, *PIECES) if name not in (array, pieces)]
-    rows = [USUAL, *losers, row(array, 0.5, 0.2), row(pieces, 0.6, 0.01)]
+def test_all_name_the_strategy_that_wins_whichever_it_is(array: str, chunks: str, pinned_by: list[Strategy]) -> None:
+    losers = [row(name, 3.0, 0.3) for name in (*ARRAYS, *CHUNKS) if name not in (array, chunks)]
+    rows = [USUAL, *losers, row(array, 0.5, 0.2), row(chunks, 0.6, 0.01)]
     found = check(synthetic.run("pinning_strategy", params={}), rows, pinned_by)
-    assert found.gentler_in_pieces
+    assert found.gentler_in_chunks
     assert found.array is not None
-    assert found.pieces is not None
-    assert (found.array.strategy, found.pieces.strategy) == (array, pieces)
+    assert found.chunks is not None
+    assert (found.array.strategy, found.chunks.strategy) == (array, chunks)
 
 
 @dataclass
@@ -178,7 +178,7 @@ class RuntimeAsCalls(Runtime):
         raise AssertionError(f"nothing at {address} is to be freed")
 
 
-@pytest.mark.parametrize("name", [*ARRAYS, *PIECES])
+@pytest.mark.parametrize("name", [*ARRAYS, *CHUNKS])
 def test_the_code_does_what_the_strategy_does_and_undoes_it_with_the_last_view(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

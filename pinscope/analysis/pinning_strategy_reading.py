@@ -99,8 +99,10 @@ def _of_chunks(best: StrategyCell) -> list[Quantity]:
 
 
 def _wait_quantity(name: str, cell: StrategyCell) -> Quantity:
-    """The longest wait of both phases."""
-    return Quantity(name=name, value=cell.longest_wait.seconds, unit="seconds")
+    """The longest wait of both phases, and in which it was."""
+    wait = cell.longest_wait
+    phase = "" if cell.strategy == IDLE else f" (while {wait.phase})"
+    return Quantity(name=f"{name}{phase}", value=wait.seconds, unit="seconds")
 
 
 def _spread(cell: StrategyCell) -> float | None:

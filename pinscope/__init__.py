@@ -23,8 +23,9 @@ def pinned_empty(
     device: int | None = None,
     chunk: int | str | None = None,
     threads: int | None = None,
+    strategy: str | None = None,
 ) -> Any:
-    """A NumPy array over memory pinned in the fastest way this host allows; its content is undefined.
+    """A NumPy array over memory pinned as the experiment ``pinning_strategy`` recommends; its content is undefined.
 
     The array is also a context manager: leaving its ``with`` block unpins it. Otherwise it is unpinned with the last
     array that uses its memory. ``import pinscope`` stays light: NumPy and CuPy are imported when this is called.
@@ -34,9 +35,11 @@ def pinned_empty(
         dtype: of the elements; bytes by default.
         shape: of the array; one-dimensional by default.
         device: CUDA's number of the GPU; the calling thread's current GPU by default.
-        chunk: pin in pieces of this length: faster still, and other processes on the GPU wait for milliseconds only,
-            but CUDA refuses a copy that crosses from one piece into the next (cudaErrorInvalidValue).
+        chunk: pin in pieces of this length: other processes on the GPU wait less, but CUDA refuses a copy that
+            crosses from one piece into the next (cudaErrorInvalidValue). Without it, any copy may use the array.
         threads: how many touch pages; the processors of this process by default, at most 16.
+        strategy: how to pin, as a run of ``pinning_strategy`` on your machine recommends it; by default as the
+            recorded H200 does.
 
     Raises:
         InvalidParameter: sizes that make no sense, or do not fit each other.
@@ -46,4 +49,4 @@ def pinned_empty(
     """
     # By name: this module is free to all rooms and imports none of them.
     make = import_module("pinscope.lab.pinned_array").pinned_empty
-    return make(nbytes, dtype=dtype, shape=shape, device=device, chunk=chunk, threads=threads)
+    return make(nbytes, dtype=dtype, shape=shape, device=device, chunk=chunk, threads=threads, strategy=strategy)

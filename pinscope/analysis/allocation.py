@@ -12,7 +12,9 @@ from pinscope.analysis.statistics import Summary, summarize
 GIB = 2**30
 WAY_TITLES: Mapping[str, str] = {
     "malloc": "malloc",
-    "malloc_touch": "malloc + touch",
+    "malloc_touch": "malloc + touch, may reuse",
+    "fresh_4k": "fresh, touched, 4 KiB pages",
+    "fresh_thp": "fresh, touched, huge pages",
     "pinned": "cudaHostAlloc",
     "write_combined": "cudaHostAlloc, write-combined",
     "registered_4k": "touch + register, 4 KiB pages",
@@ -30,7 +32,11 @@ HOST_TITLES: Mapping[str, str] = {
 }
 """The same on the host model, where pinning is mlock."""
 POOLS = ("pool", "cupy_pool")
+BASE = "fresh_4k"
+"""The pageable buffer that a fresh pinned one is compared with."""
 REGISTERED = ("registered_4k", "registered_thp", "registered_hugetlb")
+SMALL_PAGES = ("fresh_4k", "registered_4k")
+HUGE_PAGES = ("fresh_thp", "registered_thp")
 
 
 @dataclass(frozen=True)
@@ -42,9 +48,12 @@ class BufferCell:
     get_seconds: Summary
     touch_seconds: Summary | None
     register_seconds: Summary | None
+    unregister_seconds: Summary | None
     give_back_seconds: Summary
     both_seconds: Summary
     """Getting and giving back together."""
+    page_faults: int | None
+    """While the buffer was got: the fewest of all rows; ``None`` where they were not counted."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +62,8 @@ class BreakEven:
 
     Attributes:
         way: how the pinned buffer is got.
-        extra_seconds: beyond what the pageable buffer costs; for a registration, registering and unregistering.
+        extra_seconds: getting and giving back, beyond what the pageable buffer costs; for a registration, registering
+            and unregistering.
         gain_seconds: pageable copy less pinned copy; not positive where pinning makes no copy faster.
         copies: after so many copies it has paid; 0 if it costs nothing extra, ``None`` if it does and copies gain
             nothing.
@@ -82,17 +92,49 @@ def buffer_cells(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, int], Buf
 
 def _cell(key: tuple[str, int], rows: Sequence[Mapping[str, Any]]) -> BufferCell:
     def summary(name: str) -> Summary | None:
-        values = [row[name] for row in rows if row[name] is not None]
+        values = [row[name] for row in rows if row.get(name) is not None]
         return summarize(values) if values else None
 
+    faults = [row["page_faults"] for row in rows if row.get("page_faults") is not None]
     return BufferCell(
         *key,
         get_seconds=summarize([row["get_seconds"] for row in rows]),
         touch_seconds=summary("touch_seconds"),
         register_seconds=summary("register_seconds"),
+        unregister_seconds=summary("unregister_seconds"),
         give_back_seconds=summarize([row["give_back_seconds"] for row in rows]),
         both_seconds=summarize([row["get_seconds"] + row["give_back_seconds"] for row in rows]),
+        page_faults=min(faults, default=None),
     )
+
+
+def needed_faults(way: str, nbytes: int, page_bytes: int) -> int | None:
+    """Page faults that memory of this way takes at least if it is fresh; ``None`` where that is not known.
+
+    Each small page is one fault. A huge page is one, and as large as what one entry of the second page-table level
+    covers: as many pages as 8-byte entries fit into a page. Where there is no huge page, its small ones are more.
+    """
+    if way in SMALL_PAGES:
+        return -(-nbytes // page_bytes)
+    if way in HUGE_PAGES:
+        return -(-nbytes // (page_bytes * page_bytes // 8))
+    return None
+
+
+def not_fresh(cells: Cells, page_bytes: int) -> list[BufferCell]:
+    """Buffers that are called fresh, some of whose pages were there before: fewer faults than pages."""
+    return [
+        cell
+        for (way, size), cell in cells.items()
+        if cell.page_faults is not None
+        and (needed := needed_faults(way, size, page_bytes)) is not None
+        and cell.page_faults < needed
+    ]
+
+
+def without(cells: Cells, left_out: Sequence[BufferCell]) -> Cells:
+    """The other buffers."""
+    return {key: cell for key, cell in cells.items() if cell not in left_out}
 
 
 def copy_times(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str, int], Summary]:
@@ -107,8 +149,12 @@ def copy_times(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str, int], 
 def break_evens(cells: Cells, copies: Copies) -> list[BreakEven]:
     """One for each pinned way, size and direction of which everything needed was measured.
 
-    A fresh or a reused pinned buffer replaces a fresh touched pageable one. A registration is of memory that is
-    there and touched anyway: what it costs is registering and the difference in giving back.
+    A fresh or a reused pinned buffer replaces a fresh touched pageable one. A registration is of memory that is there
+    and touched anyway: what it costs is registering and unregistering.
+
+    Args:
+        cells: buffers; only fresh ones among those that are called fresh.
+        copies: (memory, direction, bytes) → seconds of a complete copy.
     """
     found = []
     for (way, size), cell in cells.items():
@@ -125,15 +171,13 @@ def break_evens(cells: Cells, copies: Copies) -> list[BreakEven]:
 
 
 def _extra(cells: Cells, cell: BufferCell) -> float | None:
-    pageable = cells.get(("malloc_touch", cell.bytes))
-    if cell.way.startswith("malloc") or pageable is None:
-        return None
     if cell.way in REGISTERED:
-        if cell.register_seconds is None:
+        if cell.register_seconds is None or cell.unregister_seconds is None:
             return None
-        return cell.register_seconds.median + max(
-            cell.give_back_seconds.median - pageable.give_back_seconds.median, 0.0
-        )
+        return cell.register_seconds.median + cell.unregister_seconds.median
+    pageable = cells.get((BASE, cell.bytes))
+    if pageable is None or cell.way.startswith(("malloc", "fresh")):
+        return None
     return cell.both_seconds.median - pageable.both_seconds.median
 
 

@@ -6,15 +6,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pinscope.analysis.allocation import (
+    BASE,
     HOST_TITLES,
     POOLS,
+    REGISTERED,
     WAY_TITLES,
     BreakEven,
+    BufferCell,
     Cells,
     break_evens,
     buffer_cells,
     copy_times,
+    needed_faults,
+    not_fresh,
     per_gib,
+    without,
 )
 from pinscope.records.finding import Finding, Quantity, Reading, Table
 from pinscope.records.run import Run
@@ -30,9 +36,13 @@ FASTER = 1.5
 def read_allocation(run: Run, rows: Sequence[Mapping[str, Any]]) -> Reading:
     """Headline, tables and findings of an allocation run; empty parts where nothing was measured yet."""
     cells = buffer_cells(rows)
-    evens = break_evens(cells, copy_times(rows))
+    reused = not_fresh(cells, run.environment.page_bytes)
+    evens = break_evens(without(cells, reused), copy_times(rows))
     titles = way_titles(run)
-    findings = (*_break_even(cells, evens), *_pool(cells, titles), *_cheaper(cells, titles))
+    findings = (
+        *_not_fresh(reused, run.environment.page_bytes, titles), *_break_even(cells, evens), *_pool(cells, titles),
+        *_cheaper(cells, titles),
+    )  # fmt: skip
     return Reading(headline=_headline(cells, evens, titles), tables=_tables(cells, evens, titles), findings=findings)
 
 
@@ -47,7 +57,7 @@ def _largest(cells: Cells, way: str) -> int | None:
 
 def _headline(cells: Cells, evens: Sequence[BreakEven], titles: Mapping[str, str]) -> tuple[Quantity, ...]:
     found: list[Quantity] = []
-    for way in ("pinned", "malloc_touch"):
+    for way in ("pinned", BASE):
         if size := _largest(cells, way):
             cell = cells[way, size]
             found.append(
@@ -76,20 +86,24 @@ def _copies_quantity(name: str, even: BreakEven) -> Quantity:
 def _tables(cells: Cells, evens: Sequence[BreakEven], titles: Mapping[str, str]) -> tuple[Table, ...]:
     every = Table(
         title="Getting and giving back",
-        columns=("buffer", "size", "get", "of it touch", "of it register", "give back", "per GiB, get", "per GiB, "
-                 "give back", "spread", "repeats"),
-        units=("text", "bytes", "seconds", "seconds", "seconds", "seconds", "seconds", "seconds", "share", "count"),
+        columns=("buffer", "size", "get", "of it touch", "of it register", "give back", "of it unregister",
+                 "per GiB, get", "per GiB, give back", "spread", "page faults", "repeats"),
+        units=("text", "bytes", "seconds", "seconds", "seconds", "seconds", "seconds", "seconds", "seconds", "share",
+               "count", "count"),
         rows=tuple(
             (
                 titles[cell.way], cell.bytes, cell.get_seconds.median,
                 cell.touch_seconds.median if cell.touch_seconds else None,
                 cell.register_seconds.median if cell.register_seconds else None,
-                cell.give_back_seconds.median, per_gib(cell.get_seconds.median, cell.bytes),
-                per_gib(cell.give_back_seconds.median, cell.bytes), cell.both_seconds.spread, cell.both_seconds.count,
+                cell.give_back_seconds.median,
+                cell.unregister_seconds.median if cell.unregister_seconds else None,
+                per_gib(cell.get_seconds.median, cell.bytes), per_gib(cell.give_back_seconds.median, cell.bytes),
+                cell.both_seconds.spread, cell.page_faults, cell.both_seconds.count,
             )
             for cell in cells.values()
         ),
-        note="Medians. n/a: no step of its own there. A pool's buffers were got before; only reuse is timed.",
+        note="Medians; of page faults the fewest. n/a: no step of its own there, or not counted. A pool's buffers were "
+        "got before; only reuse is timed.",
     )  # fmt: skip
     paid = Table(
         title="After how many copies a pinned buffer has paid for itself",
@@ -99,11 +113,34 @@ def _tables(cells: Cells, evens: Sequence[BreakEven], titles: Mapping[str, str])
             (titles[e.way], e.bytes, e.direction, e.extra_seconds, e.gain_seconds, e.copies)
             for e in evens
         ),
-        note="Extra cost: getting and giving back, less those of fresh touched pageable memory; for registered memory, "
-        "registering and unregistering alone, as the memory is there anyway. 0 copies: it costs nothing extra. n/a: "
-        "copies from pinned memory are not faster at this size.",
+        note="Extra cost: getting and giving back, less those of fresh touched pageable memory in 4 KiB pages; for "
+        "registered memory, registering and unregistering alone, as the memory is there anyway. 0 copies: it costs "
+        "nothing extra. n/a: copies from pinned memory are not faster at this size.",
     )  # fmt: skip
     return tuple(table for table in (every, paid) if table.rows)
+
+
+def _not_fresh(reused: Sequence[BufferCell], page_bytes: int, titles: Mapping[str, str]) -> list[Finding]:
+    """Memory that was there before says nothing of what fresh memory costs."""
+    if not reused:
+        return []
+    worst = max(reused, key=lambda cell: cell.bytes)
+    needed = needed_faults(worst.way, worst.bytes, page_bytes)
+    return [
+        Finding(
+            rule="not-fresh", severity="warning",
+            title=f"{worst.page_faults:,} page faults for {needed:,} pages: memory that is called fresh was not",
+            detail=f"The largest case: {titles[worst.way]}, {format_bytes(worst.bytes)}. Such buffers are left out of "
+            "what is compared with them.",
+            evidence=(
+                Quantity(name="Page faults, the fewest of a row", value=worst.page_faults, unit="count"),
+                Quantity(name="Pages", value=needed, unit="count"),
+                Quantity(name="Combinations affected", value=len(reused), unit="count"),
+            ),
+            advice="Do not quote these rows. See the settings in /sys/kernel/mm/transparent_hugepage: pages larger "
+            "than PinScope assumes take fewer faults.",
+        )
+    ]  # fmt: skip
 
 
 def _break_even(cells: Cells, evens: Sequence[BreakEven]) -> list[Finding]:
@@ -143,13 +180,13 @@ def _break_even(cells: Cells, evens: Sequence[BreakEven]) -> list[Finding]:
             title=f"A fresh pinned buffer of {size} has paid for itself after {worst.copies:,} "
             f"{'copy' if worst.copies == 1 else 'copies'}, "
             f"{worst.direction}",
-            detail=f"It costs {format_seconds(worst.extra_seconds)} more to get and give back than pageable memory, "
-            f"and each copy gains {format_seconds(worst.gain_seconds)}.",
+            detail=f"It costs {format_seconds(worst.extra_seconds)} more to get and give back than fresh touched "
+            f"memory in 4 KiB pages, and each copy gains {format_seconds(worst.gain_seconds)}.",
             evidence=evidence,
             advice="Make pinned buffers once and keep them, or take them from a pool; for memory that is there "
             "already, compare with registering it (the table)."
             if late
-            else "Nothing to do.",
+            else "A buffer of this size may be pinned for a few copies; one that is kept costs nothing again.",
         )
     ]  # fmt: skip
 
@@ -168,7 +205,7 @@ def _pool(cells: Cells, titles: Mapping[str, str]) -> list[Finding]:
             rule="pool-saves", severity="note",
             title=f"Reusing a pinned buffer of {format_bytes(size)} saves "
             f"{format_seconds(fresh.both_seconds.median - best.both_seconds.median)} each time",
-            detail=f"A fresh one takes {format_seconds(fresh.both_seconds.median)}, one {titles[best.way]} "
+            detail=f"A fresh one takes {format_seconds(fresh.both_seconds.median)}; {titles[best.way]}: "
             f"{format_seconds(best.both_seconds.median)}. The pool keeps the memory pinned meanwhile.",
             evidence=(
                 Quantity(name="Fresh", value=fresh.both_seconds.median, unit="seconds"),
@@ -185,24 +222,25 @@ def _cheaper(cells: Cells, titles: Mapping[str, str]) -> list[Finding]:
     size = _largest(cells, "pinned")
     others = [
         cell for (way, nbytes), cell in cells.items()
-        if nbytes == size and way not in (*POOLS, "pinned", "malloc", "malloc_touch")
+        if nbytes == size and way in ("write_combined", *REGISTERED)
     ]  # fmt: skip
     if not size or not others:
         return []
-    usual, best = cells["pinned", size], min(others, key=lambda cell: cell.get_seconds.median)
-    if usual.get_seconds.median / best.get_seconds.median < FASTER:
+    usual, best = cells["pinned", size], min(others, key=lambda cell: cell.both_seconds.median)
+    gain = usual.both_seconds.median / best.both_seconds.median
+    if gain < FASTER:
         return []
     return [
         Finding(
             rule="faster-way", severity="note",
-            title=f"{format_bytes(size)}: {titles[best.way]} is "
-            f"{usual.get_seconds.median / best.get_seconds.median:.1f} times faster than {titles['pinned']}",
-            detail=f"{format_seconds(best.get_seconds.median)} instead of {format_seconds(usual.get_seconds.median)}, "
-            "with one thread. Several threads are faster still.",
+            title=f"{format_bytes(size)}: {titles[best.way]} is {gain:.1f} times faster than {titles['pinned']}",
+            detail=f"{format_seconds(best.both_seconds.median)} instead of {format_seconds(usual.both_seconds.median)} "
+            "to get and give back, with one thread.",
             evidence=(
-                Quantity(name=titles["pinned"], value=usual.get_seconds.median, unit="seconds"),
-                Quantity(name=titles[best.way], value=best.get_seconds.median, unit="seconds"),
+                Quantity(name=titles["pinned"], value=usual.both_seconds.median, unit="seconds"),
+                Quantity(name=titles[best.way], value=best.both_seconds.median, unit="seconds"),
             ),
-            advice="On a GPU host, pinning_strategy finds the fastest way, and pinscope.pinned_empty takes it.",
+            advice="pinscope.pinned_empty touches with several threads; the experiment pinning_strategy measures which "
+            "way is the fastest here.",
         )
     ]  # fmt: skip

@@ -1,37 +1,53 @@
-"""Arithmetic of pinning strategies: what each took, how long neighbours waited, which one is best."""
+"""Arithmetic of pinning strategies: what each took, how long neighbours waited, which one is recommended."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pinscope.analysis.statistics import Summary, summarize
+from pinscope.records.pinning_strategy import STRATEGIES
 
 USUAL = "host_alloc"
 """What the others are compared with: one cudaHostAlloc."""
 IDLE = "idle"
-WAITS: Mapping[str, str] = {
-    "neighbour_info_seconds": "cudaMemGetInfo",
-    "neighbour_nvml_seconds": "NVML",
-    "neighbour_kernel_seconds": "kernel",
-    "neighbour_allocation_seconds": "cudaMalloc + cudaFree",
+CALLS: Mapping[str, str] = {
+    "info": "cudaMemGetInfo",
+    "nvml": "NVML",
+    "kernel": "kernel",
+    "allocation": "cudaMalloc + cudaFree",
 }
-"""Field of an observation → the call it is the longest of."""
-TITLES: Mapping[str, str] = {
-    "host_alloc": "one cudaHostAlloc",
-    "host_alloc_chunks": "cudaHostAlloc in chunks",
-    "register_untouched": "4 KiB pages, untouched, register",
-    "touch_register": "4 KiB pages, threads touch, register",
-    "touch_register_chunks": "4 KiB pages, threads touch, register chunks",
-    "thp_register": "huge pages, threads touch, register",
-    "thp_register_chunks": "huge pages, threads touch, register chunks",
-    "thp_register_threads": "huge pages, threads touch, threads register chunks",
-    "thp_pipeline": "huge pages, register each chunk once touched",
-    "idle": "idle",
-}
+"""Part of an observation's field → the driver call of a neighbour that it is the longest of."""
+PHASES: Mapping[str, str] = {"": "pinned", "release_": "given back"}
+"""Beginning of an observation's field → what was done to the memory meanwhile."""
+UNNAMED = "a driver call"
+"""A wait of which the run does not say which call it was: runs of version 0.1.0, while memory was given back."""
+TITLES: Mapping[str, str] = {**{name: one.title for name, one in STRATEGIES.items()}, IDLE: "idle"}
 NEAR = 1.5
 """Strategies within this factor of the fastest are fast; of those, within this factor of the gentlest, gentle."""
+WORTH_IT = 1.5
+"""A strategy is recommended over cudaHostAlloc from this many times its speed on."""
+
+
+@dataclass(frozen=True)
+class Wait:
+    """The longest wait of a neighbour.
+
+    Attributes:
+        seconds: how long.
+        call: the driver call that waited.
+        phase: ``pinned`` or ``given back``: what was done to the memory meanwhile.
+    """
+
+    seconds: float
+    call: str
+    phase: str
+
+    @property
+    def words(self) -> str:
+        """Which call it was and when, for people."""
+        return f"{self.call}, while memory was {self.phase}"
 
 
 @dataclass(frozen=True)
@@ -41,14 +57,14 @@ class StrategyCell:
     Attributes:
         strategy: its name.
         bytes: how much it pinned.
-        chunk_bytes: length of a piece; ``None`` where all is pinned by one call.
+        chunk_bytes: length of a chunk; ``None`` where all is pinned by one call.
         threads: how many touched.
         total_seconds: until all was pinned.
         touch_seconds, pin_seconds, release_seconds: parts, and giving back (medians); ``None`` where there is none.
-        waits: call of a neighbour → the longest over all repeats, seconds.
-        release_wait_seconds: the longest of all calls while memory was given back.
+        waits: driver calls of neighbours, in both phases, each the longest over all repeats.
+        control_seconds: phase → how late at most a neighbour without driver calls woke; empty where there was none.
         pinned: whether CUDA called all of it pinned, every time.
-        copy_bytes_per_second: of one copy within a piece (median).
+        copy_bytes_per_second: of one copy within a chunk (median).
         crossing_copies: whether CUDA took a copy across a boundary; ``None`` where there is none.
     """
 
@@ -60,8 +76,8 @@ class StrategyCell:
     touch_seconds: float | None
     pin_seconds: float | None
     release_seconds: float | None
-    waits: Mapping[str, float]
-    release_wait_seconds: float | None
+    waits: Sequence[Wait]
+    control_seconds: Mapping[str, float]
     pinned: bool | None
     copy_bytes_per_second: float | None
     crossing_copies: bool | None
@@ -72,9 +88,19 @@ class StrategyCell:
         return self.bytes / self.total_seconds.median
 
     @property
-    def longest_wait(self) -> float:
-        """The longest call of any neighbour, seconds."""
-        return max(self.waits.values())
+    def longest_wait(self) -> Wait:
+        """The longest driver call of any neighbour, while memory was pinned or given back."""
+        return max(self.waits, key=lambda wait: wait.seconds)
+
+    @property
+    def longest_control(self) -> float | None:
+        """How late at most a neighbour without driver calls woke, seconds; ``None`` where there was none."""
+        return max(self.control_seconds.values(), default=None)
+
+    def wait(self, phase: str, call: str | None = None) -> float | None:
+        """Seconds of the longest call in one phase, of all calls or of one; ``None`` where it was not told."""
+        told = [one.seconds for one in self.waits if one.phase == phase and call in (None, one.call)]
+        return max(told, default=None)
 
     def seconds_for(self, nbytes: int) -> float:
         """Seconds to pin this much at the same pace."""
@@ -92,12 +118,13 @@ def strategy_cells(rows: Iterable[Mapping[str, Any]]) -> dict[str, StrategyCell]
 
 def _cell(name: str, rows: Sequence[Mapping[str, Any]]) -> StrategyCell:
     def values(field: str) -> list[Any]:
-        return [row[field] for row in rows if row[field] is not None]
+        return [row[field] for row in rows if row.get(field) is not None]
 
     def median(field: str) -> float | None:
         return summarize(values(field)).median if values(field) else None
 
     rates = [row["copy_bytes"] / row["copy_seconds"] for row in rows if row["copy_bytes"] and row["copy_seconds"]]
+    controls = {phase: values(f"{begin}neighbour_control_seconds") for begin, phase in PHASES.items()}
     return StrategyCell(
         strategy=name,
         bytes=rows[0]["bytes"],
@@ -107,29 +134,73 @@ def _cell(name: str, rows: Sequence[Mapping[str, Any]]) -> StrategyCell:
         touch_seconds=median("touch_seconds"),
         pin_seconds=median("pin_seconds"),
         release_seconds=median("release_seconds"),
-        waits={call: max(values(field)) for field, call in WAITS.items()},
-        release_wait_seconds=max(values("release_neighbour_seconds"), default=None),
+        waits=_waits(values),
+        control_seconds={phase: max(late) for phase, late in controls.items() if late},
         pinned=all(values("pinned")) if values("pinned") else None,
         copy_bytes_per_second=summarize(rates).median if rates else None,
         crossing_copies=all(values("crossing_copies")) if values("crossing_copies") else None,
     )
 
 
-def best_strategy(cells: Iterable[StrategyCell], whole: bool = False) -> StrategyCell | None:
-    """The fastest of those that are fast and gentle.
+def _waits(values: Callable[[str], list[Any]]) -> list[Wait]:
+    """Of every call in every phase that the run tells."""
+    found = [
+        Wait(max(waited), call, phase)
+        for begin, phase in PHASES.items()
+        for name, call in CALLS.items()
+        if (waited := values(f"{begin}neighbour_{name}_seconds"))
+    ]
+    if any(wait.phase == PHASES["release_"] for wait in found) or not values("release_neighbour_seconds"):
+        return found
+    return [*found, Wait(max(values("release_neighbour_seconds")), UNNAMED, PHASES["release_"])]
 
-    Fast: at most ``NEAR`` times the time of the fastest. Gentle: of the fast ones, at most ``NEAR`` times the longest
-    neighbour wait of the gentlest; a smaller difference in a longest wait is chance.
 
-    Args:
-        cells: strategies; ``idle`` is passed over.
-        whole: only strategies after which one copy may take any part of the memory.
+@dataclass(frozen=True)
+class Recommended:
+    """What a run recommends.
+
+    An array must take any copy, and CUDA refuses one that crosses two registered chunks: so an array is pinned in one
+    piece, and the gentler way in chunks is recommended beside it, for data of which each copy stays in its chunk.
+
+    Attributes:
+        array: for one array that any copy may use; ``None`` if no such strategy was measured.
+        chunks: in chunks side by side; ``None`` likewise.
     """
-    able = [cell for cell in cells if cell.strategy != IDLE and (not whole or cell.chunk_bytes is None)]
-    if not able:
+
+    array: StrategyCell | None
+    chunks: StrategyCell | None
+
+    @property
+    def gentler_in_chunks(self) -> bool:
+        """Whether neighbours wait clearly less when memory is pinned in chunks."""
+        if self.array is None or self.chunks is None:
+            return False
+        return NEAR * self.chunks.longest_wait.seconds <= self.array.longest_wait.seconds
+
+
+def recommend(cells: Mapping[str, StrategyCell]) -> Recommended:
+    """The best strategy in one piece and in chunks.
+
+    Of each sort the fastest of those that are fast and gentle. Fast: at most ``NEAR`` times the time of the fastest.
+    Gentle: of the fast ones, at most ``NEAR`` times the longest neighbour wait of the gentlest; a smaller difference in
+    a longest wait is chance. In one piece, cudaHostAlloc stays unless the best is ``WORTH_IT`` times as fast.
+    """
+    able = [
+        (STRATEGIES[name], cell) for name, cell in cells.items()
+        if name in STRATEGIES and STRATEGIES[name].makes_array and cell.pinned is not False
+    ]  # fmt: skip
+    array = _best([cell for strategy, cell in able if not strategy.chunked])
+    usual = cells.get(USUAL)
+    if array and usual and usual.total_seconds.median < WORTH_IT * array.total_seconds.median:
+        array = usual
+    return Recommended(array, _best([cell for strategy, cell in able if strategy.chunked]))
+
+
+def _best(cells: Sequence[StrategyCell]) -> StrategyCell | None:
+    if not cells:
         return None
-    fastest = min(cell.total_seconds.median for cell in able)
-    fast = [cell for cell in able if cell.total_seconds.median <= NEAR * fastest]
-    gentlest = min(cell.longest_wait for cell in fast)
-    gentle = [cell for cell in fast if cell.longest_wait <= NEAR * gentlest]
+    fastest = min(cell.total_seconds.median for cell in cells)
+    fast = [cell for cell in cells if cell.total_seconds.median <= NEAR * fastest]
+    gentlest = min(cell.longest_wait.seconds for cell in fast)
+    gentle = [cell for cell in fast if cell.longest_wait.seconds <= NEAR * gentlest]
     return min(gentle, key=lambda cell: cell.total_seconds.median)

@@ -5,16 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pinscope.analysis.pinning_recipe import recipe
-from pinscope.analysis.pinning_strategy import IDLE, TITLES, USUAL, WAITS, StrategyCell, best_strategy, strategy_cells
+from pinscope.analysis.pinning_recipe import Recipe
+from pinscope.analysis.pinning_strategy import (
+    CALLS,
+    IDLE,
+    PHASES,
+    TITLES,
+    USUAL,
+    Recommended,
+    StrategyCell,
+    Wait,
+    recommend,
+    strategy_cells,
+)
 from pinscope.records.finding import Finding, Quantity, Reading, Table
 from pinscope.records.run import Run
-from pinscope.units import exact_bytes, format_bytes, format_seconds
+from pinscope.units import format_bytes, format_seconds
 
-WORTH_IT = 1.5
-"""A strategy is recommended over cudaHostAlloc from this many times its speed on."""
 LONG_WAIT = 0.02
 """Seconds that a neighbour's driver call may take before it is worth a finding: a frame, a request of a server."""
+SCHEDULING = 0.5
+"""From this part of a wait on, waking late without any driver call may explain it."""
 
 Cells = Mapping[str, StrategyCell]
 
@@ -22,20 +33,15 @@ Cells = Mapping[str, StrategyCell]
 def read_pinning_strategy(run: Run, rows: Sequence[Mapping[str, Any]]) -> Reading:
     """Headline, tables and findings of a run; empty parts where nothing was measured yet."""
     cells = strategy_cells(rows)
-    best = best_strategy(cells.values())
-    if best is None:
+    found = recommend(cells)
+    if not _strategies(cells):
         return Reading(headline=(), tables=(), findings=())
-    whole = best_strategy(cells.values(), whole=True)
-    usual = cells.get(USUAL)
     findings = (
-        *_not_pinned(cells),
-        *_recommended(best, usual),
-        *_any_copy(whole, best, usual),
-        *_waits(cells, best),
+        *_not_pinned(cells), *_recommended(run, cells, found), *_in_chunks(run, found), *_waits(cells, found),
         *_crossing(cells),
-    )
+    )  # fmt: skip
     return Reading(
-        headline=_headline(run, cells, best, usual), tables=(_speeds(run, cells), _wait_table(cells)), findings=findings
+        headline=_headline(run, cells, found), tables=(_speeds(run, cells), _wait_table(cells)), findings=findings
     )
 
 
@@ -44,29 +50,59 @@ def _target(run: Run, cell: StrategyCell) -> int:
     return int(run.params.get("target", cell.bytes))
 
 
-def _headline(run: Run, cells: Cells, best: StrategyCell, usual: StrategyCell | None) -> tuple[Quantity, ...]:
-    size, target = format_bytes(best.bytes), _target(run, best)
+def _headline(run: Run, cells: Cells, found: Recommended) -> tuple[Quantity, ...]:
+    usual = cells.get(USUAL)
+    quantities: list[Quantity] = []
+    if found.array:
+        quantities += _of_array(run, found.array, usual)
+    if found.chunks and (found.gentler_in_chunks or not found.array):
+        quantities += _of_chunks(found.chunks)
+    if usual:
+        quantities += [
+            Quantity(name=f"One cudaHostAlloc of {format_bytes(usual.bytes)}", value=usual.total_seconds.median,
+                     unit="seconds"),
+            _wait_quantity("Longest neighbour wait, one cudaHostAlloc", usual),
+        ]  # fmt: skip
+    if IDLE in cells:
+        quantities.append(_wait_quantity("Longest neighbour wait, idle", cells[IDLE]))
+    return tuple(quantities)
+
+
+def _of_array(run: Run, best: StrategyCell, usual: StrategyCell | None) -> list[Quantity]:
+    """The strategy for one array that any copy may use."""
+    target = _target(run, best)
     found = [
-        Quantity(name="Best strategy", value=TITLES[best.strategy], unit="text"),
+        Quantity(name="Recommended for an array", value=TITLES[best.strategy], unit="text"),
         Quantity(
-            name=f"It pins {size} in", value=best.total_seconds.median, unit="seconds", spread=_spread(best)
+            name=f"It pins {format_bytes(best.bytes)} in", value=best.total_seconds.median, unit="seconds",
+            spread=_spread(best),
         ),
         Quantity(name="Its rate", value=best.bytes_per_second, unit="bytes/second"),
         Quantity(name=f"Your {format_bytes(target)} take", value=best.seconds_for(target), unit="seconds"),
-        Quantity(name="Longest neighbour wait", value=best.longest_wait, unit="seconds"),
     ]  # fmt: skip
     if usual:
         gain = usual.total_seconds.median / best.total_seconds.median
-        found += [
-            Quantity(name="Times faster than one cudaHostAlloc", value=gain, unit="ratio"),
-            Quantity(name=f"One cudaHostAlloc of {size}", value=usual.total_seconds.median, unit="seconds"),
-            Quantity(name="Longest neighbour wait, one cudaHostAlloc", value=usual.longest_wait, unit="seconds"),
-            Quantity(name="Its wait ÷ that of cudaHostAlloc", value=best.longest_wait / usual.longest_wait,
-                     unit="share"),
-        ]  # fmt: skip
-    if IDLE in cells:
-        found.append(Quantity(name="Longest neighbour wait, idle", value=cells[IDLE].longest_wait, unit="seconds"))
-    return tuple(found)
+        found.append(Quantity(name="Times faster than one cudaHostAlloc", value=gain, unit="ratio"))
+    return [*found, _wait_quantity("Longest neighbour wait, an array", best)]
+
+
+def _of_chunks(best: StrategyCell) -> list[Quantity]:
+    """The strategy beside processes that must not wait."""
+    return [
+        Quantity(name="Recommended in chunks", value=TITLES[best.strategy], unit="text"),
+        Quantity(
+            name=f"In chunks of {format_bytes(best.chunk_bytes)} it takes", value=best.total_seconds.median,
+            unit="seconds", spread=_spread(best),
+        ),
+        _wait_quantity("Longest neighbour wait, in chunks", best),
+    ]  # fmt: skip
+
+
+def _wait_quantity(name: str, cell: StrategyCell) -> Quantity:
+    """The longest wait of both phases, and in which it was."""
+    wait = cell.longest_wait
+    phase = "" if cell.strategy == IDLE else f" (while {wait.phase})"
+    return Quantity(name=f"{name}{phase}", value=wait.seconds, unit="seconds")
 
 
 def _spread(cell: StrategyCell) -> float | None:
@@ -96,7 +132,7 @@ def _speeds(run: Run, cells: Cells) -> Table:
             )
             for cell in _strategies(cells)
         ),
-        note="Medians. Your size: at the same pace. Copies at: one copy to the device within a piece. Copies across "
+        note="Medians. Your size: at the same pace. Copies at: one copy to the device within a chunk. Copies across "
         "chunks: whether CUDA takes one that crosses a boundary; n/a where there is no boundary.",
     )  # fmt: skip
 
@@ -106,16 +142,22 @@ def _yes(value: bool | None) -> str | None:
 
 
 def _wait_table(cells: Cells) -> Table:
-    calls = tuple(WAITS.values())
+    """Both phases of every strategy, call by call."""
+    rows = [
+        (
+            TITLES[name], "nothing" if name == IDLE else phase, *(cell.wait(phase, call) for call in CALLS.values()),
+            cell.wait(phase), cell.control_seconds.get(phase),
+        )
+        for name, cell in cells.items() for phase in PHASES.values() if cell.wait(phase) is not None
+    ]  # fmt: skip
     return Table(
         title="Longest waits of other processes",
-        columns=("strategy", *calls, "while giving back"),
-        units=("text", *("seconds" for _ in calls), "seconds"),
-        rows=tuple(
-            (TITLES[name], *(cell.waits[call] for call in calls), cell.release_wait_seconds)
-            for name, cell in cells.items()
-        ),
-        note="The longest single call over all repeats. Idle: the same calls with nothing going on.",
+        columns=("strategy", "memory is", *CALLS.values(), "longest call", "no driver calls"),
+        units=("text", "text", *("seconds" for _ in CALLS), "seconds", "seconds"),
+        rows=tuple(rows),
+        note="The longest single call over all repeats, while memory was pinned and while it was given back. No driver "
+        "calls: how late a process woke that makes none, which is what waiting for a processor takes. n/a: not told "
+        "by this run.",
     )
 
 
@@ -135,82 +177,119 @@ def _not_pinned(cells: Cells) -> list[Finding]:
     ]  # fmt: skip
 
 
-def _recommended(best: StrategyCell, usual: StrategyCell | None) -> list[Finding]:
-    if usual is None:
+def _recommended(run: Run, cells: Cells, found: Recommended) -> list[Finding]:
+    """The strategy for one array, against one cudaHostAlloc."""
+    best, usual = found.array, cells.get(USUAL)
+    if best is None or usual is None:
         return []
-    gain = usual.total_seconds.median / best.total_seconds.median
     size = format_bytes(best.bytes)
+    others = [cell for cell in _strategies(cells) if cell.strategy != USUAL and cell.pinned is not False]
     evidence = (
         Quantity(name="One cudaHostAlloc", value=usual.total_seconds.median, unit="seconds"),
-        Quantity(name=TITLES[best.strategy], value=best.total_seconds.median, unit="seconds"),
-        Quantity(name="Longest neighbour wait, cudaHostAlloc", value=usual.longest_wait, unit="seconds"),
-        Quantity(name="Longest neighbour wait, best", value=best.longest_wait, unit="seconds"),
-    )
-    if gain < WORTH_IT:
+        *(Quantity(name=TITLES[cell.strategy], value=cell.total_seconds.median, unit="seconds")
+          for cell in (others if best.strategy == USUAL else [best])),
+        _wait_quantity("Longest neighbour wait, one cudaHostAlloc", usual),
+    )  # fmt: skip
+    if best.strategy == USUAL:
         return [
             Finding(
                 rule="usual-is-fast", severity="good",
-                title=f"cudaHostAlloc pins {size} about as fast as anything else here",
-                detail="No strategy is clearly faster.", evidence=evidence, advice="Nothing to do.",
+                title=f"{format_seconds(usual.total_seconds.median)}: one cudaHostAlloc pins {size} about as fast as "
+                "any other strategy in one piece",
+                detail="No strategy that leaves one array for any copy is clearly faster here.", evidence=evidence,
+                advice="Nothing to do.",
             )
         ]  # fmt: skip
-    chunk = f', chunk="{exact_bytes(best.chunk_bytes)}"' if best.chunk_bytes else ""
+    recipe, gain = Recipe.of(best, run.params), usual.total_seconds.median / best.total_seconds.median
     return [
         Finding(
             rule="faster-strategy", severity="warning",
             title=f"{size} can be pinned {gain:.1f} times faster than by one cudaHostAlloc",
-            detail=f"Best here: {TITLES[best.strategy]}, {best.threads} threads. The time goes into faulting and "
-            "zeroing pages, which several threads do at once, and with huge pages in larger steps.",
-            evidence=evidence,
-            advice=f'Call pinscope.pinned_empty("{exact_bytes(best.bytes)}"{chunk}), or paste the code.',
-            code=recipe(best),
+            detail=f"Recommended for one array that any copy may use: {recipe.title}{_threads(recipe)}."
+            f"{_parts(best)}",
+            evidence=(*evidence, _wait_quantity("Longest neighbour wait, recommended", best)),
+            advice=f"Call {recipe.call(best.bytes)}, or paste the code.", code=recipe.code(),
         )
     ]  # fmt: skip
 
 
-def _any_copy(whole: StrategyCell | None, best: StrategyCell, usual: StrategyCell | None) -> list[Finding]:
-    """The best that leaves no boundary, where the best of all does."""
-    if whole is None or usual is None or best.chunk_bytes is None or whole.strategy == USUAL:
+def _threads(recipe: Recipe) -> str:
+    return f", {recipe.threads} threads"
+
+
+def _parts(cell: StrategyCell) -> str:
+    """Where the time goes, where it was measured apart."""
+    if cell.touch_seconds is None or cell.pin_seconds is None:
+        return ""
+    touched, pinned = format_seconds(cell.touch_seconds), format_seconds(cell.pin_seconds)
+    return f" Touching its pages took {touched}, registering them {pinned}."
+
+
+def _in_chunks(run: Run, found: Recommended) -> list[Finding]:
+    """The gentler way, where each copy can stay within a chunk."""
+    chunks, array = found.chunks, found.array
+    if chunks is None or (array is not None and not found.gentler_in_chunks):
         return []
-    gain = usual.total_seconds.median / whole.total_seconds.median
+    recipe, size, wait = Recipe.of(chunks, run.params), format_bytes(chunks.bytes), chunks.longest_wait
+    against = f", not {format_seconds(array.longest_wait.seconds)}" if array else ""
     return [
         Finding(
-            rule="faster-any-copy", severity="note",
-            title=f"Pinned in one piece it is {gain:.1f} times faster than one cudaHostAlloc, and any copy works",
-            detail=f"{TITLES[whole.strategy]}: {format_seconds(whole.total_seconds.median)}; neighbours wait up to "
-            f"{format_seconds(whole.longest_wait)}, because one call maps everything.",
+            rule="gentler-in-chunks", severity="note",
+            title=f"In chunks of {format_bytes(chunks.chunk_bytes)}, other processes on the GPU wait at most "
+            f"{format_seconds(wait.seconds)}{against}",
+            detail=f"Recommended where each copy stays within a chunk: {recipe.title}{_threads(recipe)}, {size} in "
+            f"{format_seconds(chunks.total_seconds.median)}. An array for any copy must be in one piece, because CUDA "
+            "refuses copies that cross.",
             evidence=(
-                Quantity(name=TITLES[whole.strategy], value=whole.total_seconds.median, unit="seconds"),
-                Quantity(name="Longest neighbour wait", value=whole.longest_wait, unit="seconds"),
+                Quantity(name=TITLES[chunks.strategy], value=chunks.total_seconds.median, unit="seconds"),
+                *_wait_evidence("In chunks", chunks),
+                *(_wait_evidence("In one piece", array) if array else ()),
             ),
-            advice=f'Where copies have any size and place: pinscope.pinned_empty("{exact_bytes(whole.bytes)}"), or '
-            "paste the code.",
-            code=recipe(whole),
+            advice=f"Where others use the GPU: {recipe.call(chunks.bytes)}, or paste the code.", code=recipe.code(),
         )
     ]  # fmt: skip
 
 
-def _waits(cells: Cells, best: StrategyCell) -> list[Finding]:
-    worst = max(_strategies(cells), key=lambda cell: cell.longest_wait)
-    if worst.longest_wait < LONG_WAIT:
+def _wait_evidence(name: str, cell: StrategyCell) -> list[Quantity]:
+    """The longest wait, named, and what a process without driver calls felt meanwhile."""
+    wait, late = cell.longest_wait, cell.longest_control
+    control = [Quantity(name=f"{name}, no driver calls: woke late by", value=late, unit="seconds")] if late else []
+    return [Quantity(name=f"{name}: {wait.words}", value=wait.seconds, unit="seconds"), *control]
+
+
+def _waits(cells: Cells, found: Recommended) -> list[Finding]:
+    """What others wait for: with one cudaHostAlloc, as programs usually pin, else with the strategy that is worst."""
+    worst = max(_strategies(cells), key=lambda cell: cell.longest_wait.seconds)
+    shown = cells.get(USUAL, worst)
+    if shown.longest_wait.seconds < LONG_WAIT:
+        shown = worst
+    wait = shown.longest_wait
+    if wait.seconds < LONG_WAIT:
         return []
-    idle = cells.get(IDLE)
-    call = max(worst.waits, key=lambda name: worst.waits[name])
+    gentle = found.chunks if found.gentler_in_chunks else None
     return [
         Finding(
             rule="neighbours-wait", severity="warning",
-            title=f"Pinning {format_bytes(worst.bytes)} held another process's {call} for "
-            f"{format_seconds(worst.longest_wait)}",
-            detail=f"During: {TITLES[worst.strategy]}. While one call pins a lot, the driver holds a lock that other "
-            "processes on the GPU need, also for monitoring; in chunks it lets them in between.",
+            title=f"Another process's {wait.call} took {format_seconds(wait.seconds)} while "
+            f"{format_bytes(shown.bytes)} were being {wait.phase}",
+            detail=f"During: {TITLES[shown.strategy]}. {_why_waiting(shown, wait)}",
             evidence=(
-                Quantity(name="Longest wait", value=worst.longest_wait, unit="seconds"),
-                Quantity(name=f"With {TITLES[best.strategy]}", value=best.longest_wait, unit="seconds"),
-                *((Quantity(name="Idle", value=idle.longest_wait, unit="seconds"),) if idle else ()),
+                *_wait_evidence("Longest wait", shown),
+                *(_wait_evidence(f"With {TITLES[gentle.strategy]}", gentle) if gentle else ()),
+                *([_wait_quantity("Idle", cells[IDLE])] if IDLE in cells else ()),
             ),
-            advice="Pin and free large buffers in chunks, or before others start working; freeing holds them as long.",
+            advice="Pin and free large buffers before others start working"
+            + (", or pin in chunks, as the note on chunks shows." if gentle else "."),
         )
     ]  # fmt: skip
+
+
+def _why_waiting(cell: StrategyCell, wait: Wait) -> str:
+    late = cell.control_seconds.get(wait.phase)
+    if late is not None and late >= SCHEDULING * wait.seconds:
+        return f"A process without driver calls woke {format_seconds(late)} late: the processors were busy."
+    known = f"; a process without driver calls woke at most {format_seconds(late)} late" if late is not None else ""
+    return f"The driver holds a lock that other processes on the GPU need, also for monitoring{known}."
 
 
 def _crossing(cells: Cells) -> list[Finding]:

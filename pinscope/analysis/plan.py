@@ -8,8 +8,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pinscope.analysis.page_table_model import ENTRY_BYTES, GRANULE_BYTES
+from pinscope.analysis.pinning_recipe import Recipe, Recipes
 from pinscope.analysis.registration import STRATEGY_TITLES
 
+ONE_REGISTRATION_BYTES = 512 * 2**30
+"""One registration of this much or more overflows in drivers of the 580 series (public reports)."""
 Source = Literal["given", "measured", "recorded", "assumed"]
 """Where a price comes from: the user, a run of this machine, a recording that ships with PinScope, or nowhere."""
 
@@ -107,8 +110,8 @@ class Pace:
         strategy: its name in the experiment ``pinning_strategy``.
         bytes_per_second: measured over ``measured_bytes``.
         measured_bytes: how much was pinned then.
-        longest_wait_seconds: of a neighbour's call meanwhile.
-        chunk_bytes: length of the pieces; ``None`` where all is pinned by one call.
+        longest_wait_seconds: of a neighbour's call while that much was pinned and given back.
+        chunk_bytes: length of the chunks; ``None`` where all is pinned by one call.
         origin: where it comes from.
     """
 
@@ -122,6 +125,13 @@ class Pace:
     def seconds_for(self, nbytes: int) -> float:
         """Seconds to pin this much at the same pace."""
         return nbytes / self.bytes_per_second
+
+    def wait_for(self, nbytes: int) -> float | None:
+        """The longest wait while this much is pinned; ``None`` unless it is what was measured.
+
+        No rule is known by which waits grow with the amount: a run measures one amount.
+        """
+        return self.longest_wait_seconds if nbytes == self.measured_bytes else None
 
 
 @dataclass(frozen=True)
@@ -177,6 +187,7 @@ class Plan:
         context: price of a context; ``None`` if no run tells.
         sharings: ways to share the memory.
         paces: strategies of pinning, the fastest first; empty if no run tells.
+        recipes: what the run of these paces recommends; ``None`` if no run tells.
         budget: of this host.
     """
 
@@ -185,11 +196,29 @@ class Plan:
     context: ContextPrice | None
     sharings: tuple[Sharing, ...]
     paces: tuple[Pace, ...]
+    recipes: Recipes | None
     budget: HostBudget
+
+    @property
+    def recipe(self) -> Recipe | None:
+        """The recommended way to pin this amount: in chunks where it may be too much for one registration."""
+        if self.recipes is None:
+            return None
+        return self.recipes.chunks if self.demand.pinned_bytes >= ONE_REGISTRATION_BYTES else self.recipes.array
+
+    def pace(self, strategy: str) -> Pace | None:
+        """How fast that strategy pins; ``None`` if no run tells."""
+        return next((pace for pace in self.paces if pace.strategy == strategy), None)
 
 
 def make_plan(
-    demand: Demand, price: PagePrice, context: ContextPrice | None, paces: Sequence[Pace], budget: HostBudget
+    demand: Demand,
+    price: PagePrice,
+    context: ContextPrice | None,
+    paces: Sequence[Pace],
+    budget: HostBudget,
+    *,
+    recipes: Recipes | None,
 ) -> Plan:
     """What ``demand`` takes at these prices.
 
@@ -215,4 +244,4 @@ def make_plan(
         for strategy, (on_one, in_all, count) in tables.items()
     )
     fastest_first = tuple(sorted(paces, key=lambda pace: -pace.bytes_per_second))
-    return Plan(demand, price, context, sharings, fastest_first, budget)
+    return Plan(demand, price, context, sharings, fastest_first, recipes, budget)

@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pinscope.analysis.page_table_model import GPU_PAGE_SIZES, page_table_bytes
-from pinscope.analysis.pinning_strategy import TITLES, USUAL
-from pinscope.analysis.plan import Demand, Origin, Pace, Plan, Sharing, Source
+from pinscope.analysis.pinning_recipe import DEFAULT_CHUNKS, Recipe
+from pinscope.analysis.pinning_strategy import TITLES, USUAL, WORTH_IT
+from pinscope.analysis.plan import ONE_REGISTRATION_BYTES, Demand, Origin, Plan, Sharing, Source
 from pinscope.records.finding import Finding, Quantity, Reading, Severity, Table
-from pinscope.units import exact_bytes, format_bytes, format_seconds, format_share
+from pinscope.units import format_bytes, format_seconds, format_share
 
 NOTABLE_SHARE = 0.01
 """Of a GPU's memory: page tables from here on are worth a warning."""
 GRAVE_SHARE = 0.1
 LONG_SECONDS = 30.0
 """A start-up that pins for longer is worth doing better."""
-WORTH_IT = 1.5
-ONE_REGISTRATION_BYTES = 512 * 2**30
-"""One registration of this much or more overflows in drivers of the 580 series (public reports)."""
 LARGEST_CHUNK_BYTES = 64 * 2**30
 """Pieces to advise where nothing else decides."""
 SOURCE_WORDS: Mapping[Source, str] = {
@@ -53,12 +51,19 @@ def _headline(plan: Plan) -> tuple[Quantity, ...]:
         Quantity(name="Page size", value=round(price.page_bytes), unit="bytes"),
         Quantity(name="Safe to pin on this host", value=plan.budget.safe_bytes, unit="bytes"),
     ]  # fmt: skip
-    if plan.paces:
-        fastest = plan.paces[0]
-        found.append(Quantity(name="Pinned at best in", value=fastest.seconds_for(demand.pinned_bytes), unit="seconds"))
-    else:
-        found.append(Quantity(name="Pinned at best in", value=None, unit="seconds", reason="no run tells"))
-    return tuple(found)
+    return (*found, *_pinned_in(plan))
+
+
+def _pinned_in(plan: Plan) -> list[Quantity]:
+    """By which strategy, and how long it takes."""
+    recipe = plan.recipe
+    pace = plan.pace(recipe.strategy) if recipe else None
+    reason = None if pace else "no run has measured a strategy that would do"
+    return [
+        Quantity(name="Recommended to pin it", value=recipe.title if recipe else None, unit="text", reason=reason),
+        Quantity(name="Pinned in", value=pace.seconds_for(plan.demand.pinned_bytes) if pace else None, unit="seconds",
+                 reason=reason),
+    ]  # fmt: skip
 
 
 def _paid_again(each: Sharing, owner: Sharing) -> list[Quantity]:
@@ -133,25 +138,38 @@ def _page_sizes(plan: Plan) -> Table:
 
 
 def _paces(plan: Plan) -> Table:
-    usual = next((pace for pace in plan.paces if pace.strategy == USUAL), None)
-    pinned = plan.demand.pinned_bytes
+    usual, pinned = plan.pace(USUAL), plan.demand.pinned_bytes
+    waits = [pace.wait_for(pinned) for pace in plan.paces]
+    with_waits = any(wait is not None for wait in waits)
     origin = plan.paces[0].origin
     return Table(
         title="Time to pin",
-        columns=("strategy", f"{format_bytes(pinned)} take", "rate", "× cudaHostAlloc", "neighbours waited",
-                 "measured over"),
-        units=("text", "seconds", "bytes/second", "ratio", "seconds", "bytes"),
+        columns=("strategy", "recommended", f"{format_bytes(pinned)} take", "rate", "× cudaHostAlloc", "measured over",
+                 *(("neighbours waited",) if with_waits else ())),
+        units=("text", "text", "seconds", "bytes/second", "ratio", "bytes", *(("seconds",) if with_waits else ())),
         rows=tuple(
             (
-                TITLES[pace.strategy], pace.seconds_for(pinned), pace.bytes_per_second,
-                pace.bytes_per_second / usual.bytes_per_second if usual else None, pace.longest_wait_seconds,
-                pace.measured_bytes,
+                TITLES[pace.strategy], _recommended_for(plan, pace.strategy), pace.seconds_for(pinned),
+                pace.bytes_per_second, pace.bytes_per_second / usual.bytes_per_second if usual else None,
+                pace.measured_bytes, *((wait,) if with_waits else ()),
             )
-            for pace in plan.paces
+            for pace, wait in zip(plan.paces, waits, strict=True)
         ),
-        note=f"One process, at the pace {origin_words(origin)}. Neighbours waited: the longest single call of another "
-        "process, while the measured amount was pinned; it grows with what one call pins.",
+        note=f"One process, at the pace {origin_words(origin)}. "
+        + ("Neighbours waited: the longest single call of another process while that much was pinned and given back."
+           if with_waits else
+           f"How long neighbours wait was measured for {format_bytes(plan.paces[0].measured_bytes)} only: that run "
+           "shows it."),
     )  # fmt: skip
+
+
+def _recommended_for(plan: Plan, strategy: str) -> str:
+    recipes = plan.recipes
+    if recipes and recipes.array and recipes.array.strategy == strategy:
+        return "for an array"
+    if recipes and recipes.chunks and recipes.chunks.strategy == strategy:
+        return "in chunks"
+    return "no"
 
 
 def _over_budget(plan: Plan) -> list[Finding]:
@@ -229,10 +247,10 @@ def _owner(plan: Plan) -> list[Finding]:
 
 
 def _pace(plan: Plan) -> list[Finding]:
-    usual = next((pace for pace in plan.paces if pace.strategy == USUAL), None)
-    if usual is None:
+    usual, recipe, pinned = plan.pace(USUAL), plan.recipe, plan.demand.pinned_bytes
+    best = plan.pace(recipe.strategy) if recipe else None
+    if usual is None or recipe is None or best is None:
         return []
-    best, pinned = plan.paces[0], plan.demand.pinned_bytes
     slow, quick = usual.seconds_for(pinned), best.seconds_for(pinned)
     if slow < LONG_SECONDS or slow < WORTH_IT * quick:
         return []
@@ -240,31 +258,32 @@ def _pace(plan: Plan) -> list[Finding]:
         Finding(
             rule="plan-pin-faster", severity="warning",
             title=f"One cudaHostAlloc would take {format_seconds(slow)}; {format_seconds(quick)} are enough",
-            detail=f"By {TITLES[best.strategy]}, at the pace {origin_words(best.origin)}.",
+            detail=f"By {recipe.title}, at the pace {origin_words(best.origin)}.",
             evidence=(
                 Quantity(name="cudaHostAlloc", value=usual.bytes_per_second, unit="bytes/second"),
-                Quantity(name=TITLES[best.strategy], value=best.bytes_per_second, unit="bytes/second"),
+                Quantity(name=recipe.title, value=best.bytes_per_second, unit="bytes/second"),
             ),
-            advice=f"Call {_call(_chunk(best, pinned), pinned)}."
-            + (" No copy may cross a multiple of chunk." if _chunk(best, pinned) else ""),
+            advice=f"Call {recipe.call(pinned)}.{_other_call(plan, recipe)}",
         )
     ]  # fmt: skip
 
 
-def _chunk(pace: Pace, pinned: int) -> int | None:
-    """The pieces of the fastest way; the whole would be too much for one registration."""
-    return pace.chunk_bytes or (LARGEST_CHUNK_BYTES if pinned >= ONE_REGISTRATION_BYTES else None)
-
-
-def _call(chunk_bytes: int | None, pinned: int) -> str:
-    chunk = f', chunk="{exact_bytes(chunk_bytes)}"' if chunk_bytes else ""
-    return f'pinscope.pinned_empty("{exact_bytes(pinned)}"{chunk})'
+def _other_call(plan: Plan, recipe: Recipe) -> str:
+    """What chunks mean, or when to take them."""
+    recipes = plan.recipes
+    if recipe.chunk_bytes is not None:
+        return " No copy may cross a multiple of chunk."
+    if recipes is None or recipes.chunks is None or not recipes.gentler_in_chunks:
+        return ""
+    call = recipes.chunks.call(plan.demand.pinned_bytes)
+    return f" Where other processes use the GPU and no copy crosses a chunk, {call} lets them wait less."
 
 
 def _one_call(plan: Plan) -> list[Finding]:
     pinned = plan.demand.pinned_bytes
     if pinned < ONE_REGISTRATION_BYTES:
         return []
+    recipe = plan.recipe or Recipe(DEFAULT_CHUNKS, LARGEST_CHUNK_BYTES, threads=0)
     return [
         Finding(
             rule="plan-one-registration", severity="warning",
@@ -272,8 +291,7 @@ def _one_call(plan: Plan) -> list[Finding]:
             detail="Users report that drivers of the 580 series overflow when 512 GiB or more are registered at once. "
             "PinScope has not measured it.",
             evidence=(Quantity(name="Asked for", value=pinned, unit="bytes"),),
-            advice="Register in pieces, and let no copy cross from one into the next: "
-            f'pinscope.pinned_empty(…, chunk="{exact_bytes(LARGEST_CHUNK_BYTES)}").',
+            advice=f"Register in chunks, and let no copy cross from one into the next: {recipe.call(pinned)}.",
         )
     ]  # fmt: skip
 

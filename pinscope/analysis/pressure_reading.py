@@ -18,7 +18,9 @@ from pinscope.analysis.pressure import (
     slower,
     stages,
 )
+from pinscope.records.environment import Limits
 from pinscope.records.finding import Finding, Quantity, Reading, Table
+from pinscope.records.run import Run
 from pinscope.units import format_bandwidth, format_bytes, format_seconds, format_share
 
 # Thresholds. On an idle virtual EPYC medians of rounds differed by up to 1.5 times (2.0 to 3.1 µs: pages that went
@@ -40,9 +42,9 @@ RETURNED = 0.9
 Row = Mapping[str, Any]
 
 
-def read_pressure_rows(rows: Sequence[Row]) -> Reading:
+def read_pressure_run(run: Run, rows: Sequence[Row]) -> Reading:
     """Headline, tables and findings of a pressure run; empty parts where nothing was measured yet."""
-    found = stages(rows)
+    found, memory = stages(rows), _memory(run.environment.limits)
     if found.before is None or not found.held:
         return Reading(headline=(), tables=_table(found), findings=())
     felt = (
@@ -50,10 +52,35 @@ def read_pressure_rows(rows: Sequence[Row]) -> Reading:
         *_swapped(found),
     )  # fmt: skip
     return Reading(
-        headline=_headline(found),
+        headline=_headline(found, memory),
         tables=_table(found),
-        findings=(*_gone(found), *felt, *(_nobody_felt_it(found) if found.after and not felt else ()), *_floor(found)),
-    )
+        findings=(
+            *_gone(found), *felt, *(_nobody_felt_it(found, memory) if found.after and not felt else ()), *_floor(found),
+        ),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Memory:
+    """What there is to pin.
+
+    Attributes:
+        bytes: of the host, or of the control group where that has less.
+        owner: whose it is, for people.
+    """
+
+    bytes: int
+    owner: str
+
+    def pinned(self, nbytes: int) -> float:
+        """The share that this much is."""
+        return nbytes / self.bytes
+
+
+def _memory(limits: Limits) -> _Memory:
+    if limits.cgroup_limit_bytes is not None and limits.cgroup_limit_bytes < limits.host_total_bytes:
+        return _Memory(limits.cgroup_limit_bytes, "control group's")
+    return _Memory(limits.host_total_bytes, "host's")
 
 
 def _lost(found: Stages) -> Quantity:
@@ -74,7 +101,7 @@ def _most_stalled(found: Stages, name: str) -> tuple[Stage, float] | None:
     return max(known, key=lambda pair: pair[1], default=None)
 
 
-def _headline(found: Stages) -> tuple[Quantity, ...]:
+def _headline(found: Stages, memory: _Memory) -> tuple[Quantity, ...]:
     fault = found.before.fault if found.before else None
     slowest = max(found.held, key=lambda stage: median_of(stage.fault) or 0.0)
     share, stalled = _least_share(found), _most_stalled(found, "memory_some")
@@ -82,6 +109,7 @@ def _headline(found: Stages) -> tuple[Quantity, ...]:
     return (
         _lost(found),
         Quantity(name="Most that was pinned", value=found.most_bytes, unit="bytes"),
+        Quantity(name=f"Of the {memory.owner} memory", value=memory.pinned(found.most_bytes), unit="share"),
         Quantity(
             name="Page fault before", value=median_of(fault), unit="seconds",
             spread=fault.rounds.spread if fault else None, reason=None if fault else "not measured yet",
@@ -318,7 +346,7 @@ def _swapped(found: Stages) -> list[Finding]:
     ]  # fmt: skip
 
 
-def _nobody_felt_it(found: Stages) -> list[Finding]:
+def _nobody_felt_it(found: Stages, memory: _Memory) -> list[Finding]:
     last, known = found.held[-1], [f"page faults took {format_seconds(median_of(found.held[-1].fault))}"]
     if last.cached_share is not None:
         known.append(f"the file was in the cache ({format_share(last.cached_share)})")
@@ -327,15 +355,18 @@ def _nobody_felt_it(found: Stages) -> list[Finding]:
     return [
         Finding(
             rule="nobody-felt-it", severity="good",
-            title=f"An ordinary process felt nothing of up to {format_bytes(found.most_bytes)} pinned beside it",
-            detail=f"With all of it pinned {', '.join(known)}: as before, within what comes and goes.",
+            title=f"{format_share(memory.pinned(found.most_bytes))} of the {memory.owner} memory was pinned "
+            f"({format_bytes(found.most_bytes)}), and an ordinary process felt nothing of it",
+            detail=f"With all of it pinned {', '.join(known)}: none of it clearly worse than before. Larger shares "
+            "were not tried.",
             evidence=(
                 Quantity(name="Most that was pinned", value=found.most_bytes, unit="bytes"),
+                Quantity(name=f"Of the {memory.owner} memory", value=memory.pinned(found.most_bytes), unit="share"),
                 Quantity(name="Left here then", value=last.left_bytes, unit="bytes",
                          reason="not read yet" if last.left_bytes is None else None),
             ),
-            advice="Nothing to do at this size. What a full machine feels shows with a larger share: "
-            "--set share=1 --set cap=1TiB pins all that is safe.",
+            advice="Nothing to do at this share. To see what a fuller machine feels, pin all that is safe: "
+            "--set share=1 --set cap=1TiB.",
         )
     ]  # fmt: skip
 

@@ -14,6 +14,8 @@ from pinscope.units import format_bandwidth, format_bytes, format_share
 
 SAME_RATE = 0.05
 """Rates that differ by less are the same."""
+SATURATED = 0.9
+"""Of what a link can carry: rates from here on are the link's, and more copiers add nothing."""
 
 
 def read_registration(run: Run, rows: Sequence[Mapping[str, Any]]) -> Reading:
@@ -27,7 +29,7 @@ def read_registration(run: Run, rows: Sequence[Mapping[str, Any]]) -> Reading:
         tables=(_table(found),),
         findings=(
             *_wrong(found), *_duplicates(run, each, owner), *_contexts(each), *_counted_again(each),
-            *_rates(each, owner), *_left(run, found),
+            *_rates(run, each, owner), *_left(run, found),
         ),
     )  # fmt: skip
 
@@ -202,7 +204,7 @@ def _counted_again(each: Trial | None) -> list[Finding]:
     ]
 
 
-def _rates(each: Trial | None, owner: Trial | None) -> list[Finding]:
+def _rates(run: Run, each: Trial | None, owner: Trial | None) -> list[Finding]:
     if each is None or owner is None or not each.rate or not owner.rate or each.processes < 2:
         return []
     ratio = owner.rate.median / each.rate.median
@@ -210,25 +212,41 @@ def _rates(each: Trial | None, owner: Trial | None) -> list[Finding]:
         Quantity(name="Each registers", value=each.rate.median, unit="bytes/second", spread=each.rate.spread),
         Quantity(name="One owner", value=owner.rate.median, unit="bytes/second", spread=owner.rate.spread),
     )
-    detail = (
-        f"{each.processes} processes at once: {format_bandwidth(each.rate.median)} when each copies for itself, "
-        f"{format_bandwidth(owner.rate.median)} when one copies for all."
+    rates = (
+        f"{format_bandwidth(owner.rate.median)} when one copies for all, {format_bandwidth(each.rate.median)} when "
+        f"each of {each.processes} processes copies for itself"
     )
     if ratio >= 1 - SAME_RATE:
+        where = "on one GPU" if run.lab == "cuda" else "on the host model"
         return [
             Finding(
-                rule="owner-as-fast", severity="good", title="One owner copies at least as fast as all by themselves",
-                detail=detail, evidence=evidence, advice="Nothing is lost by letting one process copy for all.",
+                rule="owner-as-fast", severity="good",
+                title=f"{format_bandwidth(owner.rate.median)}: {where}, one owner copies at least as fast as "
+                f"{each.processes} processes by themselves",
+                detail=f"{rates}{_link_words(run, min(owner.rate.median, each.rate.median))}. The "
+                "bandwidth of large copies was compared, not latency, several GPUs or the owner's processor time.",
+                evidence=evidence,
+                advice="For large copies to one GPU, one process may copy for all. Measure small copies and several "
+                "GPUs before you decide for them.",
             )
         ]  # fmt: skip
     return [
         Finding(
             rule="owner-slower", severity="warning",
             title=f"One owner copies at {format_share(ratio)} of the rate of all by themselves",
-            detail=detail, evidence=evidence,
+            detail=f"{rates}.", evidence=evidence,
             advice="Weigh the page tables saved against the rate lost; one owner for each NUMA node or GPU may do.",
         )
     ]  # fmt: skip
+
+
+def _link_words(run: Run, rate: float) -> str:
+    """Whether the GPU's link was the limit, where that is known."""
+    device = run.environment.device(run.device)
+    limit = device.link.limit_bytes_per_second if run.lab == "cuda" and device and device.link else None
+    if limit is None or rate < SATURATED * limit:
+        return ""
+    return f": the link carries {format_bandwidth(limit)}, so it was saturated either way"
 
 
 def _left(run: Run, found: Sequence[Trial]) -> list[Finding]:

@@ -25,7 +25,9 @@ from pinscope.units import format_bytes, format_seconds
 
 _LOOKS: Mapping[str, tuple[str, str]] = {
     "malloc": ("reference", "circle-open"),
-    "malloc_touch": ("pageable", "diamond"),
+    "malloc_touch": ("stall", "diamond-open"),
+    "fresh_4k": ("pageable", "diamond"),
+    "fresh_thp": ("issue", "hexagon"),
     "pinned": ("pinned", "circle"),
     "write_combined": ("write_combined", "square"),
     "registered_4k": ("registered", "triangle-down"),

@@ -8,13 +8,15 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from pinscope.analysis.pinning_strategy import IDLE, TITLES, WAITS, StrategyCell, strategy_cells
+from pinscope.analysis.pinning_strategy import CALLS, IDLE, PHASES, TITLES, StrategyCell, strategy_cells
 from pinscope.charts.chart import Chart
 from pinscope.charts.theme import COLOURS, panels
 from pinscope.records.run import Run
 from pinscope.units import format_bandwidth, format_bytes, format_seconds
 
 _WAIT_LOOKS = (("pinned", "circle"), ("registered", "triangle-down"), ("intact", "square"), ("pageable", "diamond"))
+_ALL_LOOKS = ("stall", "star")
+_CONTROL_LOOKS = ("reference", "x")
 _DECADES = [10.0**power for power in range(-6, 3, 2)]
 _LABEL_LETTERS = 26
 
@@ -63,16 +65,12 @@ def _times(cells: Sequence[StrategyCell]) -> Chart:
 
 def _waits(cells: Sequence[StrategyCell]) -> Chart:
     figure = panels([""], [80 + 48 * len(cells)])
-    labels = [_label(cell) for cell in cells]
-    for call, (colour, symbol) in zip(WAITS.values(), _WAIT_LOOKS, strict=True):
-        figure.add_trace(
-            go.Scatter(
-                y=labels, x=[cell.waits[call] for cell in cells], mode="markers", name=call,
-                marker={"color": COLOURS[colour], "symbol": symbol, "size": 10},
-                customdata=[format_seconds(cell.waits[call]) for cell in cells],
-                hovertemplate="%{y}<br>%{fullData.name}: %{customdata}<extra></extra>",
-            )
-        )  # fmt: skip
+    pinning, giving_back = PHASES.values()
+    for call, look in zip(CALLS.values(), _WAIT_LOOKS, strict=True):
+        figure.add_trace(_marks(cells, call, look, [cell.wait(pinning, call) for cell in cells]))
+    longest = [cell.wait(giving_back) for cell in cells]
+    figure.add_trace(_marks(cells, f"any, memory {giving_back}", _ALL_LOOKS, longest))
+    figure.add_trace(_marks(cells, "no driver calls", _CONTROL_LOOKS, [cell.longest_control for cell in cells]))
     figure.update_yaxes(autorange="reversed", title_text="", type="category")
     figure.update_xaxes(
         type="log", tickmode="array", tickvals=_DECADES, title_text="Longest wait<br>(seconds, log scale)",
@@ -82,7 +80,21 @@ def _waits(cells: Sequence[StrategyCell]) -> Chart:
     return Chart(
         "neighbour-waits",
         "How long other processes waited meanwhile",
-        "The longest single call of each kind in other processes while memory was pinned. Idle: the same calls with "
-        "nothing going on. A kernel launch does not need the driver's lock, the other calls do.",
+        "The longest single call of each kind in other processes while memory was pinned, and of all kinds while it "
+        "was given back. No driver calls: how late a process woke that makes none. Idle: the same with nothing going "
+        "on.",
         figure,
     )
+
+
+def _marks(
+    cells: Sequence[StrategyCell], name: str, look: tuple[str, str], seconds: Sequence[float | None]
+) -> go.Scatter:
+    """One mark for each strategy that tells."""
+    told = [(_label(cell), value) for cell, value in zip(cells, seconds, strict=True) if value is not None]
+    return go.Scatter(
+        y=[label for label, _ in told], x=[value for _, value in told], mode="markers", name=name,
+        showlegend=bool(told), marker={"color": COLOURS[look[0]], "symbol": look[1], "size": 10},
+        customdata=[format_seconds(value) for _, value in told],
+        hovertemplate="%{y}<br>%{fullData.name}: %{customdata}<extra></extra>",
+    )  # fmt: skip

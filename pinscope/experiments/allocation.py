@@ -9,7 +9,7 @@ from pydantic import Field
 
 from pinscope.analysis.allocation_reading import read_allocation
 from pinscope.experiments.contract import Params, Row, Several, Sizes
-from pinscope.lab.allocation import Way, source, why_not_way
+from pinscope.lab.allocation import Way, source, why_no_page_faults, why_not_way
 from pinscope.lab.harness import Harness, Precision
 from pinscope.lab.protocol import Lab
 from pinscope.records.budget import Budget
@@ -23,9 +23,10 @@ LEAST = 3
 PACE = 4e9
 """Bytes/second at which memory is got and freed on average, for the estimate of a run's length."""
 HOST_WAYS: tuple[Way, ...] = (
-    "malloc", "malloc_touch", "pinned", "registered_4k", "registered_thp", "registered_hugetlb", "pool",
+    "malloc", "malloc_touch", "fresh_4k", "fresh_thp", "pinned", "registered_4k", "registered_thp",
+    "registered_hugetlb", "pool",
 )  # fmt: skip
-ALL_WAYS: tuple[Way, ...] = (*HOST_WAYS[:3], "write_combined", *HOST_WAYS[3:], "cupy_pool")
+ALL_WAYS: tuple[Way, ...] = (*HOST_WAYS[:5], "write_combined", *HOST_WAYS[5:], "cupy_pool")
 POOLS: frozenset[Way] = frozenset({"pool", "cupy_pool"})
 
 
@@ -42,8 +43,9 @@ class AllocationParams(Params):
     )  # fmt: skip
     ways: Several[Way] = Field(
         title="Ways to get a buffer",
-        description="malloc, malloc and touch, cudaHostAlloc, the same write combined, touched and registered over "
-        "pages of each sort, or reused from a pool of PinScope's or of CuPy.",
+        description="malloc, malloc and touch (which may reuse freed memory), fresh memory touched in pages of each "
+        "sort, cudaHostAlloc, the same write combined, fresh memory touched and registered over pages of each sort, "
+        "or reused from a pool of PinScope's or of CuPy.",
     )
     directions: Several[OneWay] = Field(
         title="Directions",
@@ -86,8 +88,12 @@ class AllocationObservation(Observation):
     """Of that: writing to every page, by one thread."""
     register_seconds: float | None = None
     """Of that: pinning memory that was there already."""
+    unregister_seconds: float | None = None
+    """Unpinning memory that stays, before it was given back."""
     give_back_seconds: float | None = None
-    """Until it was gone."""
+    """Until it was gone, unregistering included."""
+    page_faults: int | None = None
+    """Of the measuring process while it got the buffer; ``None`` where the kernel does not count them."""
     # One copy:
     memory: HostMemory | None = None
     direction: OneWay | None = None
@@ -103,13 +109,14 @@ class Allocation:
     question = "What does a pinned buffer cost to get and to give back, and after how many copies has it paid?"
     method = (
         "Each buffer is got and given back again and again, both timed by the host clock, with one uncounted time "
-        "first. Registered memory is mapped, touched by one thread (one byte a page) and pinned, each timed apart; a "
-        "pool's first buffer is uncounted, so that its figures are those of reuse. On the host model pinning is mlock. "
-        "Then copies "
-        "of each size from pageable and from pinned memory are timed until they are complete. A fresh pinned buffer "
-        "is compared with fresh touched pageable memory, a registration with memory that is there anyway: the extra "
-        "cost, divided by what one copy gains, is the number of copies after which it has paid. malloc itself reuses "
-        "what was freed, as in any program: below 32 MiB glibc keeps it. Calls from Python add about a microsecond."
+        "first. Fresh memory is mapped anew each time, touched by one thread (one byte a page) and unmapped; the page "
+        "faults of each row are counted and must be as many as its pages. Registered memory is the same and pinned in "
+        "between, each part timed apart; a pool's first buffer is uncounted, so that its figures are those of reuse. "
+        "malloc may hand out again what was freed, as in any program. On the host model pinning is mlock. Then copies "
+        "of each size from pageable memory in small pages and from pinned memory are timed until they are complete, "
+        "again and again from the same buffer. A fresh pinned buffer is compared with fresh touched pageable memory "
+        "in small pages, got and given back; a registration with memory that is there anyway. The extra cost, divided "
+        "by what one copy gains, is the number of copies after which it has paid."
     )
     labs: Mapping[LabKind, str | None] = {"cuda": None, "host": None}
     Params = AllocationParams
@@ -130,6 +137,8 @@ class Allocation:
     def measure(self, params: AllocationParams, lab: Lab, harness: Harness) -> Iterator[AllocationObservation]:
         """Every way with every size, then the copies."""
         total = len(params.ways) * len(params.sizes) + 1
+        if uncounted := why_no_page_faults():
+            harness.note(f"Not known: page faults, and so whether fresh memory was fresh. {uncounted}.")
         for number, way in enumerate(params.ways):
             with source(lab, way) as buffers:
                 for place, size in enumerate(params.sizes):
@@ -147,7 +156,9 @@ class Allocation:
                         yield AllocationObservation(
                             kind="buffer", repeat=turn.repeat, warmup=turn.warmup, bytes=size, way=way,
                             get_seconds=times.get_seconds, touch_seconds=times.touch_seconds,
-                            register_seconds=times.register_seconds, give_back_seconds=times.give_back_seconds,
+                            register_seconds=times.register_seconds, unregister_seconds=times.unregister_seconds,
+                            give_back_seconds=times.give_back_seconds,
+                            page_faults=None if uncounted else times.page_faults,
                         )  # fmt: skip
         harness.progress((total - 1) / total, "copies")
         for memory in ("pageable", "pinned"):
@@ -159,7 +170,8 @@ class Allocation:
     ) -> Iterator[AllocationObservation]:
         """Copies of every size, complete, from or to one kind of memory."""
         largest = max(params.sizes)
-        with lab.host_buffer(largest, memory) as host, lab.device_buffer(largest) as device, lab.stream() as stream:
+        here_memory = lab.host_buffer(largest, memory) if memory == "pinned" else lab.ordinary_memory(largest, "4k")
+        with here_memory as host, lab.device_buffer(largest) as device, lab.stream() as stream:
             lab.copy_to_host(host, device, stream)
             for size in params.sizes:
                 for direction in params.directions:

@@ -13,15 +13,17 @@ from pinscope.analysis.pinning_strategy_reading import read_pinning_strategy
 from pinscope.experiments.contract import BareParams, Bytes, Row, Several
 from pinscope.lab.backing import HUGE_PAGE, why_not_backing
 from pinscope.lab.budget import CONTEXT_BYTES
+from pinscope.lab.cuda_neighbour import PAUSE_SECONDS, SMALL_BYTES
 from pinscope.lab.harness import Harness
-from pinscope.lab.neighbours import CALLS, NeighbourCall, Neighbours, cuda_neighbour
-from pinscope.lab.pinning import PAGE, STRATEGIES, Pinned, Pinner, Strategy, StrategyName, default_threads
+from pinscope.lab.neighbours import CALLS, WITH_CONTEXT, NeighbourCall, Neighbours, cuda_neighbour
+from pinscope.lab.pinning import PAGE, Pinned, Pinner, default_threads
 from pinscope.lab.protocol import Lab
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
 from pinscope.records.finding import Reading
+from pinscope.records.pinning_strategy import STRATEGIES, Strategy, StrategyName
 from pinscope.records.run import LabKind, Observation, Run
-from pinscope.units import parse_bytes
+from pinscope.units import format_bytes, format_seconds, parse_bytes
 
 IDLE_SECONDS = 1.0
 QUICK_IDLE_SECONDS = 0.3
@@ -108,8 +110,15 @@ class PinningStrategyObservation(Observation):
     """The longest kernel launch, until the kernel was done, of another process meanwhile."""
     neighbour_allocation_seconds: float
     """The longest cudaMalloc and cudaFree of 1 MiB of another process meanwhile."""
+    neighbour_control_seconds: float | None = None
+    """How late, at most, another process that makes no driver call woke from its sleep meanwhile."""
     release_neighbour_seconds: float | None = None
-    """The longest of all these calls while the memory was unpinned and given back."""
+    """The longest of the driver calls while the memory was unpinned and given back; then each of them."""
+    release_neighbour_info_seconds: float | None = None
+    release_neighbour_nvml_seconds: float | None = None
+    release_neighbour_kernel_seconds: float | None = None
+    release_neighbour_allocation_seconds: float | None = None
+    release_neighbour_control_seconds: float | None = None
     pinned: bool | None = None
     """Whether CUDA says of both ends of every piece that it is pinned."""
     copy_bytes: int | None = None
@@ -127,10 +136,13 @@ class PinningStrategy:
     question = "How is a lot of memory pinned fastest here, and how long do other processes on the GPU wait meanwhile?"
     method = (
         "Each strategy pins the same amount, in turn, after all of that memory was touched once so that the host has "
-        "it at hand. Four other processes with CUDA contexts (one asks NVML only) make one kind of call each, again "
-        "and again with 0.2 ms between, and tell their longest: cudaMemGetInfo, an NVML memory query, a kernel until "
-        "it is done, and cudaMalloc and cudaFree of 1 MiB. They are watched idle first. With the memory pinned, CUDA "
-        "is asked whether it is, one copy within a piece is timed, and one across the boundary of two pieces is tried."
+        "it at hand. Four other processes make one kind of call each, again and again with "
+        f"{format_seconds(PAUSE_SECONDS)} between, and tell their longest: cudaMemGetInfo, an NVML memory query, a "
+        f"kernel until it is done, and cudaMalloc and cudaFree of {format_bytes(SMALL_BYTES)}. A fifth one, the "
+        "control, makes no driver call: it sleeps as long as the others pause and tells how late it woke, which is "
+        "what waiting for a processor takes. All are watched with nothing going on first, then while memory is pinned "
+        "and while it is given back; a strategy's wait is the longest of both. With the memory pinned, CUDA is asked "
+        "whether it is, one copy within a piece is timed, and one across the boundary of two pieces is tried."
     )
     labs: Mapping[LabKind, str | None] = {
         "cuda": None,
@@ -142,7 +154,7 @@ class PinningStrategy:
     def budget(self, params: PinningStrategyParams, environment: Environment) -> Budget:
         """One strategy at a time with its page table, and the contexts of the neighbours that have one."""
         each = params.repeats * len(params.strategies) * params.size / SLOWEST / 3
-        contexts = (len(CALLS) - 1) * CONTEXT_BYTES  # one of the neighbours asks NVML only
+        contexts = len(WITH_CONTEXT) * CONTEXT_BYTES
         return Budget(
             pinned_bytes=params.size, pageable_bytes=0,
             device_bytes=min(params.chunk, params.size, COPY_BYTES) + params.size // 512 + contexts,
@@ -237,14 +249,16 @@ def _once(pinner: Pinner, size: int, neighbours: Neighbours, bench: _Bench, repe
         neighbours.longest()
         released = clock()
     release = clock() - released
+    waits_after = neighbours.longest()
     return PinningStrategyObservation(
         repeat=repeat, warmup=False, strategy=pinner.strategy.name, bytes=size,
         chunk_bytes=pinner.chunk if pinner.strategy.chunked else None, threads=pinner.threads,
         total_seconds=total, touch_seconds=held.touch_seconds, pin_seconds=held.pin_seconds,
-        release_seconds=release, release_neighbour_seconds=max(neighbours.longest().values()),
-        **_waits(waits), **checked,
+        release_seconds=release,
+        release_neighbour_seconds=max(seconds for call, seconds in waits_after.items() if call != "control"),
+        **_waits(waits), **_waits(waits_after, "release_"), **checked,
     )  # fmt: skip
 
 
-def _waits(longest: Mapping[NeighbourCall, float]) -> dict[str, Any]:
-    return {f"neighbour_{call}_seconds": seconds for call, seconds in longest.items()}
+def _waits(longest: Mapping[NeighbourCall, float], phase: Literal["", "release_"] = "") -> dict[str, Any]:
+    return {f"{phase}neighbour_{call}_seconds": seconds for call, seconds in longest.items()}

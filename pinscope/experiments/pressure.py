@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from pinscope.analysis.page_table_model import GRANULE_BYTES
-from pinscope.analysis.pressure_reading import read_pressure_rows
+from pinscope.analysis.pressure_reading import read_pressure_run
 from pinscope.errors import NotEnoughMemory
 from pinscope.experiments.contract import BareParams, Bytes, Row
 from pinscope.lab.budget import safe_pinned_bytes
@@ -170,12 +170,12 @@ class Pressure:
         "ordinary process beside the run, which pins nothing, does three things in rounds: it asks how much of its "
         "file is still in the page cache (mincore), writes to each page of fresh memory for the first time, each "
         "timed apart, and reads its file again. The file was written, synchronised and read once before the count; "
-        "each timed page has about 0.1 µs of Python in it. The host's own figures are read before and after each "
-        "step: memory available, free and cached, free pages that wait on a processor's list (which the kernel counts "
-        "neither as free nor as available), what was swapped, and for how long tasks stalled (/proc/pressure). The "
-        "run never pins more than its budget, and stops before less than the floor is available on the host or left "
-        "in its control group. On the host model pinning is mlock. Everything that goes on beside the run is in the "
-        "figures too: it wants an idle machine."
+        "each timed page has two readings of the clock by Python in it. The host's own figures are read before and "
+        "after each step: memory available, free and cached, free pages that wait on a processor's list (which the "
+        "kernel counts neither as free nor as available), what was swapped, and for how long tasks stalled "
+        "(/proc/pressure). The run never pins more than its budget, and stops before less than the floor is available "
+        "on the host or left in its control group. On the host model pinning is mlock. Everything that goes on beside "
+        "the run is in the figures too: it wants an idle machine."
     )
     labs: Mapping[LabKind, str | None] = {"cuda": None, "host": None}
     Params = PressureParams
@@ -217,7 +217,7 @@ class Pressure:
 
     def read(self, run: Run, rows: Sequence[Row]) -> Reading:
         """What everybody lost, and from which amount on it was felt."""
-        return read_pressure_rows(rows)
+        return read_pressure_run(run, rows)
 
 
 def _check_floor(limits: Limits, step: int, floor: int) -> None:

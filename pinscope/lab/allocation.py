@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import resource
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, Protocol
@@ -12,21 +13,23 @@ from typing import Literal, Protocol
 from pinscope.errors import NotEnoughMemory
 from pinscope.lab.backing import why_not_backing
 from pinscope.lab.harness import Clock
-from pinscope.lab.pinning import touch_pages
+from pinscope.lab.locked_memory import Mapping as OwnMemory
+from pinscope.lab.pinning import PAGE, touch_pages
 from pinscope.lab.protocol import HostBuffer, Lab
 from pinscope.records.run import Backing, HostMemory
 from pinscope.units import format_bytes
 
 Way = Literal[
-    "malloc", "malloc_touch", "pinned", "write_combined", "registered_4k", "registered_thp", "registered_hugetlb",
-    "pool", "cupy_pool",
+    "malloc", "malloc_touch", "fresh_4k", "fresh_thp", "pinned", "write_combined", "registered_4k", "registered_thp",
+    "registered_hugetlb", "pool", "cupy_pool",
 ]  # fmt: skip
+FRESH: Mapping[Way, Backing] = {"fresh_4k": "4k", "fresh_thp": "thp"}
 REGISTERED: Mapping[Way, Backing] = {
     "registered_4k": "4k",
     "registered_thp": "thp",
     "registered_hugetlb": "hugetlb",
 }
-_FRESH: Mapping[Way, HostMemory] = {"pinned": "pinned", "write_combined": "write_combined"}
+_PINNED: Mapping[Way, HostMemory] = {"pinned": "pinned", "write_combined": "write_combined"}
 
 _LIBC = ctypes.CDLL(None)
 _LIBC.malloc.restype = ctypes.c_void_p
@@ -34,7 +37,7 @@ _LIBC.malloc.argtypes = [ctypes.c_size_t]
 _LIBC.free.argtypes = [ctypes.c_void_p]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Times:
     """How long one buffer took, in seconds.
 
@@ -42,19 +45,25 @@ class Times:
         get_seconds: until it was there, all parts together.
         touch_seconds: of that, writing to every page; ``None`` where that is no step of its own.
         register_seconds: of that, pinning memory that was there already; ``None`` likewise.
+        unregister_seconds: of giving back, unpinning memory that stays; ``None`` likewise.
         give_back_seconds: until it was gone.
+        page_faults: of this process while it got the buffer; ``None`` where the kernel does not count them.
     """
 
     get_seconds: float
-    touch_seconds: float | None
-    register_seconds: float | None
+    touch_seconds: float | None = None
+    register_seconds: float | None = None
+    unregister_seconds: float | None = None
     give_back_seconds: float
+    page_faults: int | None
 
 
 def why_not_way(lab: Lab, way: Way, nbytes: int) -> str | None:
     """Why a buffer cannot be had this way here; ``None`` if it can."""
-    if way in _FRESH:
-        return lab.why_not(_FRESH[way])
+    if way in _PINNED:
+        return lab.why_not(_PINNED[way])
+    if way in FRESH:
+        return why_not_backing(FRESH[way], nbytes)
     if way in REGISTERED:
         return lab.why_not("registered", backing=REGISTERED[way]) or why_not_backing(REGISTERED[way], nbytes)
     if way == "cupy_pool" and lab.kind != "cuda":
@@ -75,17 +84,33 @@ def source(lab: Lab, way: Way) -> Iterator[Source]:
     """Where buffers of one way come from; what a pool keeps is freed when it closes."""
     if way in ("malloc", "malloc_touch"):
         yield _Malloc(touched=way == "malloc_touch")
-    elif way in _FRESH:
-        yield _Fresh(lab, _FRESH[way])
+    elif way in FRESH:
+        yield _Touched(lab, FRESH[way], registered=False)
     elif way in REGISTERED:
-        yield _Registered(lab, REGISTERED[way])
+        yield _Touched(lab, REGISTERED[way], registered=True)
+    elif way in _PINNED:
+        yield _Pinned(lab, _PINNED[way])
     else:
         with ExitStack() as stack:
             yield _Pool(_cupy_pool(stack) if way == "cupy_pool" else _own_pool(lab, stack))
 
 
+def why_no_page_faults() -> str | None:
+    """Why page faults of this process cannot be counted here; ``None`` if they can."""
+    before = _page_faults()
+    with OwnMemory(PAGE) as fresh:
+        fresh.touch()
+    return None if _page_faults() > before else "this kernel does not count the page faults of a process"
+
+
+def _page_faults() -> int:
+    """Page faults of all threads of this process so far, with and without reading from a disk (getrusage(2))."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_minflt + used.ru_majflt
+
+
 class _Malloc:
-    """The C library's memory."""
+    """The C library's memory, which may be what was freed before."""
 
     def __init__(self, touched: bool) -> None:
         self._touched = touched
@@ -93,6 +118,7 @@ class _Malloc:
     def once(self, nbytes: int, clock: Clock) -> Times:
         """Raises NotEnoughMemory."""
         touched = None
+        faults = _page_faults()
         begun = clock()
         address = _LIBC.malloc(nbytes)
         if not address:
@@ -103,41 +129,59 @@ class _Malloc:
                 touch_pages(address, nbytes)
                 touched = clock() - before
             got = clock()
+            faults = _page_faults() - faults
+            released = clock()
         finally:
             _LIBC.free(address)
-        return Times(got - begun, touched, None, clock() - got)
+        return Times(
+            get_seconds=got - begun, touch_seconds=touched, give_back_seconds=clock() - released, page_faults=faults
+        )
 
 
 @dataclass(frozen=True)
-class _Fresh:
+class _Pinned:
     """Memory that comes pinned: cudaHostAlloc; on the host model, mapped and locked."""
 
     lab: Lab
     memory: HostMemory
 
     def once(self, nbytes: int, clock: Clock) -> Times:
+        faults = _page_faults()
         begun = clock()
         with self.lab.host_buffer(nbytes, self.memory):
             got = clock()
-        return Times(got - begun, None, None, clock() - got)
+            faults = _page_faults() - faults
+            released = clock()
+        return Times(get_seconds=got - begun, give_back_seconds=clock() - released, page_faults=faults)
 
 
 @dataclass(frozen=True)
-class _Registered:
-    """Ordinary memory, touched by one thread, then pinned where it is."""
+class _Touched:
+    """Memory mapped anew each time, touched by one thread, then pinned where it is or not; unmapped afterwards."""
 
     lab: Lab
     backing: Backing
+    registered: bool
 
     def once(self, nbytes: int, clock: Clock) -> Times:
+        faults = _page_faults()
         begun = clock()
         with self.lab.ordinary_memory(nbytes, self.backing) as memory:
             mapped = clock()
             touch_pages(memory.address, nbytes)
-            touched = clock()
-            with self.lab.register(memory):
-                got = clock()
-        return Times(got - begun, touched - mapped, got - touched, clock() - got)
+            touched = got = clock()
+            with self.lab.register(memory) if self.registered else nullcontext():
+                if self.registered:
+                    got = clock()
+                faults = _page_faults() - faults
+                released = clock()
+            unregistered = clock()
+        gone = clock()
+        return Times(
+            get_seconds=got - begun, touch_seconds=touched - mapped, give_back_seconds=gone - released,
+            register_seconds=got - touched if self.registered else None,
+            unregister_seconds=unregistered - released if self.registered else None, page_faults=faults,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -148,11 +192,14 @@ class _Pool:
 
     def once(self, nbytes: int, clock: Clock) -> Times:
         get, give_back = self.pool
+        faults = _page_faults()
         begun = clock()
         get(nbytes)
         got = clock()
+        faults = _page_faults() - faults
+        released = clock()
         give_back()
-        return Times(got - begun, None, None, clock() - got)
+        return Times(get_seconds=got - begun, give_back_seconds=clock() - released, page_faults=faults)
 
 
 def _cupy_pool(stack: ExitStack) -> tuple[Callable[[int], None], Callable[[], None]]:

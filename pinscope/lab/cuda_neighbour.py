@@ -1,7 +1,8 @@
 """A neighbour on the GPU: ``python -m pinscope.lab.cuda_neighbour KIND BUS_ID``.
 
 A process of its own that makes one kind of driver call again and again, and tells on request how long the longest
-took since the last request. It ends when its standard input does.
+took since the last request. The kind ``control`` makes none: it sleeps as long as the others pause, and tells how late
+it woke. It ends when its standard input does.
 """
 
 from __future__ import annotations
@@ -19,8 +20,14 @@ PAUSE_SECONDS = 2e-4
 SMALL_BYTES = 2**20
 
 
-def serve(call: Callable[[], object], orders: TextIO, answers: TextIO) -> None:
-    """Call until ``orders`` ends; each line of it is answered with the longest call since the last one, as JSON."""
+def serve(wait: Callable[[], float], orders: TextIO, answers: TextIO) -> None:
+    """Wait again and again until ``orders`` ends.
+
+    Args:
+        wait: makes one call, and gives the seconds that it had to wait.
+        orders: each line is answered with the longest wait since the last line.
+        answers: takes the answers, as JSON.
+    """
     longest, calls = 0.0, 0
     while True:
         if select.select([orders], [], [], PAUSE_SECONDS)[0]:
@@ -28,10 +35,26 @@ def serve(call: Callable[[], object], orders: TextIO, answers: TextIO) -> None:
                 return
             print(json.dumps({"longest": longest, "calls": calls}), file=answers, flush=True)
             longest, calls = 0.0, 0
+        longest = max(longest, wait())
+        calls += 1
+
+
+def timed(call: Callable[[], object]) -> Callable[[], float]:
+    """The same call; it gives the seconds that it took."""
+
+    def wait() -> float:
         begun = time.perf_counter()
         call()
-        longest = max(longest, time.perf_counter() - begun)
-        calls += 1
+        return time.perf_counter() - begun
+
+    return wait
+
+
+def lateness() -> float:
+    """Sleep as long as a neighbour pauses; the seconds by which waking was late."""
+    begun = time.perf_counter()
+    time.sleep(PAUSE_SECONDS)
+    return time.perf_counter() - begun - PAUSE_SECONDS
 
 
 def _nvml(bus_id: str, stack: ExitStack) -> Callable[[], object]:
@@ -64,13 +87,19 @@ def _cuda(kind: str, bus_id: str) -> Callable[[], object]:
     return launch
 
 
+def _wait(kind: str, bus_id: str, stack: ExitStack) -> Callable[[], float]:
+    if kind == "control":
+        return lateness
+    return timed(_nvml(bus_id, stack) if kind == "nvml" else _cuda(kind, bus_id))
+
+
 def main(kind: str, bus_id: str) -> None:
     """Get ready, say so, serve."""
     with ExitStack() as stack:
-        call = _nvml(bus_id, stack) if kind == "nvml" else _cuda(kind, bus_id)
-        call()
+        wait = _wait(kind, bus_id, stack)
+        wait()
         print("ready", flush=True)  # noqa: T201 - tells the parent
-        serve(call, sys.stdin, sys.stdout)
+        serve(wait, sys.stdin, sys.stdout)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,8 @@
-"""Processes beside the measurement that tell how long their calls to the GPU's driver had to wait."""
+"""Processes beside the measurement that tell how long their calls to the GPU's driver had to wait.
+
+One of them, the control, makes no call: it only sleeps and tells how late it woke. What it waits for is a processor,
+so that waiting for a processor and waiting for the driver are told apart.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +16,12 @@ from typing import IO, Literal, Self
 
 from pinscope.errors import MeasurementFailed
 
-NeighbourCall = Literal["info", "nvml", "kernel", "allocation"]
-CALLS: tuple[NeighbourCall, ...] = ("info", "nvml", "kernel", "allocation")
+NeighbourCall = Literal["info", "nvml", "kernel", "allocation", "control"]
+CALLS: tuple[NeighbourCall, ...] = ("info", "nvml", "kernel", "allocation", "control")
+WITH_CONTEXT: tuple[NeighbourCall, ...] = ("info", "kernel", "allocation")
+"""Those that need a CUDA context each."""
 CALL_TITLES: Mapping[NeighbourCall, str] = {
+    "control": "no driver calls",
     "info": "cudaMemGetInfo",
     "nvml": "NVML memory query",
     "kernel": "kernel launch and wait",
@@ -26,7 +33,7 @@ END_SECONDS = 5.0
 
 
 def cuda_neighbour(call: NeighbourCall, bus_id: str) -> list[str]:
-    """The command of a neighbour that makes this call on the GPU with this PCI bus id."""
+    """The command of a neighbour that makes this call (``control``: none) on the GPU with this PCI bus id."""
     return [sys.executable, "-m", "pinscope.lab.cuda_neighbour", call, bus_id]
 
 

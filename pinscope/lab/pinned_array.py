@@ -1,4 +1,4 @@
-"""``pinscope.pinned_empty``: a NumPy array over memory that was pinned in the fastest way this host allows."""
+"""``pinscope.pinned_empty``: a NumPy array over memory that was pinned as ``pinning_strategy`` recommends."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from typing import Any, Protocol, Self, SupportsIndex
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from pinscope.analysis.pinning_recipe import default_strategy
 from pinscope.errors import InvalidParameter, NotEnoughMemory, NotPossible
 from pinscope.lab.backing import why_not_backing
 from pinscope.lab.budget import binding_limit, safe_pinned_bytes
 from pinscope.lab.locked_memory import Mapping
-from pinscope.lab.pinning import STRATEGIES, Pinner, PinningCalls, Strategy, default_threads
+from pinscope.lab.pinning import Pinner, PinningCalls, default_threads
 from pinscope.probes.limits import read_limits
+from pinscope.records.pinning_strategy import STRATEGIES, Strategy, StrategyName
 from pinscope.units import format_bytes, parse_bytes
 
 
@@ -93,12 +95,14 @@ def pinned_empty(
     device: int | None = None,
     chunk: int | str | None = None,
     threads: int | None = None,
+    strategy: StrategyName | None = None,
     calls: GpuCalls | None = None,
 ) -> PinnedArray:
     """An array over memory that is pinned for the GPU; its content is undefined.
 
-    Several threads touch huge pages (4 KiB pages where the host gives no huge ones), then the memory is registered
-    with CUDA: many times faster than cudaHostAlloc, which faults and zeroes page by page. Where memory cannot be
+    Unless a strategy is named, this is what the experiment ``pinning_strategy`` recommends on the recorded H200:
+    several threads touch huge pages (4 KiB pages where the host gives no huge ones), then the memory is registered
+    with CUDA. It is in one piece, so that any copy may use it, unless ``chunk`` is given. Where memory cannot be
     registered (confidential computing, GPUs that share the host's page tables) cudaHostAlloc is taken after all.
 
     Args:
@@ -106,11 +110,13 @@ def pinned_empty(
         dtype: of the elements; bytes by default.
         shape: of the array; one-dimensional by default.
         device: CUDA's number of the GPU; the calling thread's current GPU by default.
-        chunk: pin in pieces of this length instead of all at once: other processes on the GPU then wait for
-            milliseconds, and pinning goes on while pages are touched. The price: CUDA refuses a copy that crosses
-            from one piece into the next (cudaErrorInvalidValue). Take it where every copy stays within a multiple
-            of ``chunk``; a multiple of 4 KiB.
+        chunk: pin in pieces of this length instead of all at once: other processes on the GPU then wait less, and
+            pinning goes on while pages are touched. The price: CUDA refuses a copy that crosses from one piece into
+            the next (cudaErrorInvalidValue). Take it where every copy stays within a multiple of ``chunk``; a
+            multiple of 4 KiB.
         threads: how many touch pages; the processors of this process by default, at most 16.
+        strategy: how to pin, by its name in the experiment ``pinning_strategy``: what a run on your machine
+            recommends. Those that pin in chunks need ``chunk``, the others take none.
         calls: what pins, for tests; CUDA by default.
 
     Raises:
@@ -124,19 +130,19 @@ def pinned_empty(
     step = _chunk(chunk)
     if threads is not None and threads < 1:
         raise InvalidParameter(f"threads is {threads}; at least 1 is needed")
+    how = _strategy(strategy, step is not None)
     gpu = calls or _cuda_calls(device)
     _check_safe(whole)
-    owner, pin = _pinned_memory(whole, step, threads or default_threads(), gpu)
+    owner, pin = _pinned_memory(whole, Pinner(how, gpu, step, threads or default_threads()), gpu)
     array: PinnedArray = np.frombuffer(memoryview(owner), dtype=kind).reshape(dimensions).view(PinnedArray)
     array._pin = pin
     return array
 
 
-def _pinned_memory(nbytes: int, chunk: int | None, threads: int, calls: GpuCalls) -> tuple[ctypes.Array[Any], _Pin]:
+def _pinned_memory(nbytes: int, pinner: Pinner, calls: GpuCalls) -> tuple[ctypes.Array[Any], _Pin]:
     """Pinned memory as an object that every array over it keeps alive; with its last user the memory goes."""
     pin = _Pin(calls)
-    if calls.can_register:
-        pinner = Pinner(_strategy(chunk is not None), calls, chunk, threads)
+    if calls.can_register and pinner.strategy.backing is not None:
         with ExitStack() as failed:
             mapping = failed.enter_context(Mapping(nbytes, pinner.strategy.backing))
             failed.callback(pin.release)  # before it is unmapped
@@ -151,12 +157,16 @@ def _pinned_memory(nbytes: int, chunk: int | None, threads: int, calls: GpuCalls
     return owner, pin
 
 
-def _strategy(chunked: bool) -> Strategy:
-    """The fastest that this host allows."""
-    huge = why_not_backing("thp") is None
-    if chunked:
-        return STRATEGIES["thp_pipeline" if huge else "touch_register_chunks"]
-    return STRATEGIES["thp_register" if huge else "touch_register"]
+def _strategy(name: StrategyName | None, chunked: bool) -> Strategy:
+    """The one that is named, or the recommended one."""
+    if name is None:
+        return default_strategy(chunked, huge_pages=why_not_backing("thp") is None)
+    possible = [one for one in STRATEGIES.values() if one.makes_array and one.chunked == chunked]
+    strategy = next((one for one in possible if one.name == name), None)
+    if strategy is None:
+        names = ", ".join(one.name for one in possible)
+        raise InvalidParameter(f"strategy {name!r} does not pin in {'chunks' if chunked else 'one piece'}: {names} do")
+    return strategy
 
 
 def _freeing(calls: GpuCalls, address: int) -> Callable[[], None]:

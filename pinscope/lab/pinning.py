@@ -11,27 +11,21 @@ import ctypes
 import os
 import time
 from collections.abc import Callable, Iterator
-from collections.abc import Mapping as ReadOnly
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from pinscope.lab.harness import Clock
 from pinscope.lab.locked_memory import Mapping
-from pinscope.records.run import Backing
+from pinscope.records.pinning_strategy import Strategy
 
 TOUCH_BYTES = 64 * 2**20
 """What one thread touches at a time: whole huge pages, and enough of them that handing out work costs nothing."""
 PAGE = 4096
 
-StrategyName = Literal[
-    "host_alloc", "host_alloc_chunks", "register_untouched", "touch_register", "touch_register_chunks",
-    "thp_register", "thp_register_chunks", "thp_register_threads", "thp_pipeline",
-]  # fmt: skip
-Registering = Literal["one", "chunks", "threads", "pipeline"]
 OnRelease = Callable[[Callable[[int], None], int], object]
 
 
@@ -48,48 +42,6 @@ class PinningCalls(Protocol):
         ...
 
     def unregister(self, address: int) -> None: ...
-
-
-@dataclass(frozen=True)
-class Strategy:
-    """One way to pin.
-
-    Attributes:
-        name: stable name.
-        title: the same for people.
-        backing: pages under the memory; ``None`` where the driver allocates it (cudaHostAlloc).
-        touched: threads touch the memory before it is registered.
-        registering: in one piece; in chunks one after the other; in chunks by several threads; or each chunk as
-            soon as it is touched, while threads touch the next ones.
-    """
-
-    name: StrategyName
-    title: str
-    backing: Backing | None
-    touched: bool
-    registering: Registering
-
-    @property
-    def chunked(self) -> bool:
-        """True if no copy may cross a chunk boundary."""
-        return self.registering != "one"
-
-
-STRATEGIES: ReadOnly[StrategyName, Strategy] = {
-    one.name: one
-    for one in (
-        Strategy("host_alloc", "one cudaHostAlloc", None, False, "one"),
-        Strategy("host_alloc_chunks", "cudaHostAlloc in chunks", None, False, "chunks"),
-        Strategy("register_untouched", "4 KiB pages, untouched, register", "4k", False, "one"),
-        Strategy("touch_register", "4 KiB pages, threads touch, register", "4k", True, "one"),
-        Strategy("touch_register_chunks", "4 KiB pages, threads touch, register in chunks", "4k", True, "chunks"),
-        Strategy("thp_register", "huge pages, threads touch, register", "thp", True, "one"),
-        Strategy("thp_register_chunks", "huge pages, threads touch, register in chunks", "thp", True, "chunks"),
-        Strategy("thp_register_threads", "huge pages, threads touch, threads register chunks", "thp", True, "threads"),
-        Strategy("thp_pipeline", "huge pages, register each chunk as soon as it is touched", "thp", True, "pipeline"),
-    )
-}
-"""All strategies, in the order in which they are measured and shown."""
 
 
 @dataclass

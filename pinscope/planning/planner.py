@@ -21,4 +21,4 @@ def plan_for(params: PlanParams, prices: Prices, environment: Environment) -> Pl
         total_bytes=limits.host_total_bytes,
         has_gpu=bool(environment.devices),
     )
-    return make_plan(params.demand(), price, prices.context, prices.paces, budget)
+    return make_plan(params.demand(), price, prices.context, prices.paces, budget, recipes=prices.recipes)

@@ -8,7 +8,8 @@ from typing import TypeVar
 
 from pinscope.analysis.page_table_model import ENTRY_BYTES, GPU_PAGE_SIZES
 from pinscope.analysis.page_tables import costs
-from pinscope.analysis.pinning_strategy import IDLE, strategy_cells
+from pinscope.analysis.pinning_recipe import Recipes
+from pinscope.analysis.pinning_strategy import IDLE, recommend, strategy_cells
 from pinscope.analysis.plan import ContextPrice, Origin, Pace, PagePrice
 from pinscope.analysis.registration import trials
 from pinscope.errors import BadInput
@@ -30,13 +31,15 @@ class Prices:
     Attributes:
         page: of a page table.
         context: of a context; ``None`` if no run tells.
-        paces: of strategies; empty if no run tells.
+        paces: of strategies of pinning; empty if no run tells.
+        recipes: what the same run recommends; ``None`` if no run tells.
         recorded: the machine of the first recording that was used; ``None`` if none was.
     """
 
     page: PagePrice
     context: ContextPrice | None
     paces: tuple[Pace, ...]
+    recipes: Recipes | None
     recorded: Environment | None
 
 
@@ -60,10 +63,12 @@ def known_prices(store: Store, environment: Environment) -> Prices:
                 return found
         return None
 
+    paces, recipes = first("pinning_strategy", _pinning) or ((), None)
     return Prices(
         page=first("page_tables", _page_price) or ASSUMED,
         context=first("registration", _context_price),
-        paces=first("pinning_strategy", _paces) or (),
+        paces=paces,
+        recipes=recipes,
         recorded=recorded[0] if recorded else None,
     )
 
@@ -109,9 +114,12 @@ def _context_price(origin: Origin, run: Run, rows: Sequence[Row]) -> ContextPric
     return ContextPrice(round((most.context_bytes or 0) / most.processes), origin)
 
 
-def _paces(origin: Origin, run: Run, rows: Sequence[Row]) -> tuple[Pace, ...]:  # noqa: ARG001 - one shape
-    return tuple(
-        Pace(cell.strategy, cell.bytes_per_second, cell.bytes, cell.longest_wait, cell.chunk_bytes, origin)
-        for cell in strategy_cells(rows).values()
+def _pinning(origin: Origin, run: Run, rows: Sequence[Row]) -> tuple[tuple[Pace, ...], Recipes] | None:
+    """How fast each strategy pins, and which are recommended."""
+    cells = strategy_cells(rows)
+    paces = tuple(
+        Pace(cell.strategy, cell.bytes_per_second, cell.bytes, cell.longest_wait.seconds, cell.chunk_bytes, origin)
+        for cell in cells.values()
         if cell.strategy != IDLE and cell.bytes_per_second > 0
     )
+    return (paces, Recipes.of(recommend(cells), run.params)) if paces else None

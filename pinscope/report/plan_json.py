@@ -6,7 +6,8 @@ from dataclasses import asdict
 from typing import Any
 
 from pinscope.analysis.page_table_model import GPU_PAGE_SIZES, page_table_bytes
-from pinscope.analysis.plan import Plan
+from pinscope.analysis.pinning_recipe import Recipe
+from pinscope.analysis.plan import Pace, Plan
 from pinscope.records.finding import Reading
 
 FORMAT = 1
@@ -31,9 +32,21 @@ def plan_document(plan: Plan, reading: Reading) -> dict[str, Any]:
         ],
         "context": asdict(plan.context) if plan.context else None,
         "strategies": [asdict(sharing) for sharing in plan.sharings],
-        "pinning": [{**asdict(pace), "seconds": pace.seconds_for(pinned)} for pace in plan.paces],
+        "pinning": [_pinning(pace, pinned) for pace in plan.paces],
+        "recommended": _recommended(plan.recipe, pinned),
         "budget": asdict(plan.budget),
         "headline": told["headline"],
         "tables": told["tables"],
         "findings": told["findings"],
     }
+
+
+def _pinning(pace: Pace, pinned: int) -> dict[str, Any]:
+    """A strategy for this amount; waits are known only for the amount that was measured."""
+    return {**asdict(pace), "seconds": pace.seconds_for(pinned), "longest_wait_seconds": pace.wait_for(pinned)}
+
+
+def _recommended(recipe: Recipe | None, pinned: int) -> dict[str, Any] | None:
+    if recipe is None:
+        return None
+    return {"strategy": recipe.strategy, "chunk_bytes": recipe.chunk_bytes, "call": recipe.call(pinned)}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pinscope.analysis.allocation import break_evens, buffer_cells, copy_times, per_gib
+from pinscope.analysis.allocation import break_evens, buffer_cells, copy_times, needed_faults, not_fresh, per_gib
 from pinscope.analysis.allocation_reading import read_allocation
 from pinscope.records.finding import Finding
 from tests.data import synthetic
@@ -14,8 +14,8 @@ from tests.data import synthetic
 MIB, GIB = 2**20, 2**30
 Row = dict[str, Any]
 EMPTY = dict.fromkeys(
-    ("way", "get_seconds", "touch_seconds", "register_seconds", "give_back_seconds", "memory", "direction",
-     "wall_seconds")
+    ("way", "get_seconds", "touch_seconds", "register_seconds", "unregister_seconds", "give_back_seconds",
+     "page_faults", "memory", "direction", "wall_seconds")
 )  # fmt: skip
 
 
@@ -37,7 +37,7 @@ def copies(memory: str, seconds: float, size: int = GIB, direction: str = "h2d")
 
 
 BOTH_COPIES = [*copies("pageable", 0.10), *copies("pinned", 0.02)]
-PAGEABLE = buffers("malloc_touch", 0.3, 0.1)
+PAGEABLE = buffers("fresh_4k", 0.3, 0.1, page_faults=GIB // 4096)
 
 
 def findings(rows: list[Row], **run: Any) -> dict[str, Finding]:
@@ -65,11 +65,58 @@ def test_a_fresh_pinned_buffer_pays_after_its_extra_cost_over_the_gain_of_a_copy
 
 
 def test_a_registration_pays_for_registering_alone_as_the_memory_is_there() -> None:
-    registered = buffers("registered_4k", 5.0, 0.15, touch_seconds=4.9, register_seconds=0.1)
+    # Giving back takes less than that of small pages, and unregistering is paid for all the same.
+    registered = buffers("registered_thp", 5.0, 0.06, touch_seconds=4.9, register_seconds=0.1, unregister_seconds=0.05)
     rows = [*PAGEABLE, *registered, *BOTH_COPIES]
     (even,) = break_evens(buffer_cells(rows), copy_times(rows))
     assert even.extra_seconds == pytest.approx(0.1 + 0.05)
     assert even.copies == 2
+
+
+@pytest.mark.parametrize(
+    ("way", "size", "page", "needed"),
+    [
+        ("fresh_4k", 16 * MIB, 4096, 4096),
+        ("fresh_4k", 4097, 4096, 2),
+        ("registered_4k", 2**16, 2**16, 1),
+        ("fresh_thp", 16 * MIB, 4096, 8),
+        ("registered_thp", MIB, 4096, 1),
+        ("fresh_thp", GIB, 2**16, 2),  # pages of 64 KiB, huge ones of 512 MiB
+        ("malloc_touch", 16 * MIB, 4096, None),
+        ("pool", 16 * MIB, 4096, None),
+    ],
+)
+def test_fresh_memory_takes_a_page_fault_for_each_of_its_pages(
+    way: str, size: int, page: int, needed: int | None
+) -> None:
+    assert needed_faults(way, size, page) == needed
+
+
+def test_memory_with_fewer_faults_than_pages_is_flagged_and_compared_with_nothing() -> None:
+    recycled = buffers("fresh_4k", 24e-6, 1e-6, page_faults=3)
+    rows = [*recycled, *buffers("pinned", 0.38, 0.1), *BOTH_COPIES]
+    (cell,) = not_fresh(buffer_cells(rows), 4096)
+    assert (cell.way, cell.page_faults) == ("fresh_4k", 3)
+    found = findings(rows)
+    assert found["not-fresh"].title.startswith("3 page faults for 262,144 pages")
+    assert not {"pays-late", "pays-soon", "pinning-costs-nothing"} & set(found)
+
+
+def test_one_recycled_turn_among_fresh_ones_is_flagged() -> None:
+    rows = buffers("fresh_4k", 0.3, 0.1, page_faults=GIB // 4096)
+    rows[-1]["page_faults"] -= 1
+    assert not_fresh(buffer_cells(rows), 4096)
+
+
+def test_faults_that_were_not_counted_accuse_nobody() -> None:
+    rows = [*buffers("fresh_4k", 0.3, 0.1), *buffers("pinned", 0.38, 0.1), *BOTH_COPIES]
+    assert not_fresh(buffer_cells(rows), 4096) == []
+    assert "pays-soon" in findings(rows)
+
+
+def test_what_malloc_recycled_is_no_fresh_memory_to_compare_with() -> None:
+    rows = [*buffers("malloc_touch", 24e-6, 1e-6), *buffers("pinned", 2.9e-3, 1e-3), *BOTH_COPIES]
+    assert break_evens(buffer_cells(rows), copy_times(rows)) == []
 
 
 def test_copies_that_gain_nothing_never_pay() -> None:
@@ -107,8 +154,10 @@ def test_a_pool_is_worth_naming_only_where_it_saves() -> None:
 
 def test_a_faster_way_to_pinned_memory_is_named() -> None:
     fresh = buffers("pinned", 0.5, 0.1)
-    assert "2.5 times faster" in findings([*fresh, *buffers("registered_thp", 0.2)])["faster-way"].title
+    assert "2.5 times faster" in findings([*fresh, *buffers("registered_thp", 0.2, 0.04)])["faster-way"].title
     assert "faster-way" not in findings([*fresh, *buffers("registered_thp", 0.45), *buffers("pool", 1e-6)])
+    dear_to_free = buffers("registered_thp", 0.2, 0.3)
+    assert "faster-way" not in findings([*fresh, *dear_to_free])
 
 
 def test_the_host_model_speaks_of_mlock_not_of_cuda() -> None:

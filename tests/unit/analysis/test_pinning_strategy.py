@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import gc
 import re
-import sys
-from types import ModuleType
 from typing import Any
 
 import pytest
 
-from pinscope.analysis.pinning_recipe import recipe
-from pinscope.analysis.pinning_strategy import TITLES, best_strategy, strategy_cells
+from pinscope.analysis.pinning_recipe import Recipe
+from pinscope.analysis.pinning_strategy import TITLES, recommend, strategy_cells
 from pinscope.analysis.pinning_strategy_reading import read_pinning_strategy
-from pinscope.lab.pinning import STRATEGIES
 from pinscope.records.finding import Finding, Reading
+from pinscope.records.pinning_strategy import STRATEGIES
 from pinscope.units import parse_bytes
 from tests.data import synthetic
 
@@ -23,21 +20,24 @@ Row = dict[str, Any]
 
 
 def row(strategy: str, total: float, wait: float = 0.01, repeat: int = 0, **changes: Any) -> Row:
-    chunked = strategy != "idle" and STRATEGIES[strategy].chunked  # type: ignore[index]
+    chunked = strategy != "idle" and STRATEGIES[strategy].chunked
+    waits = {
+        "neighbour_info_seconds": wait, "neighbour_nvml_seconds": wait / 2, "neighbour_kernel_seconds": 1e-4,
+        "neighbour_allocation_seconds": wait / 3, "neighbour_control_seconds": 1e-4,
+    }  # fmt: skip
     fields: Row = {
         "repeat": repeat, "warmup": False, "strategy": strategy, "bytes": 16 * GIB,
         "chunk_bytes": GIB if chunked else None, "threads": 8, "total_seconds": total, "touch_seconds": None,
-        "pin_seconds": total, "release_seconds": 0.1, "neighbour_info_seconds": wait,
-        "neighbour_nvml_seconds": wait / 2, "neighbour_kernel_seconds": 1e-4, "neighbour_allocation_seconds": wait / 3,
-        "release_neighbour_seconds": wait, "pinned": True, "copy_bytes": GIB, "copy_seconds": 0.02,
-        "crossing_copies": False if chunked and not strategy.startswith("host_alloc") else None,
+        "pin_seconds": total, "release_seconds": 0.1, **waits, "release_neighbour_seconds": wait,
+        **{f"release_{name}": seconds for name, seconds in waits.items()}, "pinned": True, "copy_bytes": GIB,
+        "copy_seconds": 0.02, "crossing_copies": False if chunked and not strategy.startswith("host_alloc") else None,
     }  # fmt: skip
     return fields | changes
 
 
 def idle(wait: float = 3e-4) -> Row:
-    return row("idle", 1.0, wait, pinned=None, copy_bytes=None, copy_seconds=None, release_seconds=None,
-               release_neighbour_seconds=None, pin_seconds=None)  # fmt: skip
+    nothing = {name: None for name in row("idle", 1.0) if name.startswith("release_")}
+    return row("idle", 1.0, wait, pinned=None, copy_bytes=None, copy_seconds=None, pin_seconds=None, **nothing)
 
 
 def read(rows: list[Row], **params: Any) -> Reading:
@@ -51,30 +51,71 @@ def findings(rows: list[Row]) -> dict[str, Finding]:
 USUAL = row("host_alloc", 4.8, 0.3)
 
 
-def best(*rows: Row, whole: bool = False) -> str | None:
-    cell = best_strategy(strategy_cells(rows).values(), whole)
-    return cell.strategy if cell else None
+def recommended(*rows: Row) -> tuple[str | None, str | None]:
+    """For an array, and in chunks."""
+    found = recommend(strategy_cells(rows))
+    return found.array.strategy if found.array else None, found.chunks.strategy if found.chunks else None
 
 
 def test_of_the_fast_ones_the_gentle_one_is_best_even_if_a_little_slower() -> None:
-    assert best(USUAL, row("thp_register", 0.5, 0.15), row("thp_register_chunks", 0.6, 0.015)) == "thp_register_chunks"
+    rows = [row("thp_pipeline", 0.5, 0.15), row("thp_register_chunks", 0.6, 0.015)]
+    assert recommended(*rows) == (None, "thp_register_chunks")
 
 
 def test_a_gentle_one_that_is_much_slower_is_not_best() -> None:
-    assert best(row("host_alloc_chunks", 4.7, 0.01), row("thp_register", 0.5, 0.15)) == "thp_register"
+    rows = [row("host_alloc", 4.7, 0.01), row("thp_register", 0.5, 0.15)]
+    assert recommended(*rows) == ("thp_register", None)
 
 
 def test_equally_gentle_ones_are_decided_by_speed() -> None:
-    assert best(row("thp_register_chunks", 0.55, 0.010), row("thp_pipeline", 0.42, 0.012)) == "thp_pipeline"
+    rows = [row("thp_register_chunks", 0.55, 0.010), row("thp_pipeline", 0.42, 0.012)]
+    assert recommended(*rows) == (None, "thp_pipeline")
 
 
-def test_for_copies_of_any_size_only_one_piece_will_do() -> None:
-    assert best(row("thp_pipeline", 0.4), row("thp_register", 0.5), USUAL, whole=True) == "thp_register"
-    assert best(row("thp_pipeline", 0.4), whole=True) is None
+def test_waits_while_memory_is_given_back_count_as_much_as_those_while_it_is_pinned() -> None:
+    harsh_at_the_end = row("thp_pipeline", 0.5, 0.010, release_neighbour_info_seconds=0.1)
+    assert recommended(harsh_at_the_end, row("thp_register_chunks", 0.6, 0.012)) == (None, "thp_register_chunks")
+    wait = strategy_cells([harsh_at_the_end])["thp_pipeline"].longest_wait
+    assert (wait.seconds, wait.words) == (0.1, "cudaMemGetInfo, while memory was given back")
+
+
+def test_the_control_is_no_wait_for_the_driver() -> None:
+    busy = row("thp_pipeline", 0.5, 0.010, neighbour_control_seconds=0.5, release_neighbour_control_seconds=0.6)
+    cell = strategy_cells([busy])["thp_pipeline"]
+    assert cell.longest_wait.seconds == 0.010
+    assert cell.longest_control == 0.6
+
+
+def test_rows_without_control_and_without_calls_while_giving_back_are_read_as_far_as_they_go() -> None:
+    old = {
+        name: value for name, value in row("thp_register", 0.5, 0.01, release_neighbour_seconds=0.02).items()
+        if "control" not in name and not name.startswith("release_neighbour_")
+    } | {"release_neighbour_seconds": 0.02}  # fmt: skip
+    cell = strategy_cells([old])["thp_register"]
+    assert (cell.longest_wait.seconds, cell.longest_wait.phase) == (0.02, "given back")
+    assert cell.longest_control is None
+    assert read([USUAL, old]).findings
+
+
+def test_one_array_is_pinned_in_one_piece_and_chunks_are_recommended_beside_it() -> None:
+    rows = [USUAL, row("thp_pipeline", 0.4, 0.01), row("thp_register", 0.5, 0.15)]
+    assert recommended(*rows) == ("thp_register", "thp_pipeline")
+
+
+def test_separate_allocations_make_no_array_and_are_never_recommended() -> None:
+    assert recommended(USUAL, row("host_alloc_chunks", 0.1, 0.001)) == ("host_alloc", None)
+
+
+def test_memory_that_cuda_does_not_take_as_pinned_is_never_recommended() -> None:
+    assert recommended(USUAL, row("thp_register", 0.5, pinned=False)) == ("host_alloc", None)
+
+
+def test_cuda_host_alloc_stays_where_nothing_is_clearly_faster() -> None:
+    assert recommended(row("host_alloc", 0.6, 0.1), row("thp_register", 0.5, 0.1))[0] == "host_alloc"
 
 
 def test_idle_is_no_strategy() -> None:
-    assert best(idle()) is None
+    assert recommended(idle()) == (None, None)
     assert read([idle()]).headline == ()
 
 
@@ -83,25 +124,43 @@ def test_times_are_medians_and_waits_the_longest_of_all_repeats() -> None:
             enumerate([(0.4, 0.01), (0.6, 0.03), (0.5, 0.02)])]  # fmt: skip
     cell = strategy_cells(rows)["thp_pipeline"]
     assert cell.total_seconds.median == 0.5
-    assert cell.longest_wait == 0.03
+    assert cell.longest_wait.seconds == 0.03
     assert cell.copy_bytes_per_second == pytest.approx(GIB / 0.02)
     assert cell.bytes_per_second == pytest.approx(16 * GIB / 0.5)
 
 
 def test_the_headline_has_the_gain_and_seconds_for_the_users_size() -> None:
-    reading = read([idle(), USUAL, row("thp_pipeline", 0.4, 0.015)], target=64 * GIB)
-    values = {one.name: one.value for one in reading.headline}
-    assert values["Best strategy"] == TITLES["thp_pipeline"]
+    rows = [
+        idle(),
+        USUAL,
+        row("thp_register", 0.4, 0.3),
+        row("thp_pipeline", 0.3, 0.015, release_neighbour_nvml_seconds=0.016),
+    ]
+    values = {one.name: one.value for one in read(rows, target=64 * GIB).headline}
+    assert values["Recommended for an array"] == TITLES["thp_register"]
     assert values["Times faster than one cudaHostAlloc"] == pytest.approx(12)
     assert values["Your 64 GiB take"] == pytest.approx(1.6)
-    assert values["Its wait ÷ that of cudaHostAlloc"] == pytest.approx(0.05)
+    assert values["Longest neighbour wait, an array (while pinned)"] == 0.3
+    assert values["Recommended in chunks"] == TITLES["thp_pipeline"]
+    assert values["In chunks of 1 GiB it takes"] == 0.3
+    assert values["Longest neighbour wait, in chunks (while given back)"] == 0.016
     assert values["Longest neighbour wait, idle"] == 3e-4
 
 
+def test_the_waits_of_both_phases_stand_in_the_table_call_by_call_beside_the_control() -> None:
+    table = read([idle(), row("host_alloc", 4.8, 0.3, release_neighbour_nvml_seconds=0.7)]).tables[1]
+    assert [(line[0], line[1], line[6], line[7]) for line in table.rows] == [
+        ("idle", "nothing", 3e-4, 1e-4),
+        ("one cudaHostAlloc", "pinned", 0.3, 1e-4),
+        ("one cudaHostAlloc", "given back", 0.7, 1e-4),
+    ]
+    assert {len(line) for line in table.rows} == {len(table.columns)} == {len(table.units)}
+
+
 def test_a_faster_strategy_is_recommended_with_the_call_and_the_code() -> None:
-    finding = findings([USUAL, row("thp_pipeline", 0.4, 0.015)])["faster-strategy"]
+    finding = findings([USUAL, row("thp_register", 0.4, 0.015)])["faster-strategy"]
     assert "12.0 times faster" in finding.title
-    assert 'pinscope.pinned_empty("16 GiB", chunk="1 GiB")' in finding.advice
+    assert 'pinscope.pinned_empty("16 GiB"),' in finding.advice
     assert finding.code is not None
     assert "hostRegister" in finding.code
 
@@ -111,13 +170,23 @@ def test_the_advised_calls_can_be_pasted_whatever_the_size() -> None:
     rows = [
         row("host_alloc", 4.8, 0.3, bytes=size),
         row("thp_register", 0.5, 0.3, bytes=size),
-        row("thp_register_chunks", 0.5, 0.01, bytes=size, chunk_bytes=chunk),
+        row("thp_pipeline", 0.5, 0.01, bytes=size, chunk_bytes=chunk),
     ]
     found = findings(rows)
-    (chunked,) = re.findall(r'pinned_empty\("(.+?)", chunk="(.+?)"\)', found["faster-strategy"].advice)
+    (chunked,) = re.findall(r'pinned_empty\("(.+?)", chunk="(.+?)"\)', found["gentler-in-chunks"].advice)
     assert [parse_bytes(text) for text in chunked] == [size, chunk]
-    (whole,) = re.findall(r'pinned_empty\("(.+?)"\)', found["faster-any-copy"].advice)
+    (whole,) = re.findall(r'pinned_empty\("(.+?)"\)', found["faster-strategy"].advice)
     assert parse_bytes(whole) == size
+
+
+def test_the_call_names_what_is_not_the_default() -> None:
+    whole, chunks = Recipe("thp_register", None, 16), Recipe("thp_pipeline", GIB, 16)
+    assert whole.call(GIB) == 'pinscope.pinned_empty("1 GiB")'
+    assert chunks.call(GIB) == 'pinscope.pinned_empty("1 GiB", chunk="1 GiB")'
+    other = Recipe("thp_register_threads", GIB, 4, names_threads=True)
+    assert other.call(GIB) == (
+        'pinscope.pinned_empty("1 GiB", chunk="1 GiB", strategy="thp_register_threads", threads=4)'
+    )
 
 
 def test_where_nothing_is_faster_nothing_is_recommended() -> None:
@@ -126,12 +195,21 @@ def test_where_nothing_is_faster_nothing_is_recommended() -> None:
     assert "faster-strategy" not in found
 
 
-def test_beside_a_chunked_best_stands_the_best_that_takes_any_copy() -> None:
-    rows = [USUAL, row("thp_pipeline", 0.4, 0.015), row("thp_register", 0.5, 0.15)]
-    finding = findings(rows)["faster-any-copy"]
-    assert "9.6 times faster" in finding.title
-    assert 'pinscope.pinned_empty("16 GiB"),' in finding.advice
-    assert "faster-any-copy" not in findings([USUAL, row("thp_register", 0.5)])
+def test_chunks_are_recommended_only_where_they_are_clearly_gentler() -> None:
+    rows = [USUAL, row("thp_register", 0.5, 0.15), row("thp_pipeline", 0.4, 0.015)]
+    finding = findings(rows)["gentler-in-chunks"]
+    assert finding.title == "In chunks of 1 GiB, other processes on the GPU wait at most 15.0 ms, not 150 ms"
+    assert 'pinscope.pinned_empty("16 GiB", chunk="1 GiB"),' in finding.advice
+    assert "gentler-in-chunks" not in findings([USUAL, row("thp_register", 0.5, 0.15), row("thp_pipeline", 0.4, 0.12)])
+    assert "gentler-in-chunks" not in findings([USUAL, row("thp_register", 0.5)])
+
+
+def test_a_wait_is_the_drivers_unless_a_process_without_driver_calls_was_late_as_well() -> None:
+    driver = findings([row("host_alloc", 4.8, 0.3), idle()])["neighbours-wait"]
+    assert "The driver holds a lock" in driver.detail
+    assert "woke at most 100 µs late" in driver.detail
+    busy = findings([row("host_alloc", 4.8, 0.3, neighbour_control_seconds=0.25), idle()])["neighbours-wait"]
+    assert busy.detail.endswith("A process without driver calls woke 250 ms late: the processors were busy.")
 
 
 @pytest.mark.parametrize(("wait", "found"), [(0.3, True), (0.001, False)])
@@ -150,35 +228,11 @@ def test_every_strategy_has_a_title_in_the_reading() -> None:
     assert set(TITLES) == {"idle", *STRATEGIES}
 
 
-@pytest.mark.parametrize("name", [name for name, one in STRATEGIES.items() if one.backing])
-def test_a_recipe_registers_all_of_it_and_undoes_that_with_the_last_view(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    held: dict[int, int] = {}
-    cuda = ModuleType("cupy.cuda")
-    cuda.runtime = type("runtime", (), {  # type: ignore[attr-defined]
-        "hostRegister": staticmethod(lambda address, nbytes, flags: held.__setitem__(address, nbytes)),
-        "hostUnregister": staticmethod(held.pop),
-    })  # fmt: skip
-    monkeypatch.setitem(sys.modules, "cupy", ModuleType("cupy"))
-    monkeypatch.setitem(sys.modules, "cupy.cuda", cuda)
-    pasted: dict[str, Any] = {}
-    cell = strategy_cells([row(name, 0.4, chunk_bytes=2**26 + 2**21 if STRATEGIES[name].chunked else None)])[name]  # type: ignore[index]
-    exec(recipe(cell), pasted)  # noqa: S102 - that is what a user does with it
-    array = pasted["pinned_buffer"](2**28 + 4096)
-    assert array.nbytes == sum(held.values()) == 2**28 + 4096
-    assert min(held) == array.ctypes.data
-    assert (len(held) > 1) == STRATEGIES[name].chunked  # type: ignore[index]
-    view = array[7:9]
-    del array
-    gc.collect()
-    assert held
-    del view
-    gc.collect()
-    assert held == {}
-
-
 def test_a_recipe_for_chunks_warns_of_copies_that_cross_them() -> None:
-    chunked, whole = (strategy_cells([row(name, 1.0)])[name] for name in ("thp_pipeline", "thp_register"))
-    assert "No copy may cross a multiple of chunk (1 GiB)" in recipe(chunked)
-    assert "cross" not in recipe(whole)
+    assert "No copy may cross a multiple of chunk (1 GiB)" in Recipe("thp_pipeline", GIB, 8).code()
+    assert "cross" not in Recipe("thp_register", None, 8).code()
+
+
+def test_separate_allocations_have_no_code_for_one_array() -> None:
+    with pytest.raises(ValueError, match="no one stretch"):
+        Recipe("host_alloc_chunks", GIB, 8).code()

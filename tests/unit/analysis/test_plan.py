@@ -9,9 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pinscope.analysis.page_table_model import ENTRY_BYTES, GPU_PAGE_SIZES
+from pinscope.analysis.pinning_recipe import Recipe, Recipes
 from pinscope.analysis.plan import ContextPrice, Demand, HostBudget, Origin, Pace, PagePrice, Plan, make_plan
 from pinscope.analysis.plan_reading import read_plan
 from pinscope.records.finding import Finding
+from pinscope.report.plan_json import plan_document
 
 KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
 GIVEN, MEASURED, RECORDED = (
@@ -22,7 +24,10 @@ GIVEN, MEASURED, RECORDED = (
 ROOMY = HostBudget(safe_bytes=4 * TIB, limit="available on the host", total_bytes=8 * TIB, has_gpu=True)
 CONTEXT = ContextPrice(500 * MIB, MEASURED)
 USUAL = Pace("host_alloc", 4e9, 16 * GIB, 0.2, None, MEASURED)
-FAST = Pace("thp_register_chunks", 40e9, 16 * GIB, 0.006, 256 * MIB, MEASURED)
+FAST = Pace("thp_register", 40e9, 16 * GIB, 0.19, None, MEASURED)
+GENTLE = Pace("thp_register_chunks", 38e9, 16 * GIB, 0.006, 256 * MIB, MEASURED)
+ARRAY, CHUNKS = Recipe("thp_register", None, 16), Recipe("thp_register_chunks", 256 * MIB, 16)
+RECIPES = Recipes(ARRAY, CHUNKS, gentler_in_chunks=True)
 
 
 def page(size: int, origin: Origin = GIVEN) -> PagePrice:
@@ -34,10 +39,11 @@ SMALL = page(4 * KIB)
 
 def plan(
     pinned: int, processes: int = 1, gpus: int = 1, all_gpus: int = 1, *, price: PagePrice = SMALL,
-    budget: HostBudget = ROOMY, context: ContextPrice | None = CONTEXT, paces: tuple[Pace, ...] = (USUAL, FAST),
+    budget: HostBudget = ROOMY, context: ContextPrice | None = CONTEXT,
+    paces: tuple[Pace, ...] = (USUAL, FAST, GENTLE), recipes: Recipes | None = RECIPES,
 ) -> Plan:  # fmt: skip
     demand = Demand(pinned, processes, gpus, max(gpus, all_gpus), 80 * GIB)
-    return make_plan(demand, price, context, paces, budget)
+    return make_plan(demand, price, context, paces, budget, recipes=recipes if paces else None)
 
 
 def findings(found: Plan) -> dict[str, Finding]:
@@ -76,12 +82,9 @@ def test_gpus_that_no_process_uses_cost_nothing() -> None:
 
 
 def test_what_is_too_much_for_one_registration_is_never_advised_in_one_piece() -> None:
-    whole = Pace("thp_register", 40e9, 16 * GIB, 0.2, None, MEASURED)
-    found = findings(plan(TIB, paces=(USUAL, whole)))
-    assert 'pinned_empty("1 TiB", chunk="64 GiB")' in found["plan-pin-faster"].advice
-    assert 'chunk="64 GiB"' in found["plan-one-registration"].advice
-    smaller = findings(plan(256 * GIB, paces=(USUAL, whole)))
-    assert 'pinned_empty("256 GiB")' in smaller["plan-pin-faster"].advice
+    found = findings(plan(TIB, paces=(USUAL, FAST), recipes=Recipes(ARRAY, None, gentler_in_chunks=False)))
+    assert 'pinned_empty("1 TiB", chunk="64 GiB")' in found["plan-one-registration"].advice
+    assert "plan-pin-faster" not in found  # no run tells how long that takes
 
 
 def test_processes_on_every_gpu_pay_on_every_gpu() -> None:
@@ -118,8 +121,31 @@ def test_one_owner_never_takes_more_page_tables_on_a_gpu(
 
 def test_strategies_of_pinning_come_fastest_first_with_the_time_for_the_planned_amount() -> None:
     found = plan(40 * 10**9)
-    assert [pace.strategy for pace in found.paces] == ["thp_register_chunks", "host_alloc"]
-    assert [pace.seconds_for(40 * 10**9) for pace in found.paces] == [1.0, 10.0]
+    assert [pace.strategy for pace in found.paces] == ["thp_register", "thp_register_chunks", "host_alloc"]
+    assert [pace.seconds_for(38 * 10**9) for pace in found.paces] == [0.95, 1.0, 9.5]
+
+
+def test_a_plan_recommends_what_the_run_does_and_not_what_is_fastest() -> None:
+    slower = Recipes(Recipe("touch_register", None, 16), CHUNKS, gentler_in_chunks=True)
+    paces = (USUAL, FAST, GENTLE, replace(FAST, strategy="touch_register", bytes_per_second=20e9))
+    reading = read_plan(plan(200 * 10**9, paces=paces, recipes=slower))
+    headline = {one.name: one.value for one in reading.headline}
+    assert headline["Recommended to pin it"] == "4 KiB pages, threads touch, register"
+    assert headline["Pinned in"] == pytest.approx(10.0)
+    (finding,) = (one for one in reading.findings if one.rule == "plan-pin-faster")
+    assert finding.detail.startswith("By 4 KiB pages, threads touch, register, ")
+    assert 'strategy="touch_register"' in finding.advice
+    assert [row[1] for row in reading.tables[2].rows] == ["no", "in chunks", "for an array", "no"]
+
+
+def test_waits_of_neighbours_are_shown_for_the_measured_amount_alone() -> None:
+    same, other = (read_plan(plan(size)).tables[2] for size in (16 * GIB, 17 * GIB))
+    assert same.columns[-1] == "neighbours waited"
+    assert [row[-1] for row in same.rows] == [0.19, 0.006, 0.2]
+    assert "neighbours waited" not in other.columns
+    assert "measured for 16 GiB only" in other.note
+    documents = [plan_document(plan(size), read_plan(plan(size)))["pinning"] for size in (16 * GIB, 17 * GIB)]
+    assert [[one["longest_wait_seconds"] for one in found] for found in documents] == [[0.19, 0.006, 0.2], [None] * 3]
 
 
 def test_more_than_is_safe_is_a_warning_and_more_than_there_is_critical() -> None:
@@ -159,9 +185,13 @@ def test_one_owner_is_not_advised_where_its_contexts_cost_more() -> None:
 
 
 def test_a_long_start_up_names_the_call_that_shortens_it() -> None:
-    found = findings(plan(512 * GIB))["plan-pin-faster"]
-    assert 'pinscope.pinned_empty("512 GiB", chunk="256 MiB")' in found.advice
-    assert "No copy may cross" in found.advice
+    found = findings(plan(256 * GIB))["plan-pin-faster"]
+    assert found.advice.startswith('Call pinscope.pinned_empty("256 GiB"). Where other processes use the GPU')
+    huge = findings(plan(512 * GIB))
+    call = 'pinscope.pinned_empty("512 GiB", chunk="256 MiB", strategy="thp_register_chunks")'
+    assert huge["plan-pin-faster"].advice == f"Call {call}. No copy may cross a multiple of chunk."
+    assert call in huge["plan-one-registration"].advice
+    assert "chunks" in findings(plan(512 * GIB, paces=()))["plan-one-registration"].advice
     assert "plan-pin-faster" not in findings(plan(GIB))
     assert "plan-pin-faster" not in findings(plan(512 * GIB, paces=()))
 
@@ -188,9 +218,9 @@ def test_a_plan_says_what_was_not_measured_here_and_how_to(origin: Origin, pace:
 
 def test_what_no_run_tells_is_unknown_not_zero() -> None:
     reading = read_plan(plan(GIB, context=None, paces=()))
-    pinned_in = next(quantity for quantity in reading.headline if quantity.name == "Pinned at best in")
-    assert pinned_in.value is None
-    assert pinned_in.reason
+    unknown = [quantity for quantity in reading.headline if quantity.name in ("Recommended to pin it", "Pinned in")]
+    assert [quantity.value for quantity in unknown] == [None, None]
+    assert all(quantity.reason for quantity in unknown)
     assert [row[5] for row in reading.tables[0].rows] == [None, None]
     assert len(reading.tables) == 2
 

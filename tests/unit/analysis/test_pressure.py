@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from pinscope.analysis.pressure import lost_per_byte, returned_share, slower, stages
-from pinscope.analysis.pressure_reading import read_pressure_rows
+from pinscope.analysis.pressure_reading import read_pressure_run
 from pinscope.experiments.pressure import PressureObservation
-from pinscope.records.finding import Finding
+from pinscope.records.finding import Finding, Reading
+from tests.data import synthetic
 
 GIB = 2**30
 FILE = 2**27
@@ -56,8 +57,15 @@ def rows(
     return found
 
 
+def reading(found: list[dict[str, Any]], **limits: int) -> Reading:
+    """Of a host with 128 GiB, unless ``limits`` say otherwise."""
+    run = synthetic.run("pressure", params={})
+    environment = run.environment.model_copy(update={"limits": run.environment.limits.model_copy(update=limits)})
+    return read_pressure_run(run.model_copy(update={"environment": environment}), found)
+
+
 def findings(found: list[dict[str, Any]]) -> dict[str, Finding]:
-    return {finding.rule: finding for finding in read_pressure_rows(found).findings}
+    return {finding.rule: finding for finding in reading(found).findings}
 
 
 def at(phase: str, first: int, last: int = STEPS, **values: Any) -> Change:
@@ -69,16 +77,23 @@ def test_a_calm_run_is_good_and_names_the_price() -> None:
     found = findings(rows())
     assert set(found) == {"gone-for-everybody", "nobody-felt-it"}
     assert found["gone-for-everybody"].title == "Each pinned GiB takes 1 GiB from everybody on the host"
-    assert found["nobody-felt-it"].title.endswith("up to 4 GiB pinned beside it")
-    headline = {one.name: one.value for one in read_pressure_rows(rows()).headline}
+    assert found["nobody-felt-it"].title.startswith("3.1 % of the host's memory was pinned (4 GiB)")
+    headline = {one.name: one.value for one in reading(rows()).headline}
     assert headline["Available memory lost per pinned GiB"] == pytest.approx(GIB)
     assert headline["Page fault at most, with 1 GiB pinned"] == pytest.approx(2.25 / 2.3)  # its first round counts
     assert headline["Least of the file still in the cache"] == 1.0
     assert headline["Stalls for memory, at most"] == 0.0
 
 
+def test_the_share_is_that_of_the_control_group_where_it_has_less_than_the_host() -> None:
+    (calm,) = (one for one in reading(rows(), cgroup_limit_bytes=8 * GIB).findings if one.rule == "nobody-felt-it")
+    assert calm.title.startswith("50.0 % of the control group's memory was pinned (4 GiB)")
+    roomy = reading(rows(), cgroup_limit_bytes=2**40)
+    assert {one.name: one.value for one in roomy.headline}["Of the host's memory"] == 4 / 128
+
+
 def test_the_table_has_every_stage_and_the_units_of_its_columns() -> None:
-    (table,) = read_pressure_rows(rows()).tables
+    (table,) = reading(rows()).tables
     assert [row[:2] for row in table.rows] == [
         ("before", 0), *(("held", number * GIB) for number in range(1, 5)), ("after", 0)
     ]  # fmt: skip
@@ -172,22 +187,22 @@ def test_what_is_not_told_is_missing_with_a_reason_and_never_zero() -> None:
         "swap_in_bytes": None, "swap_out_bytes": None, "cached_bytes": None, "free_bytes": None,
         "per_cpu_bytes": None,
     }  # fmt: skip
-    reading = read_pressure_rows(rows(**nothing))
-    missing = {one.name: one.reason for one in reading.headline if one.value is None}
+    result = reading(rows(**nothing))
+    missing = {one.name: one.reason for one in result.headline if one.value is None}
     assert missing == {
         "Least of the file still in the cache": "no file could be made; the notes say why",
         "Stalls for memory, at most": "this kernel does not tell; the notes say why",
     }
-    assert {finding.rule for finding in reading.findings} == {"gone-for-everybody", "nobody-felt-it"}
+    assert {finding.rule for finding in result.findings} == {"gone-for-everybody", "nobody-felt-it"}
 
 
 @pytest.mark.parametrize("count", [0, 1, 5, 7, 12, 20, 40, 48])
 def test_a_run_that_goes_on_reads_as_far_as_it_is(count: int) -> None:
-    reading = read_pressure_rows(rows()[:count])
-    assert all(one.value is not None or one.reason for one in reading.headline)
-    assert ("nobody-felt-it" in {one.rule for one in reading.findings}) == (count == len(rows()))
+    result = reading(rows()[:count])
+    assert all(one.value is not None or one.reason for one in result.headline)
+    assert ("nobody-felt-it" in {one.rule for one in result.findings}) == (count == len(rows()))
     if count == 12:  # in the midst of the first step
-        assert {one.reason for one in reading.headline if one.value is None} == {
+        assert {one.reason for one in result.headline if one.value is None} == {
             "too few steps", "no step has ended yet"
         }  # fmt: skip
 

@@ -110,6 +110,17 @@ def test_the_owners_rate_is_judged_by_that_of_all_by_themselves(rate: float, rul
     }
 
 
+def test_what_the_rates_were_compared_for_is_said_and_whether_the_link_was_the_limit() -> None:
+    both = {
+        rate: reading(rows("each_registers", 2, rate=rate) + rows("one_owner", 2, rate=rate)) for rate in (55e9, 30e9)
+    }
+    words = {rate: next(one for one in found.findings if one.rule == "owner-as-fast") for rate, found in both.items()}
+    assert words[55e9].title == "55.0 GB/s: on one GPU, one owner copies at least as fast as 2 processes by themselves"
+    assert "saturated" in words[55e9].detail  # the synthetic link carries 57.6 GB/s
+    assert "saturated" not in words[30e9].detail
+    assert all("not latency, several GPUs" in one.detail for one in words.values())
+
+
 def test_one_wrong_word_is_critical() -> None:
     found = {one.rule: one.severity for one in reading(rows("one_owner", 2, wrong=1)).findings}
     assert found["content-wrong"] == "critical"

@@ -19,11 +19,11 @@ def test_runs_without_rows_have_no_charts() -> None:
 def test_an_allocation_run_shows_times_parts_and_break_even() -> None:
     rows = [
         *PAGEABLE, *buffers("pinned", 1.0, 0.2), *BOTH_COPIES,
-        *buffers("registered_4k", 0.5, 0.15, touch_seconds=0.3, register_seconds=0.15),
+        *buffers("registered_4k", 0.5, 0.15, touch_seconds=0.3, register_seconds=0.15, unregister_seconds=0.1),
     ]  # fmt: skip
     times, parts, pays = allocation.draw(synthetic.run("overlap"), rows)
     assert {trace.name for trace in times.figure.data} == {
-        "malloc + touch", "cudaHostAlloc", "touch + register, 4 KiB pages",
+        "fresh, touched, 4 KiB pages", "cudaHostAlloc", "touch + register, 4 KiB pages",
     }  # fmt: skip
     pinned = [trace for trace in times.figure.data if trace.name == "cudaHostAlloc"]
     assert [trace.y[0] for trace in pinned] == pytest.approx([1.0, 0.2])
@@ -49,4 +49,7 @@ def test_a_strategy_run_shows_times_and_waits_of_each() -> None:
     info = next(trace for trace in waits.figure.data if trace.name == "cudaMemGetInfo")
     assert list(info.x) == [3e-4, 0.3, 0.015]
     assert "idle" in info.y[0]
-    assert len({trace.marker.symbol for trace in waits.figure.data}) == 4
+    assert len({trace.marker.symbol for trace in waits.figure.data}) == 6
+    marks = {trace.name: list(trace.x) for trace in waits.figure.data}
+    assert marks["any, memory given back"] == [0.3, 0.015]
+    assert marks["no driver calls"] == [1e-4] * 3

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import mmap
 from typing import Any
 
 import pytest
 
+from pinscope.analysis.allocation import needed_faults
 from pinscope.errors import InvalidParameter
 from pinscope.experiments.allocation import HOST_WAYS, Allocation, AllocationParams
 from pinscope.experiments.pinning_strategy import PinningStrategy, PinningStrategyParams
+from pinscope.lab import allocation
+from pinscope.lab.allocation import why_no_page_faults
 from pinscope.lab.budget import CONTEXT_BYTES
 from pinscope.lab.harness import Harness
 from pinscope.lab.hostmodel import HostModelLab
-from pinscope.lab.pinning import STRATEGIES
+from pinscope.records.pinning_strategy import STRATEGIES
 from tests.data import synthetic
 
 MIB, GIB = 2**20, 2**30
@@ -38,8 +42,8 @@ def test_every_way_that_the_host_has_is_measured_with_every_size(
     left_out = {way for way in HOST_WAYS if any(way.replace("_", "-") in note for note in notes)}
     ways = {one["way"] for one in buffers if one["bytes"] == MIB}
     assert ways | left_out == set(HOST_WAYS)
-    assert left_out <= {"registered_thp", "registered_hugetlb"}
-    assert {"malloc", "malloc_touch", "pinned", "registered_4k", "pool"} <= ways
+    assert left_out <= {"fresh_thp", "registered_thp", "registered_hugetlb"}
+    assert {"malloc", "malloc_touch", "fresh_4k", "pinned", "registered_4k", "pool"} <= ways
     assert all(one["get_seconds"] > 0 and one["give_back_seconds"] > 0 for one in buffers)
 
 
@@ -47,10 +51,37 @@ def test_the_parts_of_a_registration_make_up_its_time(measured: tuple[list[dict[
     for one in measured[0]:
         if one["way"] == "registered_4k":
             assert 0 < one["touch_seconds"] + one["register_seconds"] <= one["get_seconds"]
-        elif one["way"] == "malloc_touch":
+            assert 0 < one["unregister_seconds"] <= one["give_back_seconds"]
+        elif one["way"] in ("malloc_touch", "fresh_4k", "fresh_thp"):
             assert 0 < one["touch_seconds"] <= one["get_seconds"]
+            assert one["unregister_seconds"] is None
         else:
             assert one["way"] in ("registered_thp", "registered_hugetlb") or one["register_seconds"] is None
+
+
+def test_fresh_memory_is_fresh_in_every_turn_as_its_page_faults_show(
+    measured: tuple[list[dict[str, Any]], list[str]],
+) -> None:
+    if why_no_page_faults():
+        pytest.skip(f"{why_no_page_faults()}")
+    fresh = [one for one in measured[0] if needed_faults(one["way"] or "", one["bytes"], mmap.PAGESIZE)]
+    assert {one["way"] for one in fresh} >= {"fresh_4k", "registered_4k"}
+    for one in fresh:
+        assert one["page_faults"] >= needed_faults(one["way"], one["bytes"], mmap.PAGESIZE), one
+    reused = [one for one in measured[0] if one["way"] == "pool" and not one["warmup"]]
+    assert all(one["page_faults"] < one["bytes"] / mmap.PAGESIZE for one in reused)
+
+
+def test_where_faults_are_not_counted_they_are_unknown_and_the_run_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(allocation, "_page_faults", lambda: 0)
+    notes: list[str] = []
+    params = AllocationParams.preset("host", True).with_overrides(
+        {"sizes": "64KiB", "ways": "fresh_4k", "time_limit": 0.01, "repeats": 3}
+    )
+    with HostModelLab() as lab:
+        rows = [one.model_dump() for one in Allocation().measure(params, lab, Harness(note=notes.append))]
+    assert {one["page_faults"] for one in rows} == {None}
+    assert any("does not count the page faults" in note for note in notes)
 
 
 def test_a_pool_is_much_faster_than_a_fresh_buffer_and_its_first_one_is_not_counted(
@@ -78,7 +109,7 @@ def test_budgets_hold_one_buffer_or_a_pool_of_each_size() -> None:
     environment = synthetic.environment()
     pooled = Allocation().budget(params, environment)
     assert pooled.pinned_bytes == sum(params.sizes)
-    fresh = params.with_overrides({"ways": "pinned,malloc_touch"})
+    fresh = params.with_overrides({"ways": "pinned,fresh_4k"})
     assert Allocation().budget(fresh, environment).pinned_bytes == max(params.sizes)
     strategy = PinningStrategy().budget(PinningStrategyParams.preset("cuda", False), environment)
     contexts, page_table = 3 * CONTEXT_BYTES, 16 * GIB // 512

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import sys
 import time
+from time import sleep
 
 import pytest
 
 from pinscope.errors import MeasurementFailed
-from pinscope.lab import neighbours
+from pinscope.lab import cuda_neighbour, neighbours
 from pinscope.lab.neighbours import NeighbourCall, Neighbours
 
 SERVE = """
 import sys, time
-from pinscope.lab.cuda_neighbour import serve
+from pinscope.lab.cuda_neighbour import serve, timed
 start = time.monotonic()
 state = {{"slow": {slow}}}
 def call():
     time.sleep(state.pop("slow", 0))
 print("ready", flush=True)
-serve(call, sys.stdin, sys.stdout)
+serve(timed(call), sys.stdin, sys.stdout)
 """
 
 
@@ -38,6 +39,24 @@ def test_each_neighbour_tells_its_longest_call_since_it_was_asked() -> None:
     assert 0.2 <= first["info"] < 2
     assert second["info"] < 0.1
     assert first["nvml"] < 0.1
+
+
+def test_the_control_makes_no_call_of_a_driver_and_tells_how_late_it_woke() -> None:
+    without_drivers = [
+        sys.executable, "-c",
+        "import sys; sys.modules['cupy'] = sys.modules['pynvml'] = None\n"
+        "from pinscope.lab.cuda_neighbour import main; main('control', 'no GPU')",
+    ]  # fmt: skip
+    with Neighbours({"control": without_drivers}) as control:
+        time.sleep(0.1)
+        late = control.longest()["control"]
+    assert 0 < late < 1
+
+
+def test_the_control_tells_waiting_for_a_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    woken_late = 0.03
+    monkeypatch.setattr(cuda_neighbour.time, "sleep", lambda seconds: sleep(seconds + woken_late))
+    assert woken_late <= cuda_neighbour.lateness() < 1
 
 
 def test_a_neighbour_that_does_not_start_is_named() -> None:

@@ -160,6 +160,14 @@ def test_memory_that_cannot_be_registered_is_allocated_and_freed_with_its_last_u
     assert calls.log[-1] == "free"
 
 
+def test_a_named_strategy_is_what_pins() -> None:
+    calls = Notes()
+    array = pinned_empty(MIB, strategy="host_alloc", calls=calls)
+    del array
+    gc.collect()
+    assert calls.log == ["allocate", "synchronize", "free"]
+
+
 def test_a_forked_child_does_not_undo_its_parents_pinning() -> None:
     script = """
 import gc, os, sys
@@ -197,6 +205,10 @@ print(len(calls.held))
         ({"nbytes": MIB, "chunk": 1000}, "positive multiple of 4096"),
         ({"nbytes": MIB, "chunk": "0"}, "positive multiple of 4096"),
         ({"nbytes": MIB, "threads": 0}, "at least 1"),
+        ({"nbytes": MIB, "strategy": "thp_pipeline"}, "'thp_pipeline' does not pin in one piece: host_alloc, .* do"),
+        ({"nbytes": MIB, "strategy": "thp_register", "chunk": MIB}, "does not pin in chunks: touch_register_chunks,"),
+        ({"nbytes": MIB, "strategy": "host_alloc_chunks", "chunk": MIB}, "does not pin in chunks"),
+        ({"nbytes": MIB, "strategy": "fastest"}, "'fastest' does not pin in one piece"),
     ],
 )
 def test_sizes_that_make_no_sense_are_refused_in_one_line(arguments: dict[str, object], complaint: str) -> None:

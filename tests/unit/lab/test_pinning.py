@@ -10,7 +10,8 @@ import pytest
 
 from pinscope.errors import MeasurementFailed
 from pinscope.lab.locked_memory import Mapping
-from pinscope.lab.pinning import PAGE, STRATEGIES, TOUCH_BYTES, Pinner, Strategy, touch_pages
+from pinscope.lab.pinning import PAGE, TOUCH_BYTES, Pinner, touch_pages
+from pinscope.records.pinning_strategy import STRATEGIES
 
 MIB = 2**20
 SIZE = 3 * TOUCH_BYTES + 5 * PAGE
@@ -64,9 +65,9 @@ def resident_bytes(address: int, nbytes: int) -> int:
 
 def pinner(name: str, calls: Notes, chunk: int | None = TOUCH_BYTES, threads: int = 3) -> Pinner:
     # THP may be off where tests run; what is under test does not depend on it.
-    whole = STRATEGIES[name]  # type: ignore[index]
-    backing = "4k" if whole.backing else None
-    return Pinner(Strategy(whole.name, whole.title, backing, whole.touched, whole.registering), calls, chunk, threads)
+    strategy = STRATEGIES[name]
+    backing = "4k" if strategy.backing else None
+    return Pinner(strategy.model_copy(update={"backing": backing}), calls, chunk, threads)
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
@@ -74,7 +75,7 @@ def test_every_strategy_pins_all_of_it_and_gives_all_of_it_back(name: str) -> No
     calls = Notes()
     with pinner(name, calls).pinned(SIZE) as held:
         assert sum(length for _, length in held.pieces) == SIZE == sum(calls.held.values())
-        assert (len(held.pieces) > 1) == STRATEGIES[name].chunked  # type: ignore[index]
+        assert (len(held.pieces) > 1) == STRATEGIES[name].chunked
         assert held.pin_seconds >= 0
     assert calls.held == {}
 

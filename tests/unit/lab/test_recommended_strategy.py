@@ -1,0 +1,221 @@
+"""One truth: reading, code to paste, pinscope.pinned_empty and plan name and do the same strategy."""
+
+from __future__ import annotations
+
+import gc
+import re
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from pinscope.analysis.pinning_recipe import DEFAULT_ARRAY, DEFAULT_CHUNKS, Recipe, Recipes, default_strategy
+from pinscope.analysis.pinning_strategy import TITLES, recommend, strategy_cells
+from pinscope.analysis.pinning_strategy_reading import read_pinning_strategy
+from pinscope.experiments.registry import checked_rows
+from pinscope.lab import pinned_array
+from pinscope.lab.pinning import PAGE, TOUCH_BYTES, Pinner
+from pinscope.planning.parameters import PlanParams
+from pinscope.planning.planner import plan_for
+from pinscope.planning.prices import known_prices
+from pinscope.records.finding import Finding
+from pinscope.records.pinning_strategy import STRATEGIES, Strategy
+from pinscope.records.run import Run
+from pinscope.store.recordings import recorded_observations, recorded_runs
+from pinscope.store.store import Store
+from tests.data import synthetic
+from tests.unit.analysis.test_pinning_strategy import USUAL, row
+from tests.unit.lab.test_pinned_array import Notes
+from tests.unit.lab.test_pinning import resident_bytes
+
+GIB, MIB = 2**30, 2**20
+Rows = Sequence[dict[str, Any]]
+RECORDED = [run for run in recorded_runs() if run.experiment == "pinning_strategy"]
+ARRAYS = [one.name for one in STRATEGIES.values() if one.makes_array and not one.chunked and one.backing]
+CHUNKS = [one.name for one in STRATEGIES.values() if one.makes_array and one.chunked]
+CALL = re.compile(r"pinscope\.pinned_empty\([^)]*\)")
+
+
+@pytest.fixture
+def pinned_by(monkeypatch: pytest.MonkeyPatch) -> list[Strategy]:
+    """The strategies that pinned_empty took, on a host with huge pages."""
+    taken: list[Strategy] = []
+
+    class Spy(Pinner):
+        def register(self, *arguments: Any) -> float | None:
+            taken.append(self.strategy)
+            return super().register(*arguments)
+
+    monkeypatch.setattr(pinned_array, "Pinner", Spy)
+    monkeypatch.setattr(pinned_array, "why_not_backing", lambda backing: None)
+    return taken
+
+
+def call_it(call: str) -> None:
+    """What somebody does who pastes the advised call, with less memory and calls that take notes."""
+    pinscope = ModuleType("pinscope")
+    pinscope.pinned_empty = lambda size, **named: pinned_array.pinned_empty(4 * MIB, calls=Notes(), **named)  # type: ignore[attr-defined]
+    eval(call, {"pinscope": pinscope})  # noqa: S307 - that is what a user does with it
+
+
+def as_own(run: Run, rows: Rows, store: Store) -> Run:
+    """The same run as one of this machine."""
+    here = synthetic.environment()
+    own = run.model_copy(
+        update={"id": "an-own-run", "recording": False, "observations": len(rows), "environment": here}
+    )
+    store.import_runs([(own, list(rows))])
+    return own
+
+
+def check(run: Run, rows: Rows, taken: list[Strategy]) -> Recipes:
+    """Reading, code, pinned_empty and plan of a run agree; what they say."""
+    cells = strategy_cells(rows)
+    recipes = Recipes.of(recommend(cells), run.params)
+    reading = read_pinning_strategy(run, rows)
+    headline = {one.name: one.value for one in reading.headline}
+    findings = {one.rule: one for one in reading.findings}
+    assert recipes.array is not None
+    assert headline["Recommended for an array"] == TITLES[recipes.array.strategy]
+    check_finding(findings["faster-strategy"], recipes.array, taken)
+    if recipes.gentler_in_chunks:
+        assert recipes.chunks is not None
+        assert headline["Recommended in chunks"] == TITLES[recipes.chunks.strategy]
+        check_finding(findings["gentler-in-chunks"], recipes.chunks, taken)
+    with Store() as store:
+        as_own(run, rows, store)
+        prices = known_prices(store, synthetic.environment())
+    for amount, recipe in ((GIB, recipes.array), (2**40, recipes.chunks)):
+        assert plan_for(PlanParams(pinned=amount), prices, synthetic.environment()).recipe == recipe
+    return recipes
+
+
+def check_finding(finding: Finding, recipe: Recipe, taken: list[Strategy]) -> None:
+    """Title, code and call are of the same strategy."""
+    assert recipe.title in finding.detail
+    assert finding.code is not None
+    assert finding.code.startswith(f"# {recipe.strategy}: {recipe.title}.\n")
+    (call,) = CALL.findall(finding.advice)
+    assert call == recipe.call(parse(finding))
+    call_it(call)
+    assert taken[-1].name == recipe.strategy
+
+
+def parse(finding: Finding) -> int:
+    """The advised size."""
+    assert "16 GiB" in finding.advice
+    return 16 * GIB
+
+
+@pytest.mark.parametrize("run", RECORDED, ids=lambda run: run.id)
+def test_all_name_the_strategy_that_a_recording_recommends(run: Run, pinned_by: list[Strategy]) -> None:
+    check(run, checked_rows(run.experiment, recorded_observations(run.id)), pinned_by)
+
+
+def test_the_defaults_of_pinned_empty_are_what_the_recorded_h200_recommends(pinned_by: list[Strategy]) -> None:
+    (run,) = (run for run in RECORDED if "H200" in run.environment.devices[0].name)
+    found = recommend(strategy_cells(checked_rows(run.experiment, recorded_observations(run.id))))
+    assert found.array is not None
+    assert found.chunks is not None
+    assert (found.array.strategy, found.chunks.strategy) == (DEFAULT_ARRAY, DEFAULT_CHUNKS)
+    call_it('pinscope.pinned_empty("16 GiB")')
+    call_it('pinscope.pinned_empty("16 GiB", chunk="256 MiB")')
+    assert [one.name for one in pinned_by] == [DEFAULT_ARRAY, DEFAULT_CHUNKS]
+
+
+@pytest.mark.parametrize("chunks", CHUNKS)
+@pytest.mark.parametrize("array", ARRAYS)
+def test_all_name_the_strategy_that_wins_whichever_it_is(array: str, chunks: str, pinned_by: list[Strategy]) -> None:
+    losers = [row(name, 3.0, 0.3) for name in (*ARRAYS, *CHUNKS) if name not in (array, chunks)]
+    rows = [USUAL, *losers, row(array, 0.5, 0.2), row(chunks, 0.6, 0.01)]
+    found = check(synthetic.run("pinning_strategy", params={}), rows, pinned_by)
+    assert found.gentler_in_chunks
+    assert found.array is not None
+    assert found.chunks is not None
+    assert (found.array.strategy, found.chunks.strategy) == (array, chunks)
+
+
+@dataclass
+class Runtime:
+    """CUDA's runtime, as far as a pasted recipe calls it: it takes notes."""
+
+    held: dict[int, int] = field(default_factory=dict)
+    foreign_threads: int = 0
+    untouched: int = 0
+
+    def hostRegister(self, address: int, nbytes: int, flags: int) -> None:  # noqa: N802 - CUDA's name
+        self.foreign_threads += threading.current_thread() is not threading.main_thread()
+        self.untouched += resident_bytes(address, nbytes) < nbytes // PAGE * PAGE
+        self.held[address] = nbytes
+
+    def hostUnregister(self, address: int) -> None:  # noqa: N802 - CUDA's name
+        del self.held[address]
+
+    def getDevice(self) -> int:  # noqa: N802 - CUDA's name
+        return 0
+
+    def setDevice(self, device: int) -> None:  # noqa: N802 - CUDA's name
+        """Nothing to do."""
+
+
+class RuntimeAsCalls(Runtime):
+    """The same as a Pinner calls it."""
+
+    def register(self, address: int, nbytes: int) -> None:
+        self.hostRegister(address, nbytes, 0)
+
+    def unregister(self, address: int) -> None:
+        self.hostUnregister(address)
+
+    def allocate(self, nbytes: int) -> int:
+        raise AssertionError(f"nothing of {nbytes} bytes is to be allocated")
+
+    def free(self, address: int) -> None:
+        raise AssertionError(f"nothing at {address} is to be freed")
+
+
+@pytest.mark.parametrize("name", [*ARRAYS, *CHUNKS])
+def test_the_code_does_what_the_strategy_does_and_undoes_it_with_the_last_view(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size, chunk = 4 * TOUCH_BYTES + PAGE, TOUCH_BYTES + 2**21 if STRATEGIES[name].chunked else None
+    pasted_calls = Runtime()
+    cuda = ModuleType("cupy.cuda")
+    cuda.runtime = pasted_calls  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "cupy", ModuleType("cupy"))
+    monkeypatch.setitem(sys.modules, "cupy.cuda", cuda)
+    pasted: dict[str, Any] = {}
+    exec(Recipe(STRATEGIES[name].name, chunk, 3).code(), pasted)  # noqa: S102 - that is what a user does with it
+    array = pasted["pinned_buffer"](size)
+    assert array.nbytes == sum(pasted_calls.held.values()) == size
+    assert min(pasted_calls.held) == array.ctypes.data
+
+    measured_calls = RuntimeAsCalls()
+    with Pinner(STRATEGIES[name], measured_calls, chunk, 3).pinned(size) as held:
+        (start, _), *_rest = held.pieces
+        pieces = [(address - start, length) for address, length in held.pieces]
+    begin = array.ctypes.data
+    assert sorted((address - begin, length) for address, length in pasted_calls.held.items()) == pieces
+    assert pasted_calls.foreign_threads == measured_calls.foreign_threads
+    assert (pasted_calls.untouched > 0) == (measured_calls.untouched > 0) == (not STRATEGIES[name].touched)
+
+    view = array[7:9]
+    del array
+    gc.collect()
+    assert pasted_calls.held
+    del view
+    gc.collect()
+    assert pasted_calls.held == {}
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_without_huge_pages_the_default_is_the_nearest_in_small_pages(chunked: bool) -> None:
+    huge, small = (default_strategy(chunked, huge_pages=there) for there in (True, False))
+    assert (huge.backing, small.backing) == ("thp", "4k")
+    assert huge.chunked == small.chunked == chunked
+    assert huge.touched
+    assert small.touched

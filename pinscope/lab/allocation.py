@@ -83,7 +83,7 @@ class Source(Protocol):
 def source(lab: Lab, way: Way) -> Iterator[Source]:
     """Where buffers of one way come from; what a pool keeps is freed when it closes."""
     if way in ("malloc", "malloc_touch"):
-        yield _Malloc(touched=way == "malloc_touch")
+        yield _Malloc(lab, touched=way == "malloc_touch")
     elif way in FRESH:
         yield _Touched(lab, FRESH[way], registered=False)
     elif way in REGISTERED:
@@ -112,8 +112,8 @@ def _page_faults() -> int:
 class _Malloc:
     """The C library's memory, which may be what was freed before."""
 
-    def __init__(self, touched: bool) -> None:
-        self._touched = touched
+    def __init__(self, lab: Lab, touched: bool) -> None:
+        self._lab, self._touched = lab, touched
 
     def once(self, nbytes: int, clock: Clock) -> Times:
         """Raises NotEnoughMemory."""
@@ -130,6 +130,7 @@ class _Malloc:
                 touched = clock() - before
             got = clock()
             faults = _page_faults() - faults
+            self._lab.host_nodes.look([(address, nbytes)])
             released = clock()
         finally:
             _LIBC.free(address)
@@ -151,6 +152,7 @@ class _Pinned:
         with self.lab.host_buffer(nbytes, self.memory):
             got = clock()
             faults = _page_faults() - faults
+            self.lab.host_nodes.look()
             released = clock()
         return Times(get_seconds=got - begun, give_back_seconds=clock() - released, page_faults=faults)
 
@@ -174,6 +176,7 @@ class _Touched:
                 if self.registered:
                     got = clock()
                 faults = _page_faults() - faults
+                self.lab.host_nodes.look()
                 released = clock()
             unregistered = clock()
         gone = clock()

@@ -111,12 +111,14 @@ class Trainer:
 
     Args:
         ordinal: CUDA's number of the GPU.
+        see: called with the address and the bytes of a first batch on the host.
 
     Raises:
         NotPossible: this PyTorch cannot use the GPU.
     """
 
-    def __init__(self, ordinal: int) -> None:
+    def __init__(self, ordinal: int, see: Callable[[int, int], None] = lambda _address, _nbytes: None) -> None:
+        self._see = see
         if reason := _why_not_cuda():
             raise NotPossible(reason)
         self._device = torch.device("cuda", ordinal)
@@ -138,16 +140,16 @@ class Trainer:
         """
         with _batches(loading, count, self._device) as batches, torch.cuda.device(self._device):
             marks = []
-            for _ in range(count):
+            for place in range(count):
                 check()
-                marks.append(self._step(batches, loading.non_blocking))
+                marks.append(self._step(batches, loading.non_blocking, first=place == 0))
             torch.cuda.synchronize(self._device)
             yield [
                 _read(marks[max(place - 1, 0)], mark, place * loading.batch, warmup=place == 0)
                 for place, mark in enumerate(marks)
             ]
 
-    def _step(self, batches: Iterator[Batch], non_blocking: bool) -> _Marks:
+    def _step(self, batches: Iterator[Batch], non_blocking: bool, first: bool) -> _Marks:
         events = [torch.cuda.Event(enable_timing=True) for _ in range(4)]
         begun = time.perf_counter()
         batch = next(batches)
@@ -164,6 +166,8 @@ class Trainer:
         self._optimizer.step()
         events[3].record()
         firsts = images[:, 0, 0, 0].clone()
+        if first:  # it is a warm-up: to look takes some microseconds
+            self._see(batch.images.data_ptr(), batch.images.nbytes)
         return _Marks(events, firsts, waited - begun, batch.make_seconds, batch.pin_seconds, issued - waited)
 
 

@@ -104,6 +104,14 @@ def test_every_experiment_tells_where_its_buffers_lay(experiment: str, smallest:
     seen = {row["host_node"] for row in rows} - {None}
     assert seen, experiment
     assert seen <= ALL_MEMORY
+    assert all(row["host_node"] is not None for row in rows if row.get("kind") in ("buffer", "copy"))
+
+
+def test_the_batches_of_a_data_loader_are_seen() -> None:
+    pytest.importorskip("torch")
+    only_one = ["workers=0", "pin_memory=on", "non_blocking=on"]
+    rows = run("dataloader", *(word for setting in only_one for word in ("--set", setting)))["observations"]
+    assert {row["host_node"] for row in rows} <= ALL_MEMORY
 
 
 def test_processors_of_a_run_are_those_of_its_node() -> None:

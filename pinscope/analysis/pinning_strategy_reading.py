@@ -252,9 +252,10 @@ def _in_chunks(run: Run, found: Recommended) -> list[Finding]:
 
 def _wait_evidence(name: str, cell: StrategyCell) -> list[Quantity]:
     """The longest wait, named, and what a process without driver calls felt meanwhile."""
-    wait, late = cell.longest_wait, cell.longest_control
-    control = [Quantity(name=f"{name}, no driver calls: woke late by", value=late, unit="seconds")] if late else []
-    return [Quantity(name=f"{name}: {wait.words}", value=wait.seconds, unit="seconds"), *control]
+    wait = cell.longest_wait
+    late = cell.control_seconds.get(wait.phase)
+    control = [Quantity(name=f"{name}: woke late meanwhile, without driver calls", value=late, unit="seconds")]
+    return [Quantity(name=f"{name}: {wait.words}", value=wait.seconds, unit="seconds"), *(control if late else ())]
 
 
 def _waits(cells: Cells, found: Recommended) -> list[Finding]:

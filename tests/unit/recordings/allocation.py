@@ -7,7 +7,11 @@ import math
 from pinscope.units import format_bytes
 from tests.unit.recordings.raw import Recorded
 
-TITLES = {"pinned": "cudaHostAlloc", "malloc_touch": "malloc + touch", "registered_4k": "touch + register, 4 KiB pages"}
+TITLES = {
+    "pinned": "cudaHostAlloc",
+    "fresh_4k": "fresh, touched, 4 KiB pages",
+    "registered_4k": "touch + register, 4 KiB pages",
+}
 POOLS = {"pool": "reused, from a pool", "cupy_pool": "reused, from CuPy's pool"}
 GIB = 2**30
 
@@ -17,18 +21,19 @@ def headline(recorded: Recorded) -> dict[str, object]:
     words = format_bytes(size)
     buffers = rows[(rows["kind"] == "buffer") & (rows["bytes"] == size)].copy()
     buffers["both_seconds"] = buffers["get_seconds"] + buffers["give_back_seconds"]
-    cost = buffers.groupby("way")[["get_seconds", "give_back_seconds", "both_seconds", "register_seconds"]].median()
+    cost = buffers.groupby("way").median(numeric_only=True)
     copies = rows[(rows["kind"] == "copy") & (rows["bytes"] == size)]
     copy = copies.groupby(["memory", "direction"])["wall_seconds"].median()
-    pageable = cost.loc["malloc_touch"]
     found: dict[str, object] = {}
-    for way in ("pinned", "malloc_touch"):
-        found[f"{TITLES[way]}, each GiB of {words}"] = cost.loc[way, "get_seconds"] * GIB / size
-    given_back = cost.loc["registered_4k", "give_back_seconds"] - pageable["give_back_seconds"]
-    extra = {
-        "pinned": cost.loc["pinned", "both_seconds"] - pageable["both_seconds"],
-        "registered_4k": cost.loc["registered_4k", "register_seconds"] + max(given_back, 0.0),
-    }
+    for way in ("pinned", "fresh_4k"):
+        if way in cost.index:
+            found[f"{TITLES[way]}, each GiB of {words}"] = cost.loc[way, "get_seconds"] * GIB / size
+    extra = {}
+    if "fresh_4k" in cost.index:  # version 0.1.0 measured none, and did not time unregistering
+        extra["pinned"] = cost.loc["pinned", "both_seconds"] - cost.loc["fresh_4k", "both_seconds"]
+        extra["registered_4k"] = (
+            cost.loc["registered_4k", "register_seconds"] + cost.loc["registered_4k", "unregister_seconds"]
+        )
     for way, seconds in extra.items():
         for direction in ("h2d", "d2h"):
             gain = copy["pageable", direction] - copy["pinned", direction]

@@ -1,21 +1,89 @@
-"""Headline of ``dataloader`` again: the fastest settings by steps over the time that all of them took."""
+"""Headline of ``dataloader`` again: the fastest settings by their steady steps, and the busiest part of such a step."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from pinscope.units import format_share
 from tests.unit.recordings.raw import Recorded
+
+Settings = tuple[bool, bool, int]
+
+
+def cut(means: np.ndarray) -> int:
+    """MSER-5: the cut in the first half after which the mean's standard error is least, doubled."""
+    errors = [np.var(means[at:]) / (len(means) - at) for at in range(len(means) // 2 + 1)]
+    return min(2 * int(np.argmin(errors)), len(means) // 2)
+
+
+def steady(visits: Sequence[pd.DataFrame], workers: int) -> list[pd.DataFrame]:
+    """What is left of each visit after the start that the other visits show; nothing where the halves disagree."""
+    batch = -(-5 // max(workers, 1)) * max(workers, 1)
+    length = min(map(len, visits))
+    if length < 7 * batch:
+        return []
+    first = length % batch
+    means = np.array([v["step_seconds"].to_numpy()[first:length].reshape(-1, batch).mean(axis=1) for v in visits])
+    total = means.sum(axis=0)
+    rest = total[cut(total) :]
+    halves = np.split(rest, [len(rest) // 2])
+    error = np.sqrt(sum(np.var(half, ddof=1) / len(half) for half in halves))
+    if abs(halves[0].mean() - halves[1].mean()) > max(0.05 * abs(rest.mean()), 3 * error):
+        return []
+    starts = [first + batch * cut(total - own if len(visits) > 1 else total) for own in means]
+    return [visit.iloc[start:] for visit, start in zip(visits, starts, strict=True)]
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    return float(np.exp(np.mean(np.log(values))))
+
+
+def busiest(settings: Settings, mean: pd.Series) -> str | None:
+    """The part that is at work for most of a step; ``None`` where making and pinning were not timed apart."""
+    pin, _, workers = settings
+    if "make_seconds" not in mean or np.isnan(mean["make_seconds"]):
+        return None
+    pinning = mean["pin_seconds"] if pin else 0.0
+    stream = "copying to the GPU" if mean["copy_seconds"] > mean["compute_seconds"] else "computing"
+    parts = {stream: mean["copy_seconds"] + mean["compute_seconds"]}
+    if workers:
+        parts |= {"making batches in the workers": mean["make_seconds"] / workers, "PyTorch's pinning thread": pinning}
+    else:
+        parts["making batches in the program"] = mean["make_seconds"] + pinning
+    part = max(parts, key=lambda name: parts[name])
+    return f"{part}, {format_share(min(parts[part] / mean['step_seconds'], 1.0))} of a step"
 
 
 def headline(recorded: Recorded) -> dict[str, object]:
-    by_settings = recorded.counted.groupby(["pin_memory", "non_blocking", "workers"])
-    mean = by_settings[["step_seconds", "stall_seconds", "wait_seconds"]].mean()
-    pin, asynchronous, workers = best = mean["step_seconds"].idxmin()
-    fastest = mean.loc[best]
+    rows = recorded.counted
+    rows = rows.assign(round=rows.get("round", 0))
+    left: dict[Settings, dict[int, pd.DataFrame]] = {}
+    for (pin, asynchronous, workers), alike in rows.groupby(["pin_memory", "non_blocking", "workers"], sort=False):
+        rounds = dict(list(alike.groupby("round")))
+        if found := steady(list(rounds.values()), workers):
+            left[pin, asynchronous, workers] = dict(zip(rounds, found, strict=True))
+    pace = {one: {number: 1 / v["step_seconds"].mean() for number, v in visits.items()} for one, visits in left.items()}
+    if not pace:
+        return {}
+    best = max(pace, key=lambda one: geometric_mean(list(pace[one].values())))
+    pin, asynchronous, workers = best
+    everything = pd.concat(left[best].values())
+    mean = everything.mean(numeric_only=True)
+    mine = rows[(rows["pin_memory"] == pin) & (rows["non_blocking"] == asynchronous) & (rows["workers"] == workers)]
+    held = mine["pinned_bytes"].max()
     words = f"{'pinned' if pin else 'pageable'}, {'non_blocking' if asynchronous else 'blocking'}, {workers} workers"
-    return {
+    found = {
         "Fastest": words,
-        "Its steps a second": 1 / fastest["step_seconds"],
-        "× pageable and blocking": mean["step_seconds"].loc[False, False, workers] / fastest["step_seconds"],
-        "GPU idle, of a step": fastest["stall_seconds"] / fastest["step_seconds"],
-        "Waiting for the loader, of a step": fastest["wait_seconds"] / fastest["step_seconds"],
-        "Pinned for it": by_settings["pinned_bytes"].last()[best],
+        "Its steps a second, ± half the 95 % interval": geometric_mean(list(pace[best].values())),
+        "Busiest part": busiest(best, mean),
+        "GPU idle, of a step": mean["stall_seconds"] / mean["step_seconds"],
+        "Waiting for the loader, of a step": mean["wait_seconds"] / mean["step_seconds"],
+        "Pinned for it": 0 if abs(held) <= 2**20 else held,
     }
+    if plain := pace.get((False, False, workers)):
+        both = [pace[best][number] / plain[number] for number in pace[best] if number in plain]
+        found["× pageable and blocking"] = geometric_mean(both)
+    return found

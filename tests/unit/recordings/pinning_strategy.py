@@ -1,34 +1,68 @@
-"""Headline of ``pinning_strategy`` again: the fast and gentle strategy, beside one cudaHostAlloc."""
+"""Headline of ``pinning_strategy`` again: the fast and gentle strategies in one piece and in chunks."""
 
 from __future__ import annotations
+
+import pandas as pd
 
 from pinscope.units import format_bytes
 from tests.unit.recordings.raw import Recorded
 
-TITLES = {"thp_register_threads": "huge pages, threads touch, threads register chunks"}
-WAITS = ["neighbour_info_seconds", "neighbour_nvml_seconds", "neighbour_kernel_seconds", "neighbour_allocation_seconds"]
+WHOLE = {
+    "host_alloc": "one cudaHostAlloc",
+    "register_untouched": "4 KiB pages, untouched, register",
+    "touch_register": "4 KiB pages, threads touch, register",
+    "thp_register": "huge pages, threads touch, register",
+}
+IN_CHUNKS = {
+    "touch_register_chunks": "4 KiB pages, threads touch, register chunks",
+    "thp_register_chunks": "huge pages, threads touch, register chunks",
+    "thp_register_threads": "huge pages, threads touch, threads register chunks",
+    "thp_pipeline": "huge pages, register each chunk once touched",
+}
+CALLS = ("info", "nvml", "kernel", "allocation")
 NEAR = 1.5
-"""Times that still count as as good."""
+"""Times that still count as as good; and from which on cudaHostAlloc is no longer recommended."""
+
+
+def waits(rows: pd.DataFrame) -> pd.DataFrame:
+    """Strategy → the longest call of any neighbour while memory was pinned, and while it was given back."""
+    columns = {"pinned": [f"neighbour_{call}_seconds" for call in CALLS]}
+    released = [f"release_neighbour_{call}_seconds" for call in CALLS]
+    columns["given back"] = released if released[0] in rows else ["release_neighbour_seconds"]
+    by_strategy = rows.groupby("strategy")
+    return pd.DataFrame({phase: by_strategy[names].max().max(axis=1) for phase, names in columns.items()})
+
+
+def best(names: list[str], total: pd.Series, wait: pd.Series) -> str:
+    """The fastest of the fast ones that are gentle."""
+    fast = [name for name in names if total[name] <= NEAR * total[names].min()]
+    gentle = [name for name in fast if wait[name] <= NEAR * wait[fast].min()]
+    return min(gentle, key=lambda name: total[name])
 
 
 def headline(recorded: Recorded) -> dict[str, object]:
-    by_strategy = recorded.counted.groupby("strategy")
-    total, wait = by_strategy["total_seconds"].median(), by_strategy[WAITS].max().max(axis=1)
-    pinning = total.drop("idle")
-    fast = pinning[pinning <= NEAR * pinning.min()]
-    gentle = fast[wait[fast.index] <= NEAR * wait[fast.index].min()]
-    best, usual = gentle.idxmin(), "host_alloc"
+    rows = recorded.counted
+    total, phases = rows.groupby("strategy")["total_seconds"].median(), waits(rows)
+    wait, phase = phases.max(axis=1), phases.fillna(0).idxmax(axis=1)
+    array = best([name for name in WHOLE if name in total], total, wait)
+    chunks = best([name for name in IN_CHUNKS if name in total], total, wait)
+    array = array if total["host_alloc"] >= NEAR * total[array] else "host_alloc"
     size, target = recorded.run["params"]["size"], recorded.run["params"]["target"]
-    words = format_bytes(size)
-    return {
-        "Best strategy": TITLES[best],
-        f"It pins {words} in": total[best],
-        "Its rate": size / total[best],
-        f"Your {format_bytes(target)} take": target * total[best] / size,
-        "Longest neighbour wait": wait[best],
-        "Times faster than one cudaHostAlloc": total[usual] / total[best],
-        f"One cudaHostAlloc of {words}": total[usual],
-        "Longest neighbour wait, one cudaHostAlloc": wait[usual],
-        "Its wait ÷ that of cudaHostAlloc": wait[best] / wait[usual],
+    found = {
+        "Recommended for an array": WHOLE[array],
+        f"It pins {format_bytes(size)} in": total[array],
+        "Its rate": size / total[array],
+        f"Your {format_bytes(target)} take": target * total[array] / size,
+        "Times faster than one cudaHostAlloc": total["host_alloc"] / total[array],
+        f"Longest neighbour wait, an array (while {phase[array]})": wait[array],
+        f"One cudaHostAlloc of {format_bytes(size)}": total["host_alloc"],
+        f"Longest neighbour wait, one cudaHostAlloc (while {phase['host_alloc']})": wait["host_alloc"],
         "Longest neighbour wait, idle": wait["idle"],
     }
+    if NEAR * wait[chunks] <= wait[array]:
+        found |= {
+            "Recommended in chunks": IN_CHUNKS[chunks],
+            f"In chunks of {format_bytes(recorded.run['params']['chunk'])} it takes": total[chunks],
+            f"Longest neighbour wait, in chunks (while {phase[chunks]})": wait[chunks],
+        }
+    return found

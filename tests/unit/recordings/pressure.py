@@ -20,7 +20,11 @@ def headline(recorded: Recorded) -> dict[str, object]:
     faults = held.groupby("bytes")["fault_median_seconds"].median()
     steps = rows[(rows["kind"] == "host") & (rows["phase"] == "held")].groupby("step")
     stalled = steps["memory_some_seconds"].agg(np.ptp) / steps["elapsed_seconds"].agg(np.ptp)
+    limits = recorded.run["environment"]["limits"]
+    group, host = limits["cgroup_limit_bytes"], limits["host_total_bytes"]
+    owner, whole = ("control group's", group) if group and group < host else ("host's", host)
     return {
+        f"Of the {owner} memory": held["bytes"].max() / whole,
         "Available memory lost per pinned GiB": -np.polyfit(ends["bytes"], reachable, 1)[0] * GIB,
         "Most that was pinned": held["bytes"].max(),
         "Page fault before": before,

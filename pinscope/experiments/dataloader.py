@@ -81,17 +81,17 @@ class DataloaderParams(BareParams):
 class DataloaderObservation(Observation):
     """One step of training."""
 
-    round: int
-    """In which round; each starts every combination anew."""
+    round: int = 0
+    """In which round; each starts every combination anew. Runs before there were rounds have one."""
     pin_memory: bool
     non_blocking: bool
     workers: int
     batch_bytes: int
     wait_seconds: float
     """The program waited for the loader."""
-    make_seconds: float
-    """A worker (or, without workers, the program) made this batch."""
-    pin_seconds: float | None
+    make_seconds: float | None = None
+    """A worker (or, without workers, the program) made this batch; ``None``: an older run, which did not time it."""
+    pin_seconds: float | None = None
     """It was copied to pinned memory, by PyTorch's one pinning thread (or the program); ``None``: it was not."""
     issue_seconds: float
     """The calls that start the copies held the program."""

@@ -66,7 +66,8 @@ class BandwidthParams(Params):
     )
     copiers: Several[CopierChoice] = Field(
         title="Copied by",
-        description="A copy engine, or a kernel that reads and writes host memory through its mapping.",
+        description="A copy engine, or a kernel that reaches host memory through its mapping. A kernel reaches all "
+        "kinds in the same way and copies the first that is chosen.",
     )
     backings: Several[PageableBacking] = Field(
         title="Pages of pageable memory",

@@ -15,6 +15,7 @@ from pinscope.analysis.access import (
     over_uses,
     winners,
 )
+from pinscope.analysis.precision import Repeated, precision_not_reached
 from pinscope.records.finding import Finding, Quantity, Reading, Table
 from pinscope.records.run import Run
 from pinscope.units import format_bytes, format_seconds, format_share
@@ -23,7 +24,7 @@ SLOW_MANAGED = 2.0
 """On-demand migration that takes this many times a copy is worth a warning."""
 
 
-def read_access(run: Run, rows: Sequence[Mapping[str, Any]]) -> Reading:  # noqa: ARG001 - all readings have one shape
+def read_access(run: Run, rows: Sequence[Mapping[str, Any]]) -> Reading:
     """Headline, tables and findings; empty parts where nothing was measured yet."""
     found = cells(rows)
     if not found:
@@ -32,7 +33,7 @@ def read_access(run: Run, rows: Sequence[Mapping[str, Any]]) -> Reading:  # noqa
     findings = [*_wrong(found)]
     for pattern in patterns:
         findings += [*_uses(found, pattern), *_sparse(found, pattern)]
-    findings += _on_demand(found)
+    findings += [*_on_demand(found), *precision_not_reached(run, _repeated(found))]
     return Reading(headline=_headline(found, patterns), tables=(_winners(found), _all(found)), findings=tuple(findings))
 
 
@@ -60,6 +61,17 @@ def _alike(found: Sequence[Cell], pattern: str, spacing: int, uses: int) -> list
 
 def _combinations(found: Sequence[Cell]) -> list[tuple[str, int, int]]:
     return list(dict.fromkeys((cell.pattern, cell.spacing, cell.uses) for cell in found))
+
+
+def _repeated(found: Sequence[Cell]) -> list[Repeated]:
+    return [
+        Repeated(
+            f"{WAY_TITLES[cell.way]}, {PATTERN_TITLES[cell.pattern]}, {format_share(1 / cell.spacing)} used "
+            f"{_times(cell.uses)}", cell.wall_seconds,
+            (f"ways={cell.way}", f"patterns={cell.pattern}", f"spacings={cell.spacing}", f"uses={cell.uses}"),
+        )
+        for cell in found
+    ]  # fmt: skip
 
 
 def _winners(found: Sequence[Cell]) -> Table:

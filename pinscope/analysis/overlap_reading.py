@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pinscope.analysis.overlap import FULL_DEPTH, PassCell, Recipe, passes
+from pinscope.analysis.precision import Repeated, precision_not_reached
 from pinscope.records.finding import Finding, Quantity, Reading, Table
 from pinscope.records.run import LabKind, Run
 from pinscope.units import format_seconds, format_share
@@ -32,8 +33,11 @@ def read_overlap(run: Run, rows: Sequence[Mapping[str, Any]]) -> Reading:
     return Reading(
         headline=_headline(cells),
         tables=(_table(cells),) if cells else (),
-        findings=(*_corruption(cells), *_recipe(run, cells), *_ingredients(cells), *_unstable(cells)),
-    )
+        findings=(
+            *_corruption(cells), *_recipe(run, cells), *_ingredients(cells),
+            *precision_not_reached(run, _repeated(cells)),
+        ),
+    )  # fmt: skip
 
 
 def _full(cells: Sequence[PassCell]) -> list[PassCell]:
@@ -205,23 +209,11 @@ def _cost(missing: str, cell: PassCell, best: PassCell) -> str:
     return f"Without {what} the pipeline takes {times:.1f} times as long, {cell.direction}: {hidden}"
 
 
-def _unstable(cells: Sequence[PassCell]) -> list[Finding]:
-    unstable = [cell for cell in cells if cell.device_seconds.unstable]
-    if not unstable:
-        return []
-    worst = max(unstable, key=lambda cell: cell.device_seconds.spread)
+def _repeated(cells: Sequence[PassCell]) -> list[Repeated]:
     return [
-        Finding(
-            rule="unstable",
-            severity="note",
-            title=f"{len(unstable)} of {len(cells)} combinations {'is' if len(unstable) == 1 else 'are'} unstable",
-            detail=f"The worst: {worst.direction} {worst.balance.replace('_', '-')}, {worst.recipe.label}. Other work "
-            "on the machine or a clock that changes can be the reason; copies from pageable memory also depend on the "
-            "processor.",
-            evidence=(
-                Quantity(name="Spread of the worst", value=worst.device_seconds.spread, unit="share"),
-                Quantity(name="Its repeats", value=worst.device_seconds.count, unit="count"),
-            ),
-            advice="Let the machine idle and run it again with more repeats: --set repeats=100 --set time_limit=20",
+        Repeated(
+            f"{cell.direction} {cell.balance.replace('_', '-')}, {cell.recipe.label}", cell.device_seconds,
+            (f"directions={cell.direction}", f"balance={cell.balance}"),
         )
-    ]
+        for cell in cells
+    ]  # fmt: skip

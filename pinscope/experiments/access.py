@@ -84,7 +84,7 @@ class AccessParams(Params):
             spacings=(1, 16) if quick else (1, 4, 16, 64),
             uses=(1, 4) if quick else (1, 2, 4, 8, 16),
             precision=0.05 if quick else 0.02,
-            repeats=7 if quick else 15,
+            repeats=8 if quick else 15,
             time_limit=0.2 if quick else 1.0,
         )
 

@@ -27,7 +27,7 @@ def measured(lab: CudaLab, **changes: Any) -> dict[tuple[str, str, int, int], Ce
 
 
 def test_every_way_is_right_for_every_pattern_and_share(lab: CudaLab) -> None:
-    found = measured(lab, size=4 * MIB, spacings="1,8", uses="1,3", repeats=7)
+    found = measured(lab, size=4 * MIB, spacings="1,8", uses="1,3", repeats=8)
     assert len(found) == 4 * 4 * 2 * 2
 
 

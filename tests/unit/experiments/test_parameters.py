@@ -51,7 +51,7 @@ def test_sizes_take_units_and_lists_and_come_out_ascending_and_once() -> None:
         ({"memory": "pinned,paged"}, "memory: .*'pageable', 'pinned'"),
         ({"directions": "up"}, "directions: .*'h2d', 'd2h' or 'bidirectional'"),
         ({"precision": "nan"}, "precision: "),
-        ({"repeats": "0"}, "repeats: .*greater than or equal to 7"),
+        ({"repeats": "0"}, "repeats: .*greater than or equal to 8"),
         ({"time_limit": "-1"}, "time_limit: .*greater than 0"),
         ({"colour": "red"}, "no parameter 'colour'; there are: .*sizes"),
     ],

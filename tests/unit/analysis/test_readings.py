@@ -33,7 +33,7 @@ MIB = 2**20
 
 
 def copies(rate: float, size: int = 256 * MIB, **labels: Any) -> list[dict[str, Any]]:
-    return [row(size / rate, size, **labels) for _ in range(7)]
+    return [row(size / rate, size, **labels) for _ in range(8)]
 
 
 def bandwidth_findings(rows: list[dict[str, Any]], **changes: Any) -> dict[str, Finding]:
@@ -124,7 +124,7 @@ def test_the_host_model_never_stands_beside_a_published_gpu() -> None:
 
 
 def passes_of(seconds: float, **changes: Any) -> list[dict[str, Any]]:
-    return [one_pass(seconds, **changes) for _ in range(7)]
+    return [one_pass(seconds, **changes) for _ in range(8)]
 
 
 def test_a_recipe_that_overlaps_is_good_and_one_that_does_not_is_a_warning() -> None:

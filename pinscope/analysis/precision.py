@@ -56,7 +56,7 @@ def precision_not_reached(run: Run, repeated: Sequence[Repeated]) -> list[Findin
             f"{format_share(asked)}",
             detail=f"The worst: {words}, known to ± {format_share(worst.uncertainty)} after {worst.count} repeats."
             if known
-            else f"The worst: {words}, with {worst.count} repeats; below {LEAST_VALUES} nothing is known of the error.",
+            else f"The worst: {words}, with {worst.count} repeats; fewer than {LEAST_VALUES} have no interval.",
             evidence=(
                 Quantity(
                     name="The worst is known to ±", value=worst.uncertainty if known else None, unit="share",

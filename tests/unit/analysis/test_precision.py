@@ -47,7 +47,7 @@ def test_one_finding_counts_them_and_names_the_worst_by_how_much_and_what_to_do(
 def test_with_too_few_repeats_nothing_is_claimed_to_be_known() -> None:
     (finding,) = precision_not_reached(run(precision=0.05, repeats=15, time_limit=0.1), [FEW, NOISIEST])
     assert finding.title == "2 of 2 combinations did not reach the precision asked for, ± 5.0 %"
-    assert finding.detail == "The worst: few, with 7 repeats; below 8 nothing is known of the error."
+    assert finding.detail == "The worst: few, with 7 repeats; fewer than 8 have no interval."
     assert finding.evidence[0].value is None
     assert "--set repeats=15 --set time_limit=1" in finding.advice
 

@@ -2,7 +2,7 @@
 
 An entry of a GPU's page table has 8 bytes (NVIDIA open-gpu-doc, "Pascal MMU Format Changes": PTE; later
 architectures keep the size), as has one of x86-64 and arm64. The upper levels add 1 part in 512 at most and are left
-out, as in the usual estimates.
+out of the formula, as in the usual estimates; what is measured may have them.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 ENTRY_BYTES = 8
 GPU_PAGE_SIZES = (4 * 2**10, 64 * 2**10, 2 * 2**20)
 """Pages that a GPU can map host memory in."""
+UPPER_LEVELS = 1 / 512
+"""What the upper levels of a page table add at most, as a share of its entries."""
 GRANULE_BYTES = 2 * 2**20
 """GPU memory for page tables is taken in steps of this size."""
 FIRST_CONTEXT_BYTES = 3_407_872

@@ -128,9 +128,9 @@ class PageTables:
         "that neither is in the figures. A GPU's memory is taken in steps of 2 MiB, so any two readings bound the "
         "bytes of page table per pinned byte: by the growth between them, one step less and one step more. What all "
         "pairs leave is the interval that is given, and 8 bytes divided by it is the page size it implies. Ordinary "
-        "memory is touched by one thread and then registered, each timed apart. What other processes take or give back on the "
-        "GPU meanwhile is in the figures too. On the host model the memory is locked, and the page tables are those "
-        "that the kernel keeps for the process (VmPTE)."
+        "memory is touched by one thread and then registered, each timed apart. What other processes take or give "
+        "back on the GPU meanwhile is in the figures too. On the host model the memory is locked, and the page tables "
+        "are those that the kernel keeps for the process (VmPTE)."
     )
     labs: Mapping[LabKind, str | None] = {"cuda": None, "host": None}
     Params = PageTablesParams

@@ -24,7 +24,8 @@ PATTERN_TITLES: Mapping[str, str] = {
 }
 _LABELS = ("way", "pattern", "bytes", "spacing", "uses", "touched_bytes")
 AS_GOOD = 1.1
-"""Ways whose times differ by less than this factor are as good as each other: in tables, charts and findings."""
+"""Ways whose times differ by this factor at most, to two decimals as it is shown, are as good as each other: in tables,
+charts and findings."""
 Verdict = Literal["faster", "as good", "slower"]
 
 
@@ -96,9 +97,9 @@ def _curves(found: Sequence[Cell], by: str) -> dict[str, list[Cell]]:
 def verdict(one: Cell, other: Cell) -> Verdict:
     """How ``one`` does beside ``other``."""
     mine, theirs = one.wall_seconds.median, other.wall_seconds.median
-    if mine >= AS_GOOD * theirs:
+    if round(mine / theirs, 2) > AS_GOOD:
         return "slower"
-    return "faster" if AS_GOOD * mine <= theirs else "as good"
+    return "faster" if round(theirs / mine, 2) > AS_GOOD else "as good"
 
 
 def winners(found: Sequence[Cell]) -> list[Cell]:

@@ -212,7 +212,8 @@ def _over_shares(each: Stretch, first: bool, last: bool) -> str:
 
 def _sparse(found: Sequence[Cell], pattern: str) -> list[Finding]:
     """How zero-copy access does beside a copy of what is used, over the share of the data, for the fewest uses."""
-    curves = over_spacing(found, pattern, min(cell.uses for cell in found))
+    uses = min(cell.uses for cell in found)
+    curves = over_spacing(found, pattern, uses)
     mapped, copy = curves.get("mapped", []), copies_of_what_is_used(curves)
     course = stretches(mapped, copy, "spacing")
     if len(mapped) < 2 or not course:
@@ -226,7 +227,7 @@ def _sparse(found: Sequence[Cell], pattern: str) -> list[Finding]:
     return [
         Finding(
             rule=f"access-sparse-{pattern}", severity="note",
-            title=f"{name} of a part: zero-copy is "
+            title=f"{name} of a part, {_times(uses)}: zero-copy is "
             + _course(course, "a 2D copy of that part" if in_part else "copying all", _over_shares),
             detail=f"With {where}, zero-copy takes {format_seconds(last.wall_seconds.median)}, "
             + (f"the 2D copy {format_seconds(theirs.wall_seconds.median)} and " if in_part else "")
@@ -247,7 +248,7 @@ def _for_parts(course: Sequence[Stretch], in_part: bool) -> str:
     slower = any(each.verdict == "slower" and each.points[-1] > 1 for each in course)
     if in_part:
         return "Copy the part alone (cudaMemcpy2DAsync)" + ("." if slower else ", or let the kernel reach it.")
-    return "Copy all of it, or gather the part on the CPU where it is known."
+    return "Copy all of it before the kernel uses it."
 
 
 def _on_demand(found: Sequence[Cell]) -> list[Finding]:
@@ -259,14 +260,22 @@ def _on_demand(found: Sequence[Cell]) -> list[Finding]:
     times = managed.wall_seconds.median / copy.wall_seconds.median
     if times < SLOW_MANAGED:
         return []
-    evidence = [_quantity(cell, _times(1)) for cell in (managed, copy, prefetched) if cell]
-    mended = f" Prefetched it is {_beside(prefetched, copy)}." if prefetched else ""
+    whole_and_once = [
+        managed_cell.wall_seconds.median / copy_cell.wall_seconds.median
+        for pattern in dict.fromkeys(cell.pattern for cell in found)
+        if (ways := {cell.way: cell for cell in _alike(found, pattern, 1, 1)})
+        and (managed_cell := ways.get("managed")) and (copy_cell := ways.get("copy"))
+    ]  # fmt: skip
+    mended = f" Prefetched, that read is {_beside(prefetched, copy)}." if prefetched else ""
     return [
         Finding(
             rule="managed-on-demand", severity="warning",
-            title=f"Managed memory that migrates on demand takes {times:.1f} times as long as a copy",
-            detail=f"{format_bytes(managed.bytes)}, read once in order.{mended}", evidence=tuple(evidence),
-            advice="Call cudaMemPrefetchAsync before the kernel, or copy from pinned memory.",
+            title=f"Managed memory that migrates on demand takes {times:.1f} times as long as a copy, streaming read "
+            "of all data",
+            detail=f"{format_bytes(managed.bytes)}, 1 use; over all patterns {min(whole_and_once):.1f} to "
+            f"{max(whole_and_once):.1f} times.{mended}",
+            evidence=tuple(_quantity(cell, _times(1)) for cell in (managed, copy, prefetched) if cell),
+            advice="Where all of it is used, call cudaMemPrefetchAsync before the kernel, or copy from pinned memory.",
         )
     ]  # fmt: skip
 

@@ -88,8 +88,9 @@ def _table(cells: Sequence[PassCell]) -> Table:
         ),
         note="Overlap 100 % hides the shorter side entirely; below 0 the pipeline is slower than pinned copies and "
         "kernels one after the other. Own overlap compares with the recipe's own copies alone; above "
-        "100 % they went faster in the pipeline than alone. Corrupted and checked count chunks over all "
-        "repeats. On one stream events change nothing.",
+        "100 % they went faster in the pipeline than alone. At best is what a correct order allows with this many "
+        "chunks: 1 - 1 ÷ chunks. What is not ordered may hide more, with wrong data. Corrupted and checked count "
+        "chunks over all repeats. On one stream events change nothing.",
     )  # fmt: skip
 
 

@@ -98,7 +98,7 @@ def _table(found: Sequence[Cost]) -> Table:
         columns=(
             "way", "device", "pinned", "page tables", "per GiB", "at least", "at most", "implied page",
             "left after freeing", "host pins",
-            "touching a GiB", "pinning a GiB", "freeing a GiB",
+            "touching a GiB", "pinning a GiB", "giving back a GiB",
         ),
         units=(
             "text", "count", "bytes", "bytes", "bytes", "bytes", "bytes", "bytes", "bytes", "bytes", "seconds",
@@ -107,7 +107,8 @@ def _table(found: Sequence[Cost]) -> Table:
         rows=tuple(row(cost) for cost in found),
         note="Per GiB is the middle of what the readings leave possible, between at least and at most: page tables are "
         "counted in whole steps. Host pins are what the kernel's count of pinned pages grew by. "
-        "Touching is by one thread; memory allocated pinned is touched by the driver as it is allocated. Times are "
+        "Touching is by one thread; giving back is unpinning and unmapping. Memory allocated pinned "
+        "is touched by the driver as it is allocated. Times are "
         "those of the run's own device.",
     )  # fmt: skip
 
@@ -163,8 +164,8 @@ def _price(run: Run, cost: Cost) -> list[Finding]:
     back = f"; {format_share(returned)} came back when all was freed" if returned is not None else ""
     step = format_bytes(growth.bytes[-1] - growth.bytes[-2])
     advice = (
-        "Count it in for every process that pins, on every GPU it uses. Let one process pin and copy for the others "
-        "(CUDA IPC) where several need the same data: see the experiment registration."
+        "Count it in for every process that pins, on every GPU where it has a context. Let one process pin and copy "
+        "for the others (CUDA IPC) where several need the same data: see the experiment registration."
         if run.lab == "cuda"
         else "Where several processes map the same data, each has page tables of its own for it."
     )
@@ -211,14 +212,23 @@ def _backings(run: Run, own: Sequence[Cost]) -> list[Finding]:
         Finding(
             rule="huge-pages-same-tables", severity="note",
             title=f"Huge pages ({names}) under the memory do not make its page table smaller",
-            detail="It takes as much as with small pages"
-            + (": the GPU's pages are not those of the host's kernel."
-               if run.lab == "cuda" else ": the kernel sets the small pages' table aside for the case that a huge "
-               "page must be split."),
+            detail=_same_tables(run, small),
             evidence=evidence,
             advice=_faster(small, huge),
         )
     ]  # fmt: skip
+
+
+def _same_tables(run: Run, small: Cost) -> str:
+    """What was seen where huge pages under the memory changed nothing."""
+    if run.lab == "host":
+        return (
+            "It takes as much as with small pages: the kernel sets the small pages' table aside for the case that a "
+            "huge page must be split."
+        )
+    per_gib = format_bytes(round((small.growth.per_byte or 0.0) * GIB))
+    where = " This is a virtual machine; others may differ." if run.environment.virtualization else ""
+    return f"With 4 KiB pages under it a GiB takes {per_gib}, and no less with huge pages.{where}"
 
 
 def _per_gib_quantity(cost: Cost) -> Quantity:
@@ -232,10 +242,12 @@ def _per_gib_quantity(cost: Cost) -> Quantity:
 def _faster(small: Cost, huge: Sequence[Cost]) -> str:
     """Whether huge pages are worth it for their speed."""
     best = min(huge, key=_total_seconds)
-    ratio = _total_seconds(small) / _total_seconds(best)
-    if ratio > 1 + AGREE:
-        return f"They are pinned {ratio:.1f} times faster all the same ({best.way.backing}): use them for that."
-    return "They are not pinned faster either: small pages do as well here."
+    least, usual = _total_seconds(best), _total_seconds(small)
+    times = (
+        f"Touching and registering a GiB took {format_seconds(least)} ({best.way.backing}) and "
+        f"{format_seconds(usual)} (4k)"
+    )
+    return times + (": use huge pages for that." if usual / least > 1 + AGREE else ": small pages do as well here.")
 
 
 def _total_seconds(cost: Cost) -> float:
@@ -350,9 +362,9 @@ def _where_time_goes(own: Sequence[Cost]) -> list[Finding]:
         Finding(
             rule="time-of-pinning",
             severity="note",
-            title=f"{format_share(share)} of the time to pin goes into touching the memory first",
-            detail=f"A GiB, {way_words(cost)}: {format_seconds(touching)} to touch it with one thread, "
-            f"{format_seconds(pinning)} to register it. Allocating pinned memory does both in one call.",
+            title=f"{format_share(share)} of the time goes into touching the memory, by one thread: {way_words(cost)}",
+            detail=f"A GiB takes {format_seconds(touching)} to touch and {format_seconds(pinning)} to register. "
+            "Allocating pinned memory does both in one call.",
             evidence=(
                 Quantity(name="Touching a GiB", value=touching, unit="seconds", spread=cost.touch_seconds.spread),
                 Quantity(name="Registering a GiB", value=pinning, unit="seconds", spread=cost.pin_seconds.spread),

@@ -56,7 +56,15 @@ def test_where_one_way_falls_behind_is_known_at_measured_points_only() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mine", "how"), [(0.5, "faster"), (1 / 1.11, "faster"), (1 / 1.09, "as good"), (1.09, "as good"), (1.11, "slower")]
+    ("mine", "how"),
+    [
+        (0.5, "faster"),
+        (1 / 1.11, "faster"),
+        (1 / 1.1, "as good"),
+        (1.1, "as good"),
+        (1.103, "as good"),
+        (1.11, "slower"),
+    ],
 )
 def test_ways_within_a_tenth_of_each_other_are_as_good(mine: float, how: str) -> None:
     one, other = cells(rows("mapped", mine) + rows("copy", 1.0))
@@ -109,7 +117,7 @@ def test_single_words_are_held_against_copying_all_at_the_shares_that_were_measu
         found += rows("copy", 5e-3, "random_read", spacing) + rows("mapped", 0.04 / spacing, "random_read", spacing)
     finding = findings(found)["access-sparse-random_read"]
     assert finding.title == (
-        "Random read of a part: zero-copy is slower than copying all from 100.0 % to 25.0 %, faster at 6.2 %"
+        "Random read of a part, 1 use: zero-copy is slower than copying all from 100.0 % to 25.0 %, faster at 6.2 %"
     )
     assert "Only these shares were measured: 100.0 %, 25.0 %, 6.2 %." in finding.detail
     assert "use 6.2 % of it or less" in finding.advice
@@ -123,7 +131,7 @@ def test_blocks_are_held_against_a_copy_of_these_blocks_and_not_of_all() -> None
         found += rows("mapped", 5.2e-3 / spacing, spacing=spacing)
     finding = findings(found)["access-sparse-stream_read"]
     assert finding.title == (
-        "Streaming read of a part: zero-copy is as good as a 2D copy of that part from 100.0 % to 6.2 %"
+        "Streaming read of a part, 1 use: zero-copy is as good as a 2D copy of that part from 100.0 % to 6.2 %"
     )
     assert "the 2D copy 312 µs and copying all 256 MiB 5.00 ms" in finding.detail
     assert "cudaMemcpy2DAsync" in finding.advice
@@ -131,8 +139,10 @@ def test_blocks_are_held_against_a_copy_of_these_blocks_and_not_of_all() -> None
 
 def test_slow_migration_on_demand_is_warned_of_and_prefetching_told() -> None:
     found = rows("copy", 5e-3) + rows("managed", 25e-3) + rows("prefetched", 6e-3)
+    found += rows("copy", 5e-3, "stream_write") + rows("managed", 50e-3, "stream_write")
     finding = findings(found)["managed-on-demand"]
-    assert "5.0 times" in finding.title
+    assert "5.0 times as long as a copy, streaming read of all data" in finding.title
+    assert "over all patterns 5.0 to 10.0 times" in finding.detail
     assert "slower than a copy (1.20 times as long)" in finding.detail
     assert "managed-on-demand" not in findings(rows("copy", 5e-3) + rows("managed", 6e-3))
 

@@ -139,6 +139,21 @@ def test_no_headline_says_3_99_kib_where_4_kib_fits(steps: int) -> None:
     assert low * (1 - 1e-9) <= 2 * MIB <= high * (1 + 1e-9)
 
 
+def test_the_directories_above_the_tables_do_not_hide_the_page_size() -> None:
+    """As an H200 showed it in steps of 4 MiB: 2 MiB more at 904, 1924, 2944 and 3964 MiB, every 1020 MiB."""
+    rises = (904, 1924, 2944, 3964)
+    fine = [
+        {**row, "nvml_used_bytes": GIB + 2 * MIB * sum(row["bytes"] >= rise * MIB for rise in rises)}
+        if row["phase"] == "held" else row
+        for row in rows(total=4 * GIB, steps=1024)
+    ]  # fmt: skip
+    growth = costs(fine)[0].growth
+    assert growth.known_slope is not None
+    assert growth.known_slope.low > 8 / 4096  # the entries alone are not all of it
+    assert growth.known_slope.low <= 8 / 4096 * (1 + 1 / 256) <= growth.known_slope.high
+    assert growth.page_bytes == 4096
+
+
 @pytest.mark.parametrize("early", [4, 32, 60])
 def test_upper_level_tables_that_bring_a_step_forward_change_the_slope_little(early: int) -> None:
     """On a GPU the tables' own tables come out of the same memory: from some point on each step comes earlier."""

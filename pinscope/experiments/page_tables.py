@@ -54,7 +54,7 @@ class PageTablesParams(BareParams):
         if lab == "host":
             total, steps = ("128MiB", 16) if quick else ("1GiB", 64)
         else:
-            total, steps = ("4GiB", 64) if quick else ("16GiB", 256)
+            total, steps = ("4GiB", 64) if quick else ("12GiB", 192)
         backings: tuple[Backing, ...] = ("4k", "thp") if quick else ("4k", "thp", "shm", "hugetlb")
         return cls(
             total=parse_bytes(total), steps=steps, memory=("pinned", "registered"), backings=backings, all_devices=True

@@ -16,11 +16,32 @@ PAGE = 4096
 CUDA_FILES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0", "/dev/nvidia0")
 BOOTED = 1_700_000_000
 _BASE = 0x7F0000000000
+_STEP = 2 * 2**20
+_ORDINARY = "ordinary "
 
 
 def zero(size: int, inode: int, offset: int = 0, permissions: str = "rw-s") -> tuple[int, str]:
     """A mapping of shared anonymous memory, as cudaHostAlloc makes it: (bytes, the rest of its line)."""
     return size, f"{permissions} {offset:08x} 00:01 {inode:<26} /dev/zero (deleted)"
+
+
+def ordinary(size: int, inode: int) -> tuple[int, str]:
+    """The same of shared anonymous memory that a program mapped by itself: it lies anywhere, with nothing reserved."""
+    return size, _ORDINARY + zero(size, inode)[1]
+
+
+def context(gpu: int = 0, inode: int = 900_000) -> list[tuple[int, str]]:
+    """What a CUDA context has mapped, as on H200s with driver 580."""
+    driver = [56 * 2**20, *[_STEP] * 4, 6_205_440, *[PAGE] * 20]
+    pieces = [zero(_STEP, inode + number) for number in range(3)]
+    return [
+        named(_STEP, f"/dev/nvidia{gpu}"),
+        *(named(size, "/dev/nvidiactl") for size in driver),
+        named(PAGE, "/dev/nvidiactl", "r--s"),
+        named(_STEP, "/dev/nvidia-uvm"),
+        *pieces,
+        ordinary(_STEP, inode + 3),
+    ]
 
 
 def named(size: int, name: str, permissions: str = "rw-s", inode: int = 610) -> tuple[int, str]:
@@ -29,11 +50,20 @@ def named(size: int, name: str, permissions: str = "rw-s", inode: int = 610) -> 
 
 
 def maps_text(mappings: Iterable[tuple[int, str]]) -> str:
-    """A /proc/PID/maps with these mappings one after the other, each followed by a gap."""
+    """A /proc/PID/maps with these mappings one after the other, each followed by a gap.
+
+    Shared anonymous memory lies as cudaHostAlloc's does: at a multiple of 2 MiB, with address space reserved up to the
+    next one.
+    """
     lines, address = [], _BASE
     for size, rest in mappings:
-        lines.append(f"{address:012x}-{address + size:012x} {rest}\n")
-        address += size + PAGE
+        reserved = "/dev/zero (deleted)" in rest and not rest.startswith(_ORDINARY)
+        address = -(-address // _STEP) * _STEP + (0 if reserved else PAGE)
+        end = address + size
+        lines.append(f"{address:012x}-{end:012x} {rest.removeprefix(_ORDINARY)}\n")
+        if reserved and end % _STEP:
+            lines.append(f"{end:012x}-{end + -end % _STEP:012x} ---p 00000000 00:00 0 \n")
+        address = end + _STEP
     return "".join(lines)
 
 

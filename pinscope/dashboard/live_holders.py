@@ -144,7 +144,7 @@ def _config(columns: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
         "PID": kinds.NumberColumn("PID", format="%d"),
         "Trend": kinds.LineChartColumn(
             "Trend", y_min=0, width="small",
-            help="cudaHostAlloc, driver, registered and locked memory through the window, of those with the most of it.",
+            help="cudaHostAlloc, driver, registered and locked memory in the window, of those with the most of it.",
         ),
         "Started (UTC)": kinds.DatetimeColumn("Started (UTC)", format="YYYY-MM-DD HH:mm:ss"),
         "Command": kinds.TextColumn("Command", width="large"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 from pinscope.probes.answer import Answer
@@ -21,6 +22,8 @@ _NEWER_ACCOUNTS = ("Hugetlb", "SecPageTables", "Zswap", "Balloon")
 _STACKS = ("VmallocUsed", "KernelStack")
 """Kernel stacks lie in the first as a rule, where the driver keeps its lists too: 12 MiB for each GiB that it pins or
 takes. Linux before 5.3 writes 0 there."""
+_KEPT_PAGES = re.compile(r"^ +count: +([0-9]{1,12})$", re.MULTILINE | re.ASCII)
+"""In /proc/zoneinfo: free pages that one processor keeps of one zone."""
 _POOLS = "/sys/kernel/mm/hugepages"
 _POOL = re.compile(r"hugepages-([0-9]{1,12})kB", re.ASCII)
 _PRESSURE = "/proc/pressure/memory"
@@ -43,7 +46,7 @@ def read_host(proc: Proc = HERE, groups: GroupHeadrooms | None = None) -> HostTo
     group = (groups or GroupHeadrooms(proc)).of("self")
     meminfo = proc.fields("/proc/meminfo")
     pool, used = _huge_pages(proc, meminfo)
-    driver = driver_memory(meminfo)
+    driver = driver_memory(meminfo, proc)
     return HostTotals(
         total_bytes=total,
         available_bytes=available,
@@ -64,12 +67,15 @@ def read_host(proc: Proc = HERE, groups: GroupHeadrooms | None = None) -> HostTo
     )
 
 
-def driver_memory(meminfo: Fields) -> Answer[int]:
+def driver_memory(meminfo: Fields, proc: Proc) -> Answer[int]:
     """Bytes of memory that none of the kernel's accounts has: an estimate of driver memory.
 
-    The driver takes pages straight from the kernel's allocator. So 2 GiB of write-combined memory, of ``cuMemCreate``
-    on the host or of a host pool made this figure grow by 2071 to 2086 MiB, and nothing else on the host (measured on
-    an H100 with driver 580). Other drivers' pages are in it too, and on a host at rest a few hundred MiB.
+    The driver takes pages straight from the kernel's allocator, so write-combined memory, ``cuMemCreate`` on the host
+    and host pools are in no account (measured on H100 and H200 hosts). Other drivers' pages are in it too.
+
+    Args:
+        meminfo: /proc/meminfo.
+        proc: where /proc/zoneinfo is read: processors keep free pages for themselves, up to hundreds of MiB.
     """
     total = meminfo.amount("MemTotal")
     accounts = [meminfo.amount(name) for name in _ACCOUNTS]
@@ -78,7 +84,8 @@ def driver_memory(meminfo: Fields) -> Answer[int]:
         return Answer.missing(unknown or "")
     newer = sum(meminfo.amount(name).value or 0 for name in _NEWER_ACCOUNTS)
     stacks = max(meminfo.amount(name).value or 0 for name in _STACKS)
-    return Answer(max(0, total.value - sum(one.value or 0 for one in accounts) - newer - stacks))
+    kept = sum(map(int, _KEPT_PAGES.findall(proc.read("/proc/zoneinfo").value or ""))) * os.sysconf("SC_PAGE_SIZE")
+    return Answer(max(0, total.value - sum(one.value or 0 for one in accounts) - newer - stacks - kept))
 
 
 def memory_pressure(proc: Proc = HERE) -> Answer[Pressure]:

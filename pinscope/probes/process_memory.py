@@ -23,7 +23,8 @@ _ZERO, _MANAGED, _CONTROL, _GPU = "/dev/zero (deleted)", "/dev/nvidia-uvm", "/de
 driver memory has the third (measured on H100 and H200 hosts)."""
 _MAPPING = re.compile(
     # start, end, access, offset, device and inode of a shared mapping
-    r"([0-9a-f]{1,16})-([0-9a-f]{1,16}) ([r-][w-])[x-]s ([0-9a-f]{1,16}) ([0-9a-f]{1,8}:[0-9a-f]{1,8}) ([0-9]{1,20}) +/",
+    r"([0-9a-f]{1,16})-([0-9a-f]{1,16}) ([r-][w-])[x-]s ([0-9a-f]{1,16}) "
+    r"([0-9a-f]{1,8}:[0-9a-f]{1,8}) ([0-9]{1,20}) +/",
     re.ASCII,
 )
 _GPU_FILE = re.compile(rf"{_GPU}([0-9]{{1,4}})", re.ASCII)

@@ -47,7 +47,7 @@ class TimelineRow(Observation):
     other_pinned_bytes: Bytes | None = None
     """The rest: registered memory, and pins that are not CUDA's."""
     driver_memory_bytes: Bytes | None = None
-    """Of the host: what the kernel's accounts leave over, an estimate. Of a holder: what it asked for and has mapped."""
+    """Of the host: what the kernel's accounts leave over, about. Of a holder: what it asked for and has mapped."""
     mlocked_bytes: Bytes | None = None
     holders: Annotated[int, Field(ge=0)] | None = None
     """How many there are."""

@@ -39,8 +39,8 @@ def compile_holder(folder: Path) -> Path:
     if library is None:
         pytest.skip(f"no libcudart.so in {toolkit}")
     program = folder / "holder"
-    command = [compiler, "-O1", "-o", program, SOURCE, f"-I{toolkit}/include", f"-L{library}", "-lcudart", "-lrt", "-ldl",
-               f"-Wl,-rpath,{library}"]  # fmt: skip
+    command = [compiler, "-O1", "-o", program, SOURCE, f"-I{toolkit}/include", f"-L{library}", "-lcudart", "-lrt",
+               "-ldl", f"-Wl,-rpath,{library}"]  # fmt: skip
     subprocess.run(command, check=True)
     return program
 

@@ -138,9 +138,8 @@ def test_driver_memory_of_a_c_program_shows_to_the_page_and_on_the_host_to_one_p
     pid, before, held, after = three_looks([program, kind, str(size)])
     one = holder(held, pid)
     mapped = {"write_combined": size, "created": 2050 * MIB, "pool": 2082 * MIB}[kind]
-    sys.stderr.write(
-        f"{kind}: {one.driver_memory_bytes} on the host {grown(before.host, held.host, 'driver_memory_bytes')}\n"
-    )
+    on_host = grown(before.host, held.host, "driver_memory_bytes")
+    sys.stderr.write(f"{kind}: {one.driver_memory_bytes} bytes mapped, {on_host} on the host\n")
     assert holder(before, pid).driver_memory_bytes == 0
     assert one.driver_memory_bytes == mapped
     assert "driver_memory_bytes" not in one.estimates

@@ -234,6 +234,9 @@ def _holder_cells(one: HolderRow, narrow: bool) -> dict[str, str]:
 def _holder_lines(view: View, room: int | None, count: int) -> list[Line]:
     """The ``count`` holders with the most bytes, and how many there are besides."""
     holders = view.snapshot.holders
+    if not holders and view.snapshot.host.explained_bytes is None:
+        reason = view.snapshot.host.missing.get("explained_bytes")
+        return [Line(one_line(f"Who holds pinned memory is not known{f': {reason}' if reason else ''}."))]
     if not holders:
         nobody = "None of the chosen processes holds" if view.chosen else "Nobody is seen to hold"
         return [Line(f"{nobody} pinned memory.")]

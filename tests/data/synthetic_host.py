@@ -127,11 +127,13 @@ class SyntheticHost:
             mappings: from :func:`zero` and :func:`named`; ``None``: there is no ``maps`` to read.
             group: text of its ``cgroup``.
             pid: its own; the next one if not given.
-            amounts: bytes by the kernel's names, such as ``VmLck``; RssShmem is the sum of ``mappings`` by default.
+            amounts: bytes by the kernel's names, such as ``VmLck``; RssShmem is the sum of ``mappings`` by default,
+                and VmRSS what is locked.
         """
         pid = next(self._pids) if pid is None else pid
         shared = sum(size for size, rest in mappings or () if "/dev/zero" in rest)
-        filled = {"VmSize": 20 * 2**20 + sum(size for size, _ in mappings or ()), "RssShmem": shared} | amounts
+        filled = {"VmSize": 20 * 2**20 + sum(size for size, _ in mappings or ()), "RssShmem": shared}
+        filled |= {"VmRSS": amounts.get("VmLck", 0)} | amounts
         filled = {"VmPeak": filled["VmSize"]} | dict.fromkeys(_AMOUNTS, 0) | filled
         lines = "".join(f"{key}:\t{filled[key] // 1024:8} kB\n" for key in ("VmPeak", "VmSize", *_AMOUNTS))
         folder = f"proc/{pid}"

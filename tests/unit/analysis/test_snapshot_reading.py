@@ -62,7 +62,7 @@ def test_driver_memory_counts_as_taken_and_is_a_finding_of_its_own() -> None:
         holders=(holder(host_alloc_bytes=100 * GIB, driver_memory_bytes=60 * GIB),),
     )
     share, driver = (one for one in read_snapshot(seen) if one.rule in ("pinned-share-of-ram", "driver-memory"))
-    assert "31.3 %" in share.title
+    assert "31.2 %" in share.title
     assert share.title.startswith("Up to")
     assert "60 GiB of driver memory" in driver.title
     assert [one.value for one in driver.evidence][:3] == [65 * GIB, 60 * GIB, 60 * GIB]

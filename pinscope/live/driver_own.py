@@ -29,13 +29,10 @@ def context_count(maps: MemoryMaps) -> int:
 
 def split_pieces(sizes: Sequence[int], contexts: int) -> tuple[list[int], int]:
     """Pieces that the program asked for, and bytes of those that the driver has for its contexts."""
-    own = min(CONTEXT_PIECES * contexts, sum(size == CUDA_STEP_BYTES for size in sizes))
-    asked, left = [], own
-    for size in sizes:
-        if size == CUDA_STEP_BYTES and left:
-            left -= 1
-        else:
-            asked.append(size)
+    asked = list(sizes)
+    own = min(CONTEXT_PIECES * contexts, asked.count(CUDA_STEP_BYTES))
+    for _ in range(own):  # few, while there may be thousands of pieces
+        asked.remove(CUDA_STEP_BYTES)
     return asked, own * CUDA_STEP_BYTES
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from pinscope.live.driver_own import split_pieces
-from pinscope.probes.process_memory import MemoryMaps, ObjectKey, covered_bytes
+from pinscope.probes.process_memory import CUDA_STEP_BYTES, MemoryMaps, ObjectKey, covered_bytes
 
 
 @dataclass(frozen=True)
@@ -83,8 +83,9 @@ def _of_contexts(candidates: Collection[Candidate]) -> int:
     met: set[ObjectKey] = set()
     total = 0
     for one in candidates:
-        total += split_pieces([size for key, size in one.maps.sizes.items() if key not in met], len(one.maps.gpus))[1]
-        met.update(one.maps.sizes)
+        small = {key for key, size in one.maps.sizes.items() if size == CUDA_STEP_BYTES} if one.maps.gpus else set()
+        total += split_pieces([CUDA_STEP_BYTES] * len(small - met), len(one.maps.gpus))[1]
+        met |= small
     return total
 
 

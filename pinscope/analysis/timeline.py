@@ -16,7 +16,7 @@ from pinscope.records.run import Run
 Row = Mapping[str, Any]
 Amounts = Sequence[tuple[float, int]]
 """A step function: from that second on, so many bytes."""
-_HELD = ("host_alloc_bytes", "registered_bytes", "locked_bytes", "vm_pin_bytes")
+_HELD = ("host_alloc_bytes", "registered_bytes", "locked_bytes", "vm_pin_bytes", "driver_memory_bytes")
 """What a holder's row says of its memory, in the order of :func:`held_bytes`."""
 GPU_RATES = ("rx_bytes_per_second", "tx_bytes_per_second")
 """What goes over PCIe, from the GPU's side."""
@@ -220,7 +220,7 @@ def extreme(
 
 def points(rows: Iterable[Row], name: str) -> list[tuple[float, float]]:
     """(elapsed seconds, value) of those rows in which the value is known."""
-    return [(row["elapsed_seconds"], row[name]) for row in rows if row[name] is not None]
+    return [(row["elapsed_seconds"], row[name]) for row in rows if row.get(name) is not None]
 
 
 def thinned(series: Sequence[tuple[float, float]], most: int) -> list[tuple[float, float]]:
@@ -342,11 +342,11 @@ def _lives(rows: Sequence[Row], host: Sequence[Row], end: float) -> Iterable[Lif
         )
         life.gone = row["gone"]
         life.last_seconds = now if row["gone"] else last_seen
-        host_alloc, registered, locked, vm_pin = (row[name] for name in _HELD)
+        host_alloc, registered, locked, vm_pin, driver = (row.get(name) for name in _HELD)
         life.hidden = life.hidden or host_alloc is None
         for amounts, amount in (
-            (life.amounts, held_bytes(host_alloc, registered, locked, vm_pin)),
-            (life.pinned, held_bytes(host_alloc, registered, None, vm_pin)),
+            (life.amounts, held_bytes(host_alloc, registered, locked, vm_pin, driver)),
+            (life.pinned, held_bytes(host_alloc, registered, None, vm_pin, driver)),
             (life.locked, locked),
         ):
             if amount is not None:

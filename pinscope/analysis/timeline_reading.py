@@ -13,7 +13,9 @@ from pinscope.records.run import Run
 MOST_HOLDERS = 100
 MOST_CHANGES = 100
 
-_WHAT_WORDS = {"host_alloc": "cudaHostAlloc", "registered": "registered", "locked": "locked"}
+_WHAT_WORDS = {
+    "host_alloc": "cudaHostAlloc", "registered": "registered", "locked": "locked", "driver_memory": "driver memory",
+}  # fmt: skip
 
 
 def read_timeline(run: Run, rows: Sequence[Row]) -> Reading:

@@ -1,4 +1,4 @@
-"""Follows who registers and allocates pinned memory on this host, by uprobes on the driver's library.
+"""Follows who registers and allocates host memory through the driver, by uprobes on the driver's library.
 
 From its start on, every process is followed that uses a probed copy of the library, whoever started it. The copies
 that this host's programs would load are probed at once, those that containers bring along when a process is seen with
@@ -213,6 +213,7 @@ class _Session:
     def read(self) -> None:
         """Book what the kernel saw since the last time."""
         self._ledger.apply(parse_trace(self._instance.read()), self._booted)
+        self._copies.follow_pools(self._ledger.has_host_pools)
 
     def unsettled(self) -> Unsettled:
         """Pieces whose address nobody has looked for yet."""

@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pinscope.live import registration_ledger
-from pinscope.live.registration_ledger import IO_MEMORY, MOST_BYTES, WRITE_COMBINED, Ledger
+from pinscope.live.account import IO_MEMORY, WRITE_COMBINED, pinned_bytes
+from pinscope.live.registration_ledger import MOST_BYTES, Ledger
 from pinscope.probes.callers import Caller
 from pinscope.probes.uprobes import CALLS, Entered, Executed, Lost, Returned, TraceEvent, parse_trace
-from pinscope.records.registration import PidRegistrations
+from pinscope.records.registration import DRIVER_MEMORY, PidRegistrations
 
 H200 = (Path(__file__).parents[2] / "data" / "trace" / "h200.txt").read_text()
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -331,6 +332,7 @@ def test_the_sums_are_always_those_of_the_live_pieces(calls: list[tuple[int, str
         host.ledger.apply(host.call(pid, name, first, size, flags, result=result, address=address), BOOT)
     for one in host.ledger.by_pid().values():
         assert one.registered_bytes == sum(piece.bytes for piece in one.pieces if piece.kind == "register")
-        assert one.pinned_registered_bytes == sum(map(registration_ledger.pinned_bytes, one.pieces))
+        assert one.pinned_registered_bytes == sum(map(pinned_bytes, one.pieces))
         assert list(one.pieces) == sorted(one.pieces, key=lambda piece: piece.since)
-    assert host.ledger._pieces == sum(len(one.pieces) for one in host.ledger.by_pid().values())
+        assert one.driver_memory_bytes == sum(piece.bytes for piece in one.pieces if piece.kind in DRIVER_MEMORY)
+    assert host.ledger._pieces == sum(len(account.pieces) for account in host.ledger._accounts.values())

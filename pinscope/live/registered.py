@@ -32,15 +32,15 @@ class Registered:
     bytes: Answer[int]
     """To the byte."""
     pieces: Answer[int]
+    driver_memory: Answer[int]
+    """Write-combined memory, cuMemCreate on the host, and what is allocated from pools of host memory: in bytes as the
+    process asked for it, mapped or not."""
     pinned_bytes: int = 0
     """The whole pages that the kernel pins for it; 0 where that is not known."""
     estimate: str | None = None
     """Why the figures are no more than an estimate; begins with "at least", "at most" or "an estimate"."""
     oldest: tuple[Piece, ...] = ()
     """Live pieces that were pinned first, allocated ones too."""
-    driver_memory: Answer[int] = Answer.missing(CALLS_NOT_FOLLOWED)
-    """Write-combined memory, cuMemCreate on the host, and what is allocated from pools of host memory: in bytes as the
-    process asked for it, mapped or not."""
     driver_estimate: str | None = None
     """Of ``driver_memory``, as ``estimate``."""
 
@@ -59,22 +59,22 @@ def registered_by(
     unknown = NOT_FOLLOWED if registrations is None else registrations.trouble
     if registrations is None or unknown is not None:
         calls = CALLS_NOT_FOLLOWED if registrations is None else unknown
-        return Registered(Answer(None, unknown), Answer(None, unknown), driver_memory=Answer(None, calls))
+        return Registered(Answer(None, unknown), Answer(None, unknown), Answer(None, calls))
     known = registrations.by_pid.get(pid)
     if known is None and pid in registrations.not_followed:
         reason = registrations.not_followed[pid]
-        return Registered(Answer.missing(reason), Answer.missing(reason), driver_memory=Answer.missing(reason))
+        return Registered(Answer.missing(reason), Answer.missing(reason), Answer.missing(reason))
     if known is None and cuda is False:
-        return Registered(Answer(0), Answer(0), driver_memory=Answer(0))
+        return Registered(Answer(0), Answer(0), Answer(0))
     since_its_start = started_at is not None and started_at > registrations.since
     known = known or PidRegistrations(pid=pid, name="", from_start=since_its_start)
     return Registered(
         Answer(known.registered_bytes),
         Answer(known.registrations),
+        Answer(known.driver_memory_bytes),
         known.pinned_registered_bytes,
         _estimate(known, registrations),
         known.pieces[:OLDEST_PIECES],
-        Answer(known.driver_memory_bytes),
         _driver_estimate(known, registrations),
     )
 

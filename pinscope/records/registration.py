@@ -10,8 +10,8 @@ from typing import Literal
 from pinscope.records.base import Record
 
 PieceKind = Literal["alloc", "write_combined", "register", "create", "pool"]
-"""``register`` is cudaHostRegister; the first two are cudaHostAlloc, the second with its write-combined flag; ``create``
-is cuMemCreate on the host; ``pool`` was allocated from a pool of host memory (cudaMallocFromPoolAsync)."""
+"""``register`` is cudaHostRegister; the first two are cudaHostAlloc, the second with its write-combined flag.
+``create`` is cuMemCreate on the host; ``pool`` was allocated from a pool of host memory (cudaMallocFromPoolAsync)."""
 DRIVER_MEMORY: frozenset[PieceKind] = frozenset({"write_combined", "create", "pool"})
 """Host memory that the driver itself took: it is in none of the kernel's accounts."""
 
@@ -52,8 +52,8 @@ class PidRegistrations(Record):
     unread_handles: bool = False
     """Of some memory of cuMemCreate the handle could not be read: which of it was released is a guess."""
     host_pools: int = 0
-    """Pools of host memory that it made or found. A pool holds at least what is allocated from it, and what was allocated
-    before its calls were followed, for some tenths of a second, is not known."""
+    """Pools of host memory that it made or found. A pool holds at least what is allocated from it; what was allocated
+    in the first tenths of a second, before these calls were followed, is not known."""
     imported: bool = False
     """It imported memory from another process: whether that lies on the host, and how much it is, is not known."""
     pieces: tuple[Piece, ...] = ()

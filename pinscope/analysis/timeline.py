@@ -12,6 +12,7 @@ from typing import Any
 from pinscope.analysis.held import held_bytes
 from pinscope.analysis.statistics import summarize
 from pinscope.records.run import Run
+from pinscope.units import format_bytes, format_share
 
 Row = Mapping[str, Any]
 Amounts = Sequence[tuple[float, int]]
@@ -33,6 +34,12 @@ LEAK_PART_SHARE = 0.05
 LEAK_STEP_SHARE = 0.5
 LEAK_RETURNED_SHARE = 0.05
 """See :func:`steady_growth`."""
+STEADY_GROWTH = (
+    f"in {LEAK_SECONDS:.0f} s or more it grew by {format_bytes(LEAK_BYTES)} or more, in {LEAK_RISES} or more "
+    f"steps of at most {format_share(LEAK_STEP_SHARE)} of it each, by {format_share(LEAK_PART_SHARE)} of it or more in "
+    f"each of {LEAK_PARTS} equal parts of the time, and gave back at most {format_share(LEAK_RETURNED_SHARE)}"
+)
+"""The rule of :func:`steady_growth` in words; "it" is what grows."""
 
 
 @dataclass
@@ -153,6 +160,10 @@ class Growth:
     bytes: int
     seconds: float
     rises: int
+    first_bytes: int
+    """What there was before."""
+    returned_bytes: int = 0
+    """Given back meanwhile; ``bytes`` is without it."""
 
     @property
     def bytes_per_second(self) -> float:
@@ -261,7 +272,7 @@ def steady_growth(amounts: Amounts, end_seconds: float) -> Growth | None:
     edges = [_at(amounts, begin + length * part / LEAK_PARTS) for part in range(LEAK_PARTS + 1)]
     if any(after - before < LEAK_PART_SHARE * grown for before, after in pairwise(edges)):
         return None
-    return Growth(grown, length, len(rises))
+    return Growth(grown, length, len(rises), first, fallen)
 
 
 def summed(lives: Iterable[Life]) -> list[tuple[float, int]]:

@@ -56,7 +56,7 @@ class Ledger:
         self._entered: dict[tuple[int, str], Entered] = {}
         self._pieces = 0
         self._serial = 0
-        self._unsettled: list[tuple[int, Wanted]] = []
+        self._unresolved: list[tuple[int, Wanted]] = []
         self.lost_events = 0
         self._left_out: set[Caller] = set()
 
@@ -114,17 +114,17 @@ class Ledger:
         if len(self._entered) > MOST_UNFINISHED:  # threads that ended in a call
             self._entered = {key: one for key, one in self._entered.items() if self._callers.owner(key[0])}
 
-    def unsettled(self) -> Mapping[int, Sequence[Wanted]]:
+    def unresolved(self) -> Mapping[int, Sequence[Wanted]]:
         """Pieces whose address nobody has looked for yet, by pid."""
         found: dict[int, list[Wanted]] = {}
-        for pid, wanted in self._unsettled:
+        for pid, wanted in self._unresolved:
             account = self._accounts.get(pid)
             if account is not None and wanted.number in account.pieces.unknown:  # not released meanwhile
                 found.setdefault(pid, []).append(wanted)
-        self._unsettled = []
+        self._unresolved = []
         return found
 
-    def settle(self, pid: int, number: int, address: int) -> None:
+    def resolve(self, pid: int, number: int, address: int) -> None:
         """A piece's address was found after all; one that is another piece's is not believed.
 
         Nothing happens if the piece was released meanwhile.
@@ -223,7 +223,7 @@ class Ledger:
             return False
         else:
             account.pieces.unknown[wanted.number] = piece
-            self._unsettled.append((account.caller.pid, wanted))
+            self._unresolved.append((account.caller.pid, wanted))
             self._serial += 1
         return True
 

@@ -297,16 +297,16 @@ def test_another_program_in_a_process_s_place_holds_nothing(host: Host) -> None:
     assert host.ledger.by_pid()[20].registered_bytes == 700
 
 
-def test_unknown_addresses_are_asked_for_once_and_settled(host: Host) -> None:
+def test_unknown_addresses_are_asked_for_once_and_booked(host: Host) -> None:
     host.does(20, ALLOCATE, 0x500, 3000, 0)
     host.does(20, ALLOCATE, 0x508, 4000, 0)
     host.does(20, ALLOCATE, 0x510, 5000, 0, address=0x7000)
-    ((pid, wanted),) = host.ledger.unsettled().items()
+    ((pid, wanted),) = host.ledger.unresolved().items()
     assert [(one.pointer, one.bytes) for one in wanted] == [(0x500, 3000), (0x508, 4000)]
-    assert host.ledger.unsettled() == {}
+    assert host.ledger.unresolved() == {}
     assert host.ledger.addresses(20) == {0x7000}
-    host.ledger.settle(pid, wanted[1].number, 0x9000)
-    host.ledger.settle(pid, wanted[0].number, 0x9000)  # no two pieces lie at one address
+    host.ledger.resolve(pid, wanted[1].number, 0x9000)
+    host.ledger.resolve(pid, wanted[0].number, 0x9000)  # no two pieces lie at one address
     one = host.ledger.by_pid()[20]
     assert [piece.address for piece in one.pieces] == [None, 0x9000, 0x7000]
     assert [piece.bytes for piece in host.does(20, FREE, 0x9000).pieces] == [3000, 5000]
@@ -316,18 +316,18 @@ def test_unknown_addresses_are_asked_for_once_and_settled(host: Host) -> None:
 
 def test_an_address_that_is_found_after_the_release_changes_nothing(host: Host) -> None:
     host.does(20, ALLOCATE, 0x500, 3000, 0)
-    ((pid, (wanted,)),) = host.ledger.unsettled().items()
+    ((pid, (wanted,)),) = host.ledger.unresolved().items()
     host.does(20, FREE, 0x9000)
     host.does(20, ALLOCATE, 0x508, 4000, 0)
-    host.ledger.settle(pid, wanted.number, 0x9000)
-    host.ledger.settle(99, wanted.number, 0x9000)
+    host.ledger.resolve(pid, wanted.number, 0x9000)
+    host.ledger.resolve(99, wanted.number, 0x9000)
     assert [(piece.address, piece.bytes) for piece in host.ledger.by_pid()[20].pieces] == [(None, 4000)]
 
 
 def test_what_was_released_meanwhile_is_not_asked_for(host: Host) -> None:
     host.does(20, ALLOCATE, 0x500, 3000, 0)
     host.does(20, FREE, 0x7000)
-    assert host.ledger.unsettled() == {}
+    assert host.ledger.unresolved() == {}
 
 
 def test_lost_events_add_up(host: Host) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pinscope.records.registration import Piece
+
+MOST_UNREAD = 100
+"""Pieces of unknown handle; each handle that nobody knows is looked for among them."""
 
 
 @dataclass(eq=False)
@@ -34,8 +38,15 @@ class CreatedMemory:
         self._unread: list[_Made] = []
         self._mapped: dict[int, tuple[int, _Made]] = {}
         """By first address: the address behind the last, and what is mapped there."""
+        self._starts: list[int] = []
+        """The first addresses, in order."""
         self.guessed = False
         """Some handle could not be read."""
+
+    @property
+    def is_full(self) -> bool:
+        """One more piece of unknown handle would be too many."""
+        return len(self._unread) >= MOST_UNREAD
 
     def __len__(self) -> int:
         return len(self._known) + len(self._unread) + len(self._mapped)
@@ -73,14 +84,11 @@ class CreatedMemory:
 
     def retain(self, address: int) -> None:
         """The handle of what is mapped at an address was given out once more."""
-        made = self._mapped[address][1] if address in self._mapped else None
-        for start, (end, one) in self._mapped.items() if made is None else ():
-            if start <= address < end:
-                made = one
-        if made is not None:
-            made.handles += 1
-            if made.handle is not None:
-                self._known[made.handle] = made
+        before = bisect_right(self._starts, address) - 1
+        end, made = self._mapped[self._starts[before]] if before >= 0 else (0, None)
+        if made is not None and address < end and made.handle is not None:
+            if self._known.setdefault(made.handle, made) is made:
+                made.handles += 1
 
     def release(self, handle: int) -> list[Piece]:
         """A handle was given back; gives the memory on the host that is gone with it."""
@@ -92,7 +100,7 @@ class CreatedMemory:
 
     def map(self, start: int, size: int, handle: int) -> list[Piece]:
         """Memory was mapped; gives what was mapped there before, if it must be gone."""
-        gone = self.unmap(start, self._mapped[start][0] - start) if start in self._mapped else []
+        gone = self._unmapped(start) if start in self._mapped else []
         made = self._known.get(handle)
         if made is None:
             made = next((one for one in self._unread if one.bytes == size), None)
@@ -102,23 +110,26 @@ class CreatedMemory:
             self._known[handle], made.handle = made, handle
         made.mappings += 1
         self._mapped[start] = (start + size, made)
+        insort(self._starts, start)
         return gone
 
     def unmap(self, start: int, size: int) -> list[Piece]:
         """All mappings within a range are gone; gives the memory on the host that is gone with them."""
-        exact = start in self._mapped and self._mapped[start][0] == start + size
-        every = self._mapped.items() if not exact else ()
-        within = [start] if exact else [at for at, (end, _) in every if start <= at and end <= start + size]
-        gone: list[Piece] = []
-        for at in within:
-            _, made = self._mapped.pop(at)
-            made.mappings -= 1
-            gone += self._swept(made)
-        return gone
+        begins = self._starts[bisect_left(self._starts, start) : bisect_left(self._starts, start + size)]
+        whole = [at for at in begins if self._mapped[at][0] <= start + size]
+        return [piece for at in whole for piece in self._unmapped(at)]
+
+    def _unmapped(self, start: int) -> list[Piece]:
+        """One mapping is gone."""
+        del self._starts[bisect_left(self._starts, start)]
+        _, made = self._mapped.pop(start)
+        made.mappings -= 1
+        return self._swept(made)
 
     def _forget(self, made: _Made) -> list[Piece]:
         """Its handle means other memory now: the calls that gave it back were lost."""
-        self._mapped = {start: (end, one) for start, (end, one) in self._mapped.items() if one is not made}
+        for start in [start for start, (_, one) in self._mapped.items() if one is made] if made.mappings else ():
+            self._unmapped(start)
         return [made.piece] if made.piece is not None else []
 
     def _swept(self, made: _Made) -> list[Piece]:

@@ -206,6 +206,9 @@ class Ledger:
             flags=third & 0xFFFFFFFF if entered.call in _FLAGGED else 0, since=moment,
             seconds=max(0.0, returned.seconds - entered.seconds),
         )  # fmt: skip
+        if creates and found is None and account.pieces.created.is_full:
+            account.dropped_pieces += 1
+            return
         if creates:
             account.book(*account.pieces.created.create(found, size, piece), sign=-1)
         elif piece is not None and not self._place(account, piece, Wanted(self._serial, first, size)):

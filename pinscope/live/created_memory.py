@@ -86,9 +86,10 @@ class CreatedMemory:
         """The handle of what is mapped at an address was given out once more."""
         before = bisect_right(self._starts, address) - 1
         end, made = self._mapped[self._starts[before]] if before >= 0 else (0, None)
-        if made is not None and address < end and made.handle is not None:
-            if self._known.setdefault(made.handle, made) is made:
-                made.handles += 1
+        if made is None or made.handle is None or address >= end:
+            return
+        if self._known.setdefault(made.handle, made) is made:  # or it is another's number by now
+            made.handles += 1
 
     def release(self, handle: int) -> list[Piece]:
         """A handle was given back; gives the memory on the host that is gone with it."""

@@ -231,7 +231,7 @@ def extreme(
 
 def points(rows: Iterable[Row], name: str) -> list[tuple[float, float]]:
     """(elapsed seconds, value) of those rows in which the value is known."""
-    return [(row["elapsed_seconds"], row[name]) for row in rows if row[name] is not None]
+    return [(row["elapsed_seconds"], row[name]) for row in rows if row.get(name) is not None]
 
 
 def thinned(series: Sequence[tuple[float, float]], most: int) -> list[tuple[float, float]]:

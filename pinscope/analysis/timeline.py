@@ -62,6 +62,8 @@ class Life:
     """The same without what mlock holds."""
     locked: list[tuple[float, int]] = field(default_factory=list)
     """What mlock holds."""
+    driver: list[tuple[float, int]] = field(default_factory=list)
+    """Driver memory; it is in ``amounts`` and ``pinned`` too."""
     hidden: bool = False
     """At some time nobody could tell its cudaHostAlloc memory."""
 
@@ -275,12 +277,12 @@ def steady_growth(amounts: Amounts, end_seconds: float) -> Growth | None:
     return Growth(grown, length, len(rises), first, fallen)
 
 
-def summed(lives: Iterable[Life]) -> list[tuple[float, int]]:
-    """What all of them held together, as a step function."""
+def summed(every: Iterable[Amounts]) -> list[tuple[float, int]]:
+    """What all of these come to, as a step function."""
     steps: list[tuple[float, int]] = []
-    for life in lives:
+    for amounts in every:
         before = 0
-        for at, amount in life.amounts:
+        for at, amount in amounts:
             steps.append((at, amount - before))
             before = amount
     together: dict[float, int] = {}
@@ -362,6 +364,8 @@ def _lives(rows: Sequence[Row], host: Sequence[Row], end: float) -> Iterable[Lif
         ):
             if amount is not None:
                 amounts.append((now, amount))
+        if (driver_memory := row.get("driver_memory_bytes")) is not None:
+            life.driver.append((now, driver_memory))
     return lives.values()
 
 

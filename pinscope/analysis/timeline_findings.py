@@ -173,10 +173,13 @@ def _steady(seen: Watched) -> Iterator[Finding]:
 
 
 def _pinned_share(seen: Watched) -> Iterator[Finding]:
+    """The kernel's count of pins lacks driver memory, so that of the holders is added."""
+    rows = [row for row in seen.host if row["pinned_bytes"] is not None and row["total_bytes"]]
+    times = [row["elapsed_seconds"] for row in rows]
+    driver = dict(sampled(summed(life.driver for life in seen.lives), times, seen.last_seconds))
     shares = [
-        (row["elapsed_seconds"], row["pinned_bytes"] / row["total_bytes"])
-        for row in seen.host
-        if row["pinned_bytes"] is not None and row["total_bytes"]
+        (at, (row["pinned_bytes"] + driver.get(at, 0)) / row["total_bytes"])
+        for at, row in zip(times, rows, strict=True)
     ]
     peak = extreme(shares, max)
     if peak is None or peak[1] < RAM_NOTE:
@@ -188,11 +191,17 @@ def _pinned_share(seen: Watched) -> Iterator[Finding]:
     yield Finding(
         rule="pinned-share-of-ram",
         severity=severity,
-        title=f"At its peak at most {format_share(share)} of this host's memory was pinned",
+        title=f"At its peak up to {format_share(share)} of this host's memory was pinned"
+        + (" or driver memory" if driver.get(at) else ""),
         detail=f"That was {when(at)}; memory that is pinned twice counts twice. Pinned memory can be neither swapped "
         "nor moved nor reclaimed.",
         evidence=(
             Quantity(name="Pinned", value=row["pinned_bytes"], unit="bytes"),
+            *(
+                [Quantity(name="Driver memory of the holders", value=driver[at], unit="bytes")]
+                if driver.get(at)
+                else []
+            ),
             Quantity(name="Memory", value=row["total_bytes"], unit="bytes"),
             Quantity(name="Available then", value=row["available_bytes"], unit="bytes"),
             Quantity(name=f"Samples with {format_share(RAM_NOTE)} or more", value=long, unit="share"),
@@ -212,7 +221,7 @@ def _group(seen: Watched) -> Iterator[Finding]:
         and row["cgroup_headroom_bytes"] <= GROUP_WARNING * row["cgroup_limit_bytes"]
     ]
     times = sorted(row["elapsed_seconds"] for row in near)
-    held = dict(sampled(summed(seen.lives), times, seen.last_seconds))
+    held = dict(sampled(summed(life.amounts for life in seen.lives), times, seen.last_seconds))
     full = [row for row in near if held.get(row["elapsed_seconds"], 0) >= MUCH_OF_GROUP * row["cgroup_limit_bytes"]]
     if full:
         yield _near_limit(worst := _fullest(full), int(held[worst["elapsed_seconds"]]))

@@ -202,7 +202,7 @@ def _holders(seen: Watched, clock: _Clock) -> Chart | None:
     others = known[len(_LINES) :]
     if others:
         look = _Look(f"{len(others)} others together", "reference", shape="hv")
-        _add(figure, 1, clock, sampled(summed(others), times, seen.end_seconds), look)
+        _add(figure, 1, clock, sampled(summed(life.amounts for life in others), times, seen.end_seconds), look)
     figure.update_yaxes(title_text="Held (GiB)", rangemode="tozero")
     _finish(figure, clock, 1)
     return Chart(

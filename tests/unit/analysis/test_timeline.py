@@ -150,7 +150,7 @@ def test_several_holders_together() -> None:
     lives = seen(
         rows_watched(4, lambda n: (holder(1, host_alloc_bytes=(n + 1) * GIB), *((holder(2),) if n < 2 else ())))
     ).lives
-    assert sampled(summed(lives), [0.0, 1.0, 2.0, 3.0], until=3.0) == [
+    assert sampled(summed(life.amounts for life in lives), [0.0, 1.0, 2.0, 3.0], until=3.0) == [
         (0.0, 17 * GIB), (1.0, 18 * GIB), (2.0, 3 * GIB), (3.0, 4 * GIB),
     ]  # fmt: skip
 

@@ -95,6 +95,7 @@ def test_figures_of_host_holders_and_gpus_are_exported_as_they_are() -> None:
     assert found["pinscope_holder_page_table_bytes"] == {labels(**one, gpu="0"): 32 * MIB}
     gpu = labels(gpu="0", uuid="GPU-00000000-0000-4000-8000-000000000000")
     assert found["pinscope_gpu_memory_unattributed_bytes"] == {gpu: 40 * MIB}
+    assert found["pinscope_gpu_context_overhead_bytes"] == {gpu: 7 * MIB}
     assert found["pinscope_gpu_link_generation"] == {gpu: 5}
     assert found["pinscope_gpu_receive_bytes_per_second"] == {gpu: 27.6e9}
     assert found["pinscope_probe_lost_events_total"] == {labels(): 3}

@@ -96,9 +96,6 @@ def read_holder(one: SeenProcess, share: Share, around: Surroundings) -> Holder:
     locked = amounts["locked_bytes"]
     if locked and locked > (amounts["rss_bytes"] or 0):
         estimates["locked_bytes"] = _LOCKED_NOT_RESIDENT
-    driver_memory, kind = _driver_memory(owned, share, contexts, cuda)
-    if kind is not None:
-        estimates["driver_memory_bytes"] = kind
     managed = pieces.then(lambda _: one.maps.value.managed_bytes if one.maps and one.maps.value else 0, "")
     if managed.value:
         estimates["managed_bytes"] = _MANAGED
@@ -113,6 +110,11 @@ def read_holder(one: SeenProcess, share: Share, around: Surroundings) -> Holder:
     registered = registered_by(one.pid, cuda.value, started.value, around.registrations)
     if registered.estimate is not None:
         estimates["registered_bytes"] = registered.estimate
+    driver_memory, kind = _driver_memory(owned, share, contexts, cuda)
+    if (registered.driver_memory.value or 0) > (driver_memory.value or 0):  # it need not be mapped for the CPU
+        driver_memory, kind = registered.driver_memory, registered.driver_estimate
+    if kind is not None:
+        estimates["driver_memory_bytes"] = kind
     return Holder(
         pid=one.pid,
         parent_pid=_number(one, "PPid").note(missing, "parent_pid"),

@@ -14,7 +14,7 @@ from pinscope.probes.gpu import ProcessOnGpu
 from pinscope.records.registration import PidRegistrations, Piece, ProbedLibrary, Registrations
 from pinscope.records.snapshot import Holder, Snapshot
 from tests.data.synthetic_gpu import busy_h200, figures
-from tests.data.synthetic_host import SyntheticHost, zero
+from tests.data.synthetic_host import SyntheticHost, context, named, zero
 
 MIB, GIB = 2**20, 2**30
 LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
@@ -247,3 +247,14 @@ def test_a_snapshot_with_a_probe_survives_json(host: SyntheticHost) -> None:
     pid = cuda(host)
     found, _ = look(host, pid, registered(pid, GIB))
     assert Snapshot.model_validate_json(found.model_dump_json()) == found
+
+
+def test_driver_memory_that_is_mapped_nowhere_is_known_from_the_probe_and_never_less_than_is_mapped(
+    host: SyntheticHost,
+) -> None:
+    pid = host.cuda_process([*context(), named(64 * MIB, "/dev/nvidiactl")], started=100, VmSize=30 * GIB)
+    for taken, shown in ((GIB, GIB), (MIB, 64 * MIB)):
+        account = registered(pid, GIB, driver_memory_bytes=taken, host_pools=1)
+        _, one = look(host, pid, account)
+        assert one.driver_memory_bytes == shown
+        assert ("driver_memory_bytes" in one.estimates) == (taken == shown)

@@ -49,7 +49,9 @@ def test_a_gpu_that_answers_everything(h200: FakeGpu, plant: Plant) -> None:
     assert device.link.limit_bytes_per_second is not None
     assert device.rx_share == pytest.approx(27.6e9 / device.link.limit_bytes_per_second)
     assert (device.busy_share, device.sm_clock_hertz, device.temperature_celsius) == (0.5, 1.98e9, 31.0)
-    assert device.missing.keys() == {"copy_engines", "page_table_bytes", "context_overhead_bytes"}
+    assert device.missing.keys() == {
+        "copy_engines", "page_table_bytes", "context_overhead_bytes", "link.max_payload_bytes"
+    }  # fmt: skip
 
 
 def test_rates_are_sampled_only_if_asked_for(h200: FakeGpu, plant: Plant) -> None:

@@ -25,7 +25,8 @@ def draw_times(run: Run, engine: Curves) -> Chart | None:
     chosen = {line: curve for line, curve in engine.items() if line.memory in _FITTED and fit_latency(curve)}
 
     def one_more(line: Line, curve: Sequence[Cell]) -> go.Scatter:
-        return _times(line, curve, "one more", [cell.one_more.median for cell in curve], "")
+        what = "one more" if _in_a_row(curve) else "one copy"
+        return _times(line, curve, what, [cell.one_more.median for cell in curve], "")
 
     stacked = stack(chosen, one_more)
     if stacked is None:
@@ -33,10 +34,11 @@ def draw_times(run: Run, engine: Curves) -> Chart | None:
     figure, shown = stacked
     for line, curve in chosen.items():
         row = shown.index(line.direction) + 1
-        trace = _times(line, curve, "one copy", [cell.one_copy.median for cell in curve], "-open")
-        names = {item.name for item in figure.data}
-        trace.update(legendgroup=trace.name, showlegend=trace.name not in names)
-        figure.add_trace(trace, row=row, col=1)
+        if _in_a_row(curve):
+            trace = _times(line, curve, "one copy", [cell.one_copy.median for cell in curve], "-open")
+            names = {item.name for item in figure.data}
+            trace.update(legendgroup=trace.name, showlegend=trace.name not in names)
+            figure.add_trace(trace, row=row, col=1)
         _add_fit(figure, row, line, curve)
     limited = _add_time_limit(run, figure, shown, chosen)
     seconds_axis(figure, "Device time")
@@ -48,6 +50,11 @@ def draw_times(run: Run, engine: Curves) -> Chart | None:
         + (" Dotted: the least that the link needs." if limited else ""),
         figure,
     )
+
+
+def _in_a_row(curve: Sequence[Cell]) -> bool:
+    """Whether one more copy was measured; runs of 0.1.0 have one copy only."""
+    return any(cell.copies > 1 for cell in curve)
 
 
 def _times(line: Line, curve: Sequence[Cell], what: str, seconds: Sequence[float], open_marker: str) -> go.Scatter:

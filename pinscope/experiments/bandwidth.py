@@ -39,7 +39,7 @@ PageableBacking = Literal["4k", "thp"]
 AT_ONCE = 4
 """Copies in a row of each GPU where all copy at once, at least: the first and the last run alone for a moment."""
 
-SIZES = "4KiB 16KiB 64KiB 256KiB 1MiB 4MiB 16MiB 64MiB 256MiB 512MiB 1GiB"
+SIZES = "4KiB 16KiB 64KiB 256KiB 1MiB 4MiB 16MiB 64MiB 256MiB 1GiB"
 QUICK_SIZES = "4KiB 64KiB 1MiB 16MiB 256MiB"
 HOST_SIZES = "4KiB 16KiB 64KiB 256KiB 1MiB 4MiB 16MiB 64MiB 256MiB"
 HOST_QUICK_SIZES = "64KiB 1MiB 16MiB 64MiB"
@@ -66,7 +66,8 @@ class BandwidthParams(Params):
     )
     copiers: Several[CopierChoice] = Field(
         title="Copied by",
-        description="A copy engine, or a kernel that reads and writes host memory through its mapping.",
+        description="A copy engine, or a kernel that reaches host memory through its mapping. A kernel reaches all "
+        "kinds in the same way and copies the first that is chosen.",
     )
     backings: Several[PageableBacking] = Field(
         title="Pages of pageable memory",
@@ -104,7 +105,7 @@ class BandwidthParams(Params):
             caches=("cold", "warm"),
             precision=0.02 if quick else 0.01,
             repeats=15 if quick else 60,
-            time_limit=0.25 if quick else 2.0,
+            time_limit=0.25 if quick else 0.8,
         )
 
     def smaller(self) -> BandwidthParams | None:
@@ -183,7 +184,8 @@ class Bandwidth:
         "written; warm memory was written right before by the thread that copies; in all other memory content came "
         "from the device, past the processor. Content is fresh and random, and after the last copy of a repeat the "
         "target is compared word by word. Both directions, and all GPUs, are issued by one thread: copies from "
-        "pageable memory hold that thread, so they cannot run at once."
+        "pageable memory hold that thread, so they cannot run at once. By kernel, both directions are one kernel whose "
+        "warps take them in turn."
     )
     labs: Mapping[LabKind, str | None] = {"cuda": None, "host": None}
     Params = BandwidthParams
@@ -197,7 +199,8 @@ class Bandwidth:
         states = _states(params)
         pinned = [state.held_bytes(largest) for state in states if state.memory != "pageable"]
         pageable = [state.held_bytes(largest) for state in states if state.memory == "pageable"]
-        combinations = len(states) * len(params.directions) * len(params.copiers)
+        by_kernel = "kernel" in params.copiers
+        combinations = (len(states) * ("engine" in params.copiers) + by_kernel) * len(params.directions)
         # Copies are preceded and followed by laying and checking their pattern, at about 3 GB/s together.
         per_combination = sum(
             min(params.time_limit * 1.5, params.repeats * (size / 3e9 + 2e-4)) for size in params.sizes
@@ -334,23 +337,30 @@ def _states(params: BandwidthParams) -> list[HostState]:
 def _combinations(params: BandwidthParams, lab: Lab, harness: Harness) -> Iterator[tuple[HostState, list[Combination]]]:
     """The combinations that are possible here, by their memory. Those left out are noted with the reason.
 
-    Beside cold memory, warm memory is copied by the engine, one way, up to what the caches hold.
+    Beside cold memory, warm memory is copied by the engine, one way, up to what the caches hold. A kernel copies the
+    first kind that it reaches: it reaches all of them in the same way. Both directions of pageable memory, which
+    follow each other, are copied in its first state only.
     """
-    noted: set[str] = set()
-    for state in _states(params):
+    states = _states(params)
+    pageable = next((state for state in states if state.memory == "pageable"), None)
+    reached: HostMemory | None = None
+    for state in states:
         group = []
-        for copier, way, size in product(params.copiers, params.directions, params.sizes):
+        for copier in params.copiers:
             reason = lab.why_not(state.memory, copier) or (state.backing and why_not_backing(state.backing))
             if reason:
-                text = f"Left out: {_words(state)} memory by {copier}. {reason}"
-                if text not in noted:
-                    harness.note(text)
-                noted.add(text)
+                harness.note(f"Left out: {_words(state)} memory by {copier}. {reason}")
                 continue
-            fits = size <= most_warm_bytes() and way != "bidirectional" and copier == "engine"
-            if state.cache == "warm" and _both_caches(params) and not fits:
-                continue
-            group.append(Combination(state, way, copier, size))
+            if copier == "kernel":
+                reached = reached or state.memory
+                if state.memory != reached:
+                    continue
+            for way, size in product(params.directions, params.sizes):
+                if way == "bidirectional" and state.memory == "pageable" and state != pageable:
+                    continue
+                fits = size <= most_warm_bytes() and way != "bidirectional" and copier == "engine"
+                if fits or state.cache != "warm" or not _both_caches(params):
+                    group.append(Combination(state, way, copier, size))
         if group:
             yield state, group
 

@@ -17,11 +17,12 @@ from typing import Literal, Protocol
 from pinscope.lab.backing import touch
 from pinscope.lab.harness import Clock
 from pinscope.lab.pattern import Pattern
-from pinscope.lab.protocol import Copier, HostBuffer, Lab, Stream
+from pinscope.lab.protocol import Copier, DeviceBuffer, HostBuffer, Lab, Stream
 from pinscope.probes.caches import last_level_cache_bytes
 from pinscope.records.run import Backing, Cache, HostMemory
 
 OneWay = Literal["h2d", "d2h"]
+Call = Callable[[], None]
 MOST_COPIES = 64
 ROW_BYTES = 32 * 2**20
 """Copies in a row move at most this much; a larger copy is a row by itself."""
@@ -48,7 +49,7 @@ def most_warm_bytes() -> int:
 
 def evicting_bytes() -> int:
     """So much written to memory drives everything older out of the processor's caches."""
-    return 2 * max(last_level_cache_bytes().value or 0, LEAST_CACHE_BYTES)
+    return 3 * max(last_level_cache_bytes().value or 0, LEAST_CACHE_BYTES) // 2 // PIECE * PIECE
 
 
 @dataclass(frozen=True)
@@ -180,12 +181,17 @@ class Flow:
         self._on_device = self.lab.fresh_pattern()
         self.lab.fill(self._device, self._on_device)
 
-    def calls(self, copier: Copier, copies: int) -> list[Callable[[], None]]:
+    def sides(self, copies: int) -> list[tuple[HostBuffer, DeviceBuffer]]:
+        """Host and device memory of each of the next copies."""
+        return [(self._laid[number % len(self._laid)][0], self._device) for number in range(copies)]
+
+    def calls(self, copier: Copier, copies: int) -> list[Call]:
         """The calls that queue the next copies."""
-        hosts = [self._laid[number % len(self._laid)][0] for number in range(copies)]
         if self.direction == "h2d":
-            return [partial(self.lab.copy_to_device, self._device, host, self.stream, copier) for host in hosts]
-        return [partial(self.lab.copy_to_host, host, self._device, self.stream, copier) for host in hosts]
+            to_device = self.lab.copy_to_device
+            return [partial(to_device, device, host, self.stream, copier) for host, device in self.sides(copies)]
+        to_host = self.lab.copy_to_host
+        return [partial(to_host, host, device, self.stream, copier) for host, device in self.sides(copies)]
 
     def wrong_words(self) -> int:
         """Words that the last of the copies did not bring."""
@@ -230,25 +236,48 @@ def time_copies(flows: Sequence[Flow], copier: Copier, copies: int, clock: Clock
     flows begin together, within a microsecond on an H200, once all of them are queued. Without, all is done as by a
     program that does not measure.
     """
-    groups = by_device(flows)
-    calls = [call for turn in zip(*(flow.calls(copier, copies) for flow in flows), strict=True) for call in turn]
+    calls = _calls(flows, copier, copies)
+    # A kernel that copies both ways runs in the first flow's stream: the other one's events stand there, too.
+    streams = [_first(flows, flow).stream if copier == "kernel" else flow.stream for flow in flows]
     with ExitStack() as holds:
         if events:
-            for group in groups:
+            for group in by_device(flows):
                 if group[0].held:
                     holds.enter_context(group[0].lab.hold(*(flow.stream for flow in group)))
-                for flow in group:
-                    flow.start.record(flow.stream)
+            for flow, stream in zip(flows, streams, strict=True):
+                flow.start.record(stream)
         begun = clock()
         for call in calls:
             call()
         issue = clock() - begun
         if events:
-            for flow in flows:
-                flow.end.record(flow.stream)
+            for flow, stream in zip(flows, streams, strict=True):
+                flow.end.record(stream)
     for flow in flows:
         flow.stream.synchronize()
     return Timing(clock() - begun, issue)
+
+
+def _calls(flows: Sequence[Flow], copier: Copier, copies: int) -> list[Call]:
+    """The calls of all flows, a copy of each in turn. Kernels copy both ways of a device as one."""
+    found: list[list[Call]] = []
+    for group in by_device(flows):
+        if copier == "kernel" and len(group) > 1:
+            inward, outward = sorted(group, key=lambda flow: flow.direction, reverse=True)
+            sides = zip(inward.sides(copies), outward.sides(copies), strict=True)
+            both = inward.lab.copy_both_ways
+            stream = _first(flows, inward).stream
+            found.append(
+                [partial(both, there, source, target, back, stream) for (source, there), (target, back) in sides]
+            )
+        else:
+            found += [flow.calls(copier, copies) for flow in group]
+    return [call for turn in zip(*found, strict=True) for call in turn]
+
+
+def _first(flows: Sequence[Flow], flow: Flow) -> Flow:
+    """The first flow of the same device."""
+    return next(one for one in flows if one.lab is flow.lab)
 
 
 def by_device(flows: Sequence[Flow]) -> list[list[Flow]]:

@@ -53,8 +53,8 @@ from pinscope.lab.protocol import (
 from pinscope.records.run import Backing, HostMemory, LabKind
 
 THREADS = 1024
-COPY_THREADS = 512
-"""A copy by kernel takes one block of so many threads a multiprocessor, so that another kernel runs beside it."""
+COPY_BLOCKS_PER_SM = 4
+BOTH_WAYS_THREADS = 512
 THREAD_BYTES = 4 * 2**20
 """What one thread lays or checks at a time."""
 HOST_THREADS = 8
@@ -121,7 +121,7 @@ class CudaLab:
         self._sms = int(properties["multiProcessorCount"])
         try:
             module = cupy.RawModule(code=SOURCE)
-            names = ("lay_pattern", "check_pattern", "copy_words", "compute_load", "wait_for_word")
+            names = ("lay_pattern", "check_pattern", "copy_words", "compute_load", "wait_for_word", "copy_both_ways")
             self._kernels = {name: module.get_function(name) for name in names}
         except Exception as error:  # CuPy raises several unrelated types where NVRTC or its headers are missing
             raise NotPossible(
@@ -141,6 +141,7 @@ class CudaLab:
         self._gate = self._stack.enter_context(Gate())
         # The driver loads a kernel at its first launch and waits for the device meanwhile: never behind a hold.
         self._copy_words(0, 0, 0, self._own_stream)
+        self._launch("copy_both_ways", 1, (np.uint64(0),) * 5, self._own_stream)
         self._wait_by_kernel(self._own_stream, self._gate.address, 0)
         self._own_stream.synchronize()
         return self
@@ -299,6 +300,16 @@ class CudaLab:
         else:
             self._copy_words(target.address, source.address, target.nbytes, stream)
 
+    def copy_both_ways(
+        self, to_device: DeviceBuffer, from_host: HostBuffer, to_host: HostBuffer, from_device: DeviceBuffer,
+        stream: Stream,
+    ) -> None:  # fmt: skip
+        words = to_device.nbytes // WORD_BYTES
+        blocks = -(-words // BOTH_WAYS_THREADS)  # two words a thread, half of the threads each way
+        addresses = (to_device.address, from_host.address, to_host.address, from_device.address)
+        arguments = tuple(np.uint64(value) for value in (*addresses, words))
+        self._launch("copy_both_ways", blocks, arguments, stream, BOTH_WAYS_THREADS)
+
     def calibrate(self, seconds: float) -> Load:
         """Find the loop count that takes ``seconds``, by device events, on a GPU that runs at its clock.
 
@@ -399,7 +410,7 @@ class CudaLab:
 
     def _copy_words(self, target: int, source: int, nbytes: int, stream: Stream) -> None:
         arguments = (np.uint64(target), np.uint64(source), np.uint64(nbytes // 8))
-        self._launch("copy_words", self._sms, arguments, stream, COPY_THREADS)
+        self._launch("copy_words", self._sms * COPY_BLOCKS_PER_SM, arguments, stream)
 
     def _wait_by_kernel(self, stream: CudaStream, address: int, value: int) -> None:
         self._launch("wait_for_word", 1, (np.uint64(address), np.uint32(value)), stream)

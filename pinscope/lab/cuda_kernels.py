@@ -34,22 +34,27 @@ extern "C" __global__ void check_pattern(
     check(words, count, block, length, offset, key, wrong);
 }
 
-// 16 bytes a thread and access, neighbours side by side, eight accesses on their way at once: a link is full only while
-// as many bytes are under way as it carries in the time of one access. The tail of 8 bytes goes to one thread.
+// 16 bytes a thread and turn, neighbours side by side; the tail of 8 bytes goes to one thread.
 extern "C" __global__ void copy_words(u64* target, const u64* source, u64 count) {
     ulonglong2* wide_target = (ulonglong2*)target;
     const ulonglong2* wide_source = (const ulonglong2*)source;
-    u64 wide = count / 2, step = (u64)gridDim.x * blockDim.x;
-    u64 first = (u64)blockIdx.x * blockDim.x + threadIdx.x, i = first;
-    for (; i + 7 * step < wide; i += 8 * step) {
-        ulonglong2 held[8];
-        #pragma unroll
-        for (int k = 0; k < 8; ++k) held[k] = wide_source[i + k * step];
-        #pragma unroll
-        for (int k = 0; k < 8; ++k) wide_target[i + k * step] = held[k];
-    }
-    for (; i < wide; i += step) wide_target[i] = wide_source[i];
+    u64 step = (u64)gridDim.x * blockDim.x;
+    u64 first = (u64)blockIdx.x * blockDim.x + threadIdx.x;
+    for (u64 i = first; i < count / 2; i += step) wide_target[i] = wide_source[i];
     if (first == 0 && count % 2) target[count - 1] = source[count - 1];
+}
+
+// Both ways at once: even warps copy to the device, odd ones to the host, 16 bytes a thread. So reads and writes over
+// the link stay in step; as two kernels, the writes, which wait for no answer, crowd the requests of the reads out.
+extern "C" __global__ void copy_both_ways(
+        u64* to_device, const u64* from_host, u64* to_host, const u64* from_device, u64 count) {
+    u64 thread = (u64)blockIdx.x * blockDim.x + threadIdx.x;
+    bool out = thread / 32 % 2;
+    u64 i = thread / 64 * 32 + thread % 32;
+    u64* target = out ? to_host : to_device;
+    const u64* source = out ? from_device : from_host;
+    if (i < count / 2) ((ulonglong2*)target)[i] = ((const ulonglong2*)source)[i];
+    if (i == 0 && count % 2) target[count - 1] = source[count - 1];
 }
 
 // Holds its stream until the word in host memory is the value or a later one.

@@ -267,6 +267,10 @@ class HostModelLab:
         else:
             self._ring_to_host.to_host(target.address, source.address, nbytes, queue)
 
+    def copy_both_ways(self, *_buffers: object) -> None:
+        """Raises NotPossible: there are no kernels here."""
+        raise NotPossible(_NO_MEANING["mapped"])
+
     def calibrate(self, seconds: float) -> Load:
         """A load that takes ``seconds``: less is asked for by what waiting overshoots here.
 

@@ -206,6 +206,13 @@ class Lab(Protocol):
         """Queue a copy of ``target.nbytes`` bytes (both buffers are that long). Returns when the call returns."""
         ...
 
+    def copy_both_ways(
+        self, to_device: DeviceBuffer, from_host: HostBuffer, to_host: HostBuffer, from_device: DeviceBuffer,
+        stream: Stream,
+    ) -> None:  # fmt: skip
+        """Queue one kernel that copies both ways at once; all four buffers are equally long."""
+        ...
+
     def calibrate(self, seconds: float) -> Load:
         """A compute load that takes ``seconds`` alone on the device, measured by device events (within 2 %)."""
         ...

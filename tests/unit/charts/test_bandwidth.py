@@ -186,7 +186,10 @@ def test_the_fitted_line_goes_through_times_that_lie_on_a_line() -> None:
 
 def test_one_copy_stands_beside_one_more_and_above_what_the_link_needs() -> None:
     sizes = [4096 * 16**power for power in range(4)]
-    rows = [row(bytes=size, device_seconds=8e-6 + size / 50e9, one_more_seconds=2e-6 + size / 50e9) for size in sizes]
+    rows = [
+        row(bytes=n, device_seconds=8e-6 + n / 50e9, one_more_seconds=2e-6 + n / 50e9, one_more_copies=64)
+        for n in sizes
+    ]
 
     figure = drawn(rows)["latency-fit"].figure
 

@@ -4,9 +4,12 @@ By the utilization law each part is busy for (its time for one batch) × (batche
 steps than its busiest part allows (Denning & Buzen, "The operational analysis of queueing network models", ACM
 Computing Surveys 10:3, 1978: the bottleneck). The parts are those that work at the same time:
 
-- the workers, each on a batch of its own; without workers the program, which makes the batches and pins them;
+- the workers, each on a batch of its own;
 - PyTorch's pinning thread, one for all workers;
-- the GPU's stream, which copies a batch and then computes on it.
+- the GPU's stream, which copies a batch and then computes on it;
+- the training program in all the time in which it does not wait for the loader: it starts copies and kernels and gives
+  batches back, and without workers it makes and pins them too. It may wait for the GPU in that time, so that it bounds
+  the loop only where no other part is busy enough to.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ CLEAR = 0.8
 
 TITLES: Mapping[Part, str] = {
     "workers": "making batches in the workers",
-    "program": "making batches in the program",
+    "program": "the training program",
     "pinning": "PyTorch's pinning thread",
     "copy": "copying to the GPU",
     "compute": "computing",
@@ -55,28 +58,31 @@ class Busy:
 
 
 def busy(one: Combination) -> list[Busy] | None:
-    """All parts, the busiest first; ``None`` where the run did not time making and pinning.
+    """All parts, the one that sets the pace first; ``None`` where the run did not time making and pinning.
 
     The GPU's stream stands under the longer one of its two tasks, with the time of both.
     """
-    step = one.seconds("step_seconds")
+    step, wait = one.seconds("step_seconds"), one.seconds("wait_seconds")
     make, copy, compute = (one.seconds(name) for name in ("make_seconds", "copy_seconds", "compute_seconds"))
     pin = one.seconds("pin_seconds") if one.pin_memory else 0.0
-    if not step or make is None or copy is None or compute is None or pin is None:
+    if not step or wait is None or make is None or copy is None or compute is None or pin is None:
         return None
     parts: dict[Part, float] = {"copy" if copy > compute else "compute": copy + compute}
-    if not one.workers:
-        parts["program"] = make + pin
-    else:
+    parts["program"] = max(step - wait, 0.0) if one.workers else step
+    if one.workers:
         parts["workers"] = make / one.workers
         if one.pin_memory:
             parts["pinning"] = pin
     shares = [Busy(part, min(seconds / step, 1.0)) for part, seconds in parts.items()]
-    return sorted(shares, key=lambda part: part.share, reverse=True)
+    return sorted(shares, key=_rank, reverse=True)
+
+
+def _rank(busy: Busy) -> tuple[bool, float]:
+    return busy.clear and busy.part != "program", busy.share
 
 
 def bound(one: Combination) -> Busy | None:
-    """The busiest part; ``None`` where :func:`busy` has no answer."""
+    """The part that sets the pace; ``None`` where :func:`busy` has no answer."""
     parts = busy(one)
     return parts[0] if parts else None
 
@@ -86,22 +92,21 @@ def advice(fastest: Combination, measured: Sequence[Combination]) -> str:
     found = bound(fastest)
     if found is None or not found.clear:
         return "The parts wait for each other in turn: see in the table what a step consists of."
-    if found.part in ("workers", "program") and not any(one.workers > fastest.workers for one in measured):
-        return f"{_MORE_WORKERS[found.part]}, or {_CHEAPER}."
-    return _ADVICE[found.part]
+    makes = found.part == "workers" or not fastest.workers
+    if not makes or found.part in ("copy", "compute"):
+        return _ADVICE[found.part]
+    if any(one.workers > fastest.workers for one in measured):
+        return f"More workers were no faster here: {_CHEAPER}."
+    if fastest.workers:
+        return f"Take more workers while there are idle processors, or {_CHEAPER}."
+    return f"Take workers (num_workers), which make batches while the program goes on, or {_CHEAPER}."
 
 
 _CHEAPER = "make items cheaper, or prepare the data once"
-_MORE_WORKERS: Mapping[Part, str] = {
-    "workers": "Take more workers while there are idle processors",
-    "program": "Take workers (num_workers), which make batches while the program copies and the GPU computes",
-}
-_NO_MORE_WORKERS = f"More workers were no faster here: {_CHEAPER}."
+_FEWER_BYTES = "Hand over fewer bytes, such as uint8 images that the GPU converts."
 _ADVICE: Mapping[Part, str] = {
-    "workers": _NO_MORE_WORKERS,
-    "program": _NO_MORE_WORKERS,
-    "pinning": "More workers do not help: PyTorch pins in one thread. Hand over fewer bytes, such as uint8 images that "
-    "the GPU converts.",
-    "copy": "Copy fewer bytes, such as uint8 images that the GPU converts.",
+    "program": _FEWER_BYTES,
+    "pinning": f"More workers do not help: PyTorch pins in one thread. {_FEWER_BYTES}",
+    "copy": _FEWER_BYTES,
     "compute": "Nothing in the loader: the GPU computes nearly all of the time.",
 }

@@ -76,9 +76,9 @@ def _table(found: Sequence[Combination]) -> Table:
                "count", "count", "count"),
         rows=tuple(_table_row(one) for one in found),
         note="Means over the steps after the start; the start: steps that were cut off, at most, in a round. Steps a "
-        "second: from the means of the rounds. Busy: share of a step, of the workers together, the pinning thread, or "
-        "the GPU's copies and kernels. Pinned: by how much the host's count grew, with the driver's own buffers for "
-        "pageable copies.",
+        "second: from the means of the rounds. Busy: share of a step, of the workers together, the pinning thread, the "
+        "GPU's copies and kernels, or the program. Pinned: by how much the host's count grew, with the driver's own "
+        "buffers for pageable copies.",
     )  # fmt: skip
 
 
@@ -155,11 +155,13 @@ def _bound(best: Combination, steady: Sequence[Combination]) -> list[Finding]:
 
 def _bound_detail(best: Combination) -> str:
     parts = ", ".join(f"{part.title} {format_share(part.share)}" for part in busy(best) or ())
-    rate = best.rate("pin_seconds")
-    thread = (
-        f" The pinning thread copies {format_bandwidth(rate)}." if best.pin_memory and best.workers and rate else ""
-    )
-    return f"{_words(best)}: {parts} of a step.{thread}"
+    if not best.workers:
+        more = f"Making a batch takes the program {format_share(best.share('make_seconds'))}."
+    elif best.pin_memory:
+        more = f"The pinning thread copies {format_bandwidth(best.rate('pin_seconds'))}."
+    else:
+        more = f"Its copy calls hold the program for {format_share(best.share('issue_seconds'))}."
+    return f"{_words(best)}: {parts} of a step. {more}"
 
 
 def _rounding(found: Sequence[Combination]) -> list[Finding]:

@@ -102,8 +102,8 @@ def _busy(found: Sequence[Combination]) -> Chart:
     figure.update_xaxes(title_text="Busy, share of a step", range=[0, 1.02], tickformat=".0%")
     return Chart(
         "loader-busy", "What bounds each combination",
-        "The part that is busy for the largest share of a step sets the pace. Workers: all of them together. Copying "
-        "and computing: the GPU's stream, under the longer of the two.",
+        "The part that is busy for the largest share of a step sets the pace; the program only where no other is busy, "
+        "as it may wait for the GPU. Copying and computing: the GPU's stream, under the longer of the two.",
         figure,
     )  # fmt: skip
 

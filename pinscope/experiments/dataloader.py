@@ -82,7 +82,7 @@ class DataloaderObservation(Observation):
     """One step of training."""
 
     round: int = 0
-    """In which round; each starts every combination anew. Older runs have one."""
+    """In which round; each starts every combination anew. Runs before there were rounds have one."""
     pin_memory: bool
     non_blocking: bool
     workers: int
@@ -90,7 +90,7 @@ class DataloaderObservation(Observation):
     wait_seconds: float
     """The program waited for the loader."""
     make_seconds: float | None = None
-    """A worker (or, without workers, the program) made this batch."""
+    """A worker (or, without workers, the program) made this batch; ``None``: an older run, which did not time it."""
     pin_seconds: float | None = None
     """It was copied to pinned memory, by PyTorch's one pinning thread (or the program); ``None``: it was not."""
     issue_seconds: float

@@ -9,7 +9,7 @@ KINDS = 64
 """Different images that a worker makes items from."""
 PREFETCHED = 2
 """Batches that each of PyTorch's workers makes ahead (DataLoader's prefetch_factor)."""
-BACKLOGS = 8
+BACKLOGS = 12
 """A combination takes at least so many times the batches made ahead: the first steps use up what the workers made
 while they started, and what comes after must be long enough to know its pace."""
 

@@ -175,13 +175,16 @@ def test_rounds_that_lack_one_of_two_are_left_out_of_their_ratio() -> None:
         (4, {"pin_seconds": 9.5e-3}, "PyTorch's pinning thread", 0.95),
         (4, {"copy_seconds": 6e-3, "compute_seconds": 3e-3}, "copying to the GPU", 0.9),
         (4, {"copy_seconds": 1e-3, "compute_seconds": 8e-3}, "computing", 0.9),
-        (0, {"make_seconds": 6e-3, "pin_seconds": 3e-3}, "making batches in the program", 0.9),
+        (0, {"make_seconds": 6e-3, "pin_seconds": 3e-3}, "the training program", 1.0),
+        (4, {"wait_seconds": 5e-4}, "the training program", 0.95),
     ],
 )
 def test_the_part_that_is_busy_longest_bounds_the_loop(
     workers: int, changes: dict[str, float], part: str, share: float
 ) -> None:
-    found = rows(True, True, 10e-3, workers, **{"make_seconds": 1e-3, "pin_seconds": 1e-3, **changes})
+    found = rows(
+        True, True, 10e-3, workers, **{"make_seconds": 1e-3, "pin_seconds": 1e-3, "wait_seconds": 9e-3, **changes}
+    )
     finding = findings(found)["bound"]
     assert finding.title == f"{100 * share:.1f} % of a step: {part} bounds the fastest loop"
     assert part in finding.detail
@@ -192,7 +195,7 @@ def test_the_part_that_is_busy_longest_bounds_the_loop(
 
 
 def test_a_loop_without_a_part_that_is_always_busy_is_said_to_wait_in_turn() -> None:
-    finding = findings(rows(True, True, 20e-3))["bound"]
+    finding = findings(rows(True, True, 20e-3, wait_seconds=16e-3))["bound"]
     assert finding.title == "24.0 % of a step: no part of the fastest loop is busy all the time"
     assert "wait for each other in turn" in finding.advice
 
@@ -215,7 +218,7 @@ def test_more_workers_are_advised_only_where_they_were_not_measured_to_be_slower
 
 def test_pageable_batches_have_no_pinning_thread() -> None:
     (one,) = combinations(rows(False, False, 10e-3, copy_seconds=5e-3))
-    assert [each.part for each in busy(one) or ()] == ["copy", "workers"]
+    assert {each.part for each in busy(one) or ()} == {"program", "copy", "workers"}
 
 
 def test_a_run_stored_before_there_were_rounds_opens_and_says_what_it_lacks() -> None:
@@ -267,6 +270,11 @@ def test_charts_show_steps_over_workers_with_intervals_the_parts_of_a_step_and_w
     assert all(np.asarray(fastest.error_y.array) > 0)
     assert {trace.name for trace in parts.figure.data} == {"compute", "GPU idle"}
     assert {trace.name for trace in busiest.figure.data} >= {"PyTorch's pinning thread", "computing"}
+
+
+def test_a_program_that_waits_for_its_gpu_does_not_bound_the_loop() -> None:
+    found = rows(True, True, 10e-3, copy_seconds=1e-3, compute_seconds=8e-3, wait_seconds=1e-4)
+    assert findings(found)["bound"].title == "90.0 % of a step: computing bounds the fastest loop"
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ def test_equal_steps_are_steady_from_the_first_on() -> None:
         pytest.param(np.linspace(0, MEAN, STEPS), id="slower all the time"),
         pytest.param(np.linspace(MEAN, 0, STEPS), id="faster all the time"),
         pytest.param(slow_steps(STEPS * 3 // 4), id="a start of three quarters"),
-        pytest.param(fading(2 * STEPS), id="a start that fades beyond the end"),
+        pytest.param(2 * fading(2 * STEPS), id="a start that fades beyond the end"),
     ],
 )
 def test_a_loop_that_never_becomes_steady_is_not_given_a_start(drift: Series) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 from pinscope.analysis.statistics import Summary, summarize
@@ -32,9 +33,15 @@ HOST_TITLES: Mapping[str, str] = {
 }
 """The same on the host model, where pinning is mlock."""
 POOLS = ("pool", "cupy_pool")
+BASES: Mapping[str, str] = {"fresh_4k": "4k", "fresh_thp": "thp"}
+"""Pageable buffers that a fresh pinned one is compared with → the pages under them. The first is the usual one."""
 BASE = "fresh_4k"
-"""The pageable buffer that a fresh pinned one is compared with."""
-REGISTERED = ("registered_4k", "registered_thp", "registered_hugetlb")
+REGISTERED: Mapping[str, str] = {
+    "registered_4k": "fresh_4k",
+    "registered_thp": "fresh_thp",
+    "registered_hugetlb": "fresh_thp",
+}
+"""A registration → the pageable memory that it is of, or the nearest that is copied from without it."""
 SMALL_PAGES = ("fresh_4k", "registered_4k")
 HUGE_PAGES = ("fresh_thp", "registered_thp")
 
@@ -62,6 +69,7 @@ class BreakEven:
 
     Attributes:
         way: how the pinned buffer is got.
+        base: the pageable buffer that it replaces.
         extra_seconds: getting and giving back, beyond what the pageable buffer costs; for a registration, registering
             and unregistering.
         gain_seconds: pageable copy less pinned copy; not positive where pinning makes no copy faster.
@@ -70,11 +78,17 @@ class BreakEven:
     """
 
     way: str
+    base: str
     bytes: int
     direction: str
     extra_seconds: float
     gain_seconds: float
     copies: int | None
+
+    @property
+    def usual(self) -> bool:
+        """True for the one comparison of each way that headline and charts show."""
+        return self.base == REGISTERED.get(self.way, BASE)
 
 
 Cells = Mapping[tuple[str, int], BufferCell]
@@ -138,44 +152,48 @@ def without(cells: Cells, left_out: Sequence[BufferCell]) -> Cells:
 
 
 def copy_times(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str, int], Summary]:
-    """(memory, direction, bytes) → seconds of a complete copy."""
+    """(pages under pageable memory or ``pinned``, direction, bytes) → seconds of a complete copy."""
     groups: dict[tuple[str, str, int], list[float]] = {}
     for row in rows:
         if row["kind"] == "copy" and not row["warmup"]:
-            groups.setdefault((row["memory"], row["direction"], row["bytes"]), []).append(row["wall_seconds"])
+            groups.setdefault((_place(row), row["direction"], row["bytes"]), []).append(row["wall_seconds"])
     return {key: summarize(values) for key, values in groups.items()}
 
 
+def _place(row: Mapping[str, Any]) -> str:
+    """Runs of version 0.1.0 do not say what stood under pageable memory: it was malloc's, in small pages."""
+    return "pinned" if row["memory"] == "pinned" else row.get("backing") or "4k"
+
+
 def break_evens(cells: Cells, copies: Copies) -> list[BreakEven]:
-    """One for each pinned way, size and direction of which everything needed was measured.
+    """One for each pinned way, what it replaces, size and direction of which everything needed was measured.
 
     A fresh or a reused pinned buffer replaces a fresh touched pageable one. A registration is of memory that is there
     and touched anyway: what it costs is registering and unregistering.
 
     Args:
         cells: buffers; only fresh ones among those that are called fresh.
-        copies: (memory, direction, bytes) → seconds of a complete copy.
+        copies: as :func:`copy_times` gives them.
     """
     found = []
-    for (way, size), cell in cells.items():
-        extra = _extra(cells, cell)
-        if extra is None:
-            continue
-        for direction in ("h2d", "d2h"):
-            slow, fast = copies.get(("pageable", direction, size)), copies.get(("pinned", direction, size))
-            if slow and fast:
-                gain = slow.median - fast.median
-                copies_needed = 0 if extra <= 0 else math.ceil(extra / gain) if gain > 0 else None
-                found.append(BreakEven(way, size, direction, extra, gain, copies_needed))
+    for ((way, size), cell), base, direction in product(cells.items(), BASES, ("h2d", "d2h")):
+        extra = _extra(cells, cell, base)
+        slow, fast = copies.get((BASES[base], direction, size)), copies.get(("pinned", direction, size))
+        if extra is not None and slow and fast:
+            gain = slow.median - fast.median
+            copies_needed = 0 if extra <= 0 else math.ceil(extra / gain) if gain > 0 else None
+            found.append(BreakEven(way, base, size, direction, extra, gain, copies_needed))
     return found
 
 
-def _extra(cells: Cells, cell: BufferCell) -> float | None:
+def _extra(cells: Cells, cell: BufferCell, base: str) -> float | None:
     if cell.way in REGISTERED:
+        if REGISTERED[cell.way] != base:
+            return None
         if cell.register_seconds is None or cell.unregister_seconds is None:
             return None
         return cell.register_seconds.median + cell.unregister_seconds.median
-    pageable = cells.get((BASE, cell.bytes))
+    pageable = cells.get((base, cell.bytes))
     if pageable is None or cell.way.startswith(("malloc", "fresh")):
         return None
     return cell.both_seconds.median - pageable.both_seconds.median

@@ -67,7 +67,7 @@ def _headline(cells: Cells, evens: Sequence[BreakEven], titles: Mapping[str, str
                 )
             )  # fmt: skip
     for even in evens:
-        if even.way in ("pinned", "registered_4k") and even.bytes == _largest(cells, even.way):
+        if even.usual and even.way in ("pinned", "registered_4k") and even.bytes == _largest(cells, even.way):
             name = f"Pays after, {titles[even.way]}, {even.direction}, {format_bytes(even.bytes)}"
             found.append(_copies_quantity(name, even))
     size = _largest(cells, "pinned")
@@ -107,13 +107,13 @@ def _tables(cells: Cells, evens: Sequence[BreakEven], titles: Mapping[str, str])
     )  # fmt: skip
     paid = Table(
         title="After how many copies a pinned buffer has paid for itself",
-        columns=("buffer", "size", "direction", "extra cost", "gain per copy", "copies"),
-        units=("text", "bytes", "text", "seconds", "seconds", "count"),
+        columns=("buffer", "in place of", "size", "direction", "extra cost", "gain per copy", "copies"),
+        units=("text", "text", "bytes", "text", "seconds", "seconds", "count"),
         rows=tuple(
-            (titles[e.way], e.bytes, e.direction, e.extra_seconds, e.gain_seconds, e.copies)
+            (titles[e.way], titles[e.base], e.bytes, e.direction, e.extra_seconds, e.gain_seconds, e.copies)
             for e in evens
         ),
-        note="Extra cost: getting and giving back, less those of fresh touched pageable memory in 4 KiB pages; for "
+        note="Extra cost: getting and giving back, less those of the pageable memory that it is in place of; for "
         "registered memory, registering and unregistering alone, as the memory is there anyway. 0 copies: it costs "
         "nothing extra. n/a: copies from pinned memory are not faster at this size.",
     )  # fmt: skip
@@ -145,7 +145,8 @@ def _not_fresh(reused: Sequence[BufferCell], page_bytes: int, titles: Mapping[st
 
 def _break_even(cells: Cells, evens: Sequence[BreakEven]) -> list[Finding]:
     """For the largest size: is a fresh pinned buffer worth making for a few copies?"""
-    mine = [even for even in evens if even.way == "pinned" and even.bytes == _largest(cells, "pinned")]
+    largest = [even for even in evens if even.way == "pinned" and even.bytes == _largest(cells, "pinned")]
+    mine = [even for even in largest if even.usual]
     if not mine:
         return []
     worst = max(mine, key=lambda even: (even.copies is None, even.copies or 0))
@@ -168,8 +169,9 @@ def _break_even(cells: Cells, evens: Sequence[BreakEven]) -> list[Finding]:
         return [
             Finding(
                 rule="pinning-costs-nothing", severity="good",
-                title=f"A fresh pinned buffer of {size} costs no more than touched pageable memory",
-                detail="Its pages are faulted and zeroed about as fast as one thread touches ordinary memory.",
+                title=f"A fresh pinned buffer of {size} costs no more than fresh touched memory in 4 KiB pages",
+                detail="Its pages are faulted and zeroed about as fast as one thread touches ordinary memory."
+            + _in_huge_pages(largest, worst.direction),
                 evidence=evidence, advice="Nothing to do.",
             )
         ]  # fmt: skip
@@ -178,10 +180,11 @@ def _break_even(cells: Cells, evens: Sequence[BreakEven]) -> list[Finding]:
         Finding(
             rule="pays-late" if late else "pays-soon", severity="warning" if late else "good",
             title=f"A fresh pinned buffer of {size} has paid for itself after {worst.copies:,} "
-            f"{'copy' if worst.copies == 1 else 'copies'}, "
+            f"{_copy_word(worst.copies)}, "
             f"{worst.direction}",
             detail=f"It costs {format_seconds(worst.extra_seconds)} more to get and give back than fresh touched "
-            f"memory in 4 KiB pages, and each copy gains {format_seconds(worst.gain_seconds)}.",
+            f"memory in 4 KiB pages, and each copy gains {format_seconds(worst.gain_seconds)}."
+            + _in_huge_pages(largest, worst.direction),
             evidence=evidence,
             advice="Make pinned buffers once and keep them, or take them from a pool; for memory that is there "
             "already, compare with registering it (the table)."
@@ -189,6 +192,20 @@ def _break_even(cells: Cells, evens: Sequence[BreakEven]) -> list[Finding]:
             else "A buffer of this size may be pinned for a few copies; one that is kept costs nothing again.",
         )
     ]  # fmt: skip
+
+
+def _in_huge_pages(evens: Sequence[BreakEven], direction: str) -> str:
+    """The same in place of memory in huge pages, which costs less to get."""
+    other = next((even for even in evens if even.base == "fresh_thp" and even.direction == direction), None)
+    if other is None:
+        return ""
+    if other.copies is None:
+        return " In place of fresh memory in huge pages it never pays."
+    return f" In place of fresh memory in huge pages it takes {other.copies:,} {_copy_word(other.copies)}."
+
+
+def _copy_word(count: int) -> str:
+    return "copy" if count == 1 else "copies"
 
 
 def _pool(cells: Cells, titles: Mapping[str, str]) -> list[Finding]:

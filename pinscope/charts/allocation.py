@@ -126,7 +126,7 @@ def _rest(cell: BufferCell) -> float:
 
 
 def _copies(evens: Sequence[BreakEven], titles: Mapping[str, str]) -> Chart | None:
-    pay = [even for even in evens if even.copies]
+    pay = [even for even in evens if even.usual and even.copies]
     shown = [way for way in DIRECTIONS if any(even.direction == way for even in pay)]
     if not shown:
         return None
@@ -156,7 +156,8 @@ def _copies(evens: Sequence[BreakEven], titles: Mapping[str, str]) -> Chart | No
     return Chart(
         "break-even",
         "Copies until a pinned buffer has paid for itself",
-        "Extra cost over pageable memory, divided by what each copy gains. Sizes at which pinned copies are not "
+        "Extra cost over fresh pageable memory in 4 KiB pages (a registration: over the same memory unregistered), "
+        "divided by what each copy gains. Sizes at which pinned copies are not "
         "faster, or a buffer costs nothing extra, have no mark.",
         figure,
     )

@@ -10,12 +10,13 @@ from pydantic import Field
 from pinscope.analysis.allocation_reading import read_allocation
 from pinscope.experiments.contract import Params, Row, Several, Sizes
 from pinscope.lab.allocation import Way, source, why_no_page_faults, why_not_way
+from pinscope.lab.backing import why_not_backing
 from pinscope.lab.harness import Harness, Precision
 from pinscope.lab.protocol import Lab
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
 from pinscope.records.finding import Reading
-from pinscope.records.run import HostMemory, LabKind, Observation, Run
+from pinscope.records.run import Backing, HostMemory, LabKind, Observation, Run
 from pinscope.units import format_bytes, parse_bytes
 
 OneWay = Literal["h2d", "d2h"]
@@ -27,6 +28,8 @@ HOST_WAYS: tuple[Way, ...] = (
     "registered_hugetlb", "pool",
 )  # fmt: skip
 ALL_WAYS: tuple[Way, ...] = (*HOST_WAYS[:5], "write_combined", *HOST_WAYS[5:], "cupy_pool")
+COPIED: tuple[Backing | None, ...] = ("4k", "thp", None)
+"""What copies are timed from and to: pageable memory in small and in huge pages, and pinned memory."""
 POOLS: frozenset[Way] = frozenset({"pool", "cupy_pool"})
 
 
@@ -96,6 +99,8 @@ class AllocationObservation(Observation):
     """Of the measuring process while it got the buffer; ``None`` where the kernel does not count them."""
     # One copy:
     memory: HostMemory | None = None
+    backing: Backing | None = None
+    """Pages under pageable memory."""
     direction: OneWay | None = None
     wall_seconds: float | None = None
     """From before the call until the copy was complete, by the host clock."""
@@ -113,10 +118,10 @@ class Allocation:
         "faults of each row are counted and must be as many as its pages. Registered memory is the same and pinned in "
         "between, each part timed apart; a pool's first buffer is uncounted, so that its figures are those of reuse. "
         "malloc may hand out again what was freed, as in any program. On the host model pinning is mlock. Then copies "
-        "of each size from pageable memory in small pages and from pinned memory are timed until they are complete, "
-        "again and again from the same buffer. A fresh pinned buffer is compared with fresh touched pageable memory "
-        "in small pages, got and given back; a registration with memory that is there anyway. The extra cost, divided "
-        "by what one copy gains, is the number of copies after which it has paid."
+        "of each size from pageable memory in small and in huge pages and from pinned memory are timed until they are "
+        "complete, again and again from the same buffer. A fresh pinned buffer is compared with fresh touched pageable "
+        "memory in pages of each sort, got and given back; a registration with memory that is there anyway. The "
+        "extra cost, divided by what one copy gains, is the number of copies after which it has paid."
     )
     labs: Mapping[LabKind, str | None] = {"cuda": None, "host": None}
     Params = AllocationParams
@@ -126,7 +131,7 @@ class Allocation:
         """One buffer at a time; a pool keeps one of each size."""
         largest, every = max(params.sizes), sum(params.sizes)
         pinned = every if POOLS & set(params.ways) else largest
-        times = len(params.ways) + 2 * len(params.directions)
+        times = len(params.ways) + len(COPIED) * len(params.directions)
         each = sum(
             min(params.repeats * (size / PACE + 1e-4), params.time_limit + 4 * size / PACE) for size in params.sizes
         )
@@ -161,17 +166,21 @@ class Allocation:
                             page_faults=None if uncounted else times.page_faults,
                         )  # fmt: skip
         harness.progress((total - 1) / total, "copies")
-        for memory in ("pageable", "pinned"):
-            yield from self._copies(params, lab, harness, memory)
+        for backing in COPIED:
+            if backing and (reason := why_not_backing(backing)):
+                harness.note(f"Left out: copies from pageable memory in huge pages. {reason}")
+                continue
+            yield from self._copies(params, lab, harness, backing)
         harness.progress(1.0, "done")
 
     def _copies(
-        self, params: AllocationParams, lab: Lab, harness: Harness, memory: Literal["pageable", "pinned"]
+        self, params: AllocationParams, lab: Lab, harness: Harness, backing: Backing | None
     ) -> Iterator[AllocationObservation]:
-        """Copies of every size, complete, from or to one kind of memory."""
+        """Copies of every size, complete, from or to pageable memory in pages of one sort; ``None``: pinned memory."""
         largest = max(params.sizes)
-        here_memory = lab.host_buffer(largest, memory) if memory == "pinned" else lab.ordinary_memory(largest, "4k")
-        with here_memory as host, lab.device_buffer(largest) as device, lab.stream() as stream:
+        memory: HostMemory = "pageable" if backing else "pinned"
+        place = lab.ordinary_memory(largest, backing) if backing else lab.host_buffer(largest, memory)
+        with place as host, lab.device_buffer(largest) as device, lab.stream() as stream:
             lab.copy_to_host(host, device, stream)
             for size in params.sizes:
                 for direction in params.directions:
@@ -189,7 +198,7 @@ class Allocation:
                             counted.append(seconds)
                         yield AllocationObservation(
                             kind="copy", repeat=turn.repeat, warmup=turn.warmup, bytes=size, memory=memory,
-                            direction=direction, wall_seconds=seconds,
+                            backing=backing, direction=direction, wall_seconds=seconds,
                         )  # fmt: skip
 
     def read(self, run: Run, rows: Sequence[Row]) -> Reading:

@@ -15,7 +15,7 @@ MIB, GIB = 2**20, 2**30
 Row = dict[str, Any]
 EMPTY = dict.fromkeys(
     ("way", "get_seconds", "touch_seconds", "register_seconds", "unregister_seconds", "give_back_seconds",
-     "page_faults", "memory", "direction", "wall_seconds")
+     "page_faults", "memory", "backing", "direction", "wall_seconds")
 )  # fmt: skip
 
 
@@ -28,10 +28,12 @@ def buffers(way: str, get: float, give_back: float = 0.0, size: int = GIB, **par
     ]  # fmt: skip
 
 
-def copies(memory: str, seconds: float, size: int = GIB, direction: str = "h2d") -> list[Row]:
+def copies(
+    memory: str, seconds: float, size: int = GIB, direction: str = "h2d", backing: str | None = None
+) -> list[Row]:
     return [
         {**EMPTY, "kind": "copy", "repeat": repeat, "warmup": False, "bytes": size, "memory": memory,
-         "direction": direction, "wall_seconds": seconds}
+         "backing": backing, "direction": direction, "wall_seconds": seconds}
         for repeat in range(3)
     ]  # fmt: skip
 
@@ -67,10 +69,21 @@ def test_a_fresh_pinned_buffer_pays_after_its_extra_cost_over_the_gain_of_a_copy
 def test_a_registration_pays_for_registering_alone_as_the_memory_is_there() -> None:
     # Giving back takes less than that of small pages, and unregistering is paid for all the same.
     registered = buffers("registered_thp", 5.0, 0.06, touch_seconds=4.9, register_seconds=0.1, unregister_seconds=0.05)
-    rows = [*PAGEABLE, *registered, *BOTH_COPIES]
+    rows = [*PAGEABLE, *registered, *BOTH_COPIES, *copies("pageable", 0.12, backing="thp")]
     (even,) = break_evens(buffer_cells(rows), copy_times(rows))
     assert even.extra_seconds == pytest.approx(0.1 + 0.05)
+    assert even.gain_seconds == pytest.approx(0.1)  # over copies from the same memory, unregistered
     assert even.copies == 2
+
+
+def test_what_a_pinned_buffer_replaces_decides_when_it_has_paid() -> None:
+    huge = [*buffers("fresh_thp", 0.05, 0.01), *copies("pageable", 0.06, backing="thp")]
+    rows = [*PAGEABLE, *huge, *buffers("pinned", 0.395, 0.1), *BOTH_COPIES]
+    paid = {even.base: even.copies for even in break_evens(buffer_cells(rows), copy_times(rows))}
+    assert paid == {"fresh_4k": 2, "fresh_thp": 11}
+    finding = findings(rows)["pays-soon"]
+    assert "paid for itself after 2 copies" in finding.title
+    assert finding.detail.endswith("In place of fresh memory in huge pages it takes 11 copies.")
 
 
 @pytest.mark.parametrize(

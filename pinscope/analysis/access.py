@@ -1,17 +1,17 @@
-"""Ways to use data that lies on the host: time over uses and over the share that is used, and where ways cross."""
+"""Ways to use data that lies on the host: time over uses and over the share that is used, and which way is faster."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any
+from itertools import groupby
+from typing import Any, Literal
 
 from pinscope.analysis.statistics import Summary, summarize
 
 WAY_TITLES: Mapping[str, str] = {
     "copy": "explicit copy",
+    "copy_part": "2D copy of the part",
     "mapped": "zero-copy (mapped)",
     "managed": "managed, on demand",
     "prefetched": "managed, prefetched",
@@ -23,8 +23,10 @@ PATTERN_TITLES: Mapping[str, str] = {
     "scatter_write": "scatter write",
 }
 _LABELS = ("way", "pattern", "bytes", "spacing", "uses", "touched_bytes")
-CLEAR = 1.1
-"""A way wins where the others take at least this many times as long; closer ones are equals."""
+AS_GOOD = 1.1
+"""Ways whose times differ by this factor at most, to two decimals as it is shown, are as good as each other: in tables,
+charts and findings."""
+Verdict = Literal["faster", "as good", "slower"]
 
 
 @dataclass(frozen=True)
@@ -92,30 +94,45 @@ def _curves(found: Sequence[Cell], by: str) -> dict[str, list[Cell]]:
     return curves
 
 
+def verdict(one: Cell, other: Cell) -> Verdict:
+    """How ``one`` does beside ``other``."""
+    mine, theirs = one.wall_seconds.median, other.wall_seconds.median
+    if round(mine / theirs, 2) > AS_GOOD:
+        return "slower"
+    return "faster" if round(theirs / mine, 2) > AS_GOOD else "as good"
+
+
 def winners(found: Sequence[Cell]) -> list[Cell]:
     """Of cells that differ in the way only: the fastest, and those that are as good as that; fastest first."""
     ranked = sorted(found, key=lambda cell: cell.wall_seconds.median)
-    return [cell for cell in ranked if cell.wall_seconds.median < CLEAR * ranked[0].wall_seconds.median]
+    return [cell for cell in ranked if verdict(cell, ranked[0]) == "as good"]
 
 
-def crossing(one: Sequence[Cell], other: Sequence[Cell], by: str) -> float | None:
-    """Where the curve ``one`` falls behind ``other``: uses or spacing, between two measured points.
+@dataclass(frozen=True)
+class Stretch:
+    """Neighbouring measured points at which one way does equally beside another.
 
-    Between the points both are taken as straight lines in logarithms (the ratio of times changes by a power).
-    ``None`` if one of them leads everywhere.
-
-    Args:
-        one, other: cells of two ways, ascending in ``by``.
-        by: ``uses`` or ``spacing``.
+    Attributes:
+        verdict: how it does there.
+        points: numbers of uses, or spacings, ascending.
     """
-    theirs = {getattr(cell, by): cell.wall_seconds.median for cell in other}
-    points = [
-        (float(getattr(cell, by)), math.log(cell.wall_seconds.median / theirs[getattr(cell, by)]))
-        for cell in one
-        if getattr(cell, by) in theirs
+
+    verdict: Verdict
+    points: tuple[int, ...]
+
+
+def stretches(one: Sequence[Cell], other: Sequence[Cell], by: Literal["uses", "spacing"]) -> list[Stretch]:
+    """How the curve ``one`` does beside ``other`` at the points that both have. Between points nothing is known."""
+    theirs = {getattr(cell, by): cell for cell in other}
+    verdicts = [
+        (getattr(cell, by), verdict(cell, theirs[getattr(cell, by)])) for cell in one if getattr(cell, by) in theirs
     ]
-    for (x, lead), (next_x, next_lead) in pairwise(points):
-        if lead <= 0 < next_lead:
-            share = -lead / (next_lead - lead)
-            return math.exp(math.log(x) + share * (math.log(next_x) - math.log(x)))
-    return None
+    return [
+        Stretch(how, tuple(point for point, _ in points)) for how, points in groupby(verdicts, key=lambda pair: pair[1])
+    ]
+
+
+def copies_of_what_is_used(curves: Mapping[str, Sequence[Cell]]) -> list[Cell]:
+    """The copy that a program would make at each spacing: of the part alone where a copy call takes it, else of all."""
+    parts = {cell.spacing: cell for cell in curves.get("copy_part", ())}
+    return [parts.get(cell.spacing, cell) for cell in curves.get("copy", ())]

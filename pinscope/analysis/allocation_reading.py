@@ -14,6 +14,7 @@ from pinscope.analysis.allocation import (
     BreakEven,
     BufferCell,
     Cells,
+    Copies,
     break_evens,
     buffer_cells,
     copy_times,
@@ -22,9 +23,10 @@ from pinscope.analysis.allocation import (
     per_gib,
     without,
 )
+from pinscope.analysis.precision import Repeated, precision_not_reached
 from pinscope.records.finding import Finding, Quantity, Reading, Table
 from pinscope.records.run import Run
-from pinscope.units import format_bytes, format_seconds
+from pinscope.units import exact_bytes, format_bytes, format_seconds
 
 MANY_COPIES = 10
 """A buffer that pays only after more copies than this should be kept, not made anew."""
@@ -37,11 +39,12 @@ def read_allocation(run: Run, rows: Sequence[Mapping[str, Any]]) -> Reading:
     """Headline, tables and findings of an allocation run; empty parts where nothing was measured yet."""
     cells = buffer_cells(rows)
     reused = not_fresh(cells, run.environment.page_bytes)
-    evens = break_evens(without(cells, reused), copy_times(rows))
+    copies = copy_times(rows)
+    evens = break_evens(without(cells, reused), copies)
     titles = way_titles(run)
     findings = (
         *_not_fresh(reused, run.environment.page_bytes, titles), *_break_even(cells, evens), *_pool(cells, titles),
-        *_cheaper(cells, titles),
+        *_cheaper(cells, titles), *precision_not_reached(run, _repeated(cells, copies, titles)),
     )  # fmt: skip
     return Reading(headline=_headline(cells, evens, titles), tables=_tables(cells, evens, titles), findings=findings)
 
@@ -49,6 +52,21 @@ def read_allocation(run: Run, rows: Sequence[Mapping[str, Any]]) -> Reading:
 def way_titles(run: Run) -> Mapping[str, str]:
     """Way → what it is called on this run's lab."""
     return HOST_TITLES if run.lab == "host" else WAY_TITLES
+
+
+def _repeated(cells: Cells, copies: Copies, titles: Mapping[str, str]) -> list[Repeated]:
+    def settings(*more: str, size: int) -> tuple[str, ...]:
+        return (*more, f"sizes={exact_bytes(size).replace(' ', '')}")
+
+    buffers = [
+        Repeated(f"{titles[way]}, {format_bytes(size)}", cell.both_seconds, settings(f"ways={way}", size=size))
+        for (way, size), cell in cells.items()
+    ]
+    return buffers + [
+        Repeated(f"a {memory} copy, {direction}, {format_bytes(size)}", seconds,
+                 settings(f"directions={direction}", size=size))
+        for (memory, direction, size), seconds in copies.items()
+    ]  # fmt: skip
 
 
 def _largest(cells: Cells, way: str) -> int | None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pinscope.analysis.bandwidth import PAYS, Cell, Line, by_line, cells, fit_latency, pays_from, speedups
+from pinscope.analysis.precision import Repeated, precision_not_reached
 from pinscope.records.finding import Finding, Quantity, Reading, Table
 from pinscope.records.run import Run
 from pinscope.units import exact_bytes, format_bandwidth, format_bytes, format_share
@@ -14,8 +15,8 @@ SLOW_LINK = 0.85
 """Pinned copies below this share of the link's payload limit are worth a look."""
 SHARED_UPLINK = 0.9
 """GPUs that copy at once below this share of what they reach alone share something on the way."""
-LARGE = 2**20
-"""Bytes from which a copy's time is mostly data, not latency: instability below it is usual."""
+LARGE = 2**24
+"""Bytes from which a copy's time is mostly data, not latency: its rate may be held against the link's."""
 
 PUBLISHED_BYTES = 16 * 2**20
 PUBLISHED = {
@@ -49,7 +50,7 @@ def read_bandwidth(run: Run, rows: Sequence[Mapping[str, Any]]) -> Reading:
             *_states(alone),
             *_link(run, alone),
             *_uplink(curves),
-            *_unstable(run, curves),
+            *precision_not_reached(run, _repeated(curves)),
         ),
     )
 
@@ -326,7 +327,7 @@ def _link(run: Run, curves: Curves) -> list[Finding]:
         if curve := curve_of(curves, "pinned", direction):
             best = max(curve, key=lambda cell: cell.bytes_per_second)
             share = best.bytes_per_second / limit
-            if best.bytes >= LARGE * 16:
+            if best.bytes >= LARGE:
                 found.append(_link_share(direction, best, share, limit))
     return found
 
@@ -393,28 +394,15 @@ def _uplink(curves: Curves) -> list[Finding]:
     return found
 
 
-def _unstable(run: Run, curves: Curves) -> list[Finding]:
-    large = [cell for curve in curves.values() for cell in curve if cell.bytes >= LARGE]
-    unstable = [cell for cell in large if cell.one_more.unstable]
-    if not unstable:
-        return []
-    worst = max(unstable, key=lambda cell: cell.one_more.spread)
-    size = exact_bytes(worst.bytes).replace(" ", "")
+def _repeated(curves: Curves) -> list[Repeated]:
     return [
-        Finding(
-            rule="unstable",
-            severity="note",
-            title=f"{len(unstable)} of {len(large)} combinations from {format_bytes(LARGE)} on "
-            f"{'is' if len(unstable) == 1 else 'are'} unstable",
-            detail=f"The worst: {worst.line.state} {worst.line.direction}, {format_bytes(worst.bytes)} by "
-            f"{worst.line.copier}. Other work on the machine, memory on another NUMA node, a processor that changes "
-            "its clock, or too few repeats can be the reason.",
-            evidence=(
-                Quantity(name="Spread of the worst", value=worst.one_more.spread, unit="share"),
-                Quantity(name="Its repeats", value=worst.one_more.count, unit="count"),
-            ),
-            advice=f"Let the machine idle and run: pinscope run bandwidth --lab {run.lab}"
-            + (f" --device {worst.line.device}" if worst.line.device else "")
-            + f" --set repeats=300 --set time_limit=10 --set memory={worst.line.memory} --set sizes={size}",
+        Repeated(
+            f"{line.state} {line.direction}, {format_bytes(cell.bytes)} by {line.copier}"
+            + (f", {line.devices} GPUs at once" if line.devices > 1 else ""),
+            cell.one_more,
+            (f"memory={line.memory}", f"directions={line.direction}", f"copiers={line.copier}",
+             f"sizes={exact_bytes(cell.bytes).replace(' ', '')}"),
         )
-    ]
+        for line, curve in curves.items()
+        for cell in curve
+    ]  # fmt: skip

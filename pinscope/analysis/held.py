@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+MUCH_LOCKED_BYTES = 64 * 2**20
+"""Locked memory that is worth a word by itself. Init systems, and agents that keep keys, lock less for their own."""
+
 
 def held_bytes(
-    host_alloc: int | None, registered: int | None, locked: int | None, vm_pin: int | None = None
+    host_alloc: int | None,
+    registered: int | None,
+    locked: int | None,
+    vm_pin: int | None = None,
+    driver_memory: int | None = None,
 ) -> int | None:
-    """Pinned and locked memory together, as far as it is known; ``None`` if none of it is.
+    """Pinned, locked and driver memory together, as far as it is known; ``None`` if none of it is.
 
     Registered memory may be locked as well, and pinned by the kernel's account, so the largest of the three counts.
 
@@ -15,8 +22,9 @@ def held_bytes(
         registered: cudaHostRegister memory.
         locked: mlock'ed memory (VmLck).
         vm_pin: pinned as the kernel accounts it (VmPin).
+        driver_memory: write-combined memory, ``cuMemCreate`` on the host, host pools.
     """
     others = [amount for amount in (registered, locked, vm_pin) if amount is not None]
-    if host_alloc is None and not others:
+    if host_alloc is None and driver_memory is None and not others:
         return None
-    return (host_alloc or 0) + max(others, default=0)
+    return (host_alloc or 0) + (driver_memory or 0) + max(others, default=0)

@@ -48,6 +48,7 @@ class PassCell:
             after the other: comparable between recipes, and below 0 where a recipe is slower than that.
         own_overlap: the same against this recipe's own copies: what ran beside what. Copies from pageable memory
             may have kernels beside them and still take several times as long.
+        copy_slowdown: how many times as long the recipe's own copies take as pinned ones, with nothing beside them.
         ideal: the most that is possible, 1 − 1/chunks: one copy or kernel at an end has nothing to hide behind.
         corrupted_chunks: over all counted passes.
     """
@@ -64,6 +65,7 @@ class PassCell:
     compute_alone_seconds: float
     overlap: float
     own_overlap: float
+    copy_slowdown: float
     ideal: float
     corrupted_chunks: int
     checked_chunks: int
@@ -136,6 +138,7 @@ def _pass_cell(direction: str, balance: str, recipe: Recipe, rows: Sequence[Mapp
         compute_alone,
         overlap_share(first["pinned_copy_seconds"], compute_alone, device_seconds.median),
         overlap_share(copy_alone, compute_alone, device_seconds.median),
+        copy_alone / first["pinned_copy_seconds"],
         1 - 1 / chunks,
         sum(row["corrupted_chunks"] for row in rows),
         chunks * len(rows),

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pinscope.analysis.overlap import FULL_DEPTH, PassCell, Recipe, passes
+from pinscope.analysis.precision import Repeated, precision_not_reached
 from pinscope.records.finding import Finding, Quantity, Reading, Table
 from pinscope.records.run import LabKind, Run
 from pinscope.units import format_seconds, format_share
@@ -17,6 +18,8 @@ IN_THE_WAY: Mapping[LabKind, str] = {
     "too slow for both.",
     "host": "The host model needs a free processor for each engine; other work on this machine is in the way.",
 }
+SLOWER_COPIES = 1.1
+"""Copies that take at least this many times as long as pinned ones are named as the reason, before what they hide."""
 ADVICE = {
     "pinned memory": "Allocate the host buffers with cudaHostAlloc (cupyx.empty_pinned, torch pin_memory=True).",
     "separate copy stream": "Issue the copies on a stream of their own, created with the non-blocking flag.",
@@ -32,8 +35,11 @@ def read_overlap(run: Run, rows: Sequence[Mapping[str, Any]]) -> Reading:
     return Reading(
         headline=_headline(cells),
         tables=(_table(cells),) if cells else (),
-        findings=(*_corruption(cells), *_recipe(run, cells), *_ingredients(cells), *_unstable(cells)),
-    )
+        findings=(
+            *_corruption(cells), *_recipe(run, cells), *_ingredients(cells),
+            *precision_not_reached(run, _repeated(cells)),
+        ),
+    )  # fmt: skip
 
 
 def _full(cells: Sequence[PassCell]) -> list[PassCell]:
@@ -51,11 +57,11 @@ def _headline(cells: Sequence[PassCell]) -> tuple[Quantity, ...]:
         words = f"full recipe, {cell.direction} {cell.balance}"
         found.append(Quantity(name=f"Overlap, {words}", value=cell.overlap, unit="share"))
         found.append(Quantity(name=f"Compute stall, {words}", value=cell.stall_seconds.median, unit="seconds"))
-    unordered = [cell for cell in cells if cell.recipe.separate_stream and not cell.recipe.events]
-    if unordered:
-        wrong = sum(cell.corrupted_chunks for cell in unordered)
-        checked = sum(cell.checked_chunks for cell in unordered)
-        found.append(Quantity(name="Chunks corrupted without events", value=wrong / checked, unit="share"))
+    for (memory, direction), unordered in _unordered(cells).items():
+        if memory == "pinned":
+            for balance, share in _corrupted_shares(_balanced(unordered)).items():
+                name = f"Chunks corrupted without events, {direction} {balance}"
+                found.append(Quantity(name=name, value=share, unit="share"))
     return tuple(found)
 
 
@@ -82,8 +88,9 @@ def _table(cells: Sequence[PassCell]) -> Table:
         ),
         note="Overlap 100 % hides the shorter side entirely; below 0 the pipeline is slower than pinned copies and "
         "kernels one after the other. Own overlap compares with the recipe's own copies alone; above "
-        "100 % they went faster in the pipeline than alone. Corrupted and checked count chunks over all "
-        "repeats. On one stream events change nothing.",
+        "100 % they went faster in the pipeline than alone. At best is what a correct order allows with this many "
+        "chunks: 1 - 1 ÷ chunks. What is not ordered may hide more, with wrong data. Corrupted and checked count "
+        "chunks over all repeats. On one stream events change nothing.",
     )  # fmt: skip
 
 
@@ -105,24 +112,54 @@ def _corruption(cells: Sequence[PassCell]) -> list[Finding]:
                 "kernel log.",
             )
         )
-    loose = [cell for cell in cells if not _is_ordered(cell.recipe)]
-    wrong, checked = sum(cell.corrupted_chunks for cell in loose), sum(cell.checked_chunks for cell in loose)
-    if wrong:
-        found.append(
-            Finding(
-                rule="unsafe-without-events",
-                severity="warning",
-                title=f"Without events {format_share(wrong / checked)} of the chunks were corrupted",
-                detail="Two streams that are not ordered read buffers before they are filled, or fill them while they "
-                "are read. It may look fast, and it may go well for a while.",
-                evidence=(
-                    Quantity(name="Corrupted chunks", value=wrong, unit="count"),
-                    Quantity(name="Checked chunks", value=checked, unit="count"),
-                ),
-                advice=ADVICE["events"],
-            )
-        )
+    for (memory, direction), unordered in _unordered(cells).items():
+        found.append(_without_events(f"{memory} memory, {direction}", unordered))
     return found
+
+
+def _unordered(cells: Sequence[PassCell]) -> dict[tuple[str, str], list[PassCell]]:
+    """(Memory, direction) → its cells whose two streams nothing kept in order; pinned memory first."""
+    groups: dict[tuple[str, str], list[PassCell]] = {}
+    for cell in sorted(cells, key=lambda one: (one.recipe.memory != "pinned", one.direction)):
+        if not _is_ordered(cell.recipe):
+            groups.setdefault((cell.recipe.memory, cell.direction), []).append(cell)
+    return groups
+
+
+def _corrupted_shares(cells: Sequence[PassCell]) -> dict[str, float]:
+    """Balance → share of the chunks that were corrupted, over all its recipes."""
+    groups: dict[str, list[PassCell]] = {}
+    for cell in cells:
+        groups.setdefault(cell.balance.replace("_", "-"), []).append(cell)
+    return {
+        balance: sum(cell.corrupted_chunks for cell in group) / sum(cell.checked_chunks for cell in group)
+        for balance, group in groups.items()
+    }
+
+
+def _without_events(case: str, cells: Sequence[PassCell]) -> Finding:
+    """What became of the data of one memory and direction whose two streams nothing ordered."""
+    shares, checked = _corrupted_shares(cells), sum(cell.checked_chunks for cell in cells)
+    evidence = (
+        *(Quantity(name=f"Corrupted, {balance}", value=share, unit="share") for balance, share in shares.items()),
+        Quantity(name="Checked chunks", value=checked, unit="count"),
+    )
+    if not any(shares.values()):
+        return Finding(
+            rule="unordered-yet-intact", severity="note",
+            title=f"0 of {checked:,} chunks were corrupted without events: {case}",
+            detail="Nothing kept the order; copies and kernels happened to end in time. With other lengths of them "
+            "data can be corrupted.",
+            evidence=evidence, advice=ADVICE["events"],
+        )  # fmt: skip
+    least, most = format_share(min(shares.values())), format_share(max(shares.values()))
+    return Finding(
+        rule="unsafe-without-events", severity="warning",
+        title=f"{least if least == most else f'{least} to {most}'} of the chunks were corrupted without events: {case}",
+        detail=", ".join(f"{balance} {format_share(share)}" for balance, share in shares.items()).capitalize()
+        + ". Two streams that are not ordered read buffers before they are filled, or fill them while they are read.",
+        evidence=evidence, advice=ADVICE["events"],
+    )  # fmt: skip
 
 
 def _is_ordered(recipe: Recipe) -> bool:
@@ -176,9 +213,10 @@ def _ingredients(cells: Sequence[PassCell]) -> list[Finding]:
                 f"and the copy calls keep the CPU for {format_seconds(cell.issue_seconds.median)} instead of "
                 f"{format_seconds(best.issue_seconds.median)}.",
                 evidence=(
-                    Quantity(name="Overlap", value=cell.overlap, unit="share"),
-                    Quantity(name="Overlap, full recipe", value=best.overlap, unit="share"),
-                    Quantity(name="Against its own copies", value=cell.own_overlap, unit="share"),
+                    Quantity(name="Time against the full recipe", value=_times(cell, best), unit="ratio"),
+                    Quantity(name="Copies alone against pinned ones", value=cell.copy_slowdown, unit="ratio"),
+                    Quantity(name="Hidden beside its own copies", value=cell.own_overlap, unit="share"),
+                    Quantity(name="Hidden, full recipe", value=best.own_overlap, unit="share"),
                 ),
                 advice=ADVICE[missing],
             )
@@ -187,7 +225,8 @@ def _ingredients(cells: Sequence[PassCell]) -> list[Finding]:
 
 
 def _hidden(cell: PassCell) -> str:
-    return format_share(cell.overlap) if cell.overlap > 0 else "nothing"
+    """What runs beside what. Of the full recipe, whose copies are pinned, this is the overlap."""
+    return format_share(cell.own_overlap) if cell.own_overlap > 0 else "nothing"
 
 
 def _costs_something(cell: PassCell, best: PassCell) -> bool:
@@ -197,31 +236,24 @@ def _costs_something(cell: PassCell, best: PassCell) -> bool:
     return cell.device_seconds.median > best.device_seconds.median / GOOD_OVERLAP
 
 
+def _times(cell: PassCell, best: PassCell) -> float:
+    return cell.device_seconds.median / best.device_seconds.median
+
+
 def _cost(missing: str, cell: PassCell, best: PassCell) -> str:
-    """What the missing ingredient costs, in one line."""
-    times = cell.device_seconds.median / best.device_seconds.median
-    hidden = f"{format_share(cell.overlap)} is hidden" if cell.overlap > 0 else "nothing is gained"
+    """What the missing ingredient costs, and why, in one line."""
     what = f"a {missing}" if missing.endswith("stream") else missing
-    return f"Without {what} the pipeline takes {times:.1f} times as long, {cell.direction}: {hidden}"
+    hidden = f"{_hidden(cell)} of the shorter side is hidden"
+    if cell.copy_slowdown >= SLOWER_COPIES:
+        hidden = f"its copies take {cell.copy_slowdown:.1f} times as long, and beside them {hidden}"
+    return f"Without {what} the pipeline takes {_times(cell, best):.1f} times as long, {cell.direction}: {hidden}"
 
 
-def _unstable(cells: Sequence[PassCell]) -> list[Finding]:
-    unstable = [cell for cell in cells if cell.device_seconds.unstable]
-    if not unstable:
-        return []
-    worst = max(unstable, key=lambda cell: cell.device_seconds.spread)
+def _repeated(cells: Sequence[PassCell]) -> list[Repeated]:
     return [
-        Finding(
-            rule="unstable",
-            severity="note",
-            title=f"{len(unstable)} of {len(cells)} combinations {'is' if len(unstable) == 1 else 'are'} unstable",
-            detail=f"The worst: {worst.direction} {worst.balance.replace('_', '-')}, {worst.recipe.label}. Other work "
-            "on the machine or a clock that changes can be the reason; copies from pageable memory also depend on the "
-            "processor.",
-            evidence=(
-                Quantity(name="Spread of the worst", value=worst.device_seconds.spread, unit="share"),
-                Quantity(name="Its repeats", value=worst.device_seconds.count, unit="count"),
-            ),
-            advice="Let the machine idle and run it again with more repeats: --set repeats=100 --set time_limit=20",
+        Repeated(
+            f"{cell.direction} {cell.balance.replace('_', '-')}, {cell.recipe.label}", cell.device_seconds,
+            (f"directions={cell.direction}", f"balance={cell.balance}"),
         )
-    ]
+        for cell in cells
+    ]  # fmt: skip

@@ -6,8 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pinscope.analysis.line_fit import LineFit, fit_line
-from pinscope.analysis.page_table_model import GPU_PAGE_SIZES, GRANULE_BYTES, implied_page_bytes
+from pinscope.analysis.line_fit import SlopeBounds, bound_slope
+from pinscope.analysis.page_table_model import (
+    ENTRY_BYTES,
+    GPU_PAGE_SIZES,
+    GRANULE_BYTES,
+    UPPER_LEVELS,
+    implied_page_bytes,
+)
 from pinscope.analysis.statistics import Summary, summarize
 
 GIB = 2**30
@@ -15,12 +21,12 @@ Meter = Literal["nvml_used_bytes", "device_used_bytes", "page_table_bytes"]
 GPU_METERS: tuple[Meter, ...] = ("nvml_used_bytes", "device_used_bytes")
 """The driver's view first: cudaMemGetInfo may leave out what the driver holds back."""
 HOST_METERS: tuple[Meter, ...] = ("page_table_bytes",)
-STRAIGHT = 0.98
-"""r² from which on a growth is a line."""
-ENOUGH_RISES = 4
-"""With fewer, the line through all steps is the surer one."""
-SAME_PAGE = 0.1
-"""A page size is named when the measured slope is within this share of what it predicts."""
+HOST_GRANULE_BYTES = 4096
+"""The kernel's page tables grow by pages."""
+_ROUNDING = 1e-9
+"""Of the bounds as floating-point numbers."""
+STRAIGHT_STEPS = 2
+"""A growth is a line while no reading lies farther from it: the tables' own tables may bring one step forward."""
 
 
 @dataclass(frozen=True, order=True)
@@ -41,50 +47,54 @@ class Growth:
         meter: which reading.
         bytes: pinned at each step, ascending.
         table_bytes: what the meter had grown by then.
-        fit: the line through them; ``None`` with too few steps.
-        rises: the line through those at which the meter rose above all before; ``None`` with too few. A GPU's memory
-            is taken in large steps, and where a step is taken says more than how long it then lasts.
+        slope: bytes of page table per pinned byte, as the steps in which the meter counts let it be known; ``None``
+            with too few readings.
         left_bytes: what the meter still showed above its start when all was freed; ``None`` before that.
     """
 
     meter: Meter
     bytes: tuple[int, ...]
     table_bytes: tuple[int, ...]
-    fit: LineFit | None
-    rises: LineFit | None
+    slope: SlopeBounds | None
     left_bytes: int | None
 
     @property
-    def line(self) -> LineFit | None:
-        """The line that the slope is taken from."""
-        return self.rises if self.rises and self.rises.count >= ENOUGH_RISES else self.fit
+    def granule_bytes(self) -> int:
+        """How finely the meter counts."""
+        return _granule(self.meter)
+
+    @property
+    def known_slope(self) -> SlopeBounds | None:
+        """The slope; ``None`` where the growth is too small to tell."""
+        too_small = self.table_bytes[-1] < 2 * self.granule_bytes
+        return None if too_small or self.slope is None or self.slope.low <= 0 else self.slope
 
     @property
     def per_byte(self) -> float | None:
-        """Bytes of page table per pinned byte; ``None`` where the growth is too small to tell."""
-        steps = 2 if self.meter in GPU_METERS else 0
-        if self.line is None or self.line.slope <= 0 or self.table_bytes[-1] < steps * GRANULE_BYTES:
-            return None
-        return self.line.slope
-
-    @property
-    def page_bytes(self) -> float | None:
-        """The page size that the slope implies."""
-        return None if self.per_byte is None else implied_page_bytes(self.per_byte)
+        """Bytes of page table per pinned byte: the middle of what it may be; ``None`` where that is not known."""
+        return self.known_slope.middle if self.known_slope else None
 
     @property
     def known_page_bytes(self) -> int | None:
-        """The page size a GPU knows that fits; ``None`` if none does."""
-        implied = self.page_bytes
-        if implied is None:
+        """The page size of a GPU that lies within what the slope implies; ``None`` if none does."""
+        slope = self.known_slope
+        if slope is None:
             return None
-        return next((size for size in GPU_PAGE_SIZES if abs(implied / size - 1) <= SAME_PAGE), None)
+        low, high = slope.low * (1 - _ROUNDING), slope.high * (1 + _ROUNDING)
+        entries = {size: ENTRY_BYTES / size for size in GPU_PAGE_SIZES}
+        return next((size for size, one in entries.items() if low <= one * (1 + UPPER_LEVELS) and one <= high), None)
+
+    @property
+    def page_bytes(self) -> float | None:
+        """The page size that the slope implies: one that a GPU knows, if that fits."""
+        if self.per_byte is None:
+            return None
+        return self.known_page_bytes or implied_page_bytes(self.per_byte)
 
     @property
     def straight(self) -> bool:
         """Whether the growth is a line, as far as the steps of the meter let it be one."""
-        step = GRANULE_BYTES if self.meter in GPU_METERS else 0
-        return self.fit is None or self.fit.r_squared >= STRAIGHT or self.fit.largest_residual <= step
+        return self.slope is None or self.slope.steps <= STRAIGHT_STEPS
 
     @property
     def returned(self) -> float | None:
@@ -157,10 +167,11 @@ def _growth(
     x = [0, *(row["bytes"] for row in told)]
     y = [0, *(row[meter] - before[meter] for row in told)]
     left = after[meter] - before[meter] if after and after[meter] is not None else None
-    highest = [max(y[:place]) for place in range(1, len(y))]
-    corners = [(size, grown) for size, grown, before_it in zip(x[1:], y[1:], highest, strict=True) if grown > before_it]
-    rises = fit_line([size for size, _ in corners], [grown for _, grown in corners])
-    return Growth(meter, tuple(x), tuple(y), fit_line(x, y), rises, left)
+    return Growth(meter, tuple(x), tuple(y), bound_slope(x, y, _granule(meter)), left)
+
+
+def _granule(meter: Meter) -> int:
+    return GRANULE_BYTES if meter in GPU_METERS else HOST_GRANULE_BYTES
 
 
 def _cost(

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pinscope.analysis.page_table_model import GPU_PAGE_SIZES, GRANULE_BYTES, page_table_bytes
-from pinscope.analysis.page_tables import GIB, GPU_METERS, Cost, costs
+from pinscope.analysis.page_tables import GIB, GPU_METERS, Cost, Growth, costs
 from pinscope.records.finding import Finding, Quantity, Reading, Table
 from pinscope.records.run import Run
 from pinscope.units import format_bytes, format_seconds, format_share
@@ -14,7 +14,7 @@ from pinscope.units import format_bytes, format_seconds, format_share
 ALL_RETURNED = 0.95
 """Share that must come back; the rest is within a step of the meter for a quick run."""
 AGREE = 0.05
-"""Slopes that differ by less are the same."""
+"""Times that differ by less are the same."""
 AMOUNTS = (64 * GIB, 256 * GIB, 1024 * GIB)
 """Sizes for which the cost is worked out."""
 
@@ -87,7 +87,7 @@ def _table(found: Sequence[Cost]) -> Table:
         growth = cost.growth
         return (
             way_words(cost), cost.way.device, growth.bytes[-1], growth.table_bytes[-1],
-            None if growth.per_byte is None else growth.per_byte * GIB, growth.page_bytes, growth.left_bytes,
+            *_per_gib(growth), growth.page_bytes, growth.left_bytes,
             cost.host_pinned_bytes,
             cost.touch_seconds.median if cost.touch_seconds else None,
             cost.pin_seconds.median if cost.pin_seconds else None, cost.free_seconds,
@@ -96,18 +96,27 @@ def _table(found: Sequence[Cost]) -> Table:
     return Table(
         title="Every way",
         columns=(
-            "way", "device", "pinned", "page tables", "per GiB", "implied page", "left after freeing", "host pins",
-            "touching a GiB", "pinning a GiB", "freeing a GiB",
+            "way", "device", "pinned", "page tables", "per GiB", "at least", "at most", "implied page",
+            "left after freeing", "host pins",
+            "touching a GiB", "pinning a GiB", "giving back a GiB",
         ),
         units=(
-            "text", "count", "bytes", "bytes", "bytes", "bytes", "bytes", "bytes", "seconds", "seconds", "seconds",
+            "text", "count", "bytes", "bytes", "bytes", "bytes", "bytes", "bytes", "bytes", "bytes", "seconds",
+            "seconds", "seconds",
         ),
         rows=tuple(row(cost) for cost in found),
-        note="Per GiB is the slope of the line through the amounts at which page tables grew. Host pins are what the "
-        "kernel's count of pinned pages grew by. "
-        "Touching is by one thread; memory allocated pinned is touched by the driver as it is allocated. Times are "
+        note="Per GiB is the middle of what the readings leave possible, between at least and at most: page tables are "
+        "counted in whole steps. Host pins are what the kernel's count of pinned pages grew by. "
+        "Touching is by one thread; giving back is unpinning and unmapping. Memory allocated pinned "
+        "is touched by the driver as it is allocated. Times are "
         "those of the run's own device.",
     )  # fmt: skip
+
+
+def _per_gib(growth: Growth) -> tuple[float | None, float | None, float | None]:
+    """Bytes a GiB: the middle, at least, at most."""
+    slope = growth.known_slope
+    return (slope.middle * GIB, slope.low * GIB, slope.high * GIB) if slope else (None, None, None)
 
 
 def _amounts(run: Run, cost: Cost) -> tuple[Table, ...]:
@@ -136,8 +145,8 @@ def _amounts(run: Run, cost: Cost) -> tuple[Table, ...]:
 
 
 def _price(run: Run, cost: Cost) -> list[Finding]:
-    growth = cost.growth
-    if growth.per_byte is None or growth.page_bytes is None:
+    growth, slope = cost.growth, cost.growth.known_slope
+    if slope is None or growth.page_bytes is None:
         return [
             Finding(
                 rule="page-tables-unseen",
@@ -152,10 +161,11 @@ def _price(run: Run, cost: Cost) -> list[Finding]:
     named = f"pages of {format_bytes(known)}" if known else f"{format_bytes(round(growth.page_bytes))} a page"
     whose = "the GPU maps it" if run.lab == "cuda" else "the kernel maps it"
     returned = growth.returned
-    back = f" {format_share(returned)} of it came back when all was freed." if returned is not None else ""
+    back = f"; {format_share(returned)} came back when all was freed" if returned is not None else ""
+    step = format_bytes(growth.bytes[-1] - growth.bytes[-2])
     advice = (
-        "Count it in for every process that pins, on every GPU it uses. Let one process pin and copy for the others "
-        "(CUDA IPC) where several need the same data: see the experiment registration."
+        "Count it in for every process that pins, on every GPU where it has a context. Let one process pin and copy "
+        "for the others (CUDA IPC) where several need the same data: see the experiment registration."
         if run.lab == "cuda"
         else "Where several processes map the same data, each has page tables of its own for it."
     )
@@ -163,17 +173,15 @@ def _price(run: Run, cost: Cost) -> list[Finding]:
         Finding(
             rule="page-table-price",
             severity="note",
-            title=f"Each pinned GiB takes {format_bytes(round(growth.per_byte * GIB))} of {_tables_of(run)}: {whose} "
+            title=f"Each pinned GiB takes {format_bytes(round(slope.middle * GIB))} of {_tables_of(run)}: {whose} "
             f"in {named}",
-            detail=f"8 bytes a page: {format_bytes(1024 * GIB)} would take "
-            f"{format_bytes(round(1024 * GIB * growth.per_byte))}; at 2 MiB pages it would be "
-            f"{format_bytes(page_table_bytes(1024 * GIB, GPU_PAGE_SIZES[-1]))}.{back}",
+            detail=f"By the steps of the meter ({format_bytes(growth.granule_bytes)}) and of the run ({step}) it is "
+            f"{format_bytes(round(slope.low * GIB))} to {format_bytes(round(slope.high * GIB))}{back}. A TiB would "
+            f"take {format_bytes(round(1024 * GIB * slope.middle))}.",
             evidence=(
-                Quantity(name="Page table per pinned byte", value=growth.per_byte, unit="ratio"),
-                Quantity(
-                    name="Standard error of it", value=growth.line.slope_error if growth.line else None, unit="ratio"
-                ),
-                Quantity(name="Implied page size", value=growth.page_bytes, unit="bytes"),
+                Quantity(name="Page table per pinned GiB, at least", value=slope.low * GIB, unit="bytes"),
+                Quantity(name="Page table per pinned GiB, at most", value=slope.high * GIB, unit="bytes"),
+                Quantity(name="Page size this means", value=growth.page_bytes, unit="bytes"),
                 Quantity(name="Pinned at most", value=growth.bytes[-1], unit="bytes"),
             ),
             advice=advice,
@@ -187,13 +195,10 @@ def _backings(run: Run, own: Sequence[Cost]) -> list[Finding]:
     huge = [cost for cost in own if cost.way.backing in ("thp", "hugetlb")]
     if small is None or small.growth.per_byte is None or not huge:
         return []
-    # Too little to see is less than what small pages took.
-    slopes = [(cost, cost.growth.per_byte or 0.0) for cost in huge]
-    helping = [cost for cost, slope in slopes if slope < small.growth.per_byte * (1 - AGREE)]
+    least = small.growth.known_slope.low if small.growth.known_slope else 0.0
+    helping = [cost for cost in huge if cost.growth.slope and cost.growth.slope.high < least]
     names = " and ".join(cost.way.backing for cost in (helping or huge))
-    evidence = tuple(
-        Quantity(name=f"Per GiB, {way_words(cost)}", value=slope * GIB, unit="bytes") for cost, slope in slopes
-    )
+    evidence = tuple(_per_gib_quantity(cost) for cost in huge)
     if helping:
         return [
             Finding(
@@ -207,23 +212,42 @@ def _backings(run: Run, own: Sequence[Cost]) -> list[Finding]:
         Finding(
             rule="huge-pages-same-tables", severity="note",
             title=f"Huge pages ({names}) under the memory do not make its page table smaller",
-            detail="It takes as much as with small pages"
-            + (": the GPU's pages are not those of the host's kernel."
-               if run.lab == "cuda" else ": the kernel sets the small pages' table aside for the case that a huge "
-               "page must be split."),
+            detail=_same_tables(run, small),
             evidence=evidence,
             advice=_faster(small, huge),
         )
     ]  # fmt: skip
 
 
+def _same_tables(run: Run, small: Cost) -> str:
+    """What was seen where huge pages under the memory changed nothing."""
+    if run.lab == "host":
+        return (
+            "It takes as much as with small pages: the kernel sets the small pages' table aside for the case that a "
+            "huge page must be split."
+        )
+    per_gib = format_bytes(round((small.growth.per_byte or 0.0) * GIB))
+    where = " This is a virtual machine; others may differ." if run.environment.virtualization else ""
+    return f"With 4 KiB pages under it a GiB takes {per_gib}, and no less with huge pages.{where}"
+
+
+def _per_gib_quantity(cost: Cost) -> Quantity:
+    per_byte = cost.growth.per_byte
+    return Quantity(
+        name=f"Per GiB, {way_words(cost)}", value=None if per_byte is None else per_byte * GIB, unit="bytes",
+        reason=_unseen(cost) if per_byte is None else None,
+    )  # fmt: skip
+
+
 def _faster(small: Cost, huge: Sequence[Cost]) -> str:
     """Whether huge pages are worth it for their speed."""
     best = min(huge, key=_total_seconds)
-    ratio = _total_seconds(small) / _total_seconds(best)
-    if ratio > 1 + AGREE:
-        return f"They are pinned {ratio:.1f} times faster all the same ({best.way.backing}): use them for that."
-    return "They are not pinned faster either: small pages do as well here."
+    least, usual = _total_seconds(best), _total_seconds(small)
+    times = (
+        f"Touching and registering a GiB took {format_seconds(least)} ({best.way.backing}) and "
+        f"{format_seconds(usual)} (4k)"
+    )
+    return times + (": use huge pages for that." if usual / least > 1 + AGREE else ": small pages do as well here.")
 
 
 def _total_seconds(cost: Cost) -> float:
@@ -288,33 +312,39 @@ def _not_straight(run: Run, found: Sequence[Cost]) -> list[Finding]:
     bent = [cost for cost in found if cost.growth.per_byte and not cost.growth.straight]
     if not bent:
         return []
-    worst = min(bent, key=lambda cost: cost.growth.fit.r_squared if cost.growth.fit else 0.0)
-    fit = worst.growth.fit
+    worst = max(bent, key=_off_the_line)
     return [
         Finding(
             rule="growth-not-straight",
             severity="warning",
-            title=f"{_tables_of(run)} did not grow in a straight line",
+            title=f"{_tables_of(run)} did not grow in a straight line: readings are up to "
+            f"{format_bytes(_off_the_line(worst))} off it",
             detail=f"The way: {way_words(worst)}, device {worst.way.device}. Other processes that take or free "
             "memory meanwhile are in the figures.",
-            evidence=(Quantity(name="r²", value=fit.r_squared if fit else None, unit="share"),),
+            evidence=(Quantity(name="Farthest from a line", value=_off_the_line(worst), unit="bytes"),),
             advice="Run it again while nothing else uses the GPU.",
         )
     ]
 
 
+def _off_the_line(cost: Cost) -> int:
+    """Bytes by which the meter's readings lie off a straight line at most, in whole steps of the meter."""
+    return cost.growth.slope.steps * cost.growth.granule_bytes if cost.growth.slope else 0
+
+
 def _meters(own: Sequence[Cost]) -> list[Finding]:
     for cost in own:
-        slopes = [growth.per_byte for growth in cost.growths]
-        if len(slopes) == 2 and slopes[0] and slopes[1] and abs(slopes[1] / slopes[0] - 1) > AGREE:
+        slopes = [growth.known_slope for growth in cost.growths]
+        nvml, runtime = slopes if len(slopes) == 2 else (None, None)
+        if nvml and runtime and (nvml.high < runtime.low or runtime.high < nvml.low):
             return [
                 Finding(
                     rule="meters-disagree", severity="note",
                     title="NVML and cudaMemGetInfo do not agree on what pinned memory takes",
                     detail=f"The way: {way_words(cost)}. NVML's figure is the one used.",
                     evidence=(
-                        Quantity(name="Per GiB, NVML", value=slopes[0] * GIB, unit="bytes"),
-                        Quantity(name="Per GiB, cudaMemGetInfo", value=slopes[1] * GIB, unit="bytes"),
+                        Quantity(name="Per GiB, NVML", value=nvml.middle * GIB, unit="bytes"),
+                        Quantity(name="Per GiB, cudaMemGetInfo", value=runtime.middle * GIB, unit="bytes"),
                     ),
                     advice="Run it again while nothing else uses the GPU.",
                 )
@@ -332,9 +362,9 @@ def _where_time_goes(own: Sequence[Cost]) -> list[Finding]:
         Finding(
             rule="time-of-pinning",
             severity="note",
-            title=f"{format_share(share)} of the time to pin goes into touching the memory first",
-            detail=f"A GiB, {way_words(cost)}: {format_seconds(touching)} to touch it with one thread, "
-            f"{format_seconds(pinning)} to register it. Allocating pinned memory does both in one call.",
+            title=f"{format_share(share)} of the time goes into touching the memory, by one thread: {way_words(cost)}",
+            detail=f"A GiB takes {format_seconds(touching)} to touch and {format_seconds(pinning)} to register. "
+            "Allocating pinned memory does both in one call.",
             evidence=(
                 Quantity(name="Touching a GiB", value=touching, unit="seconds", spread=cost.touch_seconds.spread),
                 Quantity(name="Registering a GiB", value=pinning, unit="seconds", spread=cost.pin_seconds.spread),

@@ -8,17 +8,24 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 
-from pinscope.analysis.held import held_bytes
+from pinscope.analysis.driver_findings import (
+    GIB,
+    MOST_NAMED,
+    PAGE_BYTES,
+    driver_memory,
+    memory_of_the_driver,
+    page_tables,
+    unexplained,
+    who,
+)
+from pinscope.analysis.held import MUCH_LOCKED_BYTES, held_bytes
 from pinscope.analysis.link_model import payload_now
 from pinscope.analysis.page_table_model import page_table_bytes
-from pinscope.analysis.plan_reading import GRAVE_SHARE, NOTABLE_SHARE
 from pinscope.analysis.pytorch_pinned import ROUNDING_ADVICE
 from pinscope.records.environment import Link
 from pinscope.records.finding import Finding, Quantity, Severity
 from pinscope.records.snapshot import DeviceFigures, Holder, Snapshot
 from pinscope.units import format_bandwidth, format_bytes, format_share
-
-MIB, GIB = 2**20, 2**30
 
 RAM_NOTE, RAM_WARNING, RAM_CRITICAL = 0.25, 0.5, 0.8
 """Share of the host's memory that is pinned. Half is also the most that an experiment here may pin of what is free."""
@@ -30,17 +37,10 @@ GROUP_WARNING, GROUP_CRITICAL = 0.1, 0.03
 """Share of the limit that is left."""
 TWICE_SHARE = 0.05
 """More than this share of RAM must be pinned beyond what is in use, before it is called pinned twice."""
-UNEXPLAINED_NOTE, UNEXPLAINED_WARNING = 512 * MIB, 2 * GIB
-"""GPU memory that neither processes nor page tables explain. With ten CUDA processes an H200 showed 61 MiB of it; a
-context that was left behind takes about 520 MiB there."""
 ROUNDING_BYTES, ROUNDING_SHARE = GIB, 0.02
 """Possible rounding waste that is worth a note: so much, or that share of RAM on a small host."""
-LOCKED_BYTES = 64 * MIB
 BUSY_SHARE = 0.1
 """A GPU, or its link, that does this much or more is not idle: its link should be at its best generation."""
-PAGE_BYTES = 4096
-"""The page in which host memory was mapped on the GPUs measured; larger ones take less."""
-MOST_NAMED = 5
 
 _SERVICE = re.compile(r"\.service$")
 
@@ -55,7 +55,8 @@ def _pinned_share(snapshot: Snapshot) -> Iterator[Finding]:
     pinned = host.pinned_bytes if host.pinned_bytes is not None else host.explained_bytes
     if pinned is None or host.total_bytes <= 0:
         return
-    share, available = pinned / host.total_bytes, host.available_bytes / host.total_bytes
+    driver = driver_memory(snapshot.holders)
+    share, available = (pinned + driver) / host.total_bytes, host.available_bytes / host.total_bytes
     if share < RAM_NOTE:
         return
     severity: Severity = "warning" if share >= RAM_WARNING else "note"
@@ -65,16 +66,17 @@ def _pinned_share(snapshot: Snapshot) -> Iterator[Finding]:
     yield Finding(
         rule="pinned-share-of-ram",
         severity=severity,
-        title=f"{format_share(share)} of this host's memory is pinned",
-        detail="Pinned memory can be neither swapped nor moved nor reclaimed: what is pinned is gone for everybody "
-        f"else. {format_bytes(host.available_bytes)} are still available. The kernel counts memory that is pinned "
-        "twice twice.",
+        title=f"Up to {format_share(share)} of this host's memory is pinned" + (" or driver memory" if driver else ""),
+        detail="Pinned memory can be neither swapped nor moved nor reclaimed; "
+        f"{format_bytes(host.available_bytes)} are still available to all programs. It is less than that share where "
+        "pages are pinned more than once, as the kernel counts each pin.",
         evidence=(
             Quantity(name="Pinned", value=pinned, unit="bytes"),
+            *([Quantity(name="Driver memory of the holders", value=driver, unit="bytes")] if driver else []),
             Quantity(name="Memory", value=host.total_bytes, unit="bytes"),
             Quantity(name="Share of it", value=share, unit="share"),
             Quantity(name="Available", value=host.available_bytes, unit="bytes"),
-            *(Quantity(name=f"Held by {_who(one)}", value=_pinned_by(one), unit="bytes") for one in top),
+            *(Quantity(name=f"Held by {who(one)}", value=_pinned_by(one), unit="bytes") for one in top),
         ),
         advice="Pin what is copied often, in buffers that are used again, and give back the rest. "
         "'pinscope run pressure' shows what pinned memory takes from everybody else here.",
@@ -85,11 +87,11 @@ def _near_group_limit(snapshot: Snapshot) -> Iterator[Finding]:
     """The holders of one group are judged together: it is their sum that meets the limit."""
     groups: dict[tuple[str | int, int], list[Holder]] = {}
     for holder in snapshot.holders:
-        if holder.cgroup_limit_bytes and holder.cgroup_headroom_bytes is not None and _pinned_by(holder):
+        if holder.cgroup_limit_bytes and holder.cgroup_headroom_bytes is not None and _charged_to(holder):
             group = holder.container or holder.cgroup or holder.pid
             groups.setdefault((group, holder.cgroup_limit_bytes), []).append(holder)
     for (_, limit), holders in groups.items():
-        pinned = sum(_pinned_by(one) for one in holders)
+        pinned = sum(_charged_to(one) for one in holders)
         left = min(one.cgroup_headroom_bytes or 0 for one in holders)
         if pinned < MUCH_OF_GROUP * limit or left > GROUP_WARNING * limit:
             continue
@@ -100,7 +102,7 @@ def _near_group_limit(snapshot: Snapshot) -> Iterator[Finding]:
             severity="critical" if left <= GROUP_CRITICAL * limit else "warning",
             title=f"{len(holders)} holders{where} are {format_bytes(left)} below the limit of their control group"
             if many
-            else f"{_who(first)}{where} is {format_bytes(left)} below the limit of its control group",
+            else f"{who(first)}{where} is {format_bytes(left)} below the limit of its control group",
             detail="Pinned memory is charged to the control group and cannot be reclaimed. At the limit the kernel "
             "kills a process of the group, or slows it to a crawl where the limit is memory.high.",
             evidence=(
@@ -109,7 +111,7 @@ def _near_group_limit(snapshot: Snapshot) -> Iterator[Finding]:
                 Quantity(name="Left in the control group", value=left, unit="bytes"),
                 Quantity(name="Control group", value=first.cgroup, unit="text", reason=first.missing.get("cgroup")),
                 *(
-                    Quantity(name=f"Held by {_who(one)}", value=_pinned_by(one), unit="bytes")
+                    Quantity(name=f"Held by {who(one)}", value=_charged_to(one), unit="bytes")
                     for one in holders[: MOST_NAMED if many else 0]
                 ),
             ),
@@ -131,8 +133,8 @@ def _pinned_twice(snapshot: Snapshot) -> Iterator[Finding]:
         rule="memory-pinned-more-than-once",
         severity="warning",
         title=f"At least {format_bytes(beyond)} are pinned more than once",
-        detail=f"{format_bytes(host.pinned_bytes)} of pins stand on {format_bytes(used)} of memory in use. That is how "
-        "it looks when several processes register the same shared memory: the host holds it once, but every GPU pays "
+        detail=f"{format_bytes(host.pinned_bytes)} of pins stand on {format_bytes(used)} of memory in use: several "
+        "processes have registered the same shared memory, for instance. The host holds it once, but every GPU pays "
         f"page tables for each of them, {format_bytes(page_table_bytes(GIB, PAGE_BYTES))} a GiB.",
         evidence=(
             Quantity(name="Pinned, each pin counted", value=host.pinned_bytes, unit="bytes"),
@@ -142,7 +144,7 @@ def _pinned_twice(snapshot: Snapshot) -> Iterator[Finding]:
             ),
             Quantity(name="Processes with CUDA", value=len(users), unit="count"),
             *(
-                Quantity(name=f"Registered by {_who(one)}", value=one.registered_bytes, unit="bytes")
+                Quantity(name=f"Registered by {who(one)}", value=one.registered_bytes, unit="bytes")
                 for one in _registering(snapshot.holders)[:MOST_NAMED]
             ),
         ),
@@ -170,7 +172,7 @@ def _registered_by_many(snapshot: Snapshot) -> Iterator[Finding]:
             f"{format_bytes(tables)} on every GPU on which it has a context.",
             evidence=(
                 *(
-                    Quantity(name=f"Registered by {_who(one)}", value=amount, unit="bytes")
+                    Quantity(name=f"Registered by {who(one)}", value=amount, unit="bytes")
                     for one in holders[:MOST_NAMED]
                 ),
                 Quantity(name="Page tables on one GPU, at most", value=tables * len(holders), unit="bytes"),
@@ -179,80 +181,6 @@ def _registered_by_many(snapshot: Snapshot) -> Iterator[Finding]:
             advice="Let one process register the memory and copy into the others' GPU buffers through CUDA IPC; "
             "'pinscope run registration' measures both ways here.",
         )
-
-
-def _page_tables(snapshot: Snapshot) -> Iterator[Finding]:
-    for device in snapshot.devices:
-        tables, total = device.page_table_bytes, device.memory_total_bytes
-        if tables is None or not total or tables < NOTABLE_SHARE * total:
-            continue
-        payers = sum(use.index == device.index for holder in snapshot.holders for use in holder.gpus)
-        yield Finding(
-            rule="page-tables-of-gpu",
-            severity="critical" if tables >= GRAVE_SHARE * total else "warning",
-            title=f"GPU {device.index}: page tables of pinned memory take {format_bytes(tables)} of its memory",
-            detail="A GPU keeps a page table for pinned host memory, 8 bytes a page, for every process, on every GPU "
-            "on which the process has a context. No process is charged for it.",
-            evidence=(
-                Quantity(name=f"Page tables{_explained_by(snapshot)}", value=tables, unit="bytes"),
-                Quantity(name="GPU memory", value=total, unit="bytes"),
-                Quantity(name="Share of it", value=tables / total, unit="share"),
-                Quantity(name="Processes with a context", value=payers, unit="count"),
-                Quantity(
-                    name="Used by no process", value=device.unattributed_bytes, unit="bytes",
-                    reason=device.missing.get("unattributed_bytes"),
-                ),
-            ),
-            advice="Pin less, keep contexts only on the GPUs that a process uses (CUDA_VISIBLE_DEVICES), or let one "
-            "process own the memory. 'pinscope plan' works out what each of these saves.",
-        )  # fmt: skip
-
-
-def _explained_by(snapshot: Snapshot) -> str:
-    """Whose page tables are known."""
-    return ", cudaHostAlloc memory alone" if snapshot.probe is None else ", cudaHostAlloc and registered memory"
-
-
-def _unexplained(snapshot: Snapshot) -> Iterator[Finding]:
-    """Used by no process, page table or context, also not by those that memory which nobody explains may have."""
-    hidden = any(gap.hides_holders for gap in snapshot.unreadable)
-    other = snapshot.host.other_pinned_bytes
-    managed = sum(holder.managed_bytes or 0 for holder in snapshot.holders)
-    for device in snapshot.devices:
-        if device.unattributed_bytes is None or device.page_table_bytes is None or device.mig:
-            continue
-        registered = page_table_bytes(other or 0, PAGE_BYTES)
-        rest = device.unattributed_bytes - device.page_table_bytes - registered - (device.context_overhead_bytes or 0)
-        if rest < UNEXPLAINED_NOTE:
-            continue
-        grave = rest >= UNEXPLAINED_WARNING and not hidden and other is not None
-        yield Finding(
-            rule="unattributed-gpu-memory",
-            severity="warning" if grave else "note",
-            title=f"GPU {device.index}: {format_bytes(rest)} are used that no process, page table or context explains",
-            detail="The driver charges this memory to no process. "
-            + ("Some processes could not be looked at: it may be page tables of theirs. " if hidden else "")
-            + "Managed memory that lies on the GPU is among it, up to what the holders have of it. "
-            "Else it is the driver's own, the display's, or of a process that ended without giving everything back.",
-            evidence=(
-                Quantity(name="Used by no process", value=device.unattributed_bytes, unit="bytes"),
-                Quantity(name=f"Page tables{_explained_by(snapshot)}", value=device.page_table_bytes, unit="bytes"),
-                Quantity(
-                    name="Page tables, all other pinned memory, at most",
-                    value=None if other is None else registered, unit="bytes",
-                    reason=snapshot.host.missing.get("other_pinned_bytes"),
-                ),
-                Quantity(name="Managed memory of the holders, at most", value=managed, unit="bytes"),
-                Quantity(
-                    name="The driver's own for contexts, about", value=device.context_overhead_bytes, unit="bytes",
-                    reason=device.missing.get("context_overhead_bytes"),
-                ),
-            ),
-            advice=(
-                "Run as root, outside of containers, to see all processes. " if hidden else ""
-            ) + "If it stays after all programs on this GPU have ended, restart the driver's services, "
-            "or reset the GPU when nobody uses it (nvidia-smi --gpu-reset).",
-        )  # fmt: skip
 
 
 def _rounding(snapshot: Snapshot) -> Iterator[Finding]:
@@ -267,10 +195,10 @@ def _rounding(snapshot: Snapshot) -> Iterator[Finding]:
         severity="note",
         title=f"Up to {format_bytes(waste)} of pinned memory may be waste: sizes that are powers of two",
         detail="An allocator that rounds requests up to powers of two, as PyTorch's pinned one does, wastes up to "
-        "half of each: 20.4 GiB become 32. A program that asked for just these sizes wastes nothing; from outside "
-        "one cannot tell.",
+        "half of each: 20.4 GiB become 32. A program that asked for just these sizes wastes nothing, and looks the "
+        "same.",
         evidence=tuple(
-            Quantity(name=f"At most, in {_who(one)}", value=one.rounding_bytes, unit="bytes")
+            Quantity(name=f"At most, in {who(one)}", value=one.rounding_bytes, unit="bytes")
             for one in wasting[:MOST_NAMED]
         ),
         advice=ROUNDING_ADVICE,
@@ -289,9 +217,9 @@ def _parent_gone(snapshot: Snapshot) -> Iterator[Finding]:
         yield Finding(
             rule="holder-without-parent",
             severity="note",
-            title=f"{_who(holder)} holds {format_bytes(pinned)}, and whoever started it is gone",
-            detail="Its parent is process 1. So it is with a program that was meant to go on by itself (nohup, a "
-            "daemon), and with a worker that was left behind when its parent was killed.",
+            title=f"{who(holder)} holds {format_bytes(pinned)}, and the process that started it has ended",
+            detail="Its parent is process 1. That is right for a program that was meant to go on by itself (nohup, a "
+            "daemon), and wrong for a worker that was left behind when its parent was killed.",
             evidence=(
                 Quantity(name="Pinned or locked by it", value=pinned, unit="bytes"),
                 Quantity(name="Command", value=holder.command, unit="text", reason=holder.missing.get("command")),
@@ -301,19 +229,19 @@ def _parent_gone(snapshot: Snapshot) -> Iterator[Finding]:
                     value=f"{holder.started_at:%Y-%m-%d %H:%M}" if holder.started_at else None,
                 ),
             ),
-            advice=f"If nobody needs it any more, end it: kill {holder.pid}. All its pinned memory then comes back.",
+            advice=f"If it is not needed any more, end it: kill {holder.pid}. All its pinned memory then comes back.",
         )  # fmt: skip
 
 
 def _locked_is_not_pinned(snapshot: Snapshot) -> Iterator[Finding]:
     for holder in snapshot.holders:
         locked = holder.locked_bytes or 0
-        if not holder.cuda or locked < LOCKED_BYTES or holder.registered_bytes:
+        if not holder.cuda or locked < MUCH_LOCKED_BYTES or holder.registered_bytes:
             continue
         yield Finding(
             rule="locked-is-not-pinned",
             severity="note",
-            title=f"{_who(holder)} has {format_bytes(locked)} locked, which alone does not make copies fast",
+            title=f"{who(holder)} has {format_bytes(locked)} locked, which alone does not make copies fast",
             detail="Memory that is locked with mlock stays in RAM, but CUDA does not know it: it is copied at the "
             "speed of pageable memory, unless it is registered as well.",
             evidence=(
@@ -378,14 +306,16 @@ def _registering(holders: Sequence[Holder]) -> list[Holder]:
     return sorted(found, key=lambda one: one.registered_bytes or 0, reverse=True)
 
 
-def _pinned_by(holder: Holder) -> int:
-    """What is known to be pinned or locked by it."""
+def _charged_to(holder: Holder) -> int:
+    """What is known to be pinned or locked by it; of driver memory it is not known whether a control group pays."""
     amounts = (holder.host_alloc_bytes, holder.registered_bytes, holder.locked_bytes, holder.vm_pin_bytes)
     return held_bytes(*amounts) or 0
 
 
-def _who(holder: Holder) -> str:
-    return f"{holder.name or 'process'} (pid {holder.pid})"
+def _pinned_by(holder: Holder) -> int:
+    """What is known to be pinned or locked by it, with its driver memory."""
+    amounts = (holder.host_alloc_bytes, holder.registered_bytes, holder.locked_bytes, holder.vm_pin_bytes)
+    return held_bytes(*amounts, driver_memory=holder.driver_memory_bytes) or 0
 
 
 _RULES: tuple[Callable[[Snapshot], Iterator[Finding]], ...] = (
@@ -393,8 +323,9 @@ _RULES: tuple[Callable[[Snapshot], Iterator[Finding]], ...] = (
     _near_group_limit,
     _pinned_twice,
     _registered_by_many,
-    _page_tables,
-    _unexplained,
+    memory_of_the_driver,
+    page_tables,
+    unexplained,
     _rounding,
     _links,
     _parent_gone,

@@ -1,17 +1,28 @@
-"""Medians and their spread. Raw values in, plain numbers out."""
+"""Medians, their spread, and how well they are known. Raw values in, plain numbers out.
+
+Repeating until the median is known looks at it several times, and each look may stop too early by chance. So every
+interval has 99 % confidence, and there are at most five looks (:func:`looks`): by Bonferroni's inequality all five
+intervals hold together with at least 95 %. That takes repeats which do not depend on one another; a fast or slow state
+that lasts for many repeats, or for the whole run, is not in the interval.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
 UNSTABLE = 0.05
 """Relative spread above which a result is called unstable."""
-_NORMAL_97_5 = 1.959964
-"""97.5 % quantile of the normal distribution."""
+CONFIDENCE = 0.99
+"""Of every interval of a median."""
+LOOKS = 5
+"""How often repeating may look whether the median is known: 1 - 5 x (1 - 0.99) = 0.95."""
+LEAST_VALUES = 8
+"""Fewer values have no interval of a median with 99 % confidence."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +34,8 @@ class Summary:
         median: in the unit of the values.
         lower_quartile, upper_quartile: same unit.
         spread: half the interquartile range over the median (relative); infinite if only the median is 0.
-        uncertainty: half the 95 % confidence interval of the median over the median (relative); likewise.
+        interval: 99 % confidence interval of the median, in the unit of the values; ``None`` below 8 values.
+        uncertainty: how far the farther end of the interval lies from the median (relative); infinite without one.
     """
 
     count: int
@@ -31,6 +43,7 @@ class Summary:
     lower_quartile: float
     upper_quartile: float
     spread: float
+    interval: tuple[float, float] | None
     uncertainty: float
 
     @property
@@ -49,30 +62,54 @@ def summarize(values: Sequence[float]) -> Summary:
         raise ValueError("no values to summarize")
     lower, middle, upper = (float(q) for q in np.quantile(np.asarray(values, dtype=float), (0.25, 0.5, 0.75)))
     spread = _relative((upper - lower) / 2, middle)
-    return Summary(len(values), middle, lower, upper, spread, median_uncertainty(values))
+    return Summary(
+        len(values), middle, lower, upper, spread, median_interval(values), median_uncertainty(values)
+    )  # fmt: skip
 
 
-def median_uncertainty(values: Sequence[float]) -> float:
-    """Half the width of the 95 % confidence interval of the median, relative to the median.
+def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """The 99 % confidence interval of the median, in the unit of the values; ``None`` below 8 values.
 
-    Distribution-free, from order statistics: the median lies between the k-th smallest and the k-th largest
-    value with probability 1 − 2·P(Binomial(n, ½) < k) (Conover, Practical Nonparametric Statistics, 3.2); k by
-    the normal approximation to the binomial, which here never falls below 95 %.
-    Infinite below 6 values, where no such interval reaches 95 %.
+    Distribution-free, from order statistics: the median lies between the k-th smallest and the k-th largest of n
+    values with probability 1 - 2 P(Binomial(n, 1/2) < k) (Conover, Practical Nonparametric Statistics, 3.2).
     """
     rank = confidence_rank(len(values))
     if rank == 0:
+        return None
+    ordered = sorted(values)
+    return float(ordered[rank - 1]), float(ordered[-rank])
+
+
+def median_uncertainty(values: Sequence[float]) -> float:
+    """How far the median may be off, relative to it: the farther end of its interval. Infinite without an interval."""
+    interval = median_interval(values)
+    if interval is None:
         return math.inf
-    ordered = np.sort(np.asarray(values, dtype=float))
-    return _relative(float(ordered[-rank] - ordered[rank - 1]) / 2, float(np.median(ordered)))
+    middle = float(np.median(values))
+    return _relative(max(middle - interval[0], interval[1] - middle), middle)
 
 
+@lru_cache(maxsize=1024)
 def confidence_rank(count: int) -> int:
-    """k such that the k-th smallest and k-th largest of ``count`` values enclose the median with 95 % confidence.
+    """The largest k such that the k-th smallest and k-th largest of ``count`` values enclose the median with 99 %.
 
     0 if there is none.
     """
-    return math.floor((count + 1) / 2 - _NORMAL_97_5 / 2 * math.sqrt(count))
+    below = np.arange(count // 2 + 1)
+    steps = np.log((count - below[:-1]) / (below[:-1] + 1))
+    logs = np.concatenate(([0.0], np.cumsum(steps))) - count * math.log(2)  # of P(Binomial(count, 1/2) = k)
+    return int(np.searchsorted(np.cumsum(np.exp(logs)), (1 - CONFIDENCE) / 2, side="right"))
+
+
+def looks(least: int, most: int) -> tuple[int, ...]:
+    """Counts at which repeating may look whether the median is known: at most five, growing by a constant factor.
+
+    The last is ``most``; none where fewer values than an interval needs are allowed.
+    """
+    first = max(least, LEAST_VALUES)
+    if most < first:
+        return ()
+    return tuple(dict.fromkeys(int(count) for count in np.rint(np.geomspace(first, most, LOOKS))))
 
 
 def _relative(width: float, middle: float) -> float:

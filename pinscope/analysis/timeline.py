@@ -12,11 +12,12 @@ from typing import Any
 from pinscope.analysis.held import held_bytes
 from pinscope.analysis.statistics import summarize
 from pinscope.records.run import Run
+from pinscope.units import format_bytes, format_share
 
 Row = Mapping[str, Any]
 Amounts = Sequence[tuple[float, int]]
 """A step function: from that second on, so many bytes."""
-_HELD = ("host_alloc_bytes", "registered_bytes", "locked_bytes", "vm_pin_bytes")
+_HELD = ("host_alloc_bytes", "registered_bytes", "locked_bytes", "vm_pin_bytes", "driver_memory_bytes")
 """What a holder's row says of its memory, in the order of :func:`held_bytes`."""
 GPU_RATES = ("rx_bytes_per_second", "tx_bytes_per_second")
 """What goes over PCIe, from the GPU's side."""
@@ -33,6 +34,12 @@ LEAK_PART_SHARE = 0.05
 LEAK_STEP_SHARE = 0.5
 LEAK_RETURNED_SHARE = 0.05
 """See :func:`steady_growth`."""
+STEADY_GROWTH = (
+    f"in {LEAK_SECONDS:.0f} s or more it grew by {format_bytes(LEAK_BYTES)} or more, in {LEAK_RISES} or more "
+    f"steps of at most {format_share(LEAK_STEP_SHARE)} of it each, by {format_share(LEAK_PART_SHARE)} of it or more in "
+    f"each of {LEAK_PARTS} equal parts of the time, and gave back at most {format_share(LEAK_RETURNED_SHARE)}"
+)
+"""The rule of :func:`steady_growth` in words; "it" is what grows."""
 
 
 @dataclass
@@ -55,6 +62,8 @@ class Life:
     """The same without what mlock holds."""
     locked: list[tuple[float, int]] = field(default_factory=list)
     """What mlock holds."""
+    driver: list[tuple[float, int]] = field(default_factory=list)
+    """Driver memory; it is in ``amounts`` and ``pinned`` too."""
     hidden: bool = False
     """At some time nobody could tell its cudaHostAlloc memory."""
 
@@ -153,6 +162,10 @@ class Growth:
     bytes: int
     seconds: float
     rises: int
+    first_bytes: int
+    """What there was before."""
+    returned_bytes: int = 0
+    """Given back meanwhile; ``bytes`` is without it."""
 
     @property
     def bytes_per_second(self) -> float:
@@ -220,7 +233,7 @@ def extreme(
 
 def points(rows: Iterable[Row], name: str) -> list[tuple[float, float]]:
     """(elapsed seconds, value) of those rows in which the value is known."""
-    return [(row["elapsed_seconds"], row[name]) for row in rows if row[name] is not None]
+    return [(row["elapsed_seconds"], row[name]) for row in rows if row.get(name) is not None]
 
 
 def thinned(series: Sequence[tuple[float, float]], most: int) -> list[tuple[float, float]]:
@@ -261,15 +274,15 @@ def steady_growth(amounts: Amounts, end_seconds: float) -> Growth | None:
     edges = [_at(amounts, begin + length * part / LEAK_PARTS) for part in range(LEAK_PARTS + 1)]
     if any(after - before < LEAK_PART_SHARE * grown for before, after in pairwise(edges)):
         return None
-    return Growth(grown, length, len(rises))
+    return Growth(grown, length, len(rises), first, fallen)
 
 
-def summed(lives: Iterable[Life]) -> list[tuple[float, int]]:
-    """What all of them held together, as a step function."""
+def summed(every: Iterable[Amounts]) -> list[tuple[float, int]]:
+    """What all of these come to, as a step function."""
     steps: list[tuple[float, int]] = []
-    for life in lives:
+    for amounts in every:
         before = 0
-        for at, amount in life.amounts:
+        for at, amount in amounts:
             steps.append((at, amount - before))
             before = amount
     together: dict[float, int] = {}
@@ -342,15 +355,17 @@ def _lives(rows: Sequence[Row], host: Sequence[Row], end: float) -> Iterable[Lif
         )
         life.gone = row["gone"]
         life.last_seconds = now if row["gone"] else last_seen
-        host_alloc, registered, locked, vm_pin = (row[name] for name in _HELD)
+        host_alloc, registered, locked, vm_pin, driver = (row.get(name) for name in _HELD)
         life.hidden = life.hidden or host_alloc is None
         for amounts, amount in (
-            (life.amounts, held_bytes(host_alloc, registered, locked, vm_pin)),
-            (life.pinned, held_bytes(host_alloc, registered, None, vm_pin)),
+            (life.amounts, held_bytes(host_alloc, registered, locked, vm_pin, driver)),
+            (life.pinned, held_bytes(host_alloc, registered, None, vm_pin, driver)),
             (life.locked, locked),
         ):
             if amount is not None:
                 amounts.append((now, amount))
+        if (driver_memory := row.get("driver_memory_bytes")) is not None:
+            life.driver.append((now, driver_memory))
     return lives.values()
 
 

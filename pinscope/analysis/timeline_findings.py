@@ -15,9 +15,9 @@ from pinscope.analysis.snapshot_reading import (
 )
 from pinscope.analysis.timeline import (
     GPU_RATES,
-    LEAK_BYTES,
     LEAK_RISES,
     LEAK_SECONDS,
+    STEADY_GROWTH,
     Amounts,
     Growth,
     Life,
@@ -61,32 +61,30 @@ def when(seconds: float) -> str:
 
 
 def _leaks(seen: Watched) -> Iterator[Finding]:
-    """Processes that took more and more, and gave nothing back."""
+    """Processes that took more and more, and gave next to nothing back."""
     for life, growth in _grown(seen, lambda life: life.pinned)[:MOST_SUSPECTS]:
-        if life.gone:
-            same = "A program that filled its buffers until its end looks the same. Its end gave all of it back."
-        else:
-            same = f"A program that is still filling its buffers looks the same. {_pace(seen, growth)}"
+        back = f"only {format_bytes(growth.returned_bytes)}" if growth.returned_bytes else "nothing"
+        taken = format_bytes(growth.bytes + growth.returned_bytes)
         yield Finding(
             rule="leak-suspected",
             severity="warning",
-            title=f"{who(life)} took {format_bytes(growth.bytes)} in {growth.rises:,} steps and gave nothing back"
+            title=f"{who(life)} took {taken} in {growth.rises:,} steps and gave {back} back"
             + (" until it ended" if life.gone else ""),
-            detail="So looks a leak: pinned buffers that are made again and again, and never freed. "
-            f"{same} The method tells the rule.",
+            detail=f"It looks like a leak (buffers that are made again and again and never freed): {STEADY_GROWTH}. "
+            f"A program that fills its buffers until {'its end' if life.gone else 'it has them all'} looks the same.",
             evidence=(
-                *_growth(seen, growth),
+                *_growth(seen, growth, life.gone),
                 Quantity(
                     name="It held before it ended" if life.gone else "It held at the end", unit="bytes",
                     value=_until_gone(life, life.amounts)[-1][1],
                 ),
-                Quantity(name="User", value=life.user, unit="text", reason="not told" if life.user is None else None),
+                Quantity(name="User", value=life.user, unit="text", reason="not known" if life.user is None else None),
             ),
             advice="Look for buffers that are allocated or registered in a loop, and keep them instead. "
             + (
-                "The kernel's log tells whether it was killed for lack of memory."
+                "Its end gave all of it back; the kernel's log says whether it was killed for lack of memory."
                 if life.gone
-                else f"Watch on with 'pinscope record --pid {life.pid}'; with --probe it also tells what is registered."
+                else f"Watch on with 'pinscope record --pid {life.pid}'; with --probe it also shows what is registered."
             ),
         )  # fmt: skip
 
@@ -101,9 +99,9 @@ def _locked(seen: Watched) -> Iterator[Finding]:
             severity="note",
             title=f"{who(life)} locked {format_bytes(growth.bytes)} more in {growth.rises:,} steps (mlock)"
             + (", until it ended" if life.gone else ""),
-            detail="Locked memory stays in RAM, and is not pinned for CUDA. A database that fills its cache looks like "
-            "this, and a leak too. The method tells the rule.",
-            evidence=tuple(_growth(seen, growth)),
+            detail=f"Locked memory stays in RAM and is not pinned for CUDA; {STEADY_GROWTH}. A database that fills its "
+            "cache looks the same as a leak.",
+            evidence=tuple(_growth(seen, growth, life.gone)),
             advice="If it is meant to grow, nothing. Else look for memory that is locked in a loop.",
         )
 
@@ -123,22 +121,15 @@ def _until_gone(life: Life, amounts: Amounts) -> Amounts:
     return amounts[:-1] if life.gone else amounts
 
 
-_RULE = (
-    f"The rule: watched for {LEAK_SECONDS:.0f} s or more, it took {format_bytes(LEAK_BYTES)} or more in {LEAK_RISES} "
-    "steps or more, none of them more than half of it, gave back at most 5 % of what it took, and grew in each "
-    "quarter of the time."
-)
-
-
-def _pace(seen: Watched, growth: Growth) -> str:
-    left = seen.host[-1]["available_bytes"] / growth.bytes_per_second
-    return f"At that pace all available memory is taken in {format_duration(left)}."
-
-
-def _growth(seen: Watched, growth: Growth) -> Iterator[Quantity]:
-    yield Quantity(name="Grew by", value=growth.bytes, unit="bytes")
+def _growth(seen: Watched, growth: Growth, gone: bool = False) -> Iterator[Quantity]:
+    available = seen.host[-1]["available_bytes"]
+    yield Quantity(name="Before these steps", value=growth.first_bytes, unit="bytes")
+    yield Quantity(name="Taken in them, less what was given back", value=growth.bytes, unit="bytes")
     yield Quantity(name="On average in a minute", value=60 * growth.bytes_per_second, unit="bytes")
-    yield Quantity(name="Available to everybody at the end", value=seen.host[-1]["available_bytes"], unit="bytes")
+    yield Quantity(name="Available on the host at the end", value=available, unit="bytes")
+    if not gone:
+        pace = available / growth.bytes_per_second
+        yield Quantity(name="At that pace all of it is taken in", value=pace, unit="seconds")
 
 
 def _unexplained_growth(seen: Watched) -> Iterator[Finding]:
@@ -152,15 +143,14 @@ def _unexplained_growth(seen: Watched) -> Iterator[Finding]:
         severity="warning",
         title=f"Pinned memory that no holder explains grew steadily, by {format_bytes(growth.bytes)}",
         detail="Memory that is registered (cudaHostRegister) leaves no mark on its process, nor do other drivers' "
-        f"pins. Somebody takes more and more, and gives nothing back. {_pace(seen, growth)} "
-        "The method tells the rule.",
+        f"pins. It looks like a leak: {STEADY_GROWTH}.",
         evidence=tuple(_growth(seen, growth)),
-        advice="As root, 'pinscope record --probe' tells which process registers memory from then on.",
+        advice="As root, 'pinscope record --probe' shows which process registers memory from then on.",
     )
 
 
 def _steady(seen: Watched) -> Iterator[Finding]:
-    """Nothing leaked: said only where a leak would have been seen."""
+    """Nothing leaked: found only where a leak would have been seen."""
     looks = points(seen.host, "explained_bytes")
     if len(looks) <= LEAK_RISES or seen.last_seconds - looks[0][0] < LEAK_SECONDS or seen.missing_share > FEW_MISSING:
         return
@@ -168,12 +158,12 @@ def _steady(seen: Watched) -> Iterator[Finding]:
         return
     if any(any(rule(seen)) for rule in (_leaks, _locked, _unexplained_growth)):
         return
-    nobody = "none of the watched processes" if seen.chosen else "nobody"
+    nobody = "none of the watched processes" if seen.chosen else "no process"
     yield Finding(
         rule="no-leak-seen",
         severity="good",
         title=f"In {format_duration(seen.last_seconds - looks[0][0])} {nobody} took more and more without giving back",
-        detail=_RULE,
+        detail=f"The rule for a leak: {STEADY_GROWTH}.",
         evidence=(
             Quantity(name="Holders", value=len(seen.lives), unit="count"),
             Quantity(name="Samples", value=len(seen.host), unit="count"),
@@ -183,10 +173,13 @@ def _steady(seen: Watched) -> Iterator[Finding]:
 
 
 def _pinned_share(seen: Watched) -> Iterator[Finding]:
+    """The kernel's count of pins lacks driver memory, so that of the holders is added."""
+    rows = [row for row in seen.host if row["pinned_bytes"] is not None and row["total_bytes"]]
+    times = [row["elapsed_seconds"] for row in rows]
+    driver = dict(sampled(summed(life.driver for life in seen.lives), times, seen.last_seconds))
     shares = [
-        (row["elapsed_seconds"], row["pinned_bytes"] / row["total_bytes"])
-        for row in seen.host
-        if row["pinned_bytes"] is not None and row["total_bytes"]
+        (at, (row["pinned_bytes"] + driver.get(at, 0)) / row["total_bytes"])
+        for at, row in zip(times, rows, strict=True)
     ]
     peak = extreme(shares, max)
     if peak is None or peak[1] < RAM_NOTE:
@@ -198,11 +191,17 @@ def _pinned_share(seen: Watched) -> Iterator[Finding]:
     yield Finding(
         rule="pinned-share-of-ram",
         severity=severity,
-        title=f"At its peak {format_share(share)} of this host's memory was pinned",
-        detail=f"That was {when(at)}. Pinned memory can be neither swapped nor moved nor reclaimed. What is pinned "
-        "twice counts twice.",
+        title=f"At its peak up to {format_share(share)} of this host's memory was pinned"
+        + (" or driver memory" if driver.get(at) else ""),
+        detail=f"That was {when(at)}; memory that is pinned twice counts twice. Pinned memory can be neither swapped "
+        "nor moved nor reclaimed.",
         evidence=(
             Quantity(name="Pinned", value=row["pinned_bytes"], unit="bytes"),
+            *(
+                [Quantity(name="Driver memory of the holders", value=driver[at], unit="bytes")]
+                if driver.get(at)
+                else []
+            ),
             Quantity(name="Memory", value=row["total_bytes"], unit="bytes"),
             Quantity(name="Available then", value=row["available_bytes"], unit="bytes"),
             Quantity(name=f"Samples with {format_share(RAM_NOTE)} or more", value=long, unit="share"),
@@ -222,7 +221,7 @@ def _group(seen: Watched) -> Iterator[Finding]:
         and row["cgroup_headroom_bytes"] <= GROUP_WARNING * row["cgroup_limit_bytes"]
     ]
     times = sorted(row["elapsed_seconds"] for row in near)
-    held = dict(sampled(summed(seen.lives), times, seen.last_seconds))
+    held = dict(sampled(summed(life.amounts for life in seen.lives), times, seen.last_seconds))
     full = [row for row in near if held.get(row["elapsed_seconds"], 0) >= MUCH_OF_GROUP * row["cgroup_limit_bytes"]]
     if full:
         yield _near_limit(worst := _fullest(full), int(held[worst["elapsed_seconds"]]))
@@ -266,7 +265,8 @@ def _pinned_then(row: Row) -> Quantity:
 
 
 def _unexplained(seen: Watched) -> Iterator[Finding]:
-    peak = extreme(_lasting(points(seen.host, "other_pinned_bytes")), max)
+    series = points(seen.host, "other_pinned_bytes")
+    peak = extreme(_lasting(series), max)
     if peak is None or peak[1] < UNEXPLAINED_BYTES:
         return
     at, most = peak
@@ -275,10 +275,10 @@ def _unexplained(seen: Watched) -> Iterator[Finding]:
         rule="unexplained-pins",
         severity="note",
         title=f"Up to {format_bytes(most)} were pinned that no holder explains",
-        detail=f"So much was there from {_from(at)} on for a while. It is memory that was registered "
-        "(cudaHostRegister), "
-        + ("before the probe was there, " if seen.probed else "")
-        + "or pins of other drivers: RDMA, VFIO guests, io_uring. The kernel does not tell whose it is.",
+        detail=f"From {_from(at)} on {min(UNEXPLAINED_SAMPLES, len(series))} samples in a row or more show it: memory "
+        "that was registered (cudaHostRegister) "
+        + ("before the probe started, " if seen.probed else "")
+        + "or pins of other drivers (RDMA, VFIO guests, io_uring). The kernel does not say which process owns it.",
         evidence=(
             Quantity(name="Pinned then", value=row["pinned_bytes"], unit="bytes"),
             Quantity(name="Explained by holders", value=row["explained_bytes"], unit="bytes"),
@@ -286,12 +286,12 @@ def _unexplained(seen: Watched) -> Iterator[Finding]:
         ),
         advice="Start the recording before the programs: the probe sees registrations from then on."
         if seen.probed
-        else "As root, 'pinscope record --probe' tells which process registers memory from then on.",
+        else "As root, 'pinscope record --probe' shows which process registers memory from then on.",
     )
 
 
 def _lasting(series: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """What was there in several samples in a row: while a call still pins, nobody can say whose it is."""
+    """What was there in several samples in a row: while a call still pins, its memory is not yet a process's."""
     length = min(UNEXPLAINED_SAMPLES, len(series))
     windows = (series[begin : begin + length] for begin in range(len(series) - length + 1))
     return [(window[0][0], min(value for _, value in window)) for window in windows if window]

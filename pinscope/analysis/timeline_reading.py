@@ -13,7 +13,9 @@ from pinscope.records.run import Run
 MOST_HOLDERS = 100
 MOST_CHANGES = 100
 
-_WHAT_WORDS = {"host_alloc": "cudaHostAlloc", "registered": "registered", "locked": "locked"}
+_WHAT_WORDS = {
+    "host_alloc": "cudaHostAlloc", "registered": "registered", "locked": "locked", "driver_memory": "driver memory",
+}  # fmt: skip
 
 
 def read_timeline(run: Run, rows: Sequence[Row]) -> Reading:
@@ -37,6 +39,9 @@ def _headline(seen: Watched) -> Iterator[Quantity]:
     yield _moment("Most pinned", pinned, max, why)
     for name, place in (("Pinned at the beginning", 0), ("Pinned at the end", -1)):
         yield Quantity(name=name, value=pinned[place][1] if pinned else None, unit="bytes", reason=why)
+    driver = points(seen.host, "driver_memory_bytes")
+    if driver:  # recordings of older versions have none
+        yield _moment("Most driver memory on the host, about", driver, max, None)
     yield _grew_most(seen)
     yield _moment("Least memory available", points(seen.host, "available_bytes"), min, None)
     left = points(seen.host, "cgroup_headroom_bytes")
@@ -116,9 +121,10 @@ def _holders(seen: Watched) -> Table:
             )
             for life in shown
         ),
-        note="Pinned and locked memory of each process: cudaHostAlloc, and the largest of registered (with the probe), "
-        "locked and pinned by the kernel's account (VmPin). At the end 0 B: it ended, or gave all back. Grew by: to "
-        "its peak, from what it held first, or from nothing if it came meanwhile." + left_out,
+        note="Pinned and locked memory of each process: cudaHostAlloc, the driver's (write-combined, cuMemCreate on "
+        "the host, host pools), and the largest of registered (with the probe), locked and pinned by the kernel's "
+        "account (VmPin). At the end 0 B: it ended, or gave all back. Grew by: to its peak, from what it held first, "
+        "or from nothing if it came meanwhile." + left_out,
     )  # fmt: skip
 
 
@@ -140,8 +146,8 @@ def _devices(run: Run, seen: Watched) -> Table:
             )
             for index, rows in seen.devices.items()
         ),
-        note="Memory: at most. Page tables: those that the holders' cudaHostAlloc memory implies, and with the probe "
-        "their registered memory. Rates: over PCIe, from the GPU's side, as the driver samples them for some "
+        note="Memory: at most. Page tables: those that the holders' cudaHostAlloc and driver memory implies, and with "
+        "the probe their registered memory. Rates: over PCIe, from the GPU's side, as the driver samples them for some "
         "milliseconds each time.",
     )  # fmt: skip
 

@@ -14,6 +14,7 @@ from pinscope.analysis.access import (
     cells,
     over_spacing,
     over_uses,
+    winners,
 )
 from pinscope.analysis.bandwidth_reading import link_limit
 from pinscope.charts.chart import Chart
@@ -21,8 +22,11 @@ from pinscope.charts.theme import COLOURS, DASHES, panels, seconds_axis
 from pinscope.records.run import Run
 from pinscope.units import format_bandwidth, format_bytes, format_seconds
 
+_BEST_SIZE, _SIZE = 12, 7
+"""Pixels of a marker: of the best way and those as good as it, and of the others."""
 _LOOKS: Mapping[str, tuple[str, str, str]] = {
     "copy": ("copy", "circle", "solid"),
+    "copy_part": ("copy", "circle-open", "dash"),
     "mapped": ("mapped", "triangle-up", "solid"),
     "managed": ("managed", "pentagon", "solid"),
     "prefetched": ("managed", "pentagon-open", "dash"),
@@ -46,8 +50,8 @@ def draw(run: Run, rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
         charts.append(
             Chart(
                 "access-uses", "Time over the number of uses",
-                f"{size} on the host, {_share_words(spacing)} used by each kernel; until the result can be used. Where "
-                f"two lines cross, the better way changes.{dotted}",
+                f"{size} on the host, {_share_words(spacing)} used by each kernel; until the result can be used. "
+                f"{_MARKS}{dotted}",
                 _panels(curves, "uses", "Uses (log scale)", least),
             )
         )  # fmt: skip
@@ -56,12 +60,15 @@ def draw(run: Run, rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
         charts.append(
             Chart(
                 "access-share", "Time over the share of the data that is used",
-                f"{size} on the host, used {'once' if uses == 1 else f'{uses} times'}. A copy moves all of it, "
-                f"whatever the kernel uses.{dotted}",
+                f"{size} on the host, used {'once' if uses == 1 else f'{uses} times'}. An explicit copy moves "
+                f"all of it, a 2D copy what is used. {_MARKS}{dotted}",
                 _panels(curves, "spacing", "One block or word used of … (log scale)", least),
             )
         )  # fmt: skip
     return charts
+
+
+_MARKS = "Large markers: the best way, and those as good as it."
 
 
 def _share_words(spacing: int) -> str:
@@ -74,15 +81,23 @@ def _panels(
     drawn = {pattern: ways for pattern, ways in curves.items() if ways}
     figure = panels([PATTERN_TITLES[pattern].capitalize() for pattern in drawn])
     ticks = sorted({getattr(cell, by) for ways in drawn.values() for line in ways.values() for cell in line})
+    shown: set[str] = set()
     for row, ways in enumerate(drawn.values(), start=1):
+        best = {id(cell) for tick in ticks for cell in _best_at(ways, by, tick)}
         for way, line in ways.items():
-            figure.add_trace(_trace(way, line, by, first=row == 1), row=row, col=1)
+            sizes = [_BEST_SIZE if id(cell) in best else _SIZE for cell in line]
+            figure.add_trace(_trace(way, line, by, sizes, first=way not in shown), row=row, col=1)
+            shown.add(way)
         if least is not None:
             figure.add_trace(_limit(ticks, least, first=row == 1), row=row, col=1)
     figure.update_xaxes(type="log", tickmode="array", tickvals=ticks, ticktext=[str(tick) for tick in ticks])
     figure.update_xaxes(title_text=x_title, row=len(drawn), col=1)
     seconds_axis(figure, "Time")
     return figure
+
+
+def _best_at(ways: Mapping[str, Sequence[Cell]], by: str, tick: int) -> Sequence[Cell]:
+    return winners([cell for line in ways.values() for cell in line if getattr(cell, by) == tick])
 
 
 def _limit(ticks: Sequence[int], seconds: float, first: bool) -> go.Scatter:
@@ -93,13 +108,13 @@ def _limit(ticks: Sequence[int], seconds: float, first: bool) -> go.Scatter:
     )  # fmt: skip
 
 
-def _trace(way: str, line: Sequence[Cell], by: str, first: bool) -> go.Scatter:
+def _trace(way: str, line: Sequence[Cell], by: str, sizes: Sequence[int], first: bool) -> go.Scatter:
     colour, symbol, dash = _LOOKS[way]
     return go.Scatter(
         x=[getattr(cell, by) for cell in line], y=[cell.wall_seconds.median for cell in line],
         name=WAY_TITLES[way], legendgroup=way, showlegend=first, mode="lines+markers",
         line={"color": COLOURS[colour], "dash": dash, "width": 2},
-        marker={"color": COLOURS[colour], "symbol": symbol, "size": 8},
+        marker={"color": COLOURS[colour], "symbol": symbol, "size": sizes},
         customdata=[f"{format_seconds(cell.wall_seconds.median)}, {format_bandwidth(cell.useful_bytes_per_second)}"
                     for cell in line],
         hovertemplate=f"{WAY_TITLES[way]}, {by} %{{x}}: %{{customdata}}<extra></extra>",

@@ -32,11 +32,10 @@ BANDS: Mapping[str, str] = {
     "Pinned, not told apart": COLOURS["reference"],
 }
 """Parts of the pinned total, stacked, with their colours."""
-LINES: Mapping[str, str] = {"Locked (mlock)": COLOURS["locked"]}
+LINES: Mapping[str, str] = {"Locked (mlock)": COLOURS["locked"], "Driver memory": COLOURS["write_combined"]}
 """What is not part of it."""
 SERIES: Mapping[str, str] = {**BANDS, **LINES}
 _KNOWN, _OTHER, _WHOLE = BANDS
-(_LOCKED,) = LINES
 
 _DATA = "moments"
 _LEAST_AXIS_BYTES = 2**20
@@ -118,8 +117,10 @@ def _weight(sample: Sample) -> int:
 def _values(sample: Sample) -> tuple[int | None, ...]:
     """In the order of :data:`SERIES`. Bands are the exact total wherever that is known, split where it can be."""
     if sample.pinned_bytes is not None and sample.other_pinned_bytes is None:
-        return None, None, sample.pinned_bytes, sample.mlocked_bytes
-    return sample.explained_bytes, sample.other_pinned_bytes, None, sample.mlocked_bytes
+        return None, None, sample.pinned_bytes, sample.mlocked_bytes, sample.driver_memory_bytes
+    return (
+        sample.explained_bytes, sample.other_pinned_bytes, None, sample.mlocked_bytes, sample.driver_memory_bytes,
+    )  # fmt: skip
 
 
 def _nothing(moment: object) -> tuple[Any, ...]:
@@ -235,5 +236,6 @@ def trends(samples: Sequence[Sample], window_seconds: float) -> Mapping[tuple[in
         for one in sample.holders:
             steps = found.get((one.pid, one.started_at))
             if steps is not None:
-                steps[number] = float(held_bytes(one.host_alloc_bytes, one.registered_bytes, one.locked_bytes) or 0)
+                amounts = (one.host_alloc_bytes, one.registered_bytes, one.locked_bytes)
+                steps[number] = float(held_bytes(*amounts, driver_memory=one.driver_memory_bytes) or 0)
     return found

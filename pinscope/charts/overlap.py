@@ -9,6 +9,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from pinscope.analysis.overlap import FULL_DEPTH, PassCell, Recipe, Span, passes, spans
+from pinscope.analysis.overlap_reading import SLOWER_COPIES
 from pinscope.charts.chart import Chart
 from pinscope.charts.theme import COLOURS, DASHES, DIRECTION_TITLES, SYMBOLS, ink, panels, words
 from pinscope.records.run import LabKind, Run
@@ -124,7 +125,8 @@ def _efficiency(way: str, chosen: Sequence[PassCell]) -> Chart | None:
         f"overlap-{way}",
         f"How much of the copies hides behind kernels, {_way(way)}",
         "Against pinned copies and kernels one after the other. 100 %: the shorter side costs no time of its own. "
-        "0 %: nothing is gained. Below: slower still; an arrow marks bars that go on beyond the edge. What corrupts "
+        "0 %: nothing is gained. Below: slower still; an arrow marks bars that go on beyond the edge. Where copies "
+        "take longer by themselves, the text says how much, and what of the shorter side they hide. What corrupts "
         "data is worth nothing, however long its bar. "
         + "; ".join(f"{words(balance)}: {BALANCES[balance]}" for balance in shown).capitalize()
         + ".",
@@ -172,6 +174,11 @@ def _efficiency_bars(group: Sequence[PassCell]) -> Iterator[go.Bar | go.Scatter]
 
 def _told_overlap(cell: PassCell) -> str:
     arrow = "◀ " if cell.overlap * 100 < _LOWEST else ""
+    if cell.copy_slowdown >= SLOWER_COPIES:
+        hidden = format_share(max(cell.own_overlap, 0.0))
+        return "<br>".join(
+            filter(None, (f"{arrow}copies {cell.copy_slowdown:.1f} × as long", f"{hidden} hidden", _unsafe(cell)))
+        )
     return "<br>".join(filter(None, (arrow + format_share(cell.overlap), _unsafe(cell))))
 
 

@@ -146,6 +146,7 @@ _PINNED = (
     ("pinned_bytes", _Look("pinned in all", "pinned")),
     ("explained_bytes", _Look("explained by holders", "pinned", dash="dash")),
     ("other_pinned_bytes", _Look("registered or other pins", "registered", dash="dashdot")),
+    ("driver_memory_bytes", _Look("driver memory, about", "write_combined", dash="7px,2px")),
     ("mlocked_bytes", _Look("locked (mlock)", "locked", dash="dot")),
 )
 _LEFT = (
@@ -177,7 +178,8 @@ def _pinned(seen: Watched, clock: _Clock) -> Chart:
         "timeline-pinned",
         "Pinned memory over time",
         "Pinned: pages that the kernel counts as pinned for device access, whoever did it. Explained: cudaHostAlloc "
-        "memory of the holders, and what the kernel accounts to them. Locked memory is not pinned for CUDA. "
+        "memory of the holders, their contexts' own, and what the kernel accounts to them. Driver memory: what the "
+        "kernel's accounts leave over. Locked memory is not pinned for CUDA. "
         f"{_since(clock)}",
         figure,
     )
@@ -191,7 +193,7 @@ def _holders(seen: Watched, clock: _Clock) -> Chart | None:
     known = [life for life in seen.lives if life.peak_bytes]
     if not known:
         return None
-    figure = panels(["Pinned and locked by each process"], [320])
+    figure = panels(["Held by each process"], [320])
     times = [row["elapsed_seconds"] for row in seen.host]
     for number, life in enumerate(known[: len(_LINES)]):
         series = sampled(life.amounts, times, life.last_seconds)
@@ -200,14 +202,14 @@ def _holders(seen: Watched, clock: _Clock) -> Chart | None:
     others = known[len(_LINES) :]
     if others:
         look = _Look(f"{len(others)} others together", "reference", shape="hv")
-        _add(figure, 1, clock, sampled(summed(others), times, seen.end_seconds), look)
+        _add(figure, 1, clock, sampled(summed(life.amounts for life in others), times, seen.end_seconds), look)
     figure.update_yaxes(title_text="Held (GiB)", rangemode="tozero")
     _finish(figure, clock, 1)
     return Chart(
         "timeline-holders",
         "Who held it",
-        "cudaHostAlloc memory of each process, and the largest of registered (with the probe), locked and otherwise "
-        f"pinned memory. A line ends where its process ended or gave all back. {_since(clock)}",
+        "cudaHostAlloc and driver memory of each process, and the largest of registered (with the probe), locked and "
+        f"otherwise pinned memory. A line ends where its process ended or gave all back. {_since(clock)}",
         figure,
     )
 

@@ -28,7 +28,8 @@ def exporter(  # noqa: PLR0917 - typer calls it by keyword
         float, typer.Option(metavar="SECONDS", help="From one reading of the host to the next, 0.1 to 3600.")
     ] = 5.0,
     probe: Annotated[
-        bool, typer.Option("--probe", help="Follow registered memory too, from now on; needs root.")
+        bool,
+        typer.Option("--probe", help="Follow what programs register or take from the driver, from now on; needs root."),
     ] = False,
     gpus: Annotated[bool, typer.Option("--gpus/--no-gpu", help="Ask the GPUs' driver.")] = True,
     print_rules: Annotated[bool, typer.Option("--print-rules", help="Print alert rules for Prometheus.")] = False,

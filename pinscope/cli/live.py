@@ -49,7 +49,9 @@ def live(  # noqa: PLR0917 - typer calls it by keyword
     probe: Annotated[
         bool,
         typer.Option(
-            "--probe", help="Follow registered memory too, from now on; needs root. With --once: an interval."
+            "--probe",
+            help="Follow what programs register or take from the driver, from now on; needs root. With --once: an "
+            "interval.",
         ),
     ] = False,
     gpus: Annotated[bool, typer.Option("--gpus/--no-gpu", help="Ask the GPUs' driver.")] = True,

@@ -18,7 +18,7 @@ Form = Literal["table", "json", "csv"]
 CSV_COLUMNS = (
     "taken_at", "pid", "name", "user", "container", "started_at", "host_alloc_bytes", "registered_bytes",
     "locked_bytes", "vm_pin_bytes", "managed_bytes", "inherited_bytes", "hugetlb_bytes", "rss_bytes",
-    "gpu_memory_bytes", "page_table_bytes", "command",
+    "gpu_memory_bytes", "page_table_bytes", "command", "driver_memory_bytes", "context_pinned_bytes",
 )  # fmt: skip
 
 

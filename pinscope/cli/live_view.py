@@ -35,7 +35,9 @@ _FIGURE = re.compile(r"(\d) (\S)")
 _EVENT_WORDS = {
     "appeared": "appeared with", "grew": "grew by", "released": "released", "ended": "ended, and gave back",
 }  # fmt: skip
-_WHAT_WORDS = {"host_alloc": "cudaHostAlloc", "registered": "registered", "locked": "locked"}
+_WHAT_WORDS = {
+    "host_alloc": "cudaHostAlloc", "registered": "registered", "locked": "locked", "driver_memory": "driver memory",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -136,6 +138,7 @@ def _totals(seen: Snapshot) -> Iterator[tuple[str, list[str]]]:
     yield (
         "Others",
         [
+            f"{_figure(host, 'driver_memory_bytes')} driver memory",
             f"{_figure(host, 'mlocked_bytes')} mlocked",
             f"{_figure(host, 'hugetlb_used_bytes')} of {_figure(host, 'hugetlb_pool_bytes')} huge pages",
             f"{_figure(host, 'shmem_bytes')} shared",
@@ -196,6 +199,7 @@ def _link_text(link: Link) -> str:
 def _holder_columns(holders: Sequence[Holder], probe: bool, narrow: bool) -> list[str]:
     """Those that say something of somebody; the least important ones only where there is room."""
     optional = {
+        "driver memory": any(one.driver_memory_bytes for one in holders),
         "registered": probe,
         "locked": any(one.locked_bytes for one in holders),
         "VmPin": any(one.vm_pin_bytes for one in holders),
@@ -209,8 +213,8 @@ def _holder_columns(holders: Sequence[Holder], probe: bool, narrow: bool) -> lis
 
 
 _HOLDER_AMOUNTS = {
-    "cudaHostAlloc": "host_alloc_bytes", "registered": "registered_bytes", "locked": "locked_bytes",
-    "VmPin": "vm_pin_bytes", "managed": "managed_bytes", "inherited": "inherited_bytes",
+    "cudaHostAlloc": "host_alloc_bytes", "driver memory": "driver_memory_bytes", "registered": "registered_bytes",
+    "locked": "locked_bytes", "VmPin": "vm_pin_bytes", "managed": "managed_bytes", "inherited": "inherited_bytes",
     "GPU memory": "gpu_memory_bytes", "page tables": "page_table_bytes",
 }  # fmt: skip
 
@@ -230,6 +234,9 @@ def _holder_cells(one: HolderRow, narrow: bool) -> dict[str, str]:
 def _holder_lines(view: View, room: int | None, count: int) -> list[Line]:
     """The ``count`` holders with the most bytes, and how many there are besides."""
     holders = view.snapshot.holders
+    if not holders and view.snapshot.host.explained_bytes is None:
+        reason = view.snapshot.host.missing.get("explained_bytes")
+        return [Line(one_line(f"Who holds pinned memory is not known{f': {reason}' if reason else ''}."))]
     if not holders:
         nobody = "None of the chosen processes holds" if view.chosen else "Nobody is seen to hold"
         return [Line(f"{nobody} pinned memory.")]

@@ -37,7 +37,8 @@ def record(  # noqa: PLR0917 - typer calls it by keyword
                      show_default=False),
     ] = None,
     probe: Annotated[
-        bool, typer.Option("--probe", help="Follow registered memory too, from now on; needs root.")
+        bool,
+        typer.Option("--probe", help="Follow what programs register or take from the driver, from now on; needs root."),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document with every sample.")] = False,
 ) -> int:  # fmt: skip

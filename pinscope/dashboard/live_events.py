@@ -17,7 +17,10 @@ MOST_SHOWN = 200
 _KINDS: Mapping[EventKind, str] = {
     "appeared": "● appeared", "grew": "▲ grew", "released": "▼ released", "ended": "○ ended",
 }  # fmt: skip
-_WHAT: Mapping[str, str] = {"host_alloc": "cudaHostAlloc", "registered": "registered", "locked": "locked (mlock)"}
+_WHAT: Mapping[str, str] = {
+    "host_alloc": "cudaHostAlloc", "registered": "registered", "locked": "locked (mlock)",
+    "driver_memory": "driver memory",
+}  # fmt: skip
 
 
 def events(history: History, view: View) -> None:

@@ -27,6 +27,9 @@ _CHOSEN = "now-chosen-holder"
 _MARK = "▲"
 _AMOUNTS: Mapping[str, tuple[str, str]] = {
     "host_alloc_bytes": ("cudaHostAlloc", "Memory that it got from cudaHostAlloc and owns; each piece counts once."),
+    "driver_memory_bytes": (
+        "Driver memory", "Write-combined memory, cuMemCreate on the host and host pools: the kernel counts none of it.",
+    ),
     "registered_bytes": ("Registered", "cudaHostRegister memory, seen since the probe runs."),
     "locked_bytes": ("Locked", "With mlock (VmLck). Not pinned for CUDA."),
     "inherited_bytes": ("Inherited", "cudaHostAlloc memory of another process that it has mapped, as a forked worker."),
@@ -35,8 +38,9 @@ _AMOUNTS: Mapping[str, tuple[str, str]] = {
     "rss_bytes": ("Resident", "All of its memory that is in RAM."),
     "vm_pin_bytes": ("VmPin", "Pinned as the kernel accounts it: RDMA, io_uring."),
     "managed_bytes": ("Managed", "Address space of managed memory."),
-}
-_HIDDEN = ("VmPin", "Managed")
+    "context_pinned_bytes": ("Contexts' own", "What the driver itself pinned for its contexts."),
+}  # fmt: skip
+_HIDDEN = ("VmPin", "Managed", "Contexts' own")
 """Not shown until a reader asks for them in the table's menu."""
 
 
@@ -140,7 +144,7 @@ def _config(columns: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
         "PID": kinds.NumberColumn("PID", format="%d"),
         "Trend": kinds.LineChartColumn(
             "Trend", y_min=0, width="small",
-            help="cudaHostAlloc, registered and locked memory through the window, of those with the most of it.",
+            help="cudaHostAlloc, driver, registered and locked memory in the window, of those with the most of it.",
         ),
         "Started (UTC)": kinds.DatetimeColumn("Started (UTC)", format="YYYY-MM-DD HH:mm:ss"),
         "Command": kinds.TextColumn("Command", width="large"),

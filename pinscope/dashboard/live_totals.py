@@ -15,8 +15,9 @@ from pinscope.units import format_seconds
 
 FIGURES = (
     ("pinned_bytes", "Pinned, whole host", "For device access (DMA): CUDA, RDMA, VFIO, io_uring …"),
-    ("explained_bytes", "Explained by holders", "Their cudaHostAlloc memory, and what the kernel counts as VmPin."),
+    ("explained_bytes", "Explained by holders", "Their cudaHostAlloc memory, their contexts' own, and VmPin."),
     ("other_pinned_bytes", "Registered, or other pins", "Registered memory (cudaHostRegister) leaves no mark."),
+    ("driver_memory_bytes", "Driver memory", "Write-combined memory, cuMemCreate on the host, host pools, its own."),
     ("mlocked_bytes", "Locked (mlock)", "Stays in memory, but is not pinned for CUDA."),
     ("available_bytes", "Available", "What programs can still get without swapping."),
 )
@@ -24,7 +25,7 @@ FIGURES = (
 
 def totals(host: HostTotals) -> None:
     """Draw the figures of the moment."""
-    with st.grid(5, min_column_width=150):
+    with st.grid(len(FIGURES), min_column_width=150):
         for name, label, words in FIGURES:
             note = host.missing.get(name) or host.estimates.get(name)
             st.metric(

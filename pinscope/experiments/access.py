@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pinscope.lab.cuda_access import Accessor, Visit
     from pinscope.lab.cuda_memory import HostPart
 
-Way = Literal["copy", "mapped", "managed", "prefetched"]
+Way = Literal["copy", "copy_part", "mapped", "managed", "prefetched"]
 Pattern = Literal["stream_read", "stream_write", "random_read", "scatter_write"]
 MANAGED: tuple[Way, ...] = ("managed", "prefetched")
 MANAGED_SHARE = 0.25
@@ -44,7 +44,9 @@ class AccessParams(Params):
         description="Length of the data on the host; a power of two.",
     )  # fmt: skip
     ways: Several[Way] = Field(
-        title="Ways", description="Explicit copy; mapped (zero-copy); managed on demand; managed and prefetched."
+        title="Ways",
+        description="Explicit copy of all; 2D copy of the blocks that are used; mapped (zero-copy); managed on demand; "
+        "managed and prefetched.",
     )
     patterns: Several[Pattern] = Field(
         title="Patterns", description="Blocks of 4 KiB in order, or single words anywhere; read or written."
@@ -55,7 +57,7 @@ class AccessParams(Params):
     )  # fmt: skip
     uses: Counts = Field(
         title="Uses", json_schema_extra={"unit": "count"},
-        description="How often a kernel uses the data before new data comes.",
+        description="How often a kernel uses the data before new data comes. Parts are used as often as the least.",
     )  # fmt: skip
 
     @field_validator("size", "spacings")
@@ -75,16 +77,25 @@ class AccessParams(Params):
             )
         return self
 
+    @model_validator(mode="after")
+    def _something_to_measure(self) -> Self:
+        if not _cases(self, self.ways):
+            raise ValueError(
+                "ways: copy_part copies every so many blocks of 4 KiB, so it takes a streaming pattern and a spacing "
+                "above 1"
+            )
+        return self
+
     @classmethod
     def preset(cls, lab: LabKind, quick: bool) -> Self:
         return cls(
             size=2**26 if quick else 2**28,
-            ways=("copy", "mapped", "managed", "prefetched"),
+            ways=("copy", "copy_part", "mapped", "managed", "prefetched"),
             patterns=("stream_read", "stream_write", "random_read", "scatter_write"),
             spacings=(1, 16) if quick else (1, 4, 16, 64),
-            uses=(1, 4) if quick else (1, 2, 4, 8, 16),
+            uses=(1, 4) if quick else (1, 2, 4, 8),
             precision=0.05 if quick else 0.02,
-            repeats=7 if quick else 15,
+            repeats=8 if quick else 15,
             time_limit=0.2 if quick else 1.0,
         )
 
@@ -120,10 +131,12 @@ class Access:
     )
     method = (
         "Data lies on the host. A kernel reads or writes it in blocks of 4 KiB in order, or word by word anywhere; all "
-        "of it or a part; once or several times. Explicit copy: the whole data goes to the GPU by cudaMemcpyAsync from "
-        "pinned memory, the kernel works there, and written data goes back whole (written in part, it goes there "
-        "first). Mapped: the kernel reaches the pinned memory itself. Managed: pages migrate as the kernel touches "
-        "them; prefetched: cudaMemPrefetchAsync moves all of them before, and back after writing. Times run from the "
+        "of it, once or several times, or a part. Explicit copy: the whole data goes to the GPU by cudaMemcpyAsync "
+        "from pinned memory, the kernel works there, and written data goes back whole (written in part, it goes there "
+        "first). Copy of the part: where every so many blocks are used, cudaMemcpy2DAsync takes these alone, there or "
+        "back. Mapped: the kernel reaches the pinned memory itself. Managed: pages migrate as the kernel touches "
+        "them; prefetched: cudaMemPrefetchAsync moves all of them before, and back after writing. What is overwritten "
+        "whole is not brought to the GPU first, by a copy or by prefetching (which discards it). Times run from the "
         "first call until the result can be used: written managed data until the CPU has read every page. Before each "
         "repeat the data is on the host again. What was read is compared by its sum, what was written word by word."
     )
@@ -136,7 +149,7 @@ class Access:
 
     def budget(self, params: AccessParams, environment: Environment) -> Budget:
         """One host buffer, the device buffer of the copies, one to compare with, and managed memory."""
-        runs = len(params.ways) * len(params.patterns) * len(params.spacings) * len(params.uses)
+        runs = len(params.ways) * len(params.patterns) * (len(params.spacings) - 1 + len(params.uses))
         managed = params.size if set(params.ways) & set(MANAGED) else 0
         once = sum(params.uses) / len(params.uses) * params.size / SLOWEST / len(params.spacings)
         return Budget(
@@ -145,7 +158,7 @@ class Access:
         )  # fmt: skip
 
     def measure(self, params: AccessParams, lab: Lab, harness: Harness) -> Iterator[AccessObservation]:
-        """Every pattern and spacing; for each, every way and number of uses."""
+        """Every pattern, spacing and way; every number of uses for the densest spacing."""
         from pinscope.lab.cuda import CudaLab  # noqa: PLC0415 - imports CuPy
         from pinscope.lab.cuda_access import Accessor, Visit  # noqa: PLC0415
 
@@ -153,7 +166,9 @@ class Access:
             raise TypeError("this experiment has a meaning on the cuda lab only")
         accessor = Accessor(lab)
         ways = _possible(params, accessor, harness)
-        cases = list(product(params.patterns, params.spacings, ways))
+        cases = _cases(params, ways)
+        if why := accessor.why_not_discard():
+            cases = _without_discard(cases, why, harness)
         with ExitStack() as stack:
             bench = _Bench(lab, accessor, params.size, stack)
             for done, (pattern, spacing, way) in enumerate(cases):
@@ -161,13 +176,39 @@ class Access:
                 harness.progress(done / len(cases), f"{way}, {pattern.replace('_', ' ')}, 1 in {spacing}")
                 with ExitStack() as held:
                     user = _USERS[way](bench, visit, held)
-                    for uses in params.uses:
+                    for uses in _uses(params, spacing):
                         yield from _repeat(bench, user, uses, params, harness)
         harness.progress(1.0, "done")
 
     def read(self, run: Run, rows: Sequence[Row]) -> Reading:
         """Which way wins from how many uses, or for which share of the data."""
         return read_access(run, rows)
+
+
+Case = tuple[Pattern, int, Way]
+"""Pattern, spacing, way."""
+
+
+def _cases(params: AccessParams, ways: Sequence[Way]) -> list[Case]:
+    """What is measured: a copy of a part only where there is one, and where a copy call can take it."""
+    return [
+        (pattern, spacing, way)
+        for pattern, spacing, way in product(params.patterns, params.spacings, ways)
+        if way != "copy_part" or (spacing > 1 and pattern.startswith("stream"))
+    ]
+
+
+def _uses(params: AccessParams, spacing: int) -> Sequence[int]:
+    """Several uses of as much data as is used, and one or few of each smaller part."""
+    return params.uses if spacing == params.spacings[0] else params.uses[:1]
+
+
+def _without_discard(cases: Sequence[Case], reason: str, harness: Harness) -> list[Case]:
+    """Without prefetching what is overwritten whole: it would carry there what no other way carries."""
+    kept = [case for case in cases if not (case[2] == "prefetched" and case[1] == 1 and case[0].endswith("write"))]
+    if len(kept) < len(cases):
+        harness.note(f"Left out: prefetched, where all data is written. {reason}")
+    return kept
 
 
 def _possible(params: AccessParams, accessor: Accessor, harness: Harness) -> list[Way]:
@@ -258,7 +299,7 @@ class _User:
 class _Copy(_User):
     """cudaMemcpyAsync from pinned memory, all of it."""
 
-    way = "copy"
+    way: Way = "copy"
     _device: DeviceBuffer
 
     def take(self, held: ExitStack) -> HostBuffer:
@@ -268,12 +309,28 @@ class _Copy(_User):
 
     def run(self, uses: int, key: int) -> None:
         bench, visit = self.bench, self.visit
-        if not visit.writes or visit.spacing > 1:  # what is not written must come back as it was
+        if not visit.overwrites_all:  # what is not written must come back as it was
             bench.lab.copy_to_device(self._device, self.data, bench.stream)
         for _ in range(uses):
             bench.use(self._device.address, visit, key)
         if visit.writes:
             bench.lab.copy_to_host(self.data, self._device, bench.stream)
+
+
+class _CopyPart(_Copy):
+    """cudaMemcpy2DAsync of the blocks that are used, and of no others."""
+
+    way = "copy_part"
+
+    def run(self, uses: int, key: int) -> None:
+        bench, visit = self.bench, self.visit
+        device, host = self._device.address, self.data.address
+        if not visit.writes:
+            bench.accessor.copy_part(device, host, visit, bench.stream, to_host=False)
+        for _ in range(uses):
+            bench.use(device, visit, key)
+        if visit.writes:
+            bench.accessor.copy_part(host, device, visit, bench.stream, to_host=True)
 
 
 class _Mapped(_User):
@@ -322,19 +379,22 @@ class _Managed(_User):
 
 
 class _Prefetched(_Managed):
-    """All pages are moved before, and back after writing."""
+    """All pages are moved before, without their content where all of it is overwritten, and back after writing."""
 
     way = "prefetched"
 
     def run(self, uses: int, key: int) -> None:
-        self.bench.accessor.prefetch(self._part, self.bench.stream, to_host=False)
+        if self.visit.overwrites_all:
+            self.bench.accessor.discard_and_prefetch(self._part, self.bench.stream)
+        else:
+            self.bench.accessor.prefetch(self._part, self.bench.stream, to_host=False)
         super().run(uses, key)
         if self.visit.writes:
             self.bench.accessor.prefetch(self._part, self.bench.stream, to_host=True)
 
 
 _USERS: Mapping[Way, type[_User]] = {
-    "copy": _Copy, "mapped": _Mapped, "managed": _Managed, "prefetched": _Prefetched
+    "copy": _Copy, "copy_part": _CopyPart, "mapped": _Mapped, "managed": _Managed, "prefetched": _Prefetched
 }  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Protocol, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from pinscope.analysis.statistics import LEAST_VALUES
 from pinscope.errors import InvalidParameter
 from pinscope.lab.harness import Harness, Precision
 from pinscope.lab.placement import ANY, NEAR
@@ -124,10 +125,11 @@ class Params(BareParams):
 
     precision: float = Field(
         0.01, gt=0, le=0.5, title="Precision", json_schema_extra={"unit": "share"},
-        description="Repeat until the median is known to within ± this share of itself (95 % confidence).",
+        description="Repeat until the median is known to within ± this share of itself (95 % confidence, if repeats "
+        "do not depend on one another).",
     )  # fmt: skip
     repeats: int = Field(
-        60, ge=7, le=10_000, title="Most repeats", json_schema_extra={"unit": "count"},
+        60, ge=LEAST_VALUES, le=10_000, title="Most repeats", json_schema_extra={"unit": "count"},
         description="Stop repeating after this many, however wide the spread.",
     )  # fmt: skip
     time_limit: float = Field(

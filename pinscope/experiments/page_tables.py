@@ -54,7 +54,7 @@ class PageTablesParams(BareParams):
         if lab == "host":
             total, steps = ("128MiB", 16) if quick else ("1GiB", 64)
         else:
-            total, steps = ("4GiB", 64) if quick else ("16GiB", 256)
+            total, steps = ("4GiB", 64) if quick else ("12GiB", 192)
         backings: tuple[Backing, ...] = ("4k", "thp") if quick else ("4k", "thp", "shm", "hugetlb")
         return cls(
             total=parse_bytes(total), steps=steps, memory=("pinned", "registered"), backings=backings, all_devices=True
@@ -125,12 +125,12 @@ class PageTables:
         "To copy from pinned memory a GPU needs its page table: 8 bytes of GPU memory for each page. The memory is "
         "pinned in equal steps and held; after each step the memory used on every GPU is read, by NVML and by "
         "cudaMemGetInfo. A first step is pinned and freed before the count, and the contexts are made before it, so "
-        "that neither is in the figures. A GPU's memory is taken in steps of 2 MiB: bytes of page table per pinned "
-        "byte are the slope of the line of least squares through the amounts at which it rose (through all of them "
-        "where it rose fewer than 4 times); 8 bytes divided by it is the page size it implies. Ordinary memory is "
-        "touched by one thread and then registered, each timed apart. What other processes take or give back on the "
-        "GPU meanwhile is in the figures too. On the host model the memory is locked, and the page tables are those "
-        "that the kernel keeps for the process (VmPTE)."
+        "that neither is in the figures. A GPU's memory is taken in steps of 2 MiB, so any two readings bound the "
+        "bytes of page table per pinned byte: by the growth between them, one step less and one step more. What all "
+        "pairs leave is the interval that is given, and 8 bytes divided by it is the page size it implies. Ordinary "
+        "memory is touched by one thread and then registered, each timed apart. What other processes take or give "
+        "back on the GPU meanwhile is in the figures too. On the host model the memory is locked, and the page tables "
+        "are those that the kernel keeps for the process (VmPTE)."
     )
     labs: Mapping[LabKind, str | None] = {"cuda": None, "host": None}
     Params = PageTablesParams

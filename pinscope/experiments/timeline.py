@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from pydantic import Field
 
+from pinscope.analysis.timeline import STEADY_GROWTH
 from pinscope.analysis.timeline_reading import read_timeline
 from pinscope.experiments.contract import Inputs, Row
 from pinscope.records.finding import Reading
@@ -39,12 +40,12 @@ class Timeline:
         "Where registered memory was followed, each call of a program that pins or releases memory took up to some "
         "tens of microseconds longer; otherwise no process was disturbed. Pinned memory of the whole host is the "
         "kernel's own count of pages pinned for device access; cudaHostAlloc memory is each process's shared mappings "
-        "of /dev/zero, counted once for the process that owns it; locked memory is what mlock holds, which is not "
-        "pinned for CUDA. Registered memory (cudaHostRegister) leaves no mark on a process: without the probe it is "
-        "in the host's total only. Figures of GPUs are the driver's. Time goes on while the machine sleeps. A process "
-        "grows steadily, as one that leaks does, if it was watched for 30 s or more, took 16 MiB or more in four "
-        "steps or more, none of them more than half of it, gave back at most 5 % of what it took, and grew in each "
-        "quarter of the time."
+        "of /dev/zero, counted once for the process that owns it. Driver memory (write-combined, cuMemCreate on the "
+        "host, host pools) is what a process maps of /dev/nvidiactl beyond what a bare context does, and on the host "
+        "what the kernel's accounts leave over. Locked memory is what mlock holds, which is not pinned for CUDA. "
+        "Registered memory (cudaHostRegister) leaves no mark on a process: without the probe it is in the host's total "
+        "only. Figures of GPUs are the driver's. Time goes on while the machine sleeps. The "
+        f"rule for a leak, of what a process pinned or locked: {STEADY_GROWTH}."
     )
     Params = TimelineParams
     Observation = TimelineRow

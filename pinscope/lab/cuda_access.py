@@ -13,7 +13,7 @@ import numpy as np
 from cupy.cuda import runtime
 
 from pinscope.lab.cuda import CudaLab
-from pinscope.lab.cuda_handles import DEVICE_TO_HOST, cuda_stream
+from pinscope.lab.cuda_handles import DEVICE_TO_HOST, HOST_TO_DEVICE, cuda_stream
 from pinscope.lab.cuda_memory import HostPart, allocate, driver_library
 from pinscope.lab.protocol import DeviceBuffer, Stream
 
@@ -26,8 +26,10 @@ _BY_ADDRESS = 4
 """cudaMemcpyDefault: the addresses tell where they are."""
 _CONCURRENT_MANAGED_ACCESS = 89
 """cudaDevAttrConcurrentManagedAccess: without it managed memory does not migrate on demand."""
-_HOST_LOCATION = 2
-"""CU_MEM_LOCATION_TYPE_HOST."""
+_DEVICE_LOCATION, _HOST_LOCATION = 1, 2
+"""CU_MEM_LOCATION_TYPE_DEVICE, CU_MEM_LOCATION_TYPE_HOST."""
+_DISCARD = "cuMemDiscardAndPrefetchBatchAsync"
+"""Of CUDA 13.0: moves pages without their content, for memory that is written anew."""
 
 SOURCE = r"""
 typedef unsigned long long u64;
@@ -104,6 +106,11 @@ class Visit:
         """Words touched by one use."""
         return self.nbytes // 8 // self.spacing
 
+    @property
+    def overwrites_all(self) -> bool:
+        """Whether nothing of what was there before is left: nobody has to bring it to the GPU."""
+        return self.writes and self.spacing == 1
+
     def arguments(self) -> tuple[Any, ...]:
         """As the kernels take them."""
         scatter = self.pattern in ("random_read", "scatter_write")
@@ -133,6 +140,12 @@ class Accessor:
             return "managed memory can be moved back to the host from CUDA 12.2 on; update the driver"
         return None
 
+    def why_not_discard(self) -> str | None:
+        """Why managed memory cannot go to the GPU without its content; ``None`` if it can."""
+        if not hasattr(driver_library(), _DISCARD):
+            return f"the driver has no {_DISCARD} (CUDA 13.0, driver 580), so what is overwritten would be copied first"
+        return None
+
     def free_bytes(self) -> int:
         """Memory of the GPU that nobody has taken."""
         return int(runtime.memGetInfo()[0])
@@ -158,6 +171,29 @@ class Accessor:
             _prefetch_to_host(data, handle)
         else:
             runtime.memPrefetchAsync(data.address, data.nbytes, self._ordinal, handle)
+
+    def discard_and_prefetch(self, data: HostPart, stream: Stream) -> None:
+        """Queue the move of managed memory to the GPU, without its content."""
+        address, nbytes = ctypes.c_uint64(data.address), ctypes.c_size_t(data.nbytes)
+        place, first = _Location(_DEVICE_LOCATION, self._ordinal), ctypes.c_size_t(0)
+        call = getattr(driver_library(), _DISCARD)
+        _check(
+            call(
+                ctypes.byref(address), ctypes.byref(nbytes), ctypes.c_size_t(1), ctypes.byref(place),
+                ctypes.byref(first), ctypes.c_size_t(1), ctypes.c_ulonglong(0),
+                ctypes.c_void_p(cuda_stream(stream).handle),
+            )
+        )  # fmt: skip
+
+    def copy_part(self, target: int, source: int, visit: Visit, stream: Stream, to_host: bool) -> None:
+        """Queue a 2D copy of the blocks that a streaming visit touches, to the same places (cudaMemcpy2DAsync).
+
+        ``target`` and ``source`` are the addresses at which the data begins on either side.
+        """
+        width, pitch = 8 * BLOCK_WORDS, 8 * BLOCK_WORDS * visit.spacing
+        kind = DEVICE_TO_HOST if to_host else HOST_TO_DEVICE
+        handle = cuda_stream(stream).handle
+        runtime.memcpy2DAsync(target, pitch, source, pitch, width, visit.nbytes // pitch, kind, handle)
 
     def read_pages(self, data: HostPart) -> int:
         """The CPU reads one word of every page; managed pages come to the host for it."""
@@ -204,5 +240,9 @@ def _prefetch_to_host(data: HostPart, stream_handle: int) -> None:
         ctypes.c_uint64(data.address), ctypes.c_size_t(data.nbytes), location, ctypes.c_uint(0),
         ctypes.c_void_p(stream_handle),
     )  # fmt: skip
+    _check(status)
+
+
+def _check(status: int) -> None:
     if status:
         raise cupy.cuda.driver.CUDADriverError(status)

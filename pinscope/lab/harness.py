@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from pinscope.analysis.statistics import median_uncertainty
+from pinscope.analysis.statistics import LEAST_VALUES, looks, median_uncertainty
 from pinscope.errors import Cancelled
 from pinscope.records.budget import Budget
 
@@ -18,15 +18,16 @@ class Precision:
     """When to stop repeating.
 
     Attributes:
-        relative: stop once the 95 % confidence interval of the median is within ± this share of it.
-        least: repeats to take in any case (at least 6: below that no 95 % interval of a median exists).
+        relative: stop once the median is known to within ± this share of itself (:func:`looks` says when it is
+            looked at, and why that keeps 95 % confidence).
+        least: repeats to take in any case.
         most: repeats after which to stop in any case.
         seconds: time after which to stop in any case (``least`` is still reached).
         warmups: readings taken first and never counted.
     """
 
     relative: float = 0.01
-    least: int = 7
+    least: int = LEAST_VALUES
     most: int = 60
     seconds: float = 2.0
     warmups: int = 2
@@ -84,7 +85,7 @@ class Harness:
             self.check_cancelled()
             yield Turn(number, warmup=True)
         begun = self.clock()
-        next_look = precision.least
+        planned = [count for count in looks(precision.least, precision.most) if count < precision.most]
         for number in range(precision.most):
             self.check_cancelled()
             yield Turn(number, warmup=False)
@@ -92,8 +93,7 @@ class Harness:
                 continue
             if self.clock() - begun >= precision.seconds:
                 return
-            if len(values) >= next_look:
+            if planned and len(values) >= planned[0]:
+                del planned[0]
                 if median_uncertainty(values) <= precision.relative:
                     return
-                # Sorting thousands of values after every turn would eat the time limit.
-                next_look = len(values) + 1 + len(values) // 20

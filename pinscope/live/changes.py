@@ -13,9 +13,9 @@ from pinscope.records.timeline import DeviceSample, Event, EventKind, HolderSamp
 MOST_HOLDERS = 16
 """Holders kept of each sample."""
 
-What = Literal["host_alloc", "registered", "locked"]
-_KINDS: tuple[What, ...] = ("host_alloc", "registered", "locked")
-_TOTALS = ("pinned_bytes", "explained_bytes", "other_pinned_bytes", "mlocked_bytes")
+What = Literal["host_alloc", "registered", "locked", "driver_memory"]
+_KINDS: tuple[What, ...] = ("host_alloc", "registered", "locked", "driver_memory")
+_TOTALS = ("pinned_bytes", "explained_bytes", "other_pinned_bytes", "driver_memory_bytes", "mlocked_bytes")
 # One set of field names for all records of a kind: a set of its own in each would be more than half of a long history.
 _SAMPLE, _HOLDER, _DEVICE = (set(kind.model_fields) for kind in (Sample, HolderSample, DeviceSample))
 _LEAST_RISES = 3
@@ -59,6 +59,7 @@ def sample_of(snapshot: Snapshot, elapsed_seconds: float, before: Sample | None 
         pinned_bytes=host.pinned_bytes,
         explained_bytes=host.explained_bytes,
         other_pinned_bytes=host.other_pinned_bytes,
+        driver_memory_bytes=host.driver_memory_bytes,
         mlocked_bytes=host.mlocked_bytes,
         holders=tuple(_holder(one, known.get(_identity(one))) for one in ranked[:MOST_HOLDERS]),
         holders_left_out=max(0, len(ranked) - MOST_HOLDERS),
@@ -123,7 +124,8 @@ def _amounts(holder: Holder) -> Iterable[tuple[What, int | None]]:
 
 
 def _held(holder: Holder) -> int:
-    return held_bytes(holder.host_alloc_bytes, holder.registered_bytes, holder.locked_bytes) or 0
+    amounts = (holder.host_alloc_bytes, holder.registered_bytes, holder.locked_bytes)
+    return held_bytes(*amounts, driver_memory=holder.driver_memory_bytes) or 0
 
 
 def _gone(holder: Holder, after: Snapshot) -> Iterator[Event]:
@@ -165,6 +167,7 @@ def _holder(holder: Holder, before: HolderSample | None) -> HolderSample:
         host_alloc_bytes=holder.host_alloc_bytes,
         registered_bytes=holder.registered_bytes,
         locked_bytes=holder.locked_bytes,
+        driver_memory_bytes=holder.driver_memory_bytes,
     )
     return before if before == sample else sample
 

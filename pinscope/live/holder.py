@@ -8,6 +8,7 @@ from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass
 
 from pinscope.analysis.page_table_model import GRANULE_BYTES, page_table_memory_bytes
+from pinscope.live.driver_own import asked_driver_memory, context_count, split_pieces
 from pinscope.live.ownership import Share
 from pinscope.live.registered import Registered, registered_by
 from pinscope.probes.answer import Answer
@@ -21,14 +22,20 @@ from pinscope.records.snapshot import Allocations, DeviceFigures, GpuUse, Holder
 COUNTER_SLACK_BYTES = 4 * 2**20
 """The kernel sums up pins and resident pages per processor now and then: so much may be missing from a total."""
 
-_TABLES = "8 bytes for each page of cudaHostAlloc memory, in steps of 2 MiB; registered memory comes on top"
-_TABLES_OF_ALL = "8 bytes for each page of cudaHostAlloc and registered memory, in steps of 2 MiB"
+_TABLES = "at least: 8 bytes for each page of cudaHostAlloc memory, in steps of 2 MiB; registered memory comes on top"
+_TABLES_OF_ALL = "about: 8 bytes for each page of cudaHostAlloc and registered memory, in steps of 2 MiB"
+_TABLES_OF_DRIVER = "about: 8 bytes for each page, also of driver memory, which has them only where a GPU maps it"
+_TABLES_AT_MOST = "at most: 8 bytes for each page, if all of the memory is pinned"
 
 _MANAGED = "address space; how much of it is on the host, and how much on a GPU, cannot be seen"
 _ROUNDING = "at most: a program that asked for these very sizes wastes nothing"
-_NOT_RESIDENT = "at most: not all of it is resident in this process, and what is not is not pinned"
+_NOT_RESIDENT = "at most: not all of it is resident in this process, and what is not may have been given back"
+_MORE_THAN_PINNED = "at most: the holders' mappings come to more than is pinned, so some are ordinary shared memory"
+_LOCKED_NOT_RESIDENT = "at most: it has less memory that is resident"
+_NO_CONTEXT = "it has no CUDA context; what it has mapped of the driver's is its graphics'"
 _MAYBE_ORDINARY = "at most: the process does not hold CUDA's device file, so it may be ordinary shared memory"
 _OTHERS_PIDS = "the driver names processes by the ids of another pid namespace"
+_OWNER_ENDED = "the driver charges it to the process that made the context, which has ended"
 _STATUS = {
     "locked_bytes": "VmLck", "vm_pin_bytes": "VmPin", "hugetlb_bytes": "HugetlbPages", "rss_bytes": "VmRSS",
     "rss_anon_bytes": "RssAnon", "rss_file_bytes": "RssFile", "rss_shmem_bytes": "RssShmem",
@@ -43,6 +50,12 @@ class Surroundings:
     gpus: Answer[tuple[DeviceFigures, ...]]
     strangers: bool
     """NVML names processes that /proc does not show."""
+    own_pids: bool
+    """This is a container with process ids of its own, and NVML may know other ones."""
+    covers: bool | None
+    """The pins of the host cover all mappings that look like cudaHostAlloc memory; ``None``: that is not known."""
+    proven: bool
+    """They cover them and nothing else: so all of these are pinned."""
     booted: Answer[int]
     """Boot time in seconds since 1970."""
     groups: GroupHeadrooms
@@ -72,11 +85,20 @@ def read_holder(one: SeenProcess, share: Share, around: Surroundings) -> Holder:
         process.pid == one.pid for device in around.gpus.value or () for process in device.processes
     )
     cuda = Answer(True) if named else one.files.then(lambda files: UVM in files, "")
-    pieces = _pieces(one, share)
-    if pieces.value and not cuda.value:
-        estimates["host_alloc_bytes"] = _MAYBE_ORDINARY
-    elif pieces.value and sum(pieces.value) > (amounts["rss_shmem_bytes"] or 0) + COUNTER_SLACK_BYTES:
-        estimates["host_alloc_bytes"] = _NOT_RESIDENT
+    maps = one.maps.value if one.maps is not None else None
+    contexts = context_count(maps) if maps is not None else 0
+    owned = _pieces(one, share)
+    asked, own_bytes = split_pieces(owned.value or (), contexts)
+    pieces = owned.then(lambda _: asked, "")
+    doubt = _doubt(sum(owned.value or ()), bool(cuda.value), amounts["rss_shmem_bytes"], around) if asked else None
+    if doubt is not None:
+        estimates["host_alloc_bytes"] = doubt
+    locked = amounts["locked_bytes"]
+    if locked and locked > (amounts["rss_bytes"] or 0):
+        estimates["locked_bytes"] = _LOCKED_NOT_RESIDENT
+    driver_memory, kind = _driver_memory(owned, share, contexts, cuda)
+    if kind is not None:
+        estimates["driver_memory_bytes"] = kind
     managed = pieces.then(lambda _: one.maps.value.managed_bytes if one.maps and one.maps.value else 0, "")
     if managed.value:
         estimates["managed_bytes"] = _MANAGED
@@ -104,19 +126,25 @@ def read_holder(one: SeenProcess, share: Share, around: Surroundings) -> Holder:
         started_at=started.note(missing, "started_at"),
         cuda=cuda.note(missing, "cuda"),
         host_alloc_bytes=pieces.then(sum, "").note(missing, "host_alloc_bytes"),
+        context_pinned_bytes=owned.then(lambda _: own_bytes, "").note(missing, "context_pinned_bytes"),
+        driver_memory_bytes=driver_memory.note(missing, "driver_memory_bytes"),
         allocations=allocations,
         registered_bytes=registered.bytes.note(missing, "registered_bytes"),
         registrations=registered.pieces.note(missing, "registrations"),
         oldest_pieces=registered.oldest,
         rounding_bytes=rounding.note(missing, "rounding_bytes"),
-        inherited_bytes=pieces.then(lambda _: share.inherited_bytes, "").note(missing, "inherited_bytes"),
+        inherited_bytes=pieces.then(lambda _: sum(split_pieces(share.inherited, contexts)[0]), "").note(
+            missing, "inherited_bytes"
+        ),
         inherited_from=tuple(sorted(share.inherited_from)),
         inherited_by=tuple(sorted(share.inherited_by)),
         managed_bytes=managed.note(missing, "managed_bytes"),
         gpus=_gpu_uses(
             one,
             _Mapped(
-                pieces.then(lambda sizes: sum(sizes) + registered.pinned_bytes, ""), _tables_note(registered, around)
+                owned.then(lambda sizes: sum(sizes) + registered.pinned_bytes + (driver_memory.value or 0), ""),
+                _TABLES_AT_MOST if doubt is not None else _tables_note(registered, driver_memory.value, around),
+                frozenset() if maps is None or not owned.value else maps.gpus,
             ),
             around,
             missing,
@@ -145,9 +173,32 @@ def _pieces(one: SeenProcess, share: Share) -> Answer[Sequence[int]]:
     return Answer(share.owned) if reason is None else Answer.missing(reason)
 
 
+def _doubt(claimed: int, cuda: bool, resident: int | None, around: Surroundings) -> str | None:
+    """Why its pieces are no more than an estimate."""
+    if around.proven:
+        return None
+    if around.covers is False:
+        return _MORE_THAN_PINNED
+    if not cuda:
+        return _MAYBE_ORDINARY
+    return _NOT_RESIDENT if claimed > (resident or 0) + COUNTER_SLACK_BYTES else None
+
+
+def _driver_memory(
+    owned: Answer[Sequence[int]], share: Share, contexts: int, cuda: Answer[bool]
+) -> tuple[Answer[int], str | None]:
+    """What it asked for and has mapped, and of what kind the figure is if it is not exact."""
+    if owned.value is None:
+        return Answer(None, owned.reason), None
+    if cuda.value is False and share.driver_sizes:
+        return Answer.missing(_NO_CONTEXT), None
+    amount, kind = asked_driver_memory(share.driver_sizes, contexts)
+    return Answer(amount), kind
+
+
 def _allocations(sizes: Sequence[int]) -> tuple[Allocations, ...]:
     counts = Counter(sizes)
-    # The driver itself takes chunks of 2 MiB in every CUDA process: nobody's rounding.
+    # Small requests share chunks of 2 MiB: those are not rounded up by an allocator.
     return tuple(
         Allocations(size_bytes=size, count=count, power_of_two=size > GRANULE_BYTES and size.bit_count() == 1)
         for size, count in sorted(counts.items(), key=lambda pair: (pair[0] * pair[1], pair[0]), reverse=True)
@@ -161,9 +212,13 @@ class _Mapped:
     bytes: Answer[int]
     tables_note: str
     """What stands beside the page tables that it implies."""
+    contexts: frozenset[int]
+    """Minor numbers of the GPUs on which the process, as the owner of pinned memory, has a context."""
 
 
-def _tables_note(registered: Registered, around: Surroundings) -> str:
+def _tables_note(registered: Registered, driver_memory: int | None, around: Surroundings) -> str:
+    if driver_memory:
+        return _TABLES_OF_DRIVER
     if registered.bytes.value is None:
         return _TABLES
     note = page_table_note(around.registrations)
@@ -173,26 +228,29 @@ def _tables_note(registered: Registered, around: Surroundings) -> str:
 def _gpu_uses(
     one: SeenProcess, mapped: _Mapped, around: Surroundings, missing: MutableMapping[str, str]
 ) -> tuple[GpuUse, ...]:
-    """What it has on each GPU on which NVML names it."""
+    """What it has on each GPU on which NVML names it, or on which it owns memory and has a context."""
     if around.gpus.value is None:
         missing["gpus"] = around.gpus.reason or ""
         return ()
-    uses = [use for device in around.gpus.value if (use := _gpu_use(one, mapped, device)) is not None]
+    uses = [use for device in around.gpus.value if (use := _gpu_use(one, mapped, device, around)) is not None]
     silent = [device.missing["processes"] for device in around.gpus.value if "processes" in device.missing]
     if silent:
         missing["gpus"] = silent[0]
-    elif not uses and around.strangers:
+    elif not uses and around.strangers and around.own_pids:
         missing["gpus"] = _OTHERS_PIDS
     return tuple(uses)
 
 
-def _gpu_use(one: SeenProcess, mapped: _Mapped, device: DeviceFigures) -> GpuUse | None:
-    entries = [process for process in device.processes if process.pid == one.pid]  # one for each MIG instance
-    if not entries:
-        return None
+def _gpu_use(one: SeenProcess, mapped: _Mapped, device: DeviceFigures, around: Surroundings) -> GpuUse | None:
     missing: dict[str, str] = {}
+    entries = [process for process in device.processes if process.pid == one.pid]  # one for each MIG instance
     amounts = [entry.memory_bytes for entry in entries if entry.memory_bytes is not None]
-    if len(amounts) < len(entries):
+    if not entries:
+        if device.minor not in mapped.contexts:
+            return None
+        # Its context was made by a parent that has ended, or NVML knows it by another id.
+        missing["memory_bytes"] = _OTHERS_PIDS if around.own_pids else _OWNER_ENDED
+    elif len(amounts) < len(entries):
         missing["memory_bytes"] = next(entry.missing["memory_bytes"] for entry in entries if entry.missing)
     page_bytes = os.sysconf("SC_PAGE_SIZE")
     tables = mapped.bytes.then(lambda amount: page_table_memory_bytes(amount, page_bytes), "")

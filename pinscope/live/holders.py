@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
-from pinscope.analysis.held import held_bytes
+from pinscope.analysis.held import MUCH_LOCKED_BYTES, held_bytes
 from pinscope.analysis.page_table_model import context_overhead_bytes
 from pinscope.live.holder import COUNTER_SLACK_BYTES, Surroundings, page_table_note, read_holder
-from pinscope.live.ownership import Candidate, Share, attribute
+from pinscope.live.ownership import Candidate, Share, attribute, without_larger
 from pinscope.live.unreadable import unreadable
 from pinscope.probes.answer import Answer
 from pinscope.probes.cgroup import GroupHeadrooms
@@ -28,7 +29,7 @@ from pinscope.probes.virtualization import has_own_pids
 from pinscope.records.registration import Registrations
 from pinscope.records.snapshot import DeviceFigures, Holder, HostTotals, Snapshot, Unreadable
 
-_OTHER = "the host's total less what the holders explain; whose it is, the kernel does not tell"
+_OTHER = "the host's total less what the holders explain; the kernel does not say which process owns it"
 _AT_LEAST = "at least: not all processes could be looked at"
 _AT_MOST = "at most: some of the holders' mappings may not be pinned"
 _AT_LEAST_REGISTERED = "at least: not all registrations could be followed"
@@ -36,6 +37,7 @@ _OVERHEAD = "as on H200s with driver 580: 3.25 MiB once and 3.56 MiB for each co
 _AT_MOST_REGISTERED = "at most: a holder ended a CUDA context, which releases what was registered in it"
 _LOST = "an estimate: some calls were lost"
 _EITHER = "an estimate: not all memory could be looked at, and some that was may not be pinned"
+_INIT = 1
 _TOO_MUCH = "what the holders have comes to more than is pinned: some of it is not pinned"
 
 
@@ -65,8 +67,17 @@ def snapshot(
     groups = GroupHeadrooms(proc)
     host = read_host(proc, groups)
     processes = read_processes(proc, gpu_pids, remembered)
-    strangers = processes.value is not None and bool(processes.value.strangers)
-    holders = _holders(processes, Surroundings(proc, gpus, strangers, remembered.booted, groups, registrations))
+    holders = _holders(processes, host, Surroundings(
+        proc=proc,
+        gpus=gpus,
+        strangers=processes.value is not None and bool(processes.value.strangers),
+        own_pids=has_own_pids(proc),
+        covers=None,
+        proven=False,
+        booted=remembered.booted,
+        groups=groups,
+        registrations=registrations,
+    ))  # fmt: skip
     gaps = unreadable(proc, host, processes, gpus, registrations)
     return Snapshot(
         taken_at=taken_at,
@@ -80,14 +91,33 @@ def snapshot(
     )
 
 
-def _holders(processes: Answer[Processes], around: Surroundings) -> tuple[Holder, ...]:
+def _holders(processes: Answer[Processes], host: HostTotals, around: Surroundings) -> tuple[Holder, ...]:
     """Whoever holds something, most bytes first."""
     if processes.value is None:
         return ()
     seen = processes.value.seen
-    shares = attribute([_candidate(one, around.proc) for one in seen if one.maps is not None])
+    pinned = None if host.pinned_bytes is None else host.pinned_bytes + COUNTER_SLACK_BYTES
+    candidates = [_candidate(one, around.proc) for one in seen if one.maps is not None]
+    shares = attribute(without_larger(candidates, pinned))
+    if pinned is not None:
+        claimed = _claimed(seen, shares, around.registrations)
+        covers = claimed <= pinned
+        proven = covers and claimed >= pinned - 2 * COUNTER_SLACK_BYTES
+        around = replace(around, covers=covers, proven=proven)
     holders = (read_holder(one, shares.get(one.pid, Share()), around) for one in seen)
-    return tuple(sorted(filter(_holds, holders), key=_weight, reverse=True))
+    kept = (one for one in holders if _holds(one, around.own_pids))
+    return tuple(sorted(kept, key=_weight, reverse=True))
+
+
+def _claimed(seen: Sequence[SeenProcess], shares: Mapping[int, Share], registrations: Registrations | None) -> int:
+    """Bytes of all that looks pinned, or is known to be."""
+    registered = registrations.by_pid if registrations is not None else {}
+    return sum(
+        sum(shares[one.pid].owned if one.pid in shares else ())
+        + (one.status.bytes("VmPin") or 0)
+        + (registered[one.pid].pinned_registered_bytes if one.pid in registered else 0)
+        for one in seen
+    )
 
 
 def _candidate(one: SeenProcess, proc: Proc) -> Candidate:
@@ -100,18 +130,26 @@ def _candidate(one: SeenProcess, proc: Proc) -> Candidate:
     )
 
 
-def _holds(holder: Holder) -> bool:
+def _holds(holder: Holder, own_pids: bool) -> bool:
     """True for whoever holds something, and for whoever can have registered memory, which leaves no mark.
 
-    This process asks NVML, which opens CUDA's device file as well.
+    This process asks NVML, which opens CUDA's device file as well. The host's init process locks its own memory, often
+    all that it may ever have; that counts only if much of it is there.
     """
-    amounts = (holder.host_alloc_bytes, holder.registered_bytes, holder.inherited_bytes, holder.managed_bytes)
+    pinned = (holder.host_alloc_bytes, holder.registered_bytes, holder.vm_pin_bytes)
+    mapped = (holder.inherited_bytes, holder.managed_bytes, holder.driver_memory_bytes)
     may_hold = holder.cuda and holder.pid != os.getpid()
-    return bool(may_hold or any(amounts) or holder.locked_bytes or holder.vm_pin_bytes)
+    locked = holder.locked_bytes or 0
+    if holder.pid == _INIT and not own_pids:
+        locked = locked if min(locked, holder.rss_bytes or 0) >= MUCH_LOCKED_BYTES else 0
+    return bool(may_hold or any(pinned) or any(mapped) or locked)
 
 
 def _weight(holder: Holder) -> tuple[int, int, int]:
-    held = held_bytes(holder.host_alloc_bytes, holder.registered_bytes, holder.locked_bytes, holder.vm_pin_bytes)
+    held = held_bytes(
+        holder.host_alloc_bytes, holder.registered_bytes, holder.locked_bytes, holder.vm_pin_bytes,
+        holder.driver_memory_bytes,
+    )  # fmt: skip
     return (held or 0, holder.inherited_bytes or 0, -holder.pid)
 
 
@@ -130,9 +168,10 @@ def _with_tables(
         return device.model_copy(update={"missing": missing})
     tables = [use.page_table_bytes for one in holders for use in one.gpus if use.index == device.index]
     known = [amount for amount in tables if amount is not None]
-    contexts = len({process.pid for process in device.processes})
+    contexts = max(len({process.pid for process in device.processes}), len(tables))
     unseen = contexts - len(known)
-    note = page_table_note(registrations)
+    notes = [use.estimates.get("page_table_bytes", "") for one in holders for use in one.gpus]
+    note = next((text for text in notes if text.startswith("at most")), page_table_note(registrations))
     if registrations is not None and registrations.trouble is None:
         doubtful = (one for one in holders if "registered_bytes" in {**one.missing, **one.estimates})
         if any(use.index == device.index for one in doubtful for use in one.gpus):
@@ -158,18 +197,22 @@ def _explained(
 ) -> HostTotals:
     """The host's totals, with the pinned one split into what the holders explain and the rest."""
     missing = {key: reason for key, reason in host.missing.items() if not key.startswith(("explained", "other"))}
-    estimates: dict[str, str] = {}
+    estimates = dict(host.estimates)
     explained: Answer[int] = Answer.missing(processes.reason or "")
     if processes.value is not None:
         registered = registrations.by_pid if registrations is not None else {}
         pinned = sum(registered[one.pid].pinned_registered_bytes for one in holders if one.pid in registered)
-        explained = Answer(pinned + sum((one.host_alloc_bytes or 0) + (one.vm_pin_bytes or 0) for one in holders))
+        own = sum((one.context_pinned_bytes or 0) + (one.vm_pin_bytes or 0) for one in holders)
+        explained = Answer(pinned + own + sum(one.host_alloc_bytes or 0 for one in holders))
         note = _doubt(holders, gaps, registrations)
         if note is not None:
             estimates["explained_bytes"] = note
     other = _other(host, explained)
     if other.value is not None:
         estimates["other_pinned_bytes"] = _OTHER
+    if explained.value is not None and host.pinned_bytes is not None and other.value is None:
+        explained = Answer(min(explained.value, host.pinned_bytes))
+        estimates.setdefault("explained_bytes", _AT_MOST)
     split = {
         "explained_bytes": explained.note(missing, "explained_bytes"),
         "other_pinned_bytes": other.note(missing, "other_pinned_bytes"),

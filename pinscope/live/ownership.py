@@ -6,7 +6,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from math import inf
 
-from pinscope.probes.process_memory import MemoryMaps, ObjectKey, covered_bytes
+from pinscope.live.driver_own import split_pieces
+from pinscope.probes.process_memory import CUDA_STEP_BYTES, MemoryMaps, ObjectKey, covered_bytes
 
 
 @dataclass(frozen=True)
@@ -26,9 +27,12 @@ class Share:
 
     owned: list[int] = field(default_factory=list)
     """Bytes of each piece that it owns."""
-    inherited_bytes: int = 0
+    inherited: list[int] = field(default_factory=list)
+    """Bytes that it maps of each piece that another process owns."""
     inherited_from: set[int] = field(default_factory=set)
     inherited_by: set[int] = field(default_factory=set)
+    driver_sizes: list[int] = field(default_factory=list)
+    """Bytes of each mapping of driver memory that is not its owner's as well."""
 
 
 def attribute(candidates: Collection[Candidate]) -> dict[int, Share]:
@@ -36,6 +40,8 @@ def attribute(candidates: Collection[Candidate]) -> dict[int, Share]:
 
     A forked process inherits its parent's mappings. The pages stay the parent's: it pinned them. So of several
     processes that map one piece, the owner is the one that started first; its size is what any of them maps of it.
+    Mappings of driver memory have no name of their own: a process has inherited those that lie where they lie in a
+    process from which it has inherited pieces, and every context has pieces.
     """
     parents = {one.pid: one.parent for one in candidates}
     ranks = {one.pid: _rank(one, parents) for one in candidates}
@@ -47,10 +53,49 @@ def attribute(candidates: Collection[Candidate]) -> dict[int, Share]:
         shares[owner.pid].owned.append(covered_bytes([extent for one in users for extent in one.maps.shared_zero[key]]))
         for one in users:
             if one is not owner:
-                shares[one.pid].inherited_bytes += one.maps.sizes[key]
+                shares[one.pid].inherited.append(one.maps.sizes[key])
                 shares[one.pid].inherited_from.add(owner.pid)
                 shares[owner.pid].inherited_by.add(one.pid)
+    driver = {one.pid: one.maps.driver for one in candidates}
+    for pid, share in shares.items():
+        own = driver[pid].difference(*(driver[owner] for owner in share.inherited_from))
+        share.driver_sizes = [last - first for first, last in own]
     return shares
+
+
+def without_larger(candidates: Collection[Candidate], pinned_bytes: int | None) -> list[Candidate]:
+    """The candidates without pieces that are larger than all that is pinned: those are ordinary shared memory.
+
+    Nothing is left out where the kernel's count has not even what the driver pins for its contexts, as with drivers
+    that pin in another way.
+
+    Args:
+        candidates: with all their mappings.
+        pinned_bytes: on the whole host, with the slack of its counters; ``None`` where that is not known.
+    """
+    if pinned_bytes is None or pinned_bytes < _of_contexts(candidates):
+        return list(candidates)
+    return [_without_larger(one, pinned_bytes) for one in candidates]
+
+
+def _of_contexts(candidates: Collection[Candidate]) -> int:
+    """Bytes that the driver itself has pinned for contexts; a forked child's are its parent's."""
+    met: set[ObjectKey] = set()
+    total = 0
+    for one in candidates:
+        small = {key for key, size in one.maps.sizes.items() if size == CUDA_STEP_BYTES} if one.maps.gpus else set()
+        total += split_pieces([CUDA_STEP_BYTES] * len(small - met), len(one.maps.gpus))[1]
+        met |= small
+    return total
+
+
+def _without_larger(one: Candidate, most: int) -> Candidate:
+    sizes = one.maps.sizes
+    if all(size <= most for size in sizes.values()):
+        return one
+    kept = {key: extents for key, extents in one.maps.shared_zero.items() if sizes[key] <= most}
+    maps = MemoryMaps(kept, one.maps.managed_bytes, one.maps.driver, one.maps.gpus)
+    return Candidate(one.pid, one.parent, one.started, maps)
 
 
 def _common(candidates: Collection[Candidate]) -> set[ObjectKey]:

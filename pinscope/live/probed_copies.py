@@ -1,4 +1,8 @@
-"""Copies of the driver's library, each with its probes: those that this host would load, and those in use."""
+"""Copies of the driver's library, each with its probes: those that this host would load, and those in use.
+
+Programs allocate from pools and free again for each tensor on a GPU. Probes on those calls would slow all of them down,
+so they are switched on only while some process has a pool of host memory.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from pinscope.probes.answer import Answer
 from pinscope.probes.driver_library import FileKey, MappedLibrary, opened_copy
 from pinscope.probes.elf_symbols import function_offsets
 from pinscope.probes.tracefs import TraceInstance
-from pinscope.probes.uprobes import ARCHITECTURES, CALLS, definitions
+from pinscope.probes.uprobes import ARCHITECTURES, CALLS, POOL_CALLS, definitions
 from pinscope.records.registration import ProbedLibrary
 
 MOST_COPIES = 64
@@ -38,6 +42,8 @@ class _Copy:
     installed: bool
     group: str | None = None
     """Its events; ``None`` if it could not be probed."""
+    pool_group: str | None = None
+    """Those of the calls on pools; ``None`` if the copy has none."""
     on: bool = False
     """Followed, as far as its users know."""
     unused_looks: int = 0
@@ -67,6 +73,7 @@ class ProbedCopies:
         self._copies: list[_Copy] = []
         self._mapped: dict[FileKey, _Copy] = {}
         self._numbers = itertools.count(1)
+        self._pools = False
 
     def told(self) -> tuple[ProbedLibrary, ...]:
         """Each copy, with the reason where it is not followed."""
@@ -118,6 +125,19 @@ class ProbedCopies:
             self._rest(copy)
         return Users(frozenset(late), not_followed)
 
+    def follow_pools(self, on: bool) -> None:
+        """Switch the probes on pool calls on or off, in all copies that are followed.
+
+        Raises:
+            OSError: the kernel does not let probes be switched any more.
+        """
+        if on == self._pools:
+            return
+        self._pools = on
+        for copy in self._copies:
+            if copy.on and copy.pool_group is not None:
+                self._instance.switch_group(copy.pool_group, on)
+
     def _rest(self, copy: _Copy) -> None:
         """Nobody uses it now."""
         copy.unused_looks += 1
@@ -129,15 +149,20 @@ class ProbedCopies:
     def _switch(self, copy: _Copy, on: bool) -> None:
         if copy.group is not None:
             self._instance.switch_group(copy.group, on)
+        if copy.pool_group is not None and self._pools:
+            self._instance.switch_group(copy.pool_group, on)
         copy.on, copy.unused_looks = on, 0
 
     def _let_go(self, copy: _Copy) -> None:
         """Forget it, unless somebody else traces by its probes: then it stays until the next look."""
-        if copy.group is not None:
-            try:
+        try:
+            if copy.pool_group is not None:
+                self._instance.remove_group(copy.pool_group)
+                copy.pool_group = None
+            if copy.group is not None:
                 self._instance.remove_group(copy.group)
-            except OSError:
-                return
+        except OSError:
+            return
         self._copies.remove(copy)
 
     def _has_room(self) -> bool:
@@ -172,10 +197,20 @@ class ProbedCopies:
         # By the open file: a path in a container means another file here, and may hold blanks, which end it.
         place, calls = f"/proc/{os.getpid()}/fd/{descriptor}", offsets.value
         architecture = ARCHITECTURES[self._machine]
-        number = next(self._numbers)
+        pool_calls = {call: offset for call, offset in calls.items() if call in POOL_CALLS}
+        others = {call: offset for call, offset in calls.items() if call not in POOL_CALLS}
         try:
-            copy.group = self._instance.add_group(number, lambda group: definitions(group, place, calls, architecture))
+            copy.group = self._instance.add_group(
+                next(self._numbers), lambda group: definitions(group, place, others, architecture)
+            )
+            if pool_calls:
+                copy.pool_group = self._instance.add_group(
+                    next(self._numbers), lambda group: definitions(group, place, pool_calls, architecture), on=False
+                )
         except OSError as error:
+            if copy.group is not None:
+                self._instance.remove_group(copy.group)
+                copy.group = None
             told = _NO_PROBES_THERE if error.errno == errno.EIO else f"the kernel refuses: {error.strerror or error}"
             return copy.told.model_copy(update={"reason": told})
         return copy.told.model_copy(update={"calls": tuple(calls)})

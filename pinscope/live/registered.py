@@ -1,4 +1,4 @@
-"""What a holder has registered, as far as the probe followed it."""
+"""What a holder has registered, and which of the driver's host memory it has, as far as the probe followed it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,18 @@ from pinscope.records.registration import PidRegistrations, Piece, Registrations
 OLDEST_PIECES = 10
 """So many pieces of each holder a snapshot shows."""
 NOT_FOLLOWED = "registered memory leaves no mark; 'pinscope live --probe', as root, follows it from its start on"
+CALLS_NOT_FOLLOWED = "the driver's calls are followed by 'pinscope live --probe', as root, from its start on"
 _EARLIER = "at least: what it registered before the probe started is not known"
 _LOST = "an estimate: some calls came too fast to be followed"
 _TOO_MANY = "at least: not all of its pieces could be followed"
 _ANOTHER_COPY = "at least: it uses another copy of the driver's library too, which is not followed"
-_CONTEXT_ENDED = "at most: it ended a CUDA context since, which releases what was registered in it"
-_ENDED_AND_MORE = "an estimate: it ended a CUDA context since, and not all that it registered is known"
+_CONTEXT_ENDED = "at most: it ended a CUDA context since, which releases what was pinned in it"
+_ENDED_AND_MORE = "an estimate: it ended a CUDA context since, and not all that it pinned is known"
 _LEFT_OUT = "at least: more processes pin memory than the probe follows"
+_TAKEN_EARLIER = "at least: what it took before the probe started is not known"
+_POOLS = "at least: a pool of host memory holds more than is allocated from it"
+_IMPORTED = "at least: it imported memory of another process, whose size the call does not give"
+_UNREAD = "an estimate: of some memory of cuMemCreate the handle could not be read"
 
 
 @dataclass(frozen=True)
@@ -27,12 +32,17 @@ class Registered:
     bytes: Answer[int]
     """To the byte."""
     pieces: Answer[int]
+    driver_memory: Answer[int]
+    """Write-combined memory, cuMemCreate on the host, and what is allocated from pools of host memory: in bytes as the
+    process asked for it, mapped or not."""
     pinned_bytes: int = 0
     """The whole pages that the kernel pins for it; 0 where that is not known."""
     estimate: str | None = None
     """Why the figures are no more than an estimate; begins with "at least", "at most" or "an estimate"."""
     oldest: tuple[Piece, ...] = ()
     """Live pieces that were pinned first, allocated ones too."""
+    driver_estimate: str | None = None
+    """Of ``driver_memory``, as ``estimate``."""
 
 
 def registered_by(
@@ -48,21 +58,24 @@ def registered_by(
     """
     unknown = NOT_FOLLOWED if registrations is None else registrations.trouble
     if registrations is None or unknown is not None:
-        return Registered(Answer(None, unknown), Answer(None, unknown))
+        calls = CALLS_NOT_FOLLOWED if registrations is None else unknown
+        return Registered(Answer(None, unknown), Answer(None, unknown), Answer(None, calls))
     known = registrations.by_pid.get(pid)
     if known is None and pid in registrations.not_followed:
         reason = registrations.not_followed[pid]
-        return Registered(Answer.missing(reason), Answer.missing(reason))
+        return Registered(Answer.missing(reason), Answer.missing(reason), Answer.missing(reason))
     if known is None and cuda is False:
-        return Registered(Answer(0), Answer(0))
+        return Registered(Answer(0), Answer(0), Answer(0))
     since_its_start = started_at is not None and started_at > registrations.since
     known = known or PidRegistrations(pid=pid, name="", from_start=since_its_start)
     return Registered(
         Answer(known.registered_bytes),
         Answer(known.registrations),
+        Answer(known.driver_memory_bytes),
         known.pinned_registered_bytes,
         _estimate(known, registrations),
         known.pieces[:OLDEST_PIECES],
+        _driver_estimate(known, registrations),
     )
 
 
@@ -76,9 +89,22 @@ def _estimate(known: PidRegistrations, registrations: Registrations) -> str | No
     return least
 
 
-def _at_least(known: PidRegistrations, registrations: Registrations) -> str | None:
+def _driver_estimate(known: PidRegistrations, registrations: Registrations) -> str | None:
+    if registrations.lost_events:
+        return _LOST
+    if known.unread_handles:
+        return _UNREAD
+    more = _at_least(known, registrations, _TAKEN_EARLIER)
+    least = more or (_POOLS if known.host_pools else _IMPORTED if known.imported else None)
+    ended = known.context_ended_at
+    if ended is not None and any(piece.kind == "write_combined" and piece.since < ended for piece in known.pieces):
+        return _ENDED_AND_MORE if least else _CONTEXT_ENDED
+    return least
+
+
+def _at_least(known: PidRegistrations, registrations: Registrations, earlier: str = _EARLIER) -> str | None:
     if not known.from_start:
-        return _EARLIER
+        return earlier
     if known.pid in registrations.not_followed:
         return _ANOTHER_COPY
     if known.dropped_pieces:

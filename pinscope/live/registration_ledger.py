@@ -1,22 +1,22 @@
-"""The books on pinned memory: calls go in, and out comes what each process pinned and has not released.
+"""The books on pinned memory: calls go in, and out comes what each process took and has not given back.
 
 Registered memory is booked by address, which each call gives. So is allocated memory whose address the probe could
 read. A piece of unknown address counts with its size all the same; a release of an address that is not booked is put
-down to the oldest such piece of the process.
+down to the oldest such piece of the process. Memory of cuMemCreate is booked by its handle, and what was allocated from
+pools of host memory by address.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Protocol
 
+from pinscope.live.account import Account
 from pinscope.probes.callers import Caller
 from pinscope.probes.pinned_address import Wanted
-from pinscope.probes.uprobes import CALLS, FLAGLESS, Entered, Executed, Lost, Returned, TraceEvent
-from pinscope.records.registration import PidRegistrations, Piece, PieceKind
+from pinscope.probes.uprobes import CALLS, FLAGLESS, Action, Entered, Executed, Lost, Returned, TraceEvent
+from pinscope.records.registration import PidRegistrations, Piece
 
 MOST_PIECES = 20_000
 """Of one process."""
@@ -27,10 +27,6 @@ MOST_UNFINISHED = 1000
 MOST_BYTES = 2**50
 """Of one process: more than any host has. What claims more is no driver's library, and the sum over all processes must
 fit 63 bits."""
-WRITE_COMBINED = 0x04
-"""CU_MEMHOSTALLOC_WRITECOMBINED (CUDA driver API)."""
-IO_MEMORY = 0x04
-"""CU_MEMHOSTREGISTER_IOMEMORY: another device's memory, which the kernel does not pin."""
 START_SLACK_SECONDS = 0.05
 """The kernel gives the start of a process in hundredths of a second."""
 
@@ -43,72 +39,6 @@ class Callers(Protocol):
 
     def owner(self, thread: int) -> int | None:
         """The pid of a thread's process; ``None`` if the thread has ended."""
-
-
-@dataclass
-class Pieces:
-    """Live memory of one process."""
-
-    registered: dict[int, Piece] = field(default_factory=dict)
-    """By address; likewise below."""
-    allocated: dict[int, Piece] = field(default_factory=dict)
-    unknown: dict[int, Piece] = field(default_factory=dict)
-    """Allocated pieces of unknown address, by number in order of time."""
-
-    def __len__(self) -> int:
-        return len(self.registered) + len(self.allocated) + len(self.unknown)
-
-    def __iter__(self) -> Iterator[Piece]:
-        """Oldest first."""
-        every = [*self.registered.values(), *self.allocated.values(), *self.unknown.values()]
-        return iter(sorted(every, key=lambda piece: piece.since))
-
-
-@dataclass
-class Account:
-    """One process: its live memory, and sums since the account was opened."""
-
-    caller: Caller
-    from_start: bool
-    pieces: Pieces = field(default_factory=Pieces)
-    registered_bytes: int = 0
-    pinned_registered_bytes: int = 0
-    calls: int = 0
-    dropped_pieces: int = 0
-    context_ended_at: datetime | None = None
-    record: PidRegistrations | None = None
-    """Made when it is asked for; ``None`` when something has happened since."""
-
-    def book(self, piece: Piece, sign: int) -> None:
-        """Count a piece in (1) or out (-1)."""
-        if piece.kind == "register":
-            self.registered_bytes += sign * piece.bytes
-            self.pinned_registered_bytes += sign * pinned_bytes(piece)
-
-    def told(self) -> PidRegistrations:
-        """The account as a record."""
-        if self.record is None:
-            self.record = PidRegistrations(
-                pid=self.caller.pid,
-                name=self.caller.name,
-                from_start=self.from_start,
-                registered_bytes=self.registered_bytes,
-                registrations=len(self.pieces.registered),
-                pinned_registered_bytes=self.pinned_registered_bytes,
-                pieces=tuple(self.pieces),
-                calls=self.calls,
-                dropped_pieces=self.dropped_pieces,
-                context_ended_at=self.context_ended_at,
-            )
-        return self.record
-
-
-def pinned_bytes(piece: Piece) -> int:
-    """Bytes of the whole pages that a registered piece pins; 0 for any other."""
-    if piece.kind != "register" or piece.address is None or piece.flags & IO_MEMORY:
-        return 0
-    page = os.sysconf("SC_PAGE_SIZE")
-    return -(-(piece.address + piece.bytes) // page) * page - piece.address // page * page
 
 
 class Ledger:
@@ -126,7 +56,7 @@ class Ledger:
         self._entered: dict[tuple[int, str], Entered] = {}
         self._pieces = 0
         self._serial = 0
-        self._unsettled: list[tuple[int, Wanted]] = []
+        self._unresolved: list[tuple[int, Wanted]] = []
         self.lost_events = 0
         self._left_out: set[Caller] = set()
 
@@ -134,6 +64,11 @@ class Ledger:
     def left_out_processes(self) -> int:
         """Processes that are not followed because there were too many; of those, too, only so many are told apart."""
         return len(self._left_out)
+
+    @property
+    def has_host_pools(self) -> bool:
+        """Some process has a pool of host memory, or memory from one."""
+        return any(account.may_use_pools for account in self._accounts.values())
 
     def apply(self, events: Iterable[TraceEvent], boot: float) -> None:
         """Book what happened.
@@ -179,17 +114,17 @@ class Ledger:
         if len(self._entered) > MOST_UNFINISHED:  # threads that ended in a call
             self._entered = {key: one for key, one in self._entered.items() if self._callers.owner(key[0])}
 
-    def unsettled(self) -> Mapping[int, Sequence[Wanted]]:
+    def unresolved(self) -> Mapping[int, Sequence[Wanted]]:
         """Pieces whose address nobody has looked for yet, by pid."""
         found: dict[int, list[Wanted]] = {}
-        for pid, wanted in self._unsettled:
+        for pid, wanted in self._unresolved:
             account = self._accounts.get(pid)
             if account is not None and wanted.number in account.pieces.unknown:  # not released meanwhile
                 found.setdefault(pid, []).append(wanted)
-        self._unsettled = []
+        self._unresolved = []
         return found
 
-    def settle(self, pid: int, number: int, address: int) -> None:
+    def resolve(self, pid: int, number: int, address: int) -> None:
         """A piece's address was found after all; one that is another piece's is not believed.
 
         Nothing happens if the piece was released meanwhile.
@@ -236,48 +171,96 @@ class Ledger:
         if account is None:
             return
         account.record = None
-        action = CALLS[returned.call]
-        if action in ("allocate", "register"):
+        kept, action = len(account.pieces), CALLS[returned.call]
+        if action in _TAKES:
             self._pin(account, entered, returned, moment)
         elif action == "end_context":
             account.context_ended_at = moment
-        elif entered.arguments[0]:  # to free nothing is allowed
-            self._release(account, entered.arguments[0], action == "unregister")
+        elif action in ("make_pool", "find_pool"):
+            self._book_pool(account, entered, returned)
+        elif action == "end_pool":  # what was allocated from it stays until it is freed
+            account.pieces.pools.discard(entered.arguments[0])
+        elif action in ("free", "unregister", "give"):
+            account.release(entered.arguments[0], action)
+        else:
+            self._refer(account, entered, returned)
+        self._pieces += len(account.pieces) - kept
+
+    def _is_full(self, account: Account) -> bool:
+        return len(account.pieces) >= MOST_PIECES or self._pieces >= MOST_PIECES_OF_ALL
 
     def _pin(self, account: Account, entered: Entered, returned: Returned, moment: datetime) -> None:
-        first, size, flags = entered.arguments
-        flags = 0 if entered.call in FLAGLESS else flags
-        seconds = max(0.0, returned.seconds - entered.seconds)
-        account.calls += 1
-        too_many = len(account.pieces) >= MOST_PIECES or self._pieces >= MOST_PIECES_OF_ALL
-        if too_many or not 0 < size < MOST_BYTES - account.registered_bytes:
+        """Memory was taken: on the host, or on a GPU by cuMemCreate."""
+        first, size, third = entered.arguments
+        creates = CALLS[entered.call] == "create"
+        kind = account.kind(entered)
+        if kind is None and not creates:
+            return
+        account.calls += kind is not None
+        if self._is_full(account) or not 0 < size < MOST_BYTES - account.registered_bytes - account.driver_memory_bytes:
             account.dropped_pieces += 1
             return
-        registers = CALLS[entered.call] == "register"
-        kind: PieceKind = "register" if registers else "write_combined" if flags & WRITE_COMBINED else "alloc"
-        address = first if registers else returned.word_at(first) or None
-        piece = Piece(kind=kind, address=address, bytes=size, flags=flags, since=moment, seconds=seconds)
-        pieces = account.pieces.registered if registers else account.pieces.allocated
-        self._take(account, pieces, address)  # it was released in a call that was lost
-        if address is not None:
-            pieces[address] = piece
-        else:
-            self._serial += 1
-            account.pieces.unknown[self._serial] = piece
-            self._unsettled.append((account.caller.pid, Wanted(self._serial, first, size)))
-        self._pieces += 1
-        account.book(piece, 1)
-
-    def _release(self, account: Account, address: int, registered: bool) -> None:
-        if self._take(account, account.pieces.registered if registered else account.pieces.allocated, address):
+        found = first if kind == "register" else returned.word_at(first) or None
+        piece = None if kind is None else Piece(
+            kind=kind, address=None if creates else found, bytes=size,
+            flags=third & 0xFFFFFFFF if entered.call in _FLAGGED else 0, since=moment,
+            seconds=max(0.0, returned.seconds - entered.seconds),
+        )  # fmt: skip
+        if creates and found is None and account.pieces.created.is_full:
+            account.dropped_pieces += 1
             return
-        if not registered and account.pieces.unknown:
-            self._take(account, account.pieces.unknown, next(iter(account.pieces.unknown)))
-
-    def _take(self, account: Account, pieces: dict[int, Piece], key: int | None) -> bool:
-        """Take a piece off the books; false if there is none."""
-        piece = pieces.pop(key, None) if key is not None else None
+        if creates:
+            account.book(*account.pieces.created.create(found, size, piece), sign=-1)
+        elif piece is not None and not self._place(account, piece, Wanted(self._serial, first, size)):
+            return
         if piece is not None:
-            self._pieces -= 1
-            account.book(piece, -1)
-        return piece is not None
+            account.book(piece, sign=1)
+
+    def _place(self, account: Account, piece: Piece, wanted: Wanted) -> bool:
+        """Put a piece on the books by its address; false if it is left out."""
+        if piece.address is not None:
+            account.take_off(account.pieces.of_kind(piece.kind), piece.address)  # released in a call that was lost
+            account.pieces.of_kind(piece.kind)[piece.address] = piece
+        elif piece.kind == "pool":  # programs free so much on GPUs that its release could not be told
+            account.dropped_pieces += 1
+            return False
+        else:
+            account.pieces.unknown[wanted.number] = piece
+            self._unresolved.append((account.caller.pid, wanted))
+            self._serial += 1
+        return True
+
+    def _book_pool(self, account: Account, entered: Entered, returned: Returned) -> None:
+        if not entered.is_pinned_on_host:
+            return
+        pool = returned.word_at(entered.arguments[0])
+        account.host_pools += pool not in account.pieces.pools
+        if pool and not self._is_full(account):
+            account.pieces.pools.add(pool)
+        else:
+            account.unread_pools += 1
+
+    def _refer(self, account: Account, entered: Entered, returned: Returned) -> None:
+        """A handle or a mapping of created memory came or went."""
+        first, second, _ = entered.arguments
+        created = account.pieces.created
+        gone: Sequence[Piece] = ()
+        match CALLS[entered.call]:
+            case "import":
+                handle = returned.word_at(first)
+                account.imported |= handle is None or not created.import_again(handle)
+            case "retain":
+                created.retain(second)
+            case "map" if self._is_full(account):
+                account.dropped_pieces += 1
+            case "map":
+                gone = created.map(first, second, entered.words.get("d", 0))
+            case "unmap":
+                gone = created.unmap(first, second)
+            case _:
+                gone = created.release(first)
+        account.book(*gone, sign=-1)
+
+
+_TAKES: frozenset[Action] = frozenset({"allocate", "register", "create", "take"})
+_FLAGGED = {call for call, action in CALLS.items() if action in ("allocate", "register")} - FLAGLESS

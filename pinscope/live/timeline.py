@@ -13,11 +13,11 @@ from pinscope.records.timeline import Event
 from pinscope.records.timeline_row import RowKind, TimelineRow
 
 Row = dict[str, Any]
-_FIGURES = ("host_alloc_bytes", "registered_bytes", "locked_bytes", "vm_pin_bytes")
+_FIGURES = ("host_alloc_bytes", "registered_bytes", "locked_bytes", "vm_pin_bytes", "driver_memory_bytes")
 """What a process holds, by kind."""
 _TOTALS = (
     "total_bytes", "available_bytes", "cgroup_limit_bytes", "cgroup_headroom_bytes", "pinned_bytes", "explained_bytes",
-    "other_pinned_bytes", "mlocked_bytes",
+    "other_pinned_bytes", "driver_memory_bytes", "mlocked_bytes",
 )  # fmt: skip
 _ON_GPU = (
     "memory_total_bytes", "memory_used_bytes", "unattributed_bytes", "page_table_bytes", "rx_bytes_per_second",

@@ -1,4 +1,4 @@
-"""Follows who registers and allocates pinned memory on this host, by uprobes on the driver's library.
+"""Follows who registers and allocates host memory through the driver, by uprobes on the driver's library.
 
 From its start on, every process is followed that uses a probed copy of the library, whoever started it. The copies
 that this host's programs would load are probed at once, those that containers bring along when a process is seen with
@@ -40,7 +40,7 @@ LOOK_SECONDS = 1.0
 STOP_SECONDS = 5.0
 """How long a stop waits for a reading in progress, which may hang where another program's files do."""
 
-Unsettled = Mapping[int, tuple[Sequence[Wanted], Collection[int]]]
+Unresolved = Mapping[int, tuple[Sequence[Wanted], Collection[int]]]
 """By pid: pieces of unknown address, and the addresses of the others."""
 
 _NO_LIBRARY = (
@@ -137,10 +137,10 @@ class Tracker:
             if self._session is None:
                 raise NotPossible(_NOT_STARTED)
             session = self._session
-            unsettled = self._catch_up(session)
-        found = session.addresses(unsettled)
+            unresolved = self._catch_up(session)
+        found = session.addresses(unresolved)
         with self._lock:
-            session.settle(found)
+            session.resolve(found)
             return session.told(self._trouble)
 
     def _stop_at_exit(self) -> None:
@@ -153,12 +153,12 @@ class Tracker:
             return
         mapped = session.mapped()
         with self._lock:
-            unsettled = self._catch_up(session, mapped)
-        found = session.addresses(unsettled)
+            unresolved = self._catch_up(session, mapped)
+        found = session.addresses(unresolved)
         with self._lock:
-            session.settle(found)
+            session.resolve(found)
 
-    def _catch_up(self, session: _Session, mapped: Mapping[FileKey, MappedLibrary] | None = None) -> Unsettled:
+    def _catch_up(self, session: _Session, mapped: Mapping[FileKey, MappedLibrary] | None = None) -> Unresolved:
         """Book what happened. Gives the pieces whose addresses are to be looked for, then without the lock: a program's
         memory may be slow to answer."""
         if self._session is not session or self._trouble is not None:
@@ -169,7 +169,7 @@ class Tracker:
                 session.follow(mapped)
         except OSError as error:
             self._trouble = f"the probe on the driver's library broke off ({error}): stop it and start it again"
-        return session.unsettled()
+        return session.unresolved()
 
 
 class _Session:
@@ -213,20 +213,21 @@ class _Session:
     def read(self) -> None:
         """Book what the kernel saw since the last time."""
         self._ledger.apply(parse_trace(self._instance.read()), self._booted)
+        self._copies.follow_pools(self._ledger.has_host_pools)
 
-    def unsettled(self) -> Unsettled:
+    def unresolved(self) -> Unresolved:
         """Pieces whose address nobody has looked for yet."""
-        return {pid: (wanted, self._ledger.addresses(pid)) for pid, wanted in self._ledger.unsettled().items()}
+        return {pid: (wanted, self._ledger.addresses(pid)) for pid, wanted in self._ledger.unresolved().items()}
 
-    def addresses(self, unsettled: Unsettled) -> Mapping[int, Mapping[int, int]]:
+    def addresses(self, unresolved: Unresolved) -> Mapping[int, Mapping[int, int]]:
         """Look for them in the processes' memory: by pid, those that were found by number."""
-        return {pid: find_addresses(pid, wanted, taken, self._proc) for pid, (wanted, taken) in unsettled.items()}
+        return {pid: find_addresses(pid, wanted, taken, self._proc) for pid, (wanted, taken) in unresolved.items()}
 
-    def settle(self, found: Mapping[int, Mapping[int, int]]) -> None:
+    def resolve(self, found: Mapping[int, Mapping[int, int]]) -> None:
         """Book them."""
         for pid, addresses in found.items():
             for number, address in addresses.items():
-                self._ledger.settle(pid, number, address)
+                self._ledger.resolve(pid, number, address)
 
     def mapped(self) -> Mapping[FileKey, MappedLibrary] | None:
         """The copies of the library that are in use, if it is time to look; for one thread only."""

@@ -60,13 +60,24 @@ def _processes(proc: Proc, processes: Answer[Processes]) -> Iterator[Unreadable]
             hides_holders=True,
         )
     if processes.value.strangers:
-        pids = ", ".join(map(str, sorted(processes.value.strangers)[:10]))
-        yield Unreadable(
-            what=f"Processes that the driver names and /proc does not show as such (pid {pids})",
-            reason="they ended meanwhile, or run outside this container",
-            advice="In a container, start it with the host's process ids: docker run --pid=host.",
-            hides_holders=True,
+        yield _strangers(processes.value.strangers, outside=has_own_pids(proc) or hides_processes(proc))
+
+
+def _strangers(pids: frozenset[int], *, outside: bool) -> Unreadable:
+    """Processes that the driver names alone. Where all of the host's are seen, those have ended, and the driver keeps
+    what they had while a child of theirs has it mapped (measured on an H200): the child is shown."""
+    named = ", ".join(map(str, sorted(pids)[:10]))
+    if not outside:
+        return Unreadable(
+            what=f"What ended processes that the driver still names (pid {named}) had on each GPU",
+            reason="they ended meanwhile, or a child keeps their memory and is shown with it",
         )
+    return Unreadable(
+        what=f"Processes that the driver names and /proc does not show as such (pid {named})",
+        reason="they ended meanwhile, or run outside this container",
+        advice="In a container, start it with the host's process ids: docker run --pid=host.",
+        hides_holders=True,
+    )
 
 
 def _gpus(proc: Proc, gpus: Answer[tuple[DeviceFigures, ...]]) -> Iterator[Unreadable]:

@@ -102,6 +102,10 @@ class GpuReader(Protocol):
     def name(self, index: int) -> Answer[str]: ...
     def uuid(self, index: int) -> Answer[str]: ...
     def pci_bus_id(self, index: int) -> Answer[str]: ...
+    def minor(self, index: int) -> Answer[int]:
+        """Number of its device file, /dev/nvidiaN."""
+        ...
+
     def memory(self, index: int) -> Answer[GpuMemory]: ...
     def compute_capability(self, index: int) -> Answer[tuple[int, int]]: ...
     def numa_node(self, index: int) -> Answer[int]:
@@ -221,6 +225,9 @@ class Nvml:
 
     def pci_bus_id(self, index: int) -> Answer[str]:
         return _text(self._of(index, "nvmlDeviceGetPciInfo").then(lambda info: info.busId, "NVML gives no bus id"))
+
+    def minor(self, index: int) -> Answer[int]:
+        return self._of(index, "nvmlDeviceGetMinorNumber")
 
     def memory(self, index: int) -> Answer[GpuMemory]:
         version = getattr(pynvml, "nvmlMemory_v2", None)

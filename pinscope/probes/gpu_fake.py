@@ -35,6 +35,7 @@ class FakeGpu:
     name: Answer[str] | None = None
     uuid: Answer[str] | None = None
     pci_bus_id: Answer[str] | None = None
+    minor: Answer[int] | None = None
     memory: Answer[GpuMemory] | None = None
     compute_capability: Answer[tuple[int, int]] | None = None
     numa_node: Answer[int] | None = None
@@ -109,6 +110,9 @@ class FakeNvml:
 
     def pci_bus_id(self, index: int) -> Answer[str]:
         return self._answer("pci_bus_id", self._gpu(index).pci_bus_id)
+
+    def minor(self, index: int) -> Answer[int]:
+        return self._answer("minor", self._gpu(index).minor)
 
     def memory(self, index: int) -> Answer[GpuMemory]:
         return self._answer("memory", self._gpu(index).memory)

@@ -41,6 +41,7 @@ def _figures(gpus: GpuReader, device: Device, rates: bool) -> DeviceFigures:
     limit = _limit(device)
     return DeviceFigures(
         index=index,
+        minor=gpus.minor(index).note(missing, "minor"),
         uuid=device.uuid,
         name=device.name,
         memory_total_bytes=memory.then(lambda found: found.total, "").note(missing, "memory_total_bytes"),

@@ -18,14 +18,20 @@ Extent = tuple[int, int]
 ObjectKey = tuple[str, int]
 """Device and inode of a mapped object."""
 
-_ZERO, _MANAGED = "/dev/zero (deleted)", "/dev/nvidia-uvm"
-"""The names of mappings that matter. The kernel gives shared anonymous memory, and so cudaHostAlloc's, the first
-(measured on H200 hosts)."""
+_ZERO, _MANAGED, _CONTROL, _GPU = "/dev/zero (deleted)", "/dev/nvidia-uvm", "/dev/nvidiactl", "/dev/nvidia"
+"""The names of mappings that matter. The kernel gives shared anonymous memory, and so cudaHostAlloc's, the first;
+driver memory has the third (measured on H100 and H200 hosts)."""
 _MAPPING = re.compile(
-    # start, end, offset, device and inode of a shared mapping
-    r"([0-9a-f]{1,16})-([0-9a-f]{1,16}) [r-][w-][x-]s ([0-9a-f]{1,16}) ([0-9a-f]{1,8}:[0-9a-f]{1,8}) ([0-9]{1,20}) +/",
+    # start, end, access, offset, device and inode of a shared mapping
+    r"([0-9a-f]{1,16})-([0-9a-f]{1,16}) ([r-][w-])[x-]s ([0-9a-f]{1,16}) "
+    r"([0-9a-f]{1,8}:[0-9a-f]{1,8}) ([0-9]{1,20}) +/",
     re.ASCII,
 )
+_GPU_FILE = re.compile(rf"{_GPU}([0-9]{{1,4}})", re.ASCII)
+_RESERVED = re.compile(r"[0-9a-f]{1,16}-([0-9a-f]{1,16}) ---p ", re.ASCII)
+"""Address space that was set aside: its end."""
+CUDA_STEP_BYTES = 2 * 2**20
+"""CUDA takes and reserves address space for host memory in multiples of this."""
 
 _NOTHING_LOCKED = "\nVmLck:\t       0 kB\nVmPin:\t       0 kB\n"
 _NOTHING_SHARED = "\nRssShmem:\t       0 kB\n"
@@ -110,13 +116,19 @@ class MemoryMaps:
     """The mappings of one process that matter for pinned memory."""
 
     shared_zero: Mapping[ObjectKey, Sequence[Extent]]
-    """Shared anonymous memory by object, in no order. In a CUDA process: cudaHostAlloc memory, one object for each.
-
-    Except what is write-combined: that shows as a mapping of ``/dev/nvidiactl`` of its size, between others of the
-    driver's own, and cannot be told from them (measured on H200 hosts).
-    """
+    """Shared anonymous memory by object, in no order, that lies as cudaHostAlloc memory does: one object for each
+    piece. What lies otherwise is ordinary shared memory, and is left out."""
     managed_bytes: int = 0
     """Address space of managed (unified) memory."""
+    driver: frozenset[Extent] = frozenset()
+    """Addresses of driver memory, its mappings one by one: what the program asked for, and the driver's own."""
+    gpus: frozenset[int] = frozenset()
+    """Minor numbers of the GPUs on which there is a context: their device files are mapped to be read and written."""
+
+    @cached_property
+    def driver_sizes(self) -> Sequence[int]:
+        """Bytes of each mapping of driver memory."""
+        return [last - first for first, last in self.driver]
 
     @cached_property
     def sizes(self) -> Mapping[ObjectKey, int]:
@@ -125,30 +137,67 @@ class MemoryMaps:
 
 
 def parse_maps(text: str) -> MemoryMaps:
-    """The shared anonymous and the managed mappings in a /proc/PID/maps."""
-    shared: dict[ObjectKey, list[Extent]] = {}
-    managed = 0
-    for line in text.split("\n"):
+    """The shared anonymous mappings that may be cudaHostAlloc memory, and the driver's, in a /proc/PID/maps."""
+    found = _Found()
+    lines = text.split("\n")
+    for place in range(len(lines) - 1, -1, -1):  # from the highest address down: what follows a mapping is known
+        line = lines[place]
         # A Python process has a thousand lines of libraries: the name is looked at first, as that is quick.
-        if not line.endswith((_ZERO, _MANAGED)) or (match := _MAPPING.match(line)) is None:
-            continue
-        first, last, offset, device, inode = match.groups()
-        name = line[match.end() - 1 :]
-        length = int(last, 16) - int(first, 16)
-        if length <= 0:
-            continue
-        if name == _MANAGED:
-            managed += length
-            continue
-        if name != _ZERO:
-            continue
-        begin = int(offset, 16)
-        key, extent = (device, int(inode)), (begin, begin + length)
-        if key in shared:
-            shared[key].append(extent)
-        else:
-            shared[key] = [extent]
-    return MemoryMaps(shared, managed)
+        if (line.endswith(_ZERO) or _GPU in line) and (match := _MAPPING.match(line)) is not None:
+            found.add(match, line[match.end() - 1 :], lines[place + 1] if place + 1 < len(lines) else "")
+    return found.maps()
+
+
+class _Found:
+    """Puts together what the lines say."""
+
+    def __init__(self) -> None:
+        self._shared: dict[ObjectKey, list[Extent]] = {}
+        self._ordinary: set[ObjectKey] = set()
+        self._managed = 0
+        self._driver: set[Extent] = set()
+        self._gpus: set[int] = set()
+        self._next = ""
+        """Where the mapping above begins, if it is one of these."""
+        self._reserved = False
+        """The mappings above end where reserved address space begins, which ends at a multiple of CUDA's step."""
+
+    def add(self, match: re.Match[str], name: str, above: str) -> None:
+        """One mapping, and the line of the next one."""
+        begin, end, access, offset, device, inode = match.groups()
+        first, last = int(begin, 16), int(end, 16)
+        if last <= first:
+            return
+        if end != self._next:
+            rest = _RESERVED.match(above) if above.startswith(f"{end}-") else None
+            self._reserved = rest is not None and int(rest[1], 16) % CUDA_STEP_BYTES == 0
+        self._next = begin
+        if name == _ZERO:
+            self._add_shared((device, int(inode)), first, last, int(offset, 16))
+        elif name == _MANAGED:
+            self._managed += last - first
+        elif name == _CONTROL and access == "rw":
+            self._driver.add((first, last))
+        elif access == "rw" and (gpu := _GPU_FILE.fullmatch(name)):
+            self._gpus.add(int(gpu[1]))
+
+    def _add_shared(self, key: ObjectKey, first: int, last: int, offset: int) -> None:
+        extent = (offset, offset + last - first)
+        if key in self._shared:
+            self._shared[key].append(extent)
+            return  # a part of what lies above it
+        self._shared[key] = [extent]
+        at_step = (first - offset) % CUDA_STEP_BYTES == 0
+        if not (at_step and (last % CUDA_STEP_BYTES == 0 or self._reserved)):
+            self._ordinary.add(key)
+
+    def maps(self) -> MemoryMaps:
+        """All of it."""
+        # One piece of each context lies where the kernel put it.
+        small = [key for key in self._ordinary if covered_bytes(self._shared[key]) == CUDA_STEP_BYTES]
+        for key in self._ordinary - set(sorted(small)[: len(self._gpus)]):
+            del self._shared[key]
+        return MemoryMaps(self._shared, self._managed, frozenset(self._driver), frozenset(self._gpus))
 
 
 def covered_bytes(extents: Sequence[Extent]) -> int:

@@ -116,12 +116,13 @@ class TraceInstance:
             self.close()
             raise
 
-    def add_group(self, number: int, lines: Callable[[str], Iterable[str]]) -> str:
-        """Define events and switch them on, all or none.
+    def add_group(self, number: int, lines: Callable[[str], Iterable[str]], on: bool = True) -> str:
+        """Define events, all or none.
 
         Args:
             number: of the group, one that is not in use.
             lines: gives the definitions for a group of that name.
+            on: switch them on at once.
 
         Returns:
             The group's name.
@@ -136,7 +137,8 @@ class TraceInstance:
                 # One each: a refused one is then known. Written at the end: without O_APPEND all others would go, and
                 # Python's open(…, "a") seeks, which this file does not allow.
                 _put(self._folder / "uprobe_events", line, append=True)
-            self.switch_group(group, True)
+            if on:
+                self.switch_group(group, True)
         except BaseException:
             self.remove_group(group)
             raise

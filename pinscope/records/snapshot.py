@@ -52,13 +52,16 @@ class HostTotals(Record):
     cgroup_headroom_bytes: int | None
     pinned_bytes: int | None
     """Pinned for device access (DMA) on the whole host: by CUDA, RDMA, VFIO, io_uring … Pinned twice counts twice.
-    The kernel does not count cudaHostAlloc's write-combined memory (measured on H200 hosts)."""
+    Driver memory is not in it (measured on H100 and H200 hosts)."""
     explained_bytes: int | None
-    """The part of it that the holders explain: their cudaHostAlloc memory, what the kernel accounts as VmPin and,
-    while the probe runs, the pages that they registered."""
+    """The part of it that the holders explain: their cudaHostAlloc memory, what the driver pinned for their contexts,
+    what the kernel accounts as VmPin and, while the probe runs, the pages that they registered."""
     other_pinned_bytes: int | None
     """The rest: registered memory (cudaHostRegister), which leaves no mark, as far as no probe followed it, and pins
     that are not CUDA's."""
+    driver_memory_bytes: int | None = None
+    """Memory that none of the kernel's accounts has: the driver's (write-combined memory, ``cuMemCreate`` on the host,
+    host pools and what it takes for itself), other drivers' and the kernel's own. Always an estimate."""
     mlocked_bytes: int | None
     unevictable_bytes: int | None
     hugetlb_pool_bytes: int | None
@@ -89,8 +92,8 @@ class GpuUse(Record):
     memory_bytes: int | None
     """As NVML gives it: with the context, without page tables of pinned memory."""
     page_table_bytes: int | None
-    """GPU memory that the page table of its cudaHostAlloc memory takes; registered memory comes on top, or is in it
-    while the probe runs."""
+    """GPU memory that the page table of its cudaHostAlloc and driver memory takes; registered memory comes on top, or
+    is in it while the probe runs."""
     missing: Mapping[str, str] = {}
     estimates: Mapping[str, str] = {}
 
@@ -116,8 +119,12 @@ class Holder(Record):
     """It holds the device file of CUDA's memory manager, or NVML names it."""
     host_alloc_bytes: int | None
     """cudaHostAlloc memory that it owns: each piece counts once on the host, in the process that owns it.
-    Write-combined memory is not in it: it is mapped like the driver's own, of which every CUDA process has some
-    (measured on H200 hosts)."""
+    Write-combined memory is driver memory."""
+    context_pinned_bytes: int | None = None
+    """What the driver itself pinned for its contexts; small pieces of cudaHostAlloc memory lie in it as well."""
+    driver_memory_bytes: int | None = None
+    """Driver memory that it asked for and has mapped: write-combined memory, ``cuMemCreate`` on the host, host pools.
+    The kernel counts it neither as pinned nor in any other account."""
     allocations: tuple[Allocations, ...]
     """The same by size, most bytes first."""
     registered_bytes: int | None = None
@@ -177,6 +184,8 @@ class DeviceFigures(Record):
     """One GPU at the moment of reading."""
 
     index: int
+    minor: int | None = None
+    """Number of its device file, /dev/nvidiaN."""
     uuid: str
     name: str
     memory_total_bytes: int | None
@@ -191,8 +200,8 @@ class DeviceFigures(Record):
     """Used, but of no process: page tables of pinned memory, managed memory that lies on the GPU (measured on H200s:
     NVML charges it to nobody), and the driver's own."""
     page_table_bytes: int | None
-    """Page tables that the holders' cudaHostAlloc memory implies; registered memory comes on top, or is in it while
-    the probe runs."""
+    """Page tables that the holders' cudaHostAlloc and driver memory implies; registered memory comes on top, or is in
+    it while the probe runs."""
     context_overhead_bytes: int | None = None
     """What the driver takes beside that for the contexts and charges to no process: an estimate from H200s."""
     bar1_total_bytes: int | None

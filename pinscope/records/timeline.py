@@ -20,6 +20,7 @@ class HolderSample(Record):
     registered_bytes: int | None
     """Known while the probe runs only."""
     locked_bytes: int | None
+    driver_memory_bytes: int | None = None
 
 
 class DeviceSample(Record):
@@ -43,6 +44,8 @@ class Sample(Record):
     pinned_bytes: int | None
     explained_bytes: int | None
     other_pinned_bytes: int | None
+    driver_memory_bytes: int | None = None
+    """Of the host: what the kernel's accounts leave over, an estimate."""
     mlocked_bytes: int | None
     holders: tuple[HolderSample, ...]
     """Those with the most bytes, so that a long history stays small; see ``holders_left_out``."""
@@ -63,7 +66,7 @@ class Event(Record):
     kind: EventKind
     pid: int
     name: str
-    what: Literal["host_alloc", "registered", "locked"]
+    what: Literal["host_alloc", "registered", "locked", "driver_memory"]
     change_bytes: int
     """Above 0 when it came or grew, below when it released or ended."""
     total_bytes: int

@@ -46,6 +46,8 @@ class TimelineRow(Observation):
     """The part of the pinned memory that the holders explain."""
     other_pinned_bytes: Bytes | None = None
     """The rest: registered memory, and pins that are not CUDA's."""
+    driver_memory_bytes: Bytes | None = None
+    """Of the host: what the kernel's accounts leave over, about. Of a holder: what it asked for and has mapped."""
     mlocked_bytes: Bytes | None = None
     holders: Annotated[int, Field(ge=0)] | None = None
     """How many there are."""
@@ -84,7 +86,7 @@ class TimelineRow(Observation):
     # Something that happened to a holder:
     event: EventKind | None = None
     what: str | None = None
-    """``host_alloc``, ``registered`` or ``locked``."""
+    """``host_alloc``, ``registered``, ``locked`` or ``driver_memory``."""
     change_bytes: int | None = None
     bytes: Bytes | None = None
     """What it holds of it afterwards."""

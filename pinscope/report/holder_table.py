@@ -11,8 +11,8 @@ from pinscope.report.snapshot_facts import estimate_sign
 from pinscope.units import format_bytes
 
 AMOUNTS = (
-    "host_alloc_bytes", "registered_bytes", "locked_bytes", "inherited_bytes", "vm_pin_bytes", "managed_bytes",
-    "page_table_bytes", "gpu_memory_bytes", "rss_bytes",
+    "host_alloc_bytes", "driver_memory_bytes", "registered_bytes", "locked_bytes", "inherited_bytes", "vm_pin_bytes",
+    "managed_bytes", "context_pinned_bytes", "page_table_bytes", "gpu_memory_bytes", "rss_bytes",
 )  # fmt: skip
 """Figures in bytes."""
 _SUMS = {"page_table_bytes": "page_table_bytes", "gpu_memory_bytes": "memory_bytes"}

@@ -48,6 +48,7 @@ def host_facts(host: HostTotals) -> list[Fact]:
     return [
         ("Memory", f"{format_bytes(host.available_bytes)} available of {format_bytes(host.total_bytes)}"),
         ("Control group", _group_text(host)),
+        ("Driver memory", figure_text(host, "driver_memory_bytes")),
         ("Unevictable", figure_text(host, "unevictable_bytes")),
         ("Shared memory", figure_text(host, "shmem_bytes")),
         ("Huge pages", _huge_text(host)),
@@ -92,6 +93,8 @@ def holder_facts(holder: Holder) -> list[Fact]:
         ("cudaHostAlloc", figure_text(holder, "host_alloc_bytes")),
         *([("Its mappings", _mappings(holder))] if holder.allocations else []),
         *([("Possible rounding waste", figure_text(holder, "rounding_bytes"))] if holder.rounding_bytes else []),
+        ("Driver memory", figure_text(holder, "driver_memory_bytes")),
+        ("Pinned by the driver itself", figure_text(holder, "context_pinned_bytes")),
         ("Inherited", _inherited(holder)),
         ("Registered", _registered(holder)),
         ("Managed", figure_text(holder, "managed_bytes")),

@@ -46,6 +46,7 @@ def idle_h200() -> FakeGpu:
         name=Answer("NVIDIA H200"),
         uuid=Answer("GPU-00000000-0000-4000-8000-000000000001"),
         pci_bus_id=Answer("00000000:1B:00.0"),
+        minor=Answer(0),
         memory=Answer(GpuMemory(total=150_754_820_096, free=150_000_000_000, used=754_820_096, reserved=RESERVED)),
         compute_capability=Answer((9, 0)),
         numa_node=Answer(0),

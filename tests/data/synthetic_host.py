@@ -16,11 +16,32 @@ PAGE = 4096
 CUDA_FILES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0", "/dev/nvidia0")
 BOOTED = 1_700_000_000
 _BASE = 0x7F0000000000
+_STEP = 2 * 2**20
+_ORDINARY = "ordinary "
 
 
 def zero(size: int, inode: int, offset: int = 0, permissions: str = "rw-s") -> tuple[int, str]:
     """A mapping of shared anonymous memory, as cudaHostAlloc makes it: (bytes, the rest of its line)."""
     return size, f"{permissions} {offset:08x} 00:01 {inode:<26} /dev/zero (deleted)"
+
+
+def ordinary(size: int, inode: int) -> tuple[int, str]:
+    """The same of shared anonymous memory that a program mapped by itself: it lies anywhere, with nothing reserved."""
+    return size, _ORDINARY + zero(size, inode)[1]
+
+
+def context(gpu: int = 0, inode: int = 900_000) -> list[tuple[int, str]]:
+    """What a CUDA context has mapped, as on H200s with driver 580."""
+    driver = [56 * 2**20, *[_STEP] * 4, 6_205_440, *[PAGE] * 20]
+    pieces = [zero(_STEP, inode + number) for number in range(3)]
+    return [
+        named(_STEP, f"/dev/nvidia{gpu}"),
+        *(named(size, "/dev/nvidiactl") for size in driver),
+        named(PAGE, "/dev/nvidiactl", "r--s"),
+        named(_STEP, "/dev/nvidia-uvm"),
+        *pieces,
+        ordinary(_STEP, inode + 3),
+    ]
 
 
 def named(size: int, name: str, permissions: str = "rw-s", inode: int = 610) -> tuple[int, str]:
@@ -29,11 +50,20 @@ def named(size: int, name: str, permissions: str = "rw-s", inode: int = 610) -> 
 
 
 def maps_text(mappings: Iterable[tuple[int, str]]) -> str:
-    """A /proc/PID/maps with these mappings one after the other, each followed by a gap."""
+    """A /proc/PID/maps with these mappings one after the other, each followed by a gap.
+
+    Shared anonymous memory lies as cudaHostAlloc's does: at a multiple of 2 MiB, with address space reserved up to the
+    next one.
+    """
     lines, address = [], _BASE
     for size, rest in mappings:
-        lines.append(f"{address:012x}-{address + size:012x} {rest}\n")
-        address += size + PAGE
+        reserved = "/dev/zero (deleted)" in rest and not rest.startswith(_ORDINARY)
+        address = -(-address // _STEP) * _STEP + (0 if reserved else PAGE)
+        end = address + size
+        lines.append(f"{address:012x}-{end:012x} {rest.removeprefix(_ORDINARY)}\n")
+        if reserved and end % _STEP:
+            lines.append(f"{end:012x}-{end + -end % _STEP:012x} ---p 00000000 00:00 0 \n")
+        address = end + _STEP
     return "".join(lines)
 
 
@@ -97,11 +127,13 @@ class SyntheticHost:
             mappings: from :func:`zero` and :func:`named`; ``None``: there is no ``maps`` to read.
             group: text of its ``cgroup``.
             pid: its own; the next one if not given.
-            amounts: bytes by the kernel's names, such as ``VmLck``; RssShmem is the sum of ``mappings`` by default.
+            amounts: bytes by the kernel's names, such as ``VmLck``; RssShmem is the sum of ``mappings`` by default,
+                and VmRSS what is locked.
         """
         pid = next(self._pids) if pid is None else pid
         shared = sum(size for size, rest in mappings or () if "/dev/zero" in rest)
-        filled = {"VmSize": 20 * 2**20 + sum(size for size, _ in mappings or ()), "RssShmem": shared} | amounts
+        filled = {"VmSize": 20 * 2**20 + sum(size for size, _ in mappings or ()), "RssShmem": shared}
+        filled |= {"VmRSS": amounts.get("VmLck", 0)} | amounts
         filled = {"VmPeak": filled["VmSize"]} | dict.fromkeys(_AMOUNTS, 0) | filled
         lines = "".join(f"{key}:\t{filled[key] // 1024:8} kB\n" for key in ("VmPeak", "VmSize", *_AMOUNTS))
         folder = f"proc/{pid}"
@@ -149,6 +181,9 @@ _STATUS = (
 )
 _MEMINFO = (
     "MemTotal:       131981020 kB\nMemFree:        99901676 kB\nMemAvailable:   101357888 kB\n"
+    "Buffers:           29764 kB\nCached:         29000000 kB\nSwapCached:            0 kB\n"
+    "AnonPages:       2000000 kB\nSlab:             108460 kB\nKernelStack:        4336 kB\n"
+    "PageTables:         8796 kB\nVmallocUsed:       88184 kB\nPercpu:             4480 kB\n"
     "Unevictable:        8196 kB\nMlocked:            6440 kB\nShmem:           25165824 kB\n"
     "HugePages_Total:     512\nHugePages_Free:      500\nHugepagesize:       2048 kB\nHugetlb:         1048576 kB\n"
 )

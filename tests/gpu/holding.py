@@ -40,7 +40,7 @@ def compile_holder(folder: Path) -> Path:
         pytest.skip(f"no libcudart.so in {toolkit}")
     program = folder / "holder"
     command = [compiler, "-O1", "-o", program, SOURCE, f"-I{toolkit}/include", f"-L{library}", "-lcudart", "-lrt",
-               f"-Wl,-rpath,{library}"]  # fmt: skip
+               "-ldl", f"-Wl,-rpath,{library}"]  # fmt: skip
     subprocess.run(command, check=True)
     return program
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -65,9 +68,13 @@ def three_looks(command: Sequence[str | Path]) -> tuple[int, Snapshot, Snapshot,
 def test_cuda_host_memory_of_a_c_program_is_right_to_the_page_and_a_fork_adds_nothing(program: Path, kind: str) -> None:
     pid, before, held, after = three_looks([program, kind, str(SIZE)])
     one = holder(held, pid)
-    assert grown(holder(before, pid), one, "host_alloc_bytes") == SIZE
+    assert holder(before, pid).host_alloc_bytes == 0
+    assert one.host_alloc_bytes == SIZE
+    assert one.context_pinned_bytes == 8 * MIB
     assert any(each.size_bytes == SIZE for each in one.allocations)
-    assert "host_alloc_bytes" not in one.estimates
+    assert not {"host_alloc_bytes", "driver_memory_bytes"} & one.estimates.keys()
+    assert one.driver_memory_bytes == 0
+    assert abs(grown(before.host, held.host, "driver_memory_bytes")) <= SLACK
     assert grown(before.host, held.host, "explained_bytes") == SIZE
     assert abs(grown(before.host, held.host, "pinned_bytes") - SIZE) <= SLACK
     assert len(one.inherited_by) == (kind == "fork")
@@ -100,8 +107,72 @@ def test_memory_that_two_processes_registered_counts_twice_as_in_the_kernel(prog
     assert abs(grown(before.host, once.host, "other_pinned_bytes") - GIB) <= 2 * MIB
     assert abs(grown(before.host, twice.host, "other_pinned_bytes") - 2 * GIB) <= 3 * MIB
     for found, pid in ((twice, creator.pid), (twice, worker.pid)):
-        assert figure(holder(found, pid), "host_alloc_bytes") <= 16 * MIB  # the driver's own
+        assert figure(holder(found, pid), "host_alloc_bytes") == 0
     assert all(one.pid != creator.pid for one in after.holders)
+
+
+@pytest.mark.parametrize("size", [2 * GIB, 2 * GIB + 3 * 4096, 48 * MIB])
+def test_ordinary_shared_memory_of_a_cuda_program_is_not_taken_for_pinned(program: Path, size: int) -> None:
+    pid, before, held, _ = three_looks([program, "ordinary", str(size)])
+    one = holder(held, pid)
+    assert abs(grown(before.host, held.host, "pinned_bytes")) <= MIB
+    assert figure(held.host, "explained_bytes") <= figure(held.host, "pinned_bytes") + 4 * MIB
+    assert one.host_alloc_bytes == 0
+    assert one.context_pinned_bytes == 8 * MIB
+    assert [use.page_table_bytes for use in one.gpus] == [2 * MIB]
+
+
+def test_ordinary_shared_memory_beside_registered_memory_is_never_more_than_is_pinned(program: Path) -> None:
+    with holding([program, "register", str(GIB)]) as other:
+        other.go_on("held")
+        pid, before, held, _ = three_looks([program, "ordinary", str(2 * GIB)])
+    assert holder(held, pid).host_alloc_bytes == 0
+    assert abs(grown(before.host, held.host, "other_pinned_bytes")) <= MIB
+
+
+@pytest.mark.parametrize("kind", ["write_combined", "created", "pool"])
+def test_driver_memory_of_a_c_program_shows_to_the_page_and_on_the_host_to_one_percent(
+    program: Path, kind: str
+) -> None:
+    size = 2 * GIB + 3 * 4096
+    pid, before, held, after = three_looks([program, kind, str(size)])
+    one = holder(held, pid)
+    mapped = {"write_combined": size, "created": 2050 * MIB, "pool": 2082 * MIB}[kind]
+    on_host = grown(before.host, held.host, "driver_memory_bytes")
+    sys.stderr.write(f"{kind}: {one.driver_memory_bytes} bytes mapped, {on_host} on the host\n")
+    assert holder(before, pid).driver_memory_bytes == 0
+    assert one.driver_memory_bytes == mapped
+    assert "driver_memory_bytes" not in one.estimates
+    assert one.host_alloc_bytes == 0
+    assert abs(on_host - mapped) <= mapped // 100
+    assert abs(grown(before.host, held.host, "pinned_bytes")) <= MIB
+    (use,) = one.gpus
+    assert use.page_table_bytes == 6 * MIB  # 8 bytes a page of it and of what the driver pinned for the context
+    assert "driver memory" in use.estimates["page_table_bytes"]
+    assert figure(holder(after, pid), "driver_memory_bytes") == (2 * MIB if kind == "pool" else 0)
+    assert abs(grown(before.host, after.host, "driver_memory_bytes")) <= mapped // 100
+
+
+def test_a_child_that_outlives_its_parent_shows_with_its_memory_its_gpu_and_its_page_tables(program: Path) -> None:
+    size = 2 * GIB + 3 * 4096
+    with holding([program, "orphan", str(size)]) as running:
+        running.go_on("held")
+        whole = look()
+        (child,) = holder(whole, running.pid).inherited_by
+        assert holder(whole, child).gpus == ()
+        os.kill(running.pid, signal.SIGKILL)
+        running.process.wait(30)
+        time.sleep(0.2)
+        left = look()
+    one = holder(left, child)
+    assert all(each.pid != running.pid for each in left.holders)
+    assert one.host_alloc_bytes == size
+    assert one.context_pinned_bytes == 8 * MIB
+    assert abs(grown(whole.host, left.host, "pinned_bytes")) <= MIB
+    assert grown(whole.host, left.host, "explained_bytes") == 0
+    assert [(use.index, use.page_table_bytes) for use in one.gpus] == [(0, 6 * MIB)]
+    assert "ended" in one.gpus[0].missing["memory_bytes"]
+    assert device(left).page_table_bytes == device(whole).page_table_bytes
 
 
 def test_tensors_that_pytorch_pinned_are_right_to_the_page_with_a_hint_at_its_rounding() -> None:

@@ -38,7 +38,8 @@ def is_h200() -> bool:
 
 @pytest.fixture(scope="module")
 def at_16_gib() -> Mapping[tuple[str, str], Cost]:
-    document = run("page_tables", "--set", "backings=4k,thp,shm", "--set", "all_devices=false")
+    sizes = ("--set", "total=16GiB", "--set", "steps=256")
+    document = run("page_tables", *sizes, "--set", "backings=4k,thp,shm", "--set", "all_devices=false")
     assert document["run"]["params"]["total"] == 16 * GIB
     return {(cost.way.memory, cost.way.backing): cost for cost in costs(document["observations"])}
 
@@ -55,6 +56,7 @@ def test_each_pinned_gib_takes_8_bytes_a_page_of_gpu_memory(
     for growth in cost.growths:
         if is_h200():
             assert growth.per_byte == pytest.approx(2 * MIB / GIB, rel=0.02)
+            assert growth.page_bytes == 4096
         assert growth.per_byte is None or growth.straight
     assert cost.host_pinned_bytes == pytest.approx(16 * GIB, abs=PAGES_OFF * 4)
 

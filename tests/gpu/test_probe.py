@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
+import subprocess
 import sys
 import time
 import uuid
@@ -18,7 +20,9 @@ import pytest
 
 from pinscope.errors import NotPossible
 from pinscope.live.holders import snapshot
+from pinscope.live.registered import registered_by
 from pinscope.live.tracker import Tracker
+from pinscope.probes.driver_library import installed_libraries
 from pinscope.probes.gpu import Nvml
 from pinscope.probes.gpu_figures import read_gpus
 from pinscope.records.registration import PidRegistrations, Piece
@@ -29,6 +33,7 @@ from tests.gpu.holding import compile_holder, holding, pytorch
 MIB, GIB = 2**20, 2**30
 SIZE = GIB + 3 * 4096
 WRITE_COMBINED = 0x04
+SOURCE = Path(__file__).parent / "programs" / "driver_memory.c"
 
 RESET = """
 import ctypes, sys, numpy
@@ -158,6 +163,82 @@ def test_allocated_memory_has_its_address_and_goes(
         assert of_size(after, SIZE) == []
 
 
+@pytest.fixture(scope="module")
+def driver_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A program that takes memory by calls of the driver that the runtime has not."""
+    compiler, nvcc = shutil.which("cc"), shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
+    toolkit = Path(nvcc).resolve().parents[1]
+    if compiler is None or not (toolkit / "include/cuda.h").exists():
+        pytest.skip("needs a C compiler and the CUDA toolkit's headers")
+    program = tmp_path_factory.mktemp("driver") / "driver_memory"
+    library = installed_libraries()[0]
+    command = [compiler, "-O1", "-o", program, SOURCE, f"-I{toolkit}/include", library, f"-Wl,-rpath,{library.parent}"]
+    subprocess.run(command, check=True)
+    return program
+
+
+def mapped_by_driver(pid: int) -> int:
+    """Bytes that a process has mapped of the driver's device file."""
+    lines = [line.split() for line in Path(f"/proc/{pid}/maps").read_text().splitlines() if "/dev/nvidiactl" in line]
+    ranges = [line[0].split("-") for line in lines if line[1].startswith("rw")]
+    return sum(int(end, 16) - int(start, 16) for start, end in ranges)
+
+
+def test_memory_of_the_drivers_own_calls_is_known_to_the_byte_whether_the_cpu_maps_it_or_not(
+    tracker: Tracker, driver_program: Path
+) -> None:
+    size = GIB + 2 * MIB
+    with holding([driver_program, str(size)]) as child:
+        bare = mapped_by_driver(child.pid)
+        expected = {
+            "created": (size, 0), "mapped": (size, size), "retained": (size, size), "unmapped": (size, 0),
+            "released": (0, 0), "elsewhere": (0, 0),
+        }  # fmt: skip
+        for step, (held, mapped) in expected.items():
+            child.go_on(step)
+            account = tracker.registered().by_pid[child.pid]
+            assert (step, account.driver_memory_bytes, account.unread_handles) == (step, held, False)
+            assert mapped_by_driver(child.pid) - bare == mapped
+            assert [(piece.kind, piece.bytes) for piece in account.pieces] == [("create", size)] * bool(held)
+            found = registered_by(child.pid, True, None, tracker.registered())
+            assert (found.driver_memory.value, found.driver_estimate) == (held, None)
+
+
+def test_of_a_host_pool_what_is_allocated_is_a_lower_bound_of_what_it_holds(
+    tracker: Tracker, driver_program: Path
+) -> None:
+    size = GIB + 2 * MIB
+    with holding([driver_program, str(size)]) as child:
+        bare = mapped_by_driver(child.pid)
+        for step in ("created", "mapped", "retained", "unmapped", "released", "elsewhere", "pool"):
+            child.go_on(step)
+        assert tracker.registered().by_pid[child.pid].host_pools == 1  # its calls are followed from now on
+        for step, held in (("taken", size + 5000), ("given", 5000), ("end", 0)):
+            child.go_on(step)
+            found = registered_by(child.pid, True, None, tracker.registered())
+            assert (step, found.driver_memory.value) == (step, held)
+            assert (found.driver_estimate or "").startswith("at least")
+            assert held <= mapped_by_driver(child.pid) - bare <= held + 64 * MIB  # it takes 32 MiB at a time
+
+
+def test_programs_are_not_slowed_down_on_calls_that_are_not_needed(tracker: Tracker) -> None:
+    def frees() -> int:
+        lines = (line.split() for line in Path("/sys/kernel/tracing/uprobe_profile").read_text().splitlines())
+        return sum(int(hits) for _, event, hits, *_ in lines if event.startswith("cuMemFreeAsync"))
+
+    for _ in range(3):  # the program with a pool has ended
+        tracker.registered()
+        time.sleep(0.2)
+    before = frees()
+    code = (
+        "import cupy\n"
+        "cupy.cuda.set_allocator(cupy.cuda.MemoryAsyncPool().malloc)\n"
+        "for number in range(3000): cupy.cuda.alloc(4096)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert frees() == before
+
+
 def test_a_forked_child_holds_nothing(tracker: Tracker, program: Path) -> None:
     with holding([program, "fork", str(SIZE)]) as child:
         child.go_on("held")
@@ -202,3 +283,4 @@ def test_the_installed_library_is_followed_in_all_its_calls(tracker: Tracker) ->
     assert libraries
     assert all(library.reason is None for library in libraries)
     assert {"cuMemHostAlloc", "cuMemFreeHost", "cuMemHostRegister_v2", "cuMemHostUnregister"} <= set(libraries[0].calls)
+    assert {"cuMemCreate", "cuMemRelease", "cuMemMap", "cuMemUnmap", "cuMemPoolCreate"} <= set(libraries[0].calls)

@@ -30,7 +30,7 @@ from pinscope.store.store import Store
 from tests.unit.store.runs import new_rows, new_run
 
 ROOT = Path(__file__).parents[2]
-SMALL = ("--set", "sizes=64KiB,256KiB", "--set", "repeats=7", "--set", "precision=0.5")
+SMALL = ("--set", "sizes=64KiB,256KiB", "--set", "repeats=8", "--set", "precision=0.5")
 ENDLESS = ("--set", "sizes=64KiB", "--set", "repeats=10000", "--set", "precision=1e-9", "--set", "time_limit=60")
 """Minutes if nobody stops it."""
 

@@ -186,6 +186,6 @@ def test_seconds_per_gib_scale_with_the_size() -> None:
 
 def test_a_run_that_has_just_begun_reads_without_conclusions() -> None:
     assert read_allocation(synthetic.run("overlap"), []).headline == ()
-    reading = read_allocation(synthetic.run("overlap"), buffers("malloc", 1e-6, size=MIB))
+    reading = read_allocation(synthetic.run("overlap", status="running"), buffers("malloc", 1e-6, size=MIB))
     assert reading.findings == ()
     assert len(reading.tables) == 1

@@ -15,3 +15,8 @@ def test_what_is_not_known_is_left_out_and_nothing_known_is_no_amount() -> None:
     assert held_bytes(GIB, None, None) == GIB
     assert held_bytes(None, None, 0, 0) == 0
     assert held_bytes(None, None, None, None) is None
+
+
+def test_driver_memory_comes_on_top() -> None:
+    assert held_bytes(GIB, 2 * GIB, GIB, driver_memory=3 * GIB) == 6 * GIB
+    assert held_bytes(None, None, None, driver_memory=GIB) == GIB

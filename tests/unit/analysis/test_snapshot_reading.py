@@ -56,6 +56,24 @@ def test_where_the_kernel_counts_no_pins_what_the_holders_explain_is_judged() ->
     assert values(found(snapshot(host=totals))["pinned-share-of-ram"])["Pinned"] == 300 * GIB
 
 
+def test_driver_memory_counts_as_taken_and_is_a_finding_of_its_own() -> None:
+    seen = snapshot(
+        host=host(pinned_bytes=100 * GIB, explained_bytes=100 * GIB, driver_memory_bytes=65 * GIB),
+        holders=(holder(host_alloc_bytes=100 * GIB, driver_memory_bytes=60 * GIB),),
+    )
+    share, driver = (one for one in read_snapshot(seen) if one.rule in ("pinned-share-of-ram", "driver-memory"))
+    assert "31.2 %" in share.title
+    assert share.title.startswith("Up to")
+    assert "60 GiB of driver memory" in driver.title
+    assert [one.value for one in driver.evidence][:3] == [65 * GIB, 60 * GIB, 60 * GIB]
+
+
+@pytest.mark.parametrize(("left_over", "rules"), [(20 * GIB, []), (40 * GIB, ["unaccounted-host-memory"])])
+def test_memory_in_no_account_is_found_beyond_what_the_holders_have(left_over: int, rules: list[str]) -> None:
+    seen = snapshot(host=host(driver_memory_bytes=left_over), holders=(holder(driver_memory_bytes=GIB // 2),))
+    assert [one.rule for one in read_snapshot(seen)] == rules
+
+
 @pytest.mark.parametrize(("left", "severity"), [(2 * GIB, "warning"), (GIB // 2, "critical")])
 def test_a_holder_that_fills_its_control_group_is_found(left: int, severity: str) -> None:
     one = holder(cgroup="/docker/abc", cgroup_limit_bytes=24 * GIB, cgroup_headroom_bytes=left)

@@ -12,7 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from pinscope.analysis.statistics import UNSTABLE, confidence_rank, median_uncertainty, summarize
+from pinscope.analysis.statistics import (
+    CONFIDENCE,
+    LOOKS,
+    UNSTABLE,
+    confidence_rank,
+    looks,
+    median_uncertainty,
+    summarize,
+)
 
 POSITIVE = st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=80)
 
@@ -26,17 +34,18 @@ def _confidence(count: int, rank: int) -> float:
     return 1 - 2 * below / 2**count
 
 
-@pytest.mark.parametrize("count", [*range(6, 300), 1000, 1075, 3000, 10_000])
-def test_the_interval_has_95_percent_and_wastes_at_most_one_rank(count: int) -> None:
+@pytest.mark.parametrize("count", [*range(8, 300), 1000, 1075, 3000, 10_000])
+def test_the_interval_is_the_narrowest_that_has_99_percent(count: int) -> None:
     rank = confidence_rank(count)
-    assert _confidence(count, rank) >= 0.95
-    assert _confidence(count, rank + 2) < 0.95
+    assert _confidence(count, rank) >= CONFIDENCE
+    assert _confidence(count, rank + 1) < CONFIDENCE
 
 
-@pytest.mark.parametrize("count", range(1, 6))
-def test_below_six_values_no_interval_reaches_95_percent(count: int) -> None:
+@pytest.mark.parametrize("count", range(1, 8))
+def test_below_eight_values_no_interval_reaches_99_percent(count: int) -> None:
     assert confidence_rank(count) == 0
-    assert _confidence(count, 1) < 0.95
+    assert _confidence(count, 1) < CONFIDENCE
+    assert summarize([1.0] * count).interval is None
     assert median_uncertainty([1.0] * (count - 1) + [1.1]) == math.inf
 
 
@@ -49,7 +58,7 @@ def test_below_six_values_no_interval_reaches_95_percent(count: int) -> None:
     ],
     ids=["lognormal", "exponential", "heavy tails"],
 )
-@pytest.mark.parametrize("count", [6, 7, 15, 60])
+@pytest.mark.parametrize("count", [8, 9, 15, 60])
 def test_the_interval_covers_the_true_median_as_often_as_it_promises(
     draw: Callable[[np.random.Generator, tuple[int, int]], NDArray[np.float64]], truth: float, count: int
 ) -> None:
@@ -60,9 +69,20 @@ def test_the_interval_covers_the_true_median_as_often_as_it_promises(
     assert covered.mean() == pytest.approx(promised, abs=4 * math.sqrt(promised * (1 - promised) / 4000))
 
 
-def test_the_uncertainty_is_half_the_interval_over_the_median() -> None:
-    values = [9.0, 10.0, 8.0, 11.0, 10.0, 12.0, 10.0]  # 7 values: smallest to largest
-    assert median_uncertainty(values) == pytest.approx((12 - 8) / 2 / 10)
+def test_the_uncertainty_is_how_far_the_median_may_be_off() -> None:
+    values = [9.0, 10.0, 8.0, 11.0, 10.0, 13.0, 10.0, 10.0]  # 8 values: smallest to largest
+    assert summarize(values).interval == (8, 13)
+    assert median_uncertainty(values) == pytest.approx((13 - 10) / 10)
+
+
+@pytest.mark.parametrize(("least", "most"), [(7, 60), (8, 15), (3, 30), (8, 8), (8, 10_000), (3, 7), (20, 10)])
+def test_the_median_is_looked_at_so_seldom_that_all_looks_together_keep_95_percent(least: int, most: int) -> None:
+    planned = looks(least, most)
+    assert len(planned) <= LOOKS
+    assert LOOKS * (1 - CONFIDENCE) <= 0.05 + 1e-12
+    assert list(planned) == sorted(set(planned))
+    assert all(confidence_rank(count) > 0 and least <= count <= most for count in planned)
+    assert (planned[-1:] == (most,)) == (most >= max(least, 8))
 
 
 @given(POSITIVE)
@@ -76,7 +96,7 @@ def test_a_summary_lies_within_its_values(values: list[float]) -> None:
     assert summary.unstable == (summary.spread > UNSTABLE)
 
 
-@given(st.lists(st.floats(0.5, 2.0), min_size=6, max_size=50), st.sampled_from([1e-9, 1e-3, 8.0, 1e9]))
+@given(st.lists(st.floats(0.5, 2.0), min_size=8, max_size=50), st.sampled_from([1e-9, 1e-3, 8.0, 1e9]))
 def test_relative_figures_do_not_depend_on_the_unit(values: list[float], factor: float) -> None:
     one, other = summarize(values), summarize([value * factor for value in values])
     assert other.median == pytest.approx(one.median * factor)

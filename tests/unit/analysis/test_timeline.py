@@ -34,6 +34,17 @@ def seen(rows: list[dict[str, object]], interval_seconds: float = 1.0) -> Watche
     return watched(run(interval_seconds), checked_rows("timeline", rows))
 
 
+def test_rows_kept_before_driver_memory_was_known_still_open_and_later_ones_count_it() -> None:
+    rows = rows_watched(
+        3, lambda number: (holder(driver_memory_bytes=number * GIB),), driver_memory_bytes=lambda _: GIB
+    )
+    assert [life.peak_bytes for life in seen(rows).lives] == [18 * GIB]
+    assert points(rows, "driver_memory_bytes")[0] == (0.0, GIB)
+    old = [{name: value for name, value in row.items() if name != "driver_memory_bytes"} for row in rows]
+    assert [life.peak_bytes for life in watched(run(), old).lives] == [16 * GIB]
+    assert points(old, "driver_memory_bytes") == []
+
+
 # Growth
 
 
@@ -139,7 +150,7 @@ def test_several_holders_together() -> None:
     lives = seen(
         rows_watched(4, lambda n: (holder(1, host_alloc_bytes=(n + 1) * GIB), *((holder(2),) if n < 2 else ())))
     ).lives
-    assert sampled(summed(lives), [0.0, 1.0, 2.0, 3.0], until=3.0) == [
+    assert sampled(summed(life.amounts for life in lives), [0.0, 1.0, 2.0, 3.0], until=3.0) == [
         (0.0, 17 * GIB), (1.0, 18 * GIB), (2.0, 3 * GIB), (3.0, 4 * GIB),
     ]  # fmt: skip
 

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from pinscope.analysis.timeline import LEAK_BYTES, LEAK_PARTS, LEAK_RISES, STEADY_GROWTH
 from pinscope.analysis.timeline_reading import MOST_CHANGES, MOST_HOLDERS
 from pinscope.experiments.registry import read_run
+from pinscope.experiments.timeline import Timeline
 from pinscope.live.timeline import Moment, TimelineRows
 from pinscope.records.finding import Finding, Quantity, Reading, Table
 from pinscope.units import format_bytes
@@ -183,12 +185,41 @@ def test_a_holder_that_takes_more_and_more_is_suspected_of_a_leak() -> None:
     assert one.severity == "warning"
     assert one.title == f"leaky (pid 1) took {format_bytes(59 * 8 * MIB)} in 59 steps and gave nothing back"
     told = evidence(one)
-    assert told["Grew by"] == 59 * 8 * MIB
+    assert told["Before these steps"] == GIB
+    assert told["Taken in them, less what was given back"] == 59 * 8 * MIB
     assert told["On average in a minute"] == pytest.approx(60 * 8 * MIB)
-    assert told["Available to everybody at the end"] == 400 * GIB - 59 * 8 * MIB
-    assert "all available memory is taken in 14.2 h" in one.detail
+    assert told["Available on the host at the end"] == 400 * GIB - 59 * 8 * MIB
+    assert told["At that pace all of it is taken in"] == pytest.approx((400 * GIB - 59 * 8 * MIB) / (8 * MIB))
     assert "--pid 1" in one.advice
     assert "no-leak-seen" not in rules(found)
+
+
+def test_a_finding_of_growth_states_the_rule_with_the_limits_that_it_was_found_by() -> None:
+    leaks = reading(synthetic_timeline.growing())
+    locks = reading(watched(60, holders=lambda n: (holder(7, host_alloc_bytes=0, locked_bytes=n * MIB),)))
+    pins = reading(watched(60, other_pinned_bytes=lambda n: n * 8 * MIB, pinned_bytes=lambda n: n * 8 * MIB + 16 * GIB))
+    calm = reading(watched(60))
+    for found, rule in (
+        (leaks, "leak-suspected"), (locks, "locked-memory-grows"), (pins, "unexplained-pins-grow"),
+        (calm, "no-leak-seen"),
+    ):  # fmt: skip
+        assert STEADY_GROWTH in finding(found, rule).detail
+        assert "method" not in finding(found, rule).detail
+    for limit in (format_bytes(LEAK_BYTES), f"{LEAK_RISES} or more steps", f"{LEAK_PARTS} equal parts"):
+        assert limit in STEADY_GROWTH
+    assert STEADY_GROWTH in Timeline.method
+
+
+def test_what_a_leaking_holder_gave_back_is_in_the_title() -> None:
+    rows = watched(60, holders=lambda n: (holder(1, name="leaky", host_alloc_bytes=GIB + (n - (n >= 30)) * 8 * MIB),))
+    one = finding(reading(rows), "leak-suspected")
+    assert one.title == "leaky (pid 1) took 464 MiB in 58 steps and gave nothing back"
+    rows = watched(
+        60, holders=lambda n: (holder(1, name="leaky", host_alloc_bytes=GIB + (n - 2 * (n == 30)) * 8 * MIB),)
+    )
+    one = finding(reading(rows), "leak-suspected")
+    assert one.title == "leaky (pid 1) took 480 MiB in 58 steps and gave only 8 MiB back"
+    assert evidence(one)["Taken in them, less what was given back"] == 59 * 8 * MIB
 
 
 @pytest.mark.parametrize(
@@ -207,6 +238,8 @@ def test_who_grew_until_it_was_killed_is_suspected_too() -> None:
     one = finding(reading(rows), "leak-suspected")
     assert one.title == "python (pid 7) took 99 GiB in 99 steps and gave nothing back until it ended"
     assert evidence(one)["It held before it ended"] == 100 * GIB
+    assert evidence(one)["Before these steps"] == GIB
+    assert "At that pace all of it is taken in" not in evidence(one)
     assert "was killed" in one.advice
     assert "--pid" not in one.advice
     assert "no-leak-seen" not in rules(reading(rows))
@@ -269,7 +302,7 @@ def test_registered_memory_that_grows_shows_in_the_host_total_only() -> None:
         watched(60, other_pinned_bytes=lambda n: n * 8 * MIB, pinned_bytes=lambda n: 16 * GIB + n * 8 * MIB)
     )
     one = finding(found, "unexplained-pins-grow")
-    assert evidence(one)["Grew by"] == 59 * 8 * MIB
+    assert evidence(one)["Taken in them, less what was given back"] == 59 * 8 * MIB
     assert "--probe" in one.advice
 
 

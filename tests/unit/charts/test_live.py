@@ -18,7 +18,7 @@ from pinscope.records.timeline import HolderSample, Sample
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 GIB = 2**30
 KNOWN, OTHER, WHOLE = BANDS
-(LOCKED,) = LINES
+LOCKED, DRIVER = LINES
 
 
 def sample(second: float, pinned: int | None = 0, explained: int | None = 0, **changes: Any) -> Sample:
@@ -136,6 +136,7 @@ def test_the_data_is_named_where_the_specification_looks_for_it() -> None:
 def test_series_have_the_colours_of_their_meaning() -> None:
     assert {
         KNOWN: COLOURS["pinned"], OTHER: COLOURS["registered"], WHOLE: COLOURS["reference"], LOCKED: COLOURS["locked"],
+        DRIVER: COLOURS["write_combined"],
     } == SERIES  # fmt: skip
 
 

@@ -112,6 +112,13 @@ def test_a_bar_far_below_zero_is_cut_with_an_arrow_and_its_number() -> None:
     assert figure.layout.xaxis.range[0] == -40
 
 
+def test_a_bar_of_copies_that_take_longer_says_how_much_and_what_they_hide() -> None:
+    figure = drawn([one_pass(memory="pageable", device_seconds=5.37, copy_alone_seconds=5.3)])["overlap-h2d"].figure
+
+    beside = next(item for item in figure.data if item.type == "scatter")
+    assert beside.text == ("◀ copies 5.3 × as long<br>93.0 % hidden",)
+
+
 def test_each_balance_has_a_panel_of_its_own() -> None:
     rows = [one_pass(balance=balance) for balance in ("compute_bound", "copy_bound", "balanced")]
 

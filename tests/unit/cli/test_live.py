@@ -142,7 +142,20 @@ def test_a_real_host_fits_80_columns_with_one_line_for_each_holder() -> None:
     first = next(place for place, line in enumerate(lines) if line.startswith("756  root"))
     assert len(lines) - first == len(seen.holders) == 12
     assert max(map(len, lines)) <= 80
-    assert any(re.search(r"^0 .*61\.1 MiB +~20 MiB +<0\.0100 GB/s", line) for line in lines)
+    assert any(re.search(r"^0 .*61\.1 MiB +≥20 MiB +<0\.0100 GB/s", line) for line in lines)
+
+
+def test_driver_memory_is_a_column_where_there_is_any() -> None:
+    seen = captured(Path(__file__).parents[2] / "data" / "proc" / "h200-driver-memory")
+    lines = texts(whole(View(seen)))
+    assert any(line.startswith("Others") and "driver memory" in line for line in lines)
+    row = next(line for line in lines if line.startswith("862  root"))
+    assert "66.0 MiB" in row
+
+
+def test_where_no_process_can_be_seen_nobody_is_said_to_hold_none() -> None:
+    seen = captured(Path(__file__).parents[2] / "data" / "proc" / "h200-idle")
+    assert texts(whole(View(seen)))[-1] == "Who holds pinned memory is not known: /proc shows no process."
 
 
 def test_a_host_without_holders_says_so() -> None:
@@ -231,7 +244,7 @@ def test_one_moment_for_people_has_everything_and_no_escape_codes(
     out = capsys.readouterr().out
     assert "\x1b" not in out
     assert "Pinned    9 GiB (7.2 %) · 9 GiB by holders · ~0 B registered or other" in out
-    assert re.search(rf"^{busy}  root +8 GiB  0 +1 GiB +~16 MiB  python train.py$", out, re.M)
+    assert re.search(rf"^{busy}  root +8 GiB  0 +1 GiB +≥16 MiB  python train.py$", out, re.M)
     assert "NVIDIA H200" in out
     assert "Up to 4.50 GiB of pinned memory may be waste" in out
 

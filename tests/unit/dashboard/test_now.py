@@ -87,7 +87,7 @@ def test_a_host_with_holders_and_gpus_is_told_in_full(host: Host, taken: Snapsho
     assert metric(app, "Pinned, whole host") == ("14 GiB", "11.1 % of memory")
     assert metric(app, "Explained by holders")[0] == "8.50 GiB"
     assert metric(app, "Registered, or other pins")[0] == "~5.50 GiB"
-    assert metric(app, "Page tables") == ("~18 MiB", "0.013 % of its memory")
+    assert metric(app, "Page tables") == ("≥18 MiB", "0.013 % of its memory")
     assert metric(app, "Unattributed")[0] == "78 MiB"
     assert metric(app, "Received over PCIe") == ("27.6 GB/s", "47.9 % of the link")
     holders = table(app)
@@ -280,8 +280,8 @@ def test_details_say_of_each_figure_whether_it_is_exact(host: Host, taken: Snaps
     assert told["Its mappings"] == "2 × 4 GiB (a power of two), 1 × 512 MiB (a power of two)"
     assert told["Possible rounding waste"].startswith("≤4.25 GiB (at most")
     assert told["Inherited"] == f"0 B; its own is also mapped by pid {WORKER}"
-    assert told["GPU 1"] == "memory 20 GiB, page tables ~18 MiB"
-    assert told["Page tables"].startswith("8 bytes for each page")
+    assert told["GPU 1"] == "memory 20 GiB, page tables ≥18 MiB"
+    assert told["Page tables"].startswith("at least: 8 bytes for each page")
     assert told["Registered"].startswith("n/a (")
 
 

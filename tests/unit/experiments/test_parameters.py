@@ -51,7 +51,7 @@ def test_sizes_take_units_and_lists_and_come_out_ascending_and_once() -> None:
         ({"memory": "pinned,paged"}, "memory: .*'pageable', 'pinned'"),
         ({"directions": "up"}, "directions: .*'h2d', 'd2h' or 'bidirectional'"),
         ({"precision": "nan"}, "precision: "),
-        ({"repeats": "0"}, "repeats: .*greater than or equal to 7"),
+        ({"repeats": "0"}, "repeats: .*greater than or equal to 8"),
         ({"time_limit": "-1"}, "time_limit: .*greater than 0"),
         ({"colour": "red"}, "no parameter 'colour'; there are: .*sizes"),
     ],
@@ -129,4 +129,11 @@ def test_each_ingredient_is_left_out_once() -> None:
 
 
 def test_all_combinations_are_every_ingredient_with_every_depth() -> None:
-    assert len(set(recipes(OverlapParams.preset("cuda", False)))) == 2 * 2 * 4 * 2
+    every = OverlapParams.preset("cuda", False).with_overrides({"combinations": "all", "depths": "1,2,4,8"})
+    assert len(set(recipes(every))) == 2 * 2 * 4 * 2
+
+
+def test_deeper_rings_are_measured_with_the_full_recipe_alone() -> None:
+    chosen = recipes(OverlapParams.preset("cuda", False))
+    assert [recipe.label for recipe in chosen if recipe.depth > 2] == ["full recipe, ring of 4"]
+    assert len(chosen) == 6

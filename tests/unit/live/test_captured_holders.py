@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from pinscope.probes.process_memory import parse_maps
 from pinscope.records.snapshot import Holder, Snapshot
 from tests.data.snapshot_checks import captured
 
@@ -48,13 +47,15 @@ def test_cuda_host_alloc_is_right_to_the_page(found: Snapshot, pid: int, size: i
     assert (one.allocations[0].size_bytes, one.allocations[0].count) == (size, count)
     drivers = sum(each.size_bytes * each.count for each in one.allocations[1:])
     assert one.host_alloc_bytes == size * count + drivers
-    assert drivers - DRIVERS_OWN_BYTES == (2 * MIB if pid == TORCH else 0)
+    assert drivers == (2 * MIB if pid == TORCH else 0)  # a chunk for small requests
+    assert one.context_pinned_bytes == DRIVERS_OWN_BYTES
     assert "host_alloc_bytes" not in one.estimates
 
 
 @pytest.mark.parametrize("pid", [NOTHING, MANAGED, REGISTERED, CREATOR, WORKER])
-def test_who_did_not_call_it_has_but_what_the_driver_takes(found: Snapshot, pid: int) -> None:
-    assert holder(found, pid).host_alloc_bytes == DRIVERS_OWN_BYTES
+def test_who_did_not_call_it_has_none_and_what_the_driver_takes_stands_apart(found: Snapshot, pid: int) -> None:
+    one = holder(found, pid)
+    assert (one.host_alloc_bytes, one.context_pinned_bytes, one.driver_memory_bytes) == (0, DRIVERS_OWN_BYTES, 0)
 
 
 def test_what_pytorch_rounds_up_is_marked(found: Snapshot) -> None:
@@ -88,7 +89,7 @@ def test_locked_memory_is_locked_and_ordinary_shared_memory_is_nobodys(found: Sn
 
 
 def test_the_host_total_is_explained_to_the_page_and_the_rest_is_what_was_registered(found: Snapshot) -> None:
-    held = [one.host_alloc_bytes for one in found.holders]
+    held = [amount for one in found.holders for amount in (one.host_alloc_bytes, one.context_pinned_bytes)]
     assert found.host.explained_bytes == sum(amount for amount in held if amount is not None)
     # Creator and worker registered the same shared memory: its pages are pinned twice and count twice.
     registered = 72_372_224 + 2 * 83_886_080
@@ -96,14 +97,11 @@ def test_the_host_total_is_explained_to_the_page_and_the_rest_is_what_was_regist
     assert abs(found.host.other_pinned_bytes - registered) <= MIB + registered // 1000
 
 
-def test_write_combined_memory_is_neither_counted_by_the_kernel_nor_seen(found: Snapshot) -> None:
-    # The known gap: it is mapped like the driver's own files, of which every process has some.
-    assert holder(found, WRITE_COMBINED).host_alloc_bytes == DRIVERS_OWN_BYTES
-    maps = (HOST / "proc" / str(WRITE_COMBINED) / "maps").read_text()
-    lines = [line.split() for line in maps.splitlines() if line.endswith("/dev/nvidiactl")]
-    sizes = [int(end, 16) - int(start, 16) for start, end in (line[0].split("-") for line in lines)]
-    assert 69_214_208 in sizes
-    assert 69_214_208 not in parse_maps(maps).sizes.values()
+def test_write_combined_memory_is_driver_memory_right_to_the_page(found: Snapshot) -> None:
+    one = holder(found, WRITE_COMBINED)
+    assert (one.host_alloc_bytes, one.driver_memory_bytes) == (0, 69_214_208)
+    assert "driver_memory_bytes" not in one.estimates
+    assert [each.pid for each in found.holders if each.driver_memory_bytes] == [WRITE_COMBINED]
 
 
 def test_page_tables_are_within_what_no_process_accounts_for(found: Snapshot) -> None:

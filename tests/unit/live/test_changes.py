@@ -60,6 +60,14 @@ def test_each_kind_of_memory_is_an_event_of_its_own() -> None:
     ]
 
 
+def test_driver_memory_is_an_event_and_is_kept_of_each_holder_and_of_the_host() -> None:
+    before = seen(holder(1, driver_memory_bytes=0))
+    after = seen(holder(1, driver_memory_bytes=2 * GIB), host=host(driver_memory_bytes=3 * GIB))
+    assert told(changes(before, after)) == [("grew", 1, "driver_memory", 2 * GIB, 2 * GIB)]
+    kept = sample_of(after, 0.0)
+    assert (kept.driver_memory_bytes, kept.holders[0].driver_memory_bytes) == (3 * GIB, 2 * GIB)
+
+
 def test_what_is_not_known_is_no_change() -> None:
     known, unknown = (
         holder(1, host_alloc_bytes=GIB),

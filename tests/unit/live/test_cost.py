@@ -78,10 +78,11 @@ def test_nobodys_smaps_is_read_and_only_the_holders_maps(tmp_path: Path) -> None
     assert sum(path.endswith("/status") for path in proc.paths) == 50
 
 
-TOUCHES = """
-import mmap, sys
-memory = mmap.mmap(-1, int(sys.argv[1]))
-memory[:] = bytes(len(memory))
+TOUCHES = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parents[3])!r})
+from tests.data.like_cuda import map_like_cuda
+map_like_cuda(int(sys.argv[1]))
 print("ready", flush=True)
 sys.stdin.read()
 """

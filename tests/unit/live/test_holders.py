@@ -23,7 +23,7 @@ from pinscope.records.snapshot import Holder, Snapshot
 from tests.data.one_door import OneDoor
 from tests.data.snapshot_checks import captured, without_reason
 from tests.data.synthetic_gpu import busy_h200, figures, idle_h200
-from tests.data.synthetic_host import SyntheticHost, named, zero
+from tests.data.synthetic_host import SyntheticHost, context, named, zero
 
 MIB, GIB = 2**20, 2**30
 ROOT = Path(__file__).parents[3]
@@ -126,12 +126,73 @@ def test_mappings_that_cannot_all_be_pinned_are_estimates(host: SyntheticHost) -
     assert found.host.estimates["explained_bytes"].startswith("at most")
 
 
-def test_more_mappings_than_pins_leave_the_rest_unknown(tmp_path: Path) -> None:
-    host = SyntheticHost(tmp_path, pinned_bytes=GIB)
-    host.cuda_process([zero(8 * GIB, 1)])
-    found = snapshot(host.proc)
+def test_mappings_that_come_to_more_than_is_pinned_are_estimates_and_never_explain_more(tmp_path: Path) -> None:
+    host = SyntheticHost(tmp_path, pinned_bytes=3 * GIB)
+    pids = [host.cuda_process([*context(inode=1000 * each), zero(2 * GIB, each)]) for each in (1, 2)]
+    found = snapshot(host.proc, figures(host.proc, [busy_h200(8 * MIB, *(ProcessOnGpu(pid, MIB) for pid in pids))]))
+    for pid in pids:
+        one = holder(found, pid)
+        assert one.host_alloc_bytes == 2 * GIB
+        assert one.estimates["host_alloc_bytes"].startswith(
+            "at most: the holders' mappings come to more than is pinned"
+        )
+        assert one.gpus[0].estimates["page_table_bytes"].startswith("at most")
+    assert found.devices[0].estimates["page_table_bytes"].startswith("at most")
+    assert found.host.explained_bytes == found.host.pinned_bytes
+    assert found.host.estimates["explained_bytes"].startswith("at most")
     assert found.host.other_pinned_bytes is None
     assert "more than is pinned" in found.host.missing["other_pinned_bytes"]
+
+
+def test_a_mapping_larger_than_all_that_is_pinned_is_ordinary_shared_memory(tmp_path: Path) -> None:
+    host = SyntheticHost(tmp_path, pinned_bytes=8 * MIB)
+    pid = host.cuda_process([*context(), zero(2 * GIB, 1)])
+    one = holder(snapshot(host.proc), pid)
+    assert (one.host_alloc_bytes, one.context_pinned_bytes) == (0, 8 * MIB)
+    assert one.estimates.keys() <= {"managed_bytes"}
+
+
+def test_driver_memory_is_what_a_context_does_not_map_by_itself(host: SyntheticHost) -> None:
+    pid = host.cuda_process([*context(), named(GIB, "/dev/nvidiactl"), named(2 * MIB, "/dev/nvidiactl")])
+    strange = host.cuda_process([named(2 * MIB, "/dev/nvidia0"), named(40 * MIB, "/dev/nvidiactl")])
+    display = host.process("Xorg", files=["/dev/nvidiactl"], mappings=[named(40 * MIB, "/dev/nvidiactl")])
+    gpu = busy_h200(8 * MIB, ProcessOnGpu(pid, MIB), ProcessOnGpu(strange, MIB))
+    found = snapshot(host.proc, figures(host.proc, [gpu]))
+    one = holder(found, pid)
+    assert one.driver_memory_bytes == GIB + 2 * MIB
+    assert "driver_memory_bytes" not in one.estimates
+    assert [use.page_table_bytes for use in one.gpus] == [4 * MIB]
+    assert "driver memory" in one.gpus[0].estimates["page_table_bytes"]
+    assert holder(found, strange).driver_memory_bytes == 40 * MIB
+    assert holder(found, strange).estimates["driver_memory_bytes"].startswith("at most")
+    assert display not in {each.pid for each in found.holders}
+    assert found.holders[0] == one
+
+
+def test_a_forked_child_has_none_of_its_parents_driver_memory_and_an_orphan_all_of_it(tmp_path: Path) -> None:
+    mappings = [*context(), zero(GIB, 1), named(GIB, "/dev/nvidiactl")]
+    for alive in (True, False):
+        host = SyntheticHost(tmp_path / str(alive), pinned_bytes=GIB + 8 * MIB)
+        parent = host.cuda_process(mappings, started=100) if alive else 999
+        child = host.cuda_process(mappings, parent=parent if alive else 1, started=101, RssShmem=0)
+        found = snapshot(host.proc, figures(host.proc, [busy_h200(8 * MIB, ProcessOnGpu(parent, MIB))]))
+        one = holder(found, child)
+        held = 0 if alive else GIB
+        assert (one.host_alloc_bytes, one.driver_memory_bytes, one.inherited_bytes) == (held, held, GIB - held)
+        assert [use.page_table_bytes for use in one.gpus] == ([] if alive else [6 * MIB])
+        assert "host_alloc_bytes" not in one.estimates
+        assert found.devices[0].page_table_bytes == 6 * MIB
+        assert not any(gap.hides_holders for gap in found.unreadable)
+
+
+def test_the_hosts_init_process_is_a_holder_only_if_much_of_what_it_locked_is_there(tmp_path: Path) -> None:
+    for resident, shown in ((8 * MIB, False), (80 * MIB, True)):
+        host = SyntheticHost(tmp_path / str(resident))
+        host.process("systemd", pid=1, parent=0, VmLck=90 * MIB, VmRSS=resident)
+        other = host.process("agent", VmLck=MIB, VmRSS=4 * MIB)
+        pids = {one.pid for one in snapshot(host.proc).holders}
+        assert pids == {other, *([1] if shown else [])}
+    assert holder(snapshot(host.proc), 1).estimates["locked_bytes"].startswith("at most")
 
 
 def test_a_rest_below_the_counters_own_slack_is_none_at_all(tmp_path: Path) -> None:
@@ -236,10 +297,11 @@ def test_a_capture_of_this_host_holds_its_holders_and_none_of_their_secrets(tmp_
     assert b"secret word" not in texts
 
 
-CHILD = """
-import mmap, os, sys
-memory = mmap.mmap(-1, int(sys.argv[1]))
-memory[:] = bytes(len(memory))
+CHILD = f"""
+import os, sys
+sys.path.insert(0, {str(ROOT)!r})
+from tests.data.like_cuda import map_like_cuda
+map_like_cuda(int(sys.argv[1]))
 workers = []
 for _ in range(int(sys.argv[2])):
     worker = os.fork()
@@ -264,11 +326,16 @@ def sharing_child(size: int, workers: int) -> Iterator[tuple[int, list[int]]]:
 
 
 class WithDeviceFiles(Proc):
-    """This machine, with the difference that some processes hold CUDA's device files."""
+    """This machine, with the difference that some processes hold CUDA's device files, and that much is pinned."""
 
     def __init__(self, *pids: int) -> None:
         super().__init__()
         self._folders = {f"/proc/{pid}/fd" for pid in pids}
+
+    def read(self, path: str) -> Answer[str]:
+        if path == "/proc/vmstat":
+            return Answer(f"nr_foll_pin_acquired {GIB // 4096}\nnr_foll_pin_released 0\n")
+        return super().read(path)
 
     def links(self, folder: str) -> Answer[tuple[str, ...]]:
         found = super().links(folder)

@@ -24,24 +24,33 @@ class Kernel(TraceInstance):
 
     def __init__(self) -> None:
         self.groups: dict[str, bool] = {}
-        self.made: list[int] = []
+        self.pools: dict[str, bool] = {}
+        """Groups that are not switched on when they are made."""
+        self.made = 0
         self.busy = False
         self.refuses = False
 
-    def add_group(self, number: int, lines: Callable[[str], Iterable[str]]) -> str:
+    def add_group(self, number: int, lines: Callable[[str], Iterable[str]], on: bool = True) -> str:
         if self.refuses:
             raise OSError(errno.EIO, "Input/output error")
-        self.made.append(number)
-        self.groups[f"group{number}"] = True
-        return f"group{number}"
+        assert any("cuMemFreeAsync" in line for line in lines("ours")) != on
+        if not on:
+            self.pools[f"pools{self.made}"] = False
+            return f"pools{self.made}"
+        self.made += 1
+        self.groups[f"group{self.made}"] = True
+        return f"group{self.made}"
+
+    def _of(self, group: str) -> dict[str, bool]:
+        return self.groups if group in self.groups else self.pools
 
     def switch_group(self, group: str, on: bool) -> None:
-        self.groups[group] = on
+        self._of(group)[group] = on
 
     def remove_group(self, group: str) -> None:
         if self.busy:
             raise OSError(errno.EBUSY, "Device or resource busy")
-        del self.groups[group]
+        del self._of(group)[group]
 
 
 @pytest.fixture(scope="module")
@@ -113,9 +122,25 @@ def test_a_copy_that_nobody_uses_is_switched_off_at_once_and_let_go_of_later(
     assert kernel.groups == {"group1": True}
     for _ in range(UNUSED_LOOKS + 1):
         copies.follow({})
-    assert (kernel.groups, copies.told()) == ({}, ())
+    assert (kernel.groups, kernel.pools, copies.told()) == ({}, {}, ())
     copies.follow(mapped(one))
     assert kernel.groups == {"group2": True}
+
+
+def test_calls_on_pools_are_followed_in_the_copies_that_are_used_and_only_while_that_is_wanted(
+    copies: ProbedCopies, kernel: Kernel, library: Path, tmp_path: Path
+) -> None:
+    one, other = more(library, tmp_path, 2)
+    copies.follow(mapped(one))
+    assert kernel.pools == {"pools1": False}
+    copies.follow_pools(True)
+    copies.follow(mapped(one, other))
+    assert kernel.pools == {"pools1": True, "pools2": True}
+    copies.follow(mapped(one))
+    assert kernel.pools == {"pools1": True, "pools2": False}
+    copies.follow_pools(False)
+    copies.follow(mapped(one, other))
+    assert kernel.pools == {"pools1": False, "pools2": False}
 
 
 def test_one_whose_probes_somebody_else_uses_is_let_go_of_when_that_ends(
@@ -172,4 +197,4 @@ def test_when_too_many_are_known_the_one_unused_for_longest_makes_room(
     users = copies.follow(mapped(files[0], files[4]))
     assert users.late == {pid(files[4])}
     assert {one.path for one in copies.told()} == {str(files[number]) for number in (0, 2, 4)}
-    assert kernel.made == [1, 2, 3, 4]
+    assert kernel.made == 4

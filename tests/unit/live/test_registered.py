@@ -8,7 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from pinscope.live.holders import snapshot
-from pinscope.live.registered import NOT_FOLLOWED
+from pinscope.live.registered import CALLS_NOT_FOLLOWED, NOT_FOLLOWED, registered_by
+from pinscope.probes.answer import Answer
 from pinscope.probes.gpu import ProcessOnGpu
 from pinscope.records.registration import PidRegistrations, Piece, ProbedLibrary, Registrations
 from pinscope.records.snapshot import Holder, Snapshot
@@ -71,6 +72,38 @@ def test_with_a_probe_registered_memory_is_explained_by_the_page(host: Synthetic
     assert "explained_bytes" not in found.host.estimates
     assert found.probe is not None
     assert (found.probe.since, found.probe.lost_events, len(found.probe.libraries)) == (LONG_AGO, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "bound"),
+    [
+        ({}, None),
+        ({"from_start": False}, "at least: what it took"),
+        ({"host_pools": 1}, "at least: a pool"),
+        ({"imported": True}, "at least: it imported"),
+        ({"unread_handles": True}, "an estimate: of some"),
+        ({"dropped_pieces": 1}, "at least: not all"),
+        ({"context_ended_at": NOW + timedelta(seconds=1)}, "at most: it ended"),
+        ({"context_ended_at": NOW + timedelta(seconds=1), "host_pools": 1}, "an estimate: it ended"),
+        ({"context_ended_at": NOW - timedelta(seconds=1)}, None),
+    ],
+)
+def test_of_the_drivers_host_memory_the_probe_knows_what_was_asked_for_and_its_bound(
+    changes: Mapping[str, object], bound: str | None
+) -> None:
+    piece = Piece(kind="write_combined", address=0x1000, bytes=5000, flags=4, since=NOW, seconds=0.1)
+    account = registered(7, 0, driver_memory_bytes=5000, pieces=(piece,), **changes)
+    found = registered_by(7, True, NOW, Registrations(LONG_AGO, {7: account}))
+    assert found.driver_memory == Answer(5000)
+    assert (found.driver_estimate or "").startswith(bound or "")
+    assert (found.driver_estimate is None) == (bound is None)
+
+
+def test_without_a_probe_or_in_another_copy_of_the_library_the_drivers_host_memory_is_not_known_from_calls() -> None:
+    assert registered_by(7, True, NOW, None).driver_memory == Answer.missing(CALLS_NOT_FOLLOWED)
+    other = Registrations(LONG_AGO, {}, not_followed={7: "another copy"})
+    assert registered_by(7, True, NOW, other).driver_memory == Answer.missing("another copy")
+    assert registered_by(7, False, NOW, Registrations(LONG_AGO, {})).driver_memory == Answer(0)
 
 
 def test_the_same_memory_registered_by_two_counts_twice_as_the_kernel_counts_it(host: SyntheticHost) -> None:

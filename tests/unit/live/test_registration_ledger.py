@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pinscope.live import registration_ledger
-from pinscope.live.registration_ledger import IO_MEMORY, MOST_BYTES, WRITE_COMBINED, Ledger
+from pinscope.live.account import IO_MEMORY, WRITE_COMBINED, pinned_bytes
+from pinscope.live.registration_ledger import MOST_BYTES, Ledger
 from pinscope.probes.callers import Caller
 from pinscope.probes.uprobes import CALLS, Entered, Executed, Lost, Returned, TraceEvent, parse_trace
-from pinscope.records.registration import PidRegistrations
+from pinscope.records.registration import DRIVER_MEMORY, PidRegistrations
 
 H200 = (Path(__file__).parents[2] / "data" / "trace" / "h200.txt").read_text()
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -24,6 +25,9 @@ SINCE = 1000.0
 """When the probe did, in seconds after that."""
 REGISTER, UNREGISTER = "cuMemHostRegister_v2", "cuMemHostUnregister"
 ALLOCATE, FREE = "cuMemHostAlloc", "cuMemFreeHost"
+CREATE, RELEASE, IMPORT = "cuMemCreate", "cuMemRelease", "cuMemImportFromShareableHandle"
+TAKE = "cuMemAllocFromPoolAsync"
+MIB = 2**20
 
 
 class Host:
@@ -52,12 +56,18 @@ class Host:
         address: int | None = None,
         seconds: float = 0.25,
         thread: int | None = None,
+        place: int | None = None,
     ) -> list[TraceEvent]:
-        """The two events of a call; ``address``: what it allocated, if the return probe could read it."""
-        first, second, third = (*arguments, 0, 0, 0)[:3]
+        """The two events of a call.
+
+        ``address``: what it allocated, or a handle, if the return probe could read it; ``place``: the kind of place
+        that it asks for.
+        """
+        first, second, third, fourth = (*arguments, 0, 0, 0, 0)[:4]
+        more = {"d": fourth} | ({} if place is None else {"type": 1, "place": place})
         words = {} if address is None else {"bx": first, "at_bx": address}
         process = pid if thread is None else None
-        entered = Entered(thread or pid, process, self.now, name, (first, second, third))
+        entered = Entered(thread or pid, process, self.now, name, (first, second, third), more)
         self.now += seconds
         return [entered, Returned(thread or pid, process, self.now, name, result, words)]
 
@@ -106,6 +116,75 @@ def test_an_allocation_and_a_registration_at_one_address_are_two_things(host: Ho
     assert [piece.kind for piece in one.pieces] == ["register"]
     one = host.does(20, FREE, 0x7000)
     assert one.registered_bytes == 1000
+
+
+def test_memory_of_cumemcreate_on_the_host_counts_until_its_last_handle_and_mapping_are_gone(host: Host) -> None:
+    for place in (2, 3, 4):
+        one = host.does(20, CREATE, 0x500, 4 * MIB, 0x600, address=place, place=place)
+    assert [(piece.kind, piece.address, piece.bytes, piece.flags) for piece in one.pieces] == [
+        ("create", None, 4 * MIB, 0)
+    ] * 3
+    assert (one.driver_memory_bytes, one.registered_bytes, one.calls) == (12 * MIB, 0, 3)
+    host.does(20, "cuMemMap", 0x7000, 4 * MIB, 0, 2)
+    host.does(20, "cuMemRetainAllocationHandle", 0x500, 0x7000)
+    for handle in (2, 2, 3, 4):
+        one = host.does(20, RELEASE, handle)
+    assert (one.driver_memory_bytes, len(one.pieces)) == (4 * MIB, 1)
+    assert host.does(20, "cuMemUnmap", 0x7000, 4 * MIB).pieces == ()
+
+
+def test_memory_of_cumemcreate_on_a_gpu_is_none_of_the_hosts(host: Host) -> None:
+    host.does(20, CREATE, 0x500, 4 * MIB, 0x600, address=1, place=1)
+    one = host.does(20, CREATE, 0x500, 4 * MIB, 0x600, address=2)  # its place could not be read
+    assert (one.driver_memory_bytes, one.pieces, one.calls) == (0, (), 0)
+    assert not one.unread_handles
+
+
+def test_a_handle_that_could_not_be_read_is_said(host: Host) -> None:
+    assert host.does(20, CREATE, 0x500, 4 * MIB, 0x600, place=3).unread_handles
+    one = host.does(20, RELEASE, 0x1234)
+    assert (one.driver_memory_bytes, one.unread_handles) == (0, True)
+
+
+def test_memory_that_another_process_made_and_this_one_imported_is_said(host: Host) -> None:
+    host.does(20, CREATE, 0x500, 4 * MIB, 0x600, address=1, place=3)
+    assert not host.does(20, IMPORT, 0x500, 0x40, 1, address=1).imported  # its own
+    host.does(20, RELEASE, 1)
+    assert host.does(20, IMPORT, 0x500, 0x40, 1, address=9).imported
+    one = host.does(20, RELEASE, 9)
+    assert one.driver_memory_bytes == 4 * MIB
+
+
+@pytest.mark.parametrize("call", ["cuMemPoolCreate", "cuMemGetDefaultMemPool", "cuMemGetMemPool"])
+def test_of_a_pool_of_host_memory_what_is_allocated_counts_until_it_is_freed(host: Host, call: str) -> None:
+    assert not host.ledger.has_host_pools
+    host.does(20, call, 0x500, 0x600, 1, address=0xA0, place=3)
+    host.does(20, call, 0x500, 0x600, 1, address=0xB0, place=1)
+    assert host.ledger.has_host_pools
+    for size, pool in ((MIB, 0xA0), (2 * MIB, 0xB0), (3 * MIB, 0xA0)):
+        one = host.does(20, TAKE, 0x500, size, pool, address=0x1000 * size)
+    assert [(piece.kind, piece.address, piece.bytes) for piece in one.pieces] == [
+        ("pool", 0x1000 * MIB, MIB), ("pool", 0x3000 * MIB, 3 * MIB)
+    ]  # fmt: skip
+    assert (one.driver_memory_bytes, one.host_pools, one.calls) == (4 * MIB, 1, 2)
+    host.does(20, "cuMemFree_v2", 0x1000 * MIB)
+    one = host.does(20, "cuMemPoolDestroy", 0xA0)
+    assert (one.driver_memory_bytes, host.ledger.has_host_pools) == (3 * MIB, True)
+    one = host.does(20, "cuMemFreeAsync", 0x3000 * MIB)
+    assert (one.driver_memory_bytes, one.host_pools, host.ledger.has_host_pools) == (0, 1, False)
+
+
+def test_what_a_pool_gave_at_an_unknown_address_is_left_out_and_counted(host: Host) -> None:
+    host.does(20, "cuMemPoolCreate", 0x500, 0x600, address=0xA0, place=3)
+    one = host.does(20, TAKE, 0x500, MIB, 0xA0)
+    assert (one.driver_memory_bytes, one.dropped_pieces) == (0, 1)
+
+
+def test_write_combined_memory_is_the_drivers_and_other_allocated_memory_is_not(host: Host) -> None:
+    host.does(20, ALLOCATE, 0x500, 3000, 0, address=0x7000)
+    one = host.does(20, ALLOCATE, 0x500, 2000, (0xDEAD << 32) | WRITE_COMBINED, address=0x9000)
+    assert (one.driver_memory_bytes, one.pieces[1].flags) == (2000, WRITE_COMBINED)
+    assert host.does(20, FREE, 0x9000).driver_memory_bytes == 0
 
 
 def test_failed_calls_change_nothing(host: Host) -> None:
@@ -218,16 +297,16 @@ def test_another_program_in_a_process_s_place_holds_nothing(host: Host) -> None:
     assert host.ledger.by_pid()[20].registered_bytes == 700
 
 
-def test_unknown_addresses_are_asked_for_once_and_settled(host: Host) -> None:
+def test_unknown_addresses_are_asked_for_once_and_booked(host: Host) -> None:
     host.does(20, ALLOCATE, 0x500, 3000, 0)
     host.does(20, ALLOCATE, 0x508, 4000, 0)
     host.does(20, ALLOCATE, 0x510, 5000, 0, address=0x7000)
-    ((pid, wanted),) = host.ledger.unsettled().items()
+    ((pid, wanted),) = host.ledger.unresolved().items()
     assert [(one.pointer, one.bytes) for one in wanted] == [(0x500, 3000), (0x508, 4000)]
-    assert host.ledger.unsettled() == {}
+    assert host.ledger.unresolved() == {}
     assert host.ledger.addresses(20) == {0x7000}
-    host.ledger.settle(pid, wanted[1].number, 0x9000)
-    host.ledger.settle(pid, wanted[0].number, 0x9000)  # no two pieces lie at one address
+    host.ledger.resolve(pid, wanted[1].number, 0x9000)
+    host.ledger.resolve(pid, wanted[0].number, 0x9000)  # no two pieces lie at one address
     one = host.ledger.by_pid()[20]
     assert [piece.address for piece in one.pieces] == [None, 0x9000, 0x7000]
     assert [piece.bytes for piece in host.does(20, FREE, 0x9000).pieces] == [3000, 5000]
@@ -237,18 +316,18 @@ def test_unknown_addresses_are_asked_for_once_and_settled(host: Host) -> None:
 
 def test_an_address_that_is_found_after_the_release_changes_nothing(host: Host) -> None:
     host.does(20, ALLOCATE, 0x500, 3000, 0)
-    ((pid, (wanted,)),) = host.ledger.unsettled().items()
+    ((pid, (wanted,)),) = host.ledger.unresolved().items()
     host.does(20, FREE, 0x9000)
     host.does(20, ALLOCATE, 0x508, 4000, 0)
-    host.ledger.settle(pid, wanted.number, 0x9000)
-    host.ledger.settle(99, wanted.number, 0x9000)
+    host.ledger.resolve(pid, wanted.number, 0x9000)
+    host.ledger.resolve(99, wanted.number, 0x9000)
     assert [(piece.address, piece.bytes) for piece in host.ledger.by_pid()[20].pieces] == [(None, 4000)]
 
 
 def test_what_was_released_meanwhile_is_not_asked_for(host: Host) -> None:
     host.does(20, ALLOCATE, 0x500, 3000, 0)
     host.does(20, FREE, 0x7000)
-    assert host.ledger.unsettled() == {}
+    assert host.ledger.unresolved() == {}
 
 
 def test_lost_events_add_up(host: Host) -> None:
@@ -321,16 +400,21 @@ CALL = st.tuples(
     st.sampled_from([0, 4]),
     st.sampled_from([0, 0, 0, 2]),
     st.one_of(st.none(), st.integers(1, 8)),
+    st.sampled_from([1, 3]),
 )
 
 
 @given(st.lists(CALL, max_size=60))
-def test_the_sums_are_always_those_of_the_live_pieces(calls: list[tuple[int, str, int, int, int, int, int]]) -> None:
+def test_the_sums_are_always_those_of_the_live_pieces(
+    calls: list[tuple[int, str, int, int, int, int, int, int]],
+) -> None:
     host = Host()
-    for pid, name, first, size, flags, result, address in calls:
-        host.ledger.apply(host.call(pid, name, first, size, flags, result=result, address=address), BOOT)
+    for pid, name, first, size, third, result, address, place in calls:
+        events = host.call(pid, name, first, size, third, third, result=result, address=address, place=place)
+        host.ledger.apply(events, BOOT)
     for one in host.ledger.by_pid().values():
         assert one.registered_bytes == sum(piece.bytes for piece in one.pieces if piece.kind == "register")
-        assert one.pinned_registered_bytes == sum(map(registration_ledger.pinned_bytes, one.pieces))
+        assert one.pinned_registered_bytes == sum(map(pinned_bytes, one.pieces))
         assert list(one.pieces) == sorted(one.pieces, key=lambda piece: piece.since)
-    assert host.ledger._pieces == sum(len(one.pieces) for one in host.ledger.by_pid().values())
+        assert one.driver_memory_bytes == sum(piece.bytes for piece in one.pieces if piece.kind in DRIVER_MEMORY)
+    assert host.ledger._pieces == sum(len(account.pieces) for account in host.ledger._accounts.values())

@@ -64,6 +64,17 @@ def test_a_holder_has_a_row_when_it_is_first_seen_when_it_changes_and_when_it_is
     assert (ended["event"], ended["change_bytes"], ended["bytes"]) == ("ended", -20 * GIB, 0)
 
 
+def test_driver_memory_is_kept_of_the_host_and_of_each_holder() -> None:
+    first, second = keep(
+        taken(holder(1, driver_memory_bytes=0)),
+        taken(holder(1, driver_memory_bytes=GIB), host=host(driver_memory_bytes=2 * GIB)),
+    )
+    assert [row.get("driver_memory_bytes") for row in first] == [None, 0]
+    assert [(row["kind"], row.get("driver_memory_bytes", row.get("what"))) for row in second] == [
+        ("host", 2 * GIB), ("holder", GIB), ("event", "driver_memory"),
+    ]  # fmt: skip
+
+
 def test_the_same_pid_started_later_is_another_holder() -> None:
     later = holder(1).started_at + timedelta(minutes=1)  # type: ignore[operator]
     _, second = keep(taken(holder(1)), taken(holder(1, started_at=later)))

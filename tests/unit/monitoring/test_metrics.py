@@ -59,8 +59,18 @@ def whole_snapshot() -> Snapshot:
         full_10s_share=0.0, full_60s_share=0.0, full_total_seconds=1.0,
     )  # fmt: skip
     return snapshot(
-        host=host(cgroup_limit_bytes=64 * GIB, cgroup_headroom_bytes=32 * GIB, pressure=pressure),
-        holders=(holder(registered_bytes=GIB, cgroup_limit_bytes=64 * GIB, cgroup_headroom_bytes=32 * GIB),),
+        host=host(
+            cgroup_limit_bytes=64 * GIB, cgroup_headroom_bytes=32 * GIB, pressure=pressure, driver_memory_bytes=GIB
+        ),
+        holders=(
+            holder(
+                registered_bytes=GIB,
+                cgroup_limit_bytes=64 * GIB,
+                cgroup_headroom_bytes=32 * GIB,
+                driver_memory_bytes=2 * MIB,
+                context_pinned_bytes=8 * MIB,
+            ),
+        ),
         probe=ProbeState(since=TAKEN_AT, lost_events=3),
     )
 
@@ -79,9 +89,13 @@ def test_figures_of_host_holders_and_gpus_are_exported_as_they_are() -> None:
     one = {"pid": "4711", "name": "python", "user": "ada", "container": ""}
     assert found["pinscope_holder_host_alloc_bytes"] == {labels(**one): 16 * GIB}
     assert found["pinscope_holder_registered_bytes"] == {labels(**one): GIB}
+    assert found["pinscope_holder_driver_memory_bytes"] == {labels(**one): 2 * MIB}
+    assert found["pinscope_holder_context_pinned_bytes"] == {labels(**one): 8 * MIB}
+    assert found["pinscope_host_driver_memory_bytes"] == {labels(): GIB}
     assert found["pinscope_holder_page_table_bytes"] == {labels(**one, gpu="0"): 32 * MIB}
     gpu = labels(gpu="0", uuid="GPU-00000000-0000-4000-8000-000000000000")
     assert found["pinscope_gpu_memory_unattributed_bytes"] == {gpu: 40 * MIB}
+    assert found["pinscope_gpu_context_overhead_bytes"] == {gpu: 7 * MIB}
     assert found["pinscope_gpu_link_generation"] == {gpu: 5}
     assert found["pinscope_gpu_receive_bytes_per_second"] == {gpu: 27.6e9}
     assert found["pinscope_probe_lost_events_total"] == {labels(): 3}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pinscope.analysis import snapshot_reading
+from pinscope.analysis import driver_findings, snapshot_reading
 from pinscope.analysis.plan_reading import NOTABLE_SHARE
 from pinscope.cli.exporter import ALERTS, DASHBOARD
 from pinscope.cli.main import main
@@ -60,7 +60,7 @@ def test_rules_have_the_thresholds_of_the_findings() -> None:
         assert rule is not None
         assert re.search(rf"[<>] {threshold}\n", rule[1]), alert
     assert RULES.count(f"> {snapshot_reading.MUCH_OF_GROUP} * ") == 2
-    assert snapshot_reading.UNEXPLAINED_WARNING == 2 * 2**30
+    assert driver_findings.UNEXPLAINED_WARNING == 2 * 2**30
     assert "> 2 * 2^30" in RULES
 
 

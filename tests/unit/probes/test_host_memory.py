@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -64,6 +65,31 @@ def test_huge_pages_of_all_sizes_count(plant: Plant) -> None:
     broken = read_host(plant({f"{folder}/hugepages-2048kB/free_hugepages": "many\n"}))
     assert broken.hugetlb_used_bytes is None
     assert "is not a number" in broken.missing["hugetlb_used_bytes"]
+
+
+def test_driver_memory_is_what_no_account_of_the_kernel_has(plant: Plant) -> None:
+    mib = 2**20
+    amounts = dict.fromkeys(("Buffers", "Cached", "SwapCached", "AnonPages", "Slab", "PageTables", "Percpu"), 1024)
+    amounts |= {"MemTotal": 100 * 1024, "MemFree": 20 * 1024, "VmallocUsed": 5 * 1024, "KernelStack": 2 * 1024}
+    text = "".join(f"{name}: {amount} kB\n" for name, amount in amounts.items())
+    kept = "Node 0, zone Normal\n  pagesets\n    cpu: 0\n              count:    512\n              high: 1024\n"
+    files: dict[str, str | bytes] = {"/proc/meminfo": text, "/proc/zoneinfo": kept + kept}
+    host = read_host(plant(files))
+    page_bytes = os.sysconf("SC_PAGE_SIZE")
+    assert host.driver_memory_bytes == (100 - 20 - 7 - 5) * mib - 1024 * page_bytes
+    assert host.estimates["driver_memory_bytes"].startswith("about")
+    newer = read_host(plant(files | {"/proc/meminfo": f"{text}Hugetlb: 3072 kB\nBalloon: 1024 kB\n"}))
+    assert newer.driver_memory_bytes == host.driver_memory_bytes - 4 * mib
+    older = read_host(plant(files | {"/proc/meminfo": text.replace("Percpu", "Per")}))
+    assert older.driver_memory_bytes is None
+    assert "Percpu" in older.missing["driver_memory_bytes"]
+
+
+def test_an_idle_captured_host_has_little_driver_memory() -> None:
+    tree = Path(__file__).parents[2] / "data" / "proc" / "h200-idle"
+    host = read_host(Proc.below(tree))
+    assert host.driver_memory_bytes is not None
+    assert host.driver_memory_bytes < 512 * 2**20  # with what processors keep for themselves, which it does not have
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pinscope.probes.process_memory import ProcessStatus, covered_bytes, parse_maps, plain_address_space
-from tests.data.synthetic_host import maps_text, named, zero
+from tests.data.like_cuda import map_like_cuda, room_of, unmap
+from tests.data.synthetic_host import context, maps_text, named, ordinary, zero
 
 H200_STATUS = Path(__file__).parents[2] / "data" / "proc" / "h200-idle" / "proc" / "self" / "status"
 MIB = 2**20
@@ -114,18 +115,47 @@ def test_a_private_copy_of_such_memory_is_not_shared() -> None:
 
 def test_one_piece_in_several_mappings_counts_once() -> None:
     # mprotect splits a mapping; and the same memory may be mapped a second time.
-    text = maps_text(
-        [zero(MIB, 9), zero(MIB, 9, offset=MIB, permissions="r--s"), zero(MIB, 9, offset=MIB), zero(MIB, 9, 3 * MIB)]
+    lines = "".join(
+        f"{0x7F0000000000 + place * MIB:012x}-{0x7F0000000000 + (place + 1) * MIB:012x} {access} {offset * MIB:08x} "
+        "00:01 9      /dev/zero (deleted)\n"
+        for place, offset, access in [(0, 0, "rw-s"), (1, 1, "r--s"), (2, 2, "rw-s"), (3, 3, "rw-s"), (9, 1, "rw-s")]
     )
-    (extents,) = parse_maps(text).shared_zero.values()
-    assert len(extents) == 4
-    assert covered_bytes(extents) == 3 * MIB
+    (extents,) = parse_maps(lines).shared_zero.values()
+    assert len(extents) == 5
+    assert covered_bytes(extents) == 4 * MIB
+
+
+def test_ordinary_shared_memory_is_told_by_where_it_lies() -> None:
+    line = "{:012x}-{:012x} rw-s 00000000 00:01 9      /dev/zero (deleted)\n"
+    rest = "{:012x}-{:012x} {} 00000000 00:00 0 \n"
+    base, size = 0x7F0000000000, 3 * MIB + 4096
+    reserved = line.format(base, base + size) + rest.format(base + size, base + 32 * MIB, "---p")
+    assert list(parse_maps(reserved).sizes.values()) == [size]
+    for text in (
+        line.format(base + 4096, base + 4 * MIB),  # begins anywhere
+        line.format(base, base + size),  # nothing is reserved behind it
+        line.format(base, base + size) + rest.format(base + size, base + 32 * MIB, "rw-p"),
+        line.format(base, base + size) + rest.format(base + size, base + size + 4096, "---p"),  # a guard page
+    ):
+        assert parse_maps(text).sizes == {}
+    assert list(parse_maps(line.format(base, base + 4 * MIB)).sizes.values()) == [4 * MIB]  # ends where the range does
+
+
+def test_a_context_shows_its_gpu_its_driver_memory_and_the_piece_that_lies_anywhere() -> None:
+    maps = parse_maps(maps_text([*context(gpu=3), ordinary(2 * MIB, 7), named(65536, "/dev/nvidia1", "-w-s")]))
+    assert maps.gpus == {3}
+    assert sum(maps.driver_sizes) == 56 * MIB + 8 * MIB + 6_205_440 + 20 * 4096
+    assert len(maps.sizes) == 4  # one more would be a second context's
+    assert parse_maps(maps_text([ordinary(2 * MIB, 7)])).sizes == {}
 
 
 def test_this_kernel_names_shared_anonymous_memory_so() -> None:
     before = parse_maps(Path("/proc/self/maps").read_text()).shared_zero
-    with mmap.mmap(-1, 3 * MIB):
-        after = parse_maps(Path("/proc/self/maps").read_text()).shared_zero
+    place = map_like_cuda(3 * MIB)
+    after = parse_maps(Path("/proc/self/maps").read_text()).shared_zero
+    unmap(place, room_of(3 * MIB))
+    with mmap.mmap(-1, 3 * MIB + 4096):
+        assert parse_maps(Path("/proc/self/maps").read_text()).shared_zero.keys() == before.keys()
     new = {key: extents for key, extents in after.items() if key not in before}
     assert [covered_bytes(extents) for extents in new.values()] == [3 * MIB]
     assert os.sysconf("SC_PAGE_SIZE") <= 3 * MIB

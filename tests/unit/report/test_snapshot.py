@@ -56,7 +56,7 @@ def test_rows_sum_up_what_a_holder_has_on_its_gpus(taken: Snapshot) -> None:
     assert trainer.amounts["page_table_bytes"] == 36 * MIB
     assert trainer.amounts["gpu_memory_bytes"] == 40 * GIB
     assert trainer.gpus == (0, 1)
-    assert trainer.signs == {"page_table_bytes": "~", "rounding_bytes": "≤"}
+    assert trainer.signs == {"page_table_bytes": "≥", "rounding_bytes": "≤"}
     assert locker.growing
     assert not trainer.growing
     assert locker.amounts["page_table_bytes"] == 0

@@ -1,0 +1,82 @@
+"""Whether the repeats of a run reached the precision that was asked for: one finding for all experiments."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pinscope.analysis.statistics import LEAST_VALUES, Summary
+from pinscope.records.finding import Finding, Quantity
+from pinscope.records.run import Run
+from pinscope.units import format_share
+
+MOST_REPEATS = 10_000
+"""More cannot be asked for (:class:`pinscope.experiments.contract.Params`)."""
+MOST_SECONDS = 3600.0
+"""Likewise, for one combination."""
+SPARE = 1.5
+"""How many times the repeats that the width of an interval asks for are advised: the next run varies too."""
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """One combination that a run repeated until its median was known, or a limit was reached.
+
+    Attributes:
+        words: which one, as it follows "The worst:".
+        summary: of the value that was repeated.
+        settings: the parameters that measure little more than this combination, such as ``sizes=4KiB``.
+    """
+
+    words: str
+    summary: Summary
+    settings: tuple[str, ...] = ()
+
+
+def precision_not_reached(run: Run, repeated: Sequence[Repeated]) -> list[Finding]:
+    """One finding on the combinations whose median is known less well than asked for; none where all are.
+
+    Its parameter ``precision`` says what was asked for; a run without it asked for nothing. While a run goes on its
+    repeats are still to come.
+    """
+    asked = run.params.get("precision")
+    if asked is None or run.status == "running":
+        return []
+    late = [one for one in repeated if one.summary.uncertainty > asked]
+    if not late:
+        return []
+    last = max(late, key=lambda one: (one.summary.uncertainty, -one.summary.count))
+    words, worst = last.words, last.summary
+    known = math.isfinite(worst.uncertainty)
+    return [
+        Finding(
+            rule="precision-not-reached", severity="note",
+            title=f"{len(late)} of {len(repeated)} combinations did not reach the precision asked for, ± "
+            f"{format_share(asked)}",
+            detail=f"The worst: {words}, known to ± {format_share(worst.uncertainty)} after {worst.count} repeats."
+            if known
+            else f"The worst: {words}, with {worst.count} repeats; fewer than {LEAST_VALUES} have no interval.",
+            evidence=(
+                Quantity(
+                    name="The worst is known to ±", value=worst.uncertainty if known else None, unit="share",
+                    reason=None if known else f"that takes {LEAST_VALUES} repeats",
+                ),
+                Quantity(name="Asked for: ±", value=asked, unit="share"),
+                Quantity(name="Repeats of the worst", value=worst.count, unit="count"),
+            ),
+            advice="Let the machine idle, and run the worst again for longer: " + _command(run, asked, last),
+        )
+    ]  # fmt: skip
+
+
+def _command(run: Run, asked: float, one: Repeated) -> str:
+    """With as many repeats, and as much time, as this combination needs: an interval narrows with their root."""
+    worst = one.summary
+    off = worst.uncertainty if math.isfinite(worst.uncertainty) else asked
+    factor = SPARE * max((off / asked) ** 2, LEAST_VALUES / worst.count)
+    repeats = min(math.ceil(max(worst.count * factor, run.params.get("repeats", 0))), MOST_REPEATS)
+    seconds = min(math.ceil(run.params.get("time_limit", 1.0) * factor), MOST_SECONDS)
+    device = f" --device {run.device}" if run.device else ""
+    settings = (f"repeats={repeats}", f"time_limit={seconds:.0f}", *one.settings)
+    return f"pinscope run {run.experiment} --lab {run.lab}{device}" + "".join(f" --set {each}" for each in settings)

@@ -16,6 +16,8 @@ def headline(recorded: Recorded) -> dict[str, object]:
         hidden = copy + compute - passes["device_seconds"].median()
         found[f"Overlap, full recipe, {way} balanced"] = hidden / min(copy, compute)
         found[f"Compute stall, full recipe, {way} balanced"] = passes["stall_seconds"].median()
-    loose = rows[rows["separate_stream"].eq(True) & rows["events"].eq(False)]
-    found["Chunks corrupted without events"] = loose["corrupted_chunks"].sum() / loose["chunks"].sum()
+    loose = rows[rows["separate_stream"].eq(True) & rows["events"].eq(False) & (rows["memory"] == "pinned")]
+    for way, passes in loose[loose["balance"] == "balanced"].groupby("direction"):
+        share = passes["corrupted_chunks"].sum() / passes["chunks"].sum()
+        found[f"Chunks corrupted without events, {way} balanced"] = share
     return found

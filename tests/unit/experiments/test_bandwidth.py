@@ -24,7 +24,7 @@ def small_caches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def measured(overrides: Mapping[str, object]) -> list[BandwidthObservation]:
-    params = BandwidthParams.preset("host", quick=True).with_overrides({"repeats": 7, "time_limit": 0.05, **overrides})
+    params = BandwidthParams.preset("host", quick=True).with_overrides({"repeats": 8, "time_limit": 0.05, **overrides})
     with HostModelLab() as lab:
         return list(Bandwidth().measure(params, lab, Harness()))
 

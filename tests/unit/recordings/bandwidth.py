@@ -12,13 +12,25 @@ GEN5_X16_PAYLOAD = 16 * 32e9 / 8 * 128 / 130 * 256 / 280
 def headline(recorded: Recorded) -> dict[str, object]:
     rows = recorded.counted
     alone = rows[(rows["copier"] == "engine") & (rows["devices"] == 1) & (rows["device"] == recorded.run["device"])]
-    seconds = alone.groupby(["memory", "direction", "bytes"])["device_seconds"].median()
+    new = "one_more_seconds" in alone and alone["one_more_seconds"].notna().any()
+    against = "pageable, 4k, cold" if new else "pageable"
+    if new:  # runs of 0.1.0 have one copy only, and one state of memory
+        state = alone["backing"].fillna("") + alone["cache"].fillna("")
+        alone = alone[
+            ((alone["memory"] == "pageable") & (state == "4kcold")) | (alone["memory"] == "pinned") & (state == "")
+        ]
+    seconds = alone.groupby(["memory", "direction", "bytes"])["one_more_seconds" if new else "device_seconds"].median()
+    one = alone.groupby(["memory", "direction", "bytes"])["device_seconds"].median()
     found: dict[str, object] = {}
     for way in ("h2d", "d2h"):
         pinned, pageable = seconds["pinned", way], seconds["pageable", way]
         largest, gain = pinned.index.max(), pageable / pinned
         found[f"Pinned {way}, {format_bytes(int(largest))}"] = largest / pinned[largest]
-        found[f"Pinned ÷ pageable, {way}"] = gain[largest]
+        if new:
+            smallest = pinned.index.min()
+            found[f"One copy, {way}, {format_bytes(int(smallest))}"] = one["pinned", way][smallest]
+            found[f"One more copy, {way}, {format_bytes(int(smallest))}"] = pinned[smallest]
+        found[f"Pinned ÷ {against}, {way}"] = gain[largest]
         slower = gain.index[gain < 1.1]
         found[f"Pinning pays from, {way}"] = int(gain.index[gain.index > max(slower, default=0)].min())
     largest = seconds["pinned", "h2d"].index.max()

@@ -20,6 +20,11 @@ DRIVER_BYTES, DRIVER_SHARE = GIB, 0.05
 PAGE_BYTES = 4096
 """The page in which host memory was mapped on the GPUs measured; larger ones take less."""
 MOST_NAMED = 5
+DRIVER_MEMORY_IS = (
+    "Write-combined memory, memory of cuMemCreate on the host and host memory pools lie in RAM as pinned memory does, "
+    "but in none of the kernel's accounts."
+)
+DRIVER_MEMORY_ADVICE = "Count it as pinned when you plan what fits on this host."
 
 
 def page_tables(snapshot: Snapshot) -> Iterator[Finding]:
@@ -83,8 +88,7 @@ def memory_of_the_driver(snapshot: Snapshot) -> Iterator[Finding]:
             rule="driver-memory",
             severity="note",
             title=f"Holders have {most}{format_bytes(held)} of driver memory, which the count of pins lacks",
-            detail="Write-combined memory, memory of cuMemCreate on the host and host memory pools lie in RAM as "
-            "pinned memory does. None of the kernel's accounts has them.",
+            detail=DRIVER_MEMORY_IS,
             evidence=(
                 *evidence,
                 *(
@@ -92,7 +96,7 @@ def memory_of_the_driver(snapshot: Snapshot) -> Iterator[Finding]:
                     for one in holders[:MOST_NAMED]
                 ),
             ),
-            advice="Count it as pinned when you plan what fits on this host.",
+            advice=DRIVER_MEMORY_ADVICE,
         )
     if left_over is not None and left_over - held >= DRIVER_SHARE * host.total_bytes:
         yield Finding(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from pinscope.analysis.driver_findings import DRIVER_BYTES, DRIVER_MEMORY_ADVICE, DRIVER_MEMORY_IS
 from pinscope.analysis.snapshot_reading import (
     BUSY_SHARE,
     GROUP_CRITICAL,
@@ -211,6 +212,30 @@ def _pinned_share(seen: Watched) -> Iterator[Finding]:
     )
 
 
+def _driver(seen: Watched) -> Iterator[Finding]:
+    """What no count of pins has."""
+    peak = extreme(summed(life.driver for life in seen.lives), max)
+    if peak is None or peak[1] < DRIVER_BYTES:
+        return
+    at, most = peak
+    holding = sorted(
+        (life for life in seen.lives if life.driver), key=lambda life: -max(each for _, each in life.driver)
+    )
+    yield Finding(
+        rule="driver-memory",
+        severity="note",
+        title=f"At their peak holders had {format_bytes(most)} of driver memory, which the count of pins lacks",
+        detail=f"That was {when(at)}. {DRIVER_MEMORY_IS}",
+        evidence=tuple(
+            Quantity(
+                name=f"Most driver memory of {who(life)}", value=max(each for _, each in life.driver), unit="bytes"
+            )
+            for life in holding[:MOST_SUSPECTS]
+        ),
+        advice=DRIVER_MEMORY_ADVICE,
+    )
+
+
 def _group(seen: Watched) -> Iterator[Finding]:
     """Near its limit, with much of it pinned: that alone leaves the kernel nothing to reclaim."""
     near = [
@@ -381,6 +406,7 @@ _RULES: tuple[Callable[[Watched], Iterator[Finding]], ...] = (
     _unexplained_growth,
     _steady,
     _pinned_share,
+    _driver,
     _group,
     _unexplained,
     _links,

@@ -202,6 +202,7 @@ def test_memory_of_the_drivers_own_calls_is_known_to_the_byte_whether_the_cpu_ma
             assert [(piece.kind, piece.bytes) for piece in account.pieces] == [("create", size)] * bool(held)
             found = registered_by(child.pid, True, None, tracker.registered())
             assert (found.driver_memory.value, found.driver_estimate) == (held, None)
+            assert shown(look(tracker), child.pid).driver_memory_bytes == held
 
 
 def test_of_a_host_pool_what_is_allocated_is_a_lower_bound_of_what_it_holds(

@@ -179,6 +179,34 @@ def test_more_holders_than_a_table_shows_are_counted() -> None:
 # Findings
 
 
+def test_driver_memory_of_the_host_is_told_where_it_was_recorded() -> None:
+    rows = [
+        row | ({"driver_memory_bytes": GIB + row["repeat"] * MIB} if row["kind"] == "host" else {})
+        for row in watched(9)
+    ]
+    one = headline(reading(rows), "Most driver memory")
+    assert (one.name, one.value) == ("Most driver memory on the host, about, after 8.00 s", GIB + 8 * MIB)
+    old = [{name: value for name, value in row.items() if name != "driver_memory_bytes"} for row in rows]
+    assert not [one for one in reading(old).headline if one.name.startswith("Most driver")]
+
+
+def test_driver_memory_of_holders_counts_as_pinned_and_is_named() -> None:
+    rows = watched(
+        60, holders=lambda n: (holder(7, host_alloc_bytes=0, driver_memory_bytes=(n == 9) * 200 * GIB),),
+        pinned_bytes=lambda n: 50 * GIB,
+    )  # fmt: skip
+    one = finding(reading(rows), "pinned-share-of-ram")
+    assert one.title.endswith("of this host's memory was pinned or driver memory")
+    assert evidence(one)["Driver memory of the holders"] == 200 * GIB
+    one = finding(reading(rows), "driver-memory")
+    assert one.title == "At their peak holders had 200 GiB of driver memory, which the count of pins lacks"
+    assert "after 9.00 s" in one.detail
+    assert evidence(one) == {"Most driver memory of python (pid 7)": 200 * GIB}
+    rows = watched(60, holders=lambda n: (holder(7, driver_memory_bytes=GIB - 1),), pinned_bytes=lambda n: 200 * GIB)
+    assert "driver-memory" not in rules(reading(rows))
+    assert finding(reading(rows), "pinned-share-of-ram").title.endswith("was pinned or driver memory")
+
+
 def test_a_holder_that_takes_more_and_more_is_suspected_of_a_leak() -> None:
     found = reading(synthetic_timeline.growing())
     one = finding(found, "leak-suspected")

@@ -194,7 +194,7 @@ def _extra(cells: Cells, cell: BufferCell, base: str) -> float | None:
             return None
         return cell.register_seconds.median + cell.unregister_seconds.median
     pageable = cells.get((base, cell.bytes))
-    if pageable is None or cell.way.startswith(("malloc", "fresh")):
+    if pageable is None or cell.way not in ("pinned", *POOLS):  # copies of the others were not timed
         return None
     return cell.both_seconds.median - pageable.both_seconds.median
 

@@ -33,6 +33,8 @@ MANY_COPIES = 10
 POOL_SAVES = 2.0
 """A pool is worth naming when a fresh buffer costs at least this many times as much."""
 FASTER = 1.5
+COPY_TITLES = {"4k": "pageable in 4 KiB pages", "thp": "pageable in huge pages", "pinned": "pinned"}
+"""Place of a copy, as :func:`copy_times` has it → its name."""
 
 
 def read_allocation(run: Run, rows: Sequence[Mapping[str, Any]]) -> Reading:
@@ -63,7 +65,7 @@ def _repeated(cells: Cells, copies: Copies, titles: Mapping[str, str]) -> list[R
         for (way, size), cell in cells.items()
     ]
     return buffers + [
-        Repeated(f"a {memory} copy, {direction}, {format_bytes(size)}", seconds,
+        Repeated(f"a copy, {COPY_TITLES[memory]}, {direction}, {format_bytes(size)}", seconds,
                  settings(f"directions={direction}", size=size))
         for (memory, direction, size), seconds in copies.items()
     ]  # fmt: skip
@@ -163,8 +165,8 @@ def _not_fresh(reused: Sequence[BufferCell], page_bytes: int, titles: Mapping[st
 
 def _break_even(cells: Cells, evens: Sequence[BreakEven]) -> list[Finding]:
     """For the largest size: is a fresh pinned buffer worth making for a few copies?"""
-    largest = [even for even in evens if even.way == "pinned" and even.bytes == _largest(cells, "pinned")]
-    mine = [even for even in largest if even.usual]
+    largest = _largest(cells, "pinned")
+    mine = [even for even in evens if even.way == "pinned" and even.bytes == largest and even.usual]
     if not mine:
         return []
     worst = max(mine, key=lambda even: (even.copies is None, even.copies or 0))
@@ -188,8 +190,7 @@ def _break_even(cells: Cells, evens: Sequence[BreakEven]) -> list[Finding]:
             Finding(
                 rule="pinning-costs-nothing", severity="good",
                 title=f"A fresh pinned buffer of {size} costs no more than fresh touched memory in 4 KiB pages",
-                detail="Its pages are faulted and zeroed about as fast as one thread touches ordinary memory."
-            + _in_huge_pages(largest, worst.direction),
+                detail=f"Getting and giving back compared.{_elsewhere(evens, worst)}",
                 evidence=evidence, advice="Nothing to do.",
             )
         ]  # fmt: skip
@@ -202,7 +203,7 @@ def _break_even(cells: Cells, evens: Sequence[BreakEven]) -> list[Finding]:
             f"{worst.direction}",
             detail=f"It costs {format_seconds(worst.extra_seconds)} more to get and give back than fresh touched "
             f"memory in 4 KiB pages, and each copy gains {format_seconds(worst.gain_seconds)}."
-            + _in_huge_pages(largest, worst.direction),
+            + _elsewhere(evens, worst),
             evidence=evidence,
             advice="Make pinned buffers once and keep them, or take them from a pool; for memory that is there "
             "already, compare with registering it (the table)."
@@ -212,14 +213,19 @@ def _break_even(cells: Cells, evens: Sequence[BreakEven]) -> list[Finding]:
     ]  # fmt: skip
 
 
-def _in_huge_pages(evens: Sequence[BreakEven], direction: str) -> str:
-    """The same in place of memory in huge pages, which costs less to get."""
-    other = next((even for even in evens if even.base == "fresh_thp" and even.direction == direction), None)
-    if other is None:
-        return ""
-    if other.copies is None:
-        return " In place of fresh memory in huge pages it never pays."
-    return f" In place of fresh memory in huge pages it takes {other.copies:,} {_copy_word(other.copies)}."
+def _elsewhere(evens: Sequence[BreakEven], shown: BreakEven) -> str:
+    """A sentence on the same in place of memory in huge pages, and on the smallest buffer."""
+    same = [even for even in evens if (even.way, even.direction) == (shown.way, shown.direction)]
+    huge = [even for even in same if even.base == "fresh_thp" and even.bytes == shown.bytes]
+    least = min((even for even in same if even.usual), key=lambda even: even.bytes)
+    clauses = [f"In place of fresh memory in huge pages it {_takes(even)}" for even in huge]
+    if least.bytes < shown.bytes:
+        clauses.append(f"{'a' if clauses else 'A'} buffer of {format_bytes(least.bytes)} {_takes(least)}")
+    return f" {'; '.join(clauses)}." if clauses else ""
+
+
+def _takes(even: BreakEven) -> str:
+    return "never pays" if even.copies is None else f"takes {even.copies:,} {_copy_word(even.copies)}"
 
 
 def _copy_word(count: int) -> str:
@@ -240,8 +246,8 @@ def _pool(cells: Cells, titles: Mapping[str, str]) -> list[Finding]:
             rule="pool-saves", severity="note",
             title=f"Reusing a pinned buffer of {format_bytes(size)} saves "
             f"{format_seconds(fresh.both_seconds.median - best.both_seconds.median)} each time",
-            detail=f"A fresh one takes {format_seconds(fresh.both_seconds.median)}; {titles[best.way]}: "
-            f"{format_seconds(best.both_seconds.median)}. The pool keeps the memory pinned meanwhile.",
+            detail=f"A fresh one takes {format_seconds(fresh.both_seconds.median)} to get and give back; "
+            f"{titles[best.way]}: {format_seconds(best.both_seconds.median)}. The pool keeps the memory pinned meanwhile.",
             evidence=(
                 Quantity(name="Fresh", value=fresh.both_seconds.median, unit="seconds"),
                 Quantity(name="Reused", value=best.both_seconds.median, unit="seconds"),

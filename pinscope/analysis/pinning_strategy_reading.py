@@ -9,9 +9,11 @@ from pinscope.analysis.pinning_recipe import Recipe
 from pinscope.analysis.pinning_strategy import (
     CALLS,
     IDLE,
+    NEAR,
     PHASES,
     TITLES,
     USUAL,
+    WORTH_IT,
     Recommended,
     StrategyCell,
     Wait,
@@ -78,7 +80,8 @@ def _of_array(run: Run, best: StrategyCell, usual: StrategyCell | None) -> list[
             spread=_spread(best),
         ),
         Quantity(name="Its rate", value=best.bytes_per_second, unit="bytes/second"),
-        Quantity(name=f"Your {format_bytes(target)} take", value=best.seconds_for(target), unit="seconds"),
+        Quantity(name=f"Your {format_bytes(target)} take, at the same pace", value=best.seconds_for(target),
+                 unit="seconds"),
     ]  # fmt: skip
     if usual:
         gain = usual.total_seconds.median / best.total_seconds.median
@@ -133,7 +136,10 @@ def _speeds(run: Run, cells: Cells) -> Table:
             for cell in _strategies(cells)
         ),
         note="Medians. Your size: at the same pace. Copies at: one copy to the device within a chunk. Copies across "
-        "chunks: whether CUDA takes one that crosses a boundary; n/a where there is no boundary.",
+        "chunks: whether CUDA takes one that crosses a boundary; n/a in one piece, and where chunks are separate "
+        f"allocations. Recommended, in one piece and in chunks: of the strategies within {NEAR:g} times the fastest, "
+        f"the fastest of those whose longest wait is within {NEAR:g} times the shortest; cudaHostAlloc unless that is "
+        f"{WORTH_IT:g} times as fast.",
     )  # fmt: skip
 
 

@@ -49,7 +49,8 @@ def _headline(plan: Plan) -> tuple[Quantity, ...]:
         *_paid_again(each, owner),
         Quantity(name="Of a GPU's memory, each registers", value=each.gpu_share, unit="share"),
         Quantity(name="Page size", value=round(price.page_bytes), unit="bytes"),
-        Quantity(name="Safe to pin on this host", value=plan.budget.safe_bytes, unit="bytes"),
+        Quantity(name="Safe to pin on this host" + ("" if plan.budget.has_gpu else ", which has no GPU"),
+                 value=plan.budget.safe_bytes, unit="bytes"),
     ]  # fmt: skip
     return (*found, *_pinned_in(plan))
 

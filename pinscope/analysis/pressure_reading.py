@@ -347,18 +347,23 @@ def _swapped(found: Stages) -> list[Finding]:
 
 
 def _nobody_felt_it(found: Stages, memory: _Memory) -> list[Finding]:
-    last, known = found.held[-1], [f"page faults took {format_seconds(median_of(found.held[-1].fault))}"]
+    last = found.held[-1]
+    known = [
+        f"reading a file again took at most {reads:.2f} times as long ({after:.2f} times once all was given back)"
+        for reads, after in [_against_before(found, lambda stage: stage.byte_seconds)] if reads and after
+    ]  # fmt: skip
     if last.cached_share is not None:
-        known.append(f"the file was in the cache ({format_share(last.cached_share)})")
+        known.append(f"{format_share(last.cached_share)} of it stayed in the cache")
     if last.stalled["memory_some"] is not None:
         known.append(f"tasks stalled for memory for {format_share(last.stalled['memory_some'])} of the time")
+    faults, _ = _against_before(found, lambda stage: stage.fault)
+    detail = f"Meanwhile {', '.join(known)}. " if known else ""
     return [
         Finding(
             rule="nobody-felt-it", severity="good",
             title=f"{format_share(memory.pinned(found.most_bytes))} of the {memory.owner} memory was pinned "
-            f"({format_bytes(found.most_bytes)}), and an ordinary process felt nothing of it",
-            detail=f"With all of it pinned {', '.join(known)}: none of it clearly worse than before. Larger shares "
-            "were not tried.",
+            f"({format_bytes(found.most_bytes)}), and page faults took at most {faults or 1:.2f} times as long",
+            detail=f"{detail}Nothing was clearly worse than before, and larger shares were not tried.",
             evidence=(
                 Quantity(name="Most that was pinned", value=found.most_bytes, unit="bytes"),
                 Quantity(name=f"Of the {memory.owner} memory", value=memory.pinned(found.most_bytes), unit="share"),
@@ -369,6 +374,16 @@ def _nobody_felt_it(found: Stages, memory: _Memory) -> list[Finding]:
             "--set share=1 --set cap=1TiB.",
         )
     ]  # fmt: skip
+
+
+def _against_before(found: Stages, part: Callable[[Stage], Felt | None]) -> tuple[float | None, float | None]:
+    """The slowest step, and the time after all was given back, each over the time before."""
+    before = median_of(part(found.before)) if found.before else None
+    held = [seconds for stage in found.held if (seconds := median_of(part(stage))) is not None]
+    after = median_of(part(found.after)) if found.after else None
+    if not before:
+        return None, None
+    return max(held) / before if held else None, after / before if after is not None else None
 
 
 def _floor(found: Stages) -> list[Finding]:

@@ -28,7 +28,7 @@ def read_registration(run: Run, rows: Sequence[Mapping[str, Any]]) -> Reading:
         headline=_headline(run, each, owner),
         tables=(_table(found),),
         findings=(
-            *_wrong(found), *_duplicates(run, each, owner), *_contexts(each), *_counted_again(each),
+            *_wrong(found), *_duplicates(run, each, owner, found), *_contexts(each), *_counted_again(each),
             *_rates(run, each, owner), *_left(run, found),
         ),
     )  # fmt: skip
@@ -120,7 +120,7 @@ def _wrong(found: Sequence[Trial]) -> list[Finding]:
     ]
 
 
-def _duplicates(run: Run, each: Trial | None, owner: Trial | None) -> list[Finding]:
+def _duplicates(run: Run, each: Trial | None, owner: Trial | None, found: Sequence[Trial]) -> list[Finding]:
     """Whether every process pays for the same memory again."""
     if each is None or each.table_bytes is None or each.processes < 2 or not each.table_steps:
         return []
@@ -145,7 +145,11 @@ def _duplicates(run: Run, each: Trial | None, owner: Trial | None) -> list[Findi
     once = ""
     if owner is not None and owner.table_bytes is not None:
         evidence.append(Quantity(name="Page tables with one owner", value=owner.table_bytes, unit="bytes"))
-        once = f" One owner takes {format_bytes(owner.table_bytes)}, however many processes it copies for."
+        same = [
+            one.processes for one in found if (one.strategy, one.table_bytes) == (owner.strategy, owner.table_bytes)
+        ]
+        counts = ", ".join(str(count) for count in sorted(same))
+        once = f" One owner took {format_bytes(owner.table_bytes)}; processes that it copied for: {counts}."
     return [
         Finding(
             rule="every-process-pays",
@@ -175,8 +179,8 @@ def _contexts(each: Trial | None) -> list[Finding]:
             severity="note",
             title=f"A process's CUDA context takes {format_bytes(round(one))}, its page table "
             f"{format_bytes(round(per_process))}",
-            detail=f"The page table of one process takes as much as its context from {format_bytes(round(as_much))} "
-            "of pinned memory on. Below that, fewer processes save more than fewer registrations.",
+            detail=f"Below {format_bytes(round(as_much))} of pinned memory a process's context takes more GPU memory "
+            "than its page table.",
             evidence=(
                 Quantity(name="Contexts of all", value=each.context_bytes, unit="bytes"),
                 Quantity(name="Page tables of all", value=each.table_bytes, unit="bytes"),

@@ -139,7 +139,7 @@ def test_the_headline_has_the_gain_and_seconds_for_the_users_size() -> None:
     values = {one.name: one.value for one in read(rows, target=64 * GIB).headline}
     assert values["Recommended for an array"] == TITLES["thp_register"]
     assert values["Times faster than one cudaHostAlloc"] == pytest.approx(12)
-    assert values["Your 64 GiB take"] == pytest.approx(1.6)
+    assert values["Your 64 GiB take, at the same pace"] == pytest.approx(1.6)
     assert values["Longest neighbour wait, an array (while pinned)"] == 0.3
     assert values["Recommended in chunks"] == TITLES["thp_pipeline"]
     assert values["In chunks of 1 GiB it takes"] == 0.3

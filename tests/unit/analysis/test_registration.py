@@ -89,7 +89,7 @@ def test_processes_that_pay_again_are_found_beside_one_owner() -> None:
     found = reading(rows("each_registers", 4) + rows("one_owner", 4))
     (finding,) = (one for one in found.findings if one.rule == "every-process-pays")
     assert "4.0 times the page tables for 4 processes" in finding.title
-    assert "One owner takes 16 MiB" in finding.detail
+    assert "One owner took 16 MiB; processes that it copied for: 4." in finding.detail
     assert [quantity.value for quantity in found.headline[:2]] == [4 * TABLE, TABLE]
 
 
@@ -100,7 +100,7 @@ def test_page_tables_paid_for_once_are_good() -> None:
 
 def test_a_context_is_set_beside_the_page_table() -> None:
     (finding,) = (one for one in reading(rows("each_registers", 4)).findings if one.rule == "contexts-beside-tables")
-    assert "from 260 GiB of pinned memory on" in finding.detail
+    assert "Below 260 GiB of pinned memory" in finding.detail
 
 
 @pytest.mark.parametrize(("rate", "rule"), [(50e9, "owner-as-fast"), (30e9, "owner-slower")])

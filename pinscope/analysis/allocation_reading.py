@@ -190,7 +190,7 @@ def _break_even(cells: Cells, evens: Sequence[BreakEven]) -> list[Finding]:
             Finding(
                 rule="pinning-costs-nothing", severity="good",
                 title=f"A fresh pinned buffer of {size} costs no more than fresh touched memory in 4 KiB pages",
-                detail=f"Getting and giving back compared.{_elsewhere(evens, worst)}",
+                detail=f"That is to get it and to give it back.{_elsewhere(evens, worst)}",
                 evidence=evidence, advice="Nothing to do.",
             )
         ]  # fmt: skip
@@ -225,7 +225,7 @@ def _elsewhere(evens: Sequence[BreakEven], shown: BreakEven) -> str:
 
 
 def _takes(even: BreakEven) -> str:
-    return "never pays" if even.copies is None else f"takes {even.copies:,} {_copy_word(even.copies)}"
+    return "never pays" if even.copies is None else f"has paid after {even.copies:,} {_copy_word(even.copies)}"
 
 
 def _copy_word(count: int) -> str:
@@ -247,7 +247,8 @@ def _pool(cells: Cells, titles: Mapping[str, str]) -> list[Finding]:
             title=f"Reusing a pinned buffer of {format_bytes(size)} saves "
             f"{format_seconds(fresh.both_seconds.median - best.both_seconds.median)} each time",
             detail=f"A fresh one takes {format_seconds(fresh.both_seconds.median)} to get and give back; "
-            f"{titles[best.way]}: {format_seconds(best.both_seconds.median)}. The pool keeps the memory pinned meanwhile.",
+            f"{titles[best.way]}: {format_seconds(best.both_seconds.median)}. The pool keeps the memory pinned "
+            "meanwhile.",
             evidence=(
                 Quantity(name="Fresh", value=fresh.both_seconds.median, unit="seconds"),
                 Quantity(name="Reused", value=best.both_seconds.median, unit="seconds"),

@@ -83,7 +83,7 @@ def test_what_a_pinned_buffer_replaces_decides_when_it_has_paid() -> None:
     assert paid == {"fresh_4k": 2, "fresh_thp": 11}
     finding = findings(rows)["pays-soon"]
     assert "paid for itself after 2 copies" in finding.title
-    assert finding.detail.endswith("In place of fresh memory in huge pages it takes 11 copies.")
+    assert finding.detail.endswith("In place of fresh memory in huge pages it has paid after 11 copies.")
 
 
 @pytest.mark.parametrize(
@@ -129,6 +129,18 @@ def test_faults_that_were_not_counted_accuse_nobody() -> None:
 
 def test_what_malloc_recycled_is_no_fresh_memory_to_compare_with() -> None:
     rows = [*buffers("malloc_touch", 24e-6, 1e-6), *buffers("pinned", 2.9e-3, 1e-3), *BOTH_COPIES]
+    assert break_evens(buffer_cells(rows), copy_times(rows)) == []
+
+
+def test_a_finding_on_the_largest_buffer_says_what_the_smallest_takes() -> None:
+    small = [*buffers("fresh_4k", 1e-6, 1e-6, size=MIB), *buffers("pinned", 5e-4, 2e-4, size=MIB),
+             *copies("pageable", 1e-4, MIB), *copies("pinned", 5e-5, MIB)]  # fmt: skip
+    found = findings([*PAGEABLE, *buffers("pinned", 0.38, 0.1), *BOTH_COPIES, *small])
+    assert found["pays-soon"].detail.endswith(" A buffer of 1 MiB has paid after 14 copies.")
+
+
+def test_copies_of_write_combined_memory_were_not_timed_and_nothing_is_said_of_when_it_has_paid() -> None:
+    rows = [*PAGEABLE, *buffers("write_combined", 0.2, 0.1), *BOTH_COPIES]
     assert break_evens(buffer_cells(rows), copy_times(rows)) == []
 
 

@@ -60,7 +60,7 @@ class AllocationParams(Params):
         if lab == "host":
             sizes = "64KiB 1MiB 16MiB" if quick else "4KiB 64KiB 1MiB 16MiB 64MiB 256MiB"
         else:
-            sizes = "64KiB 4MiB 128MiB" if quick else "4KiB 64KiB 1MiB 16MiB 256MiB 1GiB 4GiB"
+            sizes = "64KiB 4MiB 128MiB" if quick else "4KiB 64KiB 1MiB 16MiB 256MiB 1GiB"
         return cls(
             sizes=tuple(parse_bytes(size) for size in sizes.split()),
             ways=HOST_WAYS if lab == "host" else ALL_WAYS,

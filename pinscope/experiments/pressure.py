@@ -92,7 +92,7 @@ class PressureParams(BareParams):
         return cls(
             share=0.5 if quick else 0.65, cap=parse_bytes("2GiB" if quick else "16GiB"), steps=4 if quick else 10,
             floor=parse_bytes("1GiB"), file=parse_bytes("128MiB" if quick else "512MiB"),
-            sample=parse_bytes("16MiB" if quick else "64MiB"), step_seconds=0.5 if quick else 3.0,
+            sample=parse_bytes("16MiB" if quick else "64MiB"), step_seconds=0.5 if quick else 2.0,
         )  # fmt: skip
 
     def smaller(self) -> PressureParams | None:

@@ -75,7 +75,7 @@ class RegistrationParams(BareParams):
         else:
             shared, buffer = ("1GiB", "64MiB") if quick else ("8GiB", "256MiB")
         return cls(
-            shared=parse_bytes(shared), buffer=parse_bytes(buffer), processes=(2,) if quick else (1, 2, 4),
+            shared=parse_bytes(shared), buffer=parse_bytes(buffer), processes=(2,) if quick else (1, 4),
             strategies=("each_registers", "one_owner"), repeats=3 if quick else 7, step_limit=120.0,
         )  # fmt: skip
 

@@ -10,7 +10,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 
-import numpy as np
 import pytest
 from cupy.cuda import runtime
 
@@ -73,34 +72,39 @@ def test_one_more_copy_takes_what_it_takes_a_c_program(lab: CudaLab, by_c: Mappi
 
 @pytest.mark.parametrize("way", ["h2d", "d2h"])
 def test_the_call_is_not_in_the_time_of_one_copy(lab: CudaLab, way: OneWay, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither over repeats (a slope of device time on issue time near 0) nor where the call takes 20 µs longer."""
+    """A call that takes 20 µs longer adds no more than 20 µs of idling do, for which the usual call's stream is held.
+
+    Idling is not nothing: on H200 hosts the first copy to the device took 0.7 µs longer after 20 µs more of it, and
+    5 µs longer after 50 µs; copies to the host did not.
+    """
     usual = lab.copy_to_device, lab.copy_to_host
-    found = {}
-    for name, delay in (("usual", 0.0), ("slow", 20e-6)):
+    found: dict[str, float] = {}
+    for name, before, after in (("usual", 0.0, 0.0), ("slow call", 20e-6, 0.0), ("idle longer", 0.0, 20e-6)):
 
-        def slow(call, *arguments, delay=delay):  # type: ignore[no-untyped-def]
-            end = time.perf_counter() + delay
-            while time.perf_counter() < end:
-                pass
+        def call_slowly(call, *arguments, before=before, after=after):  # type: ignore[no-untyped-def]
+            spin(before)
             call(*arguments)
+            spin(after)
 
-        monkeypatch.setattr(lab, "copy_to_device", lambda *a: slow(usual[0], *a))
-        monkeypatch.setattr(lab, "copy_to_host", lambda *a: slow(usual[1], *a))
+        monkeypatch.setattr(lab, "copy_to_device", lambda *a, slowly=call_slowly: slowly(usual[0], *a))
+        monkeypatch.setattr(lab, "copy_to_host", lambda *a, slowly=call_slowly: slowly(usual[1], *a))
         with ExitStack() as stack:
             flow = Flow(stack, lab, way, HostState("pinned"), 4096)
-            pairs = []
-            for _ in range(60):
+            device = []
+            for _ in range(105):
                 flow.prepare(1)
-                timing = time_copies([flow], "engine", 1, time.perf_counter)
-                pairs.append((timing.issue_seconds, whole_seconds([flow])))
-        found[name] = pairs[5:]
-    one, other = (median(device for _, device in found[name]) for name in ("usual", "slow"))
-    issue, device = np.array(found["usual"] + found["slow"]).T
-    slope = float(np.polyfit(issue, device, 1)[0])
-    assert median(issue for issue, _ in found["slow"]) > 20e-6
-    assert abs(slope) < 0.05, (one, other)
-    assert other == pytest.approx(one, abs=1e-6)
-    assert one < 10e-6
+                time_copies([flow], "engine", 1, time.perf_counter)
+                device.append(whole_seconds([flow]))
+        found[name] = median(device[5:])
+    assert abs(found["slow call"] - found["idle longer"]) < 0.5e-6, found
+    assert found["usual"] < 10e-6, found
+
+
+def spin(seconds: float) -> None:
+    """Keep the processor for so long."""
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        pass
 
 
 @pytest.mark.parametrize("by_driver", [True, False])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pinscope.analysis.pinning_recipe import Recipe
+from pinscope.analysis.pinning_recipe import DEFAULT_ARRAY, DEFAULT_CHUNKS, Recipe
 from pinscope.analysis.pinning_strategy import TITLES, recommend, strategy_cells
 from pinscope.analysis.pinning_strategy_reading import read_pinning_strategy
 from pinscope.records.finding import Finding, Reading
@@ -170,7 +170,7 @@ def test_the_advised_calls_can_be_pasted_whatever_the_size() -> None:
     rows = [
         row("host_alloc", 4.8, 0.3, bytes=size),
         row("thp_register", 0.5, 0.3, bytes=size),
-        row("thp_pipeline", 0.5, 0.01, bytes=size, chunk_bytes=chunk),
+        row(DEFAULT_CHUNKS, 0.5, 0.01, bytes=size, chunk_bytes=chunk),
     ]
     found = findings(rows)
     (chunked,) = re.findall(r'pinned_empty\("(.+?)", chunk="(.+?)"\)', found["gentler-in-chunks"].advice)
@@ -180,7 +180,7 @@ def test_the_advised_calls_can_be_pasted_whatever_the_size() -> None:
 
 
 def test_the_call_names_what_is_not_the_default() -> None:
-    whole, chunks = Recipe("thp_register", None, 16), Recipe("thp_pipeline", GIB, 16)
+    whole, chunks = Recipe(DEFAULT_ARRAY, None, 16), Recipe(DEFAULT_CHUNKS, GIB, 16)
     assert whole.call(GIB) == 'pinscope.pinned_empty("1 GiB")'
     assert chunks.call(GIB) == 'pinscope.pinned_empty("1 GiB", chunk="1 GiB")'
     other = Recipe("thp_register_threads", GIB, 4, names_threads=True)
@@ -196,7 +196,7 @@ def test_where_nothing_is_faster_nothing_is_recommended() -> None:
 
 
 def test_chunks_are_recommended_only_where_they_are_clearly_gentler() -> None:
-    rows = [USUAL, row("thp_register", 0.5, 0.15), row("thp_pipeline", 0.4, 0.015)]
+    rows = [USUAL, row("thp_register", 0.5, 0.15), row(DEFAULT_CHUNKS, 0.4, 0.015)]
     finding = findings(rows)["gentler-in-chunks"]
     assert finding.title == "In chunks of 1 GiB, other processes on the GPU wait at most 15.0 ms, not 150 ms"
     assert 'pinscope.pinned_empty("16 GiB", chunk="1 GiB"),' in finding.advice

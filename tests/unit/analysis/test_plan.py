@@ -188,7 +188,8 @@ def test_a_long_start_up_names_the_call_that_shortens_it() -> None:
     found = findings(plan(256 * GIB))["plan-pin-faster"]
     assert found.advice.startswith('Call pinscope.pinned_empty("256 GiB"). Where other processes use the GPU')
     huge = findings(plan(512 * GIB))
-    call = 'pinscope.pinned_empty("512 GiB", chunk="256 MiB", strategy="thp_register_chunks")'
+    call = CHUNKS.call(512 * GIB)
+    assert 'pinned_empty("512 GiB", chunk="256 MiB"' in call
     assert huge["plan-pin-faster"].advice == f"Call {call}. No copy may cross a multiple of chunk."
     assert call in huge["plan-one-registration"].advice
     assert "chunks" in findings(plan(512 * GIB, paces=()))["plan-one-registration"].advice

@@ -42,19 +42,23 @@ def geometric_mean(values: Sequence[float]) -> float:
 
 
 def busiest(settings: Settings, mean: pd.Series) -> str | None:
-    """The part that is at work for most of a step; ``None`` where making and pinning were not timed apart."""
+    """The part that is at work for most of a step; ``None`` where making and pinning were not timed apart.
+
+    The program is at work whenever it does not wait, also for others: any part that fills four fifths goes before it.
+    """
     pin, _, workers = settings
     if "make_seconds" not in mean or np.isnan(mean["make_seconds"]):
         return None
-    pinning = mean["pin_seconds"] if pin else 0.0
+    step = mean["step_seconds"]
     stream = "copying to the GPU" if mean["copy_seconds"] > mean["compute_seconds"] else "computing"
     parts = {stream: mean["copy_seconds"] + mean["compute_seconds"]}
     if workers:
-        parts |= {"making batches in the workers": mean["make_seconds"] / workers, "PyTorch's pinning thread": pinning}
-    else:
-        parts["making batches in the program"] = mean["make_seconds"] + pinning
-    part = max(parts, key=lambda name: parts[name])
-    return f"{part}, {format_share(min(parts[part] / mean['step_seconds'], 1.0))} of a step"
+        parts["making batches in the workers"] = mean["make_seconds"] / workers
+        parts["PyTorch's pinning thread"] = mean["pin_seconds"] if pin else 0.0
+    full = {name: seconds for name, seconds in parts.items() if seconds >= 0.8 * step}
+    parts["the training program"] = step - mean["wait_seconds"] if workers else step
+    part = max(full or parts, key=lambda name: parts[name])
+    return f"{part}, {format_share(min(parts[part] / step, 1.0))} of a step"
 
 
 def headline(recorded: Recorded) -> dict[str, object]:

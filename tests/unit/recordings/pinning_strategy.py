@@ -52,7 +52,7 @@ def headline(recorded: Recorded) -> dict[str, object]:
         "Recommended for an array": WHOLE[array],
         f"It pins {format_bytes(size)} in": total[array],
         "Its rate": size / total[array],
-        f"Your {format_bytes(target)} take": target * total[array] / size,
+        f"Your {format_bytes(target)} take, at the same pace": target * total[array] / size,
         "Times faster than one cudaHostAlloc": total["host_alloc"] / total[array],
         f"Longest neighbour wait, an array (while {phase[array]})": wait[array],
         f"One cudaHostAlloc of {format_bytes(size)}": total["host_alloc"],

@@ -146,6 +146,21 @@ def not_fresh(cells: Cells, page_bytes: int) -> list[BufferCell]:
     ]
 
 
+def kept_by_driver(cells: Cells, page_bytes: int) -> list[BufferCell]:
+    """cudaHostAlloc buffers that come from memory that the driver had kept: fewer faults than pages.
+
+    It gives small buffers parts of a larger block, which it keeps while any of them is in use (measured on an H200:
+    up to 1 MiB of a block of 2 MiB). Named only where the faults of the largest buffer show that the driver takes a
+    fault for each page at all.
+    """
+    mine = sorted((cell for cell in cells.values() if cell.way == "pinned"), key=lambda cell: cell.bytes)
+
+    def fresh(cell: BufferCell) -> bool:
+        return cell.page_faults is None or cell.page_faults >= -(-cell.bytes // page_bytes)
+
+    return [cell for cell in mine if not fresh(cell)] if mine and fresh(mine[-1]) else []
+
+
 def without(cells: Cells, left_out: Sequence[BufferCell]) -> Cells:
     """The other buffers."""
     return {key: cell for key, cell in cells.items() if cell not in left_out}

@@ -18,6 +18,7 @@ from pinscope.analysis.allocation import (
     break_evens,
     buffer_cells,
     copy_times,
+    kept_by_driver,
     needed_faults,
     not_fresh,
     per_gib,
@@ -42,10 +43,12 @@ def read_allocation(run: Run, rows: Sequence[Mapping[str, Any]]) -> Reading:
     cells = buffer_cells(rows)
     reused = not_fresh(cells, run.environment.page_bytes)
     copies = copy_times(rows)
-    evens = break_evens(without(cells, reused), copies)
+    kept = kept_by_driver(cells, run.environment.page_bytes)
+    evens = break_evens(without(cells, [*reused, *kept]), copies)
     titles = way_titles(run)
     findings = (
-        *_not_fresh(reused, run.environment.page_bytes, titles), *_break_even(cells, evens), *_pool(cells, titles),
+        *_not_fresh(reused, run.environment.page_bytes, titles), *_kept(kept, titles), *_break_even(cells, evens),
+        *_pool(cells, titles),
         *_cheaper(cells, titles), *precision_not_reached(run, _repeated(cells, copies, titles)),
     )  # fmt: skip
     return Reading(headline=_headline(cells, evens, titles), tables=_tables(cells, evens, titles), findings=findings)
@@ -159,6 +162,27 @@ def _not_fresh(reused: Sequence[BufferCell], page_bytes: int, titles: Mapping[st
             ),
             advice="Do not quote these rows. See the settings in /sys/kernel/mm/transparent_hugepage: pages larger "
             "than PinScope assumes take fewer faults.",
+        )
+    ]  # fmt: skip
+
+
+def _kept(kept: Sequence[BufferCell], titles: Mapping[str, str]) -> list[Finding]:
+    """Small buffers that the driver did not allocate anew."""
+    if not kept:
+        return []
+    largest = max(kept, key=lambda cell: cell.bytes)
+    return [
+        Finding(
+            rule="kept-by-driver", severity="note",
+            title=f"{format_seconds(largest.both_seconds.median)}: up to {format_bytes(largest.bytes)}, "
+            f"{titles[largest.way]} gave memory that the driver had kept",
+            detail=f"Getting and giving back {format_bytes(largest.bytes)} took {largest.page_faults:,} page faults: "
+            "nothing was allocated. These buffers are not compared with fresh memory.",
+            evidence=(
+                Quantity(name="Page faults", value=largest.page_faults, unit="count"),
+                Quantity(name="Sizes affected", value=len(kept), unit="count"),
+            ),
+            advice="Nothing to do: while another small pinned buffer is in use, one more costs this little.",
         )
     ]  # fmt: skip
 

@@ -122,23 +122,25 @@ def _speeds(run: Run, cells: Cells) -> Table:
     return Table(
         title="Strategies",
         columns=("strategy", "size", "chunk", "threads", "total", "rate", "of it touch", "of it pin", "give back",
-                 "× cudaHostAlloc", "your size", "CUDA: pinned", "copies at", "copies across chunks", "repeats"),
+                 "× cudaHostAlloc", "usual wait", "your size", "CUDA: pinned", "copies at", "copies across chunks",
+                 "repeats"),
         units=("text", "bytes", "bytes", "count", "seconds", "bytes/second", "seconds", "seconds", "seconds",
-               "ratio", "seconds", "text", "bytes/second", "text", "count"),
+               "ratio", "seconds", "seconds", "text", "bytes/second", "text", "count"),
         rows=tuple(
             (
                 TITLES[cell.strategy], cell.bytes, cell.chunk_bytes, cell.threads, cell.total_seconds.median,
                 cell.bytes_per_second, cell.touch_seconds, cell.pin_seconds, cell.release_seconds,
-                usual.total_seconds.median / cell.total_seconds.median if usual else None,
+                usual.total_seconds.median / cell.total_seconds.median if usual else None, cell.usual_wait_seconds,
                 cell.seconds_for(_target(run, cell)), _yes(cell.pinned), cell.copy_bytes_per_second,
                 {True: "taken", False: "refused", None: None}[cell.crossing_copies], cell.total_seconds.count,
             )
             for cell in _strategies(cells)
         ),
-        note="Medians. Your size: at the same pace. Copies at: one copy to the device within a chunk. Copies across "
+        note="Medians. Usual wait: of each repeat the longest that a neighbour waited. "
+        "Your size: at the same pace. Copies at: one copy to the device within a chunk. Copies across "
         "chunks: whether CUDA takes one that crosses a boundary; n/a in one piece, and where chunks are separate "
         f"allocations. Recommended, in one piece and in chunks: of the strategies within {NEAR:g} times the fastest, "
-        f"the fastest of those whose longest wait is within {NEAR:g} times the shortest; cudaHostAlloc unless that is "
+        f"the fastest of those whose usual wait is within {NEAR:g} times the shortest; cudaHostAlloc unless that is "
         f"{WORTH_IT:g} times as fast.",
     )  # fmt: skip
 

@@ -115,6 +115,16 @@ def test_memory_with_fewer_faults_than_pages_is_flagged_and_compared_with_nothin
     assert not {"pays-late", "pays-soon", "pinning-costs-nothing"} & set(found)
 
 
+def test_small_pinned_buffers_that_the_driver_kept_are_named_and_compared_with_nothing() -> None:
+    large = [*PAGEABLE, *buffers("pinned", 0.38, 0.1, page_faults=GIB // 4096), *BOTH_COPIES]
+    small = [*buffers("fresh_4k", 3e-4, 3e-5, MIB, page_faults=256), *buffers("pinned", 1e-5, 5e-6, MIB, page_faults=0),
+             *copies("pageable", 1e-4, MIB), *copies("pinned", 5e-5, MIB)]  # fmt: skip
+    found = findings([*large, *small])
+    assert found["kept-by-driver"].title == "15.0 µs: up to 1 MiB, cudaHostAlloc gave memory that the driver had kept"
+    assert "buffer of 1 MiB" not in found["pays-soon"].detail
+    assert "kept-by-driver" not in findings(small)  # a driver that never takes faults tells nothing
+
+
 def test_one_recycled_turn_among_fresh_ones_is_flagged() -> None:
     rows = buffers("fresh_4k", 0.3, 0.1, page_faults=GIB // 4096)
     rows[-1]["page_faults"] -= 1

@@ -79,6 +79,14 @@ def test_waits_while_memory_is_given_back_count_as_much_as_those_while_it_is_pin
     assert (wait.seconds, wait.words) == (0.1, "cudaMemGetInfo, while memory was given back")
 
 
+def test_one_long_wait_among_repeats_is_shown_and_decides_nothing() -> None:
+    unlucky = [row("thp_pipeline", 0.5, wait, repeat) for repeat, wait in enumerate((0.011, 0.024, 0.008))]
+    steady = [row("thp_register_chunks", 0.7, 0.010, repeat) for repeat in range(3)]
+    cell = strategy_cells(unlucky)["thp_pipeline"]
+    assert (cell.usual_wait_seconds, cell.longest_wait.seconds) == (0.011, 0.024)
+    assert recommended(*unlucky, *steady) == (None, "thp_pipeline")
+
+
 def test_the_control_is_no_wait_for_the_driver() -> None:
     busy = row("thp_pipeline", 0.5, 0.010, neighbour_control_seconds=0.5, release_neighbour_control_seconds=0.6)
     cell = strategy_cells([busy])["thp_pipeline"]

@@ -11,7 +11,7 @@ from pinscope.records.pinning_strategy import STRATEGIES, Strategy, StrategyName
 from pinscope.units import exact_bytes, format_bytes
 
 DEFAULT_ARRAY: StrategyName = "thp_register"
-DEFAULT_CHUNKS: StrategyName = "thp_register_chunks"
+DEFAULT_CHUNKS: StrategyName = "thp_pipeline"
 """What ``pinned_empty`` takes without and with ``chunk``: as the recorded H200 recommends, which a test holds."""
 IN_SMALL_PAGES: Mapping[StrategyName, StrategyName] = {
     "thp_register": "touch_register",

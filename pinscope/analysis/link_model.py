@@ -25,7 +25,7 @@ from collections.abc import Iterable
 
 from pinscope.errors import InvalidParameter
 from pinscope.records.environment import Link
-from pinscope.records.link import PCIE, PCIE_WIDTHS, c2c_bytes_per_second
+from pinscope.records.link import PACKET_PAYLOAD_BYTES, PCIE, PCIE_WIDTHS, c2c_bytes_per_second
 
 
 def pcie_limits(generation: int, width: int) -> tuple[float, float]:
@@ -60,6 +60,14 @@ def payload_now(link: Link) -> float | None:
         return None
     rates = PCIE.get(link.generation_now)
     return rates.payload_bytes_per_second(link.width_now, link.max_payload_bytes) if rates is not None else None
+
+
+def packet_words(link: Link) -> str:
+    """What a PCIe link's payload limit counts with, as it follows the limit; empty where no packet format is known."""
+    if link.kind != "pcie":
+        return ""
+    read = link.max_payload_bytes
+    return f" in packets of {read or PACKET_PAYLOAD_BYTES} bytes" + ("" if read else " (assumed)")
 
 
 def _listed(numbers: Iterable[int]) -> str:

@@ -13,8 +13,8 @@ from pinscope.units import format_share
 
 MOST_REPEATS = 10_000
 """More cannot be asked for (:class:`pinscope.experiments.contract.Params`)."""
-MOST_SECONDS = 3600.0
-"""Likewise, for one combination."""
+PATIENCE = 60.0
+"""Seconds for one combination beyond which no longer run is advised: one waits a minute for it."""
 SPARE = 1.5
 """How many times the repeats that the width of an interval asks for are advised: the next run varies too."""
 
@@ -65,18 +65,26 @@ def precision_not_reached(run: Run, repeated: Sequence[Repeated]) -> list[Findin
                 Quantity(name="Asked for: ±", value=asked, unit="share"),
                 Quantity(name="Repeats of the worst", value=worst.count, unit="count"),
             ),
-            advice="Let the machine idle, and run the worst again for longer: " + _command(run, asked, last),
+            advice="Let the machine idle, and run the worst again for longer" + _longer(run, asked, last),
         )
     ]  # fmt: skip
 
 
-def _command(run: Run, asked: float, one: Repeated) -> str:
-    """With as many repeats, and as much time, as this combination needs: an interval narrows with their root."""
-    worst = one.summary
-    off = worst.uncertainty if math.isfinite(worst.uncertainty) else asked
-    factor = SPARE * max((off / asked) ** 2, LEAST_VALUES / worst.count)
+def _longer(run: Run, asked: float, one: Repeated) -> str:
+    """With as many repeats, and as much time, as this combination needs: an interval narrows with their root.
+
+    No more time is advised than one waits for; where that is too little, it says how far it leads.
+    """
+    worst, limit = one.summary, float(run.params.get("time_limit", 1.0))
+    known = math.isfinite(worst.uncertainty)
+    needed = max((worst.uncertainty / asked) ** 2 if known else 1.0, LEAST_VALUES / worst.count)
+    factor = min(SPARE * needed, max(PATIENCE / limit, 1.0))
     repeats = min(math.ceil(max(worst.count * factor, run.params.get("repeats", 0))), MOST_REPEATS)
-    seconds = min(math.ceil(run.params.get("time_limit", 1.0) * factor), MOST_SECONDS)
     device = f" --device {run.device}" if run.device else ""
-    settings = (f"repeats={repeats}", f"time_limit={seconds:.0f}", *one.settings)
-    return f"pinscope run {run.experiment} --lab {run.lab}{device}" + "".join(f" --set {each}" for each in settings)
+    settings = (f"repeats={repeats}", f"time_limit={math.ceil(limit * factor)}", *one.settings)
+    command = f"pinscope run {run.experiment} --lab {run.lab}{device}" + "".join(f" --set {each}" for each in settings)
+    factor = min(factor, repeats / worst.count)
+    if not known or factor >= needed:
+        return f": {command}"
+    reached = format_share(worst.uncertainty / factor**0.5)
+    return f"; with as much noise as here that reaches about ± {reached}, not ± {format_share(asked)}: {command}"

@@ -16,7 +16,7 @@ from pinscope.analysis.access import (
     over_uses,
     winners,
 )
-from pinscope.analysis.bandwidth_reading import link_limit
+from pinscope.analysis.bandwidth_curves import link_limit
 from pinscope.charts.chart import Chart
 from pinscope.charts.theme import COLOURS, DASHES, panels, seconds_axis
 from pinscope.records.run import Run

@@ -10,14 +10,8 @@ import numpy as np
 import plotly.graph_objects as go
 
 from pinscope.analysis.bandwidth import Cell, Line, by_line, cells, speedups
-from pinscope.analysis.bandwidth_reading import (
-    PUBLISHED,
-    PUBLISHED_BYTES,
-    compared,
-    curve_of,
-    link_limit,
-    nearest_published,
-)
+from pinscope.analysis.bandwidth_curves import compared, curve_of, link_limit
+from pinscope.analysis.bandwidth_reading import PUBLISHED, PUBLISHED_BYTES, nearest_published
 from pinscope.charts.bandwidth_panels import Curves, stack
 from pinscope.charts.bandwidth_times import draw_times
 from pinscope.charts.chart import Chart

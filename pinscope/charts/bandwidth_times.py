@@ -9,7 +9,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from pinscope.analysis.bandwidth import Cell, Line, fit_latency
-from pinscope.analysis.bandwidth_reading import link_limit
+from pinscope.analysis.bandwidth_curves import link_limit
 from pinscope.charts.bandwidth_panels import Curves, stack
 from pinscope.charts.chart import Chart
 from pinscope.charts.theme import COLOURS, DASHES, SYMBOLS, memory_line, seconds_axis, words

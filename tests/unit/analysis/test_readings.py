@@ -55,8 +55,37 @@ def test_a_run_without_observations_reads_as_empty() -> None:
 def test_slow_pageable_copies_are_found_with_the_size_from_which_it_matters() -> None:
     rows = copies(50e9) + copies(50e9, 4096) + copies(10e9, memory="pageable") + copies(49e9, 4096, memory="pageable")
     finding = bandwidth_findings(rows)["pageable-slower"]
-    assert "5.0 times slower" in finding.title
-    assert "from 256 MiB on" in finding.detail
+    assert finding.title == "Pageable h2d copies take 5.0 times as long as pinned ones at 256 MiB"
+    assert "Pinned copies are faster from 256 MiB on;" in finding.detail
+    assert "of 256 MiB and more once" in finding.advice
+
+
+def test_copies_that_are_faster_at_the_smallest_size_are_not_said_to_be_slower_below_it() -> None:
+    rows = copies(50e9) + copies(50e9, 4096) + copies(10e9, memory="pageable") + copies(20e9, 4096, memory="pageable")
+    assert "faster at every size measured (from 4 KiB on);" in bandwidth_findings(rows)["pageable-slower"].detail
+    headline = {one.name: one.value for one in read_bandwidth(synthetic.run("bandwidth"), rows).headline}
+    assert headline["Pinned copies faster from, h2d, the smallest size"] == 4096
+
+
+def test_kernels_are_compared_with_the_engines_each_way_and_both_ways() -> None:
+    rows = copies(50e9) + copies(45e9, copier="kernel") + copies(40e9, direction="bidirectional")
+    rows += copies(30e9, direction="bidirectional", copier="kernel")
+    finding = bandwidth_findings(rows)["by-kernel"]
+    assert finding.title == "Copies by a kernel reach 90.0 % h2d, 75.0 % both ways at once of the copy engines' rate"
+    assert "by-kernel" not in bandwidth_findings(copies(50e9))
+
+
+def test_one_small_copy_whose_time_depends_on_the_hold_is_an_upper_bound() -> None:
+    def of(direction: str) -> list[dict[str, Any]]:
+        times = (3e-6, 4e-6, 6e-6, 8e-6, 9e-6, 5e-6, 7e-6)
+        more = {"one_more_seconds": 2e-6, "one_more_copies": 64, "direction": direction}
+        return [row(seconds, 4096, **more) for seconds in times]
+
+    finding = bandwidth_findings(of("h2d"))["one-copy-at-most"]
+    assert finding.title.startswith("One h2d copy of 4 KiB takes at most 6.00 µs")
+    headline = [one.name for one in read_bandwidth(synthetic.run("bandwidth"), of("h2d")).headline]
+    assert "One copy, h2d, 4 KiB, at most" in headline
+    assert "one-copy-at-most" not in bandwidth_findings(of("d2h"))
 
 
 def test_equally_fast_pageable_copies_are_no_finding() -> None:
@@ -67,6 +96,7 @@ def test_equally_fast_pageable_copies_are_no_finding() -> None:
 def test_the_best_pinned_rate_is_judged_by_what_the_link_can_carry(rate: float, rule: str) -> None:
     found = bandwidth_findings(copies(rate))
     assert {"link-as-expected", "link-slow"} & set(found) == {rule}
+    assert "in packets of 256 bytes (assumed)." in found[rule].detail
 
 
 def test_small_copies_alone_do_not_judge_the_link() -> None:
@@ -119,7 +149,8 @@ def test_pinned_is_compared_with_pageable_memory_as_malloc_gives_it_in_no_cache_
     rows = copies(50e9, 16 * MIB) + copies(30e9, 16 * MIB, cache="warm")
     rows += pageable(20e9, "thp", "warm") + pageable(12e9, "thp", "cold") + pageable(10e9, "4k", "cold")
     reading = read_bandwidth(synthetic.run("bandwidth"), rows)
-    assert {one.name: one.value for one in reading.headline}["Pinned ÷ pageable, 4k, cold, h2d"] == pytest.approx(5)
+    headline = {one.name: one.value for one in reading.headline}
+    assert headline["Pinned ÷ pageable, 4k, cold, h2d, 16 MiB"] == pytest.approx(5)
     found = {finding.rule: finding for finding in reading.findings}
     assert "small pages, none of it in the processor's caches" in found["pageable-slower"].detail
     published = next(table for table in reading.tables if "RTX 2080 Ti" in table.title)
@@ -131,8 +162,8 @@ def test_pinned_is_compared_with_pageable_memory_as_malloc_gives_it_in_no_cache_
 def test_states_of_pageable_memory_that_differ_are_a_finding_with_the_slowest_and_the_fastest() -> None:
     different = pageable(18e9, "thp", "warm") + pageable(13e9, "4k", "cold") + pageable(15e9, "4k", "warm")
     finding = bandwidth_findings(different)["pageable-state"]
-    assert finding.title.startswith("1.4 times")
-    assert finding.detail == "13.0 GB/s (pageable, 4k, cold) to 18.0 GB/s (pageable, thp, warm)."
+    assert finding.title.startswith("Pageable h2d copies of 16 MiB take up to 1.4 times as long")
+    assert finding.detail.startswith("13.0 GB/s (pageable, 4k, cold) against 18.0 GB/s (pageable, thp, warm)")
     equal = pageable(13.5e9, "thp", "warm") + pageable(13e9, "4k", "cold")
     assert "pageable-state" not in bandwidth_findings(equal)
 

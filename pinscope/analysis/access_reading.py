@@ -26,6 +26,8 @@ from pinscope.units import format_bytes, format_seconds, format_share
 
 SLOW_MANAGED = 2.0
 """On-demand migration that takes this many times a copy is worth a warning."""
+WRITES = ("stream_write", "scatter_write")
+"""Patterns whose data goes back; where a part is written, the rest must come back as it was."""
 _CLOSE = f"within {AS_GOOD - 1:.0%}".replace("%", " %")
 
 
@@ -222,6 +224,7 @@ def _sparse(found: Sequence[Cell], pattern: str) -> list[Finding]:
     whole = curves["copy"][-1]
     in_part = theirs.way == "copy_part"
     where = f"1 in {last.spacing} used"
+    ways = " (there and back, to keep the rest)" if pattern in WRITES else ""
     measured = (last, theirs, whole) if in_part else (last, theirs)
     size = format_bytes(last.bytes)
     return [
@@ -231,7 +234,7 @@ def _sparse(found: Sequence[Cell], pattern: str) -> list[Finding]:
             + _course(course, "a 2D copy of that part" if in_part else "copying all", _over_shares),
             detail=f"With {where}, zero-copy takes {format_seconds(last.wall_seconds.median)}, "
             + (f"the 2D copy {format_seconds(theirs.wall_seconds.median)} and " if in_part else "")
-            + f"copying all {size} {format_seconds(whole.wall_seconds.median)}. Only these shares were measured: "
+            + f"copying all {size}{ways} {format_seconds(whole.wall_seconds.median)}. Only these shares were measured: "
             + ", ".join(format_share(1 / cell.spacing) for cell in mapped) + ".",
             evidence=tuple(_quantity(cell, where) for cell in measured),
             advice=_for_parts(course, in_part),
@@ -275,9 +278,19 @@ def _on_demand(found: Sequence[Cell]) -> list[Finding]:
             detail=f"{format_bytes(managed.bytes)}, 1 use; over all patterns {min(whole_and_once):.1f} to "
             f"{max(whole_and_once):.1f} times.{mended}",
             evidence=tuple(_quantity(cell, _times(1)) for cell in (managed, copy, prefetched) if cell),
-            advice="Where all of it is used, call cudaMemPrefetchAsync before the kernel, or copy from pinned memory.",
+            advice="Where all of it is read, call cudaMemPrefetchAsync before the kernel, or copy from pinned memory."
+            + _prefetched_writes(found),
         )
     ]  # fmt: skip
+
+
+def _prefetched_writes(found: Sequence[Cell]) -> str:
+    """What prefetching does to data that is written whole and once, where that is slower than a copy."""
+    alike = {cell.way: cell for cell in _alike(found, "stream_write", 1, 1)}
+    prefetched, copy = alike.get("prefetched"), alike.get("copy")
+    if not prefetched or not copy or verdict(prefetched, copy) != "slower":
+        return ""
+    return f" Where all of it is written, copy: prefetched it took {_ratio(prefetched, copy)} times as long."
 
 
 def _beside(one: Cell, copy: Cell) -> str:

@@ -249,6 +249,8 @@ def _elsewhere(evens: Sequence[BreakEven], shown: BreakEven) -> str:
 
 
 def _takes(even: BreakEven) -> str:
+    if even.copies == 0:
+        return "costs nothing extra"
     return "never pays" if even.copies is None else f"has paid after {even.copies:,} {_copy_word(even.copies)}"
 
 
@@ -299,8 +301,8 @@ def _cheaper(cells: Cells, titles: Mapping[str, str]) -> list[Finding]:
     return [
         Finding(
             rule="faster-way", severity="note",
-            title=f"{format_bytes(size)}: {titles[best.way]} is {gain:.1f} times faster than {titles['pinned']}",
-            detail=f"{format_seconds(best.both_seconds.median)} instead of {format_seconds(usual.both_seconds.median)} "
+            title=f"{format_bytes(size)}: {titles['pinned']} takes {gain:.1f} times as long as {titles[best.way]}",
+            detail=f"{format_seconds(usual.both_seconds.median)} instead of {format_seconds(best.both_seconds.median)} "
             "to get and give back, with one thread.",
             evidence=(
                 Quantity(name=titles["pinned"], value=usual.both_seconds.median, unit="seconds"),

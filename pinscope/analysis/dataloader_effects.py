@@ -97,10 +97,11 @@ def effect_findings(found: Sequence[Combination], fastest: Combination) -> list[
         measured = effects(found, setting)
         slower = [effect for effect in measured if effect.verdict == "slower"]
         leading = min(measured, key=lambda effect: abs(effect.workers - fastest.workers), default=None)
-        if leading is not None and leading not in slower:
+        shown = leading is not None and leading not in slower
+        if leading is not None and shown:
             findings.append(_finding(setting, leading, measured))
         if slower:
-            findings.append(_slower(setting, slower, measured))
+            findings.append(_slower(setting, slower, slower if shown else measured))
     return findings
 
 
@@ -109,7 +110,7 @@ def _finding(setting: Setting, leading: Effect, measured: Sequence[Effect]) -> F
     slower = [effect for effect in measured if effect.verdict == "slower"]
     if leading.verdict == "faster":
         title = f"{value} times the steps with {setting.name}, {workers}"
-        advice = setting.code + (f" Not with {_workers_list(slower)}: see the next finding." if slower else "")
+        advice = setting.code + (f" Not with {_workers_list(slower)}, where it is slower." if slower else "")
     elif leading.verdict == "measured once":
         title = f"{value} times the steps with {setting.name}, {workers}, measured once"
         advice = "Measure it in several rounds before you act on it: pinscope run dataloader"
@@ -123,6 +124,7 @@ def _finding(setting: Setting, leading: Effect, measured: Sequence[Effect]) -> F
 
 
 def _slower(setting: Setting, slower: Sequence[Effect], measured: Sequence[Effect]) -> Finding:
+    """``measured``: what it says beside them; the slower ones alone where a finding of its own has all."""
     worst = min(slower, key=lambda effect: effect.ratio.value)
     return Finding(
         rule=f"{setting.rule}-slower", severity="warning",

@@ -47,6 +47,7 @@ def _headline(best: Combination, steady: Sequence[Combination]) -> tuple[Quantit
     )
     return (
         Quantity(name="Fastest", value=_words(best), unit="text"),
+        *_as_good(best, steady),
         Quantity(
             name="Its steps a second, ± half the 95 % interval", value=pace.value, unit="count", spread=pace.uncertainty
         ),
@@ -64,6 +65,13 @@ def _headline(best: Combination, steady: Sequence[Combination]) -> tuple[Quantit
     )  # fmt: skip
 
 
+def _as_good(best: Combination, steady: Sequence[Combination]) -> list[Quantity]:
+    """Those that the rounds do not tell apart from the fastest; none where a single round has no interval."""
+    ratios = [(one, speedup(best, one)) for one in steady if one is not best]
+    close = [_words(one) for one, ratio in ratios if ratio and ratio.low is not None and ratio.low <= 1]
+    return [Quantity(name="As good, round by round", value="; ".join(close), unit="text")] if close else []
+
+
 def _table(found: Sequence[Combination]) -> Table:
     return Table(
         title="Every combination",
@@ -76,7 +84,8 @@ def _table(found: Sequence[Combination]) -> Table:
                "count", "count", "count"),
         rows=tuple(_table_row(one) for one in found),
         note="Means over the steps after the start; the start: steps that were cut off, at most, in a round. Steps a "
-        "second: from the means of the rounds. Busy: share of a step, of the workers together, the pinning thread, the "
+        "second: from the means of the rounds; two combinations are compared round by round, as the machine's pace in a "
+        "round is theirs alike. Busy: share of a step, of the workers together, the pinning thread, the "
         "GPU's copies and kernels, or the program. Pinned: by how much the host's count grew, with the driver's own "
         "buffers for pageable copies.",
     )  # fmt: skip
@@ -156,12 +165,17 @@ def _bound(best: Combination, steady: Sequence[Combination]) -> list[Finding]:
 def _bound_detail(best: Combination) -> str:
     parts = ", ".join(f"{part.title} {format_share(part.share)}" for part in busy(best) or ())
     if not best.workers:
-        more = f"Making a batch takes the program {format_share(best.share('make_seconds'))}."
+        more = "Without workers it makes the batches itself" + _of_a_step(best, "make_seconds")
+        more += (" and pins them" + _of_a_step(best, "pin_seconds") if best.pin_memory else "") + "."
     elif best.pin_memory:
         more = f"The pinning thread copies {format_bandwidth(best.rate('pin_seconds'))}."
     else:
         more = f"Its copy calls hold the program for {format_share(best.share('issue_seconds'))}."
     return f"{_words(best)}: {parts} of a step. {more}"
+
+
+def _of_a_step(one: Combination, name: str) -> str:
+    return f" ({format_share(one.share(name))} of a step)"
 
 
 def _rounding(found: Sequence[Combination]) -> list[Finding]:

@@ -89,8 +89,9 @@ def _table(cells: Sequence[PassCell]) -> Table:
         note="Overlap 100 % hides the shorter side entirely; below 0 the pipeline is slower than pinned copies and "
         "kernels one after the other. Own overlap compares with the recipe's own copies alone; above "
         "100 % they went faster in the pipeline than alone. At best is what a correct order allows with this many "
-        "chunks: 1 - 1 ÷ chunks. What is not ordered may hide more, with wrong data. Corrupted and checked count "
-        "chunks over all repeats. On one stream events change nothing.",
+        "chunks: 1 - 1 ÷ chunks; as copies and kernels alone are measured too, an overlap may lie slightly above it. "
+        "What is not ordered may hide more, with wrong data. Corrupted and checked count chunks over all repeats. On "
+        "one stream events change nothing.",
     )  # fmt: skip
 
 
@@ -226,6 +227,8 @@ def _ingredients(cells: Sequence[PassCell]) -> list[Finding]:
 
 def _hidden(cell: PassCell) -> str:
     """What runs beside what. Of the full recipe, whose copies are pinned, this is the overlap."""
+    if cell.own_overlap >= 1:
+        return "all"
     return format_share(cell.own_overlap) if cell.own_overlap > 0 else "nothing"
 
 

@@ -138,7 +138,8 @@ def _amounts(run: Run, cost: Cost) -> tuple[Table, ...]:
                 )
                 for amount in AMOUNTS
             ),
-            note="For each process that pins it, and on each GPU on which that process has a context. The formula is "
+            note="As measured here is the middle of what the readings leave possible. For each process that pins it, "
+            "and on each GPU on which that process has a context. The formula is "
             "bytes ÷ page size × 8. Other amounts, processes and GPUs: the page Plan, or pinscope plan.",
         ),
     )  # fmt: skip

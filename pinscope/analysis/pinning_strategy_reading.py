@@ -164,8 +164,8 @@ def _wait_table(cells: Cells) -> Table:
         units=("text", "text", *("seconds" for _ in CALLS), "seconds", "seconds"),
         rows=tuple(rows),
         note="The longest single call over all repeats, while memory was pinned and while it was given back. No driver "
-        "calls: how late a process woke that makes none, which is what waiting for a processor takes. n/a: not told "
-        "by this run.",
+        "calls: how late a process woke that makes none, which is what waiting for a processor takes. n/a: this "
+        "run does not say.",
     )
 
 
@@ -212,7 +212,8 @@ def _recommended(run: Run, cells: Cells, found: Recommended) -> list[Finding]:
     return [
         Finding(
             rule="faster-strategy", severity="warning",
-            title=f"{size} can be pinned {gain:.1f} times faster than by one cudaHostAlloc",
+            title=f"One cudaHostAlloc takes {gain:.1f} times as long to pin {size} as what is recommended: "
+            f"{format_seconds(best.total_seconds.median)}",
             detail=f"Recommended for one array that any copy may use: {recipe.title}{_threads(recipe)}."
             f"{_parts(best)}",
             evidence=(*evidence, _wait_quantity("Longest neighbour wait, recommended", best)),
@@ -280,10 +281,11 @@ def _waits(cells: Cells, found: Recommended) -> list[Finding]:
         Finding(
             rule="neighbours-wait", severity="warning",
             title=f"Another process's {wait.call} took {format_seconds(wait.seconds)} while "
-            f"{format_bytes(shown.bytes)} were being {wait.phase}",
-            detail=f"During: {TITLES[shown.strategy]}. {_why_waiting(shown, wait)}",
+            f"{format_bytes(shown.bytes)} were being {wait.phase}: {TITLES[shown.strategy]}",
+            detail=f"{_why_waiting(shown, wait)}{_worse(worst, shown)}",
             evidence=(
-                *_wait_evidence("Longest wait", shown),
+                *_wait_evidence(f"With {TITLES[shown.strategy]}", shown),
+                *(_wait_evidence(f"With {TITLES[worst.strategy]}", worst) if worst is not shown else ()),
                 *(_wait_evidence(f"With {TITLES[gentle.strategy]}", gentle) if gentle else ()),
                 *([_wait_quantity("Idle", cells[IDLE])] if IDLE in cells else ()),
             ),
@@ -291,6 +293,14 @@ def _waits(cells: Cells, found: Recommended) -> list[Finding]:
             + (", or pin in chunks, as the note on chunks shows." if gentle else "."),
         )
     ]  # fmt: skip
+
+
+def _worse(worst: StrategyCell, shown: StrategyCell) -> str:
+    """The longest wait of the run, where that is not the one shown."""
+    if worst is shown:
+        return ""
+    wait = worst.longest_wait
+    return f" The longest of this run: {format_seconds(wait.seconds)}, {TITLES[worst.strategy]}, while {wait.phase}."
 
 
 def _why_waiting(cell: StrategyCell, wait: Wait) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pinscope.analysis.link_model import packet_words
 from pinscope.analysis.page_table_model import GRANULE_BYTES
 from pinscope.analysis.registration import Trial, trials
 from pinscope.analysis.statistics import Summary
@@ -247,10 +248,13 @@ def _rates(run: Run, each: Trial | None, owner: Trial | None) -> list[Finding]:
 def _link_words(run: Run, rate: float) -> str:
     """Whether the GPU's link was the limit, where that is known."""
     device = run.environment.device(run.device)
-    limit = device.link.limit_bytes_per_second if run.lab == "cuda" and device and device.link else None
+    if run.lab != "cuda" or device is None or device.link is None:
+        return ""
+    limit = device.link.limit_bytes_per_second
     if limit is None or rate < SATURATED * limit:
         return ""
-    return f": the link carries {format_bandwidth(limit)}, so it was saturated either way"
+    most = f"{format_bandwidth(limit)}{packet_words(device.link)}"
+    return f": the link carries at most {most} and was nearly full either way"
 
 
 def _left(run: Run, found: Sequence[Trial]) -> list[Finding]:

@@ -146,7 +146,17 @@ def test_a_setting_that_makes_a_loop_slower_is_named_with_its_number_of_workers(
     gain = found["pin-memory-alone"]
     assert gain.title == "1.45 times the steps with pin_memory alone, 8 workers"
     assert "With 2 workers 0.92 (0.92 to 0.92), slower." in gain.detail
-    assert gain.advice.endswith("Not with 2 workers: see the next finding.")
+    assert gain.advice.endswith("Not with 2 workers, where it is slower.")
+    assert [one.name for one in finding.evidence] == ["With ÷ without, 2 workers"]
+    assert finding.detail == "95 % interval 0.92 to 0.92."
+
+
+def test_what_the_rounds_do_not_tell_apart_from_the_fastest_is_called_as_good() -> None:
+    close = [{**row, "step_seconds": 5.02e-3 * PACES[2 - row["round"]]} for row in rows(True, False, 5e-3)]
+    found = [*rows(False, False, 8e-3), *close, *rows(True, True, 5e-3)]
+    named = {one.name: one.value for one in read(found).headline}
+    assert named["As good, round by round"] == "pinned, blocking, 4 workers"
+    assert "As good, round by round" not in {one.name for one in read(all_four()).headline}
 
 
 def test_a_setting_that_slows_the_fastest_loop_is_not_called_a_gain_elsewhere() -> None:

@@ -84,10 +84,10 @@ def _table(found: Sequence[Combination]) -> Table:
                "count", "count", "count"),
         rows=tuple(_table_row(one) for one in found),
         note="Means over the steps after the start; the start: steps that were cut off, at most, in a round. Steps a "
-        "second: from the means of the rounds; two combinations are compared round by round, as the machine's pace in a "
-        "round is theirs alike. Busy: share of a step, of the workers together, the pinning thread, the "
-        "GPU's copies and kernels, or the program. Pinned: by how much the host's count grew, with the driver's own "
-        "buffers for pageable copies.",
+        "second: from the means of the rounds; two combinations are compared round by round, as what changes on the "
+        "machine from round to round touches both. Busy: share of a step, of the workers together, the pinning thread, "
+        "the GPU's copies and kernels, or the program. Pinned: by how much the host's count grew, with the driver's "
+        "own buffers for pageable copies.",
     )  # fmt: skip
 
 

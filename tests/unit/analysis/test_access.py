@@ -147,6 +147,21 @@ def test_slow_migration_on_demand_is_warned_of_and_prefetching_told() -> None:
     assert "managed-on-demand" not in findings(rows("copy", 5e-3) + rows("managed", 6e-3))
 
 
+def test_prefetching_is_not_advised_for_writes_where_it_was_slower_than_a_copy() -> None:
+    found = rows("copy", 5e-3) + rows("managed", 25e-3) + rows("copy", 5e-3, "stream_write")
+    slow, fast = (rows("prefetched", seconds, "stream_write") for seconds in (18e-3, 5e-3))
+    advice = findings(found + slow)["managed-on-demand"].advice
+    assert advice.endswith("Where all of it is written, copy: prefetched it took 3.60 times as long.")
+    assert "written" not in findings(found + fast)["managed-on-demand"].advice
+
+
+def test_copying_all_of_what_is_written_in_part_is_said_to_go_there_and_back() -> None:
+    for pattern, words in (("stream_write", "all 256 MiB (there and back, to keep"), ("stream_read", "all 256 MiB 5.")):
+        found = rows("copy", 5e-3, pattern) + rows("mapped", 5e-3, pattern)
+        found += rows("copy", 5e-3, pattern, spacing=16) + rows("mapped", 1e-3, pattern, spacing=16)
+        assert words in findings(found)[f"access-sparse-{pattern}"].detail
+
+
 def test_wrong_data_is_critical() -> None:
     finding = findings(rows("mapped", 1e-3, intact=False))["access-wrong"]
     assert finding.severity == "critical"

@@ -149,6 +149,13 @@ def test_a_finding_on_the_largest_buffer_says_what_the_smallest_takes() -> None:
     assert found["pays-soon"].detail.endswith(" A buffer of 1 MiB has paid after 14 copies.")
 
 
+def test_a_smallest_buffer_that_costs_no_more_costs_nothing_extra() -> None:
+    small = [*buffers("fresh_4k", 1e-4, 1e-4, size=MIB), *buffers("pinned", 5e-5, 2e-5, size=MIB),
+             *copies("pageable", 1e-4, MIB), *copies("pinned", 5e-5, MIB)]  # fmt: skip
+    found = findings([*PAGEABLE, *buffers("pinned", 0.38, 0.1), *BOTH_COPIES, *small])
+    assert found["pays-soon"].detail.endswith(" A buffer of 1 MiB costs nothing extra.")
+
+
 def test_copies_of_write_combined_memory_were_not_timed_and_nothing_is_said_of_when_it_has_paid() -> None:
     rows = [*PAGEABLE, *buffers("write_combined", 0.2, 0.1), *BOTH_COPIES]
     assert break_evens(buffer_cells(rows), copy_times(rows)) == []

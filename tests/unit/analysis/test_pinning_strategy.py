@@ -220,6 +220,15 @@ def test_a_wait_is_the_drivers_unless_a_process_without_driver_calls_was_late_as
     assert busy.detail.endswith("A process without driver calls woke 250 ms late: the processors were busy.")
 
 
+def test_a_longer_wait_than_with_one_cuda_host_alloc_is_not_hidden() -> None:
+    finding = findings([USUAL, row("thp_register", 0.5, 1.4), idle()])["neighbours-wait"]
+    assert "took 300 ms" in finding.title
+    assert finding.detail.endswith(
+        "The longest of this run: 1.40 s, huge pages, threads touch, register, while pinned."
+    )
+    assert "longest of this run" not in findings([USUAL, row("thp_register", 0.5), idle()])["neighbours-wait"].detail
+
+
 @pytest.mark.parametrize(("wait", "found"), [(0.3, True), (0.001, False)])
 def test_a_long_wait_of_a_neighbour_is_found(wait: float, found: bool) -> None:
     assert ("neighbours-wait" in findings([row("host_alloc", 4.8, wait), idle()])) is found

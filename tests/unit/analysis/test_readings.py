@@ -263,6 +263,12 @@ def test_corruption_is_said_for_each_case_apart() -> None:
     }  # fmt: skip
 
 
+def test_more_than_all_of_the_shorter_side_is_not_hidden() -> None:
+    slow = passes_of(5.0, memory="pageable", copy_alone_seconds=5.3)
+    title = overlap_findings(passes_of(1.0) + slow)["ingredient-missing"].title
+    assert title.endswith("and beside them all of the shorter side is hidden")
+
+
 def test_corruption_without_events_is_expected_and_with_them_critical() -> None:
     assert overlap_findings(passes_of(1.0, events=False, corrupted_chunks=1))["unsafe-without-events"]
     assert overlap_findings(passes_of(1.0, corrupted_chunks=1))["ordered-copy-corrupted"].severity == "critical"

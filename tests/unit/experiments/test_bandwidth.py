@@ -64,3 +64,14 @@ def test_the_budget_counts_what_drives_cold_memory_out_of_the_caches() -> None:
     warm = Bandwidth().budget(params.with_overrides({"caches": "warm"}), synthetic.environment()).pageable_bytes
     assert warm == 2 * 2**30
     assert cold == 2 * (2**30 + copying.evicting_bytes())
+
+
+@pytest.mark.usefixtures("small_caches")
+def test_all_states_that_are_left_out_for_one_reason_are_one_note() -> None:
+    notes: list[str] = []
+    overrides = {"memory": "pageable", "caches": "cold,warm", "copiers": "engine,kernel", "sizes": "64KiB"}
+    params = BandwidthParams.preset("host", quick=True).with_overrides({"repeats": 8, "time_limit": 0.05, **overrides})
+    with HostModelLab() as lab:
+        list(Bandwidth().measure(params, lab, Harness(note=notes.append)))
+    (left_out,) = [note for note in notes if note.startswith("Left out")]
+    assert left_out.startswith("Left out: pageable, 4k, cold; pageable, 4k, warm memory by kernel. ")

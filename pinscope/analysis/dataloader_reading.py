@@ -47,11 +47,11 @@ def _headline(best: Combination, steady: Sequence[Combination]) -> tuple[Quantit
     )
     return (
         Quantity(name="Fastest", value=_words(best), unit="text"),
-        *_as_good(best, steady),
         Quantity(
             name="Its steps a second, ± half the 95 % interval", value=pace.value, unit="count", spread=pace.uncertainty
         ),
         *gains,
+        *_as_good(best, steady),
         Quantity(
             name="Busiest part", value=f"{found.title}, {format_share(found.share)} of a step" if found else None,
             unit="text", reason=None if found else "this run did not time the workers and the pinning thread apart",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from pinscope.analysis.link_model import payload_now
+from pinscope.analysis.link_model import packet_words, payload_now
 from pinscope.probes.capabilities import HOST_MODEL_LOCKED_BYTES, MEMLOCK_ADVICE
 from pinscope.probes.cupy_wheel import cupy_problem, wheels
 from pinscope.probes.virtualization import WSL2
@@ -85,7 +85,7 @@ def _pcie(device: Device, link: Link) -> Iterator[Finding]:
             rule="link-at-best",
             severity="good",
             title=f"{here}: the PCIe link is at its best",
-            detail=f"{best} carry {format_bandwidth(link.limit_bytes_per_second)} one way after packet overhead.",
+            detail=f"{best} carry at most {format_bandwidth(link.limit_bytes_per_second)} one way{packet_words(link)}.",
             evidence=evidence,
             advice="Nothing to do.",
         )

@@ -244,7 +244,7 @@ def _in_chunks(run: Run, found: Recommended) -> list[Finding]:
     return [
         Finding(
             rule="gentler-in-chunks", severity="note",
-            title=f"In chunks of {format_bytes(chunks.chunk_bytes)}, other processes on the GPU wait at most "
+            title=f"In chunks of {format_bytes(chunks.chunk_bytes)}, other processes on the GPU waited at most "
             f"{format_seconds(wait.seconds)}{against}",
             detail=f"Recommended where each copy stays within a chunk: {recipe.title}{_threads(recipe)}, {size} in "
             f"{format_seconds(chunks.total_seconds.median)}. An array for any copy must be in one piece, because CUDA "

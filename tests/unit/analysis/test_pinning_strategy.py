@@ -206,7 +206,7 @@ def test_where_nothing_is_faster_nothing_is_recommended() -> None:
 def test_chunks_are_recommended_only_where_they_are_clearly_gentler() -> None:
     rows = [USUAL, row("thp_register", 0.5, 0.15), row(DEFAULT_CHUNKS, 0.4, 0.015)]
     finding = findings(rows)["gentler-in-chunks"]
-    assert finding.title == "In chunks of 1 GiB, other processes on the GPU wait at most 15.0 ms, not 150 ms"
+    assert finding.title == "In chunks of 1 GiB, other processes on the GPU waited at most 15.0 ms, not 150 ms"
     assert 'pinscope.pinned_empty("16 GiB", chunk="1 GiB"),' in finding.advice
     assert "gentler-in-chunks" not in findings([USUAL, row("thp_register", 0.5, 0.15), row("thp_pipeline", 0.4, 0.12)])
     assert "gentler-in-chunks" not in findings([USUAL, row("thp_register", 0.5)])

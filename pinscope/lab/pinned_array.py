@@ -110,9 +110,10 @@ def pinned_empty(
         dtype: of the elements; bytes by default.
         shape: of the array; one-dimensional by default.
         device: CUDA's number of the GPU; the calling thread's current GPU by default.
-        chunk: pin in pieces of this length instead of all at once: other processes on the GPU then wait less. The
-            price: CUDA refuses a copy that crosses from one piece into the next (cudaErrorInvalidValue). Take it where
-            every copy stays within a multiple of ``chunk``; a multiple of 4 KiB.
+        chunk: pin in pieces of this length instead of all at once: other processes on the GPU then wait less, and
+            pinning goes on while pages are touched. The price: CUDA refuses a copy that crosses from one piece into
+            the next (cudaErrorInvalidValue). Take it where every copy stays within a multiple of ``chunk``; a
+            multiple of 4 KiB.
         threads: how many touch pages; the processors of this process by default, at most 16.
         strategy: how to pin, by its name in the experiment ``pinning_strategy``: what a run on your machine
             recommends. Those that pin in chunks need ``chunk``, the others take none.

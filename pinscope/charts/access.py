@@ -92,7 +92,7 @@ def _panels(
             figure.add_trace(_limit(ticks, least, first=row == 1), row=row, col=1)
     figure.update_xaxes(type="log", tickmode="array", tickvals=ticks, ticktext=[str(tick) for tick in ticks])
     figure.update_xaxes(title_text=x_title, row=len(drawn), col=1)
-    seconds_axis(figure, "Time")
+    seconds_axis(figure, "Time", fine=True)
     return figure
 
 

@@ -16,6 +16,7 @@ from pinscope.charts.theme import (
     DIRECTION_TITLES,
     DIRECTIONS,
     GAP_PIXELS,
+    count_axis,
     panels,
     seconds_axis,
     size_axis,
@@ -151,7 +152,7 @@ def _copies(evens: Sequence[BreakEven], titles: Mapping[str, str]) -> Chart | No
                 row=row, col=1,
             )  # fmt: skip
             named.add(way)
-    figure.update_yaxes(type="log", title_text="Copies (count, log scale)")
+    count_axis(figure, max(even.copies or 0 for even in pay), "Copies")
     size_axis(figure, [even.bytes for even in pay], "Buffer size (bytes, log scale)")
     return Chart(
         "break-even",

@@ -99,6 +99,7 @@ def _busy(found: Sequence[Combination]) -> Chart:
             )  # fmt: skip
     figure.update_layout(barmode="group")
     figure.update_yaxes(autorange="reversed", title_text="", type="category")
+    figure.update_yaxes(categoryorder="array", categoryarray=_names(found))  # no part is busy in all of them
     figure.update_xaxes(title_text="Busy, share of a step", range=[0, 1.02], tickformat=".0%")
     return Chart(
         "loader-busy", "What bounds each combination",

@@ -10,6 +10,7 @@ come from the template only, so that a page adapts a figure by exchanging it: se
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -188,12 +189,25 @@ def size_axis(figure: go.Figure, sizes: Sequence[int], title: str = "Copy size (
     figure.update_xaxes(title_text=title, row=sum(1 for _ in figure.select_xaxes()), col=1)
 
 
-def seconds_axis(figure: go.Figure, title: str = "Time") -> None:
-    """Make every y axis a logarithmic one of seconds, labelled per decade: 1 µs, 10 µs …"""
-    decades = [10.0**power for power in range(-9, 4)]
+def seconds_axis(figure: go.Figure, title: str = "Time", *, fine: bool = False) -> None:
+    """Make every y axis a logarithmic one of seconds, labelled per decade: 1 µs, 10 µs …; ``fine``: 3 µs, 30 µs … too.
+
+    Where an axis may span less than two decades, labels per decade alone could leave it one or none.
+    """
+    ticks = [first * 10.0**power for power in range(-9, 4) for first in ((1, 3) if fine else (1,))]
     figure.update_yaxes(
-        type="log", tickmode="array", tickvals=decades, title_text=f"{title} (seconds, log scale)",
-        ticktext=[format_seconds(decade).replace(".00", "").replace("10.0", "10") for decade in decades],
+        type="log", tickmode="array", tickvals=ticks, title_text=f"{title} (seconds, log scale)",
+        ticktext=[re.sub(r"\.0+(?= )", "", format_seconds(tick)) for tick in ticks],
+    )  # fmt: skip
+
+
+def count_axis(figure: go.Figure, most: float, title: str) -> None:
+    """Make every y axis a logarithmic one of counts up to ``most``: 1, 2, 5, 10 …, or 1, 10, 100 … where it is long."""
+    firsts = (1, 2, 5) if most < 1000 else (1,)
+    ticks = [first * 10**power for power in range(16) for first in firsts]
+    figure.update_yaxes(
+        type="log", tickmode="array", tickvals=ticks, ticktext=[f"{tick:,}" for tick in ticks],
+        title_text=f"{title} (count, log scale)",
     )  # fmt: skip
 
 

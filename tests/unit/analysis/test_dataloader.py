@@ -282,6 +282,13 @@ def test_charts_show_steps_over_workers_with_intervals_the_parts_of_a_step_and_w
     assert {trace.name for trace in busiest.figure.data} >= {"PyTorch's pinning thread", "computing"}
 
 
+def test_combinations_stand_in_the_same_order_in_both_charts() -> None:
+    found = rows(False, False, 9e-3, workers=0) + rows(False, False, 5e-3, workers=4)
+    _, parts, busiest = draw(synthetic.run("overlap"), found)
+    assert list(busiest.figure.layout.yaxis.categoryarray) == list(parts.figure.data[0].y)
+    assert busiest.figure.layout.yaxis.categoryarray[0].startswith("0:")
+
+
 def test_a_program_that_waits_for_its_gpu_does_not_bound_the_loop() -> None:
     found = rows(True, True, 10e-3, copy_seconds=1e-3, compute_seconds=8e-3, wait_seconds=1e-4)
     assert findings(found)["bound"].title == "90.0 % of a step: computing bounds the fastest loop"

@@ -17,9 +17,11 @@ from pinscope.charts.theme import (
     SCHEMES,
     SYMBOLS,
     contrast,
+    count_axis,
     dressed,
     ink,
     panels,
+    seconds_axis,
     size_axis,
     template,
     words,
@@ -158,6 +160,24 @@ def test_the_size_axis_is_labelled_in_binary_units(sizes: list[int], labels: tup
 
     assert figure.layout.xaxis.type == "log"
     assert figure.layout.xaxis.ticktext == labels
+
+
+def test_a_fine_axis_of_seconds_has_labels_within_a_decade() -> None:
+    figure = panels(["one"])
+    seconds_axis(figure, fine=True)
+    labels = dict(zip(figure.layout.yaxis.tickvals, figure.layout.yaxis.ticktext, strict=True))
+    shown = [label for tick, label in labels.items() if 5e-3 <= tick <= 5e-2]
+    assert shown == ["10 ms", "30 ms"]
+    seconds_axis(figure)
+    assert "30 ms" not in figure.layout.yaxis.ticktext
+
+
+@pytest.mark.parametrize(("most", "labels"), [(80, ["1", "2", "5", "10"]), (20_000, ["1", "10", "100", "1,000"])])
+def test_an_axis_of_counts_has_few_labels_on_short_and_on_long_ranges(most: float, labels: list[str]) -> None:
+    figure = panels(["one"])
+    count_axis(figure, most, "Copies")
+    assert list(figure.layout.yaxis.ticktext[:4]) == labels
+    assert figure.layout.yaxis.title.text == "Copies (count, log scale)"
 
 
 def test_words_are_those_of_the_text() -> None:

@@ -77,7 +77,7 @@ def test_a_run_bound_to_a_node_has_all_its_buffers_there() -> None:
 
 
 def test_a_run_says_what_it_did_about_numa_and_counts_link_errors_before_and_after() -> None:
-    document = run("overlap", "--set", "chunk=4MiB", "--set", "chunks=4", "--set", "repeats=7")
+    document = run("overlap", "--set", "chunk=4MiB", "--set", "chunks=4", "--set", "repeats=8")
     environment, device = document["run"]["environment"], document["run"]["environment"]["devices"][0]
     expected = "one NUMA node" if len(environment["nodes"]) == 1 else "NUMA node"
     assert any(expected in note for note in document["run"]["notes"])

@@ -25,7 +25,7 @@ from tests.conftest import Outliving
 from tests.unit.store.runs import environment
 
 ROOT = Path(__file__).parents[2]
-SHORT = {"sizes": "64KiB", "memory": "pageable,pinned", "directions": "h2d", "repeats": "7", "precision": "0.5"}
+SHORT = {"sizes": "64KiB", "memory": "pageable,pinned", "directions": "h2d", "repeats": "8", "precision": "0.5"}
 LONG = {**SHORT, "sizes": "64KiB,128KiB,256KiB", "repeats": "10000", "precision": "1e-9", "time_limit": "20"}
 """Two minutes if nobody stops it."""
 

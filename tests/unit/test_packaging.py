@@ -71,7 +71,7 @@ def test_every_dependency_is_used_and_every_use_is_a_dependency() -> None:
 
 def test_version_is_the_same_everywhere() -> None:
     assert PROJECT["version"] == pinscope.__version__
-    assert re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.M)[1] == pinscope.__version__  # type: ignore[index]
+    assert re.search(r"^## (\d\S*)", (ROOT / "CHANGELOG.md").read_text(), re.M)[1] == pinscope.__version__  # type: ignore[index]
 
 
 def test_package_data_holds_every_file_that_is_no_module() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -61,6 +61,20 @@ def busiest(settings: Settings, mean: pd.Series) -> str | None:
     return f"{part}, {format_share(min(parts[part] / step, 1.0))} of a step"
 
 
+def words_of(settings: Settings) -> str:
+    pin, asynchronous, workers = settings
+    return f"{'pinned' if pin else 'pageable'}, {'non_blocking' if asynchronous else 'blocking'}, {workers} workers"
+
+
+def not_clearly_faster(best: Mapping[int, float], other: Mapping[int, float]) -> bool:
+    """Whether the 95 % interval of the ratio of paces, by the rounds that both have, reaches down to 1."""
+    logs = np.log([best[number] / other[number] for number in best if number in other])
+    if len(logs) < 2:
+        return False
+    t_95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}[len(logs)]
+    return bool(logs.mean() - t_95 * logs.std(ddof=1) / np.sqrt(len(logs)) <= 0)
+
+
 def headline(recorded: Recorded) -> dict[str, object]:
     rows = recorded.counted
     rows = rows.assign(round=rows.get("round", 0))
@@ -78,15 +92,16 @@ def headline(recorded: Recorded) -> dict[str, object]:
     mean = everything.mean(numeric_only=True)
     mine = rows[(rows["pin_memory"] == pin) & (rows["non_blocking"] == asynchronous) & (rows["workers"] == workers)]
     held = mine["pinned_bytes"].max()
-    words = f"{'pinned' if pin else 'pageable'}, {'non_blocking' if asynchronous else 'blocking'}, {workers} workers"
     found = {
-        "Fastest": words,
+        "Fastest": words_of(best),
         "Its steps a second, ± half the 95 % interval": geometric_mean(list(pace[best].values())),
         "Busiest part": busiest(best, mean),
         "GPU idle, of a step": mean["stall_seconds"] / mean["step_seconds"],
         "Waiting for the loader, of a step": mean["wait_seconds"] / mean["step_seconds"],
         "Pinned for it": 0 if abs(held) <= 2**20 else held,
     }
+    if close := [words_of(one) for one in pace if one != best and not_clearly_faster(pace[best], pace[one])]:
+        found["As good, round by round"] = "; ".join(close)
     if plain := pace.get((False, False, workers)):
         both = [pace[best][number] / plain[number] for number in pace[best] if number in plain]
         found["× pageable and blocking"] = geometric_mean(both)

@@ -70,7 +70,7 @@ DIRECTIONS = tuple(DIRECTION_TITLES)
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
 PANEL_PIXELS = 195
 """Height of one panel of a stacked figure."""
-GAP_PIXELS = 74
+GAP_PIXELS = 82
 """Room between two panels: tick labels of the upper, title of the lower."""
 _FRAME_PIXELS = 116
 """Room for the first title, the last axis title and the legend."""

@@ -21,8 +21,8 @@ class Line:
     Attributes:
         devices: how many GPUs copied at the same time.
         device: the GPU that these copies belong to.
-        backing: what stands under the memory; empty where that is not told.
-        cache: ``cold`` or ``warm``; empty where content came from the device, or that is not told.
+        backing: what stands under the memory; empty where the run does not say.
+        cache: ``cold`` or ``warm``; empty where content came from the device, or the run does not say.
     """
 
     memory: str

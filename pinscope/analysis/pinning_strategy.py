@@ -100,9 +100,9 @@ class StrategyCell:
         return max(self.control_seconds.values(), default=None)
 
     def wait(self, phase: str, call: str | None = None) -> float | None:
-        """Seconds of the longest call in one phase, of all calls or of one; ``None`` where it was not told."""
-        told = [one.seconds for one in self.waits if one.phase == phase and call in (None, one.call)]
-        return max(told, default=None)
+        """Seconds of the longest call in one phase, of all calls or of one; ``None`` where it was not measured."""
+        found = [one.seconds for one in self.waits if one.phase == phase and call in (None, one.call)]
+        return max(found, default=None)
 
     def seconds_for(self, nbytes: int) -> float:
         """Seconds to pin this much at the same pace."""

@@ -91,10 +91,10 @@ def _marks(
     cells: Sequence[StrategyCell], name: str, look: tuple[str, str], seconds: Sequence[float | None]
 ) -> go.Scatter:
     """One mark for each strategy that tells."""
-    told = [(_label(cell), value) for cell, value in zip(cells, seconds, strict=True) if value is not None]
+    known = [(_label(cell), value) for cell, value in zip(cells, seconds, strict=True) if value is not None]
     return go.Scatter(
-        y=[label for label, _ in told], x=[value for _, value in told], mode="markers", name=name,
-        showlegend=bool(told), marker={"color": COLOURS[look[0]], "symbol": look[1], "size": 10},
-        customdata=[format_seconds(value) for _, value in told],
+        y=[label for label, _ in known], x=[value for _, value in known], mode="markers", name=name,
+        showlegend=bool(known), marker={"color": COLOURS[look[0]], "symbol": look[1], "size": 10},
+        customdata=[format_seconds(value) for _, value in known],
         hovertemplate="%{y}<br>%{fullData.name}: %{customdata}<extra></extra>",
     )  # fmt: skip

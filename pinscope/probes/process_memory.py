@@ -133,7 +133,10 @@ class MemoryMaps:
     @cached_property
     def sizes(self) -> Mapping[ObjectKey, int]:
         """Bytes of each object that are mapped."""
-        return {key: covered_bytes(extents) for key, extents in self.shared_zero.items()}
+        return {
+            key: extents[0][1] - extents[0][0] if len(extents) == 1 else covered_bytes(extents)
+            for key, extents in self.shared_zero.items()
+        }
 
 
 def parse_maps(text: str) -> MemoryMaps:
@@ -172,24 +175,21 @@ class _Found:
             rest = _RESERVED.match(above) if above.startswith(f"{end}-") else None
             self._reserved = rest is not None and int(rest[1], 16) % CUDA_STEP_BYTES == 0
         self._next = begin
-        if name == _ZERO:
-            self._add_shared((device, int(inode)), first, last, int(offset, 16))
+        if name == _ZERO:  # in place, as there may be thousands
+            start = int(offset, 16)
+            key = (device, int(inode))
+            if key in self._shared:
+                self._shared[key].append((start, start + last - first))  # a part of what lies above it
+                return
+            self._shared[key] = [(start, start + last - first)]
+            if (first - start) % CUDA_STEP_BYTES or (last % CUDA_STEP_BYTES and not self._reserved):
+                self._ordinary.add(key)
         elif name == _MANAGED:
             self._managed += last - first
         elif name == _CONTROL and access == "rw":
             self._driver.add((first, last))
         elif access == "rw" and (gpu := _GPU_FILE.fullmatch(name)):
             self._gpus.add(int(gpu[1]))
-
-    def _add_shared(self, key: ObjectKey, first: int, last: int, offset: int) -> None:
-        extent = (offset, offset + last - first)
-        if key in self._shared:
-            self._shared[key].append(extent)
-            return  # a part of what lies above it
-        self._shared[key] = [extent]
-        at_step = (first - offset) % CUDA_STEP_BYTES == 0
-        if not (at_step and (last % CUDA_STEP_BYTES == 0 or self._reserved)):
-            self._ordinary.add(key)
 
     def maps(self) -> MemoryMaps:
         """All of it."""
@@ -202,8 +202,6 @@ class _Found:
 
 def covered_bytes(extents: Sequence[Extent]) -> int:
     """Bytes that lie in at least one of the extents: a piece mapped twice counts once."""
-    if len(extents) == 1:  # nearly always, and there may be thousands
-        return extents[0][1] - extents[0][0]
     covered, reached = 0, -1
     for start, end in sorted(extents):
         covered += max(0, end - max(start, reached))

@@ -28,6 +28,18 @@ LEAST_TIMES_CHEAPER = 50
 CHILD_BYTES = 512 * 2**20
 
 
+LOOKS = f"""
+import sys
+from pathlib import Path
+sys.path.insert(0, {str(Path(__file__).parents[3])!r})
+from pinscope.live.holders import snapshot
+from pinscope.probes.proc import Proc
+from tests.data.processor_time import processor_seconds
+proc = Proc.below(Path(sys.argv[1]))
+print(processor_seconds(lambda: snapshot(proc), float(sys.argv[2])))
+"""
+
+
 @pytest.fixture(scope="module")
 def busy(tmp_path_factory: pytest.TempPathFactory) -> SyntheticHost:
     """500 processes, one of which holds 24 GiB in 6144 pieces. Nobody changes it."""
@@ -38,7 +50,11 @@ def test_a_snapshot_of_500_processes_and_a_holder_of_24_gib_stays_below_50_ms(bu
     found = snapshot(busy.proc)
     assert found.holders[0].host_alloc_bytes == found.host.explained_bytes == 24 * 2**30
     assert found.host.other_pinned_bytes == 0
-    assert processor_seconds(lambda: snapshot(busy.proc), MOST_SECONDS) < MOST_SECONDS
+    # In a process of its own, as users run it: among what two thousand other tests left, all takes twice as long.
+    looked = subprocess.run(
+        [sys.executable, "-c", LOOKS, str(busy.folder), str(MOST_SECONDS)], check=True, capture_output=True, text=True
+    )
+    assert float(looked.stdout) < MOST_SECONDS
 
 
 def test_sampling_them_every_second_stays_below_3_percent_of_a_core(busy: SyntheticHost) -> None:

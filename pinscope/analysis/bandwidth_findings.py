@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pinscope.analysis.bandwidth import PAYS, Cell, pays_from, speedups
-from pinscope.analysis.bandwidth_curves import Curves, curve_of, link_limit, only_at_most
+from pinscope.analysis.bandwidth_curves import Curves, curve_of, link_limit
 from pinscope.analysis.link_model import packet_words
 from pinscope.analysis.precision import Repeated, precision_not_reached
 from pinscope.records.environment import Link
 from pinscope.records.finding import Finding, Quantity
 from pinscope.records.run import Run
-from pinscope.units import exact_bytes, format_bandwidth, format_bytes, format_seconds, format_share
+from pinscope.units import exact_bytes, format_bandwidth, format_bytes, format_share
 
 SLOW_LINK = 0.85
 """Pinned copies below this share of the link's payload limit are worth a look."""
@@ -27,7 +27,7 @@ _WAYS = {"h2d": "h2d", "d2h": "d2h", "bidirectional": "both ways at once"}
 def bandwidth_findings(run: Run, alone: Curves, curves: Curves) -> tuple[Finding, ...]:
     """All findings of a run: ``alone`` are the curves of its own GPU, ``curves`` those of all."""
     return (
-        *_arrival(curves), *_pageable(run, alone), *_states(alone), *_by_kernel(run, alone), *_held_before(run, alone),
+        *_arrival(curves), *_pageable(run, alone), *_states(alone), *_by_kernel(run, alone),
         *_link(run, alone), *_uplink(curves), *precision_not_reached(run, _repeated(curves)),
     )  # fmt: skip
 
@@ -175,33 +175,6 @@ def _by_kernel(run: Run, curves: Curves) -> list[Finding]:
             else "Either will do for large blocks.",
         )
     ]
-
-
-def _held_before(run: Run, curves: Curves) -> list[Finding]:
-    """The small copies to the device of which only an upper bound is known."""
-    vague = [cell for cell in curve_of(curves, "pinned", "h2d") if only_at_most(cell)]
-    if run.lab != "cuda" or not vague:
-        return []
-    worst = max(vague, key=lambda cell: cell.one_copy.spread)
-    return [
-        Finding(
-            rule="one-copy-at-most",
-            severity="note",
-            title=f"One h2d copy of {format_bytes(worst.bytes)} takes at most "
-            f"{format_seconds(worst.one_copy.median)}: its spread is ± {format_share(worst.one_copy.spread)}",
-            detail="A small copy to the device that starts from an idle stream can take some µs longer the longer its "
-            f"stream was held before it. That concerns {', '.join(format_bytes(cell.bytes) for cell in vague)} here, "
-            "and no figure of one more copy.",
-            evidence=tuple(
-                Quantity(
-                    name=f"One copy, {format_bytes(cell.bytes)}", value=cell.one_copy.median, unit="seconds",
-                    spread=cell.one_copy.spread,
-                )
-                for cell in vague
-            ),
-            advice="For small copies reckon with one more copy; take this as an upper bound.",
-        )
-    ]  # fmt: skip
 
 
 def _range(cells_of_a_size: Sequence[Cell]) -> float:

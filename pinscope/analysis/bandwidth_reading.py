@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pinscope.analysis.bandwidth import PAYS, Cell, by_line, cells, fit_latency, pays_from, speedups
-from pinscope.analysis.bandwidth_curves import Curves, curve_of, link_limit, only_at_most
+from pinscope.analysis.bandwidth_curves import Curves, curve_of, link_limit
 from pinscope.analysis.bandwidth_findings import bandwidth_findings
 from pinscope.records.finding import Quantity, Reading, Table
 from pinscope.records.run import Run
@@ -73,11 +73,8 @@ def _smallest(cell: Cell) -> list[Quantity]:
     if cell.copies == 1:
         return []
     what = f"{cell.line.direction}, {format_bytes(cell.bytes)}"
-    bound = ", at most" if only_at_most(cell) else ""
     return [
-        Quantity(
-            name=f"One copy, {what}{bound}", value=cell.one_copy.median, unit="seconds", spread=cell.one_copy.spread
-        ),
+        Quantity(name=f"One copy, {what}", value=cell.one_copy.median, unit="seconds", spread=cell.one_copy.spread),
         Quantity(
             name=f"One more copy, {what}", value=cell.one_more.median, unit="seconds", spread=cell.one_more.spread
         ),

@@ -209,3 +209,27 @@ def test_lint_holds_the_doors_of_the_design_too() -> None:
             "pinscope/store/*", "tests/**",
         ]
     )  # fmt: skip
+
+
+def test_gpu_tests_import_only_what_is_there() -> None:
+    """They are collected on GPU hosts only: a name that moved would be missed until then."""
+    for path in sorted((ROOT / "tests" / "gpu").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in ("pinscope", "tests"):
+                missing = {alias.name for alias in node.names} - _names_of(str(node.module))
+                assert not missing, f"{path.name} imports {', '.join(sorted(missing))} from {node.module}"
+
+
+def _names_of(module: str) -> set[str]:
+    """What may be imported from a module: what it binds anywhere, and the modules of a package."""
+    place = ROOT / module.replace(".", "/")
+    found = {path.stem for path in place.iterdir()} if place.is_dir() else set()
+    source = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+    for node in ast.walk(ast.parse(source.read_text())) if source.exists() else ():
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            found |= {(alias.asname or alias.name).split(".")[0] for alias in node.names}
+    return found

@@ -75,19 +75,6 @@ def test_kernels_are_compared_with_the_engines_each_way_and_both_ways() -> None:
     assert "by-kernel" not in bandwidth_findings(copies(50e9))
 
 
-def test_one_small_copy_whose_time_depends_on_the_hold_is_an_upper_bound() -> None:
-    def of(direction: str) -> list[dict[str, Any]]:
-        times = (3e-6, 4e-6, 6e-6, 8e-6, 9e-6, 5e-6, 7e-6)
-        more = {"one_more_seconds": 2e-6, "one_more_copies": 64, "direction": direction}
-        return [row(seconds, 4096, **more) for seconds in times]
-
-    finding = bandwidth_findings(of("h2d"))["one-copy-at-most"]
-    assert finding.title.startswith("One h2d copy of 4 KiB takes at most 6.00 µs")
-    headline = [one.name for one in read_bandwidth(synthetic.run("bandwidth"), of("h2d")).headline]
-    assert "One copy, h2d, 4 KiB, at most" in headline
-    assert "one-copy-at-most" not in bandwidth_findings(of("d2h"))
-
-
 def test_equally_fast_pageable_copies_are_no_finding() -> None:
     assert "pageable-slower" not in bandwidth_findings(copies(50e9) + copies(49e9, memory="pageable"))
 

@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-import pandas as pd
-
 from pinscope.units import format_bytes
 from tests.unit.recordings.raw import Recorded
 
 GEN5_X16_PAYLOAD = 16 * 32e9 / 8 * 128 / 130 * 256 / 280
 """Bytes/second: lanes × transfers ÷ 8 × coding × packets of 256 bytes with 24 of overhead."""
-
-
-def at_most(alone: pd.DataFrame, way: str, size: int) -> str:
-    """The words for a small copy to the device whose readings scatter: half their interquartile range is over 5 %."""
-    mine = alone[(alone["memory"] == "pinned") & (alone["direction"] == way) & (alone["bytes"] == size)]
-    low, middle, high = mine["device_seconds"].quantile([0.25, 0.5, 0.75])
-    return ", at most" if way == "h2d" and (high - low) / 2 / middle > 0.05 else ""
 
 
 def headline(recorded: Recorded) -> dict[str, object]:
@@ -37,8 +28,7 @@ def headline(recorded: Recorded) -> dict[str, object]:
         found[f"Pinned {way}, {format_bytes(int(largest))}"] = largest / pinned[largest]
         if new:
             smallest = pinned.index.min()
-            bound = at_most(alone, way, smallest)
-            found[f"One copy, {way}, {format_bytes(int(smallest))}{bound}"] = one["pinned", way][smallest]
+            found[f"One copy, {way}, {format_bytes(int(smallest))}"] = one["pinned", way][smallest]
             found[f"One more copy, {way}, {format_bytes(int(smallest))}"] = pinned[smallest]
         found[f"Pinned ÷ {against}, {way}, {format_bytes(int(largest))}"] = gain[largest]
         slower = gain.index[gain < 1.1]

@@ -35,7 +35,8 @@ MOST_WARM_BYTES = 64 * 2**20
 APART = 64 * 2**10
 """Cold copies begin at least so far from each other: a processor fetches what follows what it reads."""
 PIECE = 2**20
-LEADING_BYTES = 4096
+LEADING_BYTES = 64 * 2**10
+"""A larger copy takes the channel of one of this size."""
 
 
 def copies_in_a_row(nbytes: int) -> int:
@@ -196,8 +197,9 @@ class Flow:
         return [self._call(copier, host, device) for host, device in self.sides(copies)]
 
     def lead(self, copier: Copier) -> None:
-        """Queue a small copy of the same kind, of memory that no timed copy takes."""
-        self._call(copier, self._leading_host, self._leading_device)()
+        """Queue a copy of the same kind and size, at most 64 KiB, of memory that no timed copy takes."""
+        nbytes = min(self.nbytes, LEADING_BYTES)
+        self._call(copier, self._leading_host.part(0, nbytes), self._leading_device.part(0, nbytes))()
 
     def _call(self, copier: Copier, host: HostBuffer, device: DeviceBuffer) -> Call:
         if self.direction == "h2d":

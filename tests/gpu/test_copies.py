@@ -72,7 +72,7 @@ def test_one_more_copy_takes_what_it_takes_a_c_program(lab: CudaLab, by_c: Mappi
         assert seconds >= 0.8 * min(by_c[key], C_ON_H100[key]), key
 
 
-@pytest.mark.parametrize("nbytes", [4096, 16384])
+@pytest.mark.parametrize("nbytes", [4096, 16384, 65536])
 @pytest.mark.parametrize("way", ["h2d", "d2h"])
 def test_one_copy_takes_the_same_however_slow_the_call_and_whatever_was_copied_before(
     lab: CudaLab, way: OneWay, nbytes: int, monkeypatch: pytest.MonkeyPatch

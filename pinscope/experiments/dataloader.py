@@ -156,7 +156,7 @@ class Dataloader:
         from pinscope.lab.torch_loader import Trainer, empty_pinned_cache, version  # noqa: PLC0415 - imports PyTorch
 
         harness.note(f"PyTorch {version()}.")
-        trainer = Trainer(CudaCalls.here().ordinal)
+        trainer = Trainer(CudaCalls.here().ordinal, lambda address, nbytes: lab.host_nodes.look([(address, nbytes)]))
         if not empty_pinned_cache():
             harness.note("This PyTorch cannot give its pinned memory back: what is pinned adds up.")
         cases = _cases(params)
@@ -167,7 +167,9 @@ class Dataloader:
             with trainer.trained(loading, loading.at_least(params.steps), harness.check_cancelled) as steps:
                 after = lab.memory_state().pinned_bytes
             held = None if before is None or after is None else after - before
+            nodes = lab.host_nodes.take()
             for place, step in enumerate(steps):
+                lab.host_nodes.add(nodes)
                 yield DataloaderObservation(
                     repeat=place, round=number, pin_memory=loading.pin_memory, non_blocking=loading.non_blocking,
                     workers=loading.workers, batch_bytes=loading.batch_bytes, pinned_bytes=held, **asdict(step),

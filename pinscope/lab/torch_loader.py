@@ -117,7 +117,7 @@ class Trainer:
         NotPossible: this PyTorch cannot use the GPU.
     """
 
-    def __init__(self, ordinal: int, see: Callable[[int, int], None] = lambda _address, _nbytes: None) -> None:
+    def __init__(self, ordinal: int, see: Callable[[int, int], None]) -> None:
         self._see = see
         if reason := _why_not_cuda():
             raise NotPossible(reason)

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,9 @@ def test_every_combination_trains_on_what_the_loader_made_and_leaves_no_process(
     rows = [row.model_dump() for row in Dataloader().measure(params, lab, Harness())]
     found = combinations(rows)
     assert len(found) == 2 * 2
-    assert len(rows) == 2 * 2 * params.rounds * params.steps
+    visits = Counter((row["round"], row["pin_memory"], row["non_blocking"]) for row in rows)
+    assert len(visits) == 2 * 2 * params.rounds
+    assert min(visits.values()) == max(visits.values()) >= params.steps
     assert sum(row["wrong_items"] for row in rows) == 0
     assert multiprocessing.active_children() == []
     pinned = [one for one in found if one.pin_memory]
@@ -74,7 +77,7 @@ def test_a_cancelled_run_keeps_the_combinations_that_were_done_and_leaves_no_pro
 
 def test_a_pytorch_that_finds_no_gpu_says_so_and_what_to_do() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", "from pinscope.lab.torch_loader import Trainer; Trainer(0)"],
+        [sys.executable, "-c", "from pinscope.lab.torch_loader import Trainer; Trainer(0, print)"],
         env={**os.environ, "CUDA_VISIBLE_DEVICES": ""}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert "NotPossible: PyTorch " in done.stderr

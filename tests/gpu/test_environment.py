@@ -107,8 +107,9 @@ def test_every_experiment_tells_where_its_buffers_lay(experiment: str, smallest:
     assert all(row["host_node"] is not None for row in rows if row.get("kind") in ("buffer", "copy"))
 
 
-def test_the_batches_of_a_data_loader_are_seen() -> None:
+def test_the_batches_of_a_data_loader_are_seen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("torch")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))  # PyTorch makes it when it is imported
     only_one = ["workers=0", "pin_memory=on", "non_blocking=on"]
     rows = run("dataloader", *(word for setting in only_one for word in ("--set", setting)))["observations"]
     assert {row["host_node"] for row in rows} <= ALL_MEMORY

@@ -302,7 +302,7 @@ def test_allocation_measures_every_way_that_exists_here(buffers: dict[str, Any])
     for pool in ("pool", "cupy_pool"):
         assert cells[pool, largest].both_seconds.median < fresh / 100
     copies = copy_times(buffers["observations"])
-    assert copies["pinned", "h2d", largest].median < copies["pageable", "h2d", largest].median
+    assert copies["pinned", "h2d", largest].median < copies["4k", "h2d", largest].median
     assert any(
         finding["rule"] in ("pays-late", "pays-soon", "pinning-costs-nothing") for finding in buffers["run"]["findings"]
     )
@@ -321,19 +321,20 @@ def test_fresh_memory_takes_a_page_fault_for_each_page_each_time(buffers: dict[s
     assert all(one["page_faults"] < one["bytes"] / 4096 / 4 for one in huge), huge  # huge pages are what was asked for
 
 
-def test_a_fresh_pinned_buffer_of_16_mib_has_paid_after_a_copy_or_two() -> None:
+def test_a_fresh_pinned_buffer_of_16_mib_has_paid_after_a_few_copies() -> None:
+    """After one to three, by the host; seven if the pageable memory beside it were recycled."""
     rows = run("allocation", "--quick", "--set", "sizes=16MiB")["observations"]
     cells = buffer_cells(rows)
     assert cells["fresh_4k", 16 * MIB].both_seconds.median > 1e-3  # recycled memory would take some 24 µs
     copies = {
         one.direction: one.copies for one in break_evens(cells, copy_times(rows)) if one.way == "pinned" and one.usual
     }
-    assert all(count is not None and count <= 2 for count in copies.values()), copies
+    assert all(count is not None and count <= 4 for count in copies.values()), copies
 
 
 def test_quick_runs_are_quick(quick_allocation: tuple[float, dict[str, Any]]) -> None:
     assert quick_allocation[0] < 8
-    assert timed(lambda: run("pinning_strategy", "--quick"))[0] < 10
+    assert timed(lambda: run("pinning_strategy", "--quick"))[0] < 20
 
 
 def test_a_killed_run_leaves_no_neighbour_and_no_pinned_memory() -> None:

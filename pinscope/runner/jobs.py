@@ -7,7 +7,6 @@ import queue
 import secrets
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -17,6 +16,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from pinscope import isolation
 from pinscope.errors import BadInput, InvalidParameter, NoDevice, NotEnoughMemory, NotPossible, StoreFailed, UnknownName
 from pinscope.experiments.contract import AnyExperiment, BareParams
 from pinscope.experiments.registry import find
@@ -215,7 +215,7 @@ def start(store: Store, run: Run) -> Job:
 
     def launch() -> Job:
         child = subprocess.Popen(
-            [sys.executable, "-m", "pinscope.runner.worker", run.id, str(os.getpid())],
+            isolation.command("pinscope.runner.worker", run.id, str(os.getpid())),
             env={**os.environ, "PINSCOPE_DATABASE": store.url},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

@@ -15,7 +15,7 @@ from typer.main import get_command
 
 import pinscope
 from pinscope.cli import bundles, dashboard, doctor, exporter, live, plan, record, report, run, runs
-from pinscope.cli.terminal import complain, one_line
+from pinscope.cli.terminal import complain
 from pinscope.errors import Cancelled, PinScopeError
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -113,5 +113,5 @@ def _usage(error: TyperException) -> str:
 def _failed(message: str, code: int) -> int:
     if os.environ.get("PINSCOPE_DEBUG"):
         traceback.print_exc()
-    complain(one_line(message))
+    complain(message)
     return code

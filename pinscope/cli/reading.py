@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pinscope.cli.terminal import one_line, print_line, print_prose, print_table
+from pinscope.cli.terminal import print_line, print_prose, print_table
+from pinscope.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -51,6 +51,7 @@ from pinscope.lab.protocol import (
     never_ends,
 )
 from pinscope.records.run import Backing, HostMemory, LabKind
+from pinscope.text import quoted
 
 THREADS = 1024
 COPY_BLOCKS_PER_SM = 4
@@ -116,7 +117,7 @@ class CudaLab:
             properties = runtime.getDeviceProperties(self._ordinal)
         except runtime.CUDARuntimeError as error:
             hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
-            why = f" (CUDA_VISIBLE_DEVICES is {hidden!r})" if hidden is not None else ""
+            why = f" (CUDA_VISIBLE_DEVICES is {quoted(hidden)})" if hidden is not None else ""
             raise NoDevice(f"GPU {self.device} cannot be used: {error}{why}") from None
         self._sms = int(properties["multiProcessorCount"])
         try:

@@ -22,6 +22,7 @@ from pinscope.lab.locked_memory import Mapping
 from pinscope.lab.pinning import Pinner, PinningCalls, default_threads
 from pinscope.probes.limits import read_limits
 from pinscope.records.pinning_strategy import STRATEGIES, Strategy, StrategyName
+from pinscope.text import quoted
 from pinscope.units import format_bytes, parse_bytes
 
 
@@ -165,7 +166,9 @@ def _strategy(name: StrategyName | None, chunked: bool) -> Strategy:
     strategy = next((one for one in possible if one.name == name), None)
     if strategy is None:
         names = ", ".join(one.name for one in possible)
-        raise InvalidParameter(f"strategy {name!r} does not pin in {'chunks' if chunked else 'one piece'}: {names} do")
+        raise InvalidParameter(
+            f"strategy {quoted(name)} does not pin in {'chunks' if chunked else 'one piece'}: {names} do"
+        )
     return strategy
 
 

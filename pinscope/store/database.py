@@ -19,6 +19,7 @@ import pinscope
 from pinscope.errors import BadInput, NotPossible, StoreFailed
 from pinscope.store.rows import dump_json
 from pinscope.store.tables import SCHEMA_VERSION, MetaTable, Table
+from pinscope.text import quoted
 
 VARIABLE = "PINSCOPE_DATABASE"
 BUSY_SECONDS = 30
@@ -109,7 +110,7 @@ class Database:
             engine = create_engine(self._url, **options)
         except NoSuchModuleError:
             raise BadInput(
-                f"no database of kind {self._url.drivername!r}; write sqlite:////path/to/pinscope.db "
+                f"no database of kind {quoted(self._url.drivername)}; write sqlite:////path/to/pinscope.db "
                 "or postgresql://user:password@host/database"
             ) from None
         except ImportError as error:

@@ -37,9 +37,9 @@ _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 _ACCURATE_DIGITS = 3
 _LARGEST = 2**63 - 1
-MOST_CHARACTERS = 100
+MOST_CHARACTERS = 500
 """Of a size or a duration; all its digits are then exact."""
-_EXACT = Context(prec=2 * MOST_CHARACTERS)
+_EXACT = Context(prec=MOST_CHARACTERS + 20)
 
 
 def parse_bytes(text: str | int | float) -> int:

@@ -15,7 +15,7 @@ from pinscope.records.finding import Finding
 from pinscope.records.snapshot import DeviceFigures, Holder, Snapshot, Unreadable
 from pinscope.records.timeline import Event
 from pinscope.report.holder_table import HolderRow, holder_rows
-from pinscope.report.snapshot_facts import Figures, figure_text, share_of_memory
+from pinscope.report.snapshot_facts import Figures, figure_text
 from pinscope.text import one_line
 from pinscope.units import format_bandwidth, format_bytes, format_share
 
@@ -126,11 +126,12 @@ def _totals(seen: Snapshot) -> Iterator[tuple[str, list[str]]]:
         left, limit = format_bytes(host.cgroup_headroom_bytes), format_bytes(host.cgroup_limit_bytes)
         memory.append(f"control group leaves {left} of {limit}")
     yield "Memory", memory
-    share = share_of_memory(host, "pinned_bytes")
+    # Some containers show a host without memory.
+    share = host.pinned_bytes / host.total_bytes if host.pinned_bytes is not None and host.total_bytes > 0 else None
     yield (
         "Pinned",
         [
-            _figure(host, "pinned_bytes") + (f" ({share})" if share else ""),
+            _figure(host, "pinned_bytes") + (f" ({format_share(share)})" if share is not None else ""),
             f"{_figure(host, 'explained_bytes')} by holders",
             f"{_figure(host, 'other_pinned_bytes')} registered or other",
         ],

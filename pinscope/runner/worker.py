@@ -98,7 +98,8 @@ def measure(writer: SafeWriter, run: Run, stop: _Stop) -> None:
     device = run.environment.device(run.device) if run.lab == "cuda" else None
     with Reporter(writer, run) as reporter, ExitStack() as held:
         for name in queues(run):
-            held.enter_context(turn(name, waiting))
+            if note := held.enter_context(turn(name, waiting, f"run {run.id}")):
+                reporter.note(note)
         chosen = placement(params.node, run.environment, run.lab, run.device)
         for line in place(chosen):  # before the lab takes memory or starts a thread
             reporter.note(line)

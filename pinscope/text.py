@@ -10,7 +10,9 @@ import re
 MOST_QUOTED = 60
 """Characters of a refused value that a message repeats."""
 MOST_IN_A_LINE = 600
-"""Characters of one line of error; our own are shorter, another library's may not be."""
+"""Characters of one line of error."""
+MOST_OF_ANOTHER = 200
+"""Characters of another library's error, which repeats values whole."""
 _INVISIBLE = re.compile(
     "["
     r"\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters steer a terminal; tab and line feed are kept
@@ -44,12 +46,10 @@ def one_line(text: str) -> str:
     return " ".join(visible(text).split())
 
 
-def error_line(text: str) -> str:
+def error_line(text: str, most: int = MOST_IN_A_LINE) -> str:
     """``text`` as one line of error: of a longer one the beginning and the end, where it says what is allowed."""
     line = one_line(text)
-    if len(line) <= MOST_IN_A_LINE:
-        return line
-    return f"{line[: MOST_IN_A_LINE // 2]} … {line[-MOST_IN_A_LINE // 3 :]}"
+    return line if len(line) <= most else f"{line[: most // 2]} … {line[-most // 3 :]}"
 
 
 def quoted(value: object) -> str:

@@ -3,13 +3,14 @@
 From a program of your own: :func:`pinned_empty`.
 """
 
-from __future__ import annotations
-
+# Nothing is imported that Python has not loaded by itself: with `python -m pinscope` the working folder is still on the
+# path of modules here, and nothing in it may run.
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # type checkers take it for true
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Any
 
 __version__ = "0.1.0"
 __all__ = ["__version__", "pinned_empty"]
@@ -18,13 +19,13 @@ __all__ = ["__version__", "pinned_empty"]
 def pinned_empty(
     nbytes: int | str | None = None,
     *,
-    dtype: Any = "uint8",
-    shape: int | Sequence[int] | None = None,
+    dtype: "Any" = "uint8",
+    shape: "int | Sequence[int] | None" = None,
     device: int | None = None,
     chunk: int | str | None = None,
     threads: int | None = None,
     strategy: str | None = None,
-) -> Any:
+) -> "Any":
     """A NumPy array over memory pinned as the experiment ``pinning_strategy`` recommends; its content is undefined.
 
     The array is also a context manager: leaving its ``with`` block unpins it. Otherwise it is unpinned with the last

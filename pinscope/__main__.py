@@ -1,10 +1,11 @@
 """``python -m pinscope`` is the command ``pinscope``."""
 
-from __future__ import annotations
-
-import sys
-
-from pinscope.cli.main import main
+import pinscope.isolation
 
 if __name__ == "__main__":
+    pinscope.isolation.leave_working_folder()  # before anything else is imported, __future__ included
+    import sys
+
+    from pinscope.cli.main import main
+
     sys.exit(main())

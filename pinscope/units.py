@@ -10,6 +10,7 @@ import re
 from decimal import Context, Decimal
 
 from pinscope.errors import InvalidParameter
+from pinscope.text import one_line, quoted
 
 _FACTORS = {
     "": 1,
@@ -24,15 +25,21 @@ _FACTORS = {
     "GiB": 2**30,
     "TiB": 2**40,
 }
-_SIZE = re.compile(r"\s*(?P<number>[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,4})?)\s*(?P<unit>[A-Za-z]*)\s*")
+_SIZE = re.compile(
+    r"\s*(?P<number>[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,4})?)\s*(?P<unit>[A-Za-z]{0,3})\s*", re.ASCII
+)
 _BY_LOWER = {unit.lower(): factor for unit, factor in _FACTORS.items()}
 _DURATIONS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
-_DURATION = re.compile(r"\s*(?P<number>[0-9]{1,9}(\.[0-9]{1,9})?)\s*(?P<unit>s|m|min|h|d|)\s*", re.IGNORECASE)
+_DURATION = re.compile(
+    r"\s*(?P<number>[0-9]{1,9}(\.[0-9]{1,9})?)\s*(?P<unit>s|m|min|h|d|)\s*", re.IGNORECASE | re.ASCII
+)
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 _ACCURATE_DIGITS = 3
 _LARGEST = 2**63 - 1
-_EXACT = Context(prec=100)
+MOST_CHARACTERS = 500
+"""Of a size or a duration; all its digits are then exact."""
+_EXACT = Context(prec=MOST_CHARACTERS + 20)
 
 
 def parse_bytes(text: str | int | float) -> int:
@@ -41,15 +48,18 @@ def parse_bytes(text: str | int | float) -> int:
     Raises:
         InvalidParameter: not a size, not a whole number of bytes, or beyond 63 bits.
     """
-    match = _SIZE.fullmatch(str(text)) if not isinstance(text, bool) else None
-    factor = _BY_LOWER.get(match["unit"].lower()) if match else None
-    if match is None or factor is None:
-        raise InvalidParameter(f"{text!r} is not a size; write bytes or a unit, such as 64KiB, 1.5GiB or 1e9")
-    value = _EXACT.multiply(Decimal(match["number"]), Decimal(factor))
+    if isinstance(text, int) and not isinstance(text, bool):
+        value = Decimal(max(min(text, _LARGEST + 1), -_LARGEST - 1))
+    else:
+        match = _match(_SIZE, text)
+        factor = _BY_LOWER.get(match["unit"].lower()) if match else None
+        if match is None or factor is None:
+            raise InvalidParameter(f"{quoted(text)} is not a size; write bytes or a unit, such as 64KiB, 1.5GiB or 1e9")
+        value = _EXACT.multiply(Decimal(match["number"]), Decimal(factor))
     if abs(value) > _LARGEST:
-        raise InvalidParameter(f"{text!r} is larger than any memory")
+        raise InvalidParameter(f"{quoted(text)} is larger than any memory")
     if value != value.to_integral_value():
-        raise InvalidParameter(f"{text!r} is not a whole number of bytes")
+        raise InvalidParameter(f"{quoted(text)} is not a whole number of bytes")
     return int(value)
 
 
@@ -59,10 +69,18 @@ def parse_seconds(text: str) -> float:
     Raises:
         InvalidParameter: not a duration.
     """
-    match = _DURATION.fullmatch(text)
+    match = _match(_DURATION, text)
     if match is None:
-        raise InvalidParameter(f"{text!r} is not a duration; write a number with s, m, h or d, such as 90s, 10m or 2h")
+        raise InvalidParameter(
+            f"{quoted(text)} is not a duration; write a number with s, m, h or d, such as 90s, 10m or 2h"
+        )
     return float(match["number"]) * _DURATIONS[match["unit"].lower()]
+
+
+def _match(pattern: re.Pattern[str], text: object) -> re.Match[str] | None:
+    """A whole match; none of a truth value, nor of text that is longer than any number is written."""
+    written = "" if isinstance(text, bool) else text if isinstance(text, str) else repr(text)
+    return pattern.fullmatch(written) if len(written) <= MOST_CHARACTERS else None
 
 
 def _digits(value: float) -> str:
@@ -135,7 +153,7 @@ def format_value(value: float | str | bool | None, unit: str) -> str:
     if value is None:
         return "n/a"
     if isinstance(value, str):
-        return value
+        return one_line(value)
     if isinstance(value, bool):
         return "yes" if value else "no"
     formats = {

@@ -22,6 +22,7 @@ from pinscope.analysis.timeline import (
 from pinscope.charts.chart import Chart
 from pinscope.charts.theme import COLOURS, DASHES, panels
 from pinscope.records.run import Run
+from pinscope.text import one_line
 from pinscope.units import format_bandwidth, format_bytes, format_seconds
 
 GIB, MIB = 2**30, 2**20
@@ -114,7 +115,7 @@ def _add(figure: go.Figure, row: int, clock: _Clock, series: Sequence[tuple[floa
 
 def _plain(name: str) -> str:
     """A process may call itself what it likes: Plotly must read no markup and no template in it."""
-    return name.replace("<", "‹").replace(">", "›").replace("%{", "% {")
+    return one_line(name).replace("<", "‹").replace(">", "›").replace("%{", "% {")
 
 
 def _finish(figure: go.Figure, clock: _Clock, rows: int) -> None:

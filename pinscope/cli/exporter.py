@@ -11,7 +11,7 @@ import typer
 
 from pinscope.cli.following import Stop
 from pinscope.cli.live import LOOK_SECONDS, checked_interval
-from pinscope.cli.terminal import complain, one_line, print_line
+from pinscope.cli.terminal import complain, print_line
 from pinscope.errors import BadInput
 
 if TYPE_CHECKING:
@@ -69,9 +69,9 @@ def _serve(sampler: Sampler, stop: Stop) -> None:
         if history.latest is not None and not told_gaps:
             told_gaps = True
             for gap in history.latest.unreadable:
-                complain(one_line(f"cannot be read: {gap.what}: {gap.reason}"))
+                complain(f"cannot be read: {gap.what}: {gap.reason}")
         if history.trouble is not None and not told_trouble:
-            complain(one_line(history.trouble))
+            complain(history.trouble)
         told_trouble = history.trouble is not None
         if stop.asked:
             return

@@ -10,8 +10,9 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Self
 
-from pinscope.cli.terminal import complain, console, one_line
+from pinscope.cli.terminal import complain, console
 from pinscope.errors import StoreFailed, UnknownName
+from pinscope.text import one_line
 
 if TYPE_CHECKING:
     from pinscope.records.run import Progress, Run
@@ -74,7 +75,7 @@ def follow(store: Store, run: Run, job: Job, stop: Stop) -> None:
                 failing = False
             except (StoreFailed, UnknownName) as error:  # a database file that was deleted knows no run
                 if not failing:
-                    complain(one_line(f"{error}; the run goes on, and keeps what it measures until it can be stored"))
+                    complain(f"{error}; the run goes on, and keeps what it measures until it can be stored")
                 failing = True
             time.sleep(LOOK_SECONDS)
 

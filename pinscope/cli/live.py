@@ -16,8 +16,9 @@ import typer
 
 from pinscope.cli.following import Stop
 from pinscope.cli.live_print import Form, print_lines, print_once, printer
-from pinscope.cli.terminal import complain, console, is_steerable, one_line, terminal_columns
+from pinscope.cli.terminal import complain, console, is_steerable, terminal_columns
 from pinscope.errors import BadInput, InvalidParameter
+from pinscope.text import one_line, visible
 
 if TYPE_CHECKING:
     from pinscope.cli.live_view import View
@@ -157,7 +158,7 @@ def _refresh(sampler: Sampler, stop: Stop, pids: Collection[int]) -> None:
                 drawn = state
                 if history.latest is not None:
                     view = _view(history.latest, pids, history, history.events)
-                    lines = [Text(one.text, one.style) for one in frame(view, size.columns, size.lines)]
+                    lines = [Text(visible(one.text), one.style) for one in frame(view, size.columns, size.lines)]
                 else:
                     lines = [Text(one_line(history.trouble or "Looking …"))]
                 display.update(Text("\n", no_wrap=True, overflow="crop").join(lines), refresh=True)
@@ -189,7 +190,7 @@ def _stream(sampler: Sampler, stop: Stop, form: Form, pids: Collection[int]) -> 
         while not stop.asked and not _reader_is_gone():
             history = sampler.history()
             if history.trouble is not None and not told:
-                complain(one_line(history.trouble))
+                complain(history.trouble)
             told = history.trouble is not None
             with suppress(queue.Empty):
                 seen, events = feed.waiting.get(timeout=LOOK_SECONDS)

@@ -7,7 +7,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from pinscope.cli.terminal import is_steerable, one_line, print_json, print_line, print_prose, terminal_columns
+from pinscope.cli.terminal import is_steerable, print_json, print_line, print_prose, terminal_columns
+from pinscope.text import one_line, visible
 
 if TYPE_CHECKING:
     from pinscope.cli.live_view import Line, View
@@ -56,8 +57,8 @@ def print_lines(lines: Sequence[Line]) -> None:
     """Lines, with bold ones in a terminal."""
     bold = is_steerable()
     for line in lines:
-        marked = bold and "bold" in line.style and line.text
-        sys.stdout.write(f"\x1b[1m{line.text}\x1b[0m\n" if marked else f"{line.text}\n")
+        text = visible(line.text)
+        sys.stdout.write(f"\x1b[1m{text}\x1b[0m\n" if bold and "bold" in line.style and text else f"{text}\n")
 
 
 def _print_table(view: View) -> None:

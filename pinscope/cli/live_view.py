@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from pinscope.cli.table import TableLines, lay_out
-from pinscope.cli.terminal import one_line
 from pinscope.records.environment import Link
 from pinscope.records.finding import Finding
 from pinscope.records.snapshot import DeviceFigures, Holder, Snapshot, Unreadable
 from pinscope.records.timeline import Event
 from pinscope.report.holder_table import HolderRow, holder_rows
 from pinscope.report.snapshot_facts import Figures, figure_text
+from pinscope.text import one_line
 from pinscope.units import format_bandwidth, format_bytes, format_share
 
 GROWS = "▲"
@@ -126,7 +126,8 @@ def _totals(seen: Snapshot) -> Iterator[tuple[str, list[str]]]:
         left, limit = format_bytes(host.cgroup_headroom_bytes), format_bytes(host.cgroup_limit_bytes)
         memory.append(f"control group leaves {left} of {limit}")
     yield "Memory", memory
-    share = None if host.pinned_bytes is None else host.pinned_bytes / host.total_bytes
+    # Some containers show a host without memory.
+    share = host.pinned_bytes / host.total_bytes if host.pinned_bytes is not None and host.total_bytes > 0 else None
     yield (
         "Pinned",
         [

@@ -15,8 +15,9 @@ from typer.main import get_command
 
 import pinscope
 from pinscope.cli import bundles, dashboard, doctor, exporter, live, plan, record, report, run, runs
-from pinscope.cli.terminal import complain, one_line
+from pinscope.cli.terminal import complain
 from pinscope.errors import Cancelled, PinScopeError
+from pinscope.text import MOST_OF_ANOTHER, error_line
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 app.command("doctor", short_help="What can be measured here; links, limits, advice.")(doctor.doctor)
@@ -107,11 +108,11 @@ def _usage(error: TyperException) -> str:
     """What was wrong with the command line, and where help is."""
     context = getattr(error, "ctx", None)
     hint = f" ({context.command_path} --help tells more)" if context else ""
-    return f"{error.format_message().rstrip('.')}{hint}"
+    return f"{error_line(error.format_message().rstrip('.'), MOST_OF_ANOTHER)}{hint}"
 
 
 def _failed(message: str, code: int) -> int:
     if os.environ.get("PINSCOPE_DEBUG"):
         traceback.print_exc()
-    complain(one_line(message))
+    complain(message)
     return code

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pinscope.cli.terminal import one_line, print_line, print_prose, print_table
+from pinscope.cli.terminal import print_line, print_prose, print_table
+from pinscope.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +23,10 @@ def print_outcome(document: Document) -> None:
     print_line(f"{place(run)}, {run.status}, {run.observations:,} observations\n")
     _print_headline(document.reading.headline)
     print_findings(by_severity(document.reading.findings))
-    print_line(f"Run {run.id}. Next: pinscope report {run.id} -o report.html")
+    if run.observations:
+        print_line(f"Run {run.id}. Next: pinscope report {run.id} -o report.html")
+    else:
+        print_line(f"Run {run.id} measured nothing.")
 
 
 def print_run(document: Document) -> None:

@@ -10,8 +10,9 @@ import typer
 
 from pinscope.cli.following import Stop, progress_shown
 from pinscope.cli.live import checked_interval, checked_pids
-from pinscope.cli.terminal import complain, one_line, print_json
+from pinscope.cli.terminal import complain, print_json
 from pinscope.errors import Cancelled, InvalidParameter, MeasurementFailed, StoreFailed
+from pinscope.text import one_line
 
 if TYPE_CHECKING:
     from pinscope.experiments.timeline import TimelineParams

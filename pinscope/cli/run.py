@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperCommand
 
 from pinscope.cli.following import Stop
-from pinscope.cli.terminal import complain, one_line, print_json
+from pinscope.cli.terminal import complain, print_json
 from pinscope.errors import (
     BadInput,
     Cancelled,
@@ -20,6 +20,7 @@ from pinscope.errors import (
     StoreFailed,
     UnknownName,
 )
+from pinscope.text import one_line, quoted
 
 if TYPE_CHECKING:
     from pinscope.experiments.contract import AnyExperiment
@@ -107,7 +108,7 @@ def parse_settings(texts: Sequence[str]) -> dict[str, str]:
         key, separator, value = text.partition("=")
         key = key.strip()
         if not separator or not key:
-            raise InvalidParameter(f"--set takes KEY=VALUE, such as sizes=4KiB,1MiB; not {text!r}")
+            raise InvalidParameter(f"--set takes KEY=VALUE, such as sizes=4KiB,1MiB; not {quoted(text)}")
         if key in settings:
             raise InvalidParameter(f"--set {key} is given twice; give several values by comma")
         settings[key] = value.strip()
@@ -171,7 +172,7 @@ def _check_known(settings: Mapping[str, Any], experiments: Sequence[AnyExperimen
     known = dict.fromkeys(field for one in experiments for field in one.Params.model_fields)
     for key in settings:
         if key not in known:
-            raise InvalidParameter(f"no experiment has a parameter {key!r}; there are: {', '.join(known)}")
+            raise InvalidParameter(f"no experiment has a parameter {quoted(key)}; there are: {', '.join(known)}")
 
 
 def _say_which_lab(lab: str | None, environment: Environment) -> None:

@@ -10,6 +10,7 @@ import typer
 
 from pinscope.cli.terminal import print_json, print_line, print_table
 from pinscope.errors import BadInput, StoreFailed
+from pinscope.text import visible
 
 if TYPE_CHECKING:
     from pinscope.records.run import Run
@@ -106,7 +107,7 @@ def run_object(run: Run) -> dict[str, Any]:
 def _ask(run_id: str, what: str) -> None:
     if not sys.stdin.isatty():
         raise BadInput(f"run {run_id} would be deleted for good; add --yes to do so without being asked")
-    sys.stderr.write(f"Delete run {run_id} ({what}) for good? [y/N] ")
+    sys.stderr.write(visible(f"Delete run {run_id} ({what}) for good? [y/N] "))
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise BadInput(f"run {run_id} was not deleted")

@@ -4,29 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import sys
 import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
+from pinscope.text import error_line, escaped, visible
+
 if TYPE_CHECKING:
     from rich.console import Console
-
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-"""All control characters but tab and line feed: text from outside must not steer a terminal."""
-_UPPER_CONTROL = re.compile(r"[\x7f-\x9f]")
-
-
-def one_line(text: str) -> str:
-    """``text`` without line breaks and control characters."""
-    return " ".join(_CONTROL.sub("", text).split())
 
 
 def complain(message: str) -> None:
     """One line on stderr that begins with ``pinscope:``."""
-    sys.stderr.write(f"pinscope: {message}\n")
+    sys.stderr.write(f"pinscope: {error_line(message)}\n")
     sys.stderr.flush()
 
 
@@ -40,13 +32,13 @@ def print_json(document: Any, *, on_one_line: bool = False) -> None:
     portable = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
     indent = None if on_one_line else 2
     text = json.dumps(document, indent=indent, ensure_ascii=portable, allow_nan=False)
-    # JSON escapes control characters below U+0020 only; those of the upper half steer a terminal as well.
-    sys.stdout.write(_UPPER_CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n")
+    # JSON itself escapes control characters below U+0020 only. Its own line breaks are no part of any value.
+    sys.stdout.write(escaped(text) + "\n")
 
 
 def print_line(text: str = "") -> None:
     """A plain line of facts."""
-    sys.stdout.write(_CONTROL.sub("", text) + "\n")
+    sys.stdout.write(visible(text) + "\n")
 
 
 def print_prose(text: str, indent: str = "", hanging: str = "") -> None:
@@ -58,7 +50,7 @@ def print_prose(text: str, indent: str = "", hanging: str = "") -> None:
         hanging: before its other lines.
     """
     room = terminal_columns()
-    for line in _CONTROL.sub("", text).split("\n"):
+    for line in visible(text).split("\n"):
         if room is None:
             sys.stdout.write(f"{indent}{line}\n")
             continue
@@ -84,8 +76,8 @@ def print_table(
 
     if title:
         print_prose(title)
-    clean = [[_CONTROL.sub("", cell) for cell in row] for row in rows]
-    table = lay_out([_CONTROL.sub("", column) for column in columns], clean, numbers, terminal_columns())
+    clean = [[visible(cell) for cell in row] for row in rows]
+    table = lay_out([visible(column) for column in columns], clean, numbers, terminal_columns())
     begin, end = ("\x1b[1m", "\x1b[0m") if is_steerable() else ("", "")
     lines = [*(f"{begin}{line}{end}" for line in table.headings), *table.body]
     sys.stdout.write("\n".join(lines) + "\n\n")

@@ -11,6 +11,7 @@ import streamlit as st
 from pinscope.dashboard.live_controls import View
 from pinscope.live.sampler import History
 from pinscope.records.timeline import Event, EventKind
+from pinscope.text import one_line
 from pinscope.units import format_bytes
 
 MOST_SHOWN = 200
@@ -39,7 +40,7 @@ def events(history: History, view: View) -> None:
         {
             "Time (UTC)": [one.at.replace(tzinfo=None) for one in shown],
             "Event": [_KINDS[one.kind] for one in shown],
-            "Process": [one.name for one in shown],
+            "Process": [one_line(one.name) for one in shown],
             "PID": [one.pid for one in shown],
             "Memory": [_WHAT[one.what] for one in shown],
             "Change": [one.change_bytes for one in shown],

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-_GAP = re.compile(r"\s+")
+from pinscope.text import one_line
+
 _PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")
 _READ_LATER = re.compile(r"(:(?=[\w+/-]+:)|:(?=//)|\bwww(?=\.)|@)")
 _WORD_JOINER = "\N{WORD JOINER}"
@@ -22,5 +23,4 @@ def plain(text: str) -> str:
     Every sign of ASCII punctuation is escaped, as CommonMark allows (section 2.4). Icons (``:name:``) and bare
     addresses are looked for after the escapes are resolved; an invisible word joiner keeps those from being found.
     """
-    one_line = _GAP.sub(" ", text).strip()
-    return _PUNCTUATION.sub(r"\\\1", _READ_LATER.sub(rf"\1{_WORD_JOINER}", one_line))
+    return _PUNCTUATION.sub(r"\\\1", _READ_LATER.sub(rf"\1{_WORD_JOINER}", one_line(text)))

@@ -17,6 +17,7 @@ from pinscope.dashboard.table_view import table_view
 from pinscope.records.run import HOST_MODEL_NOTE, Run
 from pinscope.report.document import Document
 from pinscope.report.facts import caveats, environment_facts, parameter_facts, run_facts
+from pinscope.text import visible
 
 ROWS_A_PAGE = 500
 
@@ -94,5 +95,9 @@ def _raw(rows: list[dict[str, Any]]) -> None:
     pages = -(-len(rows) // ROWS_A_PAGE)
     page = st.pagination(pages, key="raw-page") if pages > 1 else 1
     first = (page - 1) * ROWS_A_PAGE
-    shown = pd.DataFrame(rows[first : first + ROWS_A_PAGE], index=range(first, min(first + ROWS_A_PAGE, len(rows))))
-    st.dataframe(shown, height=420, placeholder="n/a")
+    shown = [
+        {name: visible(value) if isinstance(value, str) else value for name, value in row.items()}
+        for row in rows[first : first + ROWS_A_PAGE]
+    ]
+    frame = pd.DataFrame(shown, index=range(first, first + len(shown)))
+    st.dataframe(frame, height=420, placeholder="n/a")

@@ -13,6 +13,7 @@ from contextlib import suppress
 
 from pinscope.dashboard.settings import ADDRESS, SETTINGS
 from pinscope.errors import InvalidParameter, NotPossible
+from pinscope.text import quoted
 
 DEFAULT_PORT = 8501
 
@@ -26,8 +27,8 @@ def port_from_environment() -> int:
     text = os.environ.get("PINSCOPE_PORT", "").strip()
     if not text:
         return DEFAULT_PORT
-    if not text.isdecimal():
-        raise InvalidParameter(f"PINSCOPE_PORT is {text!r}; it must be a port number from 1 to 65535")
+    if not (text.isascii() and text.isdecimal() and len(text) <= 5):
+        raise InvalidParameter(f"PINSCOPE_PORT is {quoted(text)}; it must be a port number from 1 to 65535")
     return _checked_port(int(text))
 
 

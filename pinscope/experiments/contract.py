@@ -16,7 +16,11 @@ from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
 from pinscope.records.finding import Reading
 from pinscope.records.run import LabKind, Observation, Run
+from pinscope.text import quoted
 from pinscope.units import parse_bytes
+
+MOST_CHARACTERS = 4096
+"""Of a parameter as text: hundreds of sizes."""
 
 
 def _split(value: Any) -> Any:
@@ -103,7 +107,10 @@ class Inputs(BaseModel):
         unknown = sorted(set(overrides) - set(type(self).model_fields))
         if unknown:
             known = ", ".join(type(self).model_fields)
-            raise InvalidParameter(f"no parameter {unknown[0]!r}; there are: {known}")
+            raise InvalidParameter(f"no parameter {quoted(unknown[0])}; there are: {known}")
+        for name, value in overrides.items():
+            if isinstance(value, str) and len(value) > MOST_CHARACTERS:
+                raise InvalidParameter(f"{name}: {len(value):,} characters are too many; at most {MOST_CHARACTERS:,}")
         try:
             return type(self).model_validate({**self.model_dump(), **overrides})
         except ValidationError as error:
@@ -159,7 +166,9 @@ def _one_line(error: ValidationError) -> str:
     message = _PLAINER.get(first["type"]) or first["msg"].removeprefix("Value error, ")
     message = message.replace("Input should be", "must be")
     given = first.get("input")
-    shown = f" (given: {given!r})" if isinstance(given, str | int | float) else ""
+    shown = f" (given: {quoted(given)})" if isinstance(given, str | int | float) else ""
+    if shown and quoted(given) in message:
+        shown = ""  # said already
     return f"{name}: {message}{shown}" if name else f"{message}{shown}"  # no name: several fields do not fit together
 
 

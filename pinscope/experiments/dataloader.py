@@ -17,6 +17,7 @@ from pinscope.experiments.contract import BareParams, Row, Several
 from pinscope.lab.harness import Harness
 from pinscope.lab.loading import BACKLOGS, PREFETCHED, Loading
 from pinscope.lab.protocol import Lab
+from pinscope.probes.installation import install_command
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
 from pinscope.records.finding import Reading
@@ -135,7 +136,7 @@ class Dataloader:
             NotEnoughMemory: /dev/shm is too small for the batches of the workers.
         """
         if find_spec("torch") is None:
-            raise NotPossible("PyTorch is not installed here: install torch into PinScope's environment")
+            raise NotPossible(f"PyTorch is not installed here; run: {install_command('torch')}")
         loading = _loading(params, max(params.workers))
         _check_shared_memory(loading.shared_bytes, environment.limits.shm_free_bytes)
         batch = loading.batch_bytes

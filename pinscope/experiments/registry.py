@@ -25,6 +25,7 @@ from pinscope.experiments.registration import Registration
 from pinscope.experiments.timeline import Timeline
 from pinscope.records.finding import Reading
 from pinscope.records.run import Run
+from pinscope.text import quoted
 
 if TYPE_CHECKING:
     from pinscope.charts.chart import Chart
@@ -90,7 +91,7 @@ def find(name: str) -> Entry:
     known = ", ".join(entry.experiment.name for entry in EXPERIMENTS)
     if name in [reader.kind.name for reader in KEPT]:
         raise UnknownName(f"{name} is no experiment that can be run: `pinscope record` keeps one; there are: {known}")
-    raise UnknownName(f"no experiment {name!r}; there are: {known}")
+    raise UnknownName(f"no experiment {quoted(name)}; there are: {known}")
 
 
 PLACED = (
@@ -115,7 +116,7 @@ def find_reader(name: str) -> Reader:
         if reader.kind.name == name:
             return reader
     known = ", ".join(reader.kind.name for reader in readers())
-    raise UnknownName(f"no experiment {name!r}; there are: {known}")
+    raise UnknownName(f"no experiment {quoted(name)}; there are: {known}")
 
 
 def read_run(run: Run, rows: Sequence[Row]) -> Reading:

@@ -50,7 +50,9 @@ from pinscope.lab.protocol import (
     Touch,
     never_ends,
 )
+from pinscope.probes.installation import install_command
 from pinscope.records.run import Backing, HostMemory, LabKind
+from pinscope.text import quoted
 
 THREADS = 1024
 COPY_BLOCKS_PER_SM = 4
@@ -116,7 +118,7 @@ class CudaLab:
             properties = runtime.getDeviceProperties(self._ordinal)
         except runtime.CUDARuntimeError as error:
             hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
-            why = f" (CUDA_VISIBLE_DEVICES is {hidden!r})" if hidden is not None else ""
+            why = f" (CUDA_VISIBLE_DEVICES is {quoted(hidden)})" if hidden is not None else ""
             raise NoDevice(f"GPU {self.device} cannot be used: {error}{why}") from None
         self._sms = int(properties["multiProcessorCount"])
         try:
@@ -126,7 +128,7 @@ class CudaLab:
         except Exception as error:  # CuPy raises several unrelated types where NVRTC or its headers are missing
             raise NotPossible(
                 f"CuPy cannot compile kernels here ({str(error).splitlines()[0]}); "
-                "install NVRTC beside it: pip install 'cuda-toolkit[nvrtc,cudart]==13.*' (12.* for CUDA 12)"
+                f"NVRTC belongs beside it: {install_command('cuda13')} (cuda12 for CUDA 12)"
             ) from error
         self._threads = self._stack.enter_context(ThreadPoolExecutor(min(HOST_THREADS, os.cpu_count() or 1)))
         self._generator = np.random.Generator(np.random.SFC64())

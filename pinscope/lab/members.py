@@ -11,12 +11,12 @@ import os
 import selectors
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import IO, Any, Self
 
+from pinscope import isolation
 from pinscope.errors import MeasurementFailed, NotEnoughMemory, PinScopeError
 from pinscope.lab.backing import shared_file
 from pinscope.lab.harness import Clock
@@ -129,7 +129,7 @@ class Members:
     def _start(self, rank: int) -> subprocess.Popen[bytes]:
         configuration = {**self._configuration, "rank": rank, "parent": os.getpid()}
         return subprocess.Popen(
-            [sys.executable, "-m", self._module, json.dumps(configuration)],
+            isolation.command(self._module, json.dumps(configuration)),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0,
             pass_fds=(self._configuration["descriptor"],) if "descriptor" in self._configuration else (),
         )  # fmt: skip

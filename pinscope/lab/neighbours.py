@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import select
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import IO, Literal, Self
 
+from pinscope import isolation
 from pinscope.errors import MeasurementFailed
 
 NeighbourCall = Literal["info", "nvml", "kernel", "allocation", "control"]
@@ -34,7 +34,7 @@ END_SECONDS = 5.0
 
 def cuda_neighbour(call: NeighbourCall, bus_id: str) -> list[str]:
     """The command of a neighbour that makes this call (``control``: none) on the GPU with this PCI bus id."""
-    return [sys.executable, "-m", "pinscope.lab.cuda_neighbour", call, bus_id]
+    return isolation.command("pinscope.lab.cuda_neighbour", call, bus_id)
 
 
 class Neighbours:

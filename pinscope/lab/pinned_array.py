@@ -20,8 +20,10 @@ from pinscope.lab.backing import why_not_backing
 from pinscope.lab.budget import binding_limit, safe_pinned_bytes
 from pinscope.lab.locked_memory import Mapping
 from pinscope.lab.pinning import Pinner, PinningCalls, default_threads
+from pinscope.probes.installation import install_command
 from pinscope.probes.limits import read_limits
 from pinscope.records.pinning_strategy import STRATEGIES, Strategy, StrategyName
+from pinscope.text import quoted
 from pinscope.units import format_bytes, parse_bytes
 
 
@@ -165,7 +167,9 @@ def _strategy(name: StrategyName | None, chunked: bool) -> Strategy:
     strategy = next((one for one in possible if one.name == name), None)
     if strategy is None:
         names = ", ".join(one.name for one in possible)
-        raise InvalidParameter(f"strategy {name!r} does not pin in {'chunks' if chunked else 'one piece'}: {names} do")
+        raise InvalidParameter(
+            f"strategy {quoted(name)} does not pin in {'chunks' if chunked else 'one piece'}: {names} do"
+        )
     return strategy
 
 
@@ -225,7 +229,7 @@ def _cuda_calls(device: int | None) -> GpuCalls:
     except ImportError as error:
         raise NotPossible(
             f"memory is pinned through CuPy, which cannot be imported here ({error}); "
-            "pip install 'pinscope[cuda13]', or [cuda12] for older drivers"
+            f"{install_command('cuda13')} (cuda12 for drivers before 580)"
         ) from None
     return CudaCalls.on(device)
 

@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.registry import Collector
 
 from pinscope.errors import InvalidParameter, NotPossible
+from pinscope.text import quoted
 
 DEFAULT_ADDRESS = "127.0.0.1"
 DEFAULT_PORT = 10435
@@ -85,7 +86,9 @@ def checked_address(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Addre
     try:
         return ipaddress.ip_address(DEFAULT_ADDRESS if address == "localhost" else address)
     except ValueError:
-        raise InvalidParameter(f"{address!r} is no IP address; 127.0.0.1 is this machine alone, 0.0.0.0 all") from None
+        raise InvalidParameter(
+            f"{quoted(address)} is no IP address; 127.0.0.1 is this machine alone, 0.0.0.0 all"
+        ) from None
 
 
 def is_loopback(address: str) -> bool:

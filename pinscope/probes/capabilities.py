@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pinscope.probes.cupy_wheel import cupy_problem, install_line
+from pinscope.probes.installation import install_command
 from pinscope.probes.proc import HERE, Proc
 from pinscope.records.capability import Capability
 from pinscope.records.environment import Environment
@@ -197,7 +198,7 @@ def _postgresql(host: _Host) -> Capability:
     return Capability(
         name=name, title=title, works=False,
         reason="the PostgreSQL driver psycopg is not installed (SQLite needs none)",
-        advice="Run: pip install 'pinscope[postgresql]'",
+        advice=f"Run: {install_command('postgresql')}",
     )  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from pinscope.probes.installation import install_command, uninstall_command
 from pinscope.records.environment import Environment
 
 _WHEEL = re.compile(r"cupy-cuda(?P<major>[0-9]+)x")
@@ -44,7 +45,7 @@ def install_line(environment: Environment) -> str:
     """The command that installs the CuPy which fits driver and GPUs (the newest where there is no driver yet)."""
     driver = cuda_major(environment)
     newest = _NEWEST if driver is None else max(_OLDEST, min(_NEWEST, driver))
-    return f"pip install 'pinscope[cuda{_OLDEST if _too_old_for_13(environment) else newest}]'"
+    return install_command("cuda12" if newest == _OLDEST or _too_old_for_13(environment) else "cuda13")
 
 
 def _too_old_for_13(environment: Environment) -> list[str]:
@@ -66,11 +67,11 @@ def cupy_problem(environment: Environment) -> Problem | None:
         return Problem(
             f"the driver {environment.driver or ''} supports CUDA {environment.cuda_driver}; "
             f"CuPy needs CUDA {_OLDEST} or newer",
-            f"Install driver {_DRIVERS[_NEWEST]} or newer, then: pip install 'pinscope[cuda{_NEWEST}]'",
+            f"Install driver {_DRIVERS[_NEWEST]} or newer, then: {install_command('cuda13')}",
         )
     if not installed:
         return Problem("CuPy is not installed", f"Run: {install}")
-    remove = f"pip uninstall {' '.join(sorted(installed))}"
+    remove = uninstall_command(*sorted(installed))
     if len(installed) > 1:
         return Problem(
             f"several CuPy packages are installed ({', '.join(sorted(installed))}) and overwrite one another",

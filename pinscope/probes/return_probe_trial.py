@@ -12,8 +12,8 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 
+from pinscope import isolation
 from pinscope.probes.elf_symbols import function_offsets
 from pinscope.probes.proc import HERE, Proc
 from pinscope.probes.tracefs import TraceInstance
@@ -78,7 +78,7 @@ def _trial(instance: TraceInstance, library: int) -> str | None:
         return f"the kernel's return probes could not be tried: libm has no {FUNCTION}"
     group = instance.add_group(0, lambda group: [f"r:{group}/trial {place}:0x{offset:x}"])
     try:
-        command = [sys.executable, "-I", "-S", "-c", _SANDBOXED, f"/proc/self/fd/{library}"]
+        command = isolation.bare_command(_SANDBOXED, f"/proc/self/fd/{library}")
         ended = subprocess.run(command, capture_output=True, timeout=_SECONDS, check=False, pass_fds=[library])
     finally:
         instance.remove_group(group)

@@ -8,6 +8,7 @@ from datetime import datetime
 
 from pinscope.records.snapshot import Holder
 from pinscope.report.snapshot_facts import estimate_sign
+from pinscope.text import one_line
 from pinscope.units import format_bytes
 
 AMOUNTS = (
@@ -73,15 +74,19 @@ def _row(holder: Holder, growing: bool) -> HolderRow:
     return HolderRow(
         pid=holder.pid,
         started_at=holder.started_at,
-        name=holder.name or "n/a",
-        user=holder.user,
-        container=holder.container,
-        command=holder.command,
+        name=one_line(holder.name or "") or "n/a",
+        user=_shown(holder.user),
+        container=_shown(holder.container),
+        command=_shown(holder.command),
         growing=growing,
         gpus=tuple(use.index for use in holder.gpus),
         amounts=amounts,
         signs={name: estimate_sign(kind) for name, kind in kinds.items()},
     )
+
+
+def _shown(text: str | None) -> str | None:
+    return text and one_line(text)
 
 
 def gpus_text(indices: Sequence[int]) -> str:

@@ -26,6 +26,7 @@ from pinscope.records.run import HOST_MODEL_NOTE
 from pinscope.report import facts
 from pinscope.report.document import Document
 from pinscope.report.json_report import render_json
+from pinscope.text import escaped, visible
 from pinscope.units import format_value
 
 CONTENT_SECURITY_POLICY = (
@@ -41,6 +42,7 @@ def render_html(documents: Sequence[Document]) -> bytes:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        finalize=_shown,
     )
     environment.filters["value"] = format_value
     page = environment.get_template("report.html.jinja").render(
@@ -57,6 +59,11 @@ def render_html(documents: Sequence[Document]) -> bytes:
     return page.encode()
 
 
+def _shown(value: Any) -> Any:
+    """What the page writes, our own markup apart."""
+    return visible(value) if type(value) is str else value
+
+
 _PAGE_SCHEMES: tuple[SchemeName, ...] = tuple(name for name in SCHEMES if name != "neutral")
 
 
@@ -69,7 +76,7 @@ def _figure(chart: Chart) -> Markup:
 
 def _script_json(value: Mapping[str, Any]) -> Markup:
     """JSON that may stand in a script element: no ``<`` can end it or open a comment."""
-    return Markup(cast("str", to_json_plotly(value)).replace("<", "\\u003c"))  # noqa: S704 - escaped right here
+    return Markup(escaped(cast("str", to_json_plotly(value))).replace("<", "\\u003c"))  # noqa: S704 - escaped right here
 
 
 def _packed(content: bytes) -> str:

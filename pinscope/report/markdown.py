@@ -9,6 +9,7 @@ from pinscope.records.finding import Table
 from pinscope.records.run import HOST_MODEL_NOTE
 from pinscope.report import facts
 from pinscope.report.document import Document
+from pinscope.text import one_line
 from pinscope.units import format_value
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$&])")
@@ -16,7 +17,7 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$&])")
 
 def plain(text: str) -> str:
     """Text that Markdown shows as it stands, on one line: nothing of it becomes markup or HTML."""
-    return _SPECIAL.sub(r"\\\1", " ".join(text.split()))
+    return _SPECIAL.sub(r"\\\1", one_line(text))
 
 
 def render_markdown(documents: Sequence[Document]) -> bytes:

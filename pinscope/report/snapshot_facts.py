@@ -57,7 +57,7 @@ def host_facts(host: HostTotals) -> list[Fact]:
 
 
 def share_of_memory(host: HostTotals, field: str) -> str | None:
-    """``12.5 % of memory``; ``None`` where the figure is not known."""
+    """``12.5 % of memory``; ``None`` where the figure is not known, or the host shows no memory at all."""
     value = getattr(host, field)
     return None if value is None or host.total_bytes <= 0 else f"{format_share(value / host.total_bytes)} of memory"
 

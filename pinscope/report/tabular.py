@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from pinscope.errors import BadInput
 from pinscope.report.csv_cell import csv_cell
 from pinscope.report.document import Document
+from pinscope.text import quoted
 
 RUN_COLUMNS = ("run_id", "experiment", "lab")
 """Columns before those of the observations."""
@@ -75,5 +76,5 @@ def _column(name: str, values: list[Any]) -> pa.Array:
         return pa.array(values, type=types[frozenset(kinds)])
     except (KeyError, pa.ArrowInvalid):
         raise BadInput(
-            f"column {name!r} mixes kinds of values, which Parquet cannot hold; write .csv or .json"
+            f"column {quoted(name)} mixes kinds of values, which Parquet cannot hold; write .csv or .json"
         ) from None

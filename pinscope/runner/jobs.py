@@ -7,7 +7,6 @@ import queue
 import secrets
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -17,6 +16,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from pinscope import isolation
 from pinscope.errors import BadInput, InvalidParameter, NoDevice, NotEnoughMemory, NotPossible, StoreFailed, UnknownName
 from pinscope.experiments.contract import AnyExperiment, BareParams
 from pinscope.experiments.registry import find
@@ -28,6 +28,7 @@ from pinscope.probes.process import is_alive, is_in_sight, on_this_boot, process
 from pinscope.records.environment import Environment
 from pinscope.records.run import LAB_TITLES, LabKind, Process, Run
 from pinscope.store.store import Store
+from pinscope.text import quoted
 
 GRACE_SECONDS = 5.0
 """How long a cancelled child has to put things away before it is ended."""
@@ -66,7 +67,7 @@ def prepare(request: Request, environment: Environment) -> Run:
     experiment = find(request.experiment).experiment
     lab = request.lab or ("cuda" if usable_gpu(environment) else "host")
     if lab not in ("cuda", "host"):
-        raise InvalidParameter(f"no lab {lab!r}; there are: cuda, host")
+        raise InvalidParameter(f"no lab {quoted(lab)}; there are: cuda, host")
     if reason := experiment.labs.get(lab, "it was not written for it"):
         raise NotPossible(f"{experiment.title} does not run on the {LAB_TITLES[lab]}: {reason}")
     _check_device(lab, request.device, environment)
@@ -215,7 +216,7 @@ def start(store: Store, run: Run) -> Job:
 
     def launch() -> Job:
         child = subprocess.Popen(
-            [sys.executable, "-m", "pinscope.runner.worker", run.id, str(os.getpid())],
+            isolation.command("pinscope.runner.worker", run.id, str(os.getpid())),
             env={**os.environ, "PINSCOPE_DATABASE": store.url},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

@@ -1,114 +1,175 @@
-"""One run at a time per GPU on this machine, across processes and users: others queue.
+"""One run at a time per GPU on this machine: others queue.
 
-The lock is a name in the kernel's abstract socket namespace: it needs no file and no permission, and it is free
-the moment its holder ends, however it ends. Containers with a network namespace of their own have a queue of
-their own.
+Whoever may take a turn can make others wait for it. So a turn is a lock on a file that no other user can open: the runs
+of one user queue, whatever others do. Where users trust each other, the administrator makes a folder for their turns
+(:data:`SHARED`), which belongs to root and which they may write in; the runs of all of them queue then. A lock is free
+the moment its holder ends, however it ends. Containers with a /tmp of their own have a queue of their own.
 """
 
 from __future__ import annotations
 
-import errno
-import socket
-import struct
+import fcntl
+import os
+import re
+import stat
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import platformdirs
+
 from pinscope.errors import MeasurementFailed
+from pinscope.text import one_line
 
 POLL_SECONDS = 0.1
-MOST_WAITING = 128
-"""How many can be told at once for whom they wait."""
-_WORKER = "pinscope.runner.worker"
+SHARED = Path("/run/lock/pinscope")
+"""For users who are to wait for each other. Root makes it: ``install -d -g GROUP -m 2770 /run/lock/pinscope``."""
+_MOST_READ = 200
+"""Bytes that a holder says of itself."""
+_TRIES = 5
+_NO_NAME = re.compile(r"[^0-9A-Za-z_-]")
 
 
 @contextmanager
-def turn(name: str, waiting: Callable[[str], None]) -> Iterator[None]:
-    """Hold the lock of ``name`` while the block runs.
+def turn(
+    name: str, waiting: Callable[[str], None], holder: str = "", folders: Sequence[Path] | None = None
+) -> Iterator[str | None]:
+    """Hold the lock of ``name`` while the block runs; gives ``None``, or why nothing could be locked.
 
     Args:
         name: what is locked: a GPU's UUID, or ``host`` for the host model.
         waiting: called with what holds the lock, again and again while it is held; may raise to give up.
+        holder: what those who wait are told of this one, beside its process id.
+        folders: where the lock may lie; the first that can be used is taken. By default those of :func:`places`.
 
     Raises:
-        MeasurementFailed: the kernel refuses the lock for another reason than that it is held.
+        MeasurementFailed: the file system refuses the lock for another reason than that it is held.
     """
-    address = f"\0pinscope-run-{name}"
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as held:
-        with closing(_Question(address)) as question:
-            while not _bound(held, address):
-                waiting(question.holder())
-                time.sleep(POLL_SECONDS)
-        held.listen(MOST_WAITING)  # lets those who wait ask the kernel who holds it
-        yield
-
-
-def _bound(held: socket.socket, address: str) -> bool:
+    folders = places() if folders is None else folders
+    lock = _taken(name, waiting, folders)
+    if lock is None:
+        yield f"Other runs could not be kept from measuring meanwhile: none of {', '.join(map(str, folders))} is safe."
+        return
     try:
-        held.bind(address)
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            return False
-        raise MeasurementFailed(f"cannot queue for the device: {error.strerror}") from None
-    return True
+        process = f"process {os.getpid()}"
+        lock.say(f"{holder} ({process})" if holder else process)
+        yield None
+    finally:
+        lock.release()
 
 
-class _Question:
-    """Who holds the lock: asked once, and again when that one has ended.
+def places() -> list[Path]:
+    """Folders for locks, best first. They do not depend on the session: runs from all of a user's sessions queue."""
+    own = f"pinscope-{os.getuid()}"
+    state = platformdirs.user_state_path("pinscope", appauthor=False) / "queue"
+    return [SHARED, *(Path(base, own) for base in ("/tmp", "/var/tmp", "/dev/shm")), state]  # noqa: S108 - checked
 
-    The connection stays open meanwhile. The holder never accepts it, so one a poll would soon fill his backlog, and
-    from then on nobody could ask.
+
+class _Lock:
+    """An open file, locked or not.
+
+    Raises:
+        OSError: it cannot be opened, or somebody else may have put it there.
     """
 
-    def __init__(self, address: str) -> None:
-        self._address = address
-        self._asking: socket.socket | None = None
-        self._answer = ""
+    def __init__(self, path: Path, shared: bool) -> None:
+        self._path = path
+        flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        try:
+            self._file = os.open(path, flags)
+        except FileNotFoundError:
+            # Not one call with the above: in some folders the kernel lets nobody "create" what another has made.
+            self._file = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
+            if shared:
+                os.fchmod(self._file, 0o666)  # whatever the umask is: the folder says who may
+        found = os.fstat(self._file)
+        if not stat.S_ISREG(found.st_mode) or (not shared and found.st_uid != os.getuid()):
+            self.close()
+            raise PermissionError(f"{path} is not a file of this user")
+
+    def take(self) -> bool:
+        """Lock the file if nobody has; False also if it was removed meanwhile."""
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            raise MeasurementFailed(f"cannot queue for the device: {self._path}: {error.strerror}") from None
+        return self.is_there()
+
+    def is_there(self) -> bool:
+        """Whether the path still leads to this file."""
+        try:
+            return os.path.samestat(os.fstat(self._file), os.lstat(self._path))
+        except FileNotFoundError:
+            return False
+
+    def say(self, text: str) -> None:
+        """Tell those who wait who holds the lock."""
+        with suppress(OSError):  # a full disk: they wait all the same
+            os.ftruncate(self._file, 0)
+            os.pwrite(self._file, text.encode()[:_MOST_READ], 0)
 
     def holder(self) -> str:
-        """The run if it can be told, else the process, in words."""
-        if self._asking is not None and _has_ended(self._asking):
-            self.close()
-        if self._asking is None:
-            self._ask()
-        return self._answer
+        """What the holder says of itself."""
+        return one_line(os.pread(self._file, _MOST_READ, 0).decode(errors="replace")) or "another run"
+
+    def release(self) -> None:
+        """Leave nothing behind. Who waits sees that the file is gone, and makes the next one."""
+        with suppress(OSError):  # removed by somebody else
+            self._path.unlink()
+        if self._path.parent != SHARED:
+            with suppress(OSError):  # another lock is in it
+                self._path.parent.rmdir()
+        self.close()
 
     def close(self) -> None:
-        """Ask no more."""
-        if self._asking is not None:
-            self._asking.close()
-            self._asking = None
-
-    def _ask(self) -> None:
-        asking = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        asking.setblocking(False)
-        try:
-            asking.connect(self._address)
-            credentials = asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-        except OSError:  # it has just ended or just begun, or very many others ask
-            asking.close()
-            self._answer = "another run"
-            return
-        self._asking = asking
-        self._answer = _in_words(struct.unpack("3i", credentials)[0])
+        os.close(self._file)
 
 
-def _has_ended(connection: socket.socket) -> bool:
-    """Whether the other end is closed; it never sends anything."""
+def _taken(name: str, waiting: Callable[[str], None], folders: Sequence[Path]) -> _Lock | None:
+    lock = _opened(name, folders)
     try:
-        return connection.recv(1) == b""
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
+        while lock is not None and not lock.take():
+            if lock.is_there():
+                waiting(lock.holder())
+                time.sleep(POLL_SECONDS)
+            else:
+                lock.close()
+                lock = _opened(name, folders)
+    except BaseException:
+        if lock is not None:
+            lock.close()
+        raise
+    return lock
 
 
-def _in_words(pid: int) -> str:
-    try:
-        command = Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")
-    except OSError:
-        return f"process {pid}"
-    if _WORKER in command:
-        return f"run {command[command.index(_WORKER) + 1]} (process {pid})"
-    return f"process {pid}"
+def _opened(name: str, folders: Sequence[Path]) -> _Lock | None:
+    """The file in the first folder that can be used."""
+    for folder in folders:
+        for _ in range(_TRIES):
+            try:
+                shared = _checked(folder)
+                return _Lock(folder / f"{_NO_NAME.sub('_', name)[:100]}.lock", shared)
+            except (FileNotFoundError, FileExistsError):
+                continue  # the last holder has just removed the folder, or another one has just made the file
+            except OSError:
+                break
+    return None
+
+
+def _checked(folder: Path) -> bool:
+    """Whether the users of the folder share it. One of this user alone is made where it is not.
+
+    Raises:
+        OSError: it is not there, or somebody who should not may write in it.
+    """
+    if folder != SHARED:
+        with suppress(FileExistsError):
+            folder.mkdir(0o700, parents=True)
+    found = folder.lstat()
+    owner, others_write = (0, 0) if folder == SHARED else (os.getuid(), found.st_mode & 0o022)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != owner or others_write:
+        raise PermissionError(f"{folder} is open to other users")
+    return folder == SHARED

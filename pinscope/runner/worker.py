@@ -32,6 +32,7 @@ from pinscope.runner.queue import turn
 from pinscope.runner.reporter import Reporter
 from pinscope.store.rescue import SafeWriter
 from pinscope.store.store import Store
+from pinscope.text import error_line, visible
 
 PR_SET_PDEATHSIG = 1
 
@@ -97,7 +98,8 @@ def measure(writer: SafeWriter, run: Run, stop: _Stop) -> None:
     device = run.environment.device(run.device) if run.lab == "cuda" else None
     with Reporter(writer, run) as reporter, ExitStack() as held:
         for name in queues(run):
-            held.enter_context(turn(name, waiting))
+            if note := held.enter_context(turn(name, waiting, f"run {run.id}")):
+                reporter.note(note)
         chosen = placement(params.node, run.environment, run.lab, run.device)
         for line in place(chosen):  # before the lab takes memory or starts a thread
             reporter.note(line)
@@ -180,7 +182,7 @@ def main(arguments: list[str]) -> int:
         with Store() as store:
             return _run(store, store.run(run_id), stop)
     except PinScopeError as error:
-        print(f"pinscope: {error}", file=sys.stderr)  # noqa: T201 - the only word a child without a store can say
+        print(f"pinscope: {error_line(str(error))}", file=sys.stderr)  # noqa: T201 - the only word a child without a store can say
         return error.exit_code
 
 
@@ -195,7 +197,7 @@ def _run(store: Store, run: Run, stop: _Stop) -> int:
     if status == "done":
         changes["progress"] = Progress(fraction=1.0, message="done")
     if rescued := writer.close(**changes):
-        print(f"pinscope: the database took no more; the run was saved to {rescued}", file=sys.stderr)  # noqa: T201
+        print(f"pinscope: the database took no more; the run was saved to {visible(str(rescued))}", file=sys.stderr)  # noqa: T201
     return code
 
 

@@ -17,8 +17,10 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, Operati
 
 import pinscope
 from pinscope.errors import BadInput, NotPossible, StoreFailed
+from pinscope.probes.installation import install_command
 from pinscope.store.rows import dump_json
 from pinscope.store.tables import SCHEMA_VERSION, MetaTable, Table
+from pinscope.text import quoted
 
 VARIABLE = "PINSCOPE_DATABASE"
 BUSY_SECONDS = 30
@@ -109,7 +111,7 @@ class Database:
             engine = create_engine(self._url, **options)
         except NoSuchModuleError:
             raise BadInput(
-                f"no database of kind {self._url.drivername!r}; write sqlite:////path/to/pinscope.db "
+                f"no database of kind {quoted(self._url.drivername)}; write sqlite:////path/to/pinscope.db "
                 "or postgresql://user:password@host/database"
             ) from None
         except ImportError as error:
@@ -250,7 +252,7 @@ def _display_name(url: URL) -> str:
 
 def _missing_driver(url: URL, error: ImportError) -> str:
     if url.drivername == "postgresql+psycopg":
-        return "PostgreSQL needs the package psycopg; install it with: pip install 'psycopg[binary]>=3.2,<4'"
+        return f"PostgreSQL needs the package psycopg; install it with: {install_command('postgresql')}"
     return f"{url.drivername} needs a Python package that is not installed: {error.name or error}"
 
 

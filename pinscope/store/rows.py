@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from pinscope.errors import InvalidParameter
 from pinscope.records.run import Run
 from pinscope.store.tables import NAME_LENGTH, RUN_ID_LENGTH
+from pinscope.text import quoted
 
 Row = dict[str, Any]
 """A stored observation: a flat mapping of labels and values in SI units."""
@@ -35,11 +36,11 @@ def check_run(run: Run) -> None:
     """
     if not is_run_id(run.id):
         raise InvalidParameter(
-            f"{run.id[:_SHOWN]!r} cannot be a run's id: letters, digits, dot, hyphen and underscore, "
+            f"{quoted(run.id)} cannot be a run's id: letters, digits, dot, hyphen and underscore, "
             f"at most {RUN_ID_LENGTH}"
         )
     if not _NAME.fullmatch(run.experiment):
-        raise InvalidParameter(f"{run.experiment[:_SHOWN]!r} cannot be the name of an experiment")
+        raise InvalidParameter(f"{quoted(run.experiment)} cannot be the name of an experiment")
     try:
         written = run.model_dump(mode="json")
         dump_json(dict(run.params))

@@ -27,6 +27,7 @@ from pinscope.store.rows import (
     is_run_id,
 )
 from pinscope.store.tables import ObservationTable, RunTable
+from pinscope.text import quoted
 
 _OWN_COLUMNS = frozenset({"status", "progress", "observations", "recording"})
 """Fields of a run that do not stand in its document."""
@@ -231,10 +232,10 @@ class Store:
             ids += [run.id for run in recorded_runs() if run.id.startswith(run_id) and run.id not in ids]
             if len(ids) > 1 and run_id:
                 shown = ", ".join(ids[:4]) + (" …" if len(ids) > 4 else "")
-                raise UnknownName(f"{run_id!r} begins {len(ids)} runs: {shown}; write more of the id")
+                raise UnknownName(f"{quoted(run_id)} begins {len(ids)} runs: {shown}; write more of the id")
             found = _read_run(connection, ids[0]) or recorded_run(ids[0]) if ids and run_id else None
         if found is None:
-            raise UnknownName(f"no run {run_id[:60]!r}; `pinscope runs list` shows what there is")
+            raise UnknownName(f"no run {quoted(run_id)}; `pinscope runs list` shows what there is")
         return found
 
     def runs(
@@ -290,7 +291,7 @@ class Store:
     def _no_such_run(self, run_id: str) -> BadInput:
         if recorded_run(run_id) is not None:
             return BadInput(f"run {run_id} is a recording that ships with PinScope; it cannot be changed or deleted")
-        return UnknownName(f"no run {run_id[:60]!r}; `pinscope runs list` shows what there is")
+        return UnknownName(f"no run {quoted(run_id)}; `pinscope runs list` shows what there is")
 
 
 def _columns(run: Run) -> dict[str, Any]:

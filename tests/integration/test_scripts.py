@@ -70,9 +70,9 @@ def test_first_start_makes_the_environment_and_the_second_one_only_starts(checko
     assert asked[0] == "bin -m venv --clear .venv"
     assert "-m pip install" in asked[1]
     assert asked[1].endswith("--editable .")
-    assert asked[2:] == ["bin -m pinscope dashboard --open"]
+    assert asked[2:] == ["bin -P -m pinscope dashboard --open"]
     code, asked, errors = checkout.start()
-    assert (code, asked, errors) == (0, ["bin -m pinscope dashboard"], "")
+    assert (code, asked, errors) == (0, ["bin -P -m pinscope dashboard"], "")
 
 
 @pytest.mark.parametrize(("driver", "extra"), [(13, "[cuda13]"), (14, "[cuda13]"), (12, "[cuda12]"), (11, "")])
@@ -124,7 +124,7 @@ def test_tests_add_to_the_environment_and_the_dashboard_takes_it_as_it_is(checko
     assert len(asked) == 1  # then it stops: the stand-in has no ruff
     assert asked[0].endswith("--editable .[dev]")
     _, asked, _ = checkout.start()
-    assert asked == ["bin -m pinscope dashboard"]
+    assert asked == ["bin -P -m pinscope dashboard"]
 
 
 def test_without_python_and_without_root_one_line_says_what_to_install(checkout: Checkout, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ FLOORS = (
 )
 """From the ground up."""
 
-FREE = ("pinscope", "pinscope.errors", "pinscope.units")
+FREE = ("pinscope", "pinscope.errors", "pinscope.isolation", "pinscope.text", "pinscope.units")
 """What every room may import."""
 TOP = ("app", "pinscope.__main__")
 """What stands on the roof: may import everything, is imported by nothing."""

@@ -11,8 +11,9 @@ import pytest
 from pinscope.cli import terminal
 from pinscope.cli.main import main
 from pinscope.cli.reading import print_findings
-from pinscope.cli.terminal import one_line, print_json, print_line, print_prose, print_table
+from pinscope.cli.terminal import print_json, print_line, print_prose, print_table
 from pinscope.records.finding import Finding, Quantity
+from pinscope.text import one_line
 
 
 def test_text_from_outside_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:

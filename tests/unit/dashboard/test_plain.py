@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pinscope.dashboard.plain import plain, sentence
+from pinscope.text import one_line
 
 JOINER = "\N{WORD JOINER}"
 
@@ -21,7 +22,7 @@ def seen(markdown: str) -> str:
 
 @given(st.text().filter(lambda text: JOINER not in text))
 def test_it_reads_as_it_was_written_on_one_line(text: str) -> None:
-    assert seen(plain(text)) == re.sub(r"\s+", " ", text).strip()
+    assert seen(plain(text)) == one_line(text)
 
 
 @given(st.text())

@@ -11,6 +11,7 @@ from pinscope.probes.answer import Answer
 from pinscope.probes.capabilities import HOST_MODEL_LOCKED_BYTES, capabilities, installed
 from pinscope.probes.environment import capture_environment
 from pinscope.probes.gpu_fake import FakeGpu, FakeNvml
+from pinscope.probes.installation import Extra, install_command, uninstall_command
 from pinscope.probes.proc import Proc
 from pinscope.records.capability import Capability
 from pinscope.records.environment import Environment
@@ -75,21 +76,16 @@ def test_a_gpu_without_driver_is_seen_on_the_bus(bare_host: Environment, plant: 
 
 
 @pytest.mark.parametrize(
-    ("cuda", "line"),
-    [
-        ("13.0", "pip install 'pinscope[cuda13]'"),
-        ("12.4", "pip install 'pinscope[cuda12]'"),
-        ("14.1", "pip install 'pinscope[cuda13]'"),
-        (None, "pip install 'pinscope[cuda13]'"),
-    ],
+    ("cuda", "extra"),
+    [("13.0", "cuda13"), ("12.4", "cuda12"), ("14.1", "cuda13"), (None, "cuda13")],
 )
 def test_a_missing_cupy_gives_the_line_that_installs_the_fitting_one(
-    gpu_host: Environment, tree: Proc, cuda: str | None, line: str
+    gpu_host: Environment, tree: Proc, cuda: str | None, extra: Extra
 ) -> None:
     environment = gpu_host.model_copy(update={"packages": {}, "cuda_driver": cuda})
     cupy = look(environment, tree)["cupy"]
     assert cupy.reason == "CuPy is not installed"
-    assert cupy.advice == f"Run: {line}"
+    assert cupy.advice == f"Run: {install_command(extra)}"
 
 
 def test_an_old_gpu_gets_the_cupy_that_still_supports_it(gpu_host: Environment, tree: Proc) -> None:
@@ -97,14 +93,14 @@ def test_an_old_gpu_gets_the_cupy_that_still_supports_it(gpu_host: Environment, 
     environment = gpu_host.model_copy(update={"devices": (volta,)})
     cupy = look(environment, tree, "cupy")["cupy"]
     assert "no longer supports Tesla V100" in (cupy.reason or "")
-    assert "pip install 'pinscope[cuda12]'" in (cupy.advice or "")
+    assert install_command("cuda12") in (cupy.advice or "")
 
 
 def test_a_driver_too_old_for_the_installed_cupy(gpu_host: Environment, tree: Proc) -> None:
     environment = gpu_host.model_copy(update={"cuda_driver": "12.4", "driver": "550.54"})
     found = look(environment, tree, "cupy")
     assert found["cupy"].reason == "cupy-cuda13x needs CUDA 13, but driver 550.54 supports CUDA 12.4"
-    assert "pip uninstall cupy-cuda13x && pip install 'pinscope[cuda12]'" in (found["cupy"].advice or "")
+    assert f"{uninstall_command('cupy-cuda13x')} && {install_command('cuda12')}" in (found["cupy"].advice or "")
     assert found["cuda-lab"].reason == found["cupy"].reason
 
 
@@ -124,7 +120,7 @@ def test_two_cupy_wheels_exclude_each_other(gpu_host: Environment, tree: Proc) -
     environment = gpu_host.model_copy(update={"packages": {"cupy-cuda12x": "14.2.0", "cupy-cuda13x": "14.2.0"}})
     cupy = look(environment, tree, "cupy")["cupy"]
     assert "cupy-cuda12x, cupy-cuda13x" in (cupy.reason or "")
-    assert "pip uninstall cupy-cuda12x cupy-cuda13x" in (cupy.advice or "")
+    assert uninstall_command("cupy-cuda12x", "cupy-cuda13x") in (cupy.advice or "")
 
 
 def test_a_package_without_its_module_is_broken(gpu_host: Environment, tree: Proc) -> None:
@@ -177,7 +173,7 @@ def test_huge_pages_are_transparent_or_reserved(
 
 def test_the_postgresql_driver_is_optional(bare_host: Environment, tree: Proc) -> None:
     missing = look(bare_host, tree)["postgresql"]
-    assert missing.advice == "Run: pip install 'pinscope[postgresql]'"
+    assert missing.advice == f"Run: {install_command('postgresql')}"
     assert look(bare_host, tree, "psycopg")["postgresql"].works
 
 

@@ -7,15 +7,19 @@ import signal
 import subprocess
 import sys
 import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from pinscope.runner.queue import turn
 
 HOLD = """
-import sys, time
+import os, sys, time
+from pathlib import Path
 from pinscope.runner.queue import turn
-with turn(sys.argv[1], lambda holder: None):
+with turn(sys.argv[1], lambda holder: None, folders=[Path(os.environ["QUEUE_FOLDER"])]):
     print("held", flush=True)
     time.sleep(60)
 """
@@ -27,6 +31,22 @@ class _GivenUpError(Exception):
 
 def _give_up(holder: str) -> None:
     raise _GivenUpError(holder)
+
+
+@pytest.fixture(autouse=True)
+def _own_folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A holder that is killed leaves its file, which the next run of that GPU removes; these tests name none twice."""
+    folder = tmp_path_factory.mktemp("queue") / "own"
+    monkeypatch.setattr("pinscope.runner.queue.places", lambda: [folder])
+    monkeypatch.setenv("QUEUE_FOLDER", str(folder))
+
+
+@pytest.fixture
+def seen_by_all() -> Iterator[Path]:
+    """A folder that every user can look into, as pytest's own are not."""
+    with TemporaryDirectory(dir="/tmp") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
 
 
 def test_the_second_waits_and_is_told_for_whom_until_the_first_is_killed() -> None:
@@ -80,3 +100,128 @@ def test_a_turn_ends_with_its_block_also_after_an_error() -> None:
         raise RuntimeError("broken off")
     with turn(name, _give_up):
         pass
+
+
+NOBODY = 65534
+needs_root = pytest.mark.skipif(os.getuid() != 0, reason="becomes another user, which takes root")
+SQUAT = """
+import os, socket, sys
+os.setuid(65534)
+try:
+    held = open(sys.argv[2])
+except PermissionError:
+    print("refused")
+name = socket.socket(socket.AF_UNIX)
+name.bind(f"\\0pinscope-run-{sys.argv[1]}")
+name.listen()
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@needs_root
+def test_no_other_user_can_take_a_turn(seen_by_all: Path) -> None:
+    """Neither the file, nor the abstract socket by which runs queued once and which anybody may bind."""
+    name, folder = uuid.uuid4().hex, seen_by_all / "own"
+    folder.mkdir(mode=0o755)  # even if it were not closed to others
+    with turn(name, _give_up, folders=[folder]):
+        command = [sys.executable, "-c", SQUAT, name, str(folder / f"{name}.lock")]
+        squatter = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        try:
+            assert squatter.stdout is not None
+            assert [squatter.stdout.readline() for _ in range(2)] == ["refused\n", "held\n"]
+        except BaseException:
+            squatter.kill()
+            raise
+    with squatter, turn(name, _give_up):
+        assert squatter.stdin is not None
+        squatter.stdin.close()
+
+
+def test_a_folder_that_others_may_have_made_is_passed_over(tmp_path: Path) -> None:
+    opened, link, own = tmp_path / "opened", tmp_path / "link", tmp_path / "own"
+    opened.mkdir()
+    opened.chmod(0o777)
+    (tmp_path / "file").touch()
+    link.symlink_to(opened)
+    with turn("gpu", _give_up, folders=[tmp_path / "file" / "x", opened, link, own]) as problem:
+        assert problem is None
+        assert [path.name for path in own.iterdir()] == ["gpu.lock"]
+        assert list(opened.iterdir()) == []
+
+
+@needs_root
+def test_a_folder_or_file_of_another_user_is_passed_over(tmp_path: Path) -> None:
+    theirs, mixed, own = tmp_path / "theirs", tmp_path / "mixed", tmp_path / "own"
+    for folder in (theirs, mixed):
+        folder.mkdir(mode=0o700)
+    (mixed / "gpu.lock").touch()
+    os.chown(theirs, NOBODY, NOBODY)
+    os.chown(mixed / "gpu.lock", NOBODY, NOBODY)
+    with turn("gpu", _give_up, folders=[theirs, mixed, own]):
+        assert [path.name for path in own.iterdir()] == ["gpu.lock"]
+
+
+def test_where_nothing_is_safe_the_run_goes_on_and_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with turn("gpu", _give_up, folders=[tmp_path / "file"]) as problem:
+        assert problem is not None
+        assert "Other runs could not be kept from measuring meanwhile" in problem
+
+
+def test_a_turn_leaves_no_file_and_a_name_cannot_leave_its_folder(tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    with turn("../../GPU 1\0", _give_up, folders=[own]):
+        assert [path.name for path in own.iterdir()] == ["______GPU_1_.lock"]
+    assert list(tmp_path.iterdir()) == []
+
+
+@needs_root
+def test_users_of_a_folder_that_root_made_for_them_queue(seen_by_all: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = seen_by_all / "shared"
+    shared.mkdir()
+    os.chown(shared, 0, NOBODY)
+    shared.chmod(0o2770)
+    monkeypatch.setattr("pinscope.runner.queue.SHARED", shared)
+    code = f"""
+import os
+from pathlib import Path
+from pinscope.runner import queue
+queue.SHARED = Path({str(shared)!r})
+os.setgid({NOBODY})
+os.setuid({NOBODY})
+with queue.turn("gpu", print, "run of another user", [queue.SHARED]):
+    print("held", flush=True)
+    input()
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdin=-1, stdout=-1, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdin is not None
+        assert other.stdout.readline() == "held\n"
+        expected = f"run of another user \\(process {other.pid}\\)"
+        with pytest.raises(_GivenUpError, match=expected), turn("gpu", _give_up, folders=[shared]):
+            pass
+        other.stdin.close()
+        other.wait()
+    with turn("gpu", _give_up, folders=[shared]) as problem:
+        assert problem is None
+
+
+def test_many_at_once_never_hold_one_turn_together(tmp_path: Path) -> None:
+    """Files and folders are made and removed all the time; each process counts what it must never see."""
+    code = f"""
+import os
+from pathlib import Path
+from pinscope.runner import queue
+queue.POLL_SECONDS = 0.0005
+mark = Path({str(tmp_path)!r}, "mark")
+for _ in range(60):
+    with queue.turn("gpu", lambda holder: None, folders=[Path({str(tmp_path)!r}, "own")]) as problem:
+        assert problem is None
+        os.close(os.open(mark, os.O_CREAT | os.O_EXCL))
+        mark.unlink()
+"""
+    several = [subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True) for _ in range(3)]
+    errors = [one.communicate(timeout=60)[1] for one in several]
+    assert errors == ["", "", ""]
+    assert list(tmp_path.iterdir()) == []

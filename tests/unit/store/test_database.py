@@ -59,7 +59,7 @@ def test_a_database_in_memory_is_refused(url: str) -> None:
 
 def test_a_missing_postgresql_driver_is_told_with_the_line_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
-    with pytest.raises(NotPossible, match=r"pip install 'psycopg\[binary\]>=3.2,<4'"):
+    with pytest.raises(NotPossible, match=r"-m pip install -e .*\[postgresql\]"):
         Database("postgresql://user:secret@127.0.0.1/db")
 
 

@@ -9,6 +9,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
@@ -25,9 +26,10 @@ def one_line(text: str) -> str:
 
 
 def complain(message: str) -> None:
-    """One line on stderr that begins with ``pinscope:``."""
-    sys.stderr.write(f"pinscope: {message}\n")
-    sys.stderr.flush()
+    """One line on stderr that begins with ``pinscope:``; lost where stderr takes none, for nothing ends by that."""
+    with suppress(OSError):  # a full disk, a terminal or pipe that is gone
+        sys.stderr.write(f"pinscope: {message}\n")
+        sys.stderr.flush()
 
 
 def print_json(document: Any, *, on_one_line: bool = False) -> None:

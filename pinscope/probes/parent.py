@@ -53,7 +53,7 @@ def start_child(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]
     """
     with _held_back():
         # Between fork and exec there is one system call, looked up before: no lock of another thread is needed for it.
-        return subprocess.Popen(command, preexec_fn=ending_with_this(), **options)
+        return subprocess.Popen(command, preexec_fn=ending_with_this(), **options)  # noqa: PLW1509
 
 
 def heed(handler: Callable[[int, Any], None]) -> None:

@@ -19,10 +19,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from pinscope.experiments.documents import open_document
 from pinscope.probes.process import is_alive
 from pinscope.records.run import Run
-from pinscope.runner.jobs import reconcile
+from pinscope.runner import jobs
 from pinscope.store.bundle import read_bundle
 from pinscope.store.store import Store
 from tests.faults.campaign import Campaign
@@ -41,7 +43,8 @@ RUNS = {
     "overlap": f"run overlap {_LITTLE} --set chunk=64KiB --set chunks=4 --set directions=h2d",
     "allocation": f"run allocation {_LITTLE} --set sizes=64KiB --set directions=h2d",
     "page_tables": "run page_tables --lab host --quick --set total=16MiB",
-    "registration": "run registration --lab host --quick --set repeats=2 --set shared=8MiB --set buffer=2MiB --set processes=2",
+    "registration": "run registration --lab host --quick --set repeats=2 --set shared=8MiB --set buffer=2MiB "
+    "--set processes=2",
     "pressure": "run pressure --lab host --quick --set cap=64MiB --set file=4MiB --set step_seconds=0.05",
 }
 """Every experiment that the host model measures, each in about a second."""
@@ -80,6 +83,12 @@ def drawn(chance: random.Random, number: int) -> Attempt:
     moment = chance.choice(MOMENTS if subject not in ENDLESS else MOMENTS[:3])
     most = {"start": 0.4, "middle": 0.8, "end": 0.2}[moment]
     return Attempt(subject, chance.choice(SIGNALS), target, moment, chance.uniform(0.0, most))
+
+
+@pytest.fixture(autouse=True)
+def _marked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that was killed before its child was known is marked after a minute; here nothing goes on by then."""
+    monkeypatch.setattr(jobs, "UNBORN_SECONDS", 0.0)
 
 
 def test_signals(campaign: Campaign, tmp_path: Path) -> None:
@@ -141,7 +150,7 @@ class Command:
 
     def living(self) -> list[int]:
         """Processes that it started, however deep or orphaned, and itself."""
-        return [pid for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))) if self._is_own(pid)]
+        return [pid for pid in _numbers("/proc") if self._is_own(pid)]
 
     def _is_own(self, pid: int) -> bool:
         try:
@@ -166,13 +175,14 @@ class Command:
             return store.runs(recordings=False)
 
 
+def _numbers(folder: str) -> list[int]:
+    return [int(path.name) for path in Path(folder).iterdir() if path.name.isdecimal()]
+
+
 def _children(pid: int) -> list[int]:
     try:
-        return [
-            int(child)
-            for thread in os.listdir(f"/proc/{pid}/task")
-            for child in Path(f"/proc/{pid}/task/{thread}/children").read_text().split()
-        ]
+        threads = [Path(f"/proc/{pid}/task/{thread}/children") for thread in _numbers(f"/proc/{pid}/task")]
+        return [int(child) for thread in threads for child in thread.read_text().split()]
     except OSError:
         return []
 
@@ -302,7 +312,7 @@ _CODES = {"done": (0,), "cancelled": (130,), "interrupted": (1,), "failed": (1,)
 def _untrue_of(run: Run, attempt: Attempt, code: int, command: Command) -> Iterator[str]:
     said = command.said()
     with Store(command.url) as store:
-        reconcile(store)
+        jobs.reconcile(store)
         ended, rows = store.run(run.id), store.observations(run.id)
     if ended.status not in _CODES or (ended.process and is_alive(ended.process)):
         yield f"the run reads {ended.status}"
@@ -326,7 +336,7 @@ def _untrue_of(run: Run, attempt: Attempt, code: int, command: Command) -> Itera
         ((kept, its_rows),) = read_bundle(bundle)
         if kept.id != ended.id or its_rows != rows[: len(its_rows)]:
             yield "the bundle holds something else than the database"
-    if attempt.subject in RUNS:
+    if attempt.subject in ("bandwidth", "overlap", "allocation"):
         yield from _no_prefix(rows, attempt)
 
 

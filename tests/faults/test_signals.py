@@ -93,7 +93,7 @@ def _marked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_signals(campaign: Campaign, tmp_path: Path) -> None:
     """Whatever is sent to whom and when: everything ends, nothing is left, and what is said is true."""
-    attempts = [drawn(campaign.random(n), n) for n in range(campaign.size(sample=3, whole=280))]
+    attempts = [drawn(campaign.random(n), n) for n in range(campaign.size(sample=3, whole=260))]
     for attempt in attempts:
         campaign.count("kills" if "KILL" in attempt.signal else "signals")
     with ThreadPoolExecutor(TOGETHER) as several:

@@ -35,7 +35,7 @@ END_SECONDS = 60.0
 """A busy machine may take so long to end a run in order. What is killed with its parent takes none of it."""
 GONE_SECONDS = 10.0
 """After the command's end nothing that it started may live longer than this."""
-TOGETHER = 3
+TOGETHER = 4
 
 _LITTLE = "--lab host --quick --set repeats=8"
 RUNS = {
@@ -167,6 +167,7 @@ class Command:
                     words = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
                     if WORKER.encode() in words:
                         return child
+            time.sleep(0.002)
         return None
 
     def runs(self) -> list[Run]:
@@ -217,7 +218,7 @@ def try_signals(attempt: Attempt, folder: Path) -> list[str]:
         wrong = [f"had not ended after {time.monotonic() - begun:.0f} s"] if late else []
         deadline = time.monotonic() + GONE_SECONDS
         while (living := command.living()) and time.monotonic() < deadline:
-            time.sleep(0.02)
+            time.sleep(0.1)
         wrong += [f"left process {pid}, state {_state(pid)}" for pid in living]
     return wrong + list(_untrue(attempt, sent, command))
 
@@ -256,7 +257,7 @@ def _await(attempt: Attempt, command: Command) -> None:
                 return
         elif any(run.progress.fraction >= share or run.status != "running" for run in command.runs()):
             return
-        time.sleep(0.05)
+        time.sleep(0.2)
 
 
 def _until_it_loads_pinscope(command: Command) -> None:
@@ -268,6 +269,7 @@ def _until_it_loads_pinscope(command: Command) -> None:
             if caught and int(caught[1], 16) & 1 << (signal.SIGINT - 1):
                 time.sleep(0.1)
                 return
+        time.sleep(0.01)
 
 
 def _state(pid: int) -> str:

@@ -6,6 +6,6 @@ if __name__ == "__main__":
     pinscope.isolation.leave_working_folder()  # before anything else is imported, __future__ included
     import sys
 
-    from pinscope.cli.main import main
+    from pinscope.cli.entry import main
 
     sys.exit(main())

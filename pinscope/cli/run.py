@@ -80,7 +80,7 @@ def run(  # noqa: PLR0917 - typer calls it by keyword
     _say_which_lab(lab, environment)
     documents: list[dict[str, Any]] = []
     code = 0
-    with Store() as store, Stop() as stop:
+    with Store() as store, Stop(hangup=True) as stop:
         reconcile(store)
         for request in requests:
             ended, run_code = _measure(store, prepare(request, capture_environment()), stop)

@@ -8,6 +8,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
 from pinscope.text import error_line, escaped, visible
@@ -17,9 +18,10 @@ if TYPE_CHECKING:
 
 
 def complain(message: str) -> None:
-    """One line on stderr that begins with ``pinscope:``."""
-    sys.stderr.write(f"pinscope: {error_line(message)}\n")
-    sys.stderr.flush()
+    """One line on stderr that begins with ``pinscope:``; lost where stderr takes none, for nothing ends by that."""
+    with suppress(OSError):  # a full disk, a terminal or pipe that is gone
+        sys.stderr.write(f"pinscope: {error_line(message)}\n")
+        sys.stderr.flush()
 
 
 def print_json(document: Any, *, on_one_line: bool = False) -> None:

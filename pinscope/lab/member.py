@@ -153,7 +153,7 @@ class Member:
 
 
 def main(configuration: dict[str, Any]) -> int:
-    """Serve until the orders end; 1 if the starter is gone already."""
+    """Serve until the orders end, or the starter does."""
     return obey(configuration.pop("parent"), lambda: Member(**configuration))
 
 

@@ -20,6 +20,7 @@ from pinscope import isolation
 from pinscope.errors import MeasurementFailed, NotEnoughMemory, PinScopeError
 from pinscope.lab.backing import shared_file
 from pinscope.lab.harness import Clock
+from pinscope.probes.parent import start_child
 
 Order = Mapping[str, Any]
 Reply = Mapping[str, Any]
@@ -128,7 +129,7 @@ class Members:
 
     def _start(self, rank: int) -> subprocess.Popen[bytes]:
         configuration = {**self._configuration, "rank": rank, "parent": os.getpid()}
-        return subprocess.Popen(
+        return start_child(
             isolation.command(self._module, json.dumps(configuration)),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0,
             pass_fds=(self._configuration["descriptor"],) if "descriptor" in self._configuration else (),

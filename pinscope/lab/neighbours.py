@@ -15,6 +15,7 @@ from typing import IO, Literal, Self
 
 from pinscope import isolation
 from pinscope.errors import MeasurementFailed
+from pinscope.probes.parent import start_child
 
 NeighbourCall = Literal["info", "nvml", "kernel", "allocation", "control"]
 CALLS: tuple[NeighbourCall, ...] = ("info", "nvml", "kernel", "allocation", "control")
@@ -56,7 +57,7 @@ class Neighbours:
         """
         try:
             for call, command in self._commands.items():
-                self._children[call] = subprocess.Popen(
+                self._children[call] = start_child(
                     command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
                 )
             for call in self._children:

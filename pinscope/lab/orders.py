@@ -5,17 +5,15 @@ It ends with its starter, or when its standard input ends. :mod:`pinscope.lab.me
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
-import signal
 import sys
 from collections.abc import Callable
 from typing import Any, TextIO
 
 from pinscope.errors import PinScopeError
+from pinscope.probes.parent import end_with
 
-PR_SET_PDEATHSIG = 1
 Order = dict[str, Any]
 Reply = dict[str, Any]
 
@@ -37,10 +35,8 @@ def serve(worker: object, orders: TextIO, answers: TextIO) -> None:
 
 
 def obey(parent: int, make: Callable[[], object]) -> int:
-    """Make the worker and serve until the orders end; 1 if the starter is gone already."""
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        return 1
+    """Make the worker and serve until the orders end, or the starter does."""
+    end_with(parent)
     # What a library prints must not be taken for an answer.
     with os.fdopen(os.dup(1), "w") as answers:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -127,7 +127,7 @@ class _CachedFile:
 
 
 def main(configuration: dict[str, Any]) -> int:
-    """Serve until the orders end; 1 if the starter is gone already."""
+    """Serve until the orders end, or the starter does."""
     del configuration["rank"]
     return obey(configuration.pop("parent"), lambda: OrdinaryProcess(**configuration))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 
 from pinscope.errors import NotPossible
 from pinscope.lab.loading import CHANNELS, KINDS, PREFETCHED, Loading
+from pinscope.probes.parent import end_with
 
 CLASSES = 1000
 
@@ -204,10 +206,12 @@ def _read(before: _Marks, marks: _Marks, first_item: int, warmup: bool) -> Step:
 @contextmanager
 def _batches(loading: Loading, count: int, device: torch.device) -> Iterator[Iterator[Batch]]:
     """Batches in order; their processes are gone when it closes."""
+    parent = os.getpid()
     loader = DataLoader(
         Images(count * loading.batch, loading.pixels), batch_size=loading.batch, num_workers=loading.workers,
         pin_memory=loading.pin_memory, multiprocessing_context="fork" if loading.workers else None,
         prefetch_factor=PREFETCHED if loading.workers else None, persistent_workers=False, collate_fn=Batch,
+        worker_init_fn=lambda _: end_with(parent),
     )  # fmt: skip
     with warnings.catch_warnings():
         # Workers are forked, PyTorch's own default on Linux; they use no thread of this process and no CUDA.

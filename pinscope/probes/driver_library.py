@@ -16,6 +16,7 @@ from pathlib import Path
 
 from pinscope.probes.answer import Answer
 from pinscope.probes.elf_symbols import is_for_another_processor
+from pinscope.probes.parent import ending_with_this
 from pinscope.probes.proc import HERE, Proc
 
 NAME = "libcuda.so.1"
@@ -50,7 +51,10 @@ def installed_libraries() -> tuple[Path, ...]:
     Those for another processor are left out: a 64-bit host often has the 32-bit driver as well.
     """
     try:
-        cache = subprocess.run(_LDCONFIG, capture_output=True, text=True, timeout=_LDCONFIG_SECONDS, check=False).stdout
+        cache = subprocess.run(
+            _LDCONFIG, capture_output=True, text=True, timeout=_LDCONFIG_SECONDS, check=False,
+            preexec_fn=ending_with_this(),
+        ).stdout  # fmt: skip
     except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
         cache = ""
     places = [match["path"] for match in _CACHED.finditer(cache)] + [f"{folder}/{NAME}" for folder in USUAL_FOLDERS]

@@ -15,6 +15,7 @@ import subprocess
 
 from pinscope import isolation
 from pinscope.probes.elf_symbols import function_offsets
+from pinscope.probes.parent import ending_with_this
 from pinscope.probes.proc import HERE, Proc
 from pinscope.probes.tracefs import TraceInstance
 
@@ -79,7 +80,10 @@ def _trial(instance: TraceInstance, library: int) -> str | None:
     group = instance.add_group(0, lambda group: [f"r:{group}/trial {place}:0x{offset:x}"])
     try:
         command = isolation.bare_command(_SANDBOXED, f"/proc/self/fd/{library}")
-        ended = subprocess.run(command, capture_output=True, timeout=_SECONDS, check=False, pass_fds=[library])
+        ended = subprocess.run(
+            command, capture_output=True, timeout=_SECONDS, check=False, pass_fds=[library],
+            preexec_fn=ending_with_this(),
+        )  # fmt: skip
     finally:
         instance.remove_group(group)
     if ended.returncode < 0:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pinscope
 from pinscope.probes.answer import Answer
+from pinscope.probes.parent import ending_with_this
 
 COMMIT_VARIABLE = "PINSCOPE_COMMIT"
 """Environment variable that names the commit where the source travels without its repository (container images)."""
@@ -59,6 +60,7 @@ def source_commit(checkout: Path = _CHECKOUT, variables: Mapping[str, str] = os.
         described = subprocess.run(
             [*_DESCRIBE, "--always", "--dirty", "--abbrev=40", "--exclude=*"],
             cwd=checkout, capture_output=True, text=True, timeout=_GIT_SECONDS, check=False,
+            preexec_fn=ending_with_this(),
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
         return Answer.missing(f"git could not be asked: {error}")

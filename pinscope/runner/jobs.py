@@ -24,6 +24,7 @@ from pinscope.lab.budget import check_budget
 from pinscope.lab.placement import placement
 from pinscope.probes.cupy_wheel import cupy_problem
 from pinscope.probes.environment import machine_id
+from pinscope.probes.parent import start_child
 from pinscope.probes.process import is_alive, is_in_sight, on_this_boot, process_of
 from pinscope.records.environment import Environment
 from pinscope.records.run import LAB_TITLES, LabKind, Process, Run
@@ -215,7 +216,7 @@ def start(store: Store, run: Run) -> Job:
     store.add(run)
 
     def launch() -> Job:
-        child = subprocess.Popen(
+        child = start_child(
             isolation.command("pinscope.runner.worker", run.id, str(os.getpid())),
             env={**os.environ, "PINSCOPE_DATABASE": store.url},
             stdin=subprocess.DEVNULL,

@@ -5,9 +5,7 @@ It stores every observation as it comes, and ends when its parent ends.
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -25,6 +23,7 @@ from pinscope.lab.placement import NEAR, place, placement, residence
 from pinscope.lab.protocol import Lab
 from pinscope.probes.environment import capture_devices, read_huge_pages
 from pinscope.probes.limits import read_limits
+from pinscope.probes.parent import end_with, heed
 from pinscope.probes.process import current_process
 from pinscope.records.environment import Device
 from pinscope.records.run import Progress, Run, Status
@@ -34,11 +33,9 @@ from pinscope.store.rescue import SafeWriter
 from pinscope.store.store import Store
 from pinscope.text import error_line, visible
 
-PR_SET_PDEATHSIG = 1
-
 
 class _Stop:
-    """Remembers that somebody asked to stop (SIGTERM); the harness asks between turns."""
+    """Remembers that somebody asked to stop (SIGTERM, SIGINT, SIGHUP); the harness asks between turns."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -150,13 +147,6 @@ def _with_link(device: Device, before: Device, after: Device | None) -> Device:
     )  # fmt: skip
 
 
-def _die_with_parent(parent: int) -> None:
-    """Ask the kernel to end this process when its parent ends, and end now if that has happened already."""
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        sys.exit(1)
-
-
 def _outcome(writer: SafeWriter, run: Run, stop: _Stop) -> tuple[Status, str | None, int]:
     """Measure, and tell how it went: status, error line, exit code."""
     try:
@@ -175,9 +165,9 @@ def _outcome(writer: SafeWriter, run: Run, stop: _Stop) -> tuple[Status, str | N
 def main(arguments: list[str]) -> int:
     """Measure the run named on the command line; its exit code."""
     run_id, parent = arguments
-    _die_with_parent(int(parent))
+    end_with(int(parent))  # an exec of a Python with file capabilities drops what was asked before it
     stop = _Stop()
-    signal.signal(signal.SIGTERM, stop.handle)
+    heed(stop.handle)
     try:
         with Store() as store:
             return _run(store, store.run(run_id), stop)

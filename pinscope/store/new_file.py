@@ -5,13 +5,17 @@ from __future__ import annotations
 import errno
 import os
 import secrets
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from pinscope.errors import BadInput, PathExists, PinScopeError
 
 _NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV, errno.EINVAL})
-
+_OPEN_FILES = "/proc/self/fd"
+_NO_NAMELESS_FILES = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOSYS})
+"""How a file system refuses O_TMPFILE; a kernel that does not know it takes it for opening the folder."""
 _IMPOSSIBLE_NAMES = frozenset({errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL})
 
 
@@ -25,13 +29,12 @@ def write_new(path: Path, content: bytes) -> None:
     """
     if os.path.lexists(path):
         raise PathExists(f"{path} is there already; PinScope does not overwrite files")
-    temporary = path.with_name(f".pinscope-{secrets.token_hex(8)}.part")
     try:
-        with temporary.open("xb") as file:
+        with _unfinished(path.parent) as (file, take_name):
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        _take_name(temporary, path)
+            take_name(path)
         _keep_name(path.parent)
     except FileExistsError:
         raise PathExists(f"{path} is there already; PinScope does not overwrite files") from None
@@ -40,6 +43,49 @@ def write_new(path: Path, content: bytes) -> None:
     except OSError as error:
         kind = BadInput if error.errno in _IMPOSSIBLE_NAMES else PinScopeError
         raise kind(f"cannot write {path}: {error.strerror}") from None
+
+
+@contextmanager
+def _unfinished(folder: Path) -> Iterator[tuple[BinaryIO, Callable[[Path], None]]]:
+    """A file to write to, and what gives it its name: fails where somebody else has taken that meanwhile.
+
+    It has no name before (O_TMPFILE, open(2)), so a process that is killed leaves nothing.
+    """
+    descriptor = _nameless(folder)
+    if descriptor is None:
+        with _hidden(folder) as both:
+            yield both
+        return
+    with os.fdopen(descriptor, "wb") as file:
+        yield file, lambda path: _name_descriptor(descriptor, path)
+
+
+def _nameless(folder: Path) -> int | None:
+    if not os.path.lexists(_OPEN_FILES):
+        return None  # without /proc it could never get a name
+    try:
+        return os.open(folder, os.O_TMPFILE | os.O_WRONLY, 0o666)
+    except OSError as error:
+        if error.errno not in _NO_NAMELESS_FILES:
+            raise
+        return None
+
+
+def _name_descriptor(descriptor: int, path: Path) -> None:
+    here = os.open(_OPEN_FILES, os.O_PATH)
+    try:
+        os.link(str(descriptor), path, src_dir_fd=here, follow_symlinks=True)
+    finally:
+        os.close(here)
+
+
+@contextmanager
+def _hidden(folder: Path) -> Iterator[tuple[BinaryIO, Callable[[Path], None]]]:
+    """The same where the file system has no files without a name: it has a hidden one meanwhile."""
+    temporary = folder / f".pinscope-{secrets.token_hex(8)}.part"
+    try:
+        with temporary.open("xb") as file:
+            yield file, lambda path: _take_name(temporary, path)
     finally:
         with suppress(OSError):
             temporary.unlink()

@@ -16,7 +16,10 @@ from pathlib import Path
 CORPUS = Path(__file__).parent / "corpus"
 WHOLE = os.environ.get("PINSCOPE_FAULTS") == "whole"
 SEED = int(os.environ.get("PINSCOPE_FAULTS_SEED", "20261122"))
-KINDS = ("kills", "bundles", "parameters", "proc trees", "I/O errors", "database restarts", "requests", "surroundings")
+KINDS = (
+    "kills", "bundles", "parameters", "proc trees", "I/O errors", "database restarts", "requests", "signals",
+    "surroundings",
+)  # fmt: skip
 """What attempts are counted as."""
 
 

@@ -286,9 +286,9 @@ def test_a_file_that_appears_meanwhile_is_not_overwritten(tmp_path: Path, monkey
     path = tmp_path / "x.pinscope"
     link = os.link
 
-    def slow_link(*arguments: Any) -> None:
+    def slow_link(*arguments: Any, **named: Any) -> None:
         path.write_text("precious")
-        link(*arguments)
+        link(*arguments, **named)
 
     monkeypatch.setattr(os, "link", slow_link)
     with pytest.raises(PathExists):
@@ -302,6 +302,7 @@ def test_file_systems_without_hard_links_do(tmp_path: Path, monkeypatch: pytest.
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(os, "link", no_links)
+    monkeypatch.setattr(new_file, "_nameless", lambda folder: None)  # FAT has neither
     write_bundle(tmp_path / "x.pinscope", sample())
     assert read_bundle(tmp_path / "x.pinscope") == list(sample())
     with pytest.raises(PathExists):
@@ -321,6 +322,25 @@ def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(BadInput, match="Not a directory"):
         write_bundle(tmp_path / "file" / "x.pinscope", sample())
+
+
+@pytest.mark.parametrize("nameless", [True, False])
+def test_a_file_that_is_being_written_has_no_name_where_the_file_system_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nameless: bool
+) -> None:
+    seen: list[list[str]] = []
+    sync = os.fsync
+
+    def looking(descriptor: int) -> None:
+        seen.append(names(tmp_path))
+        sync(descriptor)
+
+    if not nameless:
+        monkeypatch.setattr(new_file, "_nameless", lambda folder: None)
+    monkeypatch.setattr(new_file.os, "fsync", looking)
+    write_bundle(tmp_path / "x.pinscope", sample())
+    assert [len(there) for there in seen] == [0 if nameless else 1, 1]
+    assert names(tmp_path) == ["x.pinscope"]
 
 
 def test_a_full_disk_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,38 @@
+"""Where the command ``pinscope`` begins: from here to its end it can be interrupted without a traceback."""
+
+from __future__ import annotations
+
+import os
+import signal
+from functools import partial
+
+INTERRUPTED = 130
+"""As :class:`pinscope.errors.Cancelled`, which is not loaded yet."""
+
+
+def main() -> int:
+    """Carry out the command line; its exit code. Ctrl-C leaves no traceback, not even while the command still loads."""
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # ignored, as in a shell's background job
+        return _carry_out()
+    signal.signal(signal.SIGINT, partial(_leave, INTERRUPTED, b"pinscope: interrupted\n"))
+    try:
+        import pinscope.cli.main  # noqa: F401 - takes a quarter of a second
+
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        code = _carry_out()
+        signal.signal(signal.SIGINT, partial(_leave, code, b""))  # everything is done and said
+    except KeyboardInterrupt:  # a second one, while the first one's line was written
+        code = INTERRUPTED
+    return code
+
+
+def _carry_out() -> int:
+    from pinscope.cli.main import main as carry_out
+
+    return carry_out()
+
+
+def _leave(code: int, line: bytes, *signalled: object) -> None:
+    del signalled
+    os.write(2, line)
+    os._exit(code)

@@ -1,0 +1,83 @@
+"""A child that PinScope starts ends with PinScope, and heeds signals once it can end in order."""
+
+from __future__ import annotations
+
+import ast
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pinscope.probes.parent import STOP_SIGNALS, start_child
+
+PACKAGE = Path(__file__).parents[3] / "pinscope"
+
+STARTER = """
+import sys, time
+from pinscope.probes.parent import start_child
+print(start_child([sys.executable, "-c", "import time; time.sleep(60)"]).pid, flush=True)
+time.sleep(60)
+"""
+
+HEEDING = """
+import sys, time
+from pinscope.probes.parent import heed
+heard = []
+print("born", flush=True)
+sys.stdin.readline()
+heed(lambda number, frame: heard.append(number))
+print(*sorted(heard), flush=True)
+"""
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except FileNotFoundError:
+        return True
+
+
+def test_a_child_that_is_stopped_as_soon_as_its_program_begins_ends_with_its_starter() -> None:
+    starter = subprocess.Popen([sys.executable, "-P", "-c", STARTER], stdout=subprocess.PIPE, cwd=PACKAGE.parent,
+                               env={**os.environ, "PYTHONPATH": str(PACKAGE.parent)})  # fmt: skip
+    with starter:
+        assert starter.stdout is not None
+        child = int(starter.stdout.readline())
+        os.kill(child, signal.SIGSTOP)
+        starter.kill()
+        starter.wait()
+        deadline = time.monotonic() + 10
+        while not _has_ended(child):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
+def test_signals_that_come_before_a_child_can_end_in_order_are_kept_for_it() -> None:
+    child = start_child([sys.executable, "-P", "-c", HEEDING], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                        env={**os.environ, "PYTHONPATH": str(PACKAGE.parent)})  # fmt: skip
+    with child:
+        for number in STOP_SIGNALS:
+            child.send_signal(number)
+        assert child.stdout.readline() == b"born\n"
+        child.stdin.write(b"\n")
+        child.stdin.flush()
+        assert [int(word) for word in child.stdout.readline().split()] == sorted(STOP_SIGNALS)
+    assert child.returncode == 0
+
+
+def test_starting_a_child_holds_no_signal_back_from_its_starter() -> None:
+    with start_child(["true"]) as child:
+        assert child.wait() == 0
+    assert not signal.pthread_sigmask(signal.SIG_BLOCK, ()) & set(STOP_SIGNALS)
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_no_module_starts_a_process_that_could_outlive_it(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("subprocess.Popen", "subprocess.run"):
+            named = {word.arg: ast.unparse(word.value) for word in node.keywords}
+            assert named.get("preexec_fn") == "ending_with_this()", f"{path}:{node.lineno}"

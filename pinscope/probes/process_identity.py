@@ -9,11 +9,12 @@ import re
 from datetime import UTC, datetime
 
 from pinscope.probes.answer import Answer
+from pinscope.probes.bounded import most_bytes
 from pinscope.probes.proc import Proc
 from pinscope.probes.process import start_ticks
 
 MOST_COMMAND_CHARACTERS = 4096
-"""A command line may be megabytes long."""
+"""A command line may be gigabytes long, as its process decides."""
 
 _ENGINES = (
     # What container engines call their groups: systemd's scopes first, then plain folders.
@@ -39,10 +40,16 @@ def user_name(user_id: int) -> str:
 
 
 def command_line(pid: int, proc: Proc) -> Answer[str]:
-    """The command line with blanks between the words, cut if it is very long."""
+    """The command line with blanks between the words; one that is very long is cut, and ends in "…"."""
     path = f"/proc/{pid}/cmdline"
-    words = proc.read(path).then(lambda text: text.rstrip("\0").replace("\0", " ").strip() or None, f"{path} is empty")
-    return words.then(lambda text: text[:MOST_COMMAND_CHARACTERS], "")
+    return proc.beginning(path, most_bytes(path)).then(lambda found: _words(*found), f"{path} is empty")
+
+
+def _words(text: str, is_whole: bool) -> str | None:
+    words = text.rstrip("\0").replace("\0", " ").strip()
+    if is_whole and len(words) <= MOST_COMMAND_CHARACTERS:
+        return words or None
+    return f"{words[: MOST_COMMAND_CHARACTERS - 1]}…"
 
 
 def control_group(pid: int, proc: Proc) -> Answer[str]:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 
 from pinscope.analysis.held import MUCH_LOCKED_BYTES, held_bytes
 from pinscope.analysis.page_table_model import context_overhead_bytes
@@ -21,10 +22,9 @@ from pinscope.probes.answer import Answer
 from pinscope.probes.cgroup import GroupHeadrooms
 from pinscope.probes.host_memory import read_host
 from pinscope.probes.proc import HERE, Proc
-from pinscope.probes.process import start_ticks
 from pinscope.probes.process_identity import boot_time
 from pinscope.probes.process_memory import MemoryMaps
-from pinscope.probes.processes import Processes, Remembered, SeenProcess, read_processes
+from pinscope.probes.processes import Processes, Remembered, SeenProcess, known_identity, read_processes
 from pinscope.probes.virtualization import has_own_pids
 from pinscope.records.registration import Registrations
 from pinscope.records.snapshot import DeviceFigures, Holder, HostTotals, Snapshot, Unreadable
@@ -76,6 +76,7 @@ def snapshot(
         proven=False,
         booted=remembered.booted,
         groups=groups,
+        identify=partial(known_identity, proc=proc, remembered=remembered),
         registrations=registrations,
     ))  # fmt: skip
     gaps = unreadable(proc, host, processes, gpus, registrations)
@@ -97,7 +98,7 @@ def _holders(processes: Answer[Processes], host: HostTotals, around: Surrounding
         return ()
     seen = processes.value.seen
     pinned = None if host.pinned_bytes is None else host.pinned_bytes + COUNTER_SLACK_BYTES
-    candidates = [_candidate(one, around.proc) for one in seen if one.maps is not None]
+    candidates = [_candidate(one, around) for one in seen if one.maps is not None]
     shares = attribute(without_larger(candidates, pinned))
     if pinned is not None:
         claimed = _claimed(seen, shares, around.registrations)
@@ -120,12 +121,12 @@ def _claimed(seen: Sequence[SeenProcess], shares: Mapping[int, Share], registrat
     )
 
 
-def _candidate(one: SeenProcess, proc: Proc) -> Candidate:
+def _candidate(one: SeenProcess, around: Surroundings) -> Candidate:
     maps = one.maps.value if one.maps is not None else None
     return Candidate(
         pid=one.pid,
         parent=one.status.number("PPid"),
-        started=start_ticks(one.pid, proc).value,
+        started=around.identify(one).started.value,
         maps=maps if maps is not None else MemoryMaps({}),
     )
 

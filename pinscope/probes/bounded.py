@@ -11,7 +11,7 @@ import os
 import re
 import resource
 import time
-from collections.abc import Container, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 MOST_SYSTEM_FILE_BYTES = 4 * 2**20
@@ -139,35 +139,36 @@ class KeptFiles:
         self._most = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2, _MOST_KEPT) if most is None else most
         self._descriptors: dict[int, int] = {}
 
-    def read(self, pid: int) -> bytes:
-        """Its content, at most 256 bytes; empty if the process has ended."""
-        descriptor = self._descriptors.get(pid)
-        try:
-            if descriptor is not None:
-                return os.pread(descriptor, _KEPT_BYTES, 0)
-        except OSError:  # it has ended, and another may have its pid
-            os.close(self._descriptors.pop(pid))
+    def read_all(self, pids: Collection[int]) -> dict[int, bytes]:
+        """Its content for each of these processes that runs still, at most 256 bytes. Other ones are kept no longer."""
+        descriptors, pread, content = self._descriptors, os.pread, {}
+        for pid in descriptors.keys() - set(pids):
+            os.close(descriptors.pop(pid))
+        for pid in pids:
+            try:
+                content[pid] = pread(descriptors[pid], _KEPT_BYTES, 0)
+            except KeyError:
+                first = self._open(pid)
+                if first:
+                    content[pid] = first
+            except OSError:  # it has ended; if another has its pid already, that is new the next time
+                os.close(descriptors.pop(pid))
+        return content
+
+    def _open(self, pid: int) -> bytes:
         try:
             descriptor = os.open(f"/proc/{pid}/{self._name}", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             return b""
-        keep = False
+        if len(self._descriptors) < self._most:
+            self._descriptors[pid] = descriptor
         try:
-            content = os.pread(descriptor, _KEPT_BYTES, 0)
-            keep = len(self._descriptors) < self._most
-            return content
+            return os.read(descriptor, _KEPT_BYTES)
         except OSError:
             return b""
         finally:
-            if keep:
-                self._descriptors[pid] = descriptor
-            else:
+            if pid not in self._descriptors:
                 os.close(descriptor)
-
-    def keep_only(self, pids: Container[int]) -> None:
-        """Close those of other processes."""
-        for pid in [pid for pid in self._descriptors if pid not in pids]:
-            os.close(self._descriptors.pop(pid))
 
     def __del__(self) -> None:
         for descriptor in self._descriptors.values():

@@ -8,16 +8,16 @@ those that held something before, and of some of the others in turn, the largest
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pinscope.probes.answer import Answer
 from pinscope.probes.bounded import Allowance, KeptFiles
 from pinscope.probes.proc import Proc, whole
+from pinscope.probes.process_identity import Identity
 from pinscope.probes.process_memory import MemoryMaps, ProcessStatus, plain_address_space
 
 LEAST_CUDA_BYTES = 2**30
@@ -27,9 +27,9 @@ MANY_PROCESSES = 1000
 MOST_STATUSES = 200
 """There, of processes smaller than a CUDA program, so many have it read in one snapshot."""
 
-_COUNTERS = re.compile(r"^(?:unevictable_pgs_m(?:un)?locked|nr_foll_pin_\w+) \d+$", re.MULTILINE)
-"""In /proc/vmstat: pages that were ever locked, unlocked, pinned and unpinned."""
-_PINS = "nr_foll_pin_acquired"
+_LOCKS = re.compile(r"^unevictable_pgs_m(?:un)?locked \d+$", re.MULTILINE)
+_PINS = re.compile(r"^nr_foll_pin_\w+ \d+$", re.MULTILINE)
+"""In /proc/vmstat: pages that were ever locked and unlocked, pinned and unpinned."""
 _CHECK_EVERY = 64
 _LEAST_CUDA_PAGES = LEAST_CUDA_BYTES // os.sysconf("SC_PAGE_SIZE")
 
@@ -88,8 +88,12 @@ class Remembered:
     To read ``statm`` costs half of ``status``. While it stays as it was, nothing was mapped or touched; and while the
     host's counters of locking and pinning stay as they were, nothing was locked or pinned that was there before.
     """
-    counters: str = ""
+    locks: str = ""
+    pins: str = ""
     """Those counters at the last look."""
+    identities: dict[int, tuple[tuple[int, bytes], Identity]] = field(default_factory=dict)
+    """Of holders, with the inode and ``statm`` that they had."""
+    looks: int = 0
     without_memory: dict[int, int] = field(default_factory=dict)
     """Kernel threads and processes that ended without being reaped, as :meth:`Proc.tasks` tells them.
 
@@ -99,7 +103,7 @@ class Remembered:
     maps: dict[int, KnownMaps] = field(default_factory=dict)
     """The ``maps`` of candidates."""
     closer: dict[int, CloserLook] = field(default_factory=dict)
-    """What holds of candidates while their ``statm`` and the host's counters stay as they were."""
+    """What holds of candidates while their ``statm`` and the host's counters of pins stay as they were."""
     many: ManyProcesses | None = None
     """Where there are thousands."""
     booted: Answer[int] = Answer.missing("the boot time has not been read")  # noqa: RUF009 - frozen
@@ -115,6 +119,8 @@ class Look:
     looked_at: int
     calm: bool
     """Nothing was locked, unlocked, pinned or unpinned on this host since the last look."""
+    same_pins: bool
+    """Nothing was pinned or unpinned since then."""
     plain: dict[int, bytes] = field(default_factory=dict)
     """The ``status`` of those that are no suspects and have nothing locked."""
     others: dict[int, ProcessStatus] = field(default_factory=dict)
@@ -151,17 +157,18 @@ def look_at_all(proc: Proc, gpu_pids: Collection[int], remembered: Remembered, a
     pids = proc.pids()
     if pids.value is None:
         return Answer(None, pids.reason)
-    counters = "".join(_COUNTERS.findall(proc.read("/proc/vmstat").value or ""))
-    look = Look(proc, len(pids.value), counters == remembered.counters != "")
-    remembered.counters = counters
+    counters = proc.read("/proc/vmstat").value or ""
+    locks, pins = "".join(_LOCKS.findall(counters)), "".join(_PINS.findall(counters))
+    same_pins = pins == remembered.pins
+    calm = same_pins and locks == remembered.locks and bool(locks + pins)
+    # Without counters of pins, what is pinned instead of something else would not show.
+    look = Look(proc, len(pids.value), calm, same_pins and pins != "")
+    remembered.locks, remembered.pins = locks, pins
     if proc.is_here and len(pids.value) > MANY_PROCESSES:
-        remembered.many = remembered.many or ManyProcesses()
-        _look_at_many(look, remembered.many, pids.value, gpu_pids, remembered, allowance)
+        _look_at_many(look, pids.value, gpu_pids, remembered, allowance)
     else:
         remembered.many = None
         _look_at_few(look, proc.tasks().value or {}, gpu_pids, remembered, allowance)
-    if _PINS not in counters:  # what is pinned instead of something else would not show
-        look.sizes.clear()
     return Answer(look)
 
 
@@ -216,31 +223,29 @@ def _kernel_threads(proc: Proc, tasks: Mapping[int, int]) -> dict[int, int]:
 
 
 def _look_at_many(
-    look: Look,
-    series: ManyProcesses,
-    pids: Collection[int],
-    gpu_pids: Collection[int],
-    remembered: Remembered,
-    allowance: Allowance,
+    look: Look, pids: Collection[int], gpu_pids: Collection[int], remembered: Remembered, allowance: Allowance
 ) -> None:
-    before, read = series.statm, series.files.read
-    now = {pid: content for pid in pids if (content := read(pid))}
+    remembered.many = remembered.many or ManyProcesses()
+    series, before = remembered.many, remembered.many.statm
+    now = series.files.read_all(pids)
     changed = [pid for pid, content in now.items() if before.get(pid) != content]
-    series.files.keep_only(now)
     series.statm = now
     if not look.calm:
         series.stale.update((pid, None) for pid in before if pid not in series.stale)
     wanted = {pid for pid in (*gpu_pids, *series.marked) if pid in now}
+    small = []
     for pid in changed:
-        size = now[pid].partition(b" ")[0]
+        size, resident, _ = now[pid].split(b" ", 2)
         if len(size) > 5 and int(size) >= _LEAST_CUDA_PAGES:
             wanted.add(pid)
         elif size != b"0":  # a kernel thread, or a process that has ended
-            series.unread[pid] = None
+            small.append((int(resident), pid))
+    largest = [pid for _, pid in sorted(small, reverse=True)]
+    series.unread.update(dict.fromkeys(largest))
     again = set(changed) | wanted
     look.bystanders = {pid: size for pid, size in remembered.bystanders.items() if pid in now and pid not in again}
     look.closed = {pid for pid in series.closed if pid in now and pid not in again}
-    for pid in (*wanted, *_next(series, now)):
+    for pid in (*wanted, *_next(series, largest)):
         if allowance.is_spent:
             series.unread[pid] = None
             continue
@@ -257,16 +262,17 @@ def _look_at_many(
     look.unread = len(series.unread) + len(series.stale)
 
 
-def _next(series: ManyProcesses, now: Mapping[int, bytes]) -> list[int]:
-    """Whose ``status`` is read this time: of those not read yet the largest, and those that wait for the longest."""
+def _next(series: ManyProcesses, largest: Sequence[int]) -> list[int]:
+    """Whose ``status`` is read this time: of those that just changed the largest, and those that wait for the longest.
+
+    Half of the places are for either, so that nobody keeps others from their turn.
+    """
     for waiting in (series.unread, series.stale):
-        for pid in [pid for pid in waiting if pid not in now]:
+        for pid in waiting.keys() - series.statm.keys():
             del waiting[pid]
-    if len(series.unread) + len(series.stale) <= MOST_STATUSES:
-        return [*series.unread, *series.stale]
-    largest = heapq.nlargest(MOST_STATUSES // 2, series.unread, key=lambda pid: int(now[pid].split(b" ", 2)[1]))
-    waiting_longest = itertools.islice(itertools.chain(series.unread, series.stale), MOST_STATUSES // 2)
-    return list(dict.fromkeys((*largest, *waiting_longest)))
+    first = largest[: MOST_STATUSES // 2]
+    queue = itertools.chain(first, series.unread, series.stale)
+    return list(dict.fromkeys(itertools.islice(queue, MOST_STATUSES)))
 
 
 def _status(text: bytes) -> ProcessStatus:

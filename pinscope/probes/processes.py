@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pinscope.probes.answer import Answer
 from pinscope.probes.bounded import MOST_OPEN_FILES, Allowance
 from pinscope.probes.proc import HERE, Proc, whole
+from pinscope.probes.process_identity import Identity, identify
 from pinscope.probes.process_looks import (
     LEAST_CUDA_BYTES,
     CloserLook,
@@ -28,12 +29,14 @@ from pinscope.probes.process_looks import (
 )
 from pinscope.probes.process_memory import MemoryMaps, ProcessStatus, parse_maps
 
-__all__ = ["LEAST_CUDA_BYTES", "UVM", "Processes", "Remembered", "SeenProcess", "read_processes"]
+__all__ = ["LEAST_CUDA_BYTES", "UVM", "Processes", "Remembered", "SeenProcess", "known_identity", "read_processes"]
 
 UVM = "/dev/nvidia-uvm"
 """CUDA opens it when it starts; NVML alone and display servers do not."""
 
 _NVIDIA = "/dev/nvidia"
+_IDENTITY_TURNS = 10
+"""A program may change its command line at any time; after so many looks it is read again."""
 _NONE: Answer[frozenset[str]] = Answer(frozenset())
 _NO_TURN: Answer[frozenset[str]] = Answer.missing("one snapshot reads no more of other processes")
 _TOO_MANY: Answer[frozenset[str]] = Answer.missing(f"it has more than {MOST_OPEN_FILES} open files")
@@ -49,6 +52,8 @@ class SeenProcess:
     """NVIDIA device files that it has open."""
     maps: Answer[MemoryMaps] | None
     """``None`` where there was no reason to look."""
+    size: tuple[int, bytes] | None = None
+    """Inode of its folder and ``statm``, where they were read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +83,7 @@ def read_processes(
         remembered: what earlier looks learned; it is brought up to date.
     """
     remembered = remembered or Remembered()
+    remembered.looks += 1
     allowance = Allowance()
     found = look_at_all(proc, gpu_pids, remembered, allowance)
     if found.value is None:
@@ -86,21 +92,36 @@ def read_processes(
     files = _files_of_suspects(look, gpu_pids, remembered, allowance)
     candidates = [pid for pid, held in files.items() if held.value or (held.value is None and pid in gpu_pids)]
     maps = _maps_of_candidates(look, _fair(candidates, look, gpu_pids), remembered, allowance)
-    seen = [SeenProcess(pid, look.status(pid), files[pid], maps[pid]) for pid in candidates]
-    rest = (pid for pid in (files.keys() | look.others.keys()) - maps.keys() if look.status(pid).has_locked)
-    seen += [SeenProcess(pid, look.status(pid), files.get(pid, _NONE), None) for pid in rest]
+    rest = [pid for pid in (files.keys() | look.others.keys()) - maps.keys() if look.status(pid).has_locked]
+    seen = [
+        SeenProcess(pid, look.status(pid), files.get(pid, _NONE), maps.get(pid), look.sizes.get(pid))
+        for pid in (*candidates, *rest)
+    ]
     skipped = {pid for pid, held in files.items() if held in (_NO_TURN, _TOO_MANY)}
     closed = {pid for pid, held in files.items() if held.value is None} - skipped | look.closed
+    named = {one.pid for one in seen}
+    remembered.identities = {pid: known for pid, known in remembered.identities.items() if pid in named}
     if remembered.many is not None:
-        remembered.many.marked = {one.pid for one in seen} | skipped
+        remembered.many.marked = named | skipped
         remembered.many.closed = closed
     remembered.closer = {
-        one.pid: CloserLook(look.sizes[one.pid], one.files, one.maps)
+        one.pid: CloserLook(one.size, one.files, one.maps)
         for one in seen
-        if one.maps is not None and one.maps.value is not None and one.files.value and one.pid in look.sizes
+        if one.maps is not None and one.maps.value is not None and one.files.value and one.size is not None
     }
     strangers = frozenset(gpu_pids) - maps.keys()
     return Answer(Processes(tuple(seen), look.looked_at, len(closed), strangers, look.unread, len(skipped)))
+
+
+def known_identity(one: SeenProcess, proc: Proc, remembered: Remembered) -> Identity:
+    """Who a process is, read once in a snapshot, and in a series again when its memory changed or its turn comes."""
+    before = remembered.identities.get(one.pid)
+    is_due = remembered.looks % _IDENTITY_TURNS == one.pid % _IDENTITY_TURNS
+    if before is not None and before[0] == (one.size or (remembered.looks, b"")) and not (one.size and is_due):
+        return before[1]
+    identity = identify(one.pid, proc)
+    remembered.identities[one.pid] = (one.size or (remembered.looks, b"")), identity
+    return identity
 
 
 def _fair(pids: Iterable[int], look: Look, gpu_pids: Collection[int]) -> list[int]:
@@ -122,7 +143,7 @@ def _maps_of_candidates(
     known: dict[int, KnownMaps] = {}
     for pid in pids:
         before, closer = remembered.maps.get(pid), remembered.closer.get(pid)
-        if look.calm and closer is not None and closer.size == look.sizes.get(pid):
+        if look.same_pins and closer is not None and closer.size == look.sizes.get(pid):
             maps[pid] = closer.maps
             if before is not None:
                 known[pid] = before
@@ -197,7 +218,7 @@ def _children(pid: int, proc: Proc) -> list[int]:
 
 def _nvidia_files(pid: int, look: Look, remembered: Remembered, allowance: Allowance) -> Answer[frozenset[str]]:
     closer = remembered.closer.get(pid)
-    if look.calm and closer is not None and closer.size == look.sizes.get(pid):
+    if look.same_pins and closer is not None and closer.size == look.sizes.get(pid):
         return closer.files
     if allowance.open_files <= 0 or allowance.is_spent:
         return _NO_TURN

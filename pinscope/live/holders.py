@@ -59,7 +59,7 @@ def snapshot(
     """
     begun = time.thread_time()
     gpus = gpus or Answer.missing("the driver was not asked")
-    remembered = remembered or Remembered()
+    remembered = remembered or Remembered(is_series=False)
     if remembered.booted.value is None:
         remembered.booted = boot_time(proc)
     taken_at = datetime.now(UTC)

@@ -1,7 +1,7 @@
 """The only reads of system files and folders: each is bounded before it is made.
 
 Whoever runs a process decides how long its files under /proc are: a command line of gigabytes, tens of thousands of
-mappings with long paths, a million open files. So nothing is read whole and then cut. :func:`most_bytes` says how much
+mappings with long paths, a million open files. So nothing is read whole and then cut: :func:`most_bytes` says how much
 of which file is read, and :class:`Allowance` how much of all processes together in one snapshot.
 """
 
@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import os
 import re
-import resource
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 MOST_SYSTEM_FILE_BYTES = 4 * 2**20
@@ -36,8 +35,6 @@ _MOST_OF_A_PROCESS = 2**14
 """Of its other files, such as cmdline, stat, statm and comm."""
 _PROCESS_FILE = re.compile(r"/proc/(?:[0-9]+|self|thread-self)/(?:task/[0-9]+/)?(.+)", re.ASCII | re.DOTALL)
 GLANCE_BYTES = 2**16
-_KEPT_BYTES = 256
-_MOST_KEPT = 10_000
 
 
 def most_bytes(path: str) -> int:
@@ -121,58 +118,6 @@ def read_links(place: str, most: int = MOST_OPEN_FILES) -> list[str]:
     finally:
         os.close(descriptor)
     return targets
-
-
-class KeptFiles:
-    """One file of each of many processes, kept open: to read it again costs a quarter of opening it anew.
-
-    A descriptor of a process's file in /proc never shows another process: once that one has ended, it cannot be read.
-    They are closed with this object.
-
-    Args:
-        name: of the file, such as ``statm``.
-        most: how many are kept; the others are opened each time. By default half of what this process may open.
-    """
-
-    def __init__(self, name: str, most: int | None = None) -> None:
-        self._name = name
-        self._most = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2, _MOST_KEPT) if most is None else most
-        self._descriptors: dict[int, int] = {}
-
-    def read_all(self, pids: Collection[int]) -> dict[int, bytes]:
-        """Its content for each of these processes that runs still, at most 256 bytes. Other ones are kept no longer."""
-        descriptors, pread, content = self._descriptors, os.pread, {}
-        for pid in descriptors.keys() - set(pids):
-            os.close(descriptors.pop(pid))
-        for pid in pids:
-            try:
-                content[pid] = pread(descriptors[pid], _KEPT_BYTES, 0)
-            except KeyError:
-                first = self._open(pid)
-                if first:
-                    content[pid] = first
-            except OSError:  # it has ended; if another has its pid already, that is new the next time
-                os.close(descriptors.pop(pid))
-        return content
-
-    def _open(self, pid: int) -> bytes:
-        try:
-            descriptor = os.open(f"/proc/{pid}/{self._name}", os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            return b""
-        if len(self._descriptors) < self._most:
-            self._descriptors[pid] = descriptor
-        try:
-            return os.read(descriptor, _KEPT_BYTES)
-        except OSError:
-            return b""
-        finally:
-            if pid not in self._descriptors:
-                os.close(descriptor)
-
-    def __del__(self) -> None:
-        for descriptor in self._descriptors.values():
-            os.close(descriptor)
 
 
 @dataclass

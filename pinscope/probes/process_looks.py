@@ -15,7 +15,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pinscope.probes.answer import Answer
-from pinscope.probes.bounded import Allowance, KeptFiles
+from pinscope.probes.bounded import Allowance
+from pinscope.probes.kept_files import KeptFiles
 from pinscope.probes.proc import Proc, whole
 from pinscope.probes.process_identity import Identity
 from pinscope.probes.process_memory import MemoryMaps, ProcessStatus, plain_address_space
@@ -60,7 +61,7 @@ class CloserLook:
 class ManyProcesses:
     """What a series knows of thousands of processes."""
 
-    files: KeptFiles = field(default_factory=lambda: KeptFiles("statm"))
+    files: KeptFiles
     statm: dict[int, bytes] = field(default_factory=dict)
     unread: dict[int, None] = field(default_factory=dict)
     """Processes smaller than a CUDA program whose ``status`` has not been read since they changed, oldest first."""
@@ -106,6 +107,8 @@ class Remembered:
     """What holds of candidates while their ``statm`` and the host's counters of pins stay as they were."""
     many: ManyProcesses | None = None
     """Where there are thousands."""
+    is_series: bool = True
+    """False if no other look follows."""
     booted: Answer[int] = Answer.missing("the boot time has not been read")  # noqa: RUF009 - frozen
     """Boot time in seconds since 1970. The kernel derives it from the clock, so it moves when the clock is set: within
     a series, a process must not seem to be another one for that."""
@@ -225,7 +228,7 @@ def _kernel_threads(proc: Proc, tasks: Mapping[int, int]) -> dict[int, int]:
 def _look_at_many(
     look: Look, pids: Collection[int], gpu_pids: Collection[int], remembered: Remembered, allowance: Allowance
 ) -> None:
-    remembered.many = remembered.many or ManyProcesses()
+    remembered.many = remembered.many or ManyProcesses(KeptFiles("statm", keep=remembered.is_series))
     series, before = remembered.many, remembered.many.statm
     now = series.files.read_all(pids)
     changed = [pid for pid, content in now.items() if before.get(pid) != content]

@@ -82,7 +82,7 @@ def read_processes(
         gpu_pids: processes that NVML names.
         remembered: what earlier looks learned; it is brought up to date.
     """
-    remembered = remembered or Remembered()
+    remembered = remembered or Remembered(is_series=False)
     remembered.looks += 1
     allowance = Allowance()
     found = look_at_all(proc, gpu_pids, remembered, allowance)

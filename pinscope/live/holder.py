@@ -19,6 +19,8 @@ from pinscope.probes.processes import UVM, SeenProcess
 from pinscope.records.registration import Registrations
 from pinscope.records.snapshot import Allocations, DeviceFigures, GpuUse, Holder
 
+MOST_SIZES = 1000
+"""Of one holder, mappings of so many different sizes are listed, those with most bytes."""
 COUNTER_SLACK_BYTES = 4 * 2**20
 """The kernel sums up pins and resident pages per processor now and then: so much may be missing from a total."""
 
@@ -101,6 +103,8 @@ def read_holder(one: SeenProcess, share: Share, around: Surroundings) -> Holder:
     if managed.value:
         estimates["managed_bytes"] = _MANAGED
     allocations = _allocations(pieces.value or ())
+    if len(allocations) > MOST_SIZES:
+        estimates["allocations"] = f"at least: mappings of {len(allocations) - MOST_SIZES:,} more sizes are left out"
     rounding = pieces.then(lambda _: sum(a.size_bytes // 2 * a.count for a in allocations if a.power_of_two), "")
     if rounding.value:
         estimates["rounding_bytes"] = _ROUNDING
@@ -132,7 +136,7 @@ def read_holder(one: SeenProcess, share: Share, around: Surroundings) -> Holder:
         host_alloc_bytes=pieces.then(sum, "").note(missing, "host_alloc_bytes"),
         context_pinned_bytes=owned.then(lambda _: own_bytes, "").note(missing, "context_pinned_bytes"),
         driver_memory_bytes=driver_memory.note(missing, "driver_memory_bytes"),
-        allocations=allocations,
+        allocations=allocations[:MOST_SIZES],
         registered_bytes=registered.bytes.note(missing, "registered_bytes"),
         registrations=registered.pieces.note(missing, "registrations"),
         oldest_pieces=registered.oldest,

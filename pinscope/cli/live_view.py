@@ -126,7 +126,8 @@ def _totals(seen: Snapshot) -> Iterator[tuple[str, list[str]]]:
         left, limit = format_bytes(host.cgroup_headroom_bytes), format_bytes(host.cgroup_limit_bytes)
         memory.append(f"control group leaves {left} of {limit}")
     yield "Memory", memory
-    share = None if host.pinned_bytes is None else host.pinned_bytes / host.total_bytes
+    # Some containers show a host without memory.
+    share = host.pinned_bytes / host.total_bytes if host.pinned_bytes is not None and host.total_bytes > 0 else None
     yield (
         "Pinned",
         [

@@ -13,9 +13,9 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 
 from pinscope.errors import MeasurementFailed
-from pinscope.probes.proc import HERE
 
 POLL_SECONDS = 0.1
 MOST_WAITING = 128
@@ -105,7 +105,10 @@ def _has_ended(connection: socket.socket) -> bool:
 
 
 def _in_words(pid: int) -> str:
-    command = (HERE.read(f"/proc/{pid}/cmdline").value or "").split("\0")
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")
+    except OSError:
+        return f"process {pid}"
     if _WORKER in command:
         return f"run {command[command.index(_WORKER) + 1]} (process {pid})"
     return f"process {pid}"

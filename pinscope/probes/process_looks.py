@@ -25,13 +25,14 @@ LEAST_CUDA_BYTES = 2**30
 """CUDA reserves gigabytes of address space when it starts, and a forked child inherits them."""
 MANY_PROCESSES = 1000
 """From so many on, not all have their ``status`` read in each snapshot."""
-MOST_STATUSES = 200
+MOST_STATUSES = 100
 """There, of processes smaller than a CUDA program, so many have it read in one snapshot."""
 
 _LOCKS = re.compile(r"^unevictable_pgs_m(?:un)?locked \d+$", re.MULTILINE)
 _PINS = re.compile(r"^nr_foll_pin_\w+ \d+$", re.MULTILINE)
 """In /proc/vmstat: pages that were ever locked and unlocked, pinned and unpinned."""
 _CHECK_EVERY = 64
+_PID_BITS = 32
 _LEAST_CUDA_PAGES = LEAST_CUDA_BYTES // os.sysconf("SC_PAGE_SIZE")
 
 
@@ -236,14 +237,14 @@ def _look_at_many(
     if not look.calm:
         series.stale.update((pid, None) for pid in before if pid not in series.stale)
     wanted = {pid for pid in (*gpu_pids, *series.marked) if pid in now}
-    small = []
+    small = list[int]()
     for pid in changed:
         size, resident, _ = now[pid].split(b" ", 2)
         if len(size) > 5 and int(size) >= _LEAST_CUDA_PAGES:
             wanted.add(pid)
         elif size != b"0":  # a kernel thread, or a process that has ended
-            small.append((int(resident), pid))
-    largest = [pid for _, pid in sorted(small, reverse=True)]
+            small.append(int(resident) << _PID_BITS | pid)
+    largest = [number & (1 << _PID_BITS) - 1 for number in sorted(small, reverse=True)]
     series.unread.update(dict.fromkeys(largest))
     again = set(changed) | wanted
     look.bystanders = {pid: size for pid, size in remembered.bystanders.items() if pid in now and pid not in again}

@@ -29,10 +29,9 @@ def context_count(maps: MemoryMaps) -> int:
 
 def split_pieces(sizes: Sequence[int], contexts: int) -> tuple[list[int], int]:
     """Pieces that the program asked for, and bytes of those that the driver has for its contexts."""
-    asked = list(sizes)
-    own = min(CONTEXT_PIECES * contexts, asked.count(CUDA_STEP_BYTES))
-    for _ in range(own):  # few, while there may be thousands of pieces
-        asked.remove(CUDA_STEP_BYTES)
+    small = sizes.count(CUDA_STEP_BYTES)
+    own = min(CONTEXT_PIECES * contexts, small)
+    asked = [size for size in sizes if size != CUDA_STEP_BYTES] + [CUDA_STEP_BYTES] * (small - own)
     return asked, own * CUDA_STEP_BYTES
 
 

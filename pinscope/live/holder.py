@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass
 
 from pinscope.analysis.page_table_model import GRANULE_BYTES, page_table_memory_bytes
@@ -14,11 +14,13 @@ from pinscope.live.registered import Registered, registered_by
 from pinscope.probes.answer import Answer
 from pinscope.probes.cgroup import GroupHeadrooms
 from pinscope.probes.proc import Proc
-from pinscope.probes.process_identity import command_line, container, control_group, started_at, user_name
+from pinscope.probes.process_identity import Identity, container, group_of, start_time, user_name
 from pinscope.probes.processes import UVM, SeenProcess
 from pinscope.records.registration import Registrations
 from pinscope.records.snapshot import Allocations, DeviceFigures, GpuUse, Holder
 
+MOST_SIZES = 1000
+"""Of one holder, mappings of so many different sizes are listed, those with most bytes."""
 COUNTER_SLACK_BYTES = 4 * 2**20
 """The kernel sums up pins and resident pages per processor now and then: so much may be missing from a total."""
 
@@ -59,6 +61,7 @@ class Surroundings:
     booted: Answer[int]
     """Boot time in seconds since 1970."""
     groups: GroupHeadrooms
+    identify: Callable[[SeenProcess], Identity]
     registrations: Registrations | None = None
     """What the probe tells of registered memory, if it runs."""
 
@@ -100,13 +103,16 @@ def read_holder(one: SeenProcess, share: Share, around: Surroundings) -> Holder:
     if managed.value:
         estimates["managed_bytes"] = _MANAGED
     allocations = _allocations(pieces.value or ())
+    if len(allocations) > MOST_SIZES:
+        estimates["allocations"] = f"at least: mappings of {len(allocations) - MOST_SIZES:,} more sizes are left out"
     rounding = pieces.then(lambda _: sum(a.size_bytes // 2 * a.count for a in allocations if a.power_of_two), "")
     if rounding.value:
         estimates["rounding_bytes"] = _ROUNDING
-    group = control_group(one.pid, around.proc)
+    group = group_of(one.pid, around.groups.memberships(one.pid))
     left = around.groups.of(one.pid)
     user = _number(one, "Uid").then(user_name, "")
-    started = started_at(one.pid, around.proc, around.booted)
+    identity = around.identify(one)
+    started = start_time(one.pid, identity.started, around.booted)
     registered = registered_by(one.pid, cuda.value, started.value, around.registrations)
     if registered.estimate is not None:
         estimates["registered_bytes"] = registered.estimate
@@ -120,7 +126,7 @@ def read_holder(one: SeenProcess, share: Share, around: Surroundings) -> Holder:
         parent_pid=_number(one, "PPid").note(missing, "parent_pid"),
         user=user.note(missing, "user"),
         name=one.status.line("Name") or "",
-        command=command_line(one.pid, around.proc).note(missing, "command"),
+        command=identity.command.note(missing, "command"),
         cgroup=group.note(missing, "cgroup"),
         container=group.then(container, "its control group names no container").note(missing, "container"),
         cgroup_limit_bytes=left.then(lambda found: found.limit_bytes, "").note(missing, "cgroup_limit_bytes"),
@@ -130,7 +136,7 @@ def read_holder(one: SeenProcess, share: Share, around: Surroundings) -> Holder:
         host_alloc_bytes=pieces.then(sum, "").note(missing, "host_alloc_bytes"),
         context_pinned_bytes=owned.then(lambda _: own_bytes, "").note(missing, "context_pinned_bytes"),
         driver_memory_bytes=driver_memory.note(missing, "driver_memory_bytes"),
-        allocations=allocations,
+        allocations=allocations[:MOST_SIZES],
         registered_bytes=registered.bytes.note(missing, "registered_bytes"),
         registrations=registered.pieces.note(missing, "registrations"),
         oldest_pieces=registered.oldest,

@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 
 from pinscope.analysis.held import MUCH_LOCKED_BYTES, held_bytes
 from pinscope.analysis.page_table_model import context_overhead_bytes
@@ -21,14 +22,15 @@ from pinscope.probes.answer import Answer
 from pinscope.probes.cgroup import GroupHeadrooms
 from pinscope.probes.host_memory import read_host
 from pinscope.probes.proc import HERE, Proc
-from pinscope.probes.process import start_ticks
 from pinscope.probes.process_identity import boot_time
 from pinscope.probes.process_memory import MemoryMaps
-from pinscope.probes.processes import Processes, Remembered, SeenProcess, read_processes
+from pinscope.probes.processes import Processes, Remembered, SeenProcess, known_identity, read_processes
 from pinscope.probes.virtualization import has_own_pids
 from pinscope.records.registration import Registrations
 from pinscope.records.snapshot import DeviceFigures, Holder, HostTotals, Snapshot, Unreadable
 
+MOST_HOLDERS = 3000
+"""In one snapshot; whoever may start processes may make any number of holders."""
 _OTHER = "the host's total less what the holders explain; the kernel does not say which process owns it"
 _AT_LEAST = "at least: not all processes could be looked at"
 _AT_MOST = "at most: some of the holders' mappings may not be pinned"
@@ -59,7 +61,7 @@ def snapshot(
     """
     begun = time.thread_time()
     gpus = gpus or Answer.missing("the driver was not asked")
-    remembered = remembered or Remembered()
+    remembered = remembered or Remembered(is_series=False)
     if remembered.booted.value is None:
         remembered.booted = boot_time(proc)
     taken_at = datetime.now(UTC)
@@ -67,7 +69,7 @@ def snapshot(
     groups = GroupHeadrooms(proc)
     host = read_host(proc, groups)
     processes = read_processes(proc, gpu_pids, remembered)
-    holders = _holders(processes, host, Surroundings(
+    holders, left_out = _holders(processes, host, Surroundings(
         proc=proc,
         gpus=gpus,
         strangers=processes.value is not None and bool(processes.value.strangers),
@@ -76,9 +78,10 @@ def snapshot(
         proven=False,
         booted=remembered.booted,
         groups=groups,
+        identify=partial(known_identity, proc=proc, remembered=remembered),
         registrations=registrations,
     ))  # fmt: skip
-    gaps = unreadable(proc, host, processes, gpus, registrations)
+    gaps = unreadable(proc, host, processes, gpus, registrations, left_out=left_out)
     return Snapshot(
         taken_at=taken_at,
         host=_explained(host, holders, processes, gaps, registrations),
@@ -91,22 +94,33 @@ def snapshot(
     )
 
 
-def _holders(processes: Answer[Processes], host: HostTotals, around: Surroundings) -> tuple[Holder, ...]:
-    """Whoever holds something, most bytes first."""
+def _holders(processes: Answer[Processes], host: HostTotals, around: Surroundings) -> tuple[tuple[Holder, ...], int]:
+    """Whoever holds something, most bytes first; and how many are left out, as there are too many."""
     if processes.value is None:
-        return ()
-    seen = processes.value.seen
+        return (), 0
+    seen: Sequence[SeenProcess] = processes.value.seen
     pinned = None if host.pinned_bytes is None else host.pinned_bytes + COUNTER_SLACK_BYTES
-    candidates = [_candidate(one, around.proc) for one in seen if one.maps is not None]
+    candidates = [_candidate(one, around) for one in seen if one.maps is not None]
     shares = attribute(without_larger(candidates, pinned))
     if pinned is not None:
         claimed = _claimed(seen, shares, around.registrations)
         covers = claimed <= pinned
         proven = covers and claimed >= pinned - 2 * COUNTER_SLACK_BYTES
         around = replace(around, covers=covers, proven=proven)
+    left_out = max(0, len(seen) - MOST_HOLDERS)
+    if left_out:
+        seen = sorted(seen, key=lambda one: _first_weight(one, shares), reverse=True)[:MOST_HOLDERS]
     holders = (read_holder(one, shares.get(one.pid, Share()), around) for one in seen)
     kept = (one for one in holders if _holds(one, around.own_pids))
-    return tuple(sorted(kept, key=_weight, reverse=True))
+    return tuple(sorted(kept, key=_weight, reverse=True)), left_out
+
+
+def _first_weight(one: SeenProcess, shares: Mapping[int, Share]) -> int:
+    """Bytes that it holds, before it is looked at closely."""
+    share = shares.get(one.pid, Share())
+    return (
+        sum(share.owned) + sum(share.driver_sizes) + max(one.status.bytes("VmPin") or 0, one.status.bytes("VmLck") or 0)
+    )
 
 
 def _claimed(seen: Sequence[SeenProcess], shares: Mapping[int, Share], registrations: Registrations | None) -> int:
@@ -120,12 +134,12 @@ def _claimed(seen: Sequence[SeenProcess], shares: Mapping[int, Share], registrat
     )
 
 
-def _candidate(one: SeenProcess, proc: Proc) -> Candidate:
+def _candidate(one: SeenProcess, around: Surroundings) -> Candidate:
     maps = one.maps.value if one.maps is not None else None
     return Candidate(
         pid=one.pid,
         parent=one.status.number("PPid"),
-        started=start_ticks(one.pid, proc).value,
+        started=around.identify(one).started.value,
         maps=maps if maps is not None else MemoryMaps({}),
     )
 

@@ -9,6 +9,9 @@ from math import inf
 from pinscope.live.driver_own import split_pieces
 from pinscope.probes.process_memory import CUDA_STEP_BYTES, MemoryMaps, ObjectKey, covered_bytes
 
+_MOST_GENERATIONS = 100
+"""So many ancestors decide between two that started in one tick."""
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -47,8 +50,7 @@ def attribute(candidates: Collection[Candidate]) -> dict[int, Share]:
     ranks = {one.pid: _rank(one, parents) for one in candidates}
     common = _common(candidates)
     shares = {one.pid: Share(_alone(one.maps.sizes, common)) for one in candidates}
-    for key in common:
-        users = [one for one in candidates if key in one.maps.shared_zero]
+    for key, users in _users(candidates, common).items():
         owner = min(users, key=lambda one: ranks[one.pid])
         shares[owner.pid].owned.append(covered_bytes([extent for one in users for extent in one.maps.shared_zero[key]]))
         for one in users:
@@ -108,6 +110,15 @@ def _common(candidates: Collection[Candidate]) -> set[ObjectKey]:
     return common
 
 
+def _users(candidates: Collection[Candidate], common: set[ObjectKey]) -> dict[ObjectKey, list[Candidate]]:
+    """Who maps each of these pieces."""
+    users: dict[ObjectKey, list[Candidate]] = {}
+    for one in candidates:
+        for key in common & one.maps.shared_zero.keys():
+            users.setdefault(key, []).append(one)
+    return users
+
+
 def _alone(sizes: Mapping[ObjectKey, int], common: set[ObjectKey]) -> list[int]:
     """Sizes of the pieces that only this process maps."""
     if common.isdisjoint(sizes):
@@ -118,7 +129,8 @@ def _alone(sizes: Mapping[ObjectKey, int], common: set[ObjectKey]) -> list[int]:
 def _rank(one: Candidate, parents: Mapping[int, int | None]) -> tuple[float, int, int]:
     """Owners first: by start; of two that started in one tick the ancestor, then the lower pid."""
     depth, above, passed = 0, one.parent, {one.pid}
-    while above is not None and above in parents and above not in passed:  # a torn reading may show a circle
+    # A torn reading may show a circle, and a program may fork without end.
+    while above is not None and above in parents and above not in passed and depth < _MOST_GENERATIONS:
         passed.add(above)
         depth, above = depth + 1, parents[above]
     return (inf if one.started is None else one.started, depth, one.pid)

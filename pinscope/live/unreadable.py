@@ -20,9 +20,21 @@ def unreadable(
     processes: Answer[Processes],
     gpus: Answer[tuple[DeviceFigures, ...]],
     registrations: Registrations | None = None,
+    *,
+    left_out: int = 0,
 ) -> tuple[Unreadable, ...]:
-    """Everything that stands between this snapshot and the whole host."""
-    return (*_host(host), *_processes(proc, processes), *_gpus(proc, gpus), *_probe(registrations))
+    """Everything that stands between this snapshot and the whole host.
+
+    Args:
+        proc: where /proc is read.
+        host: its totals.
+        processes: what the look at them found.
+        gpus: what the driver answered.
+        registrations: what the probe tells, if it runs.
+        left_out: processes that hold something and are not shown, as there are too many.
+    """
+    bounds = _bounds(host, processes.value, left_out) if processes.value is not None else ()
+    return (*_host(host), *_processes(proc, processes), *bounds, *_gpus(proc, gpus), *_probe(registrations))
 
 
 def _host(host: HostTotals) -> Iterator[Unreadable]:
@@ -61,6 +73,37 @@ def _processes(proc: Proc, processes: Answer[Processes]) -> Iterator[Unreadable]
         )
     if processes.value.strangers:
         yield _strangers(processes.value.strangers, outside=has_own_pids(proc) or hides_processes(proc))
+
+
+def _bounds(host: HostTotals, processes: Processes, left_out: int) -> Iterator[Unreadable]:
+    """What a snapshot leaves out so that nobody can make it endless."""
+    if left_out:
+        yield Unreadable(
+            what=f"{left_out:,} more processes that hold something",
+            reason="a snapshot shows no more; those that hold most are shown",
+            hides_holders=True,
+        )
+    if processes.skipped:
+        yield Unreadable(
+            what=f"Open files of {processes.skipped:,} of {processes.looked_at:,} processes",
+            reason="they have more than a snapshot looks at, of one process or of all",
+            hides_holders=True,
+        )
+    if processes.unread and _may_lock(host, processes):
+        yield Unreadable(
+            what=f"Locked memory of {processes.unread:,} of {processes.looked_at:,} processes, all too small for CUDA",
+            reason="of thousands of processes, a snapshot looks at some in turn",
+            advice="Take more snapshots one after the other: 'pinscope live'.",
+            hides_holders=bool(host.pinned_bytes),
+        )
+
+
+def _may_lock(host: HostTotals, processes: Processes) -> bool:
+    """False if those that were looked at have all that is locked on this host, and nothing is pinned."""
+    locked = sum(
+        min(one.status.bytes("VmLck") or 0, one.status.bytes("VmRSS") or 0) for one in processes.seen
+    )  # fmt: skip
+    return bool(host.pinned_bytes) or host.mlocked_bytes is None or locked < host.mlocked_bytes
 
 
 def _strangers(pids: frozenset[int], *, outside: bool) -> Unreadable:

@@ -20,6 +20,9 @@ UNLIMITED = 2**62
 
 NO_LIMIT = "no control group limits the memory of this process"
 
+MOST_GROUPS = 4096
+"""Control groups that one reading looks at: a process's own and all above it."""
+
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
@@ -69,10 +72,18 @@ class GroupHeadrooms:
         self._proc = proc
         self._mounts = proc.read("/proc/self/mountinfo").then(_mounts, "")
         self._known: dict[str, Answer[Headroom]] = {}
+        self._levels: dict[tuple[str, str], Answer[Headroom]] = {}
+        self._memberships: dict[int | Literal["self"], Answer[str]] = {}
+
+    def memberships(self, pid: int | Literal["self"]) -> Answer[str]:
+        """The groups of a process, as its ``cgroup`` lists them."""
+        if pid not in self._memberships:
+            self._memberships[pid] = self._proc.read(f"/proc/{pid}/cgroup")
+        return self._memberships[pid]
 
     def of(self, pid: int | Literal["self"]) -> Answer[Headroom]:
         """The tightest headroom on the way from a process's groups to the root."""
-        memberships = self._proc.read(f"/proc/{pid}/cgroup")
+        memberships = self.memberships(pid)
         if memberships.value is None or self._mounts.value is None:
             return Answer.missing(f"control groups are unknown: {memberships.reason or self._mounts.reason}")
         if pid != "self" and "/.." in memberships.value:
@@ -85,7 +96,7 @@ class GroupHeadrooms:
         levels = []
         unreadable = []
         for kind, folder in _groups(memberships, mounts):
-            level = _headroom(self._proc, kind, folder)
+            level = self._level(kind, folder)
             if level.value is not None:
                 levels.append(level.value)
             elif level.reason is not None and level.reason != NO_LIMIT:
@@ -93,6 +104,14 @@ class GroupHeadrooms:
         if levels:
             return Answer(min(levels, key=lambda level: (level.bytes, level.limit_bytes)))
         return Answer.missing(unreadable[0] if unreadable else NO_LIMIT)
+
+    def _level(self, kind: str, folder: str) -> Answer[Headroom]:
+        """One group; a user who may make groups can make any number, one below the other."""
+        if (kind, folder) not in self._levels:
+            if len(self._levels) >= MOST_GROUPS:
+                return Answer.missing(f"one reading looks at no more than {MOST_GROUPS} control groups")
+            self._levels[kind, folder] = _headroom(self._proc, kind, folder)
+        return self._levels[kind, folder]
 
 
 def _groups(memberships: str, mounts: Sequence[_Mount]) -> Iterator[tuple[str, str]]:

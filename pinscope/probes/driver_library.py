@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pinscope.probes.answer import Answer
+from pinscope.probes.bounded import Allowance
 from pinscope.probes.elf_symbols import is_for_another_processor
 from pinscope.probes.parent import ending_with_this
 from pinscope.probes.proc import HERE, Proc
@@ -30,6 +31,8 @@ YOUNG_LOOKS = 60
 """A process that was there this often or less is looked at each time: programs load the driver when they start."""
 OLD_TURNS = 10
 """An older one is looked at every so many times."""
+MOST_LOOK_SECONDS = 1.0
+"""Of processor time, for all processes; the others have their turn at the next look."""
 
 _LDCONFIG = ("/sbin/ldconfig", "-p")
 _LDCONFIG_SECONDS = 5.0
@@ -105,7 +108,10 @@ class MappedLibraries:
     def look(self) -> Mapping[FileKey, MappedLibrary]:
         """All copies that running processes have mapped, as far as it is known now."""
         self._looks += 1
-        self._known = {pid: one for pid in self.proc.pids().value or () if (one := self._process(pid)) is not None}
+        allowance = Allowance(seconds=MOST_LOOK_SECONDS)
+        self._known = {
+            pid: one for pid in self.proc.pids().value or () if (one := self._process(pid, allowance)) is not None
+        }
         users: dict[FileKey, list[tuple[int, str, str]]] = {}
         for pid, one in self._known.items():
             for key, path, place in one.libraries:
@@ -115,9 +121,9 @@ class MappedLibraries:
             for key, found in users.items()
         }
 
-    def _process(self, pid: int) -> _Process | None:
+    def _process(self, pid: int, allowance: Allowance) -> _Process | None:
         before = self._known.get(pid)
-        if before is not None and not self._is_due(pid, before):
+        if allowance.is_spent or (before is not None and not self._is_due(pid, before)):
             return before
         size = (self.proc.read(f"/proc/{pid}/statm").value or "").partition(" ")[0]
         if not size:  # ended

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
+from pinscope.probes import bounded
 from pinscope.probes.answer import Answer
+from pinscope.units import format_bytes
 
 _AMOUNT = re.compile(r"(?P<number>[0-9]{1,20})(?P<kibibytes>\s*kB)?", re.ASCII)
-_CHUNK_BYTES = 2**16
 _RANGE = re.compile(r"(?P<first>[0-9]{1,9})(-(?P<last>[0-9]{1,9}))?", re.ASCII)
 
 
@@ -55,17 +55,34 @@ class Proc:
         self._top = str(top)
         self._is_here = (str(root), str(sys), str(top)) == ("/proc", "/sys", "/")
 
+    @property
+    def is_here(self) -> bool:
+        """True if this is what the kernel shows now, not a copy of it."""
+        return self._is_here
+
     @classmethod
     def below(cls, folder: Path) -> Proc:
         """The reader of a captured tree: ``folder/proc``, ``folder/sys`` and so on."""
         return cls(folder / "proc", folder / "sys", folder)
 
     def read(self, path: str) -> Answer[str]:
-        """The text of a file; bytes that are not UTF-8 are replaced."""
+        """The text of a file; bytes that are not UTF-8 are replaced. Missing if it is longer than may be read of it."""
+        most = bounded.most_bytes(path)
         try:
-            return Answer(_content(self._place(path)).decode("utf-8", "replace"))
+            content, is_whole = bounded.read_bytes(self._place(path), most)
         except (OSError, ValueError) as error:
             return Answer.missing(_why_not(path, error))
+        if not is_whole:
+            return Answer.missing(f"{path} is longer than the {format_bytes(most)} that are read of it")
+        return Answer(content.decode("utf-8", "replace"))
+
+    def beginning(self, path: str, most: int) -> Answer[tuple[str, bool]]:
+        """The text of a file, of its first bytes where it is longer, and whether it is whole."""
+        try:
+            content, is_whole = bounded.read_bytes(self._place(path), most)
+        except (OSError, ValueError) as error:
+            return Answer.missing(_why_not(path, error))
+        return Answer((content.decode("utf-8", "replace"), is_whole))
 
     def glance(self, path: str) -> bytes | None:
         """The content of a file that the kernel writes in one piece, such as a status; ``None`` if it is gone.
@@ -74,23 +91,15 @@ class Proc:
         top of the kernel's. A subclass that changes one of them changes both.
         """
         try:
-            descriptor = os.open(self._place(path), os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                content = os.read(descriptor, _CHUNK_BYTES)
-            finally:
-                os.close(descriptor)
+            content = bounded.glance(self._place(path))
         except (OSError, ValueError):
             return None
-        return content if len(content) < _CHUNK_BYTES else (self.read(path).value or "").encode()
+        return content if len(content) < bounded.GLANCE_BYTES else (self.read(path).value or "").encode()
 
     def part(self, path: str, offset: int, count: int) -> Answer[bytes]:
         """So many bytes of a file from ``offset`` on; missing if it ends before."""
         try:
-            descriptor = os.open(self._place(path), os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                content = os.pread(descriptor, count, offset)
-            finally:
-                os.close(descriptor)
+            content = bounded.read_at(self._place(path), offset, count)
         except (OSError, ValueError) as error:
             return Answer.missing(_why_not(path, error))
         return Answer(content) if len(content) == count else Answer.missing(f"{path} ends before byte {offset + count}")
@@ -117,32 +126,35 @@ class Proc:
     def names(self, folder: str) -> tuple[str, ...]:
         """Names in a folder, sorted; none if it cannot be listed."""
         try:
-            return tuple(sorted(os.listdir(self._place(folder))))  # noqa: PTH208
+            return tuple(sorted(bounded.list_names(self._place(folder))))
         except (OSError, ValueError):
             return ()
 
     def pids(self) -> Answer[tuple[int, ...]]:
         """Process ids in /proc, in the order of the folder; missing if it shows none."""
-        return self.tasks().then(tuple, "")
+        try:
+            names = os.listdir(self._place("/proc"))  # noqa: PTH208 - strings, for speed
+        except OSError as error:
+            return Answer.missing(_why_not("/proc", error))
+        # The kernel's own listing of thousands of processes needs no closer look at each name.
+        pids = tuple(map(int, filter(str.isdigit if self._is_here else _is_pid, names)))
+        return Answer(pids) if pids else Answer.missing("/proc shows no process")
 
     def tasks(self) -> Answer[dict[int, int]]:
         """Process id → inode number of its folder, which a later process with the same id does not get."""
         try:
             with os.scandir(self._place("/proc")) as entries:
                 named = ((entry.name, entry.inode()) for entry in entries)
-                tasks = {int(name): inode for name, inode in named if name.isascii() and name.isdigit()}
+                tasks = {int(name): inode for name, inode in named if _is_pid(name)}
         except OSError as error:
             return Answer.missing(_why_not("/proc", error))
         return Answer(tasks) if tasks else Answer.missing("/proc shows no process")
 
     def links(self, folder: str) -> Answer[tuple[str, ...]]:
-        """Where the symbolic links in a folder point to, such as /proc/PID/fd; links that vanish are left out."""
+        """Where the symbolic links in a folder point to, such as /proc/PID/fd, of the first
+        :data:`~pinscope.probes.bounded.MOST_OPEN_FILES`; links that vanish are left out."""
         try:
-            descriptor = os.open(self._place(folder), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                return Answer(tuple(_targets(descriptor)))
-            finally:
-                os.close(descriptor)
+            return Answer(tuple(bounded.read_links(self._place(folder))))
         except (OSError, ValueError) as error:
             return Answer.missing(_why_not(folder, error))
 
@@ -177,24 +189,9 @@ HERE = Proc()
 """This machine."""
 
 
-def _content(place: str) -> bytes:
-    """A whole file, by the four calls it takes: a snapshot reads a thousand of them, and each is small."""
-    descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        parts = []
-        while part := os.read(descriptor, _CHUNK_BYTES):
-            parts.append(part)
-    finally:
-        os.close(descriptor)
-    return b"".join(parts)
-
-
-def _targets(descriptor: int) -> Iterator[str]:
-    for name in os.listdir(descriptor):
-        try:
-            yield os.readlink(name, dir_fd=descriptor)
-        except OSError:  # no link, or closed meanwhile
-            continue
+def _is_pid(name: str) -> bool:
+    """The kernel's largest has seven digits."""
+    return name.isdigit() and name.isascii() and len(name) < 10
 
 
 def _why_not(path: str, error: OSError | ValueError) -> str:

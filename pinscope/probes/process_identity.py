@@ -6,14 +6,16 @@ import functools
 import os
 import pwd
 import re
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from pinscope.probes.answer import Answer
+from pinscope.probes.bounded import most_bytes
 from pinscope.probes.proc import Proc
 from pinscope.probes.process import start_ticks
 
 MOST_COMMAND_CHARACTERS = 4096
-"""A command line may be megabytes long."""
+"""A command line may be gigabytes long, as its process decides."""
 
 _ENGINES = (
     # What container engines call their groups: systemd's scopes first, then plain folders.
@@ -39,16 +41,41 @@ def user_name(user_id: int) -> str:
 
 
 def command_line(pid: int, proc: Proc) -> Answer[str]:
-    """The command line with blanks between the words, cut if it is very long."""
+    """The command line with blanks between the words; one that is very long is cut, and ends in "…"."""
     path = f"/proc/{pid}/cmdline"
-    words = proc.read(path).then(lambda text: text.rstrip("\0").replace("\0", " ").strip() or None, f"{path} is empty")
-    return words.then(lambda text: text[:MOST_COMMAND_CHARACTERS], "")
+    return proc.beginning(path, most_bytes(path)).then(lambda found: _words(*found), f"{path} is empty")
+
+
+def _words(text: str, is_whole: bool) -> str | None:
+    words = text.rstrip("\0").replace("\0", " ").strip()
+    if is_whole and len(words) <= MOST_COMMAND_CHARACTERS:
+        return words or None
+    return f"{words[: MOST_COMMAND_CHARACTERS - 1]}…"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What stays as long as a process runs one program, or nearly so."""
+
+    started: Answer[int]
+    """Clock ticks since boot."""
+    command: Answer[str]
+
+
+def identify(pid: int, proc: Proc) -> Identity:
+    """Read it anew."""
+    return Identity(start_ticks(pid, proc), command_line(pid, proc))
 
 
 def control_group(pid: int, proc: Proc) -> Answer[str]:
     """The process's control group: of version 2, else the one that accounts memory."""
     path = f"/proc/{pid}/cgroup"
-    return proc.read(path).then(_group, f"{path} names no group that accounts memory")
+    return group_of(pid, proc.read(path))
+
+
+def group_of(pid: int, memberships: Answer[str]) -> Answer[str]:
+    """The same, of the text of its ``cgroup``."""
+    return memberships.then(_group, f"/proc/{pid}/cgroup names no group that accounts memory")
 
 
 def _group(text: str) -> str | None:
@@ -83,7 +110,11 @@ def boot_time(proc: Proc) -> Answer[int]:
 
 def started_at(pid: int, proc: Proc, booted: Answer[int]) -> Answer[datetime]:
     """When a process started, to a hundredth of a second after the boot's full second."""
-    ticks = start_ticks(pid, proc)
+    return start_time(pid, start_ticks(pid, proc), booted)
+
+
+def start_time(pid: int, ticks: Answer[int], booted: Answer[int]) -> Answer[datetime]:
+    """The same, from the clock ticks between boot and start."""
     if ticks.value is None or booted.value is None:
         return Answer.missing(ticks.reason or booted.reason or "")
     seconds = booted.value + ticks.value / os.sysconf("SC_CLK_TCK")

@@ -1,30 +1,45 @@
-"""All processes of this host, as far as pinned memory needs them: one cheap look at each, a closer one at few.
+"""The processes of this host that hold pinned or locked memory, as far as /proc shows it.
 
-A process costs one read of ``status``, or of ``statm`` while a series finds it unchanged; one file tells all kernel
-threads. A process that could hold pinned memory has its open files looked at. Only a candidate – one that holds an
-NVIDIA device file, or that NVML names and whose files cannot be seen – has its ``maps`` read. The rest of a process
-(command line, group, start) is read where it is reported.
+After a glance at each (:mod:`pinscope.probes.process_looks`), a process that could hold pinned memory has its open
+files looked at. Only a candidate – one that holds an NVIDIA device file, or that NVML names and whose files cannot be
+seen – has its ``maps`` read. The rest of a process (command line, group, start) is read where it is reported.
+
+All of it is bounded for one process and in sum (:mod:`pinscope.probes.bounded`). Who comes first matters then:
+processes that NVML names, and of the others the first of each user before the second of anyone.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections import Counter, deque
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 
 from pinscope.probes.answer import Answer
+from pinscope.probes.bounded import MOST_OPEN_FILES, Allowance
 from pinscope.probes.proc import HERE, Proc, whole
-from pinscope.probes.process_memory import MemoryMaps, ProcessStatus, parse_maps, plain_address_space
+from pinscope.probes.process_identity import Identity, identify
+from pinscope.probes.process_looks import (
+    LEAST_CUDA_BYTES,
+    CloserLook,
+    KnownMaps,
+    Look,
+    Remembered,
+    is_large,
+    look_at_all,
+)
+from pinscope.probes.process_memory import MemoryMaps, ProcessStatus, parse_maps
+
+__all__ = ["LEAST_CUDA_BYTES", "UVM", "Processes", "Remembered", "SeenProcess", "known_identity", "read_processes"]
 
 UVM = "/dev/nvidia-uvm"
 """CUDA opens it when it starts; NVML alone and display servers do not."""
-LEAST_CUDA_BYTES = 2**30
-"""CUDA reserves gigabytes of address space when it starts, and a forked child inherits them."""
 
-_COUNTERS = re.compile(r"^(?:unevictable_pgs_m(?:un)?locked|nr_foll_pin_\w+) \d+$", re.MULTILINE)
-"""In /proc/vmstat: pages that were ever locked, unlocked, pinned and unpinned."""
 _NVIDIA = "/dev/nvidia"
+_IDENTITY_TURNS = 10
+"""A program may change its command line at any time; after so many looks it is read again."""
 _NONE: Answer[frozenset[str]] = Answer(frozenset())
+_NO_TURN: Answer[frozenset[str]] = Answer.missing("one snapshot reads no more of other processes")
+_TOO_MANY: Answer[frozenset[str]] = Answer.missing(f"it has more than {MOST_OPEN_FILES} open files")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +52,8 @@ class SeenProcess:
     """NVIDIA device files that it has open."""
     maps: Answer[MemoryMaps] | None
     """``None`` where there was no reason to look."""
+    size: tuple[int, bytes] | None = None
+    """Inode of its folder and ``statm``, where they were read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,49 +66,10 @@ class Processes:
     """Processes that could hold pinned memory and whose open files this user may not see."""
     strangers: frozenset[int]
     """Pids that NVML names and that are no such process here."""
-
-
-@dataclass(frozen=True, slots=True)
-class KnownMaps:
-    """A process's ``maps`` as read, and what it says.
-
-    To parse it takes longer than to read it. Only the same text proves that nothing changed: what ``status`` says of
-    sizes stays as it was if one buffer goes and another of its size comes.
-    """
-
-    text: str
-    maps: MemoryMaps
-
-
-@dataclass
-class Remembered:
-    """What a series of looks knows already, so that each costs little. The next look brings it up to date."""
-
-    bystanders: dict[int, str] = field(default_factory=dict)
-    """Size of the address space, now and at its peak, of processes that held no NVIDIA device file.
-
-    Whoever opens one to pin memory maps something, too. So while the sizes stay as they were, its files need not be
-    looked at again.
-    """
-    quiet: dict[int, tuple[int, bytes]] = field(default_factory=dict)
-    """Inode and ``statm`` of processes too small for CUDA that have nothing locked or pinned.
-
-    To read ``statm`` costs half of ``status``. While it stays as it was, nothing was mapped or touched; and while the
-    host's counters of locking and pinning stay as they were, nothing was locked or pinned that was there before.
-    """
-    counters: str = ""
-    """Those counters at the last look."""
-    without_memory: dict[int, int] = field(default_factory=dict)
-    """Kernel threads and processes that ended without being reaped, as :meth:`Proc.tasks` tells them.
-
-    They get no memory any more. Only a kernel thread that starts a helper program of the kernel's (modprobe) does,
-    and that uses no CUDA.
-    """
-    maps: dict[int, KnownMaps] = field(default_factory=dict)
-    """The ``maps`` of candidates."""
-    booted: Answer[int] = Answer.missing("the boot time has not been read")  # noqa: RUF009 - frozen
-    """Boot time in seconds since 1970. The kernel derives it from the clock, so it moves when the clock is set: within
-    a series, a process must not seem to be another one for that."""
+    unread: int = 0
+    """Processes too small for CUDA whose locked memory is not known, as a snapshot looks at some of them in turn."""
+    skipped: int = 0
+    """Processes that could hold pinned memory and have more open files than a snapshot looks at."""
 
 
 def read_processes(
@@ -104,102 +82,96 @@ def read_processes(
         gpu_pids: processes that NVML names.
         remembered: what earlier looks learned; it is brought up to date.
     """
-    tasks = proc.tasks()
-    if tasks.value is None:
-        return Answer(None, tasks.reason)
-    remembered = remembered or Remembered()
-    look = _look(proc, tasks.value, gpu_pids, remembered)
-    files = _files_of_suspects(proc, look, gpu_pids, remembered)
-    seen, known = [], dict[int, KnownMaps]()
-    for pid in files.keys() | look.others.keys():
-        status, held = look.status(pid), files.get(pid, _NONE)
-        if held.value or (held.value is None and pid in gpu_pids):
-            maps = _read_maps(proc, pid, remembered.maps.get(pid))
-            if maps.value is not None:
-                known[pid] = maps.value
-            seen.append(SeenProcess(pid, status, held, maps.then(lambda found: found.maps, "")))
-        elif status.has_locked:
-            seen.append(SeenProcess(pid, status, held, None))
+    remembered = remembered or Remembered(is_series=False)
+    remembered.looks += 1
+    allowance = Allowance()
+    found = look_at_all(proc, gpu_pids, remembered, allowance)
+    if found.value is None:
+        return Answer(None, found.reason)
+    look = found.value
+    files = _files_of_suspects(look, gpu_pids, remembered, allowance)
+    candidates = [pid for pid, held in files.items() if held.value or (held.value is None and pid in gpu_pids)]
+    maps = _maps_of_candidates(look, _fair(candidates, look, gpu_pids), remembered, allowance)
+    rest = [pid for pid in (files.keys() | look.others.keys()) - maps.keys() if look.status(pid).has_locked]
+    seen = [
+        SeenProcess(pid, look.status(pid), files.get(pid, _NONE), maps.get(pid), look.sizes.get(pid))
+        for pid in (*candidates, *rest)
+    ]
+    skipped = {pid for pid, held in files.items() if held in (_NO_TURN, _TOO_MANY)}
+    closed = {pid for pid, held in files.items() if held.value is None} - skipped | look.closed
+    named = {one.pid for one in seen}
+    remembered.identities = {pid: known for pid, known in remembered.identities.items() if pid in named}
+    if remembered.many is not None:
+        remembered.many.marked = named | skipped
+        remembered.many.closed = closed
+    remembered.closer = {
+        one.pid: CloserLook(one.size, one.files, one.maps)
+        for one in seen
+        if one.maps is not None and one.maps.value is not None and one.files.value and one.size is not None
+    }
+    strangers = frozenset(gpu_pids) - maps.keys()
+    return Answer(Processes(tuple(seen), look.looked_at, len(closed), strangers, look.unread, len(skipped)))
+
+
+def known_identity(one: SeenProcess, proc: Proc, remembered: Remembered) -> Identity:
+    """Who a process is, read once in a snapshot, and in a series again when its memory changed or its turn comes."""
+    before = remembered.identities.get(one.pid)
+    is_due = remembered.looks % _IDENTITY_TURNS == one.pid % _IDENTITY_TURNS
+    if before is not None and before[0] == (one.size or (remembered.looks, b"")) and not (one.size and is_due):
+        return before[1]
+    identity = identify(one.pid, proc)
+    remembered.identities[one.pid] = (one.size or (remembered.looks, b"")), identity
+    return identity
+
+
+def _fair(pids: Iterable[int], look: Look, gpu_pids: Collection[int]) -> list[int]:
+    """Those that NVML names first; then by turns, one of each user: who has many processes does not come before
+    those who have one."""
+    met: Counter[int | None] = Counter()
+    turns = {}
+    for pid in pids:
+        user = look.status(pid).number("Uid")
+        turns[pid] = (pid not in gpu_pids, met[user])
+        met[user] += 1
+    return sorted(turns, key=turns.__getitem__)
+
+
+def _maps_of_candidates(
+    look: Look, pids: Iterable[int], remembered: Remembered, allowance: Allowance
+) -> dict[int, Answer[MemoryMaps]]:
+    maps: dict[int, Answer[MemoryMaps]] = {}
+    known: dict[int, KnownMaps] = {}
+    for pid in pids:
+        before, closer = remembered.maps.get(pid), remembered.closer.get(pid)
+        if look.same_pins and closer is not None and closer.size == look.sizes.get(pid):
+            maps[pid] = closer.maps
+            if before is not None:
+                known[pid] = before
+            continue
+        path = f"/proc/{pid}/maps"
+        if allowance.maps_bytes <= 0 or allowance.is_spent:
+            maps[pid] = Answer(None, f"{path} was not read: {_NO_TURN.reason}")
+            continue
+        text = look.proc.read(path)
+        allowance.maps_bytes -= len(text.value or "")
+        read = text.then(lambda text, before=before: _known(text, before), f"{path} is empty")  # type: ignore[misc]
+        maps[pid] = read.then(lambda found: found.maps, "")
+        # Other than ASCII takes up to four times the memory: it is parsed each time.
+        if read.value is not None and read.value.text.isascii():
+            known[pid] = read.value
     remembered.maps = known
-    closed = sum(held.value is None for held in files.values())
-    named_here = {one.pid for one in seen if one.maps is not None}
-    return Answer(Processes(tuple(seen), len(tasks.value), closed, frozenset(gpu_pids) - named_here))
-
-
-def _read_maps(proc: Proc, pid: int, before: KnownMaps | None) -> Answer[KnownMaps]:
-    """What maps says now. An empty one is that of a process that is about to end."""
-    path = f"/proc/{pid}/maps"
-    return proc.read(path).then(lambda text: _known(text, before), f"{path} is empty")
+    return maps
 
 
 def _known(text: str, before: KnownMaps | None) -> KnownMaps | None:
+    """What maps says now. An empty one is that of a process that is about to end."""
     if before is not None and before.text == text:
         return before
     return KnownMaps(text, parse_maps(text)) if text else None
 
 
-@dataclass
-class _Look:
-    """What the statuses tell of the processes with memory, less those that are known to be quiet."""
-
-    plain: dict[int, bytes] = field(default_factory=dict)
-    """The ``status`` of those that are no suspects and have nothing locked."""
-    others: dict[int, ProcessStatus] = field(default_factory=dict)
-    suspects: list[int] = field(default_factory=list)
-    """Those of the others that could hold pinned memory."""
-
-    def status(self, pid: int) -> ProcessStatus:
-        return self.others[pid] if pid in self.others else ProcessStatus(self.plain[pid].decode("utf-8", "replace"))
-
-
-def _look(proc: Proc, tasks: Mapping[int, int], gpu_pids: Collection[int], remembered: Remembered) -> _Look:
-    """A glance at every process; some end while they are read."""
-    counters = "".join(_COUNTERS.findall(proc.read("/proc/vmstat").value or ""))
-    calm = counters == remembered.counters != ""  # else statm would only come on top
-    known = remembered.without_memory or _kernel_threads(proc, tasks)
-    look, without, quiet = _Look(), dict[int, int](), dict[int, tuple[int, bytes]]()
-    for pid, inode in tasks.items():
-        if known.get(pid) == inode:
-            without[pid] = inode
-            continue
-        size = inode, (proc.glance(f"/proc/{pid}/statm") or b"") if calm else b""
-        if calm and pid not in gpu_pids and remembered.quiet.get(pid) == size:
-            quiet[pid] = size
-            continue
-        text = proc.glance(f"/proc/{pid}/status") or b""
-        if pid not in gpu_pids and (plain_address_space(text) or LEAST_CUDA_BYTES) < LEAST_CUDA_BYTES:
-            look.plain[pid] = text
-            if size[1]:
-                quiet[pid] = size
-            continue
-        status = ProcessStatus(text.decode("utf-8", "replace"))
-        if status.has_memory:
-            look.others[pid] = status
-            if pid in gpu_pids or _could_hold(status):
-                look.suspects.append(pid)
-            elif size[1] and not status.has_locked:
-                quiet[pid] = size
-        elif text:
-            without[pid] = inode
-    remembered.without_memory, remembered.quiet, remembered.counters = without, quiet, counters
-    return look
-
-
-def _kernel_threads(proc: Proc, tasks: Mapping[int, int]) -> dict[int, int]:
-    """Children of pid 2, if that is the kernel's own, with the inodes of their folders.
-
-    One file tells them all; each one's status would cost as much as a process's. In a container, pid 2 may be any
-    process: one without memory that has children is a kernel thread.
-    """
-    children = (proc.read("/proc/2/task/2/children").value or "").split()
-    if not children or ProcessStatus(proc.read("/proc/2/status").value or "\nVmSize:").has_memory:
-        return {}
-    pids = filter(None, map(whole, children))
-    return {pid: tasks[pid] for pid in pids if pid in tasks}
-
-
 def _files_of_suspects(
-    proc: Proc, look: _Look, gpu_pids: Collection[int], remembered: Remembered
+    look: Look, gpu_pids: Collection[int], remembered: Remembered, allowance: Allowance
 ) -> dict[int, Answer[frozenset[str]]]:
     """NVIDIA device files of each process that could hold pinned memory, and of the children of those that have some.
 
@@ -207,53 +179,52 @@ def _files_of_suspects(
     """
     children: dict[int, list[int]] = {}  # made once there is a parent to look for
     files: dict[int, Answer[frozenset[str]]] = {}
-    sizes: dict[int, str] = {}
-    suspects = list(look.suspects)
-    while suspects:
-        pid = suspects.pop()
-        if pid in files or pid in sizes:
-            continue
-        status = look.status(pid)
-        size = status.size
+    sizes = look.bystanders
+    suspects = []
+    for pid in look.suspects:
+        size = look.status(pid).size
         if size and remembered.bystanders.get(pid) == size and pid not in gpu_pids:
             sizes[pid] = size
+        else:
+            suspects.append(pid)
+    waiting = deque(_fair(suspects, look, gpu_pids))
+    while waiting:
+        pid = waiting.popleft()
+        if pid in files or pid in sizes:
             continue
-        held = _nvidia_files(pid, proc)
-        if held.value is None and not proc.exists(f"/proc/{pid}"):
+        held = _nvidia_files(pid, look, remembered, allowance)
+        if held.value is None and held is not _NO_TURN and not look.proc.exists(f"/proc/{pid}"):
             continue
         files[pid] = held
+        status = look.status(pid)
         if held.value:
-            if not _is_large(status):  # else its forked children are large as well, and suspects already
-                children = children or _children(look)
-                suspects += children.get(pid, ())
+            if not is_large(status):  # else its forked children are large as well, and suspects already
+                if remembered.many is None:
+                    children = children or look.children()
+                    waiting += children.get(pid, ())
+                else:
+                    waiting += _children(pid, look.proc)
         elif held.value is not None:
-            sizes[pid] = size
+            sizes[pid] = status.size
     remembered.bystanders = sizes
     return files
 
 
-def _children(look: _Look) -> dict[int, list[int]]:
-    children: dict[int, list[int]] = {}
-    for pid in (*look.plain, *look.others):
-        children.setdefault(look.status(pid).parent or 0, []).append(pid)
-    return children
+def _children(pid: int, proc: Proc) -> list[int]:
+    """Processes that its first thread started; of thousands of processes not all parents are known."""
+    text = proc.read(f"/proc/{pid}/task/{pid}/children").value or ""
+    return [child for child in map(whole, text.split()) if child is not None]
 
 
-def _could_hold(status: ProcessStatus) -> bool:
-    """False if the process cannot own cudaHostAlloc memory, and is not likely to use CUDA at all.
-
-    Pinned pages are mapped, so cudaHostAlloc memory counts in its owner's RssShmem. A CUDA process that has none, or
-    an orphan that inherited some and never touched it, shows by the size of its address space.
-    """
-    return status.may_share or _is_large(status)
-
-
-def _is_large(status: ProcessStatus) -> bool:
-    return (status.bytes("VmSize") or LEAST_CUDA_BYTES) >= LEAST_CUDA_BYTES
-
-
-def _nvidia_files(pid: int, proc: Proc) -> Answer[frozenset[str]]:
-    links = proc.links(f"/proc/{pid}/fd")
+def _nvidia_files(pid: int, look: Look, remembered: Remembered, allowance: Allowance) -> Answer[frozenset[str]]:
+    closer = remembered.closer.get(pid)
+    if look.same_pins and closer is not None and closer.size == look.sizes.get(pid):
+        return closer.files
+    if allowance.open_files <= 0 or allowance.is_spent:
+        return _NO_TURN
+    links = look.proc.links(f"/proc/{pid}/fd")
     if links.value is None:
         return Answer(None, links.reason)
-    return Answer(frozenset(target for target in links.value if target.startswith(_NVIDIA)))
+    allowance.open_files -= len(links.value)
+    held = frozenset(target for target in links.value if target.startswith(_NVIDIA))
+    return _TOO_MANY if not held and len(links.value) >= MOST_OPEN_FILES else Answer(held)

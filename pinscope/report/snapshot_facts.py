@@ -120,7 +120,8 @@ def _mappings(holder: Holder) -> str:
         f"{one.count:,} × {format_bytes(one.size_bytes)}" + (" (a power of two)" if one.power_of_two else "")
         for one in holder.allocations
     ]
-    return ", ".join(parts)
+    note = holder.estimates.get("allocations")
+    return ", ".join(parts) + (f" ({note})" if note else "")
 
 
 def _inherited(holder: Holder) -> str:

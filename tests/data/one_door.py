@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pinscope.probes.answer import Answer
 from pinscope.probes.proc import Proc
 
 
@@ -10,3 +11,6 @@ class OneDoor(Proc):
 
     def glance(self, path: str) -> bytes | None:
         return self.read(path).then(str.encode, "").value
+
+    def beginning(self, path: str, most: int) -> Answer[tuple[str, bool]]:
+        return self.read(path).then(lambda text: (text[:most], len(text) <= most), "")

@@ -1,0 +1,297 @@
+"""A glance at every process: which of them may hold pinned or locked memory, at the least cost.
+
+Where there are few processes, each costs one read of ``status``, or of ``statm`` while a series finds it unchanged;
+one file tells all kernel threads. To read ``status`` of thousands would take a snapshot's whole time. So there each
+costs a read of ``statm``, whose file is kept open; ``status`` is read of those that are as large as a CUDA program, of
+those that held something before, and of some of the others in turn, the largest first.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pinscope.probes.answer import Answer
+from pinscope.probes.bounded import Allowance
+from pinscope.probes.kept_files import KeptFiles
+from pinscope.probes.proc import Proc, whole
+from pinscope.probes.process_identity import Identity
+from pinscope.probes.process_memory import MemoryMaps, ProcessStatus, plain_address_space
+
+LEAST_CUDA_BYTES = 2**30
+"""CUDA reserves gigabytes of address space when it starts, and a forked child inherits them."""
+MANY_PROCESSES = 1000
+"""From so many on, not all have their ``status`` read in each snapshot."""
+MOST_STATUSES = 100
+"""There, of processes smaller than a CUDA program, so many have it read in one snapshot."""
+
+_LOCKS = re.compile(r"^unevictable_pgs_m(?:un)?locked \d+$", re.MULTILINE)
+_PINS = re.compile(r"^nr_foll_pin_\w+ \d+$", re.MULTILINE)
+"""In /proc/vmstat: pages that were ever locked and unlocked, pinned and unpinned."""
+_CHECK_EVERY = 64
+_PID_BITS = 32
+_LEAST_CUDA_PAGES = LEAST_CUDA_BYTES // os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(frozen=True, slots=True)
+class KnownMaps:
+    """A process's ``maps`` as read, and what it says.
+
+    To parse it takes longer than to read it. Only the same text proves that nothing changed: what ``status`` says of
+    sizes stays as it was if one buffer goes and another of its size comes.
+    """
+
+    text: str
+    maps: MemoryMaps
+
+
+@dataclass(frozen=True, slots=True)
+class CloserLook:
+    """What was found at a candidate when its memory was last seen to change."""
+
+    size: tuple[int, bytes]
+    """Inode of its folder and ``statm``."""
+    files: Answer[frozenset[str]]
+    maps: Answer[MemoryMaps]
+
+
+@dataclass
+class ManyProcesses:
+    """What a series knows of thousands of processes."""
+
+    files: KeptFiles
+    statm: dict[int, bytes] = field(default_factory=dict)
+    unread: dict[int, None] = field(default_factory=dict)
+    """Processes smaller than a CUDA program whose ``status`` has not been read since they changed, oldest first."""
+    stale: dict[int, None] = field(default_factory=dict)
+    """Those whose ``status`` was read before the host counted that something was locked or pinned."""
+    closed: set[int] = field(default_factory=set)
+    """Those whose open files this user may not see."""
+    marked: set[int] = field(default_factory=set)
+    """Those that held something."""
+
+
+@dataclass
+class Remembered:
+    """What a series of looks knows already, so that each costs little. The next look brings it up to date."""
+
+    bystanders: dict[int, str] = field(default_factory=dict)
+    """Size of the address space, now and at its peak, of processes that held no NVIDIA device file.
+
+    Whoever opens one to pin memory maps something, too. So while the sizes stay as they were, its files need not be
+    looked at again.
+    """
+    quiet: dict[int, tuple[int, bytes]] = field(default_factory=dict)
+    """Inode and ``statm`` of processes too small for CUDA that have nothing locked or pinned.
+
+    To read ``statm`` costs half of ``status``. While it stays as it was, nothing was mapped or touched; and while the
+    host's counters of locking and pinning stay as they were, nothing was locked or pinned that was there before.
+    """
+    locks: str = ""
+    pins: str = ""
+    """Those counters at the last look."""
+    identities: dict[int, tuple[tuple[int, bytes], Identity]] = field(default_factory=dict)
+    """Of holders, with the inode and ``statm`` that they had."""
+    looks: int = 0
+    without_memory: dict[int, int] = field(default_factory=dict)
+    """Kernel threads and processes that ended without being reaped, as :meth:`Proc.tasks` tells them.
+
+    They get no memory any more. Only a kernel thread that starts a helper program of the kernel's (modprobe) does,
+    and that uses no CUDA.
+    """
+    maps: dict[int, KnownMaps] = field(default_factory=dict)
+    """The ``maps`` of candidates."""
+    closer: dict[int, CloserLook] = field(default_factory=dict)
+    """What holds of candidates while their ``statm`` and the host's counters of pins stay as they were."""
+    many: ManyProcesses | None = None
+    """Where there are thousands."""
+    is_series: bool = True
+    """False if no other look follows."""
+    booted: Answer[int] = Answer.missing("the boot time has not been read")  # noqa: RUF009 - frozen
+    """Boot time in seconds since 1970. The kernel derives it from the clock, so it moves when the clock is set: within
+    a series, a process must not seem to be another one for that."""
+
+
+@dataclass
+class Look:
+    """What a glance at the processes with memory tells, less those that are known to be quiet."""
+
+    proc: Proc
+    looked_at: int
+    calm: bool
+    """Nothing was locked, unlocked, pinned or unpinned on this host since the last look."""
+    same_pins: bool
+    """Nothing was pinned or unpinned since then."""
+    plain: dict[int, bytes] = field(default_factory=dict)
+    """The ``status`` of those that are no suspects and have nothing locked."""
+    others: dict[int, ProcessStatus] = field(default_factory=dict)
+    suspects: list[int] = field(default_factory=list)
+    """Those of the others that could hold pinned memory."""
+    sizes: dict[int, tuple[int, bytes]] = field(default_factory=dict)
+    """Inode and ``statm`` of the others, where it was read."""
+    bystanders: dict[int, str] = field(default_factory=dict)
+    """Of those that were not looked at again, as in :attr:`Remembered.bystanders`."""
+    closed: set[int] = field(default_factory=set)
+    """Of those that were not looked at again, the ones whose open files this user may not see."""
+    unread: int = 0
+    """Processes too small for CUDA of which it is not known whether they have locked or pinned memory."""
+
+    def status(self, pid: int) -> ProcessStatus:
+        """What is known of one of them."""
+        if pid not in self.others:
+            text = self.plain[pid] if pid in self.plain else self.proc.glance(f"/proc/{pid}/status") or b""
+            self.others[pid] = _status(text)
+        return self.others[pid]
+
+    def children(self) -> dict[int, list[int]]:
+        """The children of each process whose ``status`` was read."""
+        children: dict[int, list[int]] = {}
+        for pid, text in self.plain.items():
+            children.setdefault(_status(text).parent or 0, []).append(pid)
+        for pid, status in self.others.items():
+            children.setdefault(status.parent or 0, []).append(pid)
+        return children
+
+
+def look_at_all(proc: Proc, gpu_pids: Collection[int], remembered: Remembered, allowance: Allowance) -> Answer[Look]:
+    """A glance at every process; some end while they are read."""
+    pids = proc.pids()
+    if pids.value is None:
+        return Answer(None, pids.reason)
+    counters = proc.read("/proc/vmstat").value or ""
+    locks, pins = "".join(_LOCKS.findall(counters)), "".join(_PINS.findall(counters))
+    same_pins = pins == remembered.pins
+    calm = same_pins and locks == remembered.locks and bool(locks + pins)
+    # Without counters of pins, what is pinned instead of something else would not show.
+    look = Look(proc, len(pids.value), calm, same_pins and pins != "")
+    remembered.locks, remembered.pins = locks, pins
+    if proc.is_here and len(pids.value) > MANY_PROCESSES:
+        _look_at_many(look, pids.value, gpu_pids, remembered, allowance)
+    else:
+        remembered.many = None
+        _look_at_few(look, proc.tasks().value or {}, gpu_pids, remembered, allowance)
+    return Answer(look)
+
+
+def _look_at_few(
+    look: Look, tasks: Mapping[int, int], gpu_pids: Collection[int], remembered: Remembered, allowance: Allowance
+) -> None:
+    proc, calm = look.proc, look.calm  # unless it is calm, statm would only come on top
+    known = remembered.without_memory or _kernel_threads(proc, tasks)
+    without, quiet = dict[int, int](), dict[int, tuple[int, bytes]]()
+    for number, (pid, inode) in enumerate(tasks.items()):
+        if number % _CHECK_EVERY == 0 and allowance.is_spent:
+            look.unread = len(tasks) - number
+            break
+        if known.get(pid) == inode:
+            without[pid] = inode
+            continue
+        size = inode, (proc.glance(f"/proc/{pid}/statm") or b"") if calm else b""
+        if calm and pid not in gpu_pids and remembered.quiet.get(pid) == size:
+            quiet[pid] = size
+            continue
+        text = proc.glance(f"/proc/{pid}/status") or b""
+        if pid not in gpu_pids and (plain_address_space(text) or LEAST_CUDA_BYTES) < LEAST_CUDA_BYTES:
+            look.plain[pid] = text
+            if size[1]:
+                quiet[pid] = size
+            continue
+        status = _status(text)
+        if status.has_memory:
+            look.others[pid] = status
+            if size[1]:
+                look.sizes[pid] = size
+            if pid in gpu_pids or _could_hold(status):
+                look.suspects.append(pid)
+            elif size[1] and not status.has_locked:
+                quiet[pid] = size
+        elif text:
+            without[pid] = inode
+    remembered.without_memory, remembered.quiet = without, quiet
+
+
+def _kernel_threads(proc: Proc, tasks: Mapping[int, int]) -> dict[int, int]:
+    """Children of pid 2, if that is the kernel's own, with the inodes of their folders.
+
+    One file tells them all; each one's status would cost as much as a process's. In a container, pid 2 may be any
+    process: one without memory that has children is a kernel thread.
+    """
+    children = (proc.read("/proc/2/task/2/children").value or "").split()
+    if not children or ProcessStatus(proc.read("/proc/2/status").value or "\nVmSize:").has_memory:
+        return {}
+    pids = filter(None, map(whole, children))
+    return {pid: tasks[pid] for pid in pids if pid in tasks}
+
+
+def _look_at_many(
+    look: Look, pids: Collection[int], gpu_pids: Collection[int], remembered: Remembered, allowance: Allowance
+) -> None:
+    remembered.many = remembered.many or ManyProcesses(KeptFiles("statm", keep=remembered.is_series))
+    series, before = remembered.many, remembered.many.statm
+    now = series.files.read_all(pids)
+    changed = [pid for pid, content in now.items() if before.get(pid) != content]
+    series.statm = now
+    if not look.calm:
+        series.stale.update((pid, None) for pid in before if pid not in series.stale)
+    wanted = {pid for pid in (*gpu_pids, *series.marked) if pid in now}
+    small = list[int]()
+    for pid in changed:
+        size, resident, _ = now[pid].split(b" ", 2)
+        if len(size) > 5 and int(size) >= _LEAST_CUDA_PAGES:
+            wanted.add(pid)
+        elif size != b"0":  # a kernel thread, or a process that has ended
+            small.append(int(resident) << _PID_BITS | pid)
+    largest = [number & (1 << _PID_BITS) - 1 for number in sorted(small, reverse=True)]
+    series.unread.update(dict.fromkeys(largest))
+    again = set(changed) | wanted
+    look.bystanders = {pid: size for pid, size in remembered.bystanders.items() if pid in now and pid not in again}
+    look.closed = {pid for pid in series.closed if pid in now and pid not in again}
+    for pid in (*wanted, *_next(series, largest)):
+        if allowance.is_spent:
+            series.unread[pid] = None
+            continue
+        series.unread.pop(pid, None)
+        series.stale.pop(pid, None)
+        text = look.proc.glance(f"/proc/{pid}/status") or b""
+        if pid not in gpu_pids and (plain_address_space(text) or LEAST_CUDA_BYTES) < LEAST_CUDA_BYTES:
+            continue
+        status = _status(text)
+        if status.has_memory:
+            look.others[pid], look.sizes[pid] = status, (0, now[pid])
+            if pid in gpu_pids or _could_hold(status):
+                look.suspects.append(pid)
+    look.unread = len(series.unread) + len(series.stale)
+
+
+def _next(series: ManyProcesses, largest: Sequence[int]) -> list[int]:
+    """Whose ``status`` is read this time: of those that just changed the largest, and those that wait for the longest.
+
+    Half of the places are for either, so that nobody keeps others from their turn.
+    """
+    for waiting in (series.unread, series.stale):
+        for pid in waiting.keys() - series.statm.keys():
+            del waiting[pid]
+    first = largest[: MOST_STATUSES // 2]
+    queue = itertools.chain(first, series.unread, series.stale)
+    return list(dict.fromkeys(itertools.islice(queue, MOST_STATUSES)))
+
+
+def _status(text: bytes) -> ProcessStatus:
+    return ProcessStatus(text.decode("utf-8", "replace"))
+
+
+def _could_hold(status: ProcessStatus) -> bool:
+    """False if the process cannot own cudaHostAlloc memory, and is not likely to use CUDA at all.
+
+    Pinned pages are mapped, so cudaHostAlloc memory counts in its owner's RssShmem. A CUDA process that has none, or
+    an orphan that inherited some and never touched it, shows by the size of its address space.
+    """
+    return status.may_share or is_large(status)
+
+
+def is_large(status: ProcessStatus) -> bool:
+    """True if it has as much address space as CUDA reserves."""
+    return (status.bytes("VmSize") or LEAST_CUDA_BYTES) >= LEAST_CUDA_BYTES

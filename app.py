@@ -3,12 +3,22 @@
 Its settings stand in .streamlit/config.toml beside this file.
 """
 
+import sys
+
 import streamlit as st
 
-from pinscope.dashboard.middleware import MIDDLEWARE
+from pinscope.dashboard.middleware import middleware
+from pinscope.dashboard.origins import origins_from_environment
 from pinscope.dashboard.shell import SCRIPT, show
+from pinscope.errors import InvalidParameter
 
-app = st.App(SCRIPT, middleware=MIDDLEWARE)
+try:
+    named = origins_from_environment()
+except InvalidParameter as error:
+    sys.stderr.write(f"pinscope: {error}\n")
+    sys.exit(error.exit_code)
+
+app = st.App(SCRIPT, middleware=middleware(named))
 
 if __name__ == "__main__":  # run as a plain script, which is what Streamlit's AppTest does
     show()

@@ -11,9 +11,20 @@ def dashboard(
     port: Annotated[
         int | None, typer.Option(metavar="PORT", help="Instead of PINSCOPE_PORT, or 8501.", show_default=False)
     ] = None,
+    origin: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="URL",
+            help="An address under which the dashboard is reached too, such as http://localhost:9000 for a forwarded "
+            "port; may be repeated. Instead of PINSCOPE_ORIGINS.",
+            show_default=False,
+        ),
+    ] = None,
     open_browser: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
 ) -> int:
     """Serve the dashboard on 127.0.0.1 until Ctrl-C."""
+    from pinscope.dashboard.origins import named_origins, origins_from_environment
     from pinscope.dashboard.serve import port_from_environment, serve
 
-    return serve(port_from_environment() if port is None else port, open_browser)
+    named = named_origins(origin) if origin else origins_from_environment()
+    return serve(port_from_environment() if port is None else port, open_browser, named)

@@ -2,21 +2,52 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pinscope.dashboard.settings import ALLOWED_HOSTS
+from pinscope.dashboard.gate import Gate
+from pinscope.dashboard.origins import Origin
+from pinscope.dashboard.websocket import WholeConversations, log_clients_in_one_line
 
+CONTENT_POLICY: Mapping[str, str] = {
+    "default-src": "'none'",
+    "script-src": "'self'",
+    "style-src": "'self' 'unsafe-inline'",
+    "img-src": "'self' data: blob:",
+    "font-src": "'self' data:",
+    "connect-src": "'self'",
+    "base-uri": "'none'",
+    "form-action": "'none'",
+    "frame-ancestors": "'none'",
+}
+"""What a page may load: its own server's, no script that stands in the page but for those of :func:`_hashes`, no eval.
+
+Styles may stand in the page: Streamlit, Plotly and Vega write theirs there while they draw. Icons of their toolbars are
+``data:`` fonts and pictures, and a chart that is saved as a picture is a ``blob:``.
+"""
+FILE_POLICY = "default-src 'none'; frame-ancestors 'none'; sandbox"
+"""Of a file to be downloaded, should a browser show it."""
 SAFE_HEADERS = {
-    # No other page may show the dashboard inside itself, where its buttons could be hidden under others.
-    "content-security-policy": "frame-ancestors 'none'",
     "referrer-policy": "no-referrer",
     "x-content-type-options": "nosniff",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
 }
 _BASE = b"<head><script>window.__streamlit = { BACKEND_BASE_URL: window.location.origin };</script>"
+_INLINE_SCRIPT = re.compile(rb"<script>(.*?)</script>", re.DOTALL)
+
+
+def content_policy(**more: str) -> str:
+    """:data:`CONTENT_POLICY` as a header, with sources added to a directive (``script_src``)."""
+    added = {name.replace("_", "-"): f" {sources}" for name, sources in more.items()}
+    return "; ".join(f"{name} {sources}{added.get(name, '')}" for name, sources in CONTENT_POLICY.items())
 
 
 class SafeHeaders:
@@ -32,7 +63,9 @@ class SafeHeaders:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 for name, value in SAFE_HEADERS.items():
-                    headers.setdefault(name, value)
+                    headers[name] = value
+                policy = FILE_POLICY if "content-disposition" in headers else content_policy()
+                headers.setdefault("content-security-policy", policy)
             await send(message)
 
         await self._app(scope, receive, send_with_headers)
@@ -68,6 +101,7 @@ class KnownBase:
             headers = MutableHeaders(scope=held)
             headers["content-length"] = str(len(body))
             del headers["etag"], headers["last-modified"]  # they tell of Streamlit's page, not of this one
+            headers["content-security-policy"] = content_policy(script_src=_hashes(body))
             await send(held)
             await send({"type": "http.response.body", "body": body})
 
@@ -85,13 +119,25 @@ def _is_page(message: Message) -> bool:
     return message["status"] == 200 and headers.get("content-type", "").startswith("text/html") and not is_file
 
 
-MIDDLEWARE = (
-    # Streamlit's own check of the host covers its WebSocket only; this one covers every request.
-    Middleware(TrustedHostMiddleware, allowed_hosts=list(ALLOWED_HOSTS), www_redirect=False),
-    Middleware(SafeHeaders),
-    # Streamlit sends its JavaScript (megabytes) uncompressed, which is slow through an SSH tunnel to a GPU host.
-    Middleware(GZipMiddleware, minimum_size=1000, compresslevel=4),
-    # Inside of compression, which would hide the page from it.
-    Middleware(KnownBase),
-)
-"""From the outside in."""
+def _hashes(page: bytes) -> str:
+    """The page's own inline scripts, as sources of a policy that allows no other."""
+    digests = (hashlib.sha256(script).digest() for script in _INLINE_SCRIPT.findall(page))
+    return " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
+
+
+def middleware(named: Sequence[Origin] = ()) -> tuple[Middleware, ...]:
+    """From the outside in.
+
+    Args:
+        named: origins under which the dashboard is reached, beside its own.
+    """
+    log_clients_in_one_line()
+    return (
+        Middleware(SafeHeaders),
+        Middleware(Gate, named=named),
+        Middleware(WholeConversations),
+        # Streamlit sends its JavaScript (megabytes) uncompressed, which is slow through an SSH tunnel to a GPU host.
+        Middleware(GZipMiddleware, minimum_size=1000, compresslevel=4),
+        # Inside of compression, which would hide the page from it.
+        Middleware(KnownBase),
+    )

@@ -9,8 +9,10 @@ import sys
 import threading
 import time
 import webbrowser
+from collections.abc import Sequence
 from contextlib import suppress
 
+from pinscope.dashboard.origins import Origin
 from pinscope.dashboard.settings import ADDRESS, SETTINGS
 from pinscope.errors import InvalidParameter, NotPossible
 from pinscope.text import quoted
@@ -32,23 +34,27 @@ def port_from_environment() -> int:
     return _checked_port(int(text))
 
 
-def serve(port: int, open_browser: bool) -> int:
+def serve(port: int, open_browser: bool, named: Sequence[Origin] = ()) -> int:
     """Serve the dashboard on 127.0.0.1 until it is stopped (Ctrl+C or SIGTERM); the exit code.
 
     Args:
         port: 1 to 65535.
         open_browser: open the page in this machine's web browser once it answers.
+        named: origins under which it is reached, beside its own.
 
     Raises:
         InvalidParameter: no such port.
         NotPossible: another program listens on it, or this user may not.
     """
     _check_free(_checked_port(port))
+    _forget_variables_of_other_apps()
     import streamlit as st  # noqa: PLC0415 - takes a third of a second; the errors above should not wait for it
+    from streamlit import config  # noqa: PLC0415
 
-    from pinscope.dashboard.middleware import MIDDLEWARE  # noqa: PLC0415
+    from pinscope.dashboard.middleware import middleware  # noqa: PLC0415
     from pinscope.dashboard.shell import SCRIPT  # noqa: PLC0415
 
+    config.get_config_files = _no_files
     url = f"http://{ADDRESS}:{port}"
     sys.stdout.write(f"PinScope's dashboard is at {url} (Ctrl+C stops it)\n")
     sys.stdout.flush()
@@ -56,8 +62,19 @@ def serve(port: int, open_browser: bool) -> int:
         threading.Thread(target=_open_when_ready, args=(port, url), daemon=True).start()
     with suppress(KeyboardInterrupt):  # raised again by the server after it has put everything away
         own = {"server.port": port, "logger.hideWelcomeMessage": True}  # the line above says all that it would
-        st.App(SCRIPT, middleware=MIDDLEWARE).run(config={**SETTINGS, **own})
+        st.App(SCRIPT, middleware=middleware(named)).run(config={**SETTINGS, **own})
     return 0
+
+
+def _forget_variables_of_other_apps() -> None:
+    """Streamlit's settings in the environment were made for other apps: an address, a certificate, a theme."""
+    for name in [name for name in os.environ if name.startswith("STREAMLIT_")]:
+        del os.environ[name]
+
+
+def _no_files(file_name: str) -> list[str]:  # noqa: ARG001 - the signature is Streamlit's
+    """In place of Streamlit's function: it reads no files of settings from the user's home or the working folder."""
+    return []
 
 
 def _checked_port(port: int) -> int:

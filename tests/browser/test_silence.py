@@ -17,7 +17,6 @@ from pinscope.store.store import Store
 from tests.browser.conftest import PATIENCE, ROOT, Served, Watched, free_port, settle, until
 from tests.browser.test_journey import download, open_downloads, start
 from tests.conftest import ARGUMENTS
-from tests.data import synthetic
 from tests.data.network_witness import Namespace, Witness, empty_namespace, make_witness
 from tests.faults.child import run_pinscope
 
@@ -117,13 +116,11 @@ def test_a_tour_of_the_dashboard_asks_for_nothing_outside(
     port = start_inside(lambda port: ["pinscope", "dashboard", "--port", str(port)])
     with Store() as store:
         dashboard = Served(None, f"http://127.0.0.1:{port}", store)  # type: ignore[arg-type]
-        store.import_runs([(synthetic.run("bandwidth", "host"), synthetic.bandwidth_rows("host"))])
         recording = next(run.id for run in store.runs() if run.recording)
         pages = ["" if entry is HOME else entry.path.stem for entry in PAGES]
-        for path in (*pages, "runs?run=syntheticbandwidthhost", f"runs?run={recording}"):
+        for path in (*pages, f"runs?run={recording}"):
             page.goto(f"{dashboard.url}/{path}")
             settle(page)
-            page.wait_for_timeout(500)
         page.goto(f"{dashboard.url}/experiments")
         settle(page)
         for label, text in (("Copy sizes", "64 KiB"), ("Time limit (s)", "0.1")):

@@ -272,7 +272,7 @@ def test_clients_that_break_off(campaign: Campaign, served: Served) -> None:
     halfway = [connect(served.port) for _ in range(campaign.size(sample=20, whole=200))]
     for client in halfway:
         client.sendall(upgrade([("Host", f"127.0.0.1:{served.port}")])[:-20])
-    for attempt in range(campaign.size(sample=40, whole=2000)):
+    for attempt in range(campaign.size(sample=40, whole=1000)):
         chance = campaign.random(attempt)
         known = served.tracebacks()
         breaker = BREAKERS[attempt % len(BREAKERS)]

@@ -22,9 +22,15 @@ from pinscope.errors import InvalidParameter, NotPossible
 from tests.conftest import Outliving
 
 ROOT = Path(__file__).parents[3]
-SERVE = "import sys; from pinscope.dashboard.serve import serve; sys.exit(serve(int(sys.argv[1]), False))"
+FORWARDED = "http://localhost:9000"
+FOREIGN = (
+    "http://localhost:3000", "http://localhost", "http://127.0.0.1:1", "http://0.0.0.0:PORT", "https://localhost:PORT",
+    "http://[::1]:PORT", "http://localhost.:PORT", "http://evil.example", "http://localhost.evil.example:PORT",
+    "http://evil@localhost:PORT", "null", "file://", "https://localhost:9000",
+)  # fmt: skip
+"""Pages that are not the dashboard's; some of them Streamlit takes for its own."""
 STARTS = {
-    "pinscope dashboard": lambda port: [sys.executable, "-c", SERVE, str(port)],
+    "pinscope dashboard": lambda port: [sys.executable, "-m", "pinscope", "dashboard", "--port", str(port)],
     "streamlit run app.py": lambda port: [
         sys.executable, "-m", "streamlit", "run", "app.py", "--server.port", str(port),
     ],
@@ -70,11 +76,11 @@ def get(port: int, path: str, **headers: str) -> HTTPResponse:
         return answer
 
 
-def upgrade(port: int, host: str, origin: str) -> int:
+def upgrade(port: int, host: str, **origin: str) -> int:
     """The status of the answer to a request for Streamlit's WebSocket."""
     return get(
-        port, "/_stcore/stream", Host=host, Origin=origin, Connection="Upgrade", Upgrade="websocket",
-        Sec_WebSocket_Key="dGhlIHNhbXBsZSBub25jZQ==", Sec_WebSocket_Version="13",
+        port, "/_stcore/stream", Host=host, Connection="Upgrade", Upgrade="websocket",
+        Sec_WebSocket_Key="dGhlIHNhbXBsZSBub25jZQ==", Sec_WebSocket_Version="13", **origin,
     ).status  # fmt: skip
 
 
@@ -82,7 +88,7 @@ def upgrade(port: int, host: str, origin: str) -> int:
 def port(request: pytest.FixtureRequest, outliving: Outliving) -> Iterator[int]:
     """The port of a served dashboard, started in every way there is."""
     port = free_port()
-    with served(STARTS[request.param](port), port) as child:
+    with served(STARTS[request.param](port), port, {**os.environ, "PINSCOPE_ORIGINS": FORWARDED}) as child:
         outliving.processes.add(child.pid)
         yield port
 
@@ -98,19 +104,59 @@ def test_a_rebound_host_is_refused_everything(port: int, path: str) -> None:
 
 
 def test_a_rebound_host_is_refused_the_websocket(port: int) -> None:
-    assert upgrade(port, f"evil.example:{port}", f"http://evil.example:{port}") in (400, 403)
+    assert upgrade(port, f"evil.example:{port}", Origin=f"http://evil.example:{port}") == 403
 
 
-def test_another_site_is_refused_the_websocket(port: int) -> None:
-    assert upgrade(port, f"127.0.0.1:{port}", "http://evil.example") == 403
+def test_another_page_is_refused_the_websocket(port: int) -> None:
+    for origin in FOREIGN:
+        assert upgrade(port, f"127.0.0.1:{port}", Origin=origin.replace("PORT", str(port))) == 403, origin
+    assert upgrade(port, f"127.0.0.1:{port}") == 403
 
 
-def test_its_own_page_gets_the_websocket(port: int) -> None:
-    assert upgrade(port, f"127.0.0.1:{port}", f"http://127.0.0.1:{port}") == 101
+@pytest.mark.parametrize("host", ["127.0.0.1:PORT", "localhost:PORT", FORWARDED.removeprefix("http://")])
+def test_its_own_page_gets_the_websocket(host: str, port: int) -> None:
+    host = host.replace("PORT", str(port))
+    assert upgrade(port, host, Origin=f"http://{host}") == 101
 
 
-def test_no_other_page_may_frame_it(port: int) -> None:
-    assert "frame-ancestors 'none'" in (get(port, "/").getheader("content-security-policy") or "")
+def test_a_forwarded_port_that_was_not_named_says_what_to_do(port: int) -> None:
+    answer = get(port, "/", Host="localhost:9001")
+    assert answer.status == 400
+    assert b"--origin http://localhost:9001" in answer.body  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("path", ["/", "/_stcore/health", "/static/x.js", "/media/x.png"])
+def test_another_page_is_refused_everything(path: str, port: int) -> None:
+    assert get(port, path, Origin="http://localhost:3000").status == 403
+    assert get(port, path, Sec_Fetch_Site="same-site", Sec_Fetch_Mode="no-cors", Sec_Fetch_Dest="image").status == 403
+
+
+def test_a_link_on_another_page_opens_it(port: int) -> None:
+    link = {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate"}
+    assert get(port, "/runs", **link, Sec_Fetch_Dest="document").status == 200
+    assert get(port, "/runs", **link, Sec_Fetch_Dest="iframe").status == 403
+
+
+@pytest.mark.parametrize("path", ["/", "/runs", "/_stcore/health", "/favicon.png", "/media/nothing.png"])
+def test_every_answer_keeps_the_browser_from_others(path: str, port: int) -> None:
+    answer = get(port, path)
+    policy = dict(part.split(" ", 1) for part in (answer.getheader("content-security-policy") or "").split("; "))
+    assert policy["default-src"] == policy["frame-ancestors"] == policy["form-action"] == "'none'"
+    assert policy["connect-src"] == "'self'"
+    assert not {"'unsafe-inline'", "'unsafe-eval'", "*"} & set(policy["script-src"].split())
+    assert answer.getheader("referrer-policy") == "no-referrer"
+    assert answer.getheader("x-content-type-options") == "nosniff"
+
+
+def test_settings_made_for_other_apps_are_not_read(tmp_path: Path) -> None:
+    (tmp_path / ".streamlit").mkdir()
+    (tmp_path / ".streamlit" / "config.toml").write_text(
+        '[server]\naddress = "0.0.0.0"\nsslCertFile = "/nowhere"\nbaseUrlPath = "x"\n[theme]\nbase = "nowhere.toml"\n'
+    )
+    port = free_port()
+    variables = {**os.environ, "HOME": str(tmp_path), "STREAMLIT_SERVER_SSL_KEY_FILE": "/nowhere"}
+    with served(STARTS["pinscope dashboard"](port), port, variables):
+        assert get(port, "/runs").status == 200
 
 
 @pytest.mark.parametrize("encoding", ["identity", "gzip"])

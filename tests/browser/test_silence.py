@@ -81,7 +81,7 @@ def inner_page(chromium: Browser, namespace: Namespace, tmp_path: Path) -> Itera
     watched = Watched()
     browser = chromium.browser_type.launch(executable_path=script, args=[*ARGUMENTS, *NO_LOOK_UPS])
     context = browser.new_context(viewport={"width": 1400, "height": 900}, accept_downloads=True)
-    context.set_default_timeout(PATIENCE)
+    context.set_default_timeout(4 * PATIENCE)
     expect.set_options(timeout=PATIENCE)
     watched.watch(context)
     yield context.new_page(), watched

@@ -14,6 +14,7 @@ from pinscope.dashboard.live_gpus import gpus
 from pinscope.dashboard.live_holders import holders
 from pinscope.dashboard.live_totals import as_of, chart, totals
 from pinscope.dashboard.plain import plain, sentence
+from pinscope.dashboard.tabs import live
 
 
 def show() -> None:
@@ -24,7 +25,7 @@ def show() -> None:
         "The usual places to look (psutil, VmLck, smaps) read zero for CUDA's."
     )
     view = controls()
-    st.fragment(_live, run_every=None if view.paused else view.interval_seconds)(view)
+    live(_live, None if view.paused else view.interval_seconds, view)
 
 
 def _live(view: View) -> None:

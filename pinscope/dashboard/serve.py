@@ -47,6 +47,7 @@ def serve(port: int, open_browser: bool) -> int:
 
     from pinscope.dashboard.middleware import MIDDLEWARE  # noqa: PLC0415
     from pinscope.dashboard.shell import SCRIPT  # noqa: PLC0415
+    from pinscope.dashboard.tabs import closing_tabs  # noqa: PLC0415
 
     url = f"http://{ADDRESS}:{port}"
     sys.stdout.write(f"PinScope's dashboard is at {url} (Ctrl+C stops it)\n")
@@ -55,7 +56,7 @@ def serve(port: int, open_browser: bool) -> int:
         threading.Thread(target=_open_when_ready, args=(port, url), daemon=True).start()
     with suppress(KeyboardInterrupt):  # raised again by the server after it has put everything away
         own = {"server.port": port, "logger.hideWelcomeMessage": True}  # the line above says all that it would
-        st.App(SCRIPT, middleware=MIDDLEWARE).run(config={**SETTINGS, **own})
+        st.App(SCRIPT, middleware=MIDDLEWARE, lifespan=closing_tabs).run(config={**SETTINGS, **own})
     return 0
 
 

@@ -38,11 +38,11 @@ def totals(host: HostTotals) -> None:
         fact_table(host_facts(host))
 
 
-def chart(history: History, view: View) -> None:
+def chart(history: History, window_seconds: float) -> None:
     """Draw the totals through the window; zoom and picked series stay from one drawing to the next."""
     with st.container(border=True):
         st.markdown("**Pinned and locked memory**")
-        data = frame(history.samples, view.window_seconds, history.interval_seconds)
+        data = frame(history.samples, window_seconds, history.interval_seconds)
         st.vega_lite_chart(
             spec=drawing(data), key="now-totals", width="stretch",
             alt="Pinned and locked memory of this host over the chosen window",

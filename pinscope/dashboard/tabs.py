@@ -99,5 +99,5 @@ def _count(pace: float | None, turn_seconds: float) -> None:
 
 
 def _session() -> str:
-    context = get_script_run_ctx()
+    context = get_script_run_ctx(suppress_warning=True)
     return context.session_id if context else ""

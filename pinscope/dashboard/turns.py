@@ -16,7 +16,7 @@ PATIENCE_SECONDS = 0.5
 """How long a script is waited for."""
 PACES = (0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 10.0, 15.0, 20.0, 30.0, 60.0)
 """Seconds from one drawing of a live page to the next, where there are too many pages for what their readers chose."""
-_FILL = 0.75
+_FILL = 0.9
 """Of the time that live pages may fill with drawing. The rest is for pages that are opened and clicked."""
 _SLOWER_SECONDS, _QUICKER_SECONDS = 5.0, 30.0
 """A pace is changed no sooner after the last change, for each change costs a drawing of all pages."""

@@ -167,8 +167,8 @@ class Load:
 
     def __str__(self) -> str:
         return (
-            f"{self.tabs} tabs for {self.seconds:.0f} s: {self.redraws_per_second:.2f} redraws a second and tab, at most "
-            f"{self.longest_gap_seconds:.1f} s apart; {len(self.dropped)} dropped; health within "
+            f"{self.tabs} tabs for {self.seconds:.0f} s: {self.redraws_per_second:.2f} redraws a second and tab, "
+            f"at most {self.longest_gap_seconds:.1f} s apart; {len(self.dropped)} dropped; health within "
             f"{self.worst_health_seconds:.2f} s"
         )
 

@@ -10,6 +10,7 @@ import streamlit as st
 from pinscope.dashboard.middleware import middleware
 from pinscope.dashboard.origins import origins_from_environment
 from pinscope.dashboard.shell import SCRIPT, show
+from pinscope.dashboard.tabs import closing_tabs
 from pinscope.errors import InvalidParameter
 
 try:
@@ -18,7 +19,7 @@ except InvalidParameter as error:
     sys.stderr.write(f"pinscope: {error}\n")
     sys.exit(error.exit_code)
 
-app = st.App(SCRIPT, middleware=middleware(named))
+app = st.App(SCRIPT, middleware=middleware(named), lifespan=closing_tabs)
 
 if __name__ == "__main__":  # run as a plain script, which is what Streamlit's AppTest does
     show()

@@ -35,8 +35,11 @@ class View:
 
 def controls() -> View:
     """Draw them; what they are set to."""
-    interval = watch().look().interval_seconds
+    history = watch().look()
+    interval = history.interval_seconds
     st.session_state[_INTERVAL] = interval  # another tab may have set it
+    if not _shown().has_snapshot:
+        _shown().history = history
     with st.container(horizontal=True, gap="medium", vertical_alignment="bottom"):
         st.selectbox(
             "New snapshot every", sorted({*INTERVALS, interval}), key=_INTERVAL, format_func=_interval_words, width=150,

@@ -8,7 +8,6 @@ from datetime import timedelta
 import pandas as pd
 import streamlit as st
 
-from pinscope.dashboard.live_controls import View
 from pinscope.live.sampler import History
 from pinscope.records.timeline import Event, EventKind
 from pinscope.text import one_line
@@ -24,10 +23,10 @@ _WHAT: Mapping[str, str] = {
 }  # fmt: skip
 
 
-def events(history: History, view: View) -> None:
+def events(history: History, window_seconds: float) -> None:
     """Draw the events, the latest first."""
     st.header("Events", anchor=False)
-    found = _within(history, view.window_seconds)
+    found = _within(history, window_seconds)
     if not found:
         st.caption(
             "Nothing happened in this window. Processes that appear, grow, give memory back or end are told here."

@@ -8,6 +8,7 @@ from pinscope.charts.live import drawing, frame
 from pinscope.dashboard.fact_table import fact_table
 from pinscope.dashboard.live_controls import View
 from pinscope.dashboard.plain import plain, sentence
+from pinscope.dashboard.tabs import slowed
 from pinscope.live.sampler import History
 from pinscope.records.snapshot import HostTotals, Snapshot
 from pinscope.report.snapshot_facts import figure_text, host_facts, moment_text, share_of_memory
@@ -37,11 +38,11 @@ def totals(host: HostTotals) -> None:
         fact_table(host_facts(host))
 
 
-def chart(history: History, view: View) -> None:
+def chart(history: History, window_seconds: float) -> None:
     """Draw the totals through the window; zoom and picked series stay from one drawing to the next."""
     with st.container(border=True):
         st.markdown("**Pinned and locked memory**")
-        data = frame(history.samples, view.window_seconds, history.interval_seconds)
+        data = frame(history.samples, window_seconds, history.interval_seconds)
         st.vega_lite_chart(
             spec=drawing(data), key="now-totals", width="stretch",
             alt="Pinned and locked memory of this host over the chosen window",
@@ -55,4 +56,6 @@ def chart(history: History, view: View) -> None:
 def as_of(snapshot: Snapshot, view: View) -> str:
     """When and how the snapshot was taken."""
     state = "Paused. " if view.paused else ""
-    return f"{state}As of {moment_text(snapshot.taken_at)} · took {format_seconds(snapshot.cpu_seconds)} of CPU"
+    slow = None if view.paused else slowed(view.interval_seconds)
+    taken = f"As of {moment_text(snapshot.taken_at)} · took {format_seconds(snapshot.cpu_seconds)} of CPU"
+    return f"{state}{taken}" + (f" · {slow}" if slow else "")

@@ -14,6 +14,9 @@ from pinscope.dashboard.live_gpus import gpus
 from pinscope.dashboard.live_holders import holders
 from pinscope.dashboard.live_totals import as_of, chart, totals
 from pinscope.dashboard.plain import plain, sentence
+from pinscope.dashboard.tabs import live
+from pinscope.live.sampler import History
+from pinscope.records.snapshot import Snapshot
 
 
 def show() -> None:
@@ -24,7 +27,7 @@ def show() -> None:
         "The usual places to look (psutil, VmLck, smaps) read zero for CUDA's."
     )
     view = controls()
-    st.fragment(_live, run_every=None if view.paused else view.interval_seconds)(view)
+    live(_live, None if view.paused else view.interval_seconds, view)
 
 
 def _live(view: View) -> None:
@@ -38,15 +41,32 @@ def _live(view: View) -> None:
                 st.info("The first snapshot is being taken.", icon=":material/hourglass_empty:")
             return
         st.caption(plain(as_of(snapshot, view)))
-        totals(snapshot.host)
-        chart(history, view)
+        _above_holders(history, snapshot, view.window_seconds)
         holders(history, snapshot, view)
-        gpus(snapshot)
-        if findings := read_snapshot(snapshot):
-            st.header("Findings", anchor=False)
-            finding_list(findings)
-        events(history, view)
-        gaps(snapshot.unreadable)
+        _below_holders(history, snapshot, view.window_seconds)
+
+
+# Drawn for one tab, and shown to all that look at the same snapshot through the same window: Streamlit repeats what a
+# cached function drew. The snapshot is returned to be kept, as a snapshot is known by its identity.
+_drawn_once = st.cache_resource(max_entries=8, show_spinner=False, hash_funcs={Snapshot: id})
+
+
+@_drawn_once
+def _above_holders(_history: History, snapshot: Snapshot, window_seconds: float) -> Snapshot:
+    totals(snapshot.host)
+    chart(_history, window_seconds)
+    return snapshot
+
+
+@_drawn_once
+def _below_holders(_history: History, snapshot: Snapshot, window_seconds: float) -> Snapshot:
+    gpus(snapshot)
+    if findings := read_snapshot(snapshot):
+        st.header("Findings", anchor=False)
+        finding_list(findings)
+    events(_history, window_seconds)
+    gaps(snapshot.unreadable)
+    return snapshot
 
 
 def _trouble(line: str, something_below: bool) -> None:

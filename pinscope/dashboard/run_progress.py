@@ -11,6 +11,7 @@ from pinscope.dashboard.failures import one_clear_line, show_error
 from pinscope.dashboard.plain import plain
 from pinscope.dashboard.run_link import open_link
 from pinscope.dashboard.run_words import started
+from pinscope.dashboard.tabs import live
 from pinscope.errors import BadInput
 from pinscope.experiments.registry import draw_run
 from pinscope.records.run import Run
@@ -32,9 +33,9 @@ def run_progress(store: Store, run: Run, with_link: bool = True, with_chart: boo
         with_chart: draw what it has measured so far.
     """
     with st.container(border=True, key=f"progress-{run.id}"):
-        st.fragment(_bar, run_every=PROGRESS_SECONDS)(store, run.id, with_link)
+        live(_bar, PROGRESS_SECONDS, store, run.id, with_link)
         if with_chart:
-            st.fragment(_partial_chart, run_every=CHART_SECONDS)(store, run.id)
+            live(_partial_chart, CHART_SECONDS, store, run.id)
 
 
 def _bar(store: Store, run_id: str, with_link: bool) -> None:

@@ -53,6 +53,7 @@ def serve(port: int, open_browser: bool, named: Sequence[Origin] = ()) -> int:
 
     from pinscope.dashboard.middleware import middleware  # noqa: PLC0415
     from pinscope.dashboard.shell import SCRIPT  # noqa: PLC0415
+    from pinscope.dashboard.tabs import closing_tabs  # noqa: PLC0415
 
     config.get_config_files = _no_files
     url = f"http://{ADDRESS}:{port}"
@@ -62,7 +63,7 @@ def serve(port: int, open_browser: bool, named: Sequence[Origin] = ()) -> int:
         threading.Thread(target=_open_when_ready, args=(port, url), daemon=True).start()
     with suppress(KeyboardInterrupt):  # raised again by the server after it has put everything away
         own = {"server.port": port, "logger.hideWelcomeMessage": True}  # the line above says all that it would
-        st.App(SCRIPT, middleware=middleware(named)).run(config={**SETTINGS, **own})
+        st.App(SCRIPT, middleware=middleware(named), lifespan=closing_tabs).run(config={**SETTINGS, **own})
     return 0
 
 

@@ -9,6 +9,7 @@ import streamlit as st
 from pinscope.dashboard.failures import one_clear_line
 from pinscope.dashboard.mark import ICON, LOGO
 from pinscope.dashboard.pages import HOME, PAGES
+from pinscope.dashboard.tabs import drawn_in_turn
 
 SCRIPT = Path(__file__).resolve()
 STYLE = SCRIPT.parent / "style.css"
@@ -16,13 +17,14 @@ STYLE = SCRIPT.parent / "style.css"
 
 def show() -> None:
     """Draw the page that the browser asks for."""
-    st.set_page_config(page_title="PinScope", page_icon=ICON, layout="wide")
-    st.logo(LOGO, size="large")
-    st.html(STYLE)
-    pages = [st.Page(entry.path, title=entry.title, icon=entry.icon, default=entry is HOME) for entry in PAGES]
-    page = st.navigation(pages, position="top")
-    with one_clear_line():
-        page.run()
+    with drawn_in_turn():
+        st.set_page_config(page_title="PinScope", page_icon=ICON, layout="wide")
+        st.logo(LOGO, size="large")
+        st.html(STYLE)
+        pages = [st.Page(entry.path, title=entry.title, icon=entry.icon, default=entry is HOME) for entry in PAGES]
+        page = st.navigation(pages, position="top")
+        with one_clear_line():
+            page.run()
 
 
 if __name__ == "__main__":

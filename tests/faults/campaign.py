@@ -31,11 +31,13 @@ class Campaign:
         name: of the campaign; its failing inputs lie in ``corpus/NAME``.
         counted: attempts by kind.
         failures: one line each: the attempt, by its number or seed, and what it did.
+        measured: figures to be printed with the counts, one line each.
     """
 
     name: str
     counted: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
+    measured: list[str] = field(default_factory=list)
 
     def size(self, *, sample: int, whole: int) -> int:
         """How many attempts to make: a sample in ``scripts/test``, all in ``scripts/test-faults``."""

@@ -40,6 +40,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         total.update(one.counted)
         counted = ", ".join(f"{count} {kind}" for kind, count in one.counted.items())
         terminalreporter.line(f"{one.name}: {counted or 'none'}; {len(one.failures)} failed")
+        for line in one.measured:
+            terminalreporter.line(f"    {line}")
     failures = sum(len(one.failures) for one in campaigns)
     terminalreporter.line(f"in all: {', '.join(f'{n} {kind}' for kind, n in total.items())}; {failures} failed")
     if path := os.environ.get("PINSCOPE_FAULTS_REPORT"):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import socket
+import threading
+import time
 from urllib.parse import urlsplit
 
 import pytest
@@ -11,7 +14,7 @@ import pytest
 from pinscope.errors import InvalidParameter, NotPossible
 from pinscope.live.sampler import History
 from pinscope.monitoring.metrics import SnapshotCollector
-from pinscope.monitoring.server import DEFAULT_ADDRESS, MetricsServer, is_loopback
+from pinscope.monitoring.server import DEFAULT_ADDRESS, MOST_CONNECTIONS, MetricsServer, is_loopback
 from tests.data.synthetic_snapshot import snapshot
 
 
@@ -112,3 +115,58 @@ def test_no_such_address_or_port(address: str, port: int, complaint: str) -> Non
 def test_an_address_of_another_machine_cannot_be_listened_on() -> None:
     with pytest.raises(NotPossible, match=r"cannot listen on port 10435 of 192\.0\.2\.1"):
         MetricsServer(SnapshotCollector(History), "192.0.2.1", 10435)
+
+
+def test_a_hundred_clients_that_come_at_once_wait_in_line() -> None:
+    running = server()  # it listens, and takes none yet
+    where = urlsplit(running.url)
+    clients = [socket.create_connection((where.hostname or "", where.port or 0), timeout=0.9) for _ in range(100)]
+    with running:
+        for one in clients:
+            one.settimeout(30)
+            one.sendall(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n")
+        for one in clients:
+            with one, one.makefile("rb") as answer:
+                assert answer.readline().startswith(b"HTTP/1.0 200 ")
+
+
+def test_a_request_that_comes_byte_by_byte_is_ended_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pinscope.monitoring.server.REQUEST_SECONDS", 0.5)
+    with server() as running:
+        where = urlsplit(running.url)
+        with socket.create_connection((where.hostname or "", where.port or 0), timeout=10) as client:
+            begun = time.monotonic()
+            with contextlib.suppress(ConnectionError):
+                for byte in b"GET /metrics HTTP/1.0\r\nHost: localhost\r\nX: " + b"x" * 200:
+                    client.sendall(bytes([byte]))
+                    time.sleep(0.05)
+            assert time.monotonic() - begun < 6
+            assert ask(running.url)[0] == 200
+
+
+def test_no_more_clients_are_served_at_once_than_there_are_threads_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pinscope.monitoring.server.ASKING_SECONDS", 0.5)
+    with server() as running:
+        where = urlsplit(running.url)
+        silent = [socket.create_connection((where.hostname or "", where.port or 0)) for _ in range(MOST_CONNECTIONS)]
+        until = time.monotonic() + 10
+        while len(running._server._open) < MOST_CONNECTIONS and time.monotonic() < until:
+            time.sleep(0.01)
+        assert threading.active_count() <= MOST_CONNECTIONS + 5
+        assert ask(running.url)[0] == 200  # silent ones made room
+        for one in silent:
+            one.close()
+
+
+@pytest.mark.parametrize("version", ["9999", "9" * 5000, "99.0.0", "x", "", "1.0", "-1", "1.0.0.0", "1..0"])
+@pytest.mark.parametrize("media", ["application/openmetrics-text", "text/plain"])
+def test_a_format_of_a_version_that_does_not_exist_is_not_given(media: str, version: str) -> None:
+    with server() as running:
+        where = urlsplit(running.url)
+        connection = http.client.HTTPConnection(where.hostname or "", where.port, timeout=10)
+        connection.request("GET", "/metrics", headers={"Accept": f"{media};version={version}"})
+        answer = connection.getresponse()
+        assert answer.status == 200
+        assert "version=0.0.4" in (answer.getheader("Content-Type") or "")
+        assert b"pinscope_host_pinned_bytes" in answer.read()
+        connection.close()

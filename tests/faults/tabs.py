@@ -1,0 +1,223 @@
+"""Browser tabs without a browser: they speak Streamlit's protocol with a dashboard and ask as a page does.
+
+What a page does was read in Streamlit's own: it asks for a page by its name, keeps the timers of live parts, and asks
+for such a part each time its timer is due, whether or not the last answer came.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+
+import psutil
+from streamlit.proto.BackMsg_pb2 import BackMsg
+from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import WebSocketException
+
+from tests.faults.child import TREE
+
+HEALTH_SECONDS = 0.2
+"""From one question after the server's health to the next."""
+OPEN_SECONDS = 60.0
+
+
+@dataclass
+class Dashboard:
+    """A dashboard that runs."""
+
+    port: int
+    process: psutil.Process
+
+    @property
+    def memory_bytes(self) -> int:
+        """Resident memory."""
+        resident: int = self.process.memory_info().rss
+        return resident
+
+    @property
+    def descriptors(self) -> int:
+        """Open file descriptors."""
+        open_now: int = self.process.num_fds()
+        return open_now
+
+
+@contextmanager
+def dashboard() -> Iterator[Dashboard]:
+    """Serve a dashboard until the block ends."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    variables = {**os.environ, "PYTHONPATH": str(TREE), "PINSCOPE_PORT": str(port)}
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "pinscope", "dashboard"], env=variables, cwd=TREE,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        deadline = time.monotonic() + OPEN_SECONDS
+        while asyncio.run(_health(port)) is None:
+            assert time.monotonic() < deadline
+            assert process.poll() is None
+            time.sleep(0.05)
+        yield Dashboard(port, psutil.Process(process.pid))
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+
+
+@dataclass
+class Tab:
+    """One tab.
+
+    Attributes:
+        drawn_at: when the page with its chart was complete, each time.
+        dropped: why the server, not the tab, ended the connection.
+    """
+
+    port: int
+    page: str = "now"
+    drawn_at: list[float] = field(default_factory=list)
+    dropped: str | None = None
+    _page_hash: str = ""
+    _chart: bool = False
+    _timers: dict[str, tuple[float, asyncio.Task[None]]] = field(default_factory=dict)
+
+    async def look(self) -> None:
+        """Until cancelled."""
+        try:
+            async with connect(
+                f"ws://127.0.0.1:{self.port}/_stcore/stream", origin=f"http://127.0.0.1:{self.port}",  # type: ignore[arg-type]
+                subprotocols=["streamlit"], max_size=None, open_timeout=OPEN_SECONDS,  # type: ignore[list-item]
+            ) as connection:  # fmt: skip
+                await self._ask(connection)
+                async for message in connection:
+                    self._take(connection, ForwardMsg.FromString(message))
+            self.dropped = "closed by the server"
+        except (OSError, WebSocketException) as error:
+            self.dropped = f"{type(error).__name__}: {error}"
+        finally:
+            self._forget_timers()
+
+    async def _ask(self, connection: ClientConnection, part: str = "") -> None:
+        message = BackMsg()
+        asked = message.rerun_script
+        asked.page_script_hash, asked.fragment_id, asked.is_auto_rerun = self._page_hash, part, bool(part)
+        if not self._page_hash:
+            asked.page_name = self.page
+        await connection.send(message.SerializeToString())
+
+    def _take(self, connection: ClientConnection, message: ForwardMsg) -> None:
+        kind = message.WhichOneof("type")
+        if kind == "new_session":
+            self._chart = False
+            if not message.metadata.run.fragment_ids:
+                self._forget_timers()
+        elif kind == "navigation":
+            self._page_hash = message.navigation.page_script_hash
+        elif kind == "delta":
+            self._chart |= (message.delta.new_element.WhichOneof("type") or "").endswith("vega_lite_chart")
+        elif kind == "auto_rerun":
+            self._set_timer(connection, message.auto_rerun.fragment_id, message.auto_rerun.interval)
+        elif kind == "script_finished" and self._chart:
+            self.drawn_at.append(time.monotonic())
+
+    def _set_timer(self, connection: ClientConnection, part: str, seconds: float) -> None:
+        before = self._timers.get(part)
+        if before is not None:
+            if before[0] == seconds:
+                return
+            before[1].cancel()
+        self._timers[part] = (seconds, asyncio.create_task(self._ask_again_and_again(connection, part, seconds)))
+
+    async def _ask_again_and_again(self, connection: ClientConnection, part: str, seconds: float) -> None:
+        with suppress(WebSocketException):  # the reader says so
+            while True:
+                await asyncio.sleep(seconds)
+                await self._ask(connection, part)
+
+    def _forget_timers(self) -> None:
+        for _, task in self._timers.values():
+            task.cancel()
+        self._timers.clear()
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a number of tabs saw.
+
+    Attributes:
+        redraws_per_second: of one tab.
+        longest_gap_seconds: in which a tab was not redrawn, from its opening on.
+        worst_health_seconds: until the server said that it is well.
+    """
+
+    tabs: int
+    seconds: float
+    redraws_per_second: float
+    longest_gap_seconds: float
+    worst_health_seconds: float
+    dropped: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return (
+            f"{self.tabs} tabs for {self.seconds:.0f} s: {self.redraws_per_second:.2f} redraws a second and tab, "
+            f"at most {self.longest_gap_seconds:.1f} s apart; {len(self.dropped)} dropped; health within "
+            f"{self.worst_health_seconds:.2f} s"
+        )
+
+
+def load(dashboard: Dashboard, tabs: int, seconds: float) -> Load:
+    """Let so many tabs look at the page Now at the same time, for so long and until each was drawn."""
+    return asyncio.run(_load(dashboard.port, tabs, seconds))
+
+
+async def _load(port: int, count: int, seconds: float) -> Load:
+    tabs = [Tab(port) for _ in range(count)]
+    asked: list[float] = []
+    begun = time.monotonic()
+    tasks = [asyncio.create_task(tab.look()) for tab in tabs]
+    tasks.append(asyncio.create_task(_ask_for_health(port, asked)))
+    await asyncio.sleep(seconds)
+    while not all(tab.drawn_at for tab in tabs) and time.monotonic() - begun < OPEN_SECONDS:
+        await asyncio.sleep(0.1)
+    ended = time.monotonic()
+    dropped = tuple(tab.dropped for tab in tabs if tab.dropped)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    gaps = [
+        later - earlier
+        for tab in tabs
+        for earlier, later in zip([begun, *tab.drawn_at], [*tab.drawn_at, ended], strict=True)
+    ]
+    redraws = sum(len(tab.drawn_at) for tab in tabs)
+    return Load(count, ended - begun, redraws / count / (ended - begun), max(gaps), max(asked), dropped)
+
+
+async def _ask_for_health(port: int, asked: list[float]) -> None:
+    while True:
+        begun = time.monotonic()
+        answered = await _health(port)
+        asked.append(time.monotonic() - begun if answered else OPEN_SECONDS)
+        await asyncio.sleep(HEALTH_SECONDS)
+
+
+async def _health(port: int) -> bytes | None:
+    """The server's answer, or ``None`` if there is none yet."""
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    except OSError:
+        return None
+    try:
+        writer.write(f"GET /_stcore/health HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n\r\n".encode())
+        answer = await reader.read()
+        return answer if b" 200 " in answer.splitlines()[0] else None
+    finally:
+        writer.close()

@@ -21,7 +21,7 @@ from pinscope.planning.parameters import PlanParams
 from pinscope.probes.environment import capture_environment
 from pinscope.records.environment import Environment
 from pinscope.runner.jobs import Request, prepare
-from pinscope.text import error_line, visible
+from pinscope.text import error_line, quoted, visible
 from pinscope.units import parse_seconds
 from tests.faults.campaign import Campaign
 from tests.faults.child import run_pinscope
@@ -114,7 +114,7 @@ def attempts(campaign: Campaign, count: int) -> Iterator[tuple[str, str, dict[st
         params: type[Inputs] = PlanParams if name == PLAN else EXPERIMENT_PARAMS[name].Params
         fields = rng.sample(list(params.model_fields), rng.choice((1, 1, 2)))
         if rng.random() < 0.02:
-            fields = [str(value(rng)).replace("=", "").strip() or "x"]
+            fields = ["".join(rng.choice(PIECES) for _ in range(rng.choice((1, 5, 50_000)))).strip() or "x"]
         yield str(number), name, {field: value(rng) for field in fields}
 
 
@@ -122,8 +122,9 @@ def test_parameters(campaign: Campaign, environment: Environment) -> None:
     for number, name, overrides in attempts(campaign, campaign.size(sample=300, whole=10_000)):
         campaign.count("parameters")
         if problem := wrong(lambda name=name, overrides=overrides: answer(environment, name, overrides)):
-            kept = json.dumps({"experiment": name, "overrides": overrides}, default=repr).encode()
-            campaign.fail(f"{number} {name} {str(overrides)[:200]!r}: {problem}", kept, f"{name}-{number}.json")
+            texts = {key: each if isinstance(each, str) else quoted(each) for key, each in overrides.items()}
+            kept = json.dumps({"experiment": name, "overrides": texts}).encode()
+            campaign.fail(f"{number} {name} {quoted(str(texts))}: {problem}", kept, f"{name}-{number}.json")
 
 
 def test_parameters_of_the_command_line(campaign: Campaign, environment: Environment) -> None:

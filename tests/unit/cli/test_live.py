@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from pinscope.analysis.snapshot_reading import read_snapshot
 from pinscope.cli import live_print, terminal
 from pinscope.cli.live_print import CSV_COLUMNS
 from pinscope.cli.live_view import GROWS, Line, View, event_text, frame, whole
@@ -24,6 +25,7 @@ from pinscope.probes.gpu_fake import FakeNvml
 from pinscope.records.finding import Finding
 from pinscope.records.snapshot import GpuUse, Unreadable
 from pinscope.records.timeline import Event
+from pinscope.text import visible
 from tests.data.snapshot_checks import captured
 from tests.data.synthetic_gpu import busy_h200
 from tests.data.synthetic_host import SyntheticHost, zero
@@ -174,6 +176,21 @@ def test_names_from_outside_cannot_steer_the_terminal() -> None:
     shown = "".join([*texts(whole(view)), *texts(frame(view, 80, 24))])
     assert "\x1b" not in shown
     assert "\x9b" not in shown
+
+
+def test_names_from_outside_cannot_turn_or_hide_what_stands_beside_them() -> None:
+    hidden = "a\u202eb\u2066c\u200bd\u00ade\U000e0041"
+    one = holder(name=hidden, command=hidden, user=hidden, container=hidden)
+    event = Event(at=TAKEN_AT, kind="grew", pid=1, name=hidden, what="locked", change_bytes=GIB, total_bytes=GIB)
+    view = View(snapshot(holders=(one,), devices=(device(name=hidden),)), trouble=hidden, events=[event])
+    for line in [*whole(view), *frame(view, 80, 30)]:
+        assert visible(line.text) == line.text
+    assert any("abcde" in line.text for line in whole(view))
+
+
+def test_a_host_that_shows_no_memory_is_shown_without_a_share() -> None:
+    seen = snapshot(host=host(total_bytes=0, available_bytes=0))
+    assert "Pinned    16 GiB · 16 GiB by holders" in "\n".join(texts(whole(View(seen, read_snapshot(seen)))))
 
 
 @pytest.mark.parametrize(

@@ -318,7 +318,12 @@ def _wrong(where: Surroundings, command: str, got: Answer) -> Iterator[str]:
     if got.exit_code is None:
         yield f"had not ended after {TIME_LIMIT:.0f} s; {said[-300:]!r}"
         return
-    for sign in ("Traceback (most recent call last)", "Exception ignored", "Fatal Python error"):
+    for sign in (
+        "Traceback (most recent call last)",
+        "Exception ignored",
+        "Fatal Python error",
+        "pinscope: unexpected",
+    ):
         if sign in said:
             yield f"{sign}: …{said[said.index(sign) :][-700:]!r}"
     meant = 2 if "delete nothing" in command else 0

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pinscope.cli.terminal import print_json, print_line, print_table
-from pinscope.errors import BadInput
+from pinscope.errors import BadInput, NotPossible
 
 if TYPE_CHECKING:
     from pinscope.records.capability import Capability
@@ -51,7 +51,7 @@ def _database() -> str:
 
     try:
         return place_of_runs()
-    except BadInput as error:
+    except (BadInput, NotPossible) as error:
         return f"n/a ({error})"
 
 

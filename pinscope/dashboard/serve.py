@@ -11,6 +11,7 @@ import time
 import webbrowser
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 
 from pinscope.dashboard.origins import Origin
 from pinscope.dashboard.settings import ADDRESS, SETTINGS
@@ -44,9 +45,10 @@ def serve(port: int, open_browser: bool, named: Sequence[Origin] = ()) -> int:
 
     Raises:
         InvalidParameter: no such port.
-        NotPossible: another program listens on it, or this user may not.
+        NotPossible: another program listens on it, this user may not, or has no home folder.
     """
     _check_free(_checked_port(port))
+    _check_home()
     _forget_variables_of_other_apps()
     import streamlit as st  # noqa: PLC0415 - takes a third of a second; the errors above should not wait for it
     from streamlit import config  # noqa: PLC0415
@@ -82,6 +84,14 @@ def _checked_port(port: int) -> int:
     if not 1 <= port <= 65535:
         raise InvalidParameter(f"{port} is no port number; it must be from 1 to 65535")
     return port
+
+
+def _check_home() -> None:
+    """Streamlit looks for settings there as soon as it is imported."""
+    try:
+        Path.home()
+    except RuntimeError:
+        raise NotPossible("the dashboard needs a home folder, and this user has none; set HOME") from None
 
 
 def _check_free(port: int) -> None:

@@ -33,12 +33,22 @@ _REASON_LENGTH = 300
 
 
 def default_url() -> str:
-    """Where runs are kept unless something else is asked for: ``PINSCOPE_DATABASE``, or a file of the user's own."""
+    """Where runs are kept unless something else is asked for: ``PINSCOPE_DATABASE``, or a file of the user's own.
+
+    Raises:
+        NotPossible: there is no folder of the user's own.
+    """
     named = os.environ.get(VARIABLE, "").strip()
     if named:
         return named
-    path = platformdirs.user_data_path("pinscope", appauthor=False) / "pinscope.db"
-    return URL.create("sqlite", database=str(path)).render_as_string()
+    try:
+        folder = platformdirs.user_data_path("pinscope", appauthor=False)
+    except RuntimeError:  # no HOME, and no file of users names one
+        raise NotPossible(
+            "there is no place for runs, because this user has no home folder; set HOME, or set PINSCOPE_DATABASE to a "
+            "database URL such as sqlite:////var/tmp/pinscope.db"
+        ) from None
+    return URL.create("sqlite", database=str(folder / "pinscope.db")).render_as_string()
 
 
 def place_of_runs() -> str:
@@ -46,6 +56,7 @@ def place_of_runs() -> str:
 
     Raises:
         BadInput: PINSCOPE_DATABASE is not a database URL.
+        NotPossible: there is no folder of the user's own.
     """
     return _display_name(_parse(default_url()))
 

@@ -13,6 +13,8 @@ MOST_IN_A_LINE = 600
 """Characters of one line of error."""
 MOST_OF_ANOTHER = 200
 """Characters of another library's error, which repeats values whole."""
+_LONG_WORD = re.compile(r"(\S{100})\S{50,}")
+"""No name or path that somebody would read."""
 _INVISIBLE = re.compile(
     "["
     r"\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters steer a terminal; tab and line feed are kept
@@ -48,7 +50,7 @@ def one_line(text: str) -> str:
 
 def error_line(text: str, most: int = MOST_IN_A_LINE) -> str:
     """``text`` as one line of error: of a longer one the beginning and the end, where it says what is allowed."""
-    line = one_line(text)
+    line = _LONG_WORD.sub(r"\1…", one_line(text))
     return line if len(line) <= most else f"{line[: most // 2]} … {line[-most // 3 :]}"
 
 

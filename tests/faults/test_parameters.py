@@ -151,7 +151,7 @@ LONG = "1" * 100_000
 COMMANDS: tuple[tuple[dict[str, str], tuple[str, ...]], ...] = (
     ({}, ("live", "--interval", LONG)), ({}, ("live", "--interval", f"{LONG}x")), ({}, ("live", "--pid", LONG)),
     ({}, ("live", f"--{LONG}")), ({}, (LONG,)), ({}, ("run", LONG)), ({}, ("run", "bandwidth", "--lab", LONG)),
-    ({}, ("run", "bandwidth", "--device", LONG)), ({}, ("run", "all", "--set", f"{LONG}=1")),
+    ({}, ("run", "bandwidth", "--device", LONG)), ({}, ("run", "bandwidth", "--lab", "host", "--set", f"{LONG}=1")),
     ({}, ("run", "all", "--set", LONG)), ({}, ("record", "--for", LONG)), ({}, ("runs", "show", LONG)),
     ({}, ("runs", "delete", f"\u202e{LONG}", "--yes")), ({}, ("plan", "--pinned", LONG)),
     ({}, ("plan", "--pinned", "1GiB", "--page-size", LONG)), ({}, ("plan", "--pinned", "1GiB", "--gpus", LONG)),

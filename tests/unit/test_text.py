@@ -54,8 +54,9 @@ def test_a_refused_value_is_quoted_cut_and_escaped() -> None:
 
 
 def test_a_long_error_keeps_its_beginning_and_its_end() -> None:
-    line = error_line(f"--interval: '{'1' * 240_000}' is not a number; 0.1 to 3600 is allowed")
-    assert line.startswith("--interval: '111")
+    line = error_line(f"--interval: '{'1 ' * 120_000}' is not a number; 0.1 to 3600 is allowed")
+    assert line.startswith("--interval: '1 1 1")
     assert line.endswith("is not a number; 0.1 to 3600 is allowed")
     assert len(line) <= MOST_IN_A_LINE
+    assert error_line(f"{'/long' * 1000}: no such file") == f"{'/long' * 20}… no such file"
     assert error_line("short") == "short"

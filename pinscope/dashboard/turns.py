@@ -14,11 +14,14 @@ SHARE = 0.6
 """Of one core's time that scripts may take while others wait. The rest is for what answers browsers."""
 PATIENCE_SECONDS = 0.5
 """How long a script is waited for."""
-PACES = (0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 10.0, 15.0, 20.0, 30.0, 60.0)
-"""Seconds from one drawing of a live page to the next, where there are too many pages for what their readers chose."""
+PACES = (0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0)
+"""Seconds from one drawing of a live page to the next, where there are too many pages for what their readers chose.
+
+There is none slower: where even that is too quick, pages wait in line, and each is drawn as soon as there is time.
+"""
 _FILL = 0.9
 """Of the time that live pages may fill with drawing. The rest is for pages that are opened and clicked."""
-_SLOWER_SECONDS, _QUICKER_SECONDS = 5.0, 30.0
+_SLOWER_SECONDS, _QUICKER_SECONDS = 5.0, 60.0
 """A pace is changed no sooner after the last change, for each change costs a drawing of all pages."""
 _CALM = 0.7
 """It gets quicker, by one step, if the pages need less than this part of that step."""

@@ -45,13 +45,12 @@ def import_runs(
 ) -> None:
     """Take all runs of a bundle into the database, or none if one of them cannot be taken."""
     from pinscope.runner.jobs import reconcile
-    from pinscope.store.bundle import read_bundle
+    from pinscope.store.bundle import open_bundle
     from pinscope.store.store import Store
 
-    items = read_bundle(bundle)
-    with Store() as store:
+    with open_bundle(bundle) as opened, Store() as store:
         reconcile(store)  # a run that the bundle completes may not have been marked as interrupted yet
-        imported = store.import_runs(items)
+        imported = store.import_runs(opened.items())
     outcome = asdict(imported)
     if as_json:
         print_json(outcome)

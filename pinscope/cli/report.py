@@ -31,7 +31,7 @@ def report(
         reconcile(store)
         runs = [store.run(run_id) for run_id in dict.fromkeys(run_ids)]
         documents = [open_document(run, store.observations(run.id), with_charts=drawn) for run in runs]
-    write_report(output, documents)
+        write_report(output, documents)
     size = output.stat().st_size
     if as_json:
         print_json({"file": str(output), "bytes": size, "runs": [run.id for run in runs]})

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pinscope.cli.terminal import print_json, print_line, print_table
+from pinscope.cli.terminal import complain, print_json, print_line, print_long_json, print_table
 from pinscope.errors import BadInput, StoreFailed
 from pinscope.text import visible
 
@@ -23,6 +23,9 @@ RUN_LIST_FIELDS = {
 }  # fmt: skip
 """Fields of a run that ``runs list --json`` prints, beside ``host``."""
 
+_PLACE_CHARACTERS = 80
+"""Of a GPU's name in the list."""
+
 _AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 _RunId = Annotated[str, typer.Argument(metavar="ID", help="A run's id, or its beginning.", show_default=False)]
 
@@ -36,20 +39,22 @@ def list_runs(as_json: _AsJson = False) -> None:
 
     with Store() as store:
         reconcile(store)
-        runs = store.runs()
-    if as_json:
-        print_json([run_object(run) for run in runs])
-        return
-    if not runs:
+        if as_json:
+            print_json([run_object(run) for run in store.each_run()])
+            return
+        rows = [
+            (
+                run.id, run.experiment, place(run)[:_PLACE_CHARACTERS],
+                f"{run.status}, recording" if run.recording else run.status,
+                f"{run.created_at:%Y-%m-%d %H:%M}", f"{run.observations:,}",
+            )
+            for run in store.each_run()
+        ]  # fmt: skip
+        for large in store.large_runs():
+            complain(str(large))
+    if not rows:
         print_line("No runs yet. Start one: pinscope run bandwidth --quick")
         return
-    rows = [
-        (
-            run.id, run.experiment, place(run), f"{run.status}, recording" if run.recording else run.status,
-            f"{run.created_at:%Y-%m-%d %H:%M}", f"{run.observations:,}",
-        )
-        for run in runs
-    ]  # fmt: skip
     print_table(("id", "experiment", "on", "status", "started (UTC)", "rows"), rows, numbers=(5,))
 
 
@@ -58,7 +63,7 @@ def show(run_id: _RunId, as_json: _AsJson = False) -> None:
     """Show one run: parameters, headline, tables, findings. With --json also every observation."""
     from pinscope.cli.reading import print_run
     from pinscope.experiments.documents import open_document
-    from pinscope.report.json_report import run_document
+    from pinscope.report.json_report import run_without_rows
     from pinscope.runner.jobs import reconcile
     from pinscope.store.store import Store
 
@@ -66,10 +71,10 @@ def show(run_id: _RunId, as_json: _AsJson = False) -> None:
         reconcile(store)
         run = store.run(run_id)
         document = open_document(run, store.observations(run.id), with_charts=False)
-    if as_json:
-        print_json(run_document(document))
-    else:
-        print_run(document)
+        if as_json:  # the observations come from the database while they are printed
+            print_long_json(run_without_rows(document), "observations", document.rows)
+            return
+    print_run(document)
 
 
 @app.command("delete")

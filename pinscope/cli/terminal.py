@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -36,6 +36,21 @@ def print_json(document: Any, *, on_one_line: bool = False) -> None:
     text = json.dumps(document, indent=indent, ensure_ascii=portable, allow_nan=False)
     # JSON itself escapes control characters below U+0020 only. Its own line breaks are no part of any value.
     sys.stdout.write(escaped(text) + "\n")
+
+
+def print_long_json(document: Mapping[str, Any], name: str, rows: Iterable[Any]) -> None:
+    """The same for a document whose last member is a list that may be longer than memory holds."""
+    portable = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
+    encoder = json.JSONEncoder(indent=2, ensure_ascii=portable, allow_nan=False)
+
+    def write(text: str) -> None:
+        sys.stdout.write(escaped(text))
+
+    write(f"{encoder.encode(document)[:-2]},\n  {json.dumps(name)}: [")
+    place = -1
+    for place, row in enumerate(rows):
+        write(f"{',' if place else ''}\n" + textwrap.indent(encoder.encode(row), "    "))
+    write("\n  ]\n}\n" if place >= 0 else "]\n}\n")
 
 
 def print_line(text: str = "") -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import streamlit as st
 
 from pinscope.dashboard.opened_run import OpenedRun
-from pinscope.records.run import Run
+from pinscope.dashboard.plain import plain
+from pinscope.records.limits import BUNDLE_ROWS, UPLOAD_MIB
 from pinscope.report.write import render
 from pinscope.store.bundle import render_bundle
 from pinscope.store.store import Store
@@ -38,6 +39,12 @@ TIMELINE = ReportKind(".perfetto.json", "Timeline, Perfetto", "application/json"
 def download_buttons(store: Store, opened: OpenedRun) -> None:
     """One button a kind of file; a file is written when its button is pressed."""
     run = opened.run
+    if opened.is_large:
+        st.caption(
+            f"Its observations are more than {UPLOAD_MIB} MiB, too many for a download from this page. On the command "
+            f"line: `pinscope report {plain(run.id)} -o report.html`, `pinscope export {plain(run.id)} -o FILE`."
+        )
+        return
     if opened.document:
         for kind in _kinds(opened):
             st.download_button(
@@ -45,21 +52,23 @@ def download_buttons(store: Store, opened: OpenedRun) -> None:
                 kind.mime, key=f"download{kind.suffix}", on_click="ignore", width="stretch",
                 icon=":material/download:",
             )  # fmt: skip
-    bundle_button(store, [run], "Bundle for another PinScope", f"pinscope-{run.id}.pinscope")
+    bundle_button(store, {run.id: run.observations}, "Bundle for another PinScope", f"pinscope-{run.id}.pinscope")
 
 
 def _kinds(opened: OpenedRun) -> Sequence[ReportKind]:
-    has_spans = any(row.get("kind") == "span" for row in opened.rows)
-    return (*REPORTS, TIMELINE) if has_spans else REPORTS
+    return (*REPORTS, TIMELINE) if opened.has_spans else REPORTS
 
 
-def bundle_button(store: Store, runs: Sequence[Run], label: str, file_name: str) -> None:
-    """A button that packs the runs into one file."""
+def bundle_button(store: Store, runs: Mapping[str, int], label: str, file_name: str) -> None:
+    """A button that packs the runs, by id with the number of their observations, into one file."""
+    if (rows := sum(runs.values())) > BUNDLE_ROWS:
+        st.caption(f"{rows:,} observations are more than one bundle holds ({BUNDLE_ROWS:,}): filter the list.")
+        return
     st.download_button(
-        label, partial(_bundle, store, runs), file_name, "application/octet-stream", key="download-bundle",
+        label, partial(_bundle, store, tuple(runs)), file_name, "application/octet-stream", key="download-bundle",
         on_click="ignore", width="stretch", icon=":material/inventory_2:",
     )  # fmt: skip
 
 
-def _bundle(store: Store, runs: Sequence[Run]) -> bytes:
-    return render_bundle([(run, store.observations(run.id)) for run in runs])
+def _bundle(store: Store, run_ids: Sequence[str]) -> bytes:
+    return render_bundle([(store.run(run_id), store.observations(run_id)) for run_id in run_ids])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 
 import streamlit as st
 
@@ -17,6 +18,7 @@ from pinscope.dashboard.run_list import run_list
 from pinscope.experiments.registry import EXPERIMENTS as REGISTRY
 from pinscope.records.environment import Environment
 from pinscope.records.run import Run
+from pinscope.store.recordings import recorded_runs
 from pinscope.store.store import Store
 
 LATEST = 3
@@ -59,13 +61,12 @@ def _no_gpu(environment: Environment) -> None:
 
 def _runs(has_gpu: bool) -> None:
     store = state.store()
-    every = store.runs()
-    own = [run for run in every if not run.recording]
+    own = list(islice(store.each_run(recordings=False), LATEST))
     if not has_gpu:
-        _recordings(store, [run for run in every if run.recording])
+        _recordings(store, recorded_runs())
     st.header("Latest runs", anchor=False)
     if own:
-        run_list(store, own[:LATEST])
+        run_list(store, own)
         st.page_link(RUNS.path, label="All runs", icon=":material/arrow_forward:")
     else:
         st.caption("No runs of this machine yet. The first one takes less than a minute.")

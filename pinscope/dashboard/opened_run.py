@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,10 +10,11 @@ import streamlit as st
 
 from pinscope.charts.chart import Chart
 from pinscope.errors import BadInput
-from pinscope.experiments.registry import draw_run, find_reader, method, read_run
-from pinscope.records.finding import Reading
+from pinscope.experiments.documents import open_document
+from pinscope.records.limits import MIB, UPLOAD_MIB
 from pinscope.records.run import Run
 from pinscope.report.document import Document
+from pinscope.store.observations import StoredRows
 from pinscope.store.store import Store
 
 Row = dict[str, Any]
@@ -24,15 +26,19 @@ class OpenedRun:
 
     Attributes:
         run: the run.
-        rows: its observations, in the order in which they were measured.
+        rows: its observations, in the order in which they were measured; read from the database when asked for.
         document: what reports are written from; ``None`` if this version cannot read the run.
         unreadable: why not.
+        has_spans: some of its observations are copies and kernels of a timeline.
+        is_large: its observations are more than a page makes a file of.
     """
 
     run: Run
-    rows: list[Row]
+    rows: Sequence[Row]
     document: Document | None
     unreadable: str | None = None
+    has_spans: bool = False
+    is_large: bool = False
 
     @property
     def charts(self) -> list[Chart]:
@@ -54,17 +60,10 @@ def open_run(store: Store, run: Run) -> OpenedRun:
 def _open(_store: Store, _run: Run, url: str, run_id: str, status: str, observations: int) -> OpenedRun:
     del url, status, observations  # with the id they tell whether the run is still the same
     rows = _store.observations(run_id)
+    is_large = isinstance(rows, StoredRows) and rows.characters() > UPLOAD_MIB * MIB
     try:
-        return OpenedRun(_run, rows, _document(_run, rows))
+        document = open_document(_run, rows)
     except BadInput as error:  # from a newer version: its raw rows can still be shown
-        return OpenedRun(_run, rows, None, str(error))
-
-
-def _document(run: Run, rows: list[Row]) -> Document:
-    kind = find_reader(run.experiment).kind
-    reading = read_run(run, rows) if rows else Reading(headline=(), tables=(), findings=())
-    charts = draw_run(run, rows) if rows else []
-    return Document(
-        run=run, title=kind.title, question=kind.question, method=method(kind),
-        reading=reading, charts=charts, rows=rows, parameter_schema=kind.Params.model_json_schema(),
-    )  # fmt: skip
+        return OpenedRun(_run, rows, None, str(error), is_large=is_large)
+    has_spans = not is_large and any(row.get("kind") == "span" for row in rows)
+    return OpenedRun(document.run, rows, document, has_spans=has_spans, is_large=is_large)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import streamlit as st
 
 from pinscope.dashboard.chart_view import chart_view
@@ -13,7 +11,8 @@ from pinscope.dashboard.run_link import open_link
 from pinscope.dashboard.run_words import started
 from pinscope.dashboard.tabs import live
 from pinscope.errors import BadInput
-from pinscope.experiments.registry import draw_run
+from pinscope.experiments.read_rows import ReadRows
+from pinscope.experiments.registry import draw_run, find_reader
 from pinscope.records.run import Run
 from pinscope.runner.jobs import cancel, reconcile
 from pinscope.store.store import Store
@@ -73,18 +72,20 @@ def _cancel(store: Store, run: Run) -> None:
 def _partial_chart(store: Store, run_id: str) -> None:
     """The run's first chart from what it has measured so far."""
     with one_clear_line():
-        rows = _rows_so_far(store, run_id)
-        charts = draw_run(store.run(run_id), rows) if rows else []
+        run = store.run(run_id)
+        rows = _rows_so_far(store, run)
+        charts = draw_run(run, rows) if rows else []
         if charts:
             chart_view(charts[0], key=f"partial-{run_id}", border=False)
         else:
             st.caption("A chart appears here with the first observations.")
 
 
-def _rows_so_far(store: Store, run_id: str) -> list[dict[str, Any]]:
-    """All rows; only the new ones are fetched."""
-    rows: list[dict[str, Any]] = st.session_state.setdefault(_rows_key(run_id), [])
-    rows += store.observations(run_id, start=len(rows))
+def _rows_so_far(store: Store, run: Run) -> ReadRows:
+    """All rows that a chart may rest on; only the new ones are fetched."""
+    kind = find_reader(run.experiment).kind
+    rows: ReadRows = st.session_state.setdefault(_rows_key(run.id), ReadRows(kind.Observation))
+    rows.add(store.observations(run.id, start=len(rows)) if rows.cut is None else ())
     return rows
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -86,7 +87,7 @@ def _background(opened: OpenedRun) -> None:
             _raw(opened.rows)
 
 
-def _raw(rows: list[dict[str, Any]]) -> None:
+def _raw(rows: Sequence[dict[str, Any]]) -> None:
     """The stored rows, a page at a time: a browser need not hold them all."""
     if not rows:
         st.caption("None.")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import IO
+
 import streamlit as st
 
 from pinscope.dashboard import state
@@ -10,7 +13,7 @@ from pinscope.dashboard.failures import one_clear_line, show_error
 from pinscope.dashboard.opened_run import open_run
 from pinscope.dashboard.pages import EXPERIMENTS as EXPERIMENTS_PAGE
 from pinscope.dashboard.pages import RUNS
-from pinscope.dashboard.plain import plain
+from pinscope.dashboard.plain import plain, sentence
 from pinscope.dashboard.run_list import run_list
 from pinscope.dashboard.run_progress import run_progress
 from pinscope.dashboard.run_view import run_header, run_view
@@ -18,7 +21,7 @@ from pinscope.dashboard.run_words import badges, experiment_title, title
 from pinscope.errors import BadInput, UnknownName
 from pinscope.experiments.registry import readers
 from pinscope.records.run import LAB_TITLES, Run
-from pinscope.store.bundle import parse_bundle
+from pinscope.store.bundle import BundleReader
 from pinscope.store.store import Imported, Store
 
 RUNS_A_PAGE = 12
@@ -43,25 +46,28 @@ def show() -> None:
 def _list(store: Store) -> None:
     if message := st.session_state.pop("runs-message", None):
         st.success(message, icon=":material/check:")
-    every = store.runs()
-    if every:
-        shown = _filtered(every)
-        st.caption(f"{len(shown):,} of {len(every):,} runs")
+    there, shown = _filtered(store)
+    for large in store.large_runs():
+        st.warning(plain(sentence(str(large))), icon=":material/warning:")
+    if there:
+        st.caption(f"{len(shown):,} of {there:,} runs")
         pages = max(1, -(-len(shown) // RUNS_A_PAGE))
         place = st.container()
         page = st.pagination(pages, key=f"runs-page-of-{pages}") if pages > 1 else 1
         with place:
-            run_list(store, shown[(page - 1) * RUNS_A_PAGE : page * RUNS_A_PAGE])
+            run_list(
+                store, [store.run(run_id) for run_id in list(shown)[(page - 1) * RUNS_A_PAGE : page * RUNS_A_PAGE]]
+            )
         if not shown:
             st.info("No run fits these filters.", icon=":material/filter_alt_off:")
     else:
-        shown = []
         st.info("No runs yet. Start one on the Experiments page, or import a bundle below.", icon=":material/info:")
         st.page_link(EXPERIMENTS_PAGE.path, label="Go to Experiments", icon=":material/science:")
     _bundles(store, shown)
 
 
-def _filtered(runs: list[Run]) -> list[Run]:
+def _filtered(store: Store) -> tuple[int, dict[str, int]]:
+    """How many runs there are, and how many observations each of those has that fit, by id."""
     known = [reader.kind.name for reader in readers()]
     with st.container(horizontal=True, gap="medium", vertical_alignment="bottom"):
         experiment = st.selectbox(
@@ -77,32 +83,36 @@ def _filtered(runs: list[Run]) -> list[Run]:
             format_func=lambda word: word or "All",
         )  # fmt: skip
         recordings = st.toggle("Recordings", value=True, key="filter-recordings", persist_state="session")
-    return [
-        run
-        for run in runs
-        if experiment in (None, run.experiment)
-        and lab in (None, run.lab)
-        and status in (None, run.status)
-        and (recordings or not run.recording)
-    ]
+    there, fitting = 0, dict[str, int]()
+    for there, run in enumerate(store.each_run(), start=1):  # noqa: B007
+        if (
+            experiment in (None, run.experiment)
+            and lab in (None, run.lab)
+            and status in (None, run.status)
+            and (recordings or not run.recording)
+        ):
+            fitting[run.id] = run.observations
+    return there, fitting
 
 
-def _bundles(store: Store, shown: list[Run]) -> None:
+def _bundles(store: Store, shown: Mapping[str, int]) -> None:
     """Import and export: how runs travel between machines."""
     with st.expander("Import or export a bundle", icon=":material/swap_horiz:", key="bundles"):
         st.caption("A bundle is one .pinscope file that carries runs, with every observation, between machines.")
         given = st.file_uploader("Import", type=["pinscope"], key=f"upload-{st.session_state.get('uploads', 0)}")
-        if given is not None and _import(store, given.getvalue(), given.name):
+        if given is not None and _import(store, given, given.name):
             st.session_state["uploads"] = st.session_state.get("uploads", 0) + 1  # empties the uploader
             st.rerun()
         if shown:
             bundle_button(store, shown, f"Export these {len(shown)} runs", "pinscope-runs.pinscope")
 
 
-def _import(store: Store, content: bytes, name: str) -> bool:
+def _import(store: Store, file: IO[bytes], name: str) -> bool:
     """Store the runs of a bundle; false, with one line, if it cannot be used."""
     try:
-        imported = store.import_runs(parse_bundle(content, name))
+        with BundleReader(file, name) as bundle:
+            bundle.check()
+            imported = store.import_runs(bundle.items())
     except BadInput as error:
         show_error(error)
         return False
@@ -128,7 +138,7 @@ def _one(store: Store, run: Run) -> None:
     opened = open_run(store, run)
     header, actions = st.columns([4, 1], vertical_alignment="top", gap="large")
     with header:
-        run_header(run)
+        run_header(opened.run)
     with actions:
         with st.popover("Download", icon=":material/download:", width="stretch", type="primary"):
             download_buttons(store, opened)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pinscope.charts.theme import COLOURS, SCHEMES
+from pinscope.records.limits import UPLOAD_MIB
 
 ADDRESS = "127.0.0.1"
 ALLOWED_HOSTS = ("localhost", ADDRESS)
@@ -24,6 +25,7 @@ SAFETY: Mapping[str, object] = {
     "server.enableXsrfProtection": True,
     "server.enableStaticServing": False,
     "server.enableAgentApi": False,
+    "server.maxUploadSize": UPLOAD_MIB,
     "server.headless": True,
     "server.fileWatcherType": "none",
     "browser.gatherUsageStats": False,

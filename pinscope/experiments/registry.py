@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, cast
-
-from pydantic import ValidationError
 
 from pinscope.analysis.link_errors import link_error_findings
 from pinscope.errors import BadInput, UnknownName
@@ -21,6 +19,7 @@ from pinscope.experiments.overlap import Overlap
 from pinscope.experiments.page_tables import PageTables
 from pinscope.experiments.pinning_strategy import PinningStrategy
 from pinscope.experiments.pressure import Pressure
+from pinscope.experiments.read_rows import ReadRows
 from pinscope.experiments.registration import Registration
 from pinscope.experiments.timeline import Timeline
 from pinscope.records.finding import Reading
@@ -120,7 +119,7 @@ def find_reader(name: str) -> Reader:
 
 
 def read_run(run: Run, rows: Sequence[Row]) -> Reading:
-    """Headline, tables and findings of a run.
+    """Headline, tables and findings of a run, from its rows or from those that :func:`checked_rows` made of them.
 
     Raises:
         UnknownName: this version does not know the run's experiment.
@@ -139,16 +138,17 @@ def draw_run(run: Run, rows: Sequence[Row]) -> list[Chart]:
         return find_reader(run.experiment).charts(run, checked)
 
 
-def checked_rows(name: str, rows: Sequence[Row]) -> list[Row]:
-    """Rows as the experiment's observations write them; fields of a newer version are dropped. Errors as above."""
+def checked_rows(name: str, rows: Iterable[Row]) -> ReadRows:
+    """Rows as the experiment's observations write them, as many as a reading may rest on. Errors as above."""
+    if isinstance(rows, ReadRows):
+        return rows
     kind = find_reader(name).kind
+    checked = ReadRows(kind.Observation)
     try:
-        return [kind.Observation.model_validate(row).model_dump() for row in rows]
-    except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"])
-        what = f"field {field!r} does not fit" if field else first["msg"].removeprefix("Value error, ")
-        raise BadInput(f"these are not observations of {kind.name}: {what}") from None
+        checked.add(rows)
+    except BadInput as error:
+        raise BadInput(f"these are not observations of {kind.name}: {error}") from None
+    return checked
 
 
 @contextmanager

@@ -49,11 +49,10 @@ def known_prices(store: Store, environment: Environment) -> Prices:
     Raises:
         StoreFailed: the database cannot be read.
     """
-    runs = store.runs()
     recorded: list[Environment] = []
 
     def first(experiment: str, read: Callable[[Origin, Run, Sequence[Row]], _Found | None]) -> _Found | None:
-        for run in _telling(runs, experiment, environment):
+        for run in _telling(store, experiment, environment):
             device = run.environment.device(run.device)
             origin = Origin("recorded" if run.recording else "measured", run.id, device.name if device else None)
             found = _read_price(read, origin, run, store.observations(run.id))
@@ -83,11 +82,11 @@ def _read_price(
         return None
 
 
-def _telling(runs: Sequence[Run], experiment: str, environment: Environment) -> Iterator[Run]:
+def _telling(store: Store, experiment: str, environment: Environment) -> Iterator[Run]:
     """Runs on a GPU of this machine, newest first, then recordings. Imported runs of other machines are neither."""
-    on_gpu = [run for run in runs if run.experiment == experiment and run.lab == "cuda" and run.observations]
-    yield from (run for run in on_gpu if not run.recording and _is_here(run, environment))
-    yield from (run for run in on_gpu if run.recording)
+    for run in store.each_run(experiment, lab="cuda"):  # the recordings come last
+        if run.observations and (run.recording or _is_here(run, environment)):
+            yield run
 
 
 def _is_here(run: Run, environment: Environment) -> bool:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import base64
 import gzip
-from collections.abc import Mapping, Sequence
+import secrets
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
@@ -25,7 +27,7 @@ from pinscope.charts.theme import SCHEMES, SchemeName, template
 from pinscope.records.run import HOST_MODEL_NOTE
 from pinscope.report import facts
 from pinscope.report.document import Document
-from pinscope.report.json_report import render_json
+from pinscope.report.json_report import json_pieces
 from pinscope.text import escaped, visible
 from pinscope.units import format_value
 
@@ -36,6 +38,21 @@ CONTENT_SECURITY_POLICY = (
 
 def render_html(documents: Sequence[Document]) -> bytes:
     """The page, UTF-8. Several runs stand one after the other."""
+    return b"".join(html_pieces(documents))
+
+
+def html_pieces(documents: Sequence[Document]) -> Iterator[bytes]:
+    """The same; the raw data, which may be many times the rest, a piece at a time."""
+    mark = f"raw-data-{secrets.token_hex(16)}"
+    begin, *others = _page(documents, mark).split(mark)
+    yield begin.encode()
+    for document, text in zip(documents, others, strict=True):
+        yield from _packed_pieces(json_pieces([document]))
+        yield text.encode()
+
+
+def _page(documents: Sequence[Document], raw_data: str) -> str:
+    """The page with a mark in the place of each run's raw data."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -45,7 +62,7 @@ def render_html(documents: Sequence[Document]) -> bytes:
         finalize=_shown,
     )
     environment.filters["value"] = format_value
-    page = environment.get_template("report.html.jinja").render(
+    return environment.get_template("report.html.jinja").render(
         documents=documents,
         facts=facts,
         host_model_note=HOST_MODEL_NOTE,
@@ -54,9 +71,8 @@ def render_html(documents: Sequence[Document]) -> bytes:
         plotly=_packed_plotly(),
         templates=_script_json({scheme: template(scheme).to_plotly_json() for scheme in _PAGE_SCHEMES}),
         figure=_figure,
-        raw_data=lambda document: _packed(render_json([document])),
+        raw_data=raw_data,
     )
-    return page.encode()
 
 
 def _shown(value: Any) -> Any:
@@ -82,6 +98,18 @@ def _script_json(value: Mapping[str, Any]) -> Markup:
 def _packed(content: bytes) -> str:
     """Base64 of the gzip of the content; equal contents give equal text."""
     return base64.b64encode(gzip.compress(content, mtime=0)).decode()
+
+
+def _packed_pieces(content: Iterable[bytes]) -> Iterator[bytes]:
+    """The same of content that comes in pieces."""
+    packer = zlib.compressobj(wbits=zlib.MAX_WBITS | 16)  # with gzip's header, which names no time
+    rest = b""
+    for piece in content:
+        rest += packer.compress(piece)
+        whole = len(rest) // 3 * 3  # three bytes are four signs
+        yield base64.b64encode(rest[:whole])
+        rest = rest[whole:]
+    yield base64.b64encode(rest + packer.flush())
 
 
 @cache

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pinscope.records.run import FORMAT
@@ -15,6 +15,11 @@ def run_document(document: Document) -> dict[str, Any]:
 
     Values are SI units, named in the key or beside the value. Additive: later versions may add keys.
     """
+    return {**run_without_rows(document), "observations": [dict(row) for row in document.rows]}
+
+
+def run_without_rows(document: Document) -> dict[str, Any]:
+    """The same but the observations, which may be many."""
     reading = document.reading.model_dump(mode="json")
     return {
         "format": FORMAT,
@@ -27,12 +32,25 @@ def run_document(document: Document) -> dict[str, Any]:
             "findings": reading["findings"],
             "tables": reading["tables"],
         },
-        "observations": [dict(row) for row in document.rows],
     }
 
 
+def json_pieces(documents: Sequence[Document]) -> Iterator[bytes]:
+    """One run's document; several stand in ``{"format", "documents": […]}``. An observation at a time."""
+    if len(documents) > 1:
+        yield f'{{"format": {FORMAT}, "documents": ['.encode()
+    for number, document in enumerate(documents):
+        yield (b", " if number else b"") + _text(run_without_rows(document))[:-1] + b', "observations": ['
+        for place, row in enumerate(document.rows):
+            yield (b", " if place else b"") + _text(row)
+        yield b"]}"
+    yield b"]}\n" if len(documents) > 1 else b"\n"
+
+
 def render_json(documents: Sequence[Document]) -> bytes:
-    """One run's document; several stand in ``{"format", "documents": […]}``."""
-    found = [run_document(document) for document in documents]
-    whole = found[0] if len(found) == 1 else {"format": FORMAT, "documents": found}
-    return (json.dumps(whole, ensure_ascii=False, allow_nan=False) + "\n").encode()
+    """The same in memory."""
+    return b"".join(json_pieces(documents))
+
+
+def _text(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False).encode()

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import pinscope
 from pinscope.analysis.overlap import Span, spans
 from pinscope.errors import BadInput
+from pinscope.records.limits import SPANS
 from pinscope.records.run import LAB_TITLES
 from pinscope.report.document import Document
 
@@ -30,7 +32,9 @@ def render_perfetto(documents: Sequence[Document]) -> bytes:
     """
     events: list[Event] = []
     for document in documents:
-        kept = spans(row for row in document.rows if "kind" in row)
+        kept = spans(islice((row for row in document.rows if row.get("kind") == "span"), SPANS + 1))
+        if len(kept) > SPANS:
+            raise BadInput(f"run {document.run.id} has more than {SPANS:,} copies and kernels, too many for a timeline")
         if not kept:
             raise BadInput(f"run {document.run.id} has no timeline of copies and kernels; runs of overlap keep one")
         lab = LAB_TITLES[document.run.lab]

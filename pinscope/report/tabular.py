@@ -5,13 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pinscope.errors import BadInput
+from pinscope.records.limits import FIELD_NAMES
 from pinscope.report.csv_cell import csv_cell
 from pinscope.report.document import Document
 from pinscope.text import quoted
@@ -20,13 +22,26 @@ RUN_COLUMNS = ("run_id", "experiment", "lab")
 """Columns before those of the observations."""
 
 
-def _columns(documents: Sequence[Document]) -> list[str]:
-    """All labels and values of all runs, each once, in the order in which they first appear."""
-    names = dict.fromkeys(RUN_COLUMNS)
+PIECE_ROWS = 10_000
+"""Rows in memory at a time."""
+
+
+def _kinds(documents: Sequence[Document]) -> dict[str, set[type]]:
+    """All labels and values of all runs, each once, in the order in which they first appear, with their types.
+
+    Raises:
+        BadInput: they are more than a table has columns.
+    """
+    kinds: dict[str, set[type]] = {name: {str} for name in RUN_COLUMNS}
     for document in documents:
         for row in document.rows:
-            names.update(dict.fromkeys(row))
-    return list(names)
+            for name, value in row.items():
+                kinds.setdefault(name, set()).add(type(value))
+            if len(kinds) > FIELD_NAMES:
+                raise BadInput(
+                    f"the observations have more than {FIELD_NAMES} different fields, too many for a table; write .json"
+                )
+    return kinds
 
 
 def _rows(documents: Sequence[Document]) -> Iterator[dict[str, Any]]:
@@ -36,34 +51,77 @@ def _rows(documents: Sequence[Document]) -> Iterator[dict[str, Any]]:
             yield {**row, "run_id": run.id, "experiment": run.experiment, "lab": run.lab}
 
 
-def render_csv(documents: Sequence[Document]) -> bytes:
+def csv_pieces(documents: Sequence[Document]) -> Iterator[bytes]:
     """CSV (RFC 4180, UTF-8), with cells as :func:`csv_cell` writes them."""
-    columns = _columns(documents)
+    columns = list(_kinds(documents))
     text = io.StringIO(newline="")
     writer = csv.writer(text)
     writer.writerow([csv_cell(name) for name in columns])
     for row in _rows(documents):
         writer.writerow([csv_cell(row.get(name)) for name in columns])
-    return text.getvalue().encode()
+        yield text.getvalue().encode()
+        text.seek(0)
+        text.truncate()
+    yield text.getvalue().encode()
 
 
-def render_parquet(documents: Sequence[Document]) -> bytes:
+def render_csv(documents: Sequence[Document]) -> bytes:
+    """The same in memory."""
+    return b"".join(csv_pieces(documents))
+
+
+def parquet_pieces(documents: Sequence[Document]) -> Iterator[bytes]:
     """Parquet with typed columns; the runs themselves are JSON in the file's metadata under ``pinscope``.
 
     Raises:
         BadInput: a column holds both text and numbers.
     """
-    rows = list(_rows(documents))
-    table = pa.table({name: _column(name, [row.get(name) for row in rows]) for name in _columns(documents)})
+    types = {name: _type(name, kinds - {type(None)}) for name, kinds in _kinds(documents).items()}
     runs = json.dumps([document.run.model_dump(mode="json") for document in documents])
-    table = table.replace_schema_metadata({"pinscope": runs})
-    buffer = io.BytesIO()
-    pq.write_table(table, buffer, compression="zstd")
-    return buffer.getvalue()
+    schema = pa.schema(list(types.items()), metadata={"pinscope": runs})
+    sink, rows = _Sink(), _rows(documents)
+    with pq.ParquetWriter(sink, schema, compression="zstd") as writer:
+        while batch := list(islice(rows, PIECE_ROWS)):
+            columns = [_column(name, [row.get(name) for row in batch], kind) for name, kind in types.items()]
+            writer.write_table(pa.table(columns, schema=schema))
+            yield sink.take()
+    yield sink.take()
 
 
-def _column(name: str, values: list[Any]) -> pa.Array:
-    kinds = {type(value) for value in values if value is not None}
+def render_parquet(documents: Sequence[Document]) -> bytes:
+    """The same in memory."""
+    return b"".join(parquet_pieces(documents))
+
+
+class _Sink(io.RawIOBase):
+    """Takes what Arrow writes until somebody takes it away."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._written = 0
+
+    def writable(self) -> bool:
+        """It is for writing."""
+        return True
+
+    def write(self, content: Any) -> int:
+        """Keep a copy."""
+        piece = bytes(content)
+        self._pieces.append(piece)
+        self._written += len(piece)
+        return len(piece)
+
+    def tell(self) -> int:
+        """Bytes written so far, taken or not."""
+        return self._written
+
+    def take(self) -> bytes:
+        """What was written since the last time."""
+        taken, self._pieces = b"".join(self._pieces), []
+        return taken
+
+
+def _type(name: str, kinds: Set[type]) -> pa.DataType:
     types = {
         frozenset[type](): pa.float64(),  # nothing known: readers disagree on Parquet's own type for that
         frozenset({bool}): pa.bool_(),
@@ -72,9 +130,17 @@ def _column(name: str, values: list[Any]) -> pa.Array:
         frozenset({int, float}): pa.float64(),
         frozenset({str}): pa.string(),
     }
+    if frozenset(kinds) not in types:
+        raise _mixed(name)
+    return types[frozenset(kinds)]
+
+
+def _column(name: str, values: list[Any], kind: pa.DataType) -> pa.Array:
     try:
-        return pa.array(values, type=types[frozenset(kinds)])
-    except (KeyError, pa.ArrowInvalid):
-        raise BadInput(
-            f"column {quoted(name)} mixes kinds of values, which Parquet cannot hold; write .csv or .json"
-        ) from None
+        return pa.array(values, type=kind)
+    except pa.ArrowInvalid:
+        raise _mixed(name) from None
+
+
+def _mixed(name: str) -> BadInput:
+    return BadInput(f"column {quoted(name)} mixes kinds of values, which Parquet cannot hold; write .csv or .json")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import cast
@@ -14,11 +14,11 @@ from pinscope.store.new_file import write_new
 
 # By name: most reports need neither Plotly nor Arrow, which take their time to import.
 _RENDERERS: Mapping[str, tuple[str, str]] = {
-    ".html": ("pinscope.report.html", "render_html"),
+    ".html": ("pinscope.report.html", "html_pieces"),
     ".md": ("pinscope.report.markdown", "render_markdown"),
-    ".csv": ("pinscope.report.tabular", "render_csv"),
-    ".parquet": ("pinscope.report.tabular", "render_parquet"),
-    ".json": ("pinscope.report.json_report", "render_json"),
+    ".csv": ("pinscope.report.tabular", "csv_pieces"),
+    ".parquet": ("pinscope.report.tabular", "parquet_pieces"),
+    ".json": ("pinscope.report.json_report", "json_pieces"),
     ".perfetto.json": ("pinscope.report.perfetto", "render_perfetto"),
 }
 SUFFIXES = tuple(_RENDERERS)
@@ -31,10 +31,16 @@ def render(documents: Sequence[Document], suffix: str) -> bytes:
     Raises:
         BadInput: unknown suffix, no run, or the runs have nothing that this format could hold.
     """
-    module, function = _RENDERERS[known_suffix(Path(f"report{suffix}"))]
+    return b"".join(_pieces(documents, known_suffix(Path(f"report{suffix}"))))
+
+
+def _pieces(documents: Sequence[Document], suffix: str) -> Iterable[bytes]:
+    """The report a piece at a time: one for people in one piece, the observations of the others as they are read."""
+    module, function = _RENDERERS[suffix]
     if not documents:
         raise BadInput("a report needs at least one run")
-    return cast("bytes", getattr(import_module(module), function)(documents))
+    content = getattr(import_module(module), function)(documents)
+    return (content,) if isinstance(content, bytes) else cast("Iterable[bytes]", content)
 
 
 def write_report(path: Path, documents: Sequence[Document]) -> None:
@@ -49,7 +55,7 @@ def write_report(path: Path, documents: Sequence[Document]) -> None:
     suffix = known_suffix(path)
     if os.path.lexists(path):  # before the work of rendering; write_new holds it for good
         raise PathExists(f"{path} is there already; PinScope does not overwrite files")
-    write_new(path, render(documents, suffix))
+    write_new(path, _pieces(documents, suffix))
 
 
 def known_suffix(path: Path) -> str:

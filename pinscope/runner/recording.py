@@ -6,7 +6,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field
@@ -20,6 +20,7 @@ from pinscope.live.timeline import Moment, TimelineRows
 from pinscope.probes.process import current_process
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
+from pinscope.records.limits import ROWS_READ
 from pinscope.records.run import Progress, Run, Status
 from pinscope.records.snapshot import Snapshot
 from pinscope.runner.jobs import new_id
@@ -31,7 +32,7 @@ from pinscope.store.store import Store
 from pinscope.units import format_bytes, format_seconds
 
 MOST_SECONDS = 30 * 86400.0
-MOST_ROWS = 250_000
+MOST_ROWS = ROWS_READ
 """All rows are kept in memory, less than 1 KB each, in case the database fails; and one bundle must hold them."""
 LOOK_SECONDS = 0.1
 """How soon a wish to stop is noticed between two samples."""
@@ -106,7 +107,7 @@ class Recorder:
         status: Status = "cancelled" if sampling.writer.cancelled or not sampling.samples else "done"
         return {"status": status, "progress": Progress(fraction=1.0, message=status)}
 
-    def _write(self, run: Run, rows: list[Row]) -> None:
+    def _write(self, run: Run, rows: Sequence[Row]) -> None:
         if self.output is None:
             return
         try:
@@ -120,7 +121,7 @@ class Recorded:
     """A timeline that has ended."""
 
     run: Run
-    rows: list[Row]
+    rows: Sequence[Row]
     saved: Path | None
     """The bundle that holds it because the database failed; ``None`` if the database has it."""
     full_after_seconds: float | None = None

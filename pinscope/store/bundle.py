@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, Any, BinaryIO, Self
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
@@ -28,19 +28,28 @@ import pinscope
 from pinscope.errors import BadBundle, BadInput, InvalidParameter
 from pinscope.probes.software import source_commit
 from pinscope.records.base import Moment
+from pinscope.records.limits import (
+    BUNDLE_BYTES,
+    BUNDLE_RATIO,
+    BUNDLE_ROWS,
+    BUNDLE_RUNS,
+    FIELD_NAMES,
+    MANIFEST_BYTES,
+    ROW_BYTES,
+    RUN_BYTES,
+    SMALL_MEMBER_BYTES,
+)
 from pinscope.records.run import FORMAT, Run
-from pinscope.store.new_file import write_new
-from pinscope.store.rows import Row, RunWithRows, check_rows, check_run, dump_json, first_complaint
+from pinscope.store.new_file import new_file
+from pinscope.store.rows import Row, RunWithRows, check_run, checked, dump_json, first_complaint
 
 SUFFIX = ".pinscope"
-MAX_UNPACKED_BYTES = 512 * 2**20
-"""A bundle that unpacks to more is refused: it is either a zip bomb or too much to hold in memory."""
-MAX_RUNS = 10_000
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 """Member times carry nothing: equal runs make equal members."""
 _COMPRESSIONS = frozenset({zipfile.ZIP_DEFLATED, zipfile.ZIP_STORED})
 _ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, RuntimeError, OverflowError, MemoryError)
 """What zipfile raises on damaged archives (RuntimeError, for one, where a flipped bit says encrypted)."""
+_CHUNK_BYTES = 2**16
 _ANY_ROW: TypeAdapter[Row] = TypeAdapter(dict[str, Any])
 
 
@@ -70,7 +79,9 @@ def write_bundle(path: Path | str, items: Sequence[RunWithRows]) -> None:
         BadInput: no runs, the same run twice, more than a bundle holds, or no such folder.
         PinScopeError: the file could not be written.
     """
-    write_new(Path(path), render_bundle(items))
+    _check_ids(items)
+    with new_file(Path(path)) as file:
+        _pack(file, items)
 
 
 def render_bundle(items: Sequence[RunWithRows]) -> bytes:
@@ -79,36 +90,69 @@ def render_bundle(items: Sequence[RunWithRows]) -> bytes:
     Raises:
         BadInput: no runs, the same run twice, or more than a bundle holds.
     """
-    ids = [run.id for run, _ in items]
-    if not ids:
-        raise BadInput("a bundle needs at least one run")
-    if len(ids) > MAX_RUNS or len(set(ids)) < len(ids):
-        raise BadInput(f"a bundle holds each run once, and at most {MAX_RUNS} of them")
-    manifest = Manifest(
-        format=FORMAT,
-        written_by=_this_version(),
-        created=datetime.now(UTC),
-        runs=ids,
-    )
-    members = {"manifest.json": manifest.model_dump_json()}
-    for run, rows in items:
-        check_run(run)
-        stored = run.model_copy(update={"recording": False, "observations": len(rows)})
-        members[_run_member(run.id)] = dump_json(stored.model_dump(mode="json"))
-        members[_rows_member(run.id)] = "".join(dump_json(row) + "\n" for row in check_rows(rows))
-    if sum(map(len, members.values())) > MAX_UNPACKED_BYTES:  # the text is ASCII: one byte a character
-        raise BadInput(
-            f"these runs are more than one bundle holds ({MAX_UNPACKED_BYTES >> 20} MiB); export fewer at once"
-        )
+    _check_ids(items)
     packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as archive:
-        for name, text in members.items():
-            archive.writestr(zipfile.ZipInfo(name, _EPOCH), text, zipfile.ZIP_DEFLATED)
+    _pack(packed, items)
     return packed.getvalue()
 
 
-def read_bundle(path: Path | str) -> list[RunWithRows]:
-    """The runs of a bundle, each with its observations; checked whole before anything is handed out.
+def _check_ids(items: Sequence[RunWithRows]) -> None:
+    ids = [run.id for run, _ in items]
+    if not ids:
+        raise BadInput("a bundle needs at least one run")
+    if len(ids) > BUNDLE_RUNS or len(set(ids)) < len(ids):
+        raise BadInput(f"a bundle holds each run once, and at most {BUNDLE_RUNS} of them")
+
+
+def _pack(file: BinaryIO, items: Sequence[RunWithRows]) -> None:
+    """Write the archive, an observation at a time."""
+    if (rows := sum(len(rows) for _, rows in items)) > BUNDLE_ROWS:
+        raise BadInput(
+            f"{rows:,} observations are more than one bundle holds ({BUNDLE_ROWS:,}); export fewer runs at once, "
+            "or write a report in .csv, .parquet or .json"
+        )
+    ids = [run.id for run, _ in items]
+    manifest = Manifest(format=FORMAT, written_by=_this_version(), created=datetime.now(UTC), runs=ids)
+    unpacked = 0
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr(_member("manifest.json"), manifest.model_dump_json())
+        for run, rows in items:
+            check_run(run)
+            stored = run.model_copy(update={"recording": False, "observations": len(rows)})
+            text = dump_json(stored.model_dump(mode="json"))
+            archive.writestr(_member(_run_member(run.id)), text)
+            unpacked += len(text)
+            with archive.open(_member(_rows_member(run.id)), "w") as member:
+                for row in checked(rows):
+                    unpacked += member.write(f"{dump_json(row)}\n".encode())  # the text is ASCII
+                    if unpacked > BUNDLE_BYTES:
+                        raise BadInput(
+                            f"these runs are more than one bundle holds ({BUNDLE_BYTES >> 20} MiB); "
+                            "export fewer at once"
+                        )
+
+
+def _member(name: str) -> zipfile.ZipInfo:
+    info = zipfile.ZipInfo(name, _EPOCH)
+    info.compress_type = zipfile.ZIP_DEFLATED
+    return info
+
+
+def read_bundle(path: Path | str) -> list[tuple[Run, list[Row]]]:
+    """The runs of a bundle, each with its observations, all in memory. Errors as for :func:`open_bundle`."""
+    with open_bundle(path) as bundle:
+        return bundle.load()
+
+
+def parse_bundle(data: bytes, name: str) -> list[tuple[Run, list[Row]]]:
+    """The same from bytes; ``name`` is used in messages only."""
+    with BundleReader(io.BytesIO(data), name) as bundle:
+        return bundle.load()
+
+
+@contextmanager
+def open_bundle(path: Path | str) -> Iterator[BundleReader]:
+    """The bundle, checked whole.
 
     Raises:
         BadBundle: no such file, not a bundle, damaged, of a newer format, or too large.
@@ -116,42 +160,65 @@ def read_bundle(path: Path | str) -> list[RunWithRows]:
     try:
         if not stat.S_ISREG(Path(path).stat().st_mode):  # a device or a pipe may never end
             raise BadBundle(f"{path} is not a file")
-        with Path(path).open("rb") as file:
-            return _all_of(file, str(path))
-    except OSError as error:
-        raise BadBundle(f"{path}: {error.strerror or error}") from None
+        file = Path(path).open("rb")  # noqa: SIM115 - closed below; what the caller raises is not the bundle's
+    except (OSError, ValueError) as error:
+        raise BadBundle(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+    with file, BundleReader(file, str(path)) as bundle:
+        bundle.check()
+        yield bundle
 
 
-def parse_bundle(data: bytes, name: str) -> list[RunWithRows]:
-    """The same from bytes, as an upload has them; ``name`` is used in messages only."""
-    return _all_of(io.BytesIO(data), name)
+class _BoundedFile(io.BufferedIOBase):
+    """A file of which no more than the directory of the largest bundle is read at once.
 
+    zipfile reads the directory of an archive whole, however large the archive says that it is.
+    """
 
-def _all_of(file: IO[bytes], name: str) -> list[RunWithRows]:
-    with BundleReader(file, name) as bundle:
-        return [(run, bundle.rows(run)) for run in bundle.runs]
+    MOST = 4 * 2**20
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def read(self, size: int | None = -1) -> bytes:
+        """As of a file."""
+        content = self._file.read(self.MOST + 1 if size is None or size < 0 else min(size, self.MOST + 1))
+        if len(content) > self.MOST:
+            raise zipfile.BadZipFile("its directory is larger than that of any bundle")
+        return content
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """As of a file."""
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        """As of a file."""
+        return self._file.tell()
+
+    def seekable(self) -> bool:
+        """As of a file."""
+        return True
 
 
 class BundleReader:
-    """An open bundle: its runs at once, the observations of each when asked for.
+    """An open bundle: its runs and their observations, each read when it is asked for.
 
     Args:
         file: the archive, seekable.
         name: used in messages only.
 
     Raises:
-        BadBundle: whatever is wrong, in one line.
+        BadBundle: whatever is wrong, in one line. Every method and iterator may raise it.
     """
 
     def __init__(self, file: IO[bytes], name: str) -> None:
         self._name = name
         with self._damage_reported():
+            file.seek(0)
             if file.read(2) != b"PK":
                 raise BadBundle(f"{name} is not a PinScope bundle")
-            self._archive = zipfile.ZipFile(file)
+            self._archive = zipfile.ZipFile(_BoundedFile(file))
         try:
             self.manifest = self._read_manifest()
-            self.runs = [self._read_run(run_id) for run_id in self.manifest.runs]
         except BaseException:
             self.close()
             raise
@@ -166,58 +233,114 @@ class BundleReader:
         """Close the archive."""
         self._archive.close()
 
-    def rows(self, run: Run) -> list[Row]:
+    def runs(self) -> Iterator[Run]:
+        """The runs, in the order of the manifest."""
+        return map(self._read_run, self.manifest.runs)
+
+    def rows(self, run: Run) -> BundleRows:
         """The observations of one of the bundle's runs."""
+        return BundleRows(self, run)
+
+    def items(self) -> Iterator[tuple[Run, BundleRows]]:
+        """Each run with its observations."""
+        return ((run, self.rows(run)) for run in self.runs())
+
+    def load(self) -> list[tuple[Run, list[Row]]]:
+        """The same, all in memory."""
+        return [(run, list(rows)) for run, rows in self.items()]
+
+    def check(self) -> None:
+        """Read everything once: afterwards nothing of it is refused."""
+        total = 0
+        for run, rows in self.items():
+            total += run.observations
+            if total > BUNDLE_ROWS:
+                raise self._too_much(f"it has more than {BUNDLE_ROWS:,} observations, the most that a bundle holds")
+            for _ in rows:
+                pass
+
+    def each_row(self, run: Run) -> Iterator[Row]:
+        """The observations of a run, checked."""
         name = _rows_member(run.id)
-        lines = self._read(name).splitlines()
+        count, fields = 0, set[str]()
         try:
-            rows = check_rows(_ANY_ROW.validate_json(line) for line in lines)
+            for count, row in enumerate(checked(map(_ANY_ROW.validate_json, self._lines(name))), start=1):
+                if count > run.observations:
+                    break
+                fields.update(row)
+                if len(fields) > FIELD_NAMES:
+                    raise self._too_much(f"{name}: its observations have more than {FIELD_NAMES} different fields")
+                yield row
         except ValidationError as error:
             raise self._bad(f"{name}: {first_complaint(error)}") from None
         except InvalidParameter as error:
             raise self._bad(f"{name}: {error}") from None
-        if len(rows) != run.observations:
-            raise self._bad(f"run {run.id} should have {run.observations} observations, there are {len(rows)}")
-        return rows
+        if count != run.observations:
+            there = f"there are {'more' if count > run.observations else count}"
+            raise self._bad(f"run {run.id} should have {run.observations} observations, {there}")
+
+    def _lines(self, name: str) -> Iterator[bytes]:
+        """The lines of a member."""
+        with self._damage_reported():
+            member = self._archive.open(name)
+        with member:
+            rest = b""
+            while True:
+                with self._damage_reported():
+                    chunk = member.read(_CHUNK_BYTES)
+                *lines, rest = (rest + chunk).split(b"\n")
+                if max(map(len, lines), default=0) > ROW_BYTES or len(rest) > ROW_BYTES:
+                    raise self._too_much(f"{name}: a line of it is longer than {ROW_BYTES >> 10} KiB")
+                yield from lines
+                if not chunk:
+                    break
+            if rest:
+                yield rest
 
     def _read_manifest(self) -> Manifest:
-        if "manifest.json" not in self._archive.namelist():
+        members = self._archive.infolist()
+        if "manifest.json" not in self._archive.NameToInfo:
             raise BadBundle(f"{self._name} is not a PinScope bundle: it has no manifest.json")
-        if any(member.compress_type not in _COMPRESSIONS for member in self._archive.infolist()):
+        if any(member.compress_type not in _COMPRESSIONS for member in members):
             raise self._bad("a member is compressed in a way that bundles are not")
-        if sum(member.file_size for member in self._archive.infolist()) > MAX_UNPACKED_BYTES:
-            raise self._bad(f"it unpacks to more than {MAX_UNPACKED_BYTES >> 20} MiB")
-        text = self._read("manifest.json")
+        if sum(member.file_size for member in members) > BUNDLE_BYTES:
+            raise self._too_much(f"it unpacks to more than {BUNDLE_BYTES >> 20} MiB")
+        if any(member.file_size > max(SMALL_MEMBER_BYTES, BUNDLE_RATIO * member.compress_size) for member in members):
+            raise self._too_much(f"a member unpacks to more than {BUNDLE_RATIO} times its size")
+        text = self._read("manifest.json", MANIFEST_BYTES)
         self._check_format(text)
         try:
             manifest = Manifest.model_validate_json(text)
         except ValidationError as error:
             raise self._bad(f"manifest.json: {first_complaint(error)}") from None
         expected = ["manifest.json"]
-        for run_id in manifest.runs[: MAX_RUNS + 1]:
+        for run_id in manifest.runs:
             expected += [_run_member(run_id), _rows_member(run_id)]
-        if len(manifest.runs) > MAX_RUNS or sorted(self._archive.namelist()) != sorted(expected):
+        if len(set(expected)) < len(expected) or sorted(self._archive.namelist()) != sorted(expected):
             raise self._bad("its members are not those that the manifest names")
         return manifest
 
     def _check_format(self, manifest: bytes) -> None:
         """Before anything else, because a newer format may look different everywhere but here."""
         try:
-            version = _ANY_ROW.validate_json(manifest).get("format")
+            found = _ANY_ROW.validate_json(manifest)
         except ValidationError:
             raise self._bad("manifest.json is not JSON") from None
+        version, runs = found.get("format"), found.get("runs")
         if not isinstance(version, int) or isinstance(version, bool) or version < 1:
             raise self._bad("manifest.json has no format number")
         if version > FORMAT:
             raise BadBundle(
-                f"{self._name} has bundle format {version}; PinScope {pinscope.__version__} reads formats up to "
-                f"{FORMAT}: update PinScope"
+                f"{self._name} has bundle format {str(version)[:20]}; PinScope {pinscope.__version__} reads formats "
+                f"up to {FORMAT}: update PinScope"
             )
+        if isinstance(runs, list) and len(runs) > BUNDLE_RUNS:
+            raise self._too_much(f"it names {len(runs):,} runs; a bundle holds at most {BUNDLE_RUNS:,}")
 
     def _read_run(self, run_id: str) -> Run:
         name = _run_member(run_id)
         try:
-            run = Run.model_validate_json(self._read(name))
+            run = Run.model_validate_json(self._read(name, RUN_BYTES))
             check_run(run)
         except ValidationError as error:
             raise self._bad(f"{name}: {first_complaint(error)}") from None
@@ -227,12 +350,19 @@ class BundleReader:
             raise self._bad(f"{name} holds run {run.id}")
         if run.format > FORMAT:
             raise BadBundle(f"{self._name}: run {run.id} has format {run.format}; this PinScope reads up to {FORMAT}")
+        if run.observations > BUNDLE_ROWS:
+            raise self._too_much(
+                f"run {run.id} has {run.observations:,} observations; a bundle holds at most {BUNDLE_ROWS:,}"
+            )
         return run
 
-    def _read(self, name: str) -> bytes:
+    def _read(self, name: str, most: int) -> bytes:
+        size = self._archive.getinfo(name).file_size
+        if size > most:
+            raise self._too_much(f"{name[:150]} is {size >> 10:,} KiB; it may be {most >> 10:,} KiB")
         with self._damage_reported(), self._archive.open(name) as member:
             # Not read(): without a number it unpacks all there is before it looks at the length that was promised.
-            return member.read(self._archive.getinfo(name).file_size)  # checks the CRC
+            return member.read(size)  # checks the CRC
 
     @contextmanager
     def _damage_reported(self) -> Iterator[None]:
@@ -244,8 +374,25 @@ class BundleReader:
             why = " ".join(str(error).split())[:100]
             raise self._bad(why or type(error).__name__) from None
 
+    def _too_much(self, why: str) -> BadBundle:
+        return BadBundle(f"{self._name} is more than a bundle may be: {why}")
+
     def _bad(self, why: str) -> BadBundle:
         return BadBundle(f"{self._name} is a damaged bundle: {why}")
+
+
+class BundleRows:
+    """The observations of a run in an open bundle: read from its file each time."""
+
+    def __init__(self, bundle: BundleReader, run: Run) -> None:
+        self._bundle = bundle
+        self._run = run
+
+    def __len__(self) -> int:
+        return self._run.observations
+
+    def __iter__(self) -> Iterator[Row]:
+        return self._bundle.each_row(self._run)
 
 
 @cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -19,8 +19,15 @@ _NO_NAMELESS_FILES = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, er
 _IMPOSSIBLE_NAMES = frozenset({errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL})
 
 
-def write_new(path: Path, content: bytes) -> None:
-    """Write ``content`` to ``path``. Whoever looks at that name sees nothing, or the whole file.
+def write_new(path: Path, content: Iterable[bytes]) -> None:
+    """Write the pieces of ``content`` to a new file; errors as for :func:`new_file`."""
+    with new_file(path) as file:
+        file.writelines(content)
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[BinaryIO]:
+    """Gives the file to write to. Whoever looks at that name sees nothing, or what was written when the block ended.
 
     Raises:
         PathExists: something of that name is there.
@@ -31,7 +38,7 @@ def write_new(path: Path, content: bytes) -> None:
         raise PathExists(f"{path} is there already; PinScope does not overwrite files")
     try:
         with _unfinished(path.parent) as (file, take_name):
-            file.write(content)
+            yield file
             file.flush()
             os.fsync(file.fileno())
             take_name(path)

@@ -57,7 +57,7 @@ def _recordings() -> tuple[_Recording, ...]:
         _Recording(run.model_copy(update={"recording": True}), file)
         for file in shipped
         if file.name.endswith(SUFFIX)
-        for run in _open(file).runs
+        for run in _open(file).runs()
     ]
     return tuple(sorted(found, key=lambda recording: recording.run.created_at, reverse=True))
 

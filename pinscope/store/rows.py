@@ -5,24 +5,43 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from typing import Any, Protocol
 
 from pydantic import ValidationError
 
 from pinscope.errors import InvalidParameter
+from pinscope.records.limits import (
+    DEPTH,
+    NAME_CHARACTERS,
+    PARAMETERS,
+    ROW_FIELDS,
+    RUN_BYTES,
+    TEXT_CHARACTERS,
+)
 from pinscope.records.run import Run
 from pinscope.store.tables import NAME_LENGTH, RUN_ID_LENGTH
 from pinscope.text import quoted
 
 Row = dict[str, Any]
 """A stored observation: a flat mapping of labels and values in SI units."""
-RunWithRows = tuple[Run, list[Row]]
+
+
+class Rows(Protocol):
+    """Observations of one run, in order. They may come from a file or a database a few at a time, each time anew."""
+
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[Row]: ...
+
+
+RunWithRows = tuple[Run, Rows]
 
 _RUN_ID = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{RUN_ID_LENGTH - 1}}}")
 _NAME = re.compile(rf"[^\x00-\x1f\x7f]{{1,{NAME_LENGTH}}}")
 _FIXED = frozenset({"id", "experiment", "lab", "created_at", "observations", "recording", "format"})
 """Fields of a run that no change may touch."""
+_ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 _SHOWN = 60
 """Characters of a wrong value that a message repeats."""
 
@@ -31,8 +50,8 @@ def check_run(run: Run) -> None:
     """Refuse what some database or bundle could not hold.
 
     Raises:
-        InvalidParameter: an id that could not name a file, a name with control characters, NaN in the parameters,
-            a number of more than 64 bits.
+        InvalidParameter: an id that could not name a file, a name with control characters, more or deeper
+            parameters than a run has, NaN in them, a number of more than 64 bits, a record that is too large.
     """
     if not is_run_id(run.id):
         raise InvalidParameter(
@@ -41,11 +60,21 @@ def check_run(run: Run) -> None:
         )
     if not _NAME.fullmatch(run.experiment):
         raise InvalidParameter(f"{quoted(run.experiment)} cannot be the name of an experiment")
+    if len(run.params) > PARAMETERS:
+        raise InvalidParameter(f"run {run.id} has {len(run.params):,} parameters; a run has at most {PARAMETERS}")
+    if not _is_flat(run.params, DEPTH + 1):
+        raise InvalidParameter(f"run {run.id}: its parameters are nested more than {DEPTH} deep")
     try:
         written = run.model_dump(mode="json")
-        dump_json(dict(run.params))
+        dump_json(dict(run.params))  # pydantic writes NaN as null
+        size = len(dump_json(written))
     except (TypeError, ValueError) as error:
         raise InvalidParameter(f"run {run.id}: the parameters cannot be stored: {error}") from None
+    if size > RUN_BYTES:
+        raise InvalidParameter(
+            f"the record of run {run.id}, without its observations, is {size >> 10:,} KiB; "
+            f"it may be {RUN_BYTES >> 10} KiB"
+        )
     if field := next((field for field, value in written.items() if not _fits(value)), None):
         raise InvalidParameter(f"run {run.id}: {field}: a number in it has more than 64 bits")
 
@@ -73,18 +102,21 @@ def changed_run(run: Run, changes: Mapping[str, Any]) -> Run:
 
 
 def check_rows(rows: Iterable[Mapping[str, Any]]) -> list[Row]:
-    """The rows as plain flat dicts that JSON carries exactly.
+    """The rows as plain flat dicts that JSON carries exactly. Errors as for :func:`checked`."""
+    return list(checked(rows))
+
+
+def checked(rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
+    """The same one after the other.
 
     Raises:
-        InvalidParameter: a row that is not flat, not finite, or lacks ``repeat`` or ``warmup``.
+        InvalidParameter: a row that is not flat, not finite, too large, or lacks ``repeat`` or ``warmup``.
     """
-    checked = []
     for number, row in enumerate(rows):
         complaint = _complaint(row)
         if complaint:
             raise InvalidParameter(f"observation {number}: {complaint}")
-        checked.append(dict(row))
-    return checked
+        yield dict(row)
 
 
 def _complaint(row: Mapping[str, Any]) -> str | None:
@@ -95,18 +127,27 @@ def _complaint(row: Mapping[str, Any]) -> str | None:
         return "repeat must be a whole number"
     if not isinstance(row.get("warmup"), bool):
         return "warmup must be true or false"
+    if len(row) > ROW_FIELDS:
+        return f"it has {len(row):,} fields; an observation has at most {ROW_FIELDS}"
+    return _field_complaint(row)
+
+
+def _field_complaint(row: Mapping[Any, Any]) -> str | None:
+    text = 0
     for key, value in row.items():
-        if not isinstance(key, str) or not _is_text(key):
+        if not isinstance(key, str) or not _is_name(key):
             return f"{key!r:.60} cannot be a label"
-        wrong = _value_complaint(value)
-        if wrong:
+        if value is None or type(value) is bool or (type(value) is float and math.isfinite(value)):
+            continue  # most are, and a million observations have twenty million values
+        if wrong := _value_complaint(value):
             return f"{key[:_SHOWN]}: {wrong}"
+        text += len(value) if isinstance(value, str) else 0
+    if text > TEXT_CHARACTERS:
+        return f"it has {text:,} characters of text; an observation has at most {TEXT_CHARACTERS:,}"
     return None
 
 
 def _value_complaint(value: Any) -> str | None:
-    if value is None or isinstance(value, bool):
-        return None
     if isinstance(value, int):
         return None if _fits(value) else "the number has more than 64 bits"
     if isinstance(value, float):
@@ -114,6 +155,21 @@ def _value_complaint(value: Any) -> str | None:
     if isinstance(value, str):
         return None if _is_text(value) else "the text is not valid Unicode"
     return f"a {type(value).__name__} cannot be stored; an observation is flat"
+
+
+@lru_cache(maxsize=1024)
+def _is_name(key: str) -> bool:
+    """Whether a field of an observation may be called so."""
+    return len(key) <= NAME_CHARACTERS and _is_text(key)
+
+
+def _is_flat(value: Any, depth: int) -> bool:
+    """Whether a JSON value is nested at most so deep."""
+    if isinstance(value, Mapping):
+        return depth > 0 and all(_is_flat(member, depth - 1) for member in value.values())
+    if isinstance(value, list | tuple):
+        return depth > 0 and all(_is_flat(member, depth - 1) for member in value)
+    return True
 
 
 def _fits(value: Any) -> bool:
@@ -136,11 +192,12 @@ def dump_json(value: Any) -> str:
     Raises:
         ValueError: NaN or infinity.
     """
-    return json.dumps(value, allow_nan=False, separators=(",", ":"))
+    return _ENCODER.encode(value)
 
 
 def first_complaint(error: ValidationError) -> str:
     """What pydantic found wrong first, as one line."""
     first = error.errors(include_url=False)[0]
-    where = ".".join(str(part) for part in first["loc"])
-    return f"{where}: {first['msg']}" if where else str(first["msg"])
+    where = ".".join(" ".join(str(part).split())[:_SHOWN] for part in first["loc"][:_SHOWN])
+    message = " ".join(str(first["msg"]).split())[:200]
+    return f"{where[:200]}: {message}" if where else message

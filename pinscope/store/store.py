@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC
 from types import TracebackType
@@ -13,24 +13,35 @@ from pydantic import ValidationError
 from sqlalchemy import Connection, RowMapping, Select, delete, func, insert, select, update
 
 from pinscope.errors import BadInput, StoreFailed, UnknownName
+from pinscope.records.limits import RUN_BYTES
 from pinscope.records.run import LabKind, Run, Status
+from pinscope.store.bounded import RECORD, RECORD_LENGTH
 from pinscope.store.database import Database
+from pinscope.store.observations import BATCH, StoredRows, insert_rows, read_batch
 from pinscope.store.recordings import recorded_observations, recorded_run, recorded_runs
 from pinscope.store.rows import (
     Row,
+    Rows,
     RunWithRows,
     changed_run,
     check_rows,
     check_run,
+    checked,
     dump_json,
     first_complaint,
     is_run_id,
 )
 from pinscope.store.tables import ObservationTable, RunTable
 from pinscope.text import quoted
+from pinscope.units import format_bytes
 
 _OWN_COLUMNS = frozenset({"status", "progress", "observations", "recording"})
 """Fields of a run that do not stand in its document."""
+_RUN_COLUMNS = (
+    RunTable.id, RunTable.status, RunTable.progress, RunTable.observations,
+    RECORD.label("document"), RECORD_LENGTH.label("length"),
+)  # fmt: skip
+_RUNS_AT_ONCE = 100
 _ENDING = frozenset({"status", "error", "finished_at", "progress"})
 """Fields that tell how a run ended."""
 _ORIGIN = frozenset({"id", "experiment", "lab", "device", "quick", "params", "created_at"})
@@ -50,6 +61,21 @@ class Imported:
     added: tuple[str, ...]
     completed: tuple[str, ...]
     skipped: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class LargeRun:
+    """A run that an older version stored, whose record is too large to be read."""
+
+    id: str
+    bytes: int
+
+    def __str__(self) -> str:
+        return (
+            f"run {self.id} is too large to show: its record, without its observations, is "
+            f"{format_bytes(self.bytes)}, and at most {format_bytes(RUN_BYTES)} are read; "
+            f"`pinscope runs delete {self.id}` removes it"
+        )
 
 
 class Store:
@@ -145,7 +171,7 @@ class Store:
             UnknownName: no such run.
             BadInput: a row that is not an observation, a gap before ``start``, or a recording.
         """
-        checked = check_rows(rows)
+        accepted = check_rows(rows)
         with self._database.writing() as connection:
             count = connection.scalar(select(RunTable.observations).where(RunTable.id == run_id).with_for_update())
             if count is None:
@@ -153,9 +179,8 @@ class Store:
             if start is not None:
                 if start > count:
                     raise BadInput(f"run {run_id} has {count} observations; none can be number {start}")
-                checked = checked[count - start :]
-            _insert_rows(connection, run_id, count, checked)
-        return int(count) + len(checked)
+                accepted = accepted[count - start :]
+            return insert_rows(connection, run_id, int(count), accepted)
 
     def delete(self, run_id: str) -> None:
         """Remove a run and its observations, also one that can no longer be read.
@@ -179,7 +204,7 @@ class Store:
 
         A run that is here with the same observations is skipped. One that was interrupted here and whose
         observations are the first ones of the bundle's is completed from it. One that still ran when it was
-        exported arrives as interrupted.
+        exported arrives as interrupted. Observations are read and stored a few at a time.
 
         Raises:
             BadInput: a different run of the same id is here.
@@ -188,28 +213,29 @@ class Store:
         with self._database.writing() as connection:
             for run, rows in items:
                 incoming = _as_imported(run, rows)
-                outcome[self._import_run(connection, incoming, check_rows(rows))].append(run.id)
+                outcome[self._import_run(connection, incoming, rows)].append(run.id)
         return Imported(**{key: tuple(ids) for key, ids in outcome.items()})
 
-    def _import_run(self, connection: Connection, incoming: Run, rows: list[Row]) -> str:
+    def _import_run(self, connection: Connection, incoming: Run, rows: Rows) -> str:
         check_run(incoming)
         stored = _read_run(connection, incoming.id, lock=True)
         if stored is not None:
-            here = _read_rows(connection, stored.id)
+            here = _each_row(connection, stored)
         else:
             stored = recorded_run(incoming.id)
             if stored is None:
                 _insert_run(connection, incoming)
-                _insert_rows(connection, incoming.id, 0, rows)
+                insert_rows(connection, incoming.id, 0, checked(rows))
                 return "added"
-            here = recorded_observations(stored.id)
-        same_rows = _canonical(here) == _canonical(rows[: len(here)])
-        if same_rows and len(here) == len(rows) and _facts(stored) == _facts(incoming):
+            here = iter(recorded_observations(stored.id))
+        there = checked(rows)
+        same_rows = all(_canonical(row) == _canonical(next(there, {})) for row in here)
+        if same_rows and stored.observations == len(rows) and _facts(stored) == _facts(incoming):
             return "skipped"
         same_origin = _facts(stored, only=_ORIGIN) == _facts(incoming, only=_ORIGIN)
         if not (same_rows and same_origin and stored.status == "interrupted" and not stored.recording):
             raise BadInput(f"a different run {incoming.id} is in the database already; nothing was imported")
-        _insert_rows(connection, stored.id, len(here), rows[len(here) :])
+        insert_rows(connection, stored.id, stored.observations, there)
         connection.execute(update(RunTable).where(RunTable.id == stored.id).values(_columns(incoming)))
         return "completed"
 
@@ -245,39 +271,67 @@ class Store:
         status: Status | None = None,
         recordings: bool = True,
     ) -> list[Run]:
-        """Runs that match, newest first; the recordings that ship with PinScope come last."""
+        """Runs that match, newest first; the recordings that ship with PinScope come last.
+
+        Without those whose record is too large to be read: :meth:`large_runs` has them.
+        """
+        return list(self.each_run(experiment, lab, status, recordings))
+
+    def each_run(
+        self,
+        experiment: str | None = None,
+        lab: LabKind | None = None,
+        status: Status | None = None,
+        recordings: bool = True,
+    ) -> Iterator[Run]:
+        """The same one after the other: a database may hold more than fit into memory."""
         wanted = {"experiment": experiment, "lab": lab, "status": status}
         wanted = {field: value for field, value in wanted.items() if value is not None}
-        query = select(RunTable).order_by(RunTable.created_at.desc(), RunTable.id.desc())
+        query = select(RunTable.id).order_by(RunTable.created_at.desc(), RunTable.id.desc())
         for field, value in wanted.items():
             query = query.where(getattr(RunTable, field) == value)
         with self._database.reading() as connection:
+            ids = list(connection.scalars(query))
+            stored = set(connection.scalars(select(RunTable.id))) if recordings else set()
+        for batch in (ids[first : first + _RUNS_AT_ONCE] for first in range(0, len(ids), _RUNS_AT_ONCE)):
+            yield from self._some_runs(batch)
+        if recordings:
+            for run in recorded_runs():
+                if run.id not in stored and all(getattr(run, field) == value for field, value in wanted.items()):
+                    yield run
+
+    def _some_runs(self, ids: Sequence[str]) -> list[Run]:
+        """Those of the ids that are there still, in their order."""
+        query = select(*_RUN_COLUMNS).where(RunTable.id.in_(ids), RECORD_LENGTH <= RUN_BYTES)
+        with self._database.reading() as connection:
             try:
-                found = [_as_run(row) for row in connection.execute(query).mappings()]
+                found = {row["id"]: _as_run(row) for row in connection.execute(query).mappings()}
             except json.JSONDecodeError:
                 raise _first_damaged(connection) from None
-            if recordings:
-                stored = set(connection.scalars(select(RunTable.id)))
-                found += [
-                    run
-                    for run in recorded_runs()
-                    if run.id not in stored and all(getattr(run, field) == value for field, value in wanted.items())
-                ]
-        return found
+        return [found[run_id] for run_id in ids if run_id in found]
+
+    def large_runs(self) -> list[LargeRun]:
+        """Runs of the database whose record is too large to be read, by id."""
+        query = select(RunTable.id, RECORD_LENGTH).where(RECORD_LENGTH > RUN_BYTES).order_by(RunTable.id)
+        with self._database.reading() as connection:
+            return [LargeRun(run_id, length) for run_id, length in connection.execute(query)]
 
     def unfinished(self) -> list[Run]:
         """Runs whose status is ``running``, whether or not their child still lives."""
         return self.runs(status="running", recordings=False)
 
-    def observations(self, run_id: str, start: int = 0) -> list[Row]:
+    def observations(self, run_id: str, start: int = 0) -> Sequence[Row]:
         """The rows of a run in the order in which they were measured, from number ``start`` on.
+
+        Those of the database are read when they are asked for, a few at a time; see :class:`StoredRows`.
 
         Raises:
             UnknownName: no such run.
         """
         with self._database.reading() as connection:
-            if connection.scalar(select(RunTable.id).where(RunTable.id == run_id)) is not None:
-                return _read_rows(connection, run_id, start)
+            count = connection.scalar(select(RunTable.observations).where(RunTable.id == run_id))
+        if count is not None:
+            return StoredRows(self._database.reading, run_id, start, int(count) - start)
         if recorded_run(run_id) is None:
             raise self._no_such_run(run_id)
         return recorded_observations(run_id)[start:]
@@ -311,6 +365,8 @@ def _columns(run: Run) -> dict[str, Any]:
 
 def _as_run(row: RowMapping) -> Run:
     fields = {key: row[key] for key in ("id", "status", "progress", "observations")}
+    if row["length"] > RUN_BYTES:
+        raise StoreFailed(str(LargeRun(str(row["id"]), row["length"])))
     try:
         return Run.model_validate({**row["document"], **fields})
     except (ValidationError, TypeError) as error:
@@ -335,7 +391,7 @@ def _first_damaged(connection: Connection) -> StoreFailed:
 
 
 def _read_run(connection: Connection, run_id: str, lock: bool = False) -> Run | None:
-    query: Select[Any] = select(RunTable).where(RunTable.id == run_id)
+    query: Select[Any] = select(*_RUN_COLUMNS).where(RunTable.id == run_id)
     row = connection.execute(query.with_for_update() if lock else query).mappings().one_or_none()
     return None if row is None else _as_run(row)
 
@@ -344,26 +400,13 @@ def _insert_run(connection: Connection, run: Run) -> None:
     connection.execute(insert(RunTable).values(**_columns(run), observations=0))
 
 
-def _read_rows(connection: Connection, run_id: str, start: int = 0) -> list[Row]:
-    return list(
-        connection.scalars(
-            select(ObservationTable.row)
-            .where(ObservationTable.run_id == run_id, ObservationTable.sequence >= start)
-            .order_by(ObservationTable.sequence)
-        )
-    )
+def _each_row(connection: Connection, run: Run) -> Iterator[Row]:
+    """The rows of a run within a transaction."""
+    for first in range(0, run.observations, BATCH):
+        yield from read_batch(connection, run.id, first)
 
 
-def _insert_rows(connection: Connection, run_id: str, first: int, rows: Sequence[Row]) -> None:
-    """Add rows from number ``first`` on, and count them."""
-    if not rows:
-        return
-    records = [{"run_id": run_id, "sequence": first + place, "row": row} for place, row in enumerate(rows)]
-    connection.execute(insert(ObservationTable), records)
-    connection.execute(update(RunTable).where(RunTable.id == run_id).values(observations=first + len(rows)))
-
-
-def _as_imported(run: Run, rows: Sequence[Row]) -> Run:
+def _as_imported(run: Run, rows: Rows) -> Run:
     """A run from elsewhere: nothing here works on it any more."""
     changes: dict[str, Any] = {"recording": False, "observations": len(rows)}
     if run.status == "running":
@@ -377,5 +420,5 @@ def _facts(run: Run, only: frozenset[str] | None = None) -> str:
     return dump_json(run.model_dump(mode="json", include=only, exclude={"recording"}))  # type: ignore[arg-type]
 
 
-def _canonical(rows: Sequence[Row]) -> list[str]:
-    return [json.dumps(row, sort_keys=True) for row in rows]
+def _canonical(row: Row) -> str:
+    return json.dumps(row, sort_keys=True)

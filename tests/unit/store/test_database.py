@@ -93,7 +93,7 @@ def test_a_damaged_database_is_told_in_one_line(tmp_path: Path) -> None:
     content[4096 * 8 :] = bytes(byte ^ 0x5A for byte in content[4096 * 8 :])
     path.write_bytes(content)
     with Store(f"sqlite:///{path}") as store, pytest.raises(StoreFailed, match=r"x\.db: .*malformed$"):
-        store.observations(run.id)
+        list(store.observations(run.id))
 
 
 def test_a_database_of_something_else_is_left_alone(tmp_path: Path) -> None:

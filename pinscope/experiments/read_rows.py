@@ -1,0 +1,240 @@
+"""The observations that a reading rests on: checked, in columns of a few bytes a value, and bounded."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal, get_args, get_origin, overload
+
+from pydantic import AwareDatetime, ValidationError
+
+from pinscope.errors import BadInput
+from pinscope.records.limits import COMBINATIONS_READ, DEVICES_READ, ROWS_READ, TEXT_READ
+from pinscope.records.run import Observation
+
+_NONE = -(2**63)
+"""Stands for ``None`` among whole numbers."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+class _Floats:
+    """A column. What lies behind its end is ``None``."""
+
+    def __init__(self) -> None:
+        self._values = array("d")
+
+    def put(self, place: int, value: float) -> None:
+        """Set the value of a row behind all that have one."""
+        self._values.extend([float("nan")] * (place - len(self._values)))
+        self._values.append(value)
+
+    def __getitem__(self, place: int) -> float | None:
+        if place >= len(self._values):
+            return None
+        value = self._values[place]
+        return value if value == value else None  # noqa: PLR0124 - only NaN differs from itself
+
+
+class _Integers:
+    """A column of whole numbers."""
+
+    def __init__(self) -> None:
+        self._values = array("q")
+
+    def put(self, place: int, value: int) -> None:
+        """As of :class:`_Floats`.
+
+        Raises:
+            OverflowError: more than 64 bits.
+        """
+        self._values.extend([_NONE] * (place - len(self._values)))
+        self._values.append(value)
+
+    def __getitem__(self, place: int) -> int | None:
+        if place >= len(self._values) or (value := self._values[place]) == _NONE:
+            return None
+        return value
+
+
+class _Moments:
+    """A column of times, to the microsecond."""
+
+    def __init__(self) -> None:
+        self._values = _Integers()
+
+    def put(self, place: int, value: datetime) -> None:
+        """As of :class:`_Floats`."""
+        self._values.put(place, (value - _EPOCH) // _MICROSECOND)
+
+    def __getitem__(self, place: int) -> datetime | None:
+        value = self._values[place]
+        return None if value is None else _EPOCH + value * _MICROSECOND
+
+
+class _Words:
+    """A column of text and whatever else repeats: each value once, and a number for it in each row."""
+
+    def __init__(self) -> None:
+        self._numbers = array("I")
+        self._words: list[Any] = [None]
+        self._number_of: dict[Any, int] = {None: 0}
+        self.characters = 0
+        """Of all different texts."""
+
+    def put(self, place: int, value: Any) -> None:
+        """As of :class:`_Floats`."""
+        number = self._number_of.setdefault(value, len(self._words))
+        if number == len(self._words):
+            self._words.append(value)
+            self.characters += len(value) if isinstance(value, str) else 0
+        self._numbers.extend([0] * (place - len(self._numbers)))
+        self._numbers.append(number)
+
+    def __getitem__(self, place: int) -> Any:
+        return self._words[self._numbers[place]] if place < len(self._numbers) else None
+
+
+_Column = _Floats | _Integers | _Moments | _Words
+
+
+def _column(kind: type | None) -> _Column:
+    if kind is float:
+        return _Floats()
+    if kind is int:
+        return _Integers()
+    return _Moments() if kind is datetime else _Words()
+
+
+class _RowView(Mapping[str, Any]):
+    """One row: a place in the columns."""
+
+    __slots__ = ("_columns", "_place")
+
+    def __init__(self, columns: Mapping[str, _Column], place: int) -> None:
+        self._columns = columns
+        self._place = place
+
+    def __getitem__(self, name: str) -> Any:
+        return self._columns[name][self._place]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """As of a dict."""
+        column = self._columns.get(name)
+        return default if column is None else column[self._place]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns)
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
+
+
+class ReadRows(Sequence[Mapping[str, Any]]):
+    """Observations as their class writes them, up to the bounds of :mod:`pinscope.records.limits`.
+
+    Each row is a mapping with all fields of the class. What would go beyond a bound, and all after it, is left out:
+    the rest reads as a run does that ended there.
+
+    Attributes:
+        cut: why observations are left out; ``None`` if none are.
+    """
+
+    def __init__(self, kind: type[Observation]) -> None:
+        self.cut: str | None = None
+        self._kind = kind
+        types = {name: _type_of(field.annotation) for name, field in kind.model_fields.items()}
+        self._columns: dict[str, _Column] = {name: _column(found) for name, found in types.items()}
+        # A label is a field that each observation has, and that is not a measured time.
+        self._labels = [
+            name
+            for name, field in kind.model_fields.items()
+            if (field.is_required() and types[name] not in (float, datetime) and name not in ("repeat", "warmup"))
+            or name == "device"
+        ]
+        self._combinations: set[tuple[Any, ...]] = set()
+        self._devices: set[Any] = set()
+        self._count = 0
+
+    def add(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Take more rows, until one is left out. Fields of a newer version are dropped.
+
+        Raises:
+            BadInput: a row is no such observation.
+        """
+        texts = [column for column in self._columns.values() if isinstance(column, _Words)]
+        for row in rows:
+            values = self._checked(row)
+            if self.cut is None:
+                self.cut = self._beyond(values)
+            if self.cut is not None:
+                return
+            for name, column in self._columns.items():
+                if (value := values[name]) is not None:
+                    column.put(self._count, value)
+            self._count += 1
+            if sum(column.characters for column in texts) > TEXT_READ:
+                self.cut = f"they hold more than {TEXT_READ:,} characters of different texts"
+
+    def _beyond(self, values: Mapping[str, Any]) -> str | None:
+        """Why no further row is taken."""
+        if self._count >= ROWS_READ:
+            return "no more are read"
+        self._combinations.add(tuple(values[name] for name in self._labels))
+        if len(self._combinations) > COMBINATIONS_READ:
+            return f"they have more than {COMBINATIONS_READ:,} different combinations of labels"
+        self._devices.add(values.get("device"))
+        if len(self._devices) > DEVICES_READ:
+            return f"they name more than {DEVICES_READ} different GPUs"
+        return None
+
+    def _checked(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            values = vars(self._kind.model_validate(row))
+        except ValidationError as error:
+            first = error.errors()[0]
+            field = ".".join(str(part) for part in first["loc"])
+            what = f"field {field!r} does not fit" if field else first["msg"].removeprefix("Value error, ")
+            raise BadInput(what) from None
+        for name, value in values.items():
+            if type(value) is int and not _NONE < value < -_NONE:
+                raise BadInput(f"field {name!r} does not fit")
+        return values
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        columns = self._columns
+        return (_RowView(columns, place) for place in range(self._count))
+
+    @overload
+    def __getitem__(self, place: int) -> Mapping[str, Any]: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Mapping[str, Any]]: ...
+    def __getitem__(self, place: int | slice) -> Mapping[str, Any] | list[Mapping[str, Any]]:
+        places = range(self._count)[place]
+        if isinstance(places, int):
+            return _RowView(self._columns, places)
+        return [_RowView(self._columns, each) for each in places]
+
+    def __eq__(self, other: object) -> bool:
+        return list(self) == list(other) if isinstance(other, Sequence) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # as of a list
+
+
+def _type_of(annotation: Any) -> type | None:
+    """``float``, ``int`` or ``datetime`` of a field that may also be ``None``; ``None`` for all others."""
+    if annotation is AwareDatetime:
+        return datetime
+    if annotation in (float, int, datetime):
+        return annotation  # type: ignore[no-any-return]
+    if get_origin(annotation) is Literal:
+        return None
+    found = {_type_of(part) for part in get_args(annotation) if part is not type(None)}
+    return next((known for known in (float, int, datetime) if known in found), None)

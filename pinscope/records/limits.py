@@ -1,0 +1,52 @@
+"""What a stored run, and a bundle of runs, may hold: bounds on the memory and time that a file from elsewhere can take.
+
+The largest recording that ships has 7,020 observations of 20 fields and 0.5 KB each, and a record of 4 KB. A timeline
+of a week is kept below :data:`ROWS_READ` rows by whoever records it.
+"""
+
+from __future__ import annotations
+
+MIB = 2**20
+
+# A bundle
+BUNDLE_RUNS = 10_000
+BUNDLE_ROWS = 1_000_000
+"""Observations of all its runs together."""
+BUNDLE_BYTES = 512 * MIB
+"""Unpacked."""
+BUNDLE_RATIO = 200
+"""Unpacked bytes of a member ÷ its packed ones; real observations reach 20. Small members may be more."""
+SMALL_MEMBER_BYTES = MIB
+MANIFEST_BYTES = 2 * MIB
+UPLOAD_MIB = 64
+"""What the dashboard takes or gives as one file; it holds it in memory. The command line has no such limit."""
+
+# A run's own record
+RUN_BYTES = MIB // 4
+"""Of its JSON: parameters, budget, environment and notes."""
+PARAMETERS = 200
+DEPTH = 8
+"""How deep the values of parameters may be nested."""
+
+# An observation
+ROW_BYTES = MIB // 4
+"""Of its JSON, on one line of a bundle."""
+ROW_FIELDS = 128
+NAME_CHARACTERS = 100
+"""Of the name of a field."""
+TEXT_CHARACTERS = 8192
+"""Of all text in one observation."""
+FIELD_NAMES = 512
+"""Different names of fields in all observations of a run."""
+
+# A reading
+ROWS_READ = 250_000
+"""Figures and charts are derived from so many observations of a run at most, the first ones."""
+COMBINATIONS_READ = 4_000
+"""Different combinations of labels among them; the largest recording has 500."""
+DEVICES_READ = 64
+"""Different GPUs among them: each has a panel in the charts."""
+TEXT_READ = 8 * MIB
+"""Characters of different texts among them."""
+SPANS = 100_000
+"""Copies and kernels in a file for Perfetto."""

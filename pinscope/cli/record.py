@@ -81,6 +81,7 @@ def _tell(recorded: Recorded, output: Path | None, as_json: bool) -> int:
     from pinscope.cli.reading import print_outcome
     from pinscope.experiments.documents import open_document
     from pinscope.report.json_report import run_document
+    from pinscope.store.rescue import saved_line
     from pinscope.units import format_seconds
 
     run = recorded.run
@@ -93,7 +94,7 @@ def _tell(recorded: Recorded, output: Path | None, as_json: bool) -> int:
         long = format_seconds(recorded.full_after_seconds)
         complain(f"the recording is {long} long and ended by itself: one timeline holds no more rows")
     if recorded.saved is not None:
-        complain(f"the database took no more; the run was saved to {recorded.saved}")
+        complain(saved_line(recorded.saved))
     elif output is not None:
         complain(f"wrote {output}")
     return _exit_code(run, lost=recorded.saved is not None)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import sys
-from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pinscope.cli.terminal import print_json, print_line, print_table
+from pinscope.cli.opened_store import store_to_read
+from pinscope.cli.terminal import complain, one_line, print_json, print_line, print_table
 from pinscope.errors import BadInput, StoreFailed
 from pinscope.text import visible
 
 if TYPE_CHECKING:
     from pinscope.records.run import Run
+    from pinscope.store.damage import DamagedRun
 
 app = typer.Typer(help="List, show or delete runs.", rich_markup_mode=None)
 
@@ -23,6 +24,9 @@ RUN_LIST_FIELDS = {
 }  # fmt: skip
 """Fields of a run that ``runs list --json`` prints, beside ``host``."""
 
+DAMAGED = "damaged"
+"""Shown as the status of a run that cannot be read."""
+
 _AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 _RunId = Annotated[str, typer.Argument(metavar="ID", help="A run's id, or its beginning.", show_default=False)]
 
@@ -31,16 +35,16 @@ _RunId = Annotated[str, typer.Argument(metavar="ID", help="A run's id, or its be
 def list_runs(as_json: _AsJson = False) -> None:
     """List all runs, newest first, then the recordings that ship with PinScope."""
     from pinscope.report.facts import place
-    from pinscope.runner.jobs import reconcile
-    from pinscope.store.store import Store
 
-    with Store() as store:
-        reconcile(store)
-        runs = store.runs()
+    with store_to_read() as store:
+        listing = store.listing()
+    runs, damaged = listing.runs, listing.damaged
     if as_json:
-        print_json([run_object(run) for run in runs])
+        print_json([*(run_object(run) for run in runs), *map(_damaged_object, damaged)])
         return
-    if not runs:
+    for one in damaged:
+        complain(one_line(str(one)))
+    if not runs and not damaged:
         print_line("No runs yet. Start one: pinscope run bandwidth --quick")
         return
     rows = [
@@ -50,6 +54,7 @@ def list_runs(as_json: _AsJson = False) -> None:
         )
         for run in runs
     ]  # fmt: skip
+    rows += [(one.id, "?", "?", DAMAGED, "?", "?") for one in damaged]
     print_table(("id", "experiment", "on", "status", "started (UTC)", "rows"), rows, numbers=(5,))
 
 
@@ -59,11 +64,8 @@ def show(run_id: _RunId, as_json: _AsJson = False) -> None:
     from pinscope.cli.reading import print_run
     from pinscope.experiments.documents import open_document
     from pinscope.report.json_report import run_document
-    from pinscope.runner.jobs import reconcile
-    from pinscope.store.store import Store
 
-    with Store() as store:
-        reconcile(store)
+    with store_to_read() as store:
         run = store.run(run_id)
         document = open_document(run, store.observations(run.id), with_charts=False)
     if as_json:
@@ -83,8 +85,7 @@ def delete(
     from pinscope.store.store import Store
 
     with Store() as store:
-        with suppress(StoreFailed):  # another run that cannot be read; it is in nobody's way here
-            reconcile(store)
+        reconcile(store)
         try:
             run = store.run(run_id)
         except StoreFailed:
@@ -102,6 +103,11 @@ def delete(
 def run_object(run: Run) -> dict[str, Any]:
     """A run in ``runs list --json``: flat, without its environment and its observations."""
     return {**run.model_dump(mode="json", include=RUN_LIST_FIELDS), "host": run.environment.host}
+
+
+def _damaged_object(run: DamagedRun) -> dict[str, Any]:
+    """A run that cannot be read, in the same shape: what nobody can say is null."""
+    return {**dict.fromkeys([*RUN_LIST_FIELDS, "host"]), "id": run.id, "status": DAMAGED, "error": run.why}
 
 
 def _ask(run_id: str, what: str) -> None:

@@ -14,6 +14,7 @@ from pinscope.dashboard.machine_view import capability_cards, gpu_cards, machine
 from pinscope.dashboard.pages import EXPERIMENTS, RUNS
 from pinscope.dashboard.plain import plain, sentence
 from pinscope.dashboard.run_list import run_list
+from pinscope.dashboard.storage import storage_note
 from pinscope.experiments.registry import EXPERIMENTS as REGISTRY
 from pinscope.records.environment import Environment
 from pinscope.records.run import Run
@@ -60,6 +61,7 @@ def _no_gpu(environment: Environment) -> None:
 def _runs(has_gpu: bool) -> None:
     store = state.store()
     every = store.runs()
+    storage_note(store)
     own = [run for run in every if not run.recording]
     if not has_gpu:
         _recordings(store, [run for run in every if run.recording])

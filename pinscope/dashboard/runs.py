@@ -15,6 +15,7 @@ from pinscope.dashboard.run_list import run_list
 from pinscope.dashboard.run_progress import run_progress
 from pinscope.dashboard.run_view import run_header, run_view
 from pinscope.dashboard.run_words import badges, experiment_title, title
+from pinscope.dashboard.storage import damaged_list, storage_note
 from pinscope.errors import BadInput, UnknownName
 from pinscope.experiments.registry import readers
 from pinscope.records.run import LAB_TITLES, Run
@@ -43,7 +44,10 @@ def show() -> None:
 def _list(store: Store) -> None:
     if message := st.session_state.pop("runs-message", None):
         st.success(message, icon=":material/check:")
-    every = store.runs()
+    listing = store.listing()
+    storage_note(store)
+    damaged_list(listing.damaged)
+    every = listing.runs
     if every:
         shown = _filtered(every)
         st.caption(f"{len(shown):,} of {len(every):,} runs")

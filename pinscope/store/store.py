@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC
 from types import TracebackType
 from typing import Any, Self
 
-from pydantic import ValidationError
-from sqlalchemy import Connection, RowMapping, Select, delete, func, insert, select, update
+from sqlalchemy import Connection, delete, func, insert, select, update
 
 from pinscope.errors import BadInput, StoreFailed, UnknownName
 from pinscope.records.run import LabKind, Run, Status
+from pinscope.store.damage import DamagedRun
 from pinscope.store.database import Database
+from pinscope.store.merge import as_imported, is_completed_by, knows_all
 from pinscope.store.recordings import recorded_observations, recorded_run, recorded_runs
 from pinscope.store.rows import (
     Row,
@@ -22,19 +21,27 @@ from pinscope.store.rows import (
     changed_run,
     check_rows,
     check_run,
-    dump_json,
-    first_complaint,
     is_run_id,
 )
+from pinscope.store.stored_runs import OWN_COLUMNS, RUN_COLUMNS, as_columns, fetched, read_rows, read_run, run_or_damage
 from pinscope.store.tables import ObservationTable, RunTable
 from pinscope.text import quoted
 
-_OWN_COLUMNS = frozenset({"status", "progress", "observations", "recording"})
-"""Fields of a run that do not stand in its document."""
 _ENDING = frozenset({"status", "error", "finished_at", "progress"})
 """Fields that tell how a run ended."""
-_ORIGIN = frozenset({"id", "experiment", "lab", "device", "quick", "params", "created_at"})
-"""Fields that tell one run from another: set when it starts, never changed."""
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Runs that match, and those of which nobody can say whether they would.
+
+    Attributes:
+        runs: newest first; the recordings that ship with PinScope come last.
+        damaged: runs in the database that cannot be read.
+    """
+
+    runs: list[Run]
+    damaged: list[DamagedRun]
 
 
 @dataclass(frozen=True)
@@ -59,6 +66,7 @@ class Store:
 
     Args:
         url: any SQLAlchemy URL. Default: ``PINSCOPE_DATABASE``, or a SQLite file in the user's data folder.
+        at_once: open it now; else when it is first used, and again at each use until that succeeds.
 
     Raises:
         BadInput: no database URL, or the database was made by a newer PinScope.
@@ -66,8 +74,9 @@ class Store:
         StoreFailed: the database cannot be reached, opened or written. Every method may raise it.
     """
 
-    def __init__(self, url: str | None = None) -> None:
-        self._database = Database(url)
+    def __init__(self, url: str | None = None, at_once: bool = True) -> None:
+        self._database = Database(url, at_once)
+        self._presumed: dict[str, dict[str, Any]] = {}
 
     @property
     def url(self) -> str:
@@ -78,6 +87,11 @@ class Store:
     def name(self) -> str:
         """Where the runs are, for display: no password in it."""
         return self._database.name
+
+    @property
+    def refusal(self) -> str | None:
+        """Why nothing can be stored here, though what is stored can be read; ``None`` if nothing is known of it."""
+        return self._database.refusal
 
     def __repr__(self) -> str:
         return f"Store({self.name!r})"
@@ -105,7 +119,7 @@ class Store:
         run = run.model_copy(update={"observations": 0, "recording": False})
         check_run(run)
         with self._database.writing() as connection:
-            if _read_run(connection, run.id) is not None:
+            if read_run(connection, run.id) is not None:
                 raise BadInput(f"run {run.id} is in the database already")
             _insert_run(connection, run)
         return run
@@ -126,11 +140,18 @@ class Store:
             if run.status != "running" and changes.get("status", run.status) != run.status:
                 changes = {field: value for field, value in changes.items() if field not in _ENDING}
             changed = changed_run(run, changes)
-            columns = _columns(changed)
-            if not set(changes) - _OWN_COLUMNS:
+            columns = as_columns(changed)
+            if not set(changes) - OWN_COLUMNS:
                 del columns["document"]  # some kilobytes that did not change
             connection.execute(update(RunTable).where(RunTable.id == run_id).values(columns))
         return changed
+
+    def presume(self, run_id: str, **changes: Any) -> None:
+        """Show a run that the database has as running with these changes, which it does not take now.
+
+        For this store only, and until the database says how the run ended.
+        """
+        self._presumed[run_id] = changes
 
     def append(self, run_id: str, rows: Sequence[Mapping[str, Any]], start: int | None = None) -> int:
         """Store observations after those that are there: all of them or none. Returns how many there are now.
@@ -167,7 +188,7 @@ class Store:
         with self._database.writing() as connection:
             try:
                 run = self._locked(connection, run_id)
-            except (StoreFailed, json.JSONDecodeError):
+            except StoreFailed:
                 run = None
             if run is not None and run.status == "running":
                 raise BadInput(f"run {run_id} is still running; cancel it first")
@@ -177,9 +198,10 @@ class Store:
     def import_runs(self, items: Iterable[RunWithRows]) -> Imported:
         """Store the runs of a bundle, all of them or none.
 
-        A run that is here with the same observations is skipped. One that was interrupted here and whose
-        observations are the first ones of the bundle's is completed from it. One that still ran when it was
-        exported arrives as interrupted.
+        A run is skipped if the database knows all that the bundle does. It is completed if its observations here are
+        the first ones of the bundle's, and it was interrupted or cancelled, or reads as running while the bundle knows
+        how it ended: then the database took no more, and the bundle is what was saved. One that still ran when it
+        was exported arrives as interrupted.
 
         Raises:
             BadInput: a different run of the same id is here.
@@ -187,15 +209,15 @@ class Store:
         outcome: dict[str, list[str]] = {"added": [], "completed": [], "skipped": []}
         with self._database.writing() as connection:
             for run, rows in items:
-                incoming = _as_imported(run, rows)
-                outcome[self._import_run(connection, incoming, check_rows(rows))].append(run.id)
+                incoming, has_ended = as_imported(run, rows), run.status != "running"
+                outcome[self._import_run(connection, incoming, check_rows(rows), has_ended)].append(run.id)
         return Imported(**{key: tuple(ids) for key, ids in outcome.items()})
 
-    def _import_run(self, connection: Connection, incoming: Run, rows: list[Row]) -> str:
+    def _import_run(self, connection: Connection, incoming: Run, rows: list[Row], has_ended: bool) -> str:
         check_run(incoming)
-        stored = _read_run(connection, incoming.id, lock=True)
+        stored = read_run(connection, incoming.id, lock=True)
         if stored is not None:
-            here = _read_rows(connection, stored.id)
+            here = read_rows(connection, stored.id)
         else:
             stored = recorded_run(incoming.id)
             if stored is None:
@@ -203,14 +225,14 @@ class Store:
                 _insert_rows(connection, incoming.id, 0, rows)
                 return "added"
             here = recorded_observations(stored.id)
-        same_rows = _canonical(here) == _canonical(rows[: len(here)])
-        if same_rows and len(here) == len(rows) and _facts(stored) == _facts(incoming):
+        if knows_all(stored, here, incoming, rows, has_ended):
             return "skipped"
-        same_origin = _facts(stored, only=_ORIGIN) == _facts(incoming, only=_ORIGIN)
-        if not (same_rows and same_origin and stored.status == "interrupted" and not stored.recording):
+        if not is_completed_by(stored, here, incoming, rows, has_ended):
             raise BadInput(f"a different run {incoming.id} is in the database already; nothing was imported")
+        if stored.status == "cancelled":  # a run ends once; what it had measured by then is all the same welcome
+            incoming = incoming.model_copy(update={field: getattr(stored, field) for field in _ENDING})
         _insert_rows(connection, stored.id, len(here), rows[len(here) :])
-        connection.execute(update(RunTable).where(RunTable.id == stored.id).values(_columns(incoming)))
+        connection.execute(update(RunTable).where(RunTable.id == stored.id).values(as_columns(incoming)))
         return "completed"
 
     # Reading
@@ -224,19 +246,19 @@ class Store:
         if not is_run_id(run_id):  # some databases fail on characters that no id has
             raise self._no_such_run(run_id)
         with self._database.reading() as connection:
-            found = _read_run(connection, run_id) or recorded_run(run_id)
+            found = read_run(connection, run_id) or recorded_run(run_id)
             if found is not None:
-                return found
+                return self._as_presumed(found)
             begins = func.substr(RunTable.id, 1, len(run_id)) == run_id
             ids = list(connection.scalars(select(RunTable.id).where(begins).order_by(RunTable.id)))
             ids += [run.id for run in recorded_runs() if run.id.startswith(run_id) and run.id not in ids]
             if len(ids) > 1 and run_id:
                 shown = ", ".join(ids[:4]) + (" …" if len(ids) > 4 else "")
                 raise UnknownName(f"{quoted(run_id)} begins {len(ids)} runs: {shown}; write more of the id")
-            found = _read_run(connection, ids[0]) or recorded_run(ids[0]) if ids and run_id else None
+            found = read_run(connection, ids[0]) or recorded_run(ids[0]) if ids and run_id else None
         if found is None:
             raise UnknownName(f"no run {quoted(run_id)}; `pinscope runs list` shows what there is")
-        return found
+        return self._as_presumed(found)
 
     def runs(
         self,
@@ -245,29 +267,44 @@ class Store:
         status: Status | None = None,
         recordings: bool = True,
     ) -> list[Run]:
-        """Runs that match, newest first; the recordings that ship with PinScope come last."""
+        """Runs that match and can be read, newest first; the recordings that ship with PinScope come last."""
+        return self.listing(experiment, lab, status, recordings).runs
+
+    def listing(
+        self,
+        experiment: str | None = None,
+        lab: LabKind | None = None,
+        status: Status | None = None,
+        recordings: bool = True,
+    ) -> Listing:
+        """The same, with the runs that cannot be read."""
         wanted = {"experiment": experiment, "lab": lab, "status": status}
         wanted = {field: value for field, value in wanted.items() if value is not None}
-        query = select(RunTable).order_by(RunTable.created_at.desc(), RunTable.id.desc())
+        query = select(*RUN_COLUMNS).order_by(RunTable.created_at.desc(), RunTable.id.desc())
         for field, value in wanted.items():
-            query = query.where(getattr(RunTable, field) == value)
+            if field != "status" or not self._presumed:
+                query = query.where(getattr(RunTable, field) == value)
         with self._database.reading() as connection:
-            try:
-                found = [_as_run(row) for row in connection.execute(query).mappings()]
-            except json.JSONDecodeError:
-                raise _first_damaged(connection) from None
-            if recordings:
-                stored = set(connection.scalars(select(RunTable.id)))
-                found += [
-                    run
-                    for run in recorded_runs()
-                    if run.id not in stored and all(getattr(run, field) == value for field, value in wanted.items())
-                ]
-        return found
+            read = [run_or_damage(row) for row in fetched(connection, query)]
+            stored = set(connection.scalars(select(RunTable.id))) if recordings else set()
+        found = [self._as_presumed(run) for run in read if isinstance(run, Run)]
+        if recordings:
+            found += [run for run in recorded_runs() if run.id not in stored]
+        matching = [run for run in found if all(getattr(run, field) == value for field, value in wanted.items())]
+        return Listing(matching, [run for run in read if isinstance(run, DamagedRun)])
 
-    def unfinished(self) -> list[Run]:
-        """Runs whose status is ``running``, whether or not their child still lives."""
-        return self.runs(status="running", recordings=False)
+    def unfinished(self, presumed: bool = True) -> list[Run]:
+        """Runs whose status is ``running``, whether or not their child still lives.
+
+        Args:
+            presumed: as they are shown; else as the database has them.
+        """
+        if presumed:
+            return self.runs(status="running", recordings=False)
+        running = select(*RUN_COLUMNS).where(RunTable.status == "running")
+        with self._database.reading() as connection:
+            read = [run_or_damage(row) for row in fetched(connection, running)]
+        return [run for run in read if isinstance(run, Run)]
 
     def observations(self, run_id: str, start: int = 0) -> list[Row]:
         """The rows of a run in the order in which they were measured, from number ``start`` on.
@@ -277,13 +314,17 @@ class Store:
         """
         with self._database.reading() as connection:
             if connection.scalar(select(RunTable.id).where(RunTable.id == run_id)) is not None:
-                return _read_rows(connection, run_id, start)
+                return read_rows(connection, run_id, start)
         if recorded_run(run_id) is None:
             raise self._no_such_run(run_id)
         return recorded_observations(run_id)[start:]
 
+    def _as_presumed(self, run: Run) -> Run:
+        changes = self._presumed.get(run.id)
+        return run.model_copy(update=changes) if changes and run.status == "running" else run
+
     def _locked(self, connection: Connection, run_id: str) -> Run:
-        run = _read_run(connection, run_id, lock=True)
+        run = read_run(connection, run_id, lock=True)
         if run is None:
             raise self._no_such_run(run_id)
         return run
@@ -294,64 +335,8 @@ class Store:
         return UnknownName(f"no run {quoted(run_id)}; `pinscope runs list` shows what there is")
 
 
-def _columns(run: Run) -> dict[str, Any]:
-    """A run as the values of its row, without the count of its observations."""
-    document = run.model_dump(mode="json", exclude=set(_OWN_COLUMNS))
-    created = run.created_at.astimezone(UTC).replace(tzinfo=None)
-    return {
-        "id": run.id,
-        "experiment": run.experiment,
-        "lab": run.lab,
-        "status": run.status,
-        "created_at": created,
-        "progress": run.progress.model_dump(mode="json"),
-        "document": document,
-    }
-
-
-def _as_run(row: RowMapping) -> Run:
-    fields = {key: row[key] for key in ("id", "status", "progress", "observations")}
-    try:
-        return Run.model_validate({**row["document"], **fields})
-    except (ValidationError, TypeError) as error:
-        why = first_complaint(error) if isinstance(error, ValidationError) else "it is not a document"
-        raise _unreadable(str(row["id"]), why) from None
-
-
-def _unreadable(run_id: str, why: str) -> StoreFailed:
-    return StoreFailed(
-        f"run {run_id} in the database cannot be read ({why}); `pinscope runs delete {run_id}` removes it"
-    )
-
-
-def _first_damaged(connection: Connection) -> StoreFailed:
-    """Which run holds the text that is not JSON: a list of all of them cannot tell."""
-    for run_id in connection.scalars(select(RunTable.id)).all():
-        try:
-            connection.execute(select(RunTable.progress, RunTable.document).where(RunTable.id == run_id)).all()
-        except json.JSONDecodeError as error:
-            return _unreadable(run_id, f"it is not JSON: {error}")
-    return StoreFailed("a run in the database cannot be read")
-
-
-def _read_run(connection: Connection, run_id: str, lock: bool = False) -> Run | None:
-    query: Select[Any] = select(RunTable).where(RunTable.id == run_id)
-    row = connection.execute(query.with_for_update() if lock else query).mappings().one_or_none()
-    return None if row is None else _as_run(row)
-
-
 def _insert_run(connection: Connection, run: Run) -> None:
-    connection.execute(insert(RunTable).values(**_columns(run), observations=0))
-
-
-def _read_rows(connection: Connection, run_id: str, start: int = 0) -> list[Row]:
-    return list(
-        connection.scalars(
-            select(ObservationTable.row)
-            .where(ObservationTable.run_id == run_id, ObservationTable.sequence >= start)
-            .order_by(ObservationTable.sequence)
-        )
-    )
+    connection.execute(insert(RunTable).values(**as_columns(run), observations=0))
 
 
 def _insert_rows(connection: Connection, run_id: str, first: int, rows: Sequence[Row]) -> None:
@@ -361,21 +346,3 @@ def _insert_rows(connection: Connection, run_id: str, first: int, rows: Sequence
     records = [{"run_id": run_id, "sequence": first + place, "row": row} for place, row in enumerate(rows)]
     connection.execute(insert(ObservationTable), records)
     connection.execute(update(RunTable).where(RunTable.id == run_id).values(observations=first + len(rows)))
-
-
-def _as_imported(run: Run, rows: Sequence[Row]) -> Run:
-    """A run from elsewhere: nothing here works on it any more."""
-    changes: dict[str, Any] = {"recording": False, "observations": len(rows)}
-    if run.status == "running":
-        note = "It was still running when it was exported."
-        changes |= {"status": "interrupted", "process": None, "notes": (*run.notes, note)}
-    return run.model_copy(update=changes)
-
-
-def _facts(run: Run, only: frozenset[str] | None = None) -> str:
-    """What a run says of itself, comparable as text."""
-    return dump_json(run.model_dump(mode="json", include=only, exclude={"recording"}))  # type: ignore[arg-type]
-
-
-def _canonical(rows: Sequence[Row]) -> list[str]:
-    return [json.dumps(row, sort_keys=True) for row in rows]

@@ -77,8 +77,11 @@ def obstacle(file: Path) -> str | None:
     there = file
     while not there.exists() and there != there.parent:
         there = there.parent
-    if os.statvfs(there).f_flag & os.ST_RDONLY:
+    disk = os.statvfs(there)
+    if disk.f_flag & os.ST_RDONLY:
         return f"the file system of {there} is read-only"
+    if disk.f_blocks and not (disk.f_bavail if os.geteuid() else disk.f_bfree):
+        return f"the disk of {there} is full"
     for path in (there, there.parent) if there == file else (there,):
         if not os.access(path, os.W_OK):
             return f"this user may not write to {path}"

@@ -109,8 +109,8 @@ class Database:
     @contextmanager
     def reading(self) -> Iterator[Connection]:
         """A transaction that only reads."""
-        with self._plain_errors(), self._readable().begin() as connection:
-            yield connection
+        with self._plain_errors(), self._readable().connect() as connection:
+            yield connection  # nothing to commit; of a damaged file that would fail as well
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
@@ -184,7 +184,7 @@ class Database:
     def _read_only_engine(self, file: ReadOnlyFile) -> Engine:
         """The file as it is now, if PinScope's tables are in it, else a database without runs."""
         engine = _engine_for(file.connect)
-        with engine.begin() as connection:
+        with engine.connect() as connection:
             fits = self._fits(connection)
         return engine if fits else _engine_for(connect_empty)
 

@@ -30,7 +30,7 @@ from pinscope.runner.jobs import reconcile
 from pinscope.store.bundle import read_bundle
 from pinscope.store.store import Store
 from tests.conftest import Outliving
-from tests.faults.campaign import Campaign
+from tests.faults.campaign import WHOLE, Campaign
 from tests.faults.child import TREE
 from tests.faults.disk import RUN
 from tests.faults.proxy import Proxy
@@ -102,8 +102,8 @@ class Writer:
 
 
 def writers(folder: Path, url: str) -> list[Writer]:
-    """A measurement and two recordings, one of which writes a file as well."""
-    commands = (RUN, RECORD, (*RECORD, "-o", "file.pinscope"))
+    """A measurement and two recordings, one of which writes a file as well; in a sample one."""
+    commands = (RUN, (*RECORD, "-o", "file.pinscope"), RECORD)[: 3 if WHOLE else 2]
     return [Writer.start(folder / str(number), url, words) for number, words in enumerate(commands)]
 
 
@@ -190,7 +190,7 @@ def _of(writer: Writer, store: Store) -> Iterator[str]:
 
 def _moments(chance: random.Random) -> list[int]:
     """Before which pieces of data to strike: most while runs begin, and while they end."""
-    return sorted({chance.randint(4, 40), chance.randint(40, 120), chance.randint(120, 330)})
+    return sorted({chance.randint(4, 30), chance.randint(30, 70), chance.randint(70, 140)})
 
 
 def test_histories_on_postgresql(

@@ -433,6 +433,29 @@ def test_an_interrupted_run_is_completed_from_the_bundle_that_knows_more(store: 
     assert store.import_runs([(rescued, new_rows(5))]).skipped == (run.id,)
 
 
+@pytest.mark.parametrize("status", ["running", "cancelled"])
+def test_what_was_saved_of_a_run_is_imported_at_once(store: Store, status: str) -> None:
+    run = store.add(new_run())
+    store.append(run.id, new_rows(2))
+    store.update(run.id, status=status)
+    saved = run.model_copy(update={"status": "done"})
+    assert store.import_runs([(saved, new_rows(5))]).completed == (run.id,)
+    assert store.observations(run.id) == new_rows(5)
+    assert store.run(run.id).status == ("done" if status == "running" else "cancelled")  # a run ends once
+    assert store.import_runs([(saved, new_rows(5))]).skipped == (run.id,)
+
+
+def test_a_bundle_that_knows_less_changes_nothing(store: Store) -> None:
+    run = store.add(new_run())
+    store.append(run.id, new_rows(2))
+    early = store.run(run.id), new_rows(2)
+    assert store.import_runs([early]).skipped == (run.id,)
+    store.append(run.id, new_rows(3, first=2))
+    store.update(run.id, status="done")
+    assert store.import_runs([early]).skipped == (run.id,)
+    assert (store.run(run.id).status, store.observations(run.id)) == ("done", new_rows(5))
+
+
 def test_an_interrupted_run_is_not_mixed_with_other_observations(store: Store) -> None:
     run = store.add(new_run())
     store.append(run.id, new_rows(2))

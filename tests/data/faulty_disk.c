@@ -39,11 +39,17 @@ void disk_set(const char *where, long call, const char *does, long on)
     tears = does && !strcmp(does, "tear");
     error = !does ? 0 : !strcmp(does, "ENOSPC") ? ENOSPC : !strcmp(does, "EROFS") ? EROFS : EIO;
     lasts = on;
-    own_count = 0;
     at = call;
 }
 
-long disk_calls(void) { return *count; }
+/* Count in the first 8 bytes of a file, which outlives the program. */
+void disk_count(const char *file)
+{
+    int descriptor = REAL(open)(file, O_RDWR);
+    void *map = descriptor < 0 ? MAP_FAILED : mmap(0, 8, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+    if (descriptor >= 0) close(descriptor);
+    if (map != MAP_FAILED) count = map;
+}
 
 __attribute__((constructor)) static void begin(void)
 {
@@ -58,12 +64,7 @@ __attribute__((constructor)) static void begin(void)
         line[length > 0 ? length : 0] = 0;
         if (!strstr(line, program)) return;
     }
-    if (file) {
-        int descriptor = REAL(open)(file, O_RDWR);
-        void *map = descriptor < 0 ? MAP_FAILED : mmap(0, 8, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
-        if (descriptor >= 0) close(descriptor);
-        if (map != MAP_FAILED) count = map;
-    }
+    if (file) disk_count(file);
     disk_set(getenv("DISK_FOLDERS"), call ? atol(call) : 0, getenv("DISK_DOES"), getenv("DISK_LASTS") != 0);
 }
 

@@ -170,14 +170,11 @@ def _carry_out(order: Mapping[str, Any]) -> None:
     disk = ctypes.CDLL(os.environ["LD_PRELOAD"])
     if order["fault"]:
         folders, at, does, lasts = order["fault"]
+        disk.disk_count(order["environment"]["DISK_COUNT"].encode())
         disk.disk_set(folders.encode(), ctypes.c_long(at), does.encode(), ctypes.c_long(lasts))
     code = main(order["arguments"])
     sys.stdout.flush()
     sys.stderr.flush()
-    if order["fault"]:
-        calls = int(disk.disk_calls())
-        disk.disk_set(None, ctypes.c_long(0), None, ctypes.c_long(0))
-        Path(order["environment"]["DISK_COUNT"]).write_bytes(calls.to_bytes(8, sys.byteorder))
     os._exit(code)
 
 

@@ -48,8 +48,8 @@ def _kill_at_each(campaign: Campaign, attack: Attack) -> None:
         fault = Fault(at, chance.choice(("kill", "tear")), program=attack.program)
         disk = attack.fresh()
         ended = attack.forks.run(*operation.arguments, disk=disk, fault=fault)
-        if ended.calls < at:
-            return
+        if not ended.killed and ended.calls < at:
+            return  # it ends before it makes so many
         campaign.count("kills")
         what = f"{operation.name}, {fault}"
         for complaint in complaints(disk, operation, ended):

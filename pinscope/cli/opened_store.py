@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from pinscope.cli.terminal import complain, one_line
+from pinscope.cli.terminal import complain
 
 if TYPE_CHECKING:
     from pinscope.store.store import Store
@@ -21,5 +21,5 @@ def store_to_read() -> Iterator[Store]:
     with Store() as store:
         reconcile(store)
         if store.refusal:
-            complain(one_line(f"nothing can be stored in {store.name}: {store.refusal}"))
+            complain(f"nothing can be stored in {store.name}: {store.refusal}")
         yield store

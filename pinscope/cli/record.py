@@ -56,6 +56,8 @@ def record(  # noqa: PLR0917 - typer calls it by keyword
     run = prepare_timeline(params, capture_environment())
     with Store() as store, Stop(hangup=True) as stop, open_source(probe=probe, interval_seconds=interval) as source:
         reconcile(store)
+        if store.refusal:
+            raise StoreFailed(f"nothing can be stored in {store.name}: {store.refusal}")
         complain(f"recording run {run.id}{f' for {duration}' if duration else ''}; Ctrl-C ends it well")
         with progress_shown(endless=duration is None) as show:
             recorded = Recorder(store, source.take, lambda: stop.asked, show, output).record(run)

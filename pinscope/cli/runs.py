@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pinscope.cli.opened_store import store_to_read
-from pinscope.cli.terminal import complain, one_line, print_json, print_line, print_table
+from pinscope.cli.terminal import complain, print_json, print_line, print_table
 from pinscope.errors import BadInput, StoreFailed
 from pinscope.text import visible
 
@@ -43,7 +43,7 @@ def list_runs(as_json: _AsJson = False) -> None:
         print_json([*(run_object(run) for run in runs), *map(_damaged_object, damaged)])
         return
     for one in damaged:
-        complain(one_line(str(one)))
+        complain(str(one))
     if not runs and not damaged:
         print_line("No runs yet. Start one: pinscope run bandwidth --quick")
         return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,6 +36,8 @@ from pinscope.text import quoted
 
 VARIABLE = "PINSCOPE_DATABASE"
 CONNECT_SECONDS = 10
+PATIENCE = 10
+"""A file that could not be opened for writing is tried again after so many times what the last try took."""
 _PREPARE_LOCK = 0x50494E53
 """Key of PostgreSQL's advisory lock while tables are made; any number that nobody else uses."""
 _DRIVERS = {"postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
@@ -83,6 +86,7 @@ class Database:
         self._file = Path(self._url.database) if _is_file(self._url) and self._url.database else None
         self._identity: tuple[int, int] | None = None
         self._is_open = False
+        self._next_try = 0.0
         self._opening = threading.RLock()
         self._engine = self._create_engine()
         self._writing = self._engine.execution_options(writes=True)
@@ -169,6 +173,9 @@ class Database:
             self._open()
             return self._engine
         with self._opening:
+            if time.monotonic() < self._next_try:
+                return self._read_only_engine(self._read_only)
+            begun = time.monotonic()
             try:
                 self._open()
                 with self._engine.connect() as connection:  # opens the file's log, which may take room on the disk
@@ -178,6 +185,8 @@ class Database:
                 if not hinders_writing(error):
                     raise
                 self.refusal = obstacle(self._file) or _one_line(error)
+                # SQLite may have tried for seconds: not before each reading.
+                self._next_try = time.monotonic() + PATIENCE * (time.monotonic() - begun)
                 return self._read_only_engine(self._read_only)
             return self._engine
 

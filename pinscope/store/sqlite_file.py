@@ -75,13 +75,15 @@ def hinders_writing(error: BaseException) -> bool:
 def obstacle(file: Path) -> str | None:
     """What keeps the file from being written, as far as the file system tells without trying."""
     there = file
-    while not there.exists() and there != there.parent:
+    while not os.path.exists(there) and there != there.parent:  # noqa: PTH110 - Path.exists raises where it may not look
         there = there.parent
     disk = os.statvfs(there)
     if disk.f_flag & os.ST_RDONLY:
         return f"the file system of {there} is read-only"
     if disk.f_blocks and not (disk.f_bavail if os.geteuid() else disk.f_bfree):
         return f"the disk of {there} is full"
+    if not os.access(there, os.R_OK):
+        return f"this user may not read {there}"
     for path in (there, there.parent) if there == file else (there,):
         if not os.access(path, os.W_OK):
             return f"this user may not write to {path}"
@@ -108,7 +110,7 @@ class ReadOnlyFile:
             sqlite3.Error: it cannot be read either.
             OSError: its copy could not be made.
         """
-        if not self._file.exists() or not self._file.stat().st_size:
+        if not os.path.exists(self._file) or not self._file.stat().st_size:  # noqa: PTH110
             return sqlite3.connect(":memory:", check_same_thread=False)
         uri = self._file.as_uri()
         try:

@@ -36,7 +36,7 @@ from tests.faults.disk import RUN
 from tests.faults.proxy import Proxy
 from tests.integration.postgresql_server import PostgreSQLServer, ServerMissingError
 
-LIMIT_SECONDS = 90.0
+LIMIT_SECONDS = 240.0
 RECORD = ("record", "--for", "1.5", "--interval", "0.1", "--json")
 ENDED = ("done", "failed", "cancelled", "interrupted")
 

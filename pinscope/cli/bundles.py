@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from pinscope.cli.opened_store import store_to_read
 from pinscope.cli.terminal import print_json, print_line
 
 _AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -23,13 +24,10 @@ def export_runs(
     as_json: _AsJson = False,
 ) -> None:  # fmt: skip
     """Write runs with all their observations into one bundle."""
-    from pinscope.runner.jobs import reconcile
     from pinscope.store.bundle import write_bundle
-    from pinscope.store.store import Store
     from pinscope.units import format_bytes
 
-    with Store() as store:
-        reconcile(store)
+    with store_to_read() as store:
         runs = [store.run(run_id) for run_id in dict.fromkeys(run_ids)]
         write_bundle(output, [(run, store.observations(run.id)) for run in runs])
     size = output.stat().st_size

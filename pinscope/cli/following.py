@@ -74,7 +74,7 @@ def follow(store: Store, run: Run, job: Job, stop: Stop) -> None:
                 show(store.run(run.id).progress)
                 failing = False
             except (StoreFailed, UnknownName) as error:  # a database file that was deleted knows no run
-                if not failing:
+                if not failing and job.poll() is None:
                     complain(f"{error}; the run goes on, and keeps what it measures until it can be stored")
                 failing = True
             time.sleep(LOOK_SECONDS)

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from pinscope.cli.opened_store import store_to_read
 from pinscope.cli.terminal import print_json, print_line, print_prose
 
 
@@ -39,7 +40,6 @@ def plan(  # noqa: PLR0917 - typer calls it by keyword
     from pinscope.planning.prices import known_prices
     from pinscope.probes.environment import capture_environment
     from pinscope.report.plan_json import plan_document
-    from pinscope.store.store import Store
     from pinscope.units import format_bytes
 
     given = {
@@ -49,7 +49,7 @@ def plan(  # noqa: PLR0917 - typer calls it by keyword
     stated = {name: value for name, value in given.items() if value is not None}
     PlanParams().with_overrides(stated)  # bad input is refused before the database is opened
     environment = capture_environment()
-    with Store() as store:
+    with store_to_read() as store:
         prices = known_prices(store, environment)
     params = PlanParams.for_machine(environment, prices.recorded).with_overrides(stated)
     found = plan_for(params, prices, environment)

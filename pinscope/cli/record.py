@@ -56,6 +56,8 @@ def record(  # noqa: PLR0917 - typer calls it by keyword
     run = prepare_timeline(params, capture_environment())
     with Store() as store, Stop(hangup=True) as stop, open_source(probe=probe, interval_seconds=interval) as source:
         reconcile(store)
+        if store.refusal:
+            raise StoreFailed(f"nothing can be stored in {store.name}: {store.refusal}")
         complain(f"recording run {run.id}{f' for {duration}' if duration else ''}; Ctrl-C ends it well")
         with progress_shown(endless=duration is None) as show:
             recorded = Recorder(store, source.take, lambda: stop.asked, show, output).record(run)
@@ -81,6 +83,7 @@ def _tell(recorded: Recorded, output: Path | None, as_json: bool) -> int:
     from pinscope.cli.reading import print_outcome
     from pinscope.experiments.documents import open_document
     from pinscope.report.json_report import run_document
+    from pinscope.store.rescue import saved_line
     from pinscope.units import format_seconds
 
     run = recorded.run
@@ -93,7 +96,7 @@ def _tell(recorded: Recorded, output: Path | None, as_json: bool) -> int:
         long = format_seconds(recorded.full_after_seconds)
         complain(f"the recording is {long} long and ended by itself: one timeline holds no more rows")
     if recorded.saved is not None:
-        complain(f"the database took no more; the run was saved to {recorded.saved}")
+        complain(saved_line(recorded.saved))
     elif output is not None:
         complain(f"wrote {output}")
     return _exit_code(run, lost=recorded.saved is not None)

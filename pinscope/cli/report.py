@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from pinscope.cli.opened_store import store_to_read
 from pinscope.cli.terminal import print_json, print_line
 
 
@@ -22,13 +23,10 @@ def report(
     """Write a report of one or several runs."""
     from pinscope.experiments.documents import open_document
     from pinscope.report.write import write_report
-    from pinscope.runner.jobs import reconcile
-    from pinscope.store.store import Store
     from pinscope.units import format_bytes
 
     drawn = output.suffix.lower() in (".html", ".md")
-    with Store() as store:
-        reconcile(store)
+    with store_to_read() as store:
         runs = [store.run(run_id) for run_id in dict.fromkeys(run_ids)]
         documents = [open_document(run, store.observations(run.id), with_charts=drawn) for run in runs]
         write_report(output, documents)

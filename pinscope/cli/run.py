@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -27,9 +28,12 @@ if TYPE_CHECKING:
     from pinscope.records.environment import Environment
     from pinscope.records.run import LabKind, Run
     from pinscope.runner.jobs import Request
+    from pinscope.store.rows import Row
     from pinscope.store.store import Store
 
 ALL = "all"
+PATIENCE_SECONDS = 15.0
+"""How long a database may be away when a run has ended, until its result is not printed."""
 
 
 class RunCommand(TyperCommand):
@@ -83,8 +87,8 @@ def run(  # noqa: PLR0917 - typer calls it by keyword
     with Store() as store, Stop(hangup=True) as stop:
         reconcile(store)
         for request in requests:
-            ended, run_code = _measure(store, prepare(request, capture_environment()), stop)
-            document = open_document(ended, store.observations(ended.id), with_charts=False)
+            ended, rows, run_code = _measure(store, prepare(request, capture_environment()), stop)
+            document = open_document(ended, rows, with_charts=False)
             if as_json:
                 documents.append(run_document(document))
             else:
@@ -183,13 +187,13 @@ def _say_which_lab(lab: str | None, environment: Environment) -> None:
         complain(f"no usable GPU here (pinscope doctor says why): this runs on the {LAB_TITLES['host']}")
 
 
-def _measure(store: Store, prepared: Run, stop: Stop) -> tuple[Run, int]:
-    """Start the child, follow it to its end; the run as it ended, and the exit code that fits it.
+def _measure(store: Store, prepared: Run, stop: Stop) -> tuple[Run, list[Row], int]:
+    """Start the child, follow it to its end; the run as it ended, its observations, and the exit code that fits.
 
     A run that failed or was stopped is told on stderr at once; its result is still printed.
     """
     from pinscope.cli.following import follow
-    from pinscope.runner.jobs import cancel, reconcile, start
+    from pinscope.runner.jobs import cancel, start
 
     job = start(store, prepared)
     follow(store, prepared, job, stop)
@@ -200,17 +204,45 @@ def _measure(store: Store, prepared: Run, stop: Stop) -> tuple[Run, int]:
         except (BadInput, StoreFailed):  # it has just ended, or the database fails: it saves what that does not take
             job.stop()
     child_code = job.wait()
-    try:
-        ended = store.run(prepared.id)
-    except UnknownName:
-        raise MeasurementFailed(f"run {prepared.id} is no longer in the database; was it deleted?") from None
-    if ended.status == "running":  # killed before it could say how it ended
-        reconcile(store)
-        ended = store.run(prepared.id)
+    ended, rows, is_stored = _ended(store, prepared.id)
     if ended.status == "done":
-        return ended, 0
+        return ended, rows, 0 if is_stored else StoreFailed.exit_code
     reason = f": {one_line(ended.error)}" if ended.error else ""
     complain(f"run {ended.id} {'failed' if ended.status == 'failed' else f'was {ended.status}'}{reason}")
     if ended.status == "cancelled":
-        return ended, Cancelled.exit_code
-    return ended, child_code if child_code == NotPossible.exit_code else MeasurementFailed.exit_code
+        return ended, rows, Cancelled.exit_code
+    return ended, rows, child_code if child_code == NotPossible.exit_code else MeasurementFailed.exit_code
+
+
+def _ended(store: Store, run_id: str) -> tuple[Run, Sequence[Row], bool]:
+    """A run whose child has ended, its observations, and whether the database has them.
+
+    What the database did not take, the child has saved to a bundle. A database that fails in this very moment is
+    waited for: it may have the run whole.
+
+    Raises:
+        MeasurementFailed: somebody deleted the run.
+        StoreFailed: the database does not come back.
+    """
+    from pinscope.runner.jobs import mark_interrupted
+    from pinscope.store.bundle import read_bundle
+    from pinscope.store.rescue import find_saved
+
+    if saved := find_saved(run_id):
+        ((ended, rows),) = read_bundle(saved)
+        return ended, rows, False
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            if store.run(run_id).status == "running":  # killed before it could say how it ended
+                mark_interrupted(store, run_id)
+            return store.run(run_id), store.observations(run_id), True
+        except UnknownName:
+            raise MeasurementFailed(f"run {run_id} is no longer in the database; was it deleted?") from None
+        except StoreFailed as error:
+            if time.monotonic() > deadline:
+                raise StoreFailed(
+                    f"run {run_id} has ended, but cannot be read: {error}; "
+                    f"pinscope runs show {run_id} shows it when that has passed"
+                ) from None
+            time.sleep(0.5)

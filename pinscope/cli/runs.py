@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import sys
-from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pinscope.cli.opened_store import store_to_read
 from pinscope.cli.terminal import complain, print_json, print_line, print_long_json, print_table
 from pinscope.errors import BadInput, StoreFailed
 from pinscope.text import visible
 
 if TYPE_CHECKING:
     from pinscope.records.run import Run
+    from pinscope.store.damage import DamagedRun
 
 app = typer.Typer(help="List, show or delete runs.", rich_markup_mode=None)
 
@@ -25,6 +26,8 @@ RUN_LIST_FIELDS = {
 
 _PLACE_CHARACTERS = 80
 """Of a GPU's name in the list."""
+DAMAGED = "damaged"
+"""Shown as the status of a run that cannot be read."""
 
 _AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 _RunId = Annotated[str, typer.Argument(metavar="ID", help="A run's id, or its beginning.", show_default=False)]
@@ -34,24 +37,25 @@ _RunId = Annotated[str, typer.Argument(metavar="ID", help="A run's id, or its be
 def list_runs(as_json: _AsJson = False) -> None:
     """List all runs, newest first, then the recordings that ship with PinScope."""
     from pinscope.report.facts import place
-    from pinscope.runner.jobs import reconcile
-    from pinscope.store.store import Store
+    from pinscope.store.damage import DamagedRun
 
-    with Store() as store:
-        reconcile(store)
+    with store_to_read() as store:
         if as_json:
-            print_json([run_object(run) for run in store.each_run()])
-            return
-        rows = [
-            (
-                run.id, run.experiment, place(run)[:_PLACE_CHARACTERS],
-                f"{run.status}, recording" if run.recording else run.status,
-                f"{run.created_at:%Y-%m-%d %H:%M}", f"{run.observations:,}",
+            print_json(
+                [_damaged_object(run) if isinstance(run, DamagedRun) else run_object(run) for run in store.each()]
             )
-            for run in store.each_run()
-        ]  # fmt: skip
-        for large in store.large_runs():
-            complain(str(large))
+            return
+        rows = []
+        for run in store.each():
+            if isinstance(run, DamagedRun):
+                complain(str(run))
+                rows.append((run.id, "?", "?", DAMAGED, "?", "?"))
+                continue
+            status = f"{run.status}, recording" if run.recording else run.status
+            started = f"{run.created_at:%Y-%m-%d %H:%M}"
+            rows.append(
+                (run.id, run.experiment, place(run)[:_PLACE_CHARACTERS], status, started, f"{run.observations:,}")
+            )
     if not rows:
         print_line("No runs yet. Start one: pinscope run bandwidth --quick")
         return
@@ -64,11 +68,8 @@ def show(run_id: _RunId, as_json: _AsJson = False) -> None:
     from pinscope.cli.reading import print_run
     from pinscope.experiments.documents import open_document
     from pinscope.report.json_report import run_without_rows
-    from pinscope.runner.jobs import reconcile
-    from pinscope.store.store import Store
 
-    with Store() as store:
-        reconcile(store)
+    with store_to_read() as store:
         run = store.run(run_id)
         document = open_document(run, store.observations(run.id), with_charts=False)
         if as_json:  # the observations come from the database while they are printed
@@ -88,8 +89,7 @@ def delete(
     from pinscope.store.store import Store
 
     with Store() as store:
-        with suppress(StoreFailed):  # another run that cannot be read; it is in nobody's way here
-            reconcile(store)
+        reconcile(store)
         try:
             run = store.run(run_id)
         except StoreFailed:
@@ -107,6 +107,11 @@ def delete(
 def run_object(run: Run) -> dict[str, Any]:
     """A run in ``runs list --json``: flat, without its environment and its observations."""
     return {**run.model_dump(mode="json", include=RUN_LIST_FIELDS), "host": run.environment.host}
+
+
+def _damaged_object(run: DamagedRun) -> dict[str, Any]:
+    """A run that cannot be read, in the same shape: what nobody can say is null."""
+    return {**dict.fromkeys([*RUN_LIST_FIELDS, "host"]), "id": run.id, "status": DAMAGED, "error": run.why}
 
 
 def _ask(run_id: str, what: str) -> None:

@@ -15,6 +15,7 @@ from pinscope.dashboard.parameter_form import parameter_form
 from pinscope.dashboard.plain import plain, sentence
 from pinscope.dashboard.run_progress import run_progress
 from pinscope.dashboard.run_words import badges, experiment_title, title
+from pinscope.dashboard.storage import storage_note
 from pinscope.errors import PinScopeError, UnknownName
 from pinscope.experiments.registry import EXPERIMENTS, Entry, find, method
 from pinscope.records.run import Run
@@ -39,6 +40,7 @@ def _now(store: Store, started: str | None) -> None:
     if st.session_state.pop("just-started", False):
         st.toast("Started. The run is at the top of this page.", icon=":material/play_arrow:")
     running = store.unfinished()
+    storage_note(store)
     for run in running:
         run_progress(store, run, with_chart=run.id == started)
     if started and started not in [run.id for run in running]:

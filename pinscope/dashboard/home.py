@@ -15,6 +15,7 @@ from pinscope.dashboard.machine_view import capability_cards, gpu_cards, machine
 from pinscope.dashboard.pages import EXPERIMENTS, RUNS
 from pinscope.dashboard.plain import plain, sentence
 from pinscope.dashboard.run_list import run_list
+from pinscope.dashboard.storage import storage_note
 from pinscope.experiments.registry import EXPERIMENTS as REGISTRY
 from pinscope.records.environment import Environment
 from pinscope.records.run import Run
@@ -62,6 +63,7 @@ def _no_gpu(environment: Environment) -> None:
 def _runs(has_gpu: bool) -> None:
     store = state.store()
     own = list(islice(store.each_run(recordings=False), LATEST))
+    storage_note(store)
     if not has_gpu:
         _recordings(store, recorded_runs())
     st.header("Latest runs", anchor=False)

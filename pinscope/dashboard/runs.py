@@ -13,15 +13,17 @@ from pinscope.dashboard.failures import one_clear_line, show_error
 from pinscope.dashboard.opened_run import open_run
 from pinscope.dashboard.pages import EXPERIMENTS as EXPERIMENTS_PAGE
 from pinscope.dashboard.pages import RUNS
-from pinscope.dashboard.plain import plain, sentence
+from pinscope.dashboard.plain import plain
 from pinscope.dashboard.run_list import run_list
 from pinscope.dashboard.run_progress import run_progress
 from pinscope.dashboard.run_view import run_header, run_view
 from pinscope.dashboard.run_words import badges, experiment_title, title
+from pinscope.dashboard.storage import damaged_list, storage_note
 from pinscope.errors import BadInput, UnknownName
 from pinscope.experiments.registry import readers
 from pinscope.records.run import LAB_TITLES, Run
 from pinscope.store.bundle import BundleReader
+from pinscope.store.damage import DamagedRun
 from pinscope.store.store import Imported, Store
 
 RUNS_A_PAGE = 12
@@ -46,9 +48,9 @@ def show() -> None:
 def _list(store: Store) -> None:
     if message := st.session_state.pop("runs-message", None):
         st.success(message, icon=":material/check:")
-    there, shown = _filtered(store)
-    for large in store.large_runs():
-        st.warning(plain(sentence(str(large))), icon=":material/warning:")
+    there, shown, damaged = _filtered(store)
+    storage_note(store)
+    damaged_list(damaged)
     if there:
         st.caption(f"{len(shown):,} of {there:,} runs")
         pages = max(1, -(-len(shown) // RUNS_A_PAGE))
@@ -66,8 +68,8 @@ def _list(store: Store) -> None:
     _bundles(store, shown)
 
 
-def _filtered(store: Store) -> tuple[int, dict[str, int]]:
-    """How many runs there are, and how many observations each of those has that fit, by id."""
+def _filtered(store: Store) -> tuple[int, dict[str, int], list[DamagedRun]]:
+    """How many runs can be read, how many observations each of those has that fit, by id, and which are damaged."""
     known = [reader.kind.name for reader in readers()]
     with st.container(horizontal=True, gap="medium", vertical_alignment="bottom"):
         experiment = st.selectbox(
@@ -83,8 +85,12 @@ def _filtered(store: Store) -> tuple[int, dict[str, int]]:
             format_func=lambda word: word or "All",
         )  # fmt: skip
         recordings = st.toggle("Recordings", value=True, key="filter-recordings", persist_state="session")
-    there, fitting = 0, dict[str, int]()
-    for there, run in enumerate(store.each_run(), start=1):  # noqa: B007
+    there, fitting, damaged = 0, dict[str, int](), list[DamagedRun]()
+    for run in store.each():
+        if isinstance(run, DamagedRun):
+            damaged.append(run)
+            continue
+        there += 1
         if (
             experiment in (None, run.experiment)
             and lab in (None, run.lab)
@@ -92,7 +98,7 @@ def _filtered(store: Store) -> tuple[int, dict[str, int]]:
             and (recordings or not run.recording)
         ):
             fitting[run.id] = run.observations
-    return there, fitting
+    return there, fitting, damaged
 
 
 def _bundles(store: Store, shown: Mapping[str, int]) -> None:

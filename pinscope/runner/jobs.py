@@ -17,7 +17,16 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pinscope import isolation
-from pinscope.errors import BadInput, InvalidParameter, NoDevice, NotEnoughMemory, NotPossible, StoreFailed, UnknownName
+from pinscope.errors import (
+    BadInput,
+    InvalidParameter,
+    MeasurementFailed,
+    NoDevice,
+    NotEnoughMemory,
+    NotPossible,
+    StoreFailed,
+    UnknownName,
+)
 from pinscope.experiments.contract import AnyExperiment, BareParams
 from pinscope.experiments.registry import find
 from pinscope.lab.budget import check_budget
@@ -198,6 +207,14 @@ class Job:
         """The child's exit code, or ``None`` while it runs."""
         return self._child.poll()
 
+    def hand_over(self, run: Run | None) -> None:
+        """Give the child what it waits for: the run that it is to measure; ``None``: it is to end."""
+        pipe = self._child.stdin
+        if pipe is None:
+            return
+        with suppress(BrokenPipeError), pipe:  # it has been killed already: its exit code says so
+            pipe.write(b"" if run is None else run.model_dump_json().encode())
+
     def stop(self) -> None:
         """Ask the child to end in order; :func:`cancel` does the same for whoever knows the run's id alone."""
         self._child.terminate()
@@ -211,15 +228,22 @@ _started: list[Job] = []
 
 
 def start(store: Store, run: Run) -> Job:
-    """Store the run and start the child that measures it."""
+    """Start the child that measures the run, store the run, and hand it over.
+
+    In this order, so that the run carries its child from the moment it is stored: whoever looks at it knows whether it
+    still goes on. The child gets the run itself, not its id: it begins though the database fails right then.
+
+    Raises:
+        MeasurementFailed: the child could not be started; nothing was stored.
+        StoreFailed: the run could not be stored; its child has ended.
+    """
     _started[:] = [job for job in _started if job.poll() is None]  # reaps those that ended
-    store.add(run)
 
     def launch() -> Job:
         child = start_child(
             isolation.command("pinscope.runner.worker", run.id, str(os.getpid())),
             env={**os.environ, "PINSCOPE_DATABASE": store.url},
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C reaches the command line only, which cancels in order
         )
@@ -228,11 +252,15 @@ def start(store: Store, run: Run) -> Job:
     try:
         job = _launcher.run(launch)
     except OSError as error:
-        store.update(run.id, status="failed", error=f"the child could not be started: {error}")
+        raise MeasurementFailed(f"the process that measures could not be started: {error.strerror}") from None
+    try:
+        run = store.add(run.model_copy(update={"process": process_of(job.pid)}))
+    except BaseException:
+        job.hand_over(None)
+        job.wait()
         raise
+    job.hand_over(run)
     _started.append(job)
-    with suppress(StoreFailed):  # the child says the same of itself; it must not be left alone for this
-        store.update(run.id, process=process_of(job.pid))
     return job
 
 
@@ -292,33 +320,51 @@ def _signal(pid: int, number: signal.Signals) -> None:
 def reconcile(store: Store) -> list[str]:
     """Mark runs as interrupted whose child is gone; the ids of those that were marked.
 
-    A database that takes no mark (its disk is full, or it may only be read) is still good for reading and exporting.
+    A database that takes no mark (its disk is full, or it may only be read) is still good for reading and exporting:
+    ``store`` shows these runs as interrupted all the same.
     """
     marked = []
-    for run in store.unfinished():
-        if not _is_gone(run):
-            continue
-        try:
-            store.update(
-                run.id,
-                status="interrupted",
-                error="the process that measured it ended before the run did",
-                finished_at=datetime.now(UTC),
-            )
-        except StoreFailed:
-            break
-        except UnknownName:
-            continue  # somebody else has marked and deleted it in this moment
-        marked.append(run.id)
+    takes_marks = True
+    for run in store.unfinished(presumed=False):
+        if _is_gone(run):
+            takes_marks = takes_marks and _mark(store, run.id)
+            if takes_marks:
+                marked.append(run.id)
+            else:
+                store.presume(run.id, **_interrupted())
     return marked
+
+
+def mark_interrupted(store: Store, run_id: str) -> None:
+    """Mark a run whose child has certainly ended, or show it so where the database takes no mark."""
+    if not _mark(store, run_id):
+        store.presume(run_id, **_interrupted())
+
+
+def _mark(store: Store, run_id: str) -> bool:
+    try:
+        store.update(run_id, **_interrupted())
+    except StoreFailed:
+        return False
+    except UnknownName:
+        pass  # somebody else has marked and deleted it in this moment
+    return True
+
+
+def _interrupted() -> dict[str, Any]:
+    return {
+        "status": "interrupted",
+        "error": "the process that measured it ended before the run did",
+        "finished_at": datetime.now(UTC),
+    }
 
 
 def _is_gone(run: Run) -> bool:
     """Whether the child of an unfinished run has certainly ended."""
     here = run.environment.machine_id == machine_id()
     if run.process is None:
-        # Between storing the run and starting its child lie milliseconds. The clock may have been set back since
-        # then, and that of another machine may differ.
+        # It was stored by a version that started the child afterwards, milliseconds later, or /proc did not show the
+        # child. The clock may have been set back since then, and that of another machine may differ.
         age = abs((datetime.now(UTC) - run.created_at).total_seconds())
         return age >= (UNBORN_SECONDS if here else 60 * UNBORN_SECONDS)
     if not on_this_boot(run.process):

@@ -89,9 +89,8 @@ class Recorder:
         saved = writer.close(**ending, finished_at=datetime.now(UTC))
         if saved is not None:
             return Recorded(*read_bundle(saved)[0], saved, sampling.full_after_seconds)
-        ended, rows = self.store.run(run.id), self.store.observations(run.id)
-        self._write(ended, rows)
-        return Recorded(ended, rows, None, sampling.full_after_seconds)
+        self._write(writer.run, writer.rows)
+        return Recorded(writer.run, writer.rows, None, sampling.full_after_seconds)
 
     def _ending(self, sampling: _Sampling) -> dict[str, Any]:
         """Sample, and tell how it went: fields of the run."""

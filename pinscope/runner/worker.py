@@ -1,6 +1,7 @@
 """The child that measures one run: ``python -m pinscope.runner.worker RUN_ID PARENT_PID``.
 
-It stores every observation as it comes, and ends when its parent ends.
+It reads the run from its input, stores every observation as it comes, and ends when its parent ends. The id on its
+command line is for those who wait for it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from datetime import UTC, datetime
 from types import FrameType
 from typing import Any
 
-from pinscope.errors import Cancelled, PinScopeError
+from pinscope.errors import Cancelled, PinScopeError, StoreFailed
 from pinscope.experiments.registry import find
 from pinscope.lab.budget import check_budget
 from pinscope.lab.harness import Harness
@@ -29,7 +30,7 @@ from pinscope.records.environment import Device
 from pinscope.records.run import Progress, Run, Status
 from pinscope.runner.queue import turn
 from pinscope.runner.reporter import Reporter
-from pinscope.store.rescue import SafeWriter
+from pinscope.store.rescue import SafeWriter, saved_line
 from pinscope.store.store import Store
 from pinscope.text import error_line, visible
 
@@ -164,13 +165,17 @@ def _outcome(writer: SafeWriter, run: Run, stop: _Stop) -> tuple[Status, str | N
 
 def main(arguments: list[str]) -> int:
     """Measure the run named on the command line; its exit code."""
-    run_id, parent = arguments
+    _, parent = arguments
     end_with(int(parent))  # an exec of a Python with file capabilities drops what was asked before it
     stop = _Stop()
     heed(stop.handle)
+    order = sys.stdin.buffer.read()
+    if not order:
+        return StoreFailed.exit_code  # the run could not be stored: its starter says so
     try:
-        with Store() as store:
-            return _run(store, store.run(run_id), stop)
+        # Opened when it is first needed: a database that fails right now may be back before the run has ended.
+        with Store(at_once=False) as store:
+            return _run(store, Run.model_validate_json(order), stop)
     except PinScopeError as error:
         print(f"pinscope: {error_line(str(error))}", file=sys.stderr)  # noqa: T201 - the only word a child without a store can say
         return error.exit_code
@@ -179,7 +184,8 @@ def main(arguments: list[str]) -> int:
 def _run(store: Store, run: Run, stop: _Stop) -> int:
     """Measure, and store how it went; the exit code."""
     writer = SafeWriter(store, run)
-    writer.update(process=current_process())  # its starter does it too, unless the database fails him right then
+    if run.process is None:
+        writer.update(process=current_process())
     status, error, code = _outcome(writer, run, stop)
     changes: dict[str, Any] = {"status": status, "finished_at": datetime.now(UTC)}
     if error:
@@ -187,7 +193,7 @@ def _run(store: Store, run: Run, stop: _Stop) -> int:
     if status == "done":
         changes["progress"] = Progress(fraction=1.0, message="done")
     if rescued := writer.close(**changes):
-        print(f"pinscope: the database took no more; the run was saved to {visible(str(rescued))}", file=sys.stderr)  # noqa: T201
+        print(f"pinscope: {visible(saved_line(rescued))}", file=sys.stderr)  # noqa: T201
     return code
 
 

@@ -5,27 +5,39 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from json import JSONDecodeError
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import platformdirs
 from sqlalchemy import URL, Connection, Engine, create_engine, event, insert, inspect, make_url, select, text
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError, SQLAlchemyError
+from sqlalchemy.pool import NullPool
 
 import pinscope
 from pinscope.errors import BadInput, NotPossible, StoreFailed
 from pinscope.probes.installation import install_command
+from pinscope.store.damage import load_json
 from pinscope.store.rows import dump_json
+from pinscope.store.sqlite_file import (
+    BUSY_SECONDS,
+    ReadOnlyFile,
+    begin_transaction,
+    configure,
+    connect_empty,
+    hinders_writing,
+    obstacle,
+    use_write_ahead_log,
+)
 from pinscope.store.tables import SCHEMA_VERSION, MetaTable, Table
 from pinscope.text import quoted
 
 VARIABLE = "PINSCOPE_DATABASE"
-BUSY_SECONDS = 30
-"""How long a writer waits for another process's transaction before it gives up."""
 CONNECT_SECONDS = 10
+PATIENCE = 10
+"""A file that could not be opened for writing is tried again after so many times what the last try took."""
 _PREPARE_LOCK = 0x50494E53
 """Key of PostgreSQL's advisory lock while tables are made; any number that nobody else uses."""
 _DRIVERS = {"postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
@@ -64,8 +76,12 @@ def place_of_runs() -> str:
 class Database:
     """Connections to one database whose tables are known to fit. Safe to share between threads.
 
+    A SQLite file that cannot be written to (a read-only file system, another user's folder, a full disk) is read all
+    the same, and :attr:`refusal` says why nothing can be stored. Where there is no file yet, it reads as empty.
+
     Args:
         url: any SQLAlchemy URL; ``None`` means :func:`default_url`.
+        at_once: open it now; else when it is first used, and again at each use until that succeeds.
 
     Raises:
         BadInput: no database URL, or the database was made by a newer PinScope.
@@ -73,19 +89,26 @@ class Database:
         StoreFailed: it cannot be reached, opened or made, or holds something else.
     """
 
-    def __init__(self, url: str | None = None) -> None:
+    def __init__(self, url: str | None = None, at_once: bool = True) -> None:
         self._url = _parse(default_url() if url is None else url)
         self.name = _display_name(self._url)
+        self.refusal: str | None = None
+        """Why nothing can be stored here, as the last reading found; ``None`` if nothing is known to prevent it."""
         self._file = Path(self._url.database) if _is_file(self._url) and self._url.database else None
         self._identity: tuple[int, int] | None = None
-        self._opening = threading.Lock()
+        self._is_open = False
+        self._next_try = 0.0
+        self._opening = threading.RLock()
         self._engine = self._create_engine()
         self._writing = self._engine.execution_options(writes=True)
-        try:
-            self._open()
-        except BaseException:
-            self.close()
-            raise
+        self._read_only = None if self._file is None else ReadOnlyFile(self._file)
+        if at_once:
+            try:
+                with self.reading():
+                    pass
+            except BaseException:
+                self.close()
+                raise
 
     @property
     def url(self) -> str:
@@ -95,25 +118,25 @@ class Database:
     def close(self) -> None:
         """Close all connections. Those of other threads close when they are given back."""
         self._engine.dispose()
+        if self._read_only is not None:
+            self._read_only.close()
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
         """A transaction that only reads."""
-        with self._plain_errors():
-            self._reopen_if_replaced()
-            with self._engine.begin() as connection:
-                yield connection
+        with self._plain_errors(), self._readable().connect() as connection:
+            yield connection  # nothing to commit; of a damaged file that would fail as well
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
         """A transaction that writes: all of it or nothing. SQLite's write lock is held from its beginning."""
         with self._plain_errors():
-            self._reopen_if_replaced()
+            self._open()
             with self._writing.begin() as connection:
                 yield connection
 
     def _create_engine(self) -> Engine:
-        options: dict[str, Any] = {"json_serializer": dump_json}
+        options: dict[str, Any] = {"json_serializer": dump_json, "json_deserializer": load_json}
         if self._url.get_backend_name() == "postgresql":
             options["pool_pre_ping"] = True  # a restarted server must not fail the next statement
             if "connect_timeout" not in self._url.query:
@@ -130,34 +153,60 @@ class Database:
         except (SQLAlchemyError, TypeError, ValueError) as error:
             raise BadInput(f"database {self.name}: {self._hide(_one_line(error))}") from None
         if engine.dialect.name == "sqlite":
-            event.listen(engine, "connect", _configure_sqlite)
-            event.listen(engine, "begin", _begin_sqlite)
+            event.listen(engine, "connect", configure)
+            event.listen(engine, "begin", begin_transaction)
         return engine
 
     def _open(self) -> None:
-        with self._plain_errors():
+        """Make the database if it is not there, and see that its tables fit; once, unless its file is replaced.
+
+        SQLite would go on writing, without complaint, to a file that has been deleted.
+        """
+        with self._opening:
+            if self._is_open and self._file_identity() == self._identity:
+                return
+            self._engine.dispose()
+            self._is_open = False
             if self._file is not None:
                 self._file.parent.mkdir(parents=True, exist_ok=True)
-                self._use_write_ahead_log()
+                use_write_ahead_log(self._engine)
             with self._engine.begin() as connection:
                 fits = self._fits(connection)
             if not fits:
                 with self._writing.begin() as connection:
                     self._create_tables(connection)
             self._identity = self._file_identity()
+            self._is_open = True
 
-    def _use_write_ahead_log(self) -> None:
-        """Readers and the writer then do not wait for each other. The file remembers the mode."""
-        connection = self._engine.raw_connection()  # not in a transaction, where the mode cannot be changed
-        try:
-            cursor = connection.cursor()
-            if cursor.execute("PRAGMA journal_mode").fetchone() != ("wal",):
-                # Refused on a read-only file, or while another process does the same: all works without it.
-                with suppress(sqlite3.OperationalError):
-                    cursor.execute("PRAGMA journal_mode=WAL")
-            cursor.close()
-        finally:
-            connection.close()
+    def _readable(self) -> Engine:
+        """What to read from: a SQLite file that cannot be opened for writing now is opened for reading only."""
+        if self._file is None or self._read_only is None:
+            self._open()
+            return self._engine
+        with self._opening:
+            if time.monotonic() < self._next_try:
+                return self._read_only_engine(self._read_only)
+            begun = time.monotonic()
+            try:
+                self._open()
+                with self._engine.connect() as connection:  # opens the file's log, which may take room on the disk
+                    connection.exec_driver_sql("SELECT 1 FROM sqlite_schema LIMIT 1")
+                self.refusal = obstacle(self._file)
+            except (SQLAlchemyError, sqlite3.Error, OSError) as error:
+                if not hinders_writing(error):
+                    raise
+                self.refusal = obstacle(self._file) or _one_line(error)
+                # SQLite may have tried for seconds: not before each reading.
+                self._next_try = time.monotonic() + PATIENCE * (time.monotonic() - begun)
+                return self._read_only_engine(self._read_only)
+            return self._engine
+
+    def _read_only_engine(self, file: ReadOnlyFile) -> Engine:
+        """The file as it is now, if PinScope's tables are in it, else a database without runs."""
+        engine = _engine_for(file.connect)
+        with engine.connect() as connection:
+            fits = self._fits(connection)
+        return engine if fits else _engine_for(connect_empty)
 
     def _fits(self, connection: Connection) -> bool:
         """Whether the tables are there; False if nothing of the kind is.
@@ -203,24 +252,14 @@ class Database:
             return None
         return status.st_dev, status.st_ino
 
-    def _reopen_if_replaced(self) -> None:
-        """SQLite would go on writing, without complaint, to a file that has been deleted. Use the one of that name."""
-        if self._file is None or self._file_identity() == self._identity:
-            return
-        with self._opening:
-            if self._file_identity() != self._identity:
-                self._engine.dispose()
-                self._open()
-
     @contextmanager
     def _plain_errors(self) -> Iterator[None]:
         """Turn the database's exceptions into one line each, without a password in it."""
         try:
             yield
-        except JSONDecodeError as error:
-            raise StoreFailed(f"database {self.name}: a record in it is damaged ({error})") from error
         except (SQLAlchemyError, sqlite3.Error, OSError) as error:
-            raise StoreFailed(f"database {self.name}: {self._hide(_one_line(error))}") from error
+            why = obstacle(self._file) if self._file is not None and hinders_writing(error) else None
+            raise StoreFailed(f"database {self.name}: {self._hide(_one_line(error, why))}") from error
 
     def _hide(self, message: str) -> str:
         secrets = [self._url.password, self._url.query.get("password")]
@@ -267,30 +306,22 @@ def _missing_driver(url: URL, error: ImportError) -> str:
     return f"{url.drivername} needs a Python package that is not installed: {error.name or error}"
 
 
-def _one_line(error: BaseException) -> str:
+def _engine_for(connect: Callable[[], sqlite3.Connection]) -> Engine:
+    """Each transaction connects anew: what keeps a file from being written may pass at any time."""
+    engine = create_engine("sqlite://", creator=connect, poolclass=NullPool, json_deserializer=load_json)
+    event.listen(engine, "connect", configure)
+    event.listen(engine, "begin", begin_transaction)
+    return engine
+
+
+def _one_line(error: BaseException, why: str | None = None) -> str:
+    """What went wrong; ``why`` is said in the place of SQLite's own words for a file that it cannot write."""
     if isinstance(error, OperationalError) and "database is locked" in str(error.orig):
         return f"locked by another process for {BUSY_SECONDS} s"
     cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
-    if isinstance(cause, OSError) and cause.strerror:
+    if why is None and isinstance(cause, OSError) and cause.strerror:
         return f"{cause.strerror}: {cause.filename}" if cause.filename else cause.strerror
-    text = " ".join(str(cause).split())
-    if isinstance(cause, sqlite3.OperationalError) and ("readonly" in text or "unable to open" in text):
+    text = why or " ".join(str(cause).split())
+    if why or (isinstance(cause, sqlite3.OperationalError) and ("readonly" in text or "unable to open" in text)):
         return f"{text}; {VARIABLE} can name another place, such as sqlite:////path/to/pinscope.db"
     return text[:_REASON_LENGTH] or type(cause).__name__
-
-
-def _configure_sqlite(connection: Any, _record: Any) -> None:
-    # The driver's own rules for beginning transactions are switched off: _begin_sqlite does it.
-    connection.isolation_level = None
-    cursor = connection.cursor()
-    cursor.execute(f"PRAGMA busy_timeout={BUSY_SECONDS * 1000}")
-    cursor.execute("PRAGMA foreign_keys=ON")
-    # With the write-ahead log NORMAL survives a killed process; only a power cut may take the last moments.
-    cursor.execute("PRAGMA synchronous=NORMAL")
-    cursor.close()
-
-
-def _begin_sqlite(connection: Connection) -> None:
-    # IMMEDIATE: a transaction that reads first and writes later could not wait for its turn any more.
-    writes = connection.get_execution_options().get("writes", False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

@@ -12,6 +12,7 @@ from sqlalchemy import Connection, func, insert, select, update
 from pinscope.errors import StoreFailed
 from pinscope.records.limits import ROW_BYTES
 from pinscope.store.bounded import ROW, ROW_LENGTH
+from pinscope.store.damage import Damage
 from pinscope.store.rows import Row
 from pinscope.store.tables import ObservationTable, RunTable
 
@@ -91,7 +92,7 @@ def read_batch(connection: Connection, run_id: str, start: int, count: int = BAT
     """So many rows from number ``start`` on, or those there are.
 
     Raises:
-        StoreFailed: one is larger than an observation may be; it is not loaded.
+        StoreFailed: one is larger than an observation may be, which is not loaded, or is damaged.
     """
     found = connection.execute(
         select(ObservationTable.sequence, ROW)
@@ -107,6 +108,9 @@ def read_batch(connection: Connection, run_id: str, start: int, count: int = BAT
             raise StoreFailed(
                 f"observation {sequence} of run {run_id} is larger than {ROW_BYTES >> 10} KiB, too large to read"
             )
+        if not isinstance(row, dict):
+            why = row.why if isinstance(row, Damage) else "it is not a document"
+            raise StoreFailed(f"observation {sequence} of run {run_id} in the database cannot be read ({why})")
     return [row for _, row in found]
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +93,7 @@ class SafeWriter:
             self._take_turn()
 
     def close(self, **changes: Any) -> Path | None:
-        """Store what is left and the last changes of the run. The path of a bundle if the store took them not.
+        """Store what is left and the last changes of the run. The path of a bundle if the store did not take them.
 
         Raises:
             BadInput: changes that do not fit the run.
@@ -105,12 +107,29 @@ class SafeWriter:
             self._closed = True
             self._changed.notify()
         self._flusher.join()
+        saved: Path | None = None
         for attempt in range(LAST_TRIES):
+            if self._problem is not None and saved is None:
+                saved = self._rescued()  # first: whoever waits for this process may lose patience
             time.sleep(FLUSH_SECONDS * attempt)
             self._flush()
             if self._all_stored():
+                if saved is not None:
+                    saved.unlink(missing_ok=True)
                 return None
-        return self._rescue() if self._rows else None
+        if saved is not None or not self._tells:
+            return saved
+        return self._rescue()
+
+    @property
+    def run(self) -> Run:
+        """The run as it was last stored, or as it should have been."""
+        return self._run
+
+    @property
+    def rows(self) -> list[Row]:
+        """All observations so far, stored or not."""
+        return self._rows
 
     def _take_turn(self) -> None:
         """Store what waits if the store has rested as long as the last call took; else leave it to the thread."""
@@ -159,10 +178,28 @@ class SafeWriter:
 
     def _all_stored(self) -> bool:
         try:
-            return not self._waits and self._store.run(self._run.id).observations >= len(self._rows)
+            if self._waits:
+                return False
+            stored = self._store.run(self._run.id)
         except PinScopeError as error:
             self._problem = str(error)
             return False
+        if stored.observations < len(self._rows):
+            self._problem = f"run {self._run.id} has lost observations in the database"
+            return False
+        self._run = stored
+        return True
+
+    @property
+    def _tells(self) -> bool:
+        """Whether there is anything that must not be lost: observations, or how the run ended."""
+        return bool(self._rows or self._changes)
+
+    def _rescued(self) -> Path | None:
+        try:
+            return self._rescue() if self._tells else None
+        except StoreFailed:
+            return None  # tried again when the database has been
 
     def _rescue(self) -> Path:
         """Save the whole run to a bundle, where there is room for it."""
@@ -176,6 +213,20 @@ class SafeWriter:
                 continue
             return path
         raise StoreFailed(f"{len(self._rows)} observations could be saved nowhere: {self._problem}")
+
+
+def saved_line(path: Path) -> str:
+    """What to tell somebody whose run was saved to a bundle."""
+    return f"the database took no more; the run was saved to {path}: pinscope import takes it in from there"
+
+
+def find_saved(run_id: str) -> Path | None:
+    """The bundle that a writer of this user saved the run to; ``None`` if there is none."""
+    for path in _places(run_id, None):
+        with suppress(OSError):
+            if path.stat().st_uid == os.geteuid():
+                return path
+    return None
 
 
 def _places(run_id: str, refuge: Path | None) -> Iterator[Path]:

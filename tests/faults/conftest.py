@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.faults.campaign import Campaign
+from tests.faults.forked import forks
+
+__all__ = ["forks"]
 
 _CAMPAIGNS = pytest.StashKey[list[Campaign]]()
 

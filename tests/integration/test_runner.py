@@ -20,6 +20,7 @@ from pinscope.records.run import Run
 from pinscope.runner import jobs
 from pinscope.runner.jobs import Job, Request
 from pinscope.store.bundle import read_bundle
+from pinscope.store.rescue import saved_line
 from pinscope.store.store import Store
 from tests.conftest import Outliving
 from tests.unit.store.runs import environment
@@ -249,7 +250,7 @@ def test_a_run_whose_database_disappears_is_saved_whole(
     assert job.wait(60) == 0
     said = capfd.readouterr().err
     path = Path(tempfile.gettempdir()) / f"pinscope-{job.run_id}.pinscope"
-    assert said == f"pinscope: the database took no more; the run was saved to {path}\n"
+    assert said == f"pinscope: {saved_line(path)}\n"
     ((run, rows),) = read_bundle(path)
     path.unlink()
     assert (run.status, run.observations) == ("done", len(rows))

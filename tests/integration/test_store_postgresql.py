@@ -13,12 +13,15 @@ from urllib.parse import quote
 
 import pytest
 
+from pinscope.cli.run import _ended
 from pinscope.errors import StoreFailed
-from pinscope.store.rescue import SafeWriter
+from pinscope.runner.jobs import Request, prepare, start
+from pinscope.store.bundle import read_bundle
+from pinscope.store.rescue import SafeWriter, find_saved
 from pinscope.store.store import Store
 from tests.conftest import Outliving
 from tests.integration.postgresql_server import PostgreSQLServer, ServerMissingError
-from tests.unit.store.runs import new_rows, new_run, repeats
+from tests.unit.store.runs import environment, new_rows, new_run, repeats
 from tests.unit.store.test_store import *  # noqa: F403 - the same tests, on the ``url`` of this file
 
 
@@ -136,3 +139,43 @@ def test_a_run_outlives_a_server_that_is_gone_for_a_moment(
         assert (code, run.status) == (0, "done"), err.read()
         out.seek(0)
         assert len(json.load(out)["observations"]) == run.observations == len(store.observations(run.id))
+
+
+@pytest.mark.parametrize("moment", ["before the first row", "at the end"])
+def test_a_server_that_goes_away_when_a_run_begins_or_ends_costs_nothing(
+    server: PostgreSQLServer, outliving: Outliving, store: Store, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    monkeypatch.setenv("PINSCOPE_DATABASE", store.url)
+    settings = {"sizes": "64KiB", "memory": "pinned", "directions": "h2d", "repeats": "8", "precision": "0.5"}
+    run = prepare(Request("bandwidth", lab="host", quick=True, overrides=settings), environment())
+    job = start(store, run)
+    while moment == "at the end" and store.run(run.id).observations < 8:
+        time.sleep(0.005)
+    server.stop()
+    code = job.wait(60)
+    server.start()
+    outliving.processes.add(server.pid)
+    saved = find_saved(run.id)
+    if saved is not None:
+        assert store.import_runs(read_bundle(saved)).completed == (run.id,)
+        saved.unlink()
+    assert saved or moment == "at the end"  # it may just have ended
+    ended = store.run(run.id)
+    assert (code, ended.status) == (0, "done")
+    assert len([row for row in store.observations(run.id) if not row["warmup"]]) >= 8
+
+
+def test_the_result_is_printed_when_the_server_is_back(
+    server: PostgreSQLServer, outliving: Outliving, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = store.add(new_run(status="done"))
+    store.append(run.id, new_rows(2))
+    server.stop()
+
+    def start_again(_seconds: float) -> None:
+        monkeypatch.undo()
+        server.start()
+        outliving.processes.add(server.pid)
+
+    monkeypatch.setattr(time, "sleep", start_again)
+    assert _ended(store, run.id) == (run.model_copy(update={"observations": 2}), new_rows(2), True)

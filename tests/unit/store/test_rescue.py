@@ -18,7 +18,7 @@ import pytest
 from pinscope.errors import InvalidParameter, StoreFailed
 from pinscope.records.run import Progress
 from pinscope.store.bundle import read_bundle
-from pinscope.store.rescue import FLUSH_SECONDS, SafeWriter
+from pinscope.store.rescue import FLUSH_SECONDS, SafeWriter, find_saved
 from pinscope.store.store import Store
 from tests.unit.store.runs import new_rows, new_run, repeats
 from tests.unit.store.test_database import limit_pages
@@ -274,6 +274,42 @@ def test_when_nothing_can_be_written_that_is_said(
 def test_a_run_without_observations_needs_no_bundle(troubled: Troubled) -> None:
     writer = SafeWriter(troubled, troubled.add(new_run("r")))
     assert writer.close() is None
+
+
+def test_how_a_run_ended_is_saved_though_it_has_no_observations(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = SafeWriter(store, store.add(new_run("r")))
+
+    def fail(*_: object, **__: object) -> None:
+        raise StoreFailed("database somewhere: out of order")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "update", fail)
+        path = writer.close(status="failed", error="the GPU is gone")
+    assert path is not None
+    assert path == find_saved("r")
+    ((run, rows),) = read_bundle(path)
+    path.unlink()
+    assert (run.status, run.error, rows) == ("failed", "the GPU is gone", [])
+    assert store.import_runs([(run, rows)]).completed == ("r",)
+    assert store.run("r") == run
+
+
+def test_a_run_is_saved_before_a_slow_database_is_waited_for(troubled: Troubled) -> None:
+    writer = SafeWriter(troubled, troubled.add(new_run("r")))
+    troubled.failing = True
+    writer.append(new_rows(3))
+    seen: list[Path | None] = []
+
+    def answer(*_: object, **__: object) -> int:
+        seen.append(find_saved("r"))
+        troubled.failing = False
+        return Store.append(troubled, "r", new_rows(3), start=0)
+
+    troubled.append = answer  # type: ignore[method-assign]
+    assert writer.close(status="done") is None
+    assert seen[0] is not None
+    assert find_saved("r") is None  # the database has it after all
+    assert (troubled.run("r").status, troubled.run("r").observations) == ("done", 3)
 
 
 def test_the_writer_may_be_used_while_others_read(store: Store, writer: SafeWriter) -> None:

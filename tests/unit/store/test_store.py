@@ -426,13 +426,34 @@ def test_an_interrupted_run_is_completed_from_the_bundle_that_knows_more(store: 
     run = store.add(new_run())
     store.append(run.id, new_rows(2))
     rescued = run.model_copy(update={"status": "done"})
-    with pytest.raises(BadInput, match="a different run"):
-        store.import_runs([(rescued, new_rows(5))])  # it still runs here
     store.update(run.id, status="interrupted", error="gone")
     assert store.import_runs([(rescued, new_rows(5))]).completed == (run.id,)
     assert store.run(run.id) == rescued.model_copy(update={"observations": 5})
     assert store.observations(run.id) == new_rows(5)
     assert store.import_runs([(rescued, new_rows(5))]).skipped == (run.id,)
+
+
+@pytest.mark.parametrize("status", ["running", "cancelled"])
+def test_what_was_saved_of_a_run_is_imported_at_once(store: Store, status: str) -> None:
+    run = store.add(new_run())
+    store.append(run.id, new_rows(2))
+    store.update(run.id, status=status)
+    saved = run.model_copy(update={"status": "done"})
+    assert store.import_runs([(saved, new_rows(5))]).completed == (run.id,)
+    assert store.observations(run.id) == new_rows(5)
+    assert store.run(run.id).status == ("done" if status == "running" else "cancelled")  # a run ends once
+    assert store.import_runs([(saved, new_rows(5))]).skipped == (run.id,)
+
+
+def test_a_bundle_that_knows_less_changes_nothing(store: Store) -> None:
+    run = store.add(new_run())
+    store.append(run.id, new_rows(2))
+    early = store.run(run.id), new_rows(2)
+    assert store.import_runs([early]).skipped == (run.id,)
+    store.append(run.id, new_rows(3, first=2))
+    store.update(run.id, status="done")
+    assert store.import_runs([early]).skipped == (run.id,)
+    assert (store.run(run.id).status, store.observations(run.id)) == ("done", new_rows(5))
 
 
 def test_an_interrupted_run_is_not_mixed_with_other_observations(store: Store) -> None:
@@ -482,9 +503,13 @@ def test_somebody_elses_tables_are_refused_and_left_alone(url: str, statement: s
 def test_a_damaged_run_is_named_and_can_be_deleted(store: Store, url: str) -> None:
     good, bad = store.add(new_run()), store.add(new_run(status="done"))
     raw(url, "UPDATE runs SET document = '5' WHERE id = :id", id=bad.id)
+    (damaged,) = store.listing().damaged
+    assert str(damaged).startswith(f"run {bad.id} in the database cannot be read (it is not a document); `pinscope")
+    assert store.runs(recordings=False) == [good]
     with pytest.raises(StoreFailed, match=f"run {bad.id} in the database cannot be read"):
-        store.runs()
+        store.run(bad.id)
     store.delete(bad.id)
+    assert store.listing().damaged == []
     assert store.runs(recordings=False) == [good]
 
 

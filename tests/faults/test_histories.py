@@ -1,0 +1,268 @@
+"""Several writers at once, and something that breaks their database while they begin, go on and end.
+
+Afterwards, as in Jepsen's tests: what a command acknowledged is stored or saved, each run has ended once, and what was
+said is so.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from pinscope.errors import PinScopeError
+from pinscope.runner.jobs import reconcile
+from pinscope.store.bundle import read_bundle
+from pinscope.store.store import Store
+from tests.conftest import Outliving
+from tests.faults.campaign import WHOLE, Campaign
+from tests.faults.child import TREE
+from tests.faults.disk import RUN
+from tests.faults.proxy import Proxy
+from tests.integration.postgresql_server import PostgreSQLServer, ServerMissingError
+
+LIMIT_SECONDS = 240.0
+RECORD = ("record", "--for", "1.5", "--interval", "0.1", "--json")
+ENDED = ("done", "failed", "cancelled", "interrupted")
+
+
+@pytest.fixture(scope="module")
+def server(outliving: Outliving) -> Iterator[PostgreSQLServer]:
+    try:
+        started = PostgreSQLServer()
+    except ServerMissingError as error:
+        pytest.fail(str(error), pytrace=False)
+    try:
+        started.start()
+        outliving.processes.add(started.pid)
+        yield started
+    finally:
+        started.remove()
+
+
+@dataclass
+class Writer:
+    """A command that stores a run."""
+
+    folder: Path
+    process: subprocess.Popen[bytes]
+    killed: bool = False
+
+    @classmethod
+    def start(cls, folder: Path, url: str, arguments: Sequence[str]) -> Writer:
+        """Start it, in a folder of its own."""
+        folder.mkdir(parents=True)
+        environment = {
+            **os.environ, "PYTHONPATH": str(TREE), "PINSCOPE_DATABASE": url, "TMPDIR": str(folder), "HOME": str(folder),
+        }  # fmt: skip
+        with (folder / "stdout").open("wb") as out, (folder / "stderr").open("wb") as err:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "pinscope", *arguments], env=environment, cwd=folder,
+                stdin=subprocess.DEVNULL, stdout=out, stderr=err,
+            )  # fmt: skip
+        return cls(folder, process)
+
+    def text(self, name: str) -> str:
+        """What it wrote to ``stdout`` or ``stderr``."""
+        return (self.folder / name).read_text(errors="replace")
+
+    @property
+    def printed(self) -> dict[str, Any] | None:
+        """Its document, if it came that far."""
+        text = self.text("stdout")
+        return dict(json.loads(text)) if text else None
+
+    @property
+    def saved(self) -> list[Path]:
+        """Bundles that it saved."""
+        return sorted(self.folder.glob("*.pinscope"))
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to it and to what it started."""
+        with suppress(psutil.NoSuchProcess):
+            command = psutil.Process(self.process.pid)
+            for one in (*command.children(recursive=True), command):
+                with suppress(psutil.NoSuchProcess):
+                    one.send_signal(number)
+
+
+def writers(folder: Path, url: str) -> list[Writer]:
+    """A measurement and two recordings, one of which writes a file as well; in a sample one."""
+    commands = (RUN, (*RECORD, "-o", "file.pinscope"), RECORD)[: 3 if WHOLE else 2]
+    return [Writer.start(folder / str(number), url, words) for number, words in enumerate(commands)]
+
+
+def wait(started: Sequence[Writer]) -> Iterator[str]:
+    """Until all have ended; those that do not are killed, which is a complaint."""
+    deadline = time.monotonic() + LIMIT_SECONDS
+    for writer in started:
+        try:
+            writer.process.wait(max(deadline - time.monotonic(), 0.1))
+        except subprocess.TimeoutExpired:
+            yield f"no end after {LIMIT_SECONDS:g} s: {writer.text('stderr')[-300:]}"
+            writer.signal(signal.SIGKILL)
+            writer.process.wait()
+
+
+class Watch(threading.Thread):
+    """Which statuses each run was seen with, in their order."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(name="tests-watch", daemon=True)
+        self.seen: dict[str, list[str]] = defaultdict(list)
+        self._url = url
+        self._ended = threading.Event()
+        self.start()
+
+    def run(self) -> None:
+        with Store(self._url, at_once=False) as store:
+            while not self._ended.wait(0.1):
+                with suppress(PinScopeError):
+                    for run in store.runs(recordings=False):
+                        if run.status not in self.seen[run.id][-1:]:
+                            self.seen[run.id].append(run.status)
+
+    def end(self) -> dict[str, list[str]]:
+        """The statuses."""
+        self._ended.set()
+        self.join()
+        return self.seen
+
+
+def complaints(url: str, started: Sequence[Writer], seen: dict[str, list[str]]) -> Iterator[str]:
+    """What of the history is not as it was said to be."""
+    for run_id, statuses in seen.items():
+        if len([status for status in statuses if status in ENDED]) > 1:
+            yield f"run {run_id} ended more than once: {statuses}"
+    with Store(url) as store:
+        reconcile(store)
+        for writer in started:
+            yield from _of(writer, store)
+        for run in store.runs(recordings=False):
+            if run.status not in ENDED:
+                yield f"run {run.id} reads as {run.status}"
+            rows = store.observations(run.id)
+            if len(rows) != run.observations:
+                yield f"run {run.id} has {len(rows)} observations and says {run.observations}"
+
+
+def _of(writer: Writer, store: Store) -> Iterator[str]:
+    """What is wrong with one writer. What it saved is imported."""
+    said, code = writer.text("stderr"), writer.process.returncode
+    if writer.killed:
+        return
+    if code not in (0, 1) or "Traceback" in said:
+        yield f"it ends with {code}: {said[-400:]}"
+    yield from (f"a line not its own: {line}" for line in said.splitlines() if not line.startswith("pinscope: "))
+    printed = writer.printed
+    if printed is None:
+        if "the run goes on" in said or not code:
+            yield f"it said that the run goes on, or ended with {code}, and printed nothing: {said[-600:]}"
+        return
+    run_id, count = printed["run"]["id"], len(printed["observations"])
+    if code and "was saved to" not in said:
+        yield f"it ends with {code} and does not say where the run is: {said[-400:]}"
+    if not code and store.run(run_id).observations != count:
+        yield f"{count} observations were acknowledged, {store.run(run_id).observations} are stored"
+    for path in writer.saved:
+        store.import_runs(read_bundle(path))
+    ended = store.run(run_id)
+    if (ended.status, ended.observations) != (printed["run"]["status"], count):
+        yield f"printed: {printed['run']['status']}, {count}; kept: {ended.status}, {ended.observations}"
+    if ended.status != "done":
+        yield f"nobody stopped it, and it is {ended.status}: {said[-400:]}"
+
+
+def _moments(chance: random.Random) -> list[int]:
+    """Before which pieces of data to strike: most while runs begin, and while they end."""
+    return sorted({chance.randint(4, 30), chance.randint(30, 70), chance.randint(70, 140)})
+
+
+def test_histories_on_postgresql(
+    campaign: Campaign, server: PostgreSQLServer, outliving: Outliving, tmp_path: Path
+) -> None:
+    for number in range(campaign.size(sample=1, whole=42)):
+        chance = campaign.random(number)
+
+        def restart(proxy: Proxy, seconds: float = chance.choice((0.0, 0.0, 1.0, 3.0))) -> None:
+            del proxy
+            server.stop()
+            time.sleep(seconds)
+            server.start()
+            outliving.processes.add(server.pid)
+            campaign.count("database restarts")
+
+        def cut(proxy: Proxy, seconds: float = chance.uniform(0.0, 2.0)) -> None:
+            proxy.refuse(True)
+            proxy.cut()
+            time.sleep(seconds)
+            proxy.refuse(False)
+
+        def pause(proxy: Proxy, seconds: float = chance.uniform(0.2, 1.5)) -> None:
+            del proxy
+            paused = [psutil.Process(server.pid), *psutil.Process(server.pid).children()]
+            for number in (signal.SIGSTOP, signal.SIGCONT):
+                for one in paused:
+                    with suppress(psutil.NoSuchProcess):
+                        one.send_signal(number)
+                time.sleep(seconds if number == signal.SIGSTOP else 0.0)
+
+        kinds: tuple[Callable[[Proxy], None], ...] = (cut, pause) if number % 7 == 6 else (restart,)
+        strikes = {at: chance.choice(kinds) for at in _moments(chance)}
+        server.empty()
+        Store(server.url).close()  # makes the tables
+        with Proxy(server.port, strikes) as proxy:
+            address = server.url.replace(f":{server.port}/", f":{proxy.port}/")
+            watch = Watch(server.url)
+            started = writers(tmp_path / str(number), address)
+            wrong = [*wait(started)]
+            seen = watch.end()
+        wrong += complaints(server.url, started, seen)
+        for complaint in wrong:
+            campaign.fail(f"history {number}, struck at {sorted(strikes)}: {complaint}")
+
+
+def test_histories_on_sqlite(campaign: Campaign, tmp_path: Path) -> None:
+    for number in range(campaign.size(sample=0, whole=25)):
+        chance = campaign.random(number)
+        url = f"sqlite:///{tmp_path}/{number}.db"
+        with Store(url) as store:
+            watch = Watch(url)
+            started = writers(tmp_path / str(number), url)
+            _break(campaign, chance, store, started)
+            wrong = [*wait(started), *complaints(url, started, watch.end())]
+        for complaint in wrong:
+            campaign.fail(f"history {number}: {complaint}")
+
+
+def _break(campaign: Campaign, chance: random.Random, store: Store, started: Sequence[Writer]) -> None:
+    """Pause one writer, hold the lock of the others, and kill one, when runs begin or when they end."""
+    deadline = time.monotonic() + 30
+    while len(store.runs(recordings=False)) < chance.choice((1, 2, 3)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(chance.choice((0.0, 0.05, 1.2, 1.5)))
+    paused, killed = chance.sample(range(len(started)), 2)
+    started[paused].signal(signal.SIGSTOP)
+    with closing(sqlite3.connect(store.name, isolation_level=None, timeout=10)) as other, suppress(sqlite3.Error):
+        other.execute("BEGIN IMMEDIATE")
+        time.sleep(chance.uniform(0.1, 1.0))
+        started[killed].killed = started[killed].process.poll() is None
+        started[killed].signal(signal.SIGKILL)
+        other.execute("ROLLBACK")
+    started[paused].signal(signal.SIGCONT)
+    campaign.count("kills")

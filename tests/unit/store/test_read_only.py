@@ -1,0 +1,244 @@
+"""A database that may only be read is read: by another user, on a read-only file system, on a full disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from pinscope.errors import StoreFailed
+from pinscope.runner.jobs import reconcile
+from pinscope.store.recordings import recorded_observations, recorded_runs
+from pinscope.store.rows import Row
+from pinscope.store.sqlite_file import ReadOnlyFile
+from pinscope.store.store import Store
+from tests.unit.store.runs import new_rows, new_run
+
+ROOT = Path(__file__).parents[3]
+PROGRAM = """
+import json, sys
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
+from pinscope.cli.main import main
+told = []
+for words in json.loads(sys.argv[1]):
+    with redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as err:
+        code = main(words)
+    told.append([code, out.getvalue(), err.getvalue()])
+print(json.dumps(told))
+"""
+AS_NOBODY = ("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups")
+OWN_MOUNTS = ("unshare", "--mount", "--propagation", "private", "sh", "-c")
+
+
+def real_rows() -> list[Row]:
+    """Twenty observations of a bandwidth run."""
+    run = next(run for run in recorded_runs() if run.experiment == "bandwidth")
+    return list(recorded_observations(run.id)[:20])
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A folder that other users may look into, with a database in ``db`` and a folder ``out`` for everybody."""
+    folder = Path(tempfile.mkdtemp(prefix="pinscope-place-", dir="/tmp"))
+    folder.chmod(0o755)
+    for name in ("db", "out", "home"):
+        (folder / name).mkdir()
+    (folder / "out").chmod(0o777)
+    (folder / "home").chmod(0o777)
+    with Store(f"sqlite:///{folder}/db/x.db") as store:
+        store.add(new_run("r", status="done"))
+        store.append("r", real_rows())
+        store.add(new_run("gone", process={"pid": 2**22, "started": 1.0, "boot_id": "x"}))
+    yield folder
+    shutil.rmtree(folder)
+
+
+def told(place: Path, prefix: tuple[str, ...], script: str = "") -> list[tuple[int, str, str]]:
+    """What every command that only reads says, and one that stores, when they run after ``script``."""
+    out = place / "out"
+    commands = [
+        ["runs", "list", "--json"], ["runs", "show", "r", "--json"], ["report", "r", "-o", f"{out}/r.csv"],
+        ["export", "r", "-o", f"{out}/r.pinscope"], ["plan", "--pinned", "1GiB", "--json"],
+        ["runs", "delete", "r", "--yes"],
+    ]  # fmt: skip
+    program = [sys.executable, "-P", "-c", PROGRAM, json.dumps(commands)]
+    command = [*prefix, f'{script}; exec "$@"', "sh", *program] if script else [*prefix, *program]
+    environment = {
+        **os.environ, "PYTHONPATH": str(ROOT), "PINSCOPE_DATABASE": f"sqlite:///{place}/db/x.db", "COLUMNS": "200",
+        "HOME": f"{place}/home", "TMPDIR": f"{place}/out", "PYTHONDONTWRITEBYTECODE": "1",
+    }  # fmt: skip
+    done = subprocess.run(command, env=environment, cwd="/", capture_output=True, text=True, check=False)
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        if any(word in done.stderr for word in ("unshare:", "setpriv:", "mount:", "ModuleNotFoundError", "ermission")):
+            pytest.skip(f"this cannot be tried here: {reason}")
+        pytest.fail(done.stderr)
+    return [(code, out_text, err) for code, out_text, err in json.loads(done.stdout)]
+
+
+def assert_read(place: Path, found: list[tuple[int, str, str]], why: str) -> None:
+    """All that reads has worked and said why nothing can be stored; what stores has said it too."""
+    *reads, delete = found
+    assert [(code, err) for code, _, err in reads] == [
+        (0, f"pinscope: nothing can be stored in {place}/db/x.db: {why}\n")
+    ] * len(reads)
+    listed = {run["id"]: run["status"] for run in json.loads(reads[0][1]) if not run["recording"]}
+    assert listed == {"r": "done", "gone": "interrupted"}
+    assert len(json.loads(reads[1][1])["observations"]) == 20
+    assert delete[0] == 1
+    assert why in delete[2]
+    assert len(delete[2].splitlines()) == 1
+    assert sorted(path.name for path in (place / "out").iterdir()) == ["r.csv", "r.pinscope"]
+    with Store(f"sqlite:///{place}/db/x.db") as store:
+        assert len(store.observations("r")) == 20
+
+
+def test_in_a_folder_of_another_user_all_can_be_read(place: Path) -> None:
+    assert_read(place, told(place, AS_NOBODY), f"this user may not write to {place}/db/x.db")
+    assert [path.name for path in (place / "db").iterdir()] == ["x.db"]
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["closed", "with a log"])
+def test_on_a_read_only_file_system_all_can_be_read(place: Path, killed: bool) -> None:
+    db = place / "db"
+    if killed:  # a writer was killed: what it stored last stands in the log
+        leave_log(db / "x.db")
+    script = f"mount --bind {db} {db} && mount -o remount,ro,bind {db}"
+    assert_read(place, told(place, OWN_MOUNTS, script), f"the file system of {db}/x.db is read-only")
+
+
+def test_on_a_full_disk_all_can_be_read(place: Path) -> None:
+    db = place / "db"
+    script = (
+        f"cp {db}/x.db {place}/ && mount -t tmpfs -o size=1m none {db} && cp {place}/x.db {db}/ && rm {place}/x.db; "
+        f"dd if=/dev/zero of={db}/full bs=4096 status=none 2>/dev/null"
+    )
+    assert_read(place, told(place, OWN_MOUNTS, script), f"the disk of {db}/x.db is full")
+
+
+def leave_log(file: Path, with_index: bool = True) -> None:
+    """Leave the files beside a database that a killed writer leaves; its log holds the last of the two runs."""
+    saved = file.with_name("saved")
+    with closing(sqlite3.connect(file)) as first, Store(f"sqlite:///{file}") as store:
+        first.execute("SELECT 1 FROM runs").fetchall()  # while it is open, the log stays
+        store.delete("r")
+        store.add(new_run("r", status="done"))
+        store.append("r", real_rows())
+        saved.mkdir()
+        for suffix in ("", "-wal", "-shm") if with_index else ("", "-wal"):
+            shutil.copy(f"{file}{suffix}", saved / f"{file.name}{suffix}")
+    for path in saved.iterdir():
+        path.replace(file.with_name(path.name))
+    saved.rmdir()
+
+
+def test_changes_in_a_log_without_its_index_are_read_from_a_copy(tmp_path: Path) -> None:
+    with Store(f"sqlite:///{tmp_path}/x.db") as store:
+        store.add(new_run("r", status="done"))
+        store.add(new_run("old", status="done"))
+    leave_log(tmp_path / "x.db", with_index=False)
+    file = ReadOnlyFile(tmp_path / "x.db")
+    with closing(file.connect()) as connection:
+        assert connection.execute("SELECT observations FROM runs WHERE id = 'r'").fetchall() == [(20,)]
+    file.close()
+
+
+def test_where_no_database_can_be_made_the_recordings_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied", str(tmp_path / "no"))
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with Store(f"sqlite:///{tmp_path}/no/x.db") as store:
+        assert store.refusal == f"Permission denied: {tmp_path}/no"
+        assert store.runs() == recorded_runs()
+        with pytest.raises(StoreFailed, match="Permission denied"):
+            store.add(new_run())
+        monkeypatch.undo()
+        run = store.add(new_run())
+        assert store.runs(recordings=False) == [run]
+        assert store.refusal is None
+
+
+def test_a_lost_run_is_shown_as_interrupted_though_it_cannot_be_marked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Store(f"sqlite:///{tmp_path}/x.db") as store:
+        run = store.add(new_run(process={"pid": 2**22, "started": 1.0, "boot_id": "x"}))
+
+        def fail(*_: object, **__: object) -> None:
+            raise StoreFailed("the disk is full")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Store, "update", fail)
+            assert reconcile(store) == []
+            assert store.run(run.id).status == store.runs(recordings=False)[0].status == "interrupted"
+            assert store.unfinished() == []
+        assert reconcile(store) == [run.id]
+        with Store(store.url) as other:
+            assert other.run(run.id).status == "interrupted"
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "why"),
+    [
+        ("document", b"\xff\xfe{", "it is not UTF-8"),
+        ("document", b"{", "it is not JSON"),
+        ("progress", b"\xff", "it is not UTF-8"),
+        ("status", b"\xff", "status"),
+        ("created_at", b"yesterday", None),
+    ],
+)
+def test_damage_in_one_run_hides_no_other(tmp_path: Path, column: str, value: bytes, why: str | None) -> None:
+    with Store(f"sqlite:///{tmp_path}/x.db") as store:
+        good, bad = store.add(new_run(status="done")), store.add(new_run(status="done"))
+        store.append(bad.id, new_rows(2))
+        with closing(sqlite3.connect(tmp_path / "x.db", isolation_level=None)) as raw:
+            raw.execute(f"UPDATE runs SET {column} = CAST(? AS TEXT) WHERE id = ?", (value, bad.id))  # noqa: S608
+        listing = store.listing(recordings=False)
+        if why is None:
+            assert len(listing.runs) == 2
+            return
+        assert listing.runs == [good]
+        assert [one.id for one in listing.damaged] == [bad.id]
+        assert why in listing.damaged[0].why
+        reconcile(store)
+        store.delete(bad.id)
+        assert store.listing(recordings=False).damaged == []
+
+
+def test_a_damaged_observation_is_named_and_hides_no_other_run(tmp_path: Path) -> None:
+    with Store(f"sqlite:///{tmp_path}/x.db") as store:
+        for run_id in ("good", "bad"):
+            store.add(new_run(run_id, status="done"))
+            store.append(run_id, new_rows(3))
+        with closing(sqlite3.connect(tmp_path / "x.db", isolation_level=None)) as raw:
+            raw.execute("UPDATE observations SET row = CAST(x'ff' AS TEXT) WHERE run_id = 'bad' AND sequence = 1")
+        assert list(store.observations("good")) == new_rows(3)
+        with pytest.raises(StoreFailed, match="observation 1 of run bad in the database cannot be read"):
+            list(store.observations("bad"))
+
+
+def test_a_page_of_the_file_that_is_damaged_costs_the_runs_on_it_only(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    with Store(f"sqlite:///{path}") as store:
+        for number in range(40):
+            store.add(new_run(f"run-{number:02}", status="done"))
+    with closing(sqlite3.connect(path)) as raw:
+        pages = raw.execute("SELECT pageno FROM dbstat WHERE name = 'runs' AND pagetype = 'leaf'").fetchall()
+    with path.open("r+b") as file:
+        file.seek((pages[2][0] - 1) * 4096)
+        file.write(b"\x5a" * 4096)
+    with Store(f"sqlite:///{path}") as store:
+        listing = store.listing(recordings=False)
+        assert 0 < len(listing.damaged) < 20 < len(listing.runs)
+        assert "malformed" in listing.damaged[0].why

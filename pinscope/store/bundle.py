@@ -106,9 +106,9 @@ def _check_ids(items: Sequence[RunWithRows]) -> None:
 
 def _pack(file: BinaryIO, items: Sequence[RunWithRows]) -> None:
     """Write the archive, an observation at a time."""
-    if (rows := sum(len(rows) for _, rows in items)) > BUNDLE_ROWS:
+    if (total := sum(len(rows) for _, rows in items)) > BUNDLE_ROWS:
         raise BadInput(
-            f"{rows:,} observations are more than one bundle holds ({BUNDLE_ROWS:,}); export fewer runs at once, "
+            f"{total:,} observations are more than one bundle holds ({BUNDLE_ROWS:,}); export fewer runs at once, "
             "or write a report in .csv, .parquet or .json"
         )
     ids = [run.id for run, _ in items]

@@ -190,14 +190,14 @@ def real_rows(kind: str, count: int) -> bytes:
     return of_rows(kind, [lines[place % len(lines)] for place in range(count)])
 
 
-def all_different(kind: str, count: int) -> bytes:
-    """So many observations of which no two have the same labels."""
+def all_different(kind: str, count: int, *names: str) -> bytes:
+    """So many observations of which no two have the same of these labels."""
     lines = recording(kind)[2]
     parsed = [json.loads(line) for line in lines]
     rows = []
     for place in range(count):
         row = {**parsed[place % len(parsed)], "warmup": False}
-        for name in ("bytes", "device", "pid", "step", "spacing", "workers", "round", "processes"):
+        for name in names:
             if isinstance(row.get(name), int):
                 row[name] = 8 * (place + 1)
         if row.get("name"):

@@ -132,8 +132,9 @@ def test_hostile_bundles_are_refused(campaign: Campaign, claim: str, tmp_path: P
 TAKEN: Mapping[str, Callable[[], bytes]] = {
     "a million real rows": lambda: real_rows("bandwidth", 1_000_000),
     "250,000 rows of a timeline": lambda: real_rows("timeline", 250_000),
-    "250,000 holders": lambda: all_different("timeline", 250_000),
-    "sizes": lambda: all_different("bandwidth", 50_000),
+    "250,000 holders": lambda: all_different("timeline", 250_000, "pid"),
+    "250,000 GPUs": lambda: all_different("timeline", 250_000, "device"),
+    "sizes": lambda: all_different("bandwidth", 50_000, "bytes"),
     "large records": lambda: many_runs(1500),
 }
 REPORTS = ("html", "md", "csv", "json", "parquet")

@@ -123,8 +123,15 @@ def test_a_worker_that_is_interrupted_cancels_its_run_without_a_traceback(tmp_pa
     assert f"run {run.id} was cancelled" in command.said()
 
 
+_OWN_QUEUE = (
+    "unshare", "--mount", "sh", "-c",
+    'mount -t tmpfs none /run/lock && install -d -m 2770 /run/lock/pinscope && exec "$@"', "sh",
+)  # fmt: skip
+"""Runs that are tried side by side do not wait for each other."""
+
+
 class Command:
-    """PinScope as a child of this test, with a database, a temporary folder and a network of its own."""
+    """PinScope as a child of this test, with a database, a temporary folder and a queue of its own."""
 
     def __init__(self, attempt: Attempt, folder: Path) -> None:
         self.folder = folder
@@ -133,7 +140,7 @@ class Command:
         self.url = f"sqlite:///{folder}/runs.sqlite"
         self.mark = uuid.uuid4().hex
         text = {**RUNS, **OTHERS}[attempt.subject].format(folder=folder)
-        alone = ("unshare", "--net") if os.geteuid() == 0 else ()  # runs queue within a network namespace
+        alone = _OWN_QUEUE if os.geteuid() == 0 else ()
         variables = {
             **os.environ, "PYTHONPATH": str(TREE), "PINSCOPE_DATABASE": self.url, "TMPDIR": str(self.temporary),
             "ATTEMPT": self.mark,

@@ -91,6 +91,14 @@ def _marked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "UNBORN_SECONDS", 0.0)
 
 
+@pytest.fixture(autouse=True)
+def _hang_up_is_heard() -> Iterator[None]:
+    """Under nohup the commands would inherit that it is ignored, and rightly go on."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 def test_signals(campaign: Campaign, tmp_path: Path) -> None:
     """Whatever is sent to whom and when: everything ends, nothing is left, and what is said is true."""
     attempts = [drawn(campaign.random(n), n) for n in range(campaign.size(sample=3, whole=260))]

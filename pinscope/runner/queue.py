@@ -62,8 +62,10 @@ def turn(
 def places() -> list[Path]:
     """Folders for locks, best first. They do not depend on the session: runs from all of a user's sessions queue."""
     own = f"pinscope-{os.getuid()}"
-    state = platformdirs.user_state_path("pinscope", appauthor=False) / "queue"
-    return [SHARED, *(Path(base, own) for base in ("/tmp", "/var/tmp", "/dev/shm")), state]  # noqa: S108 - checked
+    folders = [SHARED, *(Path(base, own) for base in ("/tmp", "/var/tmp", "/dev/shm"))]  # noqa: S108 - checked
+    with suppress(RuntimeError):  # this user has no home folder
+        folders.append(platformdirs.user_state_path("pinscope", appauthor=False) / "queue")
+    return folders
 
 
 class _Lock:

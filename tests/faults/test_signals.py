@@ -91,6 +91,14 @@ def _marked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "UNBORN_SECONDS", 0.0)
 
 
+@pytest.fixture(autouse=True)
+def _hang_up_is_heard() -> Iterator[None]:
+    """Under nohup the commands would inherit that it is ignored, and rightly go on."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 def test_signals(campaign: Campaign, tmp_path: Path) -> None:
     """Whatever is sent to whom and when: everything ends, nothing is left, and what is said is true."""
     attempts = [drawn(campaign.random(n), n) for n in range(campaign.size(sample=3, whole=260))]
@@ -123,8 +131,15 @@ def test_a_worker_that_is_interrupted_cancels_its_run_without_a_traceback(tmp_pa
     assert f"run {run.id} was cancelled" in command.said()
 
 
+_OWN_QUEUE = (
+    "unshare", "--mount", "sh", "-c",
+    'mount -t tmpfs none /run/lock && install -d -m 2770 /run/lock/pinscope && exec "$@"', "sh",
+)  # fmt: skip
+"""Runs that are tried side by side do not wait for each other."""
+
+
 class Command:
-    """PinScope as a child of this test, with a database, a temporary folder and a network of its own."""
+    """PinScope as a child of this test, with a database, a temporary folder and a queue of its own."""
 
     def __init__(self, attempt: Attempt, folder: Path) -> None:
         self.folder = folder
@@ -133,7 +148,7 @@ class Command:
         self.url = f"sqlite:///{folder}/runs.sqlite"
         self.mark = uuid.uuid4().hex
         text = {**RUNS, **OTHERS}[attempt.subject].format(folder=folder)
-        alone = ("unshare", "--net") if os.geteuid() == 0 else ()  # runs queue within a network namespace
+        alone = _OWN_QUEUE if os.geteuid() == 0 else ()
         variables = {
             **os.environ, "PYTHONPATH": str(TREE), "PINSCOPE_DATABASE": self.url, "TMPDIR": str(self.temporary),
             "ATTEMPT": self.mark,

@@ -1,4 +1,4 @@
-"""What a database holds that cannot be read: it is told where it lies, and hides nothing else."""
+"""What a database holds that cannot be read: it is named, and hides nothing else."""
 
 from __future__ import annotations
 
@@ -26,12 +26,14 @@ class DamagedRun:
 
 
 def load_json(text: Any) -> Any:
-    """A stored document; a :class:`Damage` if it is no JSON, or no text."""
+    """A stored document; a :class:`Damage` if it is no JSON."""
+    if not isinstance(text, str | bytes):
+        return text  # SQLite keeps what looks like a number as one
     try:
         return json.loads(text.decode() if isinstance(text, bytes) else text)
     except UnicodeDecodeError as error:
         return Damage(f"it is not UTF-8: {error.reason} at byte {error.start}")
-    except (ValueError, TypeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         return Damage(f"it is not JSON: {error}")
 
 

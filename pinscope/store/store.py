@@ -28,7 +28,7 @@ from pinscope.store.rows import (
     checked,
     is_run_id,
 )
-from pinscope.store.stored_runs import OWN_COLUMNS, as_columns, fetched, read_run, run_or_damage
+from pinscope.store.stored_runs import OWN_COLUMNS, as_columns, fetched, ids_of, read_run, run_or_damage
 from pinscope.store.tables import ObservationTable, RunTable
 from pinscope.text import quoted
 
@@ -303,7 +303,7 @@ class Store:
             if field != "status" or not self._presumed:
                 query = query.where(getattr(RunTable, field) == value)
         with self._database.reading() as connection:
-            ids = list(connection.scalars(query))
+            ids = ids_of(connection, query)
             stored = set(connection.scalars(select(RunTable.id))) if recordings else set()
         for first in range(0, len(ids), _RUNS_AT_ONCE):
             for run in self._some_runs(ids[first : first + _RUNS_AT_ONCE]):

@@ -79,14 +79,28 @@ def _text(found: str | bytes) -> str:
     return found if isinstance(found, str) else found.decode(errors="replace")
 
 
+def ids_of(connection: Connection, query: Select[tuple[str]]) -> list[str]:
+    """The ids that a query finds; where the file itself is damaged, all that its index has, the latest first."""
+    try:
+        return list(connection.scalars(query))
+    except DatabaseError as error:
+        _refuse_unless_damaged(connection, error)
+    return list(connection.scalars(select(RunTable.id).order_by(RunTable.id.desc())))
+
+
 def fetched(connection: Connection, ids: Sequence[str]) -> list[Mapping[Any, Any] | DamagedRun]:
     """The rows of runs; where the file itself is damaged, those that can still be fetched one by one."""
     try:
         return list(connection.execute(select(*RUN_COLUMNS).where(RunTable.id.in_(ids))).mappings())
     except DatabaseError as error:
-        if isinstance(error, OperationalError) or connection.dialect.name != "sqlite":
-            raise  # nothing is damaged: the database cannot be reached now
+        _refuse_unless_damaged(connection, error)
     return [_fetched_alone(connection, run_id) for run_id in ids]
+
+
+def _refuse_unless_damaged(connection: Connection, error: DatabaseError) -> None:
+    """Pass an error on that says nothing of damage: the database cannot be reached now."""
+    if isinstance(error, OperationalError) or connection.dialect.name != "sqlite":
+        raise error
 
 
 def _fetched_alone(connection: Connection, run_id: str) -> Mapping[Any, Any] | DamagedRun:

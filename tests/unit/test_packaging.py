@@ -25,7 +25,7 @@ EXTRAS = PROJECT["optional-dependencies"]
 
 IMPORT_NAMES = {"nvidia-ml-py": "pynvml", "prometheus-client": "prometheus_client"}
 """Where the module is not called as the distribution is."""
-COME_WITH = {"starlette": "streamlit", "markupsafe": "jinja2"}
+COME_WITH = {"starlette": "streamlit", "google": "streamlit", "markupsafe": "jinja2"}
 """Modules that are part of what a dependency offers → that dependency."""
 
 

@@ -79,7 +79,7 @@ def _text(found: str | bytes) -> str:
     return found if isinstance(found, str) else found.decode(errors="replace")
 
 
-def ids_of(connection: Connection, query: Select[tuple[str]]) -> list[str]:
+def ids_of(connection: Connection, query: Select[Any]) -> list[str]:
     """The ids that a query finds; where the file itself is damaged, all that its index has, the latest first."""
     try:
         return list(connection.scalars(query))

@@ -73,5 +73,5 @@ def test_more_rounds_and_the_steps_that_many_workers_need_take_longer() -> None:
 
 def test_without_pytorch_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dataloader, "find_spec", lambda _name: None)
-    with pytest.raises(NotPossible, match=r"install torch into PinScope's environment$"):
+    with pytest.raises(NotPossible, match=r"^PyTorch is not installed here; run: .*torch"):
         Dataloader().budget(quick(), machine(None))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -109,7 +110,7 @@ def complaints(disk: Path, operation: Operation, ended: Ended) -> Iterator[str]:
     if ended.code == 0:
         yield from _unkept(disk, operation, ended, rows)
     if operation.name in ("run", "record") and not ended.killed and ended.stdout:
-        yield from _lost(disk, json.loads(ended.stdout), rows)
+        yield from _lost(disk, ended, rows)
 
 
 def _damage(database: Path) -> Iterator[str]:
@@ -153,12 +154,16 @@ def _unkept(disk: Path, operation: Operation, ended: Ended, rows: dict[str, Any]
         yield "it succeeded, but the run is not in the database"
 
 
-def _lost(disk: Path, printed: dict[str, Any], rows: dict[str, Any]) -> Iterator[str]:
-    """What was printed must be stored, or saved."""
+def _lost(disk: Path, ended: Ended, rows: dict[str, Any]) -> Iterator[str]:
+    """What was printed must be stored, or saved: on this disk, or on another one if the message names it."""
+    printed = json.loads(ended.stdout)
     run_id, shown = printed["run"]["id"], printed["observations"]
     kept = [list(rows.get(run_id, []))]
-    kept += [
-        list(found) for path in (*rescued(disk), *(disk / "out").glob("t.pinscope")) for _, found in read_bundle(path)
-    ]
+    elsewhere = [Path(named) for named in re.findall(r"was saved to (\S+\.pinscope)", ended.stderr)]
+    elsewhere = [path for path in elsewhere if disk not in path.parents and path.exists()]
+    files = {*rescued(disk), *(disk / "out").glob("t.pinscope"), *elsewhere}
+    kept += [list(found) for path in files for _, found in read_bundle(path)]
+    for path in elsewhere:
+        path.unlink()
     if not any(len(found) == len(shown) for found in kept):
         yield f"{len(shown)} observations were printed; kept are {[len(found) for found in kept]}"

@@ -38,7 +38,7 @@ class Attack:
             return range(1, EVERY)
         fault = Fault(program=self.program)
         made = self.forks.run(*self.operation.arguments, disk=self.fresh(), fault=fault).calls
-        return sorted(chance.sample(range(1, made), 1 if self.operation.name == "run" else 2))
+        return sorted(chance.sample(range(1, made), 1))
 
 
 def _kill_at_each(campaign: Campaign, attack: Attack) -> None:

@@ -238,7 +238,7 @@ def test_histories_on_postgresql(
 
 
 def test_histories_on_sqlite(campaign: Campaign, tmp_path: Path) -> None:
-    for number in range(campaign.size(sample=0, whole=25)):
+    for number in range(campaign.size(sample=1, whole=25)):
         chance = campaign.random(number)
         url = f"sqlite:///{tmp_path}/{number}.db"
         with Store(url) as store:

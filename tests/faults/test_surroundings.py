@@ -169,7 +169,7 @@ def material(tmp_path_factory: pytest.TempPathFactory) -> Material:
 def test_surroundings(campaign: Campaign, tmp_path: Path, material: Material) -> None:
     """Every command in all surroundings; a sample takes few of both."""
     pairs = [(name, command) for name in SURROUNDINGS for command in COMMANDS]
-    chosen = campaign.random().sample(pairs, campaign.size(sample=3, whole=360))
+    chosen = campaign.random().sample(pairs, campaign.size(sample=2, whole=360))
     with ThreadPoolExecutor(TOGETHER) as several:
         tried = several.map(lambda one: _try(*one[1], tmp_path / str(one[0]), material), enumerate(chosen))
         for (name, command), wrong in zip(chosen, tried, strict=True):

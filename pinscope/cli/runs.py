@@ -110,7 +110,7 @@ def run_object(run: Run) -> dict[str, Any]:
 
 
 def _damaged_object(run: DamagedRun) -> dict[str, Any]:
-    """A run that cannot be read, in the same shape: what nobody can say is null."""
+    """A run that cannot be read, in the same shape: what is not known is null."""
     return {**dict.fromkeys([*RUN_LIST_FIELDS, "host"]), "id": run.id, "status": DAMAGED, "error": run.why}
 
 

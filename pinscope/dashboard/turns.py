@@ -41,8 +41,8 @@ class Turns:
     """One script draws at a time, first come first served; then all rest for a while.
 
     Scripts that draw at the same time take Python's lock from the thread that serves all browsers. With twenty of them
-    it answered nobody for seconds, and browsers were dropped. A script that takes long is waited for only so long: then
-    the next one draws beside it.
+    it answered no request for seconds, and browsers were dropped. A script that takes long is waited for only so long:
+    then the next one draws beside it.
 
     Args:
         clock: seconds, never going back.

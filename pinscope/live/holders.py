@@ -30,7 +30,7 @@ from pinscope.records.registration import Registrations
 from pinscope.records.snapshot import DeviceFigures, Holder, HostTotals, Snapshot, Unreadable
 
 MOST_HOLDERS = 3000
-"""In one snapshot; whoever may start processes may make any number of holders."""
+"""In one snapshot; a user who may start processes may make any number of holders."""
 _OTHER = "the host's total less what the holders explain; the kernel does not say which process owns it"
 _AT_LEAST = "at least: not all processes could be looked at"
 _AT_MOST = "at most: some of the holders' mappings may not be pinned"

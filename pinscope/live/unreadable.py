@@ -30,7 +30,7 @@ def unreadable(
         host: its totals.
         processes: what the look at them found.
         gpus: what the driver answered.
-        registrations: what the probe tells, if it runs.
+        registrations: what the probe found, if it runs.
         left_out: processes that hold something and are not shown, as there are too many.
     """
     bounds = _bounds(host, processes.value, left_out) if processes.value is not None else ()
@@ -76,7 +76,7 @@ def _processes(proc: Proc, processes: Answer[Processes]) -> Iterator[Unreadable]
 
 
 def _bounds(host: HostTotals, processes: Processes, left_out: int) -> Iterator[Unreadable]:
-    """What a snapshot leaves out so that nobody can make it endless."""
+    """What a snapshot leaves out so that no process can make it endless."""
     if left_out:
         yield Unreadable(
             what=f"{left_out:,} more processes that hold something",

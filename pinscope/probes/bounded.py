@@ -27,7 +27,7 @@ _OF_A_PROCESS: Mapping[str, int] = {
     "status": 2**20,
     # A path of 4 KiB for each hierarchy, of which there are a dozen.
     "cgroup": 2**16,
-    # Mounts are made by root, and by whoever has a mount namespace of his own: a process reads that of its own.
+    # Mounts are made by root, and by a user in a mount namespace of his own: a process reads that of its own.
     "mountinfo": MOST_SYSTEM_FILE_BYTES,
     "mounts": MOST_SYSTEM_FILE_BYTES,
 }

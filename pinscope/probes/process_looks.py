@@ -1,7 +1,7 @@
 """A glance at every process: which of them may hold pinned or locked memory, at the least cost.
 
 Where there are few processes, each costs one read of ``status``, or of ``statm`` while a series finds it unchanged;
-one file tells all kernel threads. To read ``status`` of thousands would take a snapshot's whole time. So there each
+one file names all kernel threads. To read ``status`` of thousands would take a snapshot's whole time. So there each
 costs a read of ``statm``, whose file is kept open; ``status`` is read of those that are as large as a CUDA program, of
 those that held something before, and of some of the others in turn, the largest first.
 """
@@ -216,7 +216,7 @@ def _look_at_few(
 def _kernel_threads(proc: Proc, tasks: Mapping[int, int]) -> dict[int, int]:
     """Children of pid 2, if that is the kernel's own, with the inodes of their folders.
 
-    One file tells them all; each one's status would cost as much as a process's. In a container, pid 2 may be any
+    One file names them all; each one's status would cost as much as a process's. In a container, pid 2 may be any
     process: one without memory that has children is a kernel thread.
     """
     children = (proc.read("/proc/2/task/2/children").value or "").split()
@@ -269,7 +269,7 @@ def _look_at_many(
 def _next(series: ManyProcesses, largest: Sequence[int]) -> list[int]:
     """Whose ``status`` is read this time: of those that just changed the largest, and those that wait for the longest.
 
-    Half of the places are for either, so that nobody keeps others from their turn.
+    Half of the places are for either, so that no user keeps others from their turn.
     """
     for waiting in (series.unread, series.stale):
         for pid in waiting.keys() - series.statm.keys():

@@ -33,8 +33,6 @@ _PACKAGES = (
 )
 _COMMIT = re.compile(r"[0-9a-f]{7,64}(-dirty)?")
 _CHECKOUT = Path(pinscope.__file__).resolve().parent.parent
-_DESCRIBE = ("git", "--no-optional-locks", "describe")
-"""Without locks: a probe must not stand in the way of somebody's commit."""
 _GIT_SECONDS = 10
 
 
@@ -57,14 +55,24 @@ def source_commit(checkout: Path = _CHECKOUT, variables: Mapping[str, str] = os.
     if not (checkout / ".git").exists():
         return Answer.missing("PinScope does not run from a git checkout")
     try:
-        described = subprocess.run(
-            [*_DESCRIBE, "--always", "--dirty", "--abbrev=40", "--exclude=*"],
-            cwd=checkout, capture_output=True, text=True, timeout=_GIT_SECONDS, check=False,
-            preexec_fn=ending_with_this(),
-        )  # fmt: skip
+        head = _git(checkout, "rev-parse", "HEAD")
+        changed = _git(checkout, "status", "--porcelain", "--untracked-files=no")
     except (OSError, subprocess.TimeoutExpired) as error:
         return Answer.missing(f"git could not be asked: {error}")
-    commit = described.stdout.strip()
-    if described.returncode or not _COMMIT.fullmatch(commit):
-        return Answer.missing(f"git does not tell the commit: {described.stderr.strip()[:200] or commit[:200]}")
+    commit = head.stdout.strip() + ("-dirty" if changed.stdout.strip() else "")
+    if head.returncode or changed.returncode or not _COMMIT.fullmatch(commit):
+        said = (head.stderr or changed.stderr).strip()[:200]
+        return Answer.missing(f"git does not name the commit: {said or commit[:200]}")
     return Answer(commit)
+
+
+def _git(checkout: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """What git answers, by one process: a child of git's own would not end with this one.
+
+    Without locks: a probe must not stand in the way of somebody's commit.
+    """
+    return subprocess.run(
+        ["git", "--no-optional-locks", *arguments],
+        cwd=checkout, capture_output=True, text=True, timeout=_GIT_SECONDS, check=False,
+        preexec_fn=ending_with_this(),
+    )  # fmt: skip

@@ -1,7 +1,7 @@
 """What a stored run, and a bundle of runs, may hold: bounds on the memory and time that a file from elsewhere can take.
 
 The largest recording that ships has 7,020 observations of 20 fields and 0.5 KB each, and a record of 4 KB. A timeline
-of a week is kept below :data:`ROWS_READ` rows by whoever records it.
+of a week is kept below :data:`ROWS_READ` rows by the recorder.
 """
 
 from __future__ import annotations

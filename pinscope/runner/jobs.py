@@ -230,7 +230,7 @@ _started: list[Job] = []
 def start(store: Store, run: Run) -> Job:
     """Start the child that measures the run, store the run, and hand it over.
 
-    In this order, so that the run carries its child from the moment it is stored: whoever looks at it knows whether it
+    In this order, so that the run carries its child from the moment it is stored: a reader knows then whether it
     still goes on. The child gets the run itself, not its id: it begins though the database fails right then.
 
     Raises:

@@ -40,7 +40,7 @@ def turn(
     Args:
         name: what is locked: a GPU's UUID, or ``host`` for the host model.
         waiting: called with what holds the lock, again and again while it is held; may raise to give up.
-        holder: what those who wait are told of this one, beside its process id.
+        holder: what the waiting ones say of this one, beside its process id.
         folders: where the lock may lie; the first that can be used is taken. By default those of :func:`places`.
 
     Raises:

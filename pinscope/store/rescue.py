@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -110,7 +109,7 @@ class SafeWriter:
         saved: Path | None = None
         for attempt in range(LAST_TRIES):
             if self._problem is not None and saved is None:
-                saved = self._rescued()  # first: whoever waits for this process may lose patience
+                saved = self._rescued()  # first: a user who waits for this process may lose patience
             time.sleep(FLUSH_SECONDS * attempt)
             self._flush()
             if self._all_stored():
@@ -233,11 +232,17 @@ def _places(run_id: str, refuge: Path | None) -> Iterator[Path]:
     """Paths for a bundle, in the order to try."""
     if refuge is not None:
         yield refuge
-    folders: tuple[Callable[[], Path], ...] = (lambda: Path(tempfile.gettempdir()), Path.home, Path.cwd)
-    for folder in folders:
+    for place in _folders():
+        yield place / f"pinscope-{run_id}{SUFFIX}"
+        yield from (place / f"pinscope-{run_id}-{number}{SUFFIX}" for number in range(2, 10))
+
+
+def _folders() -> Iterator[Path]:
+    """Temporary folders first. :mod:`tempfile` tries one by a file, which would stay where this process is killed."""
+    yield from (Path(folder) for folder in (os.environ.get("TMPDIR"), "/tmp", "/var/tmp") if folder)  # noqa: S108
+    for folder in (Path.home, Path.cwd):
         try:
             place = folder()
         except (OSError, RuntimeError):
             continue  # no such folder on this machine
-        yield place / f"pinscope-{run_id}{SUFFIX}"
-        yield from (place / f"pinscope-{run_id}-{number}{SUFFIX}" for number in range(2, 10))
+        yield place

@@ -39,7 +39,7 @@ _RUNS_AT_ONCE = 100
 
 @dataclass(frozen=True)
 class Listing:
-    """Runs that match, and those of which nobody can say whether they would.
+    """Runs that match, and those that cannot be read.
 
     Attributes:
         runs: newest first; the recordings that ship with PinScope come last.

@@ -18,6 +18,8 @@ from pinscope.store.store import Store
 
 FLUSH_SECONDS = 0.2
 """No row waits longer than this to be stored, unless the store fails or is slower than that."""
+SYSTEM_FOLDERS = ("/tmp", "/var/tmp")  # noqa: S108 - a bundle's name is new, or it is not written
+"""Temporary folders after the one that TMPDIR names."""
 LAST_TRIES = 3
 """How often the store is asked at the end before the run goes into a bundle."""
 
@@ -239,7 +241,7 @@ def _places(run_id: str, refuge: Path | None) -> Iterator[Path]:
 
 def _folders() -> Iterator[Path]:
     """Temporary folders first. :mod:`tempfile` tries one by a file, which would stay where this process is killed."""
-    yield from (Path(folder) for folder in (os.environ.get("TMPDIR"), "/tmp", "/var/tmp") if folder)  # noqa: S108
+    yield from (Path(folder) for folder in (os.environ.get("TMPDIR"), *SYSTEM_FOLDERS) if folder)
     for folder in (Path.home, Path.cwd):
         try:
             place = folder()

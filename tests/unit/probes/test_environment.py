@@ -143,7 +143,7 @@ def test_without_a_checkout_the_commit_is_missing_or_given(tmp_path: Path) -> No
 
 def test_a_broken_checkout_is_a_reason(tmp_path: Path) -> None:
     (tmp_path / ".git").write_text("gitdir: nowhere\n")
-    assert "git does not tell the commit" in (source_commit(tmp_path, {}).reason or "")
+    assert "git does not name the commit" in (source_commit(tmp_path, {}).reason or "")
 
 
 def test_a_capture_of_this_machine_reads_back_as_this_machine(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import pytest
 
 from pinscope.errors import InvalidParameter, StoreFailed
 from pinscope.records.run import Progress
+from pinscope.store import rescue
 from pinscope.store.bundle import read_bundle
 from pinscope.store.rescue import FLUSH_SECONDS, SafeWriter, find_saved
 from pinscope.store.store import Store
@@ -232,7 +233,8 @@ def test_the_bundle_goes_where_there_is_room(
     here.mkdir()
     monkeypatch.chdir(here)
     monkeypatch.setenv("HOME", str(home))
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "gone"))
+    monkeypatch.setattr(rescue, "SYSTEM_FOLDERS", ())
     writer = SafeWriter(troubled, troubled.add(new_run("r")))
     writer.append(new_rows(2))
     assert saved(writer.close(), here) == [0, 1]
@@ -263,7 +265,7 @@ def test_when_nothing_can_be_written_that_is_said(
     troubled.failing = True
     for place in ("HOME", "TMPDIR"):
         monkeypatch.setenv(place, str(tmp_path / "gone"))
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    monkeypatch.setattr(rescue, "SYSTEM_FOLDERS", ())
     monkeypatch.setattr(Path, "cwd", lambda: tmp_path / "gone")
     writer = SafeWriter(troubled, troubled.add(new_run("r")))
     writer.append(new_rows(2))

@@ -12,9 +12,11 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import psutil
 from streamlit.proto.BackMsg_pb2 import BackMsg
@@ -27,6 +29,7 @@ from tests.faults.child import TREE
 HEALTH_SECONDS = 0.2
 """From one question after the server's health to the next."""
 OPEN_SECONDS = 60.0
+_Result = TypeVar("_Result")
 
 
 @dataclass
@@ -49,6 +52,12 @@ class Dashboard:
         return open_now
 
 
+def _ended(work: Coroutine[Any, Any, _Result]) -> _Result:
+    """What comes of it, in a thread of its own: Playwright's loop may run in this one."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, work).result()
+
+
 @contextmanager
 def dashboard() -> Iterator[Dashboard]:
     """Serve a dashboard until the block ends."""
@@ -62,7 +71,7 @@ def dashboard() -> Iterator[Dashboard]:
     )  # fmt: skip
     try:
         deadline = time.monotonic() + OPEN_SECONDS
-        while asyncio.run(_health(port)) is None:
+        while _ended(_health(port)) is None:
             assert time.monotonic() < deadline
             assert process.poll() is None
             time.sleep(0.05)
@@ -175,7 +184,7 @@ class Load:
 
 def load(dashboard: Dashboard, tabs: int, seconds: float) -> Load:
     """Let so many tabs look at the page Now at the same time, for so long and until each was drawn."""
-    return asyncio.run(_load(dashboard.port, tabs, seconds))
+    return _ended(_load(dashboard.port, tabs, seconds))
 
 
 async def _load(port: int, count: int, seconds: float) -> Load:

@@ -157,7 +157,9 @@ def test_a_server_that_goes_away_when_a_run_begins_or_ends_costs_nothing(
     outliving.processes.add(server.pid)
     saved = find_saved(run.id)
     if saved is not None:
-        assert store.import_runs(read_bundle(saved)).completed == (run.id,)
+        taken = store.import_runs(read_bundle(saved))
+        # A server that stops between storing the run's end and saying so has it all already.
+        assert taken.completed == (run.id,) or (moment == "at the end" and taken.skipped == (run.id,))
         saved.unlink()
     assert saved or moment == "at the end"  # it may just have ended
     ended = store.run(run.id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -14,6 +15,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
 
 TREE = Path(__file__).resolve().parents[2]
+_BETWEEN = """
+import os, signal, sys
+child = os.posix_spawn(sys.argv[2], sys.argv[2:], os.environ)
+_, status, usage = os.wait4(child, 0)
+os.write(int(sys.argv[1]), b"%d %d" % (usage.ru_maxrss * 1024, os.waitstatus_to_exitcode(status)))
+"""
+"""A small process between: Linux counts what the process that starts another one held as that one's peak."""
 
 
 @dataclass(frozen=True)
@@ -64,13 +72,15 @@ def run_pinscope(
     """
     command = [*prefix, sys.executable, "-P", "-m", "pinscope", *arguments]
     variables = {**os.environ, "PYTHONPATH": str(TREE), "COLUMNS": "200", **(environment or {})}
-    with TemporaryFile() as out, TemporaryFile() as err, TemporaryFile() as given:
+    with TemporaryFile() as out, TemporaryFile() as err, TemporaryFile() as given, TemporaryFile() as report:
         given.write(stdin or b"")
         given.seek(0)
         begun = time.monotonic()
+        command[0] = shutil.which(command[0]) or command[0]
         process = subprocess.Popen(
-            command, stdin=given, stdout=out, stderr=err, cwd=folder, env=variables, start_new_session=True
-        )
+            [sys.executable, "-I", "-S", "-c", _BETWEEN, str(report.fileno()), *command], stdin=given, stdout=out,
+            stderr=err, cwd=folder, env=variables, start_new_session=True, pass_fds=(report.fileno(),),
+        )  # fmt: skip
         late = threading.Event()
 
         def kill() -> None:
@@ -79,15 +89,15 @@ def run_pinscope(
 
         timer = threading.Timer(time_limit, kill)
         timer.start()
-        _, status, usage = os.wait4(process.pid, 0)
+        process.wait()
         seconds = time.monotonic() - begun
         timer.cancel()
         timer.join()
-        process.returncode = os.waitstatus_to_exitcode(status)
-        out.seek(0)
-        err.seek(0)
+        for file in (out, err, report):
+            file.seek(0)
+        peak, code = map(int, (report.read() or b"0 -9").split())
         return Outcome(
-            arguments, process.returncode, seconds, usage.ru_maxrss * 1024,
+            arguments, code, seconds, peak,
             out.read().decode(errors="replace"), err.read().decode(errors="replace"), late.is_set(),
         )  # fmt: skip
 

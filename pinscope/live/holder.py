@@ -65,6 +65,18 @@ class Surroundings:
     registrations: Registrations | None = None
     """What the probe tells of registered memory, if it runs."""
 
+    def inputs(self, one: SeenProcess, share: Share) -> tuple[object, ...]:
+        """All that the record of one process is made of."""
+        gpus = tuple(
+            (device.index, device.minor, device.missing, tuple(p for p in device.processes if p.pid == one.pid))
+            for device in self.gpus.value or ()
+        )
+        return (
+            one.status.without_switches, one.files, one.maps, share, self.gpus.reason, gpus, self.strangers,
+            self.own_pids, self.covers, self.proven, self.booted, self.groups.memberships(one.pid),
+            self.groups.of(one.pid), self.identify(one), self.registrations,
+        )  # fmt: skip
+
 
 def page_table_note(registrations: Registrations | None) -> str:
     """What stands beside page tables that the holders' memory implies."""

@@ -80,7 +80,7 @@ def snapshot(
         groups=groups,
         identify=partial(known_identity, proc=proc, remembered=remembered),
         registrations=registrations,
-    ))  # fmt: skip
+    ), remembered)  # fmt: skip
     gaps = unreadable(proc, host, processes, gpus, registrations, left_out=left_out)
     return Snapshot(
         taken_at=taken_at,
@@ -94,7 +94,9 @@ def snapshot(
     )
 
 
-def _holders(processes: Answer[Processes], host: HostTotals, around: Surroundings) -> tuple[tuple[Holder, ...], int]:
+def _holders(
+    processes: Answer[Processes], host: HostTotals, around: Surroundings, remembered: Remembered
+) -> tuple[tuple[Holder, ...], int]:
     """Whoever holds something, most bytes first; and how many are left out, as there are too many."""
     if processes.value is None:
         return (), 0
@@ -110,8 +112,14 @@ def _holders(processes: Answer[Processes], host: HostTotals, around: Surrounding
     left_out = max(0, len(seen) - MOST_HOLDERS)
     if left_out:
         seen = sorted(seen, key=lambda one: _first_weight(one, shares), reverse=True)[:MOST_HOLDERS]
-    holders = (read_holder(one, shares.get(one.pid, Share()), around) for one in seen)
-    kept = (one for one in holders if _holds(one, around.own_pids))
+    before, remembered.holders = remembered.holders, {}
+    for one in seen:
+        share = shares.get(one.pid, Share())
+        inputs, (known, holder) = around.inputs(one, share), before.get(one.pid, ((), None))
+        if holder is None or known != inputs:
+            holder = read_holder(one, share, around)
+        remembered.holders[one.pid] = inputs, holder
+    kept = (holder for _, holder in remembered.holders.values() if _holds(holder, around.own_pids))
     return tuple(sorted(kept, key=_weight, reverse=True)), left_out
 
 

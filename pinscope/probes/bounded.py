@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 
 MOST_SYSTEM_FILE_BYTES = 4 * 2**20
@@ -98,8 +98,8 @@ def list_names(place: str, most: int = MOST_NAMES) -> list[str]:
         return [entry.name for entry, _ in zip(entries, range(most), strict=False)]
 
 
-def read_links(place: str, most: int = MOST_OPEN_FILES) -> list[str]:
-    """Where the symbolic links in a folder point to, at most so many of them.
+def read_links(place: str, most: int = MOST_OPEN_FILES, without: Container[str] = ()) -> list[str]:
+    """Where the symbolic links in a folder point to, at most so many of them, and not of these names.
 
     Raises:
         OSError: it cannot be listed.
@@ -109,6 +109,8 @@ def read_links(place: str, most: int = MOST_OPEN_FILES) -> list[str]:
     try:
         with os.scandir(descriptor) as entries:
             for entry, _ in zip(entries, range(2 * most), strict=False):
+                if entry.name in without:
+                    continue
                 try:
                     targets.append(os.readlink(entry.name, dir_fd=descriptor))
                 except OSError:  # no link, or closed meanwhile

@@ -5,11 +5,22 @@ from __future__ import annotations
 import os
 import resource
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 _HOW = os.O_RDONLY | os.O_CLOEXEC
 _MOST_BYTES = 256
 """Of one file: statm has seven numbers."""
+
+
+_lock = threading.Lock()
+_kept: set[str] = set()
+"""Descriptors of all objects, as /proc/self/fd names them."""
+
+
+def kept_names() -> frozenset[str]:
+    """Names in /proc/self/fd of all files that are kept open."""
+    with _lock:
+        return frozenset(_kept)
 
 
 class KeptFiles:
@@ -24,49 +35,59 @@ class KeptFiles:
         keep: whether any is kept.
     """
 
-    _lock = threading.Lock()
-    _in_all = 0
-
     def __init__(self, name: str, keep: bool = True) -> None:
         self._name = name
         self._most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2 if keep else 0
         self._descriptors: dict[int, int] = {}
 
-    def read_all(self, pids: Collection[int]) -> dict[int, bytes]:
-        """Its content for each of these processes that runs still, at most 256 bytes. Other ones are kept no longer."""
-        descriptors, pread, content = self._descriptors, os.pread, {}
-        if descriptors:
-            for pid in descriptors.keys() - set(pids):
-                self._close(pid)
+    def keep_only(self, pids: Collection[int]) -> None:
+        """Close the files of all other processes."""
+        for pid in self._descriptors.keys() - set(pids):
+            self._close(pid)
+
+    def read(self, pids: Iterable[int]) -> dict[int, bytes]:
+        """Its content for each of these processes that runs still, at most 256 bytes."""
+        # What is opened is not looked at by a function of its own: that would take a tenth of a snapshot.
+        descriptors, pread, content, others = self._descriptors, os.pread, dict[int, bytes](), list[int]()
         for pid in pids:
-            descriptor = descriptors.get(pid)
+            if pid not in descriptors:
+                others.append(pid)
+                continue
             try:
-                # What is opened is not looked at by a function of its own: that would take a tenth of a snapshot.
-                opened = os.open(f"/proc/{pid}/{self._name}", _HOW) if descriptor is None else descriptor
+                content[pid] = pread(descriptors[pid], _MOST_BYTES, 0)
+            except OSError:  # it has ended; if another has its pid already, that is new the next time
+                self._close(pid)
+        folder = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) if others else None
+        for pid in others:
+            try:
+                opened = os.open(f"{pid}/{self._name}", _HOW, dir_fd=folder)
             except OSError:
                 continue
             try:
                 content[pid] = pread(opened, _MOST_BYTES, 0)
-            except OSError:  # it has ended; if another has its pid already, that is new the next time
-                if descriptor is not None:
-                    self._close(pid)
-            if descriptor is None:
-                if self._most and pid in content and self._may_keep():
-                    descriptors[pid] = opened
-                else:
-                    os.close(opened)
+            except OSError:
+                os.close(opened)
+                continue
+            if not self._most or not self._keep(pid, opened):
+                os.close(opened)
+        if folder is not None:
+            os.close(folder)
         return content
 
-    def _may_keep(self) -> bool:
-        with KeptFiles._lock:
-            may = KeptFiles._in_all < self._most
-            KeptFiles._in_all += may
-        return may
+    def _keep(self, pid: int, descriptor: int) -> bool:
+        """Keep the file of this process, unless as many are kept as may be."""
+        with _lock:
+            if len(_kept) >= self._most:
+                return False
+            _kept.add(str(descriptor))
+        self._descriptors[pid] = descriptor
+        return True
 
     def _close(self, pid: int) -> None:
-        os.close(self._descriptors.pop(pid))
-        with KeptFiles._lock:
-            KeptFiles._in_all -= 1
+        descriptor = self._descriptors.pop(pid)
+        with _lock:  # before another thread can open a file of that number
+            _kept.discard(str(descriptor))
+        os.close(descriptor)
 
     def __del__(self) -> None:
         for pid in list(self._descriptors):

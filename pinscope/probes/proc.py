@@ -13,6 +13,7 @@ from pathlib import Path
 
 from pinscope.probes import bounded
 from pinscope.probes.answer import Answer
+from pinscope.probes.kept_files import kept_names
 from pinscope.units import format_bytes
 
 _AMOUNT = re.compile(r"(?P<number>[0-9]{1,20})(?P<kibibytes>\s*kB)?", re.ASCII)
@@ -152,9 +153,11 @@ class Proc:
 
     def links(self, folder: str) -> Answer[tuple[str, ...]]:
         """Where the symbolic links in a folder point to, such as /proc/PID/fd, of the first
-        :data:`~pinscope.probes.bounded.MOST_OPEN_FILES`; links that vanish are left out."""
+        :data:`~pinscope.probes.bounded.MOST_OPEN_FILES`; links that vanish are left out, and those
+        to files that this process keeps open only to look at others."""
+        own = kept_names() if self._is_here and folder == f"/proc/{os.getpid()}/fd" else ()
         try:
-            return Answer(tuple(bounded.read_links(self._place(folder))))
+            return Answer(tuple(bounded.read_links(self._place(folder), without=own)))
         except (OSError, ValueError) as error:
             return Answer.missing(_why_not(folder, error))
 

@@ -73,6 +73,11 @@ class ProcessStatus:
         return whole(words[0]) if words else None
 
     @property
+    def without_switches(self) -> str:
+        """All that stands before the counts of context switches, which change without anything else."""
+        return self._text.partition("\nvoluntary_ctxt_switches:")[0]
+
+    @property
     def has_memory(self) -> bool:
         """False for kernel threads and for processes that have ended."""
         return "\nVmSize:" in self._text

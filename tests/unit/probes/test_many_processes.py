@@ -63,11 +63,17 @@ class Child:
 
 
 class WithDevice(Proc):
-    """This machine, where one process holds CUDA's device file."""
+    """This machine, where one process holds CUDA's device file, and which counts pins as it is told to."""
 
     def __init__(self, pid: int) -> None:
         super().__init__()
         self._folder = f"/proc/{pid}/fd"
+        self.pinned_pages = 0
+
+    def read(self, path: str) -> Answer[str]:
+        if path == "/proc/vmstat":
+            return Answer(f"nr_foll_pin_acquired {self.pinned_pages}\nunevictable_pgs_mlocked 0\n")
+        return super().read(path)
 
     def links(self, folder: str) -> Answer[tuple[str, ...]]:
         found = super().links(folder)
@@ -78,7 +84,7 @@ class WithDevice(Proc):
 def _every_host_has_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process_looks, "MANY_PROCESSES", 0)
     monkeypatch.setattr(process_looks, "MOST_STATUSES", 100_000)
-    monkeypatch.setattr(KeptFiles, "_in_all", 0)  # samplers of other tests may keep files still
+    monkeypatch.setattr(kept_files, "_kept", set())  # samplers of other tests may keep files still
 
 
 def look(proc: Proc, remembered: Remembered | None = None) -> Processes:
@@ -105,12 +111,31 @@ def test_a_process_that_opens_the_gpu_after_the_first_look_is_found_by_the_next(
     for _ in range(3):
         assert child.pid not in pids(look(proc, remembered))
     child.ask("cuda")
+    proc.pinned_pages += 2048  # by its context
     (found,) = (one for one in look(proc, remembered).seen if one.pid == child.pid)
     assert found.maps is not None
     assert found.maps.value is not None
     assert 4 * 2**20 in found.maps.value.sizes.values()
     for _ in range(3):
         assert child.pid in pids(look(proc, remembered))
+
+
+def test_on_a_host_that_pins_nothing_everybody_has_their_turn(child: Child) -> None:
+    proc, remembered = WithDevice(child.pid), Remembered()
+    look(proc, remembered)
+    child.ask("cuda")
+    found = [child.pid in pids(look(proc, remembered)) for _ in range(2 * process_looks.QUIET_TURNS)]
+    first = found.index(True)
+    assert first < process_looks.QUIET_TURNS
+    assert all(found[first:])
+
+
+def test_a_holder_that_ended_is_seen_to_have_ended_on_a_quiet_host() -> None:
+    with Child() as ends:
+        ends.ask("cuda")
+        proc, remembered = WithDevice(ends.pid), Remembered()
+        assert [ends.pid in pids(look(proc, remembered)) for _ in range(3)] == [True] * 3
+    assert ends.pid not in pids(look(proc, remembered))
 
 
 def test_memory_that_was_there_before_is_seen_once_it_is_locked(child: Child) -> None:
@@ -150,20 +175,32 @@ def test_files_are_kept_open_for_a_series_only_and_are_closed_with_it() -> None:
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
 
 
+def test_what_is_kept_open_for_others_is_not_looked_at_as_an_own_file() -> None:
+    remembered = Remembered()
+    look(HERE, remembered)
+    kept, shown = len(kept_files.kept_names()), HERE.links("/proc/self/fd").value or ()
+    assert kept > 2
+    (listed,) = (HERE.links(f"/proc/{os.getpid()}/fd").value or (),)
+    assert len(shown) >= kept
+    assert not [target for target in listed if target.endswith("/statm")]
+    del remembered
+    assert kept_files.kept_names() == set()
+
+
 def test_where_few_may_be_open_few_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept_files.resource, "getrlimit", lambda _: (6, 6))
     one, other = KeptFiles("statm"), KeptFiles("statm")
     known = HERE.pids().value or ()
-    assert one.read_all(known).keys() >= {os.getpid(), os.getppid()}
-    assert other.read_all(known).keys() >= {os.getpid(), os.getppid()}
+    assert one.read(known).keys() >= {os.getpid(), os.getppid()}
+    assert other.read(known).keys() >= {os.getpid(), os.getppid()}
     assert len(one._descriptors) + len(other._descriptors) == 3
 
 
 def test_a_kept_file_of_a_process_that_ended_is_let_go_of() -> None:
     kept = KeptFiles("statm")
     with Child() as ended:
-        assert kept.read_all([ended.pid, os.getpid()]).keys() == {ended.pid, os.getpid()}
-    assert kept.read_all([ended.pid, os.getpid()]).keys() == {os.getpid()}
+        assert kept.read([ended.pid, os.getpid()]).keys() == {ended.pid, os.getpid()}
+    assert kept.read([ended.pid, os.getpid()]).keys() == {os.getpid()}
     assert kept._descriptors.keys() == {os.getpid()}
-    assert kept.read_all([]) == {}
+    kept.keep_only([])
     assert kept._descriptors == {}

@@ -26,6 +26,7 @@ from collections.abc import Iterable
 from pinscope.errors import InvalidParameter
 from pinscope.records.environment import Link
 from pinscope.records.link import PACKET_PAYLOAD_BYTES, PCIE, PCIE_WIDTHS, c2c_bytes_per_second
+from pinscope.records.run import Run
 
 
 def pcie_limits(generation: int, width: int) -> tuple[float, float]:
@@ -72,3 +73,9 @@ def packet_words(link: Link) -> str:
 
 def _listed(numbers: Iterable[int]) -> str:
     return ", ".join(str(number) for number in numbers)
+
+
+def link_limit(run: Run) -> float | None:
+    """Payload limit of the GPU's link in one direction, bytes/second; ``None`` without a GPU or where unknown."""
+    device = run.environment.device(run.device) if run.lab == "cuda" else None
+    return device.link.limit_bytes_per_second if device and device.link else None

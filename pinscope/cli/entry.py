@@ -20,7 +20,9 @@ def main() -> int:
 
         signal.signal(signal.SIGINT, signal.default_int_handler)
         code = _carry_out()
-        signal.signal(signal.SIGINT, partial(_leave, code, b""))  # everything is done and said
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # everything is done and said
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, partial(_leave, code, b""))
     except KeyboardInterrupt:  # a second one, while the first one's line was written
         code = INTERRUPTED
     return code

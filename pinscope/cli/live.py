@@ -125,9 +125,9 @@ def _follow(source: LiveSource, stop: Stop, form: Form, pids: Collection[int], s
 
 def _view(seen: Snapshot, pids: Collection[int], history: History | None = None, events: Sequence[Event] = ()) -> View:
     """What is to be shown of a snapshot. Findings are those of the whole host."""
-    from pinscope.analysis.snapshot_reading import read_snapshot
     from pinscope.cli.live_view import View
     from pinscope.live.changes import growing
+    from pinscope.live.reading import read_snapshot
     from pinscope.report.facts import by_severity
 
     return View(

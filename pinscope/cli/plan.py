@@ -33,11 +33,11 @@ def plan(  # noqa: PLR0917 - typer calls it by keyword
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Work out page tables, contexts, time and a safe budget for pinned memory. Nothing is pinned."""
-    from pinscope.analysis.plan_reading import origin_words, read_plan
     from pinscope.cli.reading import print_reading
     from pinscope.planning.parameters import PlanParams
     from pinscope.planning.planner import plan_for
     from pinscope.planning.prices import known_prices
+    from pinscope.planning.reading import origin_words, read_plan
     from pinscope.probes.environment import capture_environment
     from pinscope.report.plan_json import plan_document
     from pinscope.units import format_bytes

@@ -15,7 +15,7 @@ from pinscope.errors import Cancelled, InvalidParameter, MeasurementFailed, Stor
 from pinscope.text import one_line
 
 if TYPE_CHECKING:
-    from pinscope.experiments.timeline import TimelineParams
+    from pinscope.experiments.timeline.experiment import TimelineParams
     from pinscope.records.run import Run
     from pinscope.runner.recording import Recorded
 
@@ -65,7 +65,7 @@ def record(  # noqa: PLR0917 - typer calls it by keyword
 
 
 def _params(duration: str | None, interval: float, pids: Sequence[int], probe: bool) -> TimelineParams:
-    from pinscope.experiments.timeline import TimelineParams
+    from pinscope.experiments.timeline.experiment import TimelineParams
     from pinscope.units import parse_seconds
 
     try:
@@ -81,7 +81,7 @@ def _params(duration: str | None, interval: float, pids: Sequence[int], probe: b
 def _tell(recorded: Recorded, output: Path | None, as_json: bool) -> int:
     """Print what was recorded; the exit code that fits how it ended."""
     from pinscope.cli.reading import print_outcome
-    from pinscope.experiments.documents import open_document
+    from pinscope.report.document import open_document
     from pinscope.report.json_report import run_document
     from pinscope.store.rescue import saved_line
     from pinscope.units import format_seconds

@@ -21,7 +21,7 @@ def report(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:  # fmt: skip
     """Write a report of one or several runs."""
-    from pinscope.experiments.documents import open_document
+    from pinscope.report.document import open_document
     from pinscope.report.write import write_report
     from pinscope.units import format_bytes
 

@@ -68,8 +68,8 @@ def run(  # noqa: PLR0917 - typer calls it by keyword
 ) -> int:
     """Measure, and print the result. Ctrl-C cancels the run; what was measured stays stored."""
     from pinscope.cli.reading import print_outcome
-    from pinscope.experiments.documents import open_document
     from pinscope.probes.environment import capture_environment
+    from pinscope.report.document import open_document
     from pinscope.report.json_report import run_document
     from pinscope.runner.jobs import Request, prepare, reconcile
     from pinscope.store.store import Store

@@ -66,7 +66,7 @@ def list_runs(as_json: _AsJson = False) -> None:
 def show(run_id: _RunId, as_json: _AsJson = False) -> None:
     """Show one run: parameters, headline, tables, findings. With --json also every observation."""
     from pinscope.cli.reading import print_run
-    from pinscope.experiments.documents import open_document
+    from pinscope.report.document import open_document
     from pinscope.report.json_report import run_without_rows
 
     with store_to_read() as store:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import streamlit as st
 
-from pinscope.analysis.snapshot_reading import read_snapshot
 from pinscope.dashboard.live_watch import watch
+from pinscope.live.reading import read_snapshot
 from pinscope.live.sampler import History
 from pinscope.report.snapshot_json import render_snapshot
 

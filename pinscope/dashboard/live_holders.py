@@ -10,11 +10,11 @@ import pandas as pd
 import streamlit as st
 from pandas.io.formats.style import Styler
 
-from pinscope.charts.live import trends, within
 from pinscope.dashboard.fact_table import fact_columns
 from pinscope.dashboard.live_controls import View
 from pinscope.dashboard.plain import plain
 from pinscope.live.changes import growing
+from pinscope.live.charts import trends, within
 from pinscope.live.sampler import History
 from pinscope.records.snapshot import Holder, Snapshot
 from pinscope.report.holder_table import HolderRow, gpus_text, holder_rows, matching

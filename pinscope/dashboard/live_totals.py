@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import streamlit as st
 
-from pinscope.charts.live import drawing, frame
 from pinscope.dashboard.fact_table import fact_table
 from pinscope.dashboard.live_controls import View
 from pinscope.dashboard.plain import plain, sentence
 from pinscope.dashboard.tabs import slowed
+from pinscope.live.charts import drawing, frame
 from pinscope.live.sampler import History
 from pinscope.records.snapshot import HostTotals, Snapshot
 from pinscope.report.snapshot_facts import figure_text, host_facts, moment_text, share_of_memory

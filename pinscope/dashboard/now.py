@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import streamlit as st
 
-from pinscope.analysis.snapshot_reading import read_snapshot
 from pinscope.dashboard.failures import one_clear_line
 from pinscope.dashboard.finding_list import finding_list
 from pinscope.dashboard.live_controls import View, controls, shown_history
@@ -15,6 +14,7 @@ from pinscope.dashboard.live_holders import holders
 from pinscope.dashboard.live_totals import as_of, chart, totals
 from pinscope.dashboard.plain import plain, sentence
 from pinscope.dashboard.tabs import live
+from pinscope.live.reading import read_snapshot
 from pinscope.live.sampler import History
 from pinscope.records.snapshot import Snapshot
 

@@ -10,10 +10,9 @@ import streamlit as st
 
 from pinscope.charts.chart import Chart
 from pinscope.errors import BadInput
-from pinscope.experiments.documents import open_document
 from pinscope.records.limits import MIB, UPLOAD_MIB
 from pinscope.records.run import Run
-from pinscope.report.document import Document
+from pinscope.report.document import Document, open_document
 from pinscope.store.observations import StoredRows
 from pinscope.store.store import Store
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import streamlit as st
 
-from pinscope.analysis.plan_reading import read_plan
-from pinscope.charts.plan import draw_plan
 from pinscope.dashboard import state
 from pinscope.dashboard.chart_view import chart_view
 from pinscope.dashboard.failures import show_error
@@ -13,10 +11,12 @@ from pinscope.dashboard.finding_list import finding_list, headline
 from pinscope.dashboard.parameter_form import parameter_form
 from pinscope.dashboard.table_view import table_view
 from pinscope.errors import InvalidParameter
+from pinscope.planning.charts import draw_plan
 from pinscope.planning.command import command_line
 from pinscope.planning.parameters import PlanParams
 from pinscope.planning.planner import plan_for
 from pinscope.planning.prices import known_prices
+from pinscope.planning.reading import read_plan
 
 
 def show() -> None:

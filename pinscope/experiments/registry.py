@@ -10,18 +10,9 @@ from typing import TYPE_CHECKING, cast
 
 from pinscope.analysis.link_errors import link_error_findings
 from pinscope.errors import BadInput, UnknownName
-from pinscope.experiments.access import Access
-from pinscope.experiments.allocation import Allocation
-from pinscope.experiments.bandwidth import Bandwidth
 from pinscope.experiments.contract import AnyExperiment, Kind, Row
-from pinscope.experiments.dataloader import Dataloader
-from pinscope.experiments.overlap import Overlap
-from pinscope.experiments.page_tables import PageTables
-from pinscope.experiments.pinning_strategy import PinningStrategy
-from pinscope.experiments.pressure import Pressure
 from pinscope.experiments.read_rows import ReadRows
-from pinscope.experiments.registration import Registration
-from pinscope.experiments.timeline import Timeline
+from pinscope.experiments.timeline.experiment import Timeline
 from pinscope.records.finding import Reading
 from pinscope.records.run import Run
 from pinscope.text import quoted
@@ -56,20 +47,28 @@ class Entry:
     chart_module: str
 
 
-EXPERIMENTS: tuple[Entry, ...] = (
-    Entry(Bandwidth(), "pinscope.charts.bandwidth"),
-    Entry(Overlap(), "pinscope.charts.overlap"),
-    Entry(PageTables(), "pinscope.charts.page_tables"),
-    Entry(Registration(), "pinscope.charts.registration"),
-    Entry(Allocation(), "pinscope.charts.allocation"),
-    Entry(PinningStrategy(), "pinscope.charts.pinning_strategy"),
-    Entry(Access(), "pinscope.charts.access"),
-    Entry(Pressure(), "pinscope.charts.pressure"),
-    Entry(Dataloader(), "pinscope.charts.dataloader"),
+def _entry(name: str) -> Entry:
+    """The experiment in the folder of that name; how it is drawn stands in the same folder."""
+    folder = f"pinscope.experiments.{name}"
+    return Entry(cast("AnyExperiment", import_module(f"{folder}.experiment").EXPERIMENT), f"{folder}.charts")
+
+
+_FOLDERS = (
+    "bandwidth",
+    "overlap",
+    "page_tables",
+    "registration",
+    "allocation",
+    "pinning_strategy",
+    "access",
+    "pressure",
+    "dataloader",
 )
+EXPERIMENTS: tuple[Entry, ...] = tuple(map(_entry, _FOLDERS))
+"""In the order in which they are shown."""
 
 
-KEPT: tuple[Reader, ...] = (Reader(Timeline(), "pinscope.charts.timeline"),)
+KEPT: tuple[Reader, ...] = (Reader(Timeline(), "pinscope.experiments.timeline.charts"),)
 """What is not an experiment and cannot be run, but is kept as runs and read like them."""
 
 

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field
 
-from pinscope.analysis.plan import Demand
 from pinscope.errors import InvalidParameter
 from pinscope.experiments.contract import Bytes, Inputs
+from pinscope.planning.plan import Demand
 from pinscope.records.environment import Environment
 from pinscope.units import parse_bytes
 

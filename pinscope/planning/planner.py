@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pinscope.analysis.page_table_model import ENTRY_BYTES
-from pinscope.analysis.plan import HostBudget, Origin, PagePrice, Plan, make_plan
 from pinscope.lab.budget import binding_limit, safe_pinned_bytes
 from pinscope.planning.parameters import PAGE_SIZES, PlanParams
+from pinscope.planning.plan import HostBudget, Origin, PagePrice, Plan, make_plan
 from pinscope.planning.prices import Prices
 from pinscope.records.environment import Environment
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from pinscope.analysis.page_table_model import ENTRY_BYTES, GPU_PAGE_SIZES
-from pinscope.analysis.page_tables import costs
 from pinscope.analysis.pinning_recipe import Recipes
 from pinscope.analysis.pinning_strategy import IDLE, recommend, strategy_cells
-from pinscope.analysis.plan import ContextPrice, Origin, Pace, PagePrice
-from pinscope.analysis.registration import trials
 from pinscope.errors import BadInput
 from pinscope.experiments.contract import Row
+from pinscope.experiments.page_tables.arithmetic import costs
+from pinscope.experiments.registration.arithmetic import trials
 from pinscope.experiments.registry import checked_rows
+from pinscope.planning.plan import ContextPrice, Origin, Pace, PagePrice
 from pinscope.records.environment import Environment
 from pinscope.records.run import Run
 from pinscope.store.store import Store

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import resource
 import threading
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 
 _HOW = os.O_RDONLY | os.O_CLOEXEC
 _MOST_BYTES = 256
@@ -40,16 +41,17 @@ class KeptFiles:
         self._most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2 if keep else 0
         self._descriptors: dict[int, int] = {}
 
-    def keep_only(self, pids: Collection[int]) -> None:
+    def keep_only(self, pids: AbstractSet[int]) -> None:
         """Close the files of all other processes."""
-        for pid in self._descriptors.keys() - set(pids):
-            self._close(pid)
+        if self._descriptors:
+            for pid in self._descriptors.keys() - pids:
+                self._close(pid)
 
     def read(self, pids: Iterable[int]) -> dict[int, bytes]:
         """Its content for each of these processes that runs still, at most 256 bytes."""
         # What is opened is not looked at by a function of its own: that would take a tenth of a snapshot.
         descriptors, pread, content, others = self._descriptors, os.pread, dict[int, bytes](), list[int]()
-        for pid in pids:
+        for pid in pids if descriptors else ():
             if pid not in descriptors:
                 others.append(pid)
                 continue
@@ -57,6 +59,7 @@ class KeptFiles:
                 content[pid] = pread(descriptors[pid], _MOST_BYTES, 0)
             except OSError:  # it has ended; if another has its pid already, that is new the next time
                 self._close(pid)
+        others = others if descriptors else list(pids)
         folder = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) if others else None
         for pid in others:
             try:

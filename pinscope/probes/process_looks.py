@@ -38,7 +38,6 @@ _LOCKS = re.compile(r"^unevictable_pgs_m(?:un)?locked \d+$", re.MULTILINE)
 _PINS = re.compile(r"^nr_foll_pin_\w+ \d+$", re.MULTILINE)
 """In /proc/vmstat: pages that were ever locked and unlocked, pinned and unpinned."""
 _CHECK_EVERY = 64
-_PID_BITS = 32
 _LEAST_CUDA_PAGES = LEAST_CUDA_BYTES // os.sysconf("SC_PAGE_SIZE")
 
 
@@ -243,23 +242,25 @@ def _look_at_many(
     series, before = remembered.many, remembered.many.statm
     is_quiet = look.calm and look.same_pins
     read = _read_many(series, pids, gpu_pids, remembered.looks if is_quiet else None)
-    changed = [pid for pid, content in read.items() if before.get(pid) != content]
-    series.statm = now = {pid: before[pid] for pid in pids if pid in before} | read if is_quiet else read
+    changed = [pid for pid, content in read.items() if before.get(pid) != content] if before else list(read)
+    series.statm = now = _still_there(before, pids) | read if is_quiet else read
     if not look.calm:
         series.stale.update((pid, None) for pid in before if pid not in series.stale)
     wanted = {pid for pid in (*gpu_pids, *series.marked) if pid in now}
-    small = list[int]()
+    small = list[tuple[int, bytes, int]]()
     for pid in changed:
         size, resident, _ = now[pid].split(b" ", 2)
         if len(size) > 5 and int(size) >= _LEAST_CUDA_PAGES:
             wanted.add(pid)
         elif size != b"0":  # a kernel thread, or a process that has ended
-            small.append(int(resident) << _PID_BITS | pid)
-    largest = [number & (1 << _PID_BITS) - 1 for number in sorted(small, reverse=True)]
+            small.append((len(resident), resident, pid))  # in the order of the numbers
+    small.sort(reverse=True)
+    largest = [pid for _, _, pid in small]
     series.unread.update(dict.fromkeys(largest))
-    again = set(changed) | wanted
-    look.bystanders = {pid: size for pid, size in remembered.bystanders.items() if pid in now and pid not in again}
-    look.closed = {pid for pid in series.closed if pid in now and pid not in again}
+    if remembered.bystanders or series.closed:
+        again = wanted.union(changed)
+        look.bystanders = {pid: size for pid, size in remembered.bystanders.items() if pid in now and pid not in again}
+        look.closed = {pid for pid in series.closed if pid in now and pid not in again}
     known, series.statuses = series.statuses, {}
     for pid in (*wanted, *_next(series, largest)):
         if allowance.is_spent:
@@ -285,11 +286,20 @@ def _read_many(
     series: ManyProcesses, pids: Collection[int], gpu_pids: Collection[int], quiet_look: int | None
 ) -> dict[int, bytes]:
     """``statm`` of all; on a quiet host, in the look of this number, of those whose turn it is and of holders."""
-    series.files.keep_only(pids)
+    every = set(pids)
+    series.files.keep_only(every)
     if quiet_look is None:
         return series.files.read(pids)
-    turn, known, always = quiet_look % QUIET_TURNS, series.statm, series.marked.union(gpu_pids)
-    return series.files.read(pid for pid in pids if pid % QUIET_TURNS == turn or pid not in known or pid in always)
+    turn = quiet_look % QUIET_TURNS
+    others = every.difference(series.statm).union(series.marked.union(gpu_pids) & every)
+    return series.files.read(others.union([pid for pid in pids if pid % QUIET_TURNS == turn]))
+
+
+def _still_there(before: Mapping[int, bytes], pids: Collection[int]) -> dict[int, bytes]:
+    kept = dict(before)
+    for pid in before.keys() - set(pids):
+        del kept[pid]
+    return kept
 
 
 def _next(series: ManyProcesses, largest: Sequence[int]) -> list[int]:

@@ -45,10 +45,11 @@ _PARENT = re.compile(r"\nPPid:\t([0-9]{1,20})\n", re.ASCII)
 class ProcessStatus:
     """The lines of /proc/PID/status that are asked for; the rest is not even looked at."""
 
-    __slots__ = ("_text",)
+    __slots__ = ("_bytes", "_text")
 
     def __init__(self, text: str) -> None:
         self._text = f"\n{text}"
+        self._bytes: dict[str, int | None] = {}
 
     def line(self, key: str) -> str | None:
         """What stands beside ``key``. The kernel escapes line ends in the name, so no process can fake a line."""
@@ -61,11 +62,11 @@ class ProcessStatus:
 
     def bytes(self, key: str) -> int | None:
         """Bytes beside a key such as ``VmLck``; the kernel writes ``kB`` and means KiB."""
-        text = self.line(key)
-        if text is None or not text.endswith(" kB"):
-            return None
-        number = whole(text[:-3].strip())
-        return None if number is None else number * 1024
+        if key not in self._bytes:
+            text = self.line(key) or ""
+            number = whole(text[:-3].strip()) if text.endswith(" kB") else None
+            self._bytes[key] = None if number is None else number * 1024
+        return self._bytes[key]
 
     def number(self, key: str) -> int | None:
         """The first number beside ``key``."""

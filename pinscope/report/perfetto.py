@@ -12,8 +12,8 @@ from itertools import islice
 from typing import Any
 
 import pinscope
-from pinscope.analysis.overlap import Span, spans
 from pinscope.errors import BadInput
+from pinscope.experiments.overlap.arithmetic import Span, spans
 from pinscope.records.limits import SPANS
 from pinscope.records.run import LAB_TITLES
 from pinscope.report.document import Document

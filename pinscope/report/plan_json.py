@@ -7,7 +7,7 @@ from typing import Any
 
 from pinscope.analysis.page_table_model import GPU_PAGE_SIZES, page_table_bytes
 from pinscope.analysis.pinning_recipe import Recipe
-from pinscope.analysis.plan import Pace, Plan
+from pinscope.planning.plan import Pace, Plan
 from pinscope.records.finding import Reading
 
 FORMAT = 1

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pinscope.errors import BadInput, InvalidParameter, PathExists, PinScopeError
-from pinscope.experiments.timeline import Timeline, TimelineParams
+from pinscope.experiments.timeline.experiment import Timeline, TimelineParams
 from pinscope.live.timeline import Moment, TimelineRows
 from pinscope.probes.process import current_process
 from pinscope.records.budget import Budget

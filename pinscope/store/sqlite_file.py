@@ -30,6 +30,9 @@ _HINDERING = frozenset(
 """What SQLite answers where a file, or the log beside it, cannot be written."""
 _CHANGES = ("-wal", "-journal")
 """Files beside a database that hold changes which are not in it yet, or no longer."""
+_LOG_HEADER_BYTES = 32
+"""A log of this size holds no change; a writer that was killed at its beginning leaves one, and SQLite, where it may
+not write, tries it for 10 s in vain (sqlite.org/fileformat.html, "The Write-Ahead Log")."""
 
 
 def configure(connection: Any, _record: Any) -> None:
@@ -118,13 +121,14 @@ class ReadOnlyFile:
         if not os.path.exists(self._file) or not self._file.stat().st_size:  # noqa: PTH110
             return sqlite3.connect(":memory:", check_same_thread=False)
         uri = self._file.as_uri()
-        try:
-            # With the log's index that a writer left or uses, the log is read too.
-            return _opened(f"{uri}?mode=ro&readonly_shm=1")
-        except sqlite3.OperationalError as error:
-            if not hinders_writing(error):
-                raise
-        if any(self._with(suffix).exists() and self._with(suffix).stat().st_size for suffix in _CHANGES):
+        if self._size("-wal") != _LOG_HEADER_BYTES:
+            try:
+                # With the log's index that a writer left or uses, the log is read too.
+                return _opened(f"{uri}?mode=ro&readonly_shm=1")
+            except sqlite3.OperationalError as error:
+                if not hinders_writing(error):
+                    raise
+        if self._size("-wal") > _LOG_HEADER_BYTES or self._size("-journal"):
             return _opened(self._copied_file().as_uri())
         # SQLite then takes no lock and makes no file, and does not look at a log: there is none.
         return _opened(f"{uri}?immutable=1")
@@ -135,6 +139,13 @@ class ReadOnlyFile:
             if self._copy is not None:
                 self._copy.cleanup()
                 self._copy = None
+
+    def _size(self, suffix: str) -> int:
+        """Bytes of a file beside the database; 0 if there is none."""
+        try:
+            return self._with(suffix).stat().st_size
+        except FileNotFoundError:
+            return 0
 
     def _with(self, suffix: str) -> Path:
         return self._file.with_name(self._file.name + suffix)

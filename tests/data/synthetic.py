@@ -15,11 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from pinscope.experiments.documents import open_document
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Device, Environment, HugePages, Limits, Link
 from pinscope.records.run import LabKind, Run
-from pinscope.report.document import Document
+from pinscope.report.document import Document, open_document
 
 Row = dict[str, Any]
 

@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from pinscope.analysis.snapshot_reading import read_snapshot
 from pinscope.cli.live_print import print_once
 from pinscope.cli.live_view import View
 from pinscope.live.changes import changes, sample_of
 from pinscope.live.holders import snapshot
+from pinscope.live.reading import read_snapshot
 from pinscope.live.sampler import History
 from pinscope.monitoring.metrics import SnapshotCollector
 from pinscope.probes.answer import Answer

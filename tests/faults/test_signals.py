@@ -21,9 +21,9 @@ from pathlib import Path
 
 import pytest
 
-from pinscope.experiments.documents import open_document
 from pinscope.probes.process import is_alive
 from pinscope.records.run import Run
+from pinscope.report.document import open_document
 from pinscope.runner import jobs
 from pinscope.store.bundle import read_bundle
 from pinscope.store.store import Store

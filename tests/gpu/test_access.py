@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from cupy.cuda import runtime
 
-from pinscope.analysis.access import Cell, cells
-from pinscope.experiments.access import Access, AccessParams
+from pinscope.experiments.access.arithmetic import Cell, cells
+from pinscope.experiments.access.cuda_access import Accessor, Visit
+from pinscope.experiments.access.experiment import Access, AccessParams
 from pinscope.lab.cuda import CudaLab
-from pinscope.lab.cuda_access import Accessor, Visit
 from pinscope.lab.harness import Harness
 
 MIB = 2**20

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from pinscope.analysis.dataloader import combinations
 from pinscope.errors import Cancelled
-from pinscope.experiments.dataloader import Dataloader, DataloaderObservation, DataloaderParams
+from pinscope.experiments.dataloader.arithmetic import combinations
+from pinscope.experiments.dataloader.experiment import Dataloader, DataloaderObservation, DataloaderParams
 from pinscope.lab.cuda import CudaLab
 from pinscope.lab.harness import Harness
 
@@ -77,7 +77,7 @@ def test_a_cancelled_run_keeps_the_combinations_that_were_done_and_leaves_no_pro
 
 def test_a_pytorch_that_finds_no_gpu_says_so_and_what_to_do() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", "from pinscope.lab.torch_loader import Trainer; Trainer(0, print)"],
+        [sys.executable, "-c", "from pinscope.experiments.dataloader.torch_loader import Trainer; Trainer(0, print)"],
         env={**os.environ, "CUDA_VISIBLE_DEVICES": ""}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert "NotPossible: PyTorch " in done.stderr

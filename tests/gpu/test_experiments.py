@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from cupy.cuda import runtime
 
-from pinscope.analysis.bandwidth import Cell, cells
-from pinscope.analysis.bandwidth_findings import SLOW_LINK
-from pinscope.analysis.overlap import PassCell, Recipe, passes
+from pinscope.experiments.bandwidth.arithmetic import Cell, cells
+from pinscope.experiments.bandwidth.findings import SLOW_LINK
+from pinscope.experiments.overlap.arithmetic import PassCell, Recipe, passes
 from pinscope.probes.environment import capture_environment
 from pinscope.runner.jobs import Request, prepare, reconcile, start
 from pinscope.store.store import Store

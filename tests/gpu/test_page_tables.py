@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from cupy.cuda import runtime
 
-from pinscope.analysis.page_tables import Cost, costs
+from pinscope.experiments.page_tables.arithmetic import Cost, costs
 from pinscope.lab.backing import touch, why_not_backing
 from pinscope.lab.cuda import CudaLab
 from pinscope.records.run import Backing

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pinscope.analysis.pressure import lost_per_byte, stages
-from pinscope.experiments.pressure import Pressure, PressureParams
+from pinscope.experiments.pressure.arithmetic import lost_per_byte, stages
+from pinscope.experiments.pressure.experiment import Pressure, PressureParams
 from pinscope.lab.cuda import CudaLab
 from pinscope.lab.harness import Harness
 from tests.gpu.test_cuda_lab import PAGES_OFF, pinned_pages

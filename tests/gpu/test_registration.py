@@ -15,9 +15,9 @@ import psutil
 import pytest
 from cupy.cuda import runtime
 
-from pinscope.analysis.registration import Trial, trials
 from pinscope.errors import MeasurementFailed
-from pinscope.experiments.registration import Registration, RegistrationParams
+from pinscope.experiments.registration.arithmetic import Trial, trials
+from pinscope.experiments.registration.experiment import Registration, RegistrationParams
 from pinscope.lab.cuda import CudaLab
 from pinscope.lab.harness import Harness
 

@@ -19,7 +19,7 @@ import pytest
 
 from pinscope.cli.main import main
 from pinscope.experiments.registry import read_run
-from pinscope.experiments.timeline import TimelineParams
+from pinscope.experiments.timeline.experiment import TimelineParams
 from pinscope.live.holders import snapshot
 from pinscope.live.tracker import Tracker
 from pinscope.records.run import Progress, Run

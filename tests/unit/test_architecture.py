@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -18,13 +19,13 @@ FLOORS = (
     "analysis",
     "store",
     "charts",
-    "tracing",
-    "report",
     "lab",
+    "tracing",
     "live",
     "monitoring",
     "experiments",
     "planning",
+    "report",
     "runner",
     "dashboard",
     "cli",
@@ -37,10 +38,10 @@ TOP = ("app", "pinscope.__main__")
 """What stands on the roof: may import everything, is imported by nothing."""
 
 DOORS: Mapping[str, Sequence[str]] = {
-    "cupy": ("pinscope.lab.cuda",),
-    "cupy_backends": ("pinscope.lab.cuda",),
+    "cupy": ("pinscope.lab.cuda", "pinscope.experiments.*.cuda"),
+    "cupy_backends": ("pinscope.lab.cuda", "pinscope.experiments.*.cuda"),
     "cupti": ("pinscope.tracing.recorder",),
-    "torch": ("pinscope.lab.torch_loader",),
+    "torch": ("pinscope.experiments.dataloader.torch_loader",),
     "pynvml": ("pinscope.probes.",),
     "psutil": ("pinscope.probes.",),
     "streamlit": ("app", "pinscope.dashboard."),
@@ -50,7 +51,11 @@ DOORS: Mapping[str, Sequence[str]] = {
     "jinja2": ("pinscope.report.",),
     "prometheus_client": ("pinscope.monitoring.",),
 }
-"""Third party → beginnings of the modules that may import it."""
+"""Third party → beginnings of the modules that may import it; ``*`` is any name."""
+
+PURE = ("arithmetic", "reading", "findings", "chart")
+"""Beginnings of the modules of an experiment that take numbers and give numbers, findings and charts."""
+IMPURE = ("pinscope.lab", "pinscope.store", "pinscope.runner", "pinscope.report", "pinscope.probes")
 
 MOST_LINES = 450
 
@@ -103,6 +108,7 @@ def violations(root: Path) -> list[str]:
     return [
         *(line for module in found for line in _wrong_floor(module)),
         *(line for module in found for line in _wrong_door(module)),
+        *(line for module in found for line in _wrong_experiment(module)),
         *_circles(found),
         *(f"{one.name} has {one.lines} lines; at most {MOST_LINES}" for one in found if one.lines > MOST_LINES),
     ]
@@ -136,8 +142,21 @@ def _wrong_floor(module: Module) -> Iterator[str]:
 def _wrong_door(module: Module) -> Iterator[str]:
     for target in module.imports:
         doors = DOORS.get(target.split(".")[0])
-        if doors and not any(module.name == door or module.name.startswith(door) for door in doors):
+        if doors and not any(fnmatchcase(module.name, f"{door}*") for door in doors):
             yield f"{module.name} imports {target}, which only {' and '.join(doors)} may"
+
+
+def _wrong_experiment(module: Module) -> Iterator[str]:
+    """No experiment imports another one, and what reads and draws touches no machine."""
+    parts = module.name.split(".")
+    if parts[:2] != ["pinscope", "experiments"] or len(parts) < 4:
+        return
+    for target in module.imports:
+        others = target.split(".")
+        if others[:2] == parts[:2] and len(others) > 3 and others[2] != parts[2]:
+            yield f"{module.name} imports {target} of another experiment"
+        if parts[3].startswith(PURE) and ".".join(others[:2]) in IMPURE:
+            yield f"{module.name} imports {target}, and must stay pure"
 
 
 def _circles(found: Sequence[Module]) -> Iterator[str]:
@@ -172,9 +191,11 @@ def test_every_room_of_the_package_has_a_floor() -> None:
         ("errors.py", "from pinscope.records import run", "pinscope.errors imports pinscope.records.run"),
         ("cli/main.py", "import app", "pinscope.cli.main imports app, which stands above it"),
         ("store/store.py", "import psutil", "only pinscope.probes. may"),
-        ("dashboard/page.py", "import cupy.cuda", "only pinscope.lab.cuda may"),
+        ("dashboard/page.py", "import cupy.cuda", "only pinscope.lab.cuda and pinscope.experiments.*.cuda may"),
         ("runner/jobs.py", "from sqlalchemy import select", "only pinscope.store. may"),
         ("experiments/one.py", "import streamlit as st", "only app and pinscope.dashboard. may"),
+        ("experiments/one/charts.py", "import pinscope.store.store", "must stay pure"),
+        ("experiments/one/procedure.py", "import pinscope.experiments.two.reading", "of another experiment"),
         ("helpers/one.py", "", "pinscope.helpers.one stands on no floor"),
         ("store/store.py", "\n" * 450, "pinscope.store.store has 451 lines"),
         ("store/store.py", "import pinscope.store.other", "circle: "),
@@ -188,7 +209,7 @@ def test_a_planted_violation_is_found(tmp_path: Path, path: str, text: str, comp
     (tmp_path / "app.py").write_text("import pinscope.store.store\nimport streamlit\n")
     assert violations(tmp_path) == []
     planted = tmp_path / "pinscope" / path
-    planted.parent.mkdir(exist_ok=True)
+    planted.parent.mkdir(parents=True, exist_ok=True)
     planted.write_text(text)
     found = violations(tmp_path)
     assert len(found) == 1
@@ -205,8 +226,8 @@ def test_lint_holds_the_doors_of_the_design_too() -> None:
     open_doors = [pattern for pattern, rules in lint["per-file-ignores"].items() if "TID251" in rules]
     assert sorted(open_doors) == sorted(
         [
-            "app.py", "pinscope/dashboard/*", "pinscope/lab/cuda*.py", "pinscope/monitoring/*", "pinscope/probes/*",
-            "pinscope/store/*", "tests/**",
+            "app.py", "pinscope/dashboard/*", "pinscope/experiments/*/cuda*.py", "pinscope/lab/cuda*.py",
+            "pinscope/monitoring/*", "pinscope/probes/*", "pinscope/store/*", "tests/**",
         ]
     )  # fmt: skip
 

@@ -9,7 +9,7 @@ import pytest
 
 from pinscope.analysis.pinning_recipe import DEFAULT_ARRAY, DEFAULT_CHUNKS, Recipe
 from pinscope.analysis.pinning_strategy import TITLES, recommend, strategy_cells
-from pinscope.analysis.pinning_strategy_reading import read_pinning_strategy
+from pinscope.experiments.pinning_strategy.reading import read_pinning_strategy
 from pinscope.records.finding import Finding, Reading
 from pinscope.records.pinning_strategy import STRATEGIES
 from pinscope.units import parse_bytes

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from pinscope.charts import allocation, pinning_strategy
+from pinscope.experiments.allocation import charts as allocation
+from pinscope.experiments.pinning_strategy import charts as pinning_strategy
 from tests.data import synthetic
-from tests.unit.analysis.test_allocation import BOTH_COPIES, GIB, PAGEABLE, buffers
 from tests.unit.analysis.test_pinning_strategy import USUAL, idle, row
+from tests.unit.experiments.allocation.test_arithmetic import BOTH_COPIES, GIB, PAGEABLE, buffers
 
 
 def test_runs_without_rows_have_no_charts() -> None:

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from pinscope.analysis.snapshot_reading import read_snapshot
 from pinscope.cli import live_print, terminal
 from pinscope.cli.live_print import CSV_COLUMNS
 from pinscope.cli.live_view import GROWS, Line, View, event_text, frame, whole
@@ -19,6 +18,7 @@ from pinscope.cli.main import main
 from pinscope.errors import NotPossible
 from pinscope.live import source
 from pinscope.live.gpu_watch import GpuWatch
+from pinscope.live.reading import read_snapshot
 from pinscope.live.source import LiveSource
 from pinscope.probes.gpu import ProcessOnGpu
 from pinscope.probes.gpu_fake import FakeNvml

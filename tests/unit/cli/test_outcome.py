@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pinscope.cli.reading import print_outcome
-from pinscope.experiments.documents import open_document
+from pinscope.report.document import open_document
 from tests.data.synthetic import run
 
 

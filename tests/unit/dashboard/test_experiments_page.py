@@ -6,7 +6,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from pinscope.dashboard.pages import EXPERIMENTS
-from pinscope.experiments.overlap import OverlapParams
+from pinscope.experiments.overlap.experiment import OverlapParams
 from pinscope.records.run import Run
 from pinscope.store.store import Store
 from pinscope.units import parse_bytes

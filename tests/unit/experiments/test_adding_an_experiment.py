@@ -1,4 +1,4 @@
-"""Adding an experiment touches one new file, one chart and the registry: CONTRIBUTING.md's example, taken at its word.
+"""Adding an experiment is one folder and one line of the registry: CONTRIBUTING.md's example, taken at its word.
 
 The example is put into a copy of PinScope, and then runs there through the whole path on the host model.
 """
@@ -21,8 +21,8 @@ from pinscope.units import format_bytes
 from tests.unit.test_architecture import violations
 
 ROOT = Path(__file__).parents[3]
-EXPERIMENT = "pinscope/experiments/pin_once.py"
-CHART = "pinscope/charts/pin_once.py"
+FOLDER = "pinscope/experiments/pin_once"
+FILES = (f"{FOLDER}/__init__.py", f"{FOLDER}/charts.py", f"{FOLDER}/experiment.py")
 REGISTRY = "pinscope/experiments/registry.py"
 
 FORM = """
@@ -64,16 +64,13 @@ class Copy:
         }
 
     def add(self, example: Mapping[str, str]) -> None:
-        """Do what CONTRIBUTING.md says: two new files, and the registry's import and entry."""
-        for name in (EXPERIMENT, CHART):
-            assert not (self.root / name).exists()
+        """Do what CONTRIBUTING.md says: one new folder, and its name among those of the registry."""
+        (self.root / FOLDER).mkdir()
+        for name in FILES:
             (self.root / name).write_text(example[name])
-        wanted, entry = (line for line in example[REGISTRY].splitlines() if line.strip())
         lines = (self.root / REGISTRY).read_text().splitlines()
-        first_after = next(p for p, line in enumerate(lines) if line.startswith("from pinscope.") and line > wanted)
-        lines.insert(first_after, wanted)
-        opening = next(place for place, line in enumerate(lines) if line.startswith("EXPERIMENTS"))
-        lines.insert(lines.index(")", opening), entry)
+        opening = next(place for place, line in enumerate(lines) if line.startswith("_FOLDERS"))
+        lines.insert(lines.index(")", opening), example[REGISTRY].rstrip())
         (self.root / REGISTRY).write_text("\n".join(lines) + "\n")
 
     def changes(self) -> set[str]:
@@ -115,22 +112,22 @@ def ran(copy: Copy) -> dict[str, Any]:
     return document
 
 
-def test_it_touches_one_experiment_one_chart_and_the_registry(copy: Copy) -> None:
-    assert set(blocks()) == {EXPERIMENT, CHART, REGISTRY}
-    assert copy.changes() == {EXPERIMENT, CHART, REGISTRY}
+def test_it_is_one_folder_and_one_line_of_the_registry(copy: Copy) -> None:
+    assert set(blocks()) == {*FILES, REGISTRY}
+    assert copy.changes() == {*FILES, REGISTRY}
     added = {
         line
         for line in (copy.root / REGISTRY).read_text().splitlines()
         if line not in (ROOT / REGISTRY).read_text().splitlines()
     }
-    assert added == {line for line in blocks()[REGISTRY].splitlines() if line}
+    assert added == {'    "pin_once",'}
 
 
 def test_it_keeps_the_rules_of_the_house(copy: Copy) -> None:
     assert violations(copy.root) == []
-    copy.python("-m", "ruff", "check", "--no-cache", EXPERIMENT, CHART, REGISTRY)
-    copy.python("-m", "ruff", "format", "--no-cache", "--check", EXPERIMENT, CHART, REGISTRY)
-    copy.python("-m", "mypy", EXPERIMENT, CHART, REGISTRY)
+    copy.python("-m", "ruff", "check", "--no-cache", *FILES, REGISTRY)
+    copy.python("-m", "ruff", "format", "--no-cache", "--check", *FILES, REGISTRY)
+    copy.python("-m", "mypy", *FILES, REGISTRY)
 
 
 def test_its_parameters_become_options_and_form_fields(copy: Copy) -> None:

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from pinscope.errors import InvalidParameter, UnknownName
-from pinscope.experiments.bandwidth import BandwidthParams
+from pinscope.experiments.bandwidth.experiment import BandwidthParams
 from pinscope.experiments.contract import Params
-from pinscope.experiments.overlap import OverlapParams, recipes
-from pinscope.experiments.page_tables import PageTablesParams
-from pinscope.experiments.registration import RegistrationParams
+from pinscope.experiments.overlap.experiment import OverlapParams, recipes
+from pinscope.experiments.page_tables.experiment import PageTablesParams
+from pinscope.experiments.registration.experiment import RegistrationParams
 from pinscope.experiments.registry import EXPERIMENTS, find
 from pinscope.records.run import LabKind
 

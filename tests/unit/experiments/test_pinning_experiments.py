@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from pinscope.analysis.allocation import needed_faults
 from pinscope.errors import InvalidParameter
-from pinscope.experiments.allocation import HOST_WAYS, Allocation, AllocationParams
-from pinscope.experiments.pinning_strategy import PinningStrategy, PinningStrategyParams
-from pinscope.lab import allocation
-from pinscope.lab.allocation import why_no_page_faults
+from pinscope.experiments.allocation import apparatus as allocation
+from pinscope.experiments.allocation.apparatus import why_no_page_faults
+from pinscope.experiments.allocation.arithmetic import needed_faults
+from pinscope.experiments.allocation.experiment import HOST_WAYS, Allocation, AllocationParams
+from pinscope.experiments.pinning_strategy.experiment import PinningStrategy, PinningStrategyParams
 from pinscope.lab.budget import CONTEXT_BYTES
 from pinscope.lab.harness import Harness
 from pinscope.lab.hostmodel import HostModelLab

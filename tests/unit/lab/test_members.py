@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from pinscope.errors import Cancelled, MeasurementFailed, NotEnoughMemory
-from pinscope.experiments.registration import Registration, RegistrationObservation, RegistrationParams
+from pinscope.experiments.registration.experiment import Registration, RegistrationObservation, RegistrationParams
 from pinscope.lab.harness import Harness
 from pinscope.lab.hostmodel import HostModelLab
 from pinscope.lab.members import Members, shared_region

@@ -15,7 +15,7 @@ import pytest
 
 from pinscope.analysis.pinning_recipe import DEFAULT_ARRAY, DEFAULT_CHUNKS, Recipe, Recipes, default_strategy
 from pinscope.analysis.pinning_strategy import TITLES, recommend, strategy_cells
-from pinscope.analysis.pinning_strategy_reading import read_pinning_strategy
+from pinscope.experiments.pinning_strategy.reading import read_pinning_strategy
 from pinscope.experiments.registry import checked_rows
 from pinscope.lab import pinned_array
 from pinscope.lab.pinning import PAGE, TOUCH_BYTES, Pinner

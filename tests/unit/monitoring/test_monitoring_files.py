@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from pinscope.analysis import driver_findings, snapshot_reading
-from pinscope.analysis.plan_reading import NOTABLE_SHARE
+from pinscope.analysis.page_table_model import NOTABLE_SHARE
 from pinscope.cli.exporter import ALERTS, DASHBOARD
 from pinscope.cli.main import main
+from pinscope.live import driver_findings
+from pinscope.live import reading as snapshot_reading
 from tests.unit.monitoring.test_metrics import names
 
 ROOT = Path(__file__).parents[3]

@@ -202,5 +202,5 @@ def test_a_kept_file_of_a_process_that_ended_is_let_go_of() -> None:
         assert kept.read([ended.pid, os.getpid()]).keys() == {ended.pid, os.getpid()}
     assert kept.read([ended.pid, os.getpid()]).keys() == {os.getpid()}
     assert kept._descriptors.keys() == {os.getpid()}
-    kept.keep_only([])
+    kept.keep_only(set())
     assert kept._descriptors == {}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pinscope.analysis.snapshot_reading import read_snapshot
+from pinscope.live.reading import read_snapshot
 from pinscope.records.snapshot import Snapshot
 from pinscope.report.holder_table import gpus_text, holder_rows, matching
 from pinscope.report.snapshot_facts import (

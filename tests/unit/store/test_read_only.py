@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -242,3 +243,20 @@ def test_a_page_of_the_file_that_is_damaged_costs_the_runs_on_it_only(tmp_path: 
         listing = store.listing(recordings=False)
         assert 0 < len(listing.damaged) < 20 < len(listing.runs)
         assert "malformed" in listing.damaged[0].why
+
+
+def test_a_log_that_a_killed_writer_only_began_is_no_hindrance(tmp_path: Path) -> None:
+    """SQLite alone tries it for ten seconds, and then says "locking protocol"."""
+    with Store(f"sqlite:///{tmp_path}/x.db") as store:
+        store.add(new_run("r", status="done"))
+        (tmp_path / "killed").mkdir()
+        for name in ("x.db", "x.db-wal", "x.db-shm"):
+            shutil.copyfile(tmp_path / name, tmp_path / "killed" / name)
+    with closing(sqlite3.connect(tmp_path / "x.db")) as whole:
+        whole.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    shutil.copyfile(tmp_path / "x.db", tmp_path / "killed" / "x.db")
+    os.truncate(tmp_path / "killed" / "x.db-wal", 32)
+    begun = time.monotonic()
+    with closing(ReadOnlyFile(tmp_path / "killed" / "x.db").connect()) as connection:
+        assert connection.execute("SELECT id FROM runs").fetchall() == [("r",)]
+    assert time.monotonic() - begun < 5

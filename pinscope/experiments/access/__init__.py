@@ -1,0 +1,1 @@
+"""Kept here together: kernels that read and write host memory."""

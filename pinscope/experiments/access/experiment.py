@@ -1,0 +1,427 @@
+"""Copy data to the GPU, let kernels reach it on the host, or let it migrate: which way wins for which use?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from itertools import product
+from typing import TYPE_CHECKING, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from pinscope.errors import NotPossible
+from pinscope.experiments.access.reading import read_access
+from pinscope.experiments.contract import AnyExperiment, Bytes, Counts, Params, Row, Several
+from pinscope.lab.harness import Harness
+from pinscope.lab.protocol import DeviceBuffer, HostBuffer, Lab
+from pinscope.records.budget import Budget
+from pinscope.records.environment import Environment
+from pinscope.records.finding import Reading
+from pinscope.records.run import LabKind, Observation, Run
+from pinscope.units import format_bytes
+
+if TYPE_CHECKING:
+    from pinscope.experiments.access.cuda_access import Accessor, Visit
+    from pinscope.lab.cuda_memory import HostPart
+
+Way = Literal["copy", "copy_part", "mapped", "managed", "prefetched"]
+Pattern = Literal["stream_read", "stream_write", "random_read", "scatter_write"]
+MANAGED: tuple[Way, ...] = ("managed", "prefetched")
+MANAGED_SHARE = 0.25
+"""Managed memory stays below this share of what the GPU has free: more than is free can hang the GPU."""
+BLOCK_BYTES = 4096
+LARGEST = 8 * 2**30
+SMALLEST = 2**20
+SLOWEST = 2e9
+"""Bytes/second of scattered access over the link, for the estimate of a run's length."""
+
+
+class AccessParams(Params):
+    """Which data, in which ways, how often and how much of it."""
+
+    size: Bytes = Field(
+        le=LARGEST, title="Size", json_schema_extra={"unit": "bytes"},
+        description="Length of the data on the host; a power of two.",
+    )  # fmt: skip
+    ways: Several[Way] = Field(
+        title="Ways",
+        description="Explicit copy of all; 2D copy of the blocks that are used; mapped (zero-copy); managed on demand; "
+        "managed and prefetched.",
+    )
+    patterns: Several[Pattern] = Field(
+        title="Patterns", description="Blocks of 4 KiB in order, or single words anywhere; read or written."
+    )
+    spacings: Counts = Field(
+        title="Spacings", json_schema_extra={"unit": "count"},
+        description="One block (or word) of so many is used: 1 uses all data, 8 an eighth; powers of two.",
+    )  # fmt: skip
+    uses: Counts = Field(
+        title="Uses", json_schema_extra={"unit": "count"},
+        description="How often a kernel uses the data before new data comes. Parts are used as often as the least.",
+    )  # fmt: skip
+
+    @field_validator("size", "spacings")
+    @classmethod
+    def _powers_of_two(cls, value: int | tuple[int, ...]) -> int | tuple[int, ...]:
+        wrong = [one for one in (value if isinstance(value, tuple) else (value,)) if one & (one - 1)]
+        if wrong:
+            raise ValueError(f"{wrong[0]} is no power of two")
+        return value
+
+    @model_validator(mode="after")
+    def _a_block_for_the_widest_spacing(self) -> Self:
+        least = BLOCK_BYTES * max(self.spacings)
+        if self.size < least:
+            raise ValueError(
+                f"size: it takes at least {format_bytes(least)}, a block of 4 KiB for spacing {max(self.spacings)}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _something_to_measure(self) -> Self:
+        if not _cases(self, self.ways):
+            raise ValueError(
+                "ways: copy_part copies every so many blocks of 4 KiB, so it takes a streaming pattern and a spacing "
+                "above 1"
+            )
+        return self
+
+    @classmethod
+    def preset(cls, lab: LabKind, quick: bool) -> Self:
+        return cls(
+            size=2**26 if quick else 2**28,
+            ways=("copy", "copy_part", "mapped", "managed", "prefetched"),
+            patterns=("stream_read", "stream_write", "random_read", "scatter_write"),
+            spacings=(1, 16) if quick else (1, 4, 16, 64),
+            uses=(1, 4) if quick else (1, 2, 4, 8),
+            precision=0.05 if quick else 0.02,
+            repeats=8 if quick else 15,
+            time_limit=0.2 if quick else 1.0,
+        )
+
+    def smaller(self) -> Self | None:
+        return self.with_overrides({"size": self.size // 2}) if self.size > SMALLEST else None
+
+
+class AccessObservation(Observation):
+    """One way, one pattern: from data on the host until it was used (or, if written, until it is on the host)."""
+
+    way: Way
+    pattern: Pattern
+    bytes: int
+    spacing: int
+    uses: int
+    touched_bytes: int
+    """What one use touches."""
+    device_seconds: float
+    """From the first to the last work on the GPU."""
+    wall_seconds: float
+    """Until the program has what it wants; for managed memory that was written, until the CPU has read every page."""
+    intact: bool
+    """Whether the kernel read what was there, or exactly the words it should have written were written."""
+
+
+class Access:
+    """The same data on the host, used by a kernel in four ways."""
+
+    name = "access"
+    title = "Access"
+    question = (
+        "Copy data to the GPU, let kernels reach it on the host, or let it migrate: which way wins for which use?"
+    )
+    method = (
+        "Data lies on the host. A kernel reads or writes it in blocks of 4 KiB in order, or word by word anywhere; all "
+        "of it, once or several times, or a part. Explicit copy: the whole data goes to the GPU by cudaMemcpyAsync "
+        "from pinned memory, the kernel works there, and written data goes back whole (written in part, it goes there "
+        "first). Copy of the part: where every so many blocks are used, cudaMemcpy2DAsync takes these alone, there or "
+        "back. Mapped: the kernel reaches the pinned memory itself. Managed: pages migrate as the kernel touches "
+        "them; prefetched: cudaMemPrefetchAsync moves all of them before, and back after writing. What is overwritten "
+        "whole is not brought to the GPU first, by a copy or by prefetching (which discards it). Times run from the "
+        "first call until the result can be used: written managed data until the CPU has read every page. Before each "
+        "repeat the data is on the host again. What was read is compared by its sum, what was written word by word."
+    )
+    labs: Mapping[LabKind, str | None] = {
+        "cuda": None,
+        "host": "it compares how a GPU reaches host memory; without one there is a single memory",
+    }
+    Params = AccessParams
+    Observation = AccessObservation
+
+    def budget(self, params: AccessParams, environment: Environment) -> Budget:
+        """One host buffer, the device buffer of the copies, one to compare with, and managed memory."""
+        runs = len(params.ways) * len(params.patterns) * (len(params.spacings) - 1 + len(params.uses))
+        managed = params.size if set(params.ways) & set(MANAGED) else 0
+        once = sum(params.uses) / len(params.uses) * params.size / SLOWEST / len(params.spacings)
+        return Budget(
+            pinned_bytes=params.size, pageable_bytes=managed, device_bytes=2 * params.size + managed,
+            seconds=runs * min(once * params.repeats, params.time_limit) + 3.0,
+        )  # fmt: skip
+
+    def measure(self, params: AccessParams, lab: Lab, harness: Harness) -> Iterator[AccessObservation]:
+        """Every pattern, spacing and way; every number of uses for the densest spacing."""
+        from pinscope.experiments.access.cuda_access import Accessor, Visit  # noqa: PLC0415
+        from pinscope.lab.cuda import CudaLab  # noqa: PLC0415 - imports CuPy
+
+        if not isinstance(lab, CudaLab):
+            raise TypeError("this experiment has a meaning on the cuda lab only")
+        accessor = Accessor(lab)
+        ways = _possible(params, accessor, harness)
+        cases = _cases(params, ways)
+        if why := accessor.why_not_discard():
+            cases = _without_discard(cases, why, harness)
+        with ExitStack() as stack:
+            bench = _Bench(lab, accessor, params.size, stack)
+            for done, (pattern, spacing, way) in enumerate(cases):
+                visit = Visit(pattern, params.size, spacing)
+                harness.progress(done / len(cases), f"{way}, {pattern.replace('_', ' ')}, 1 in {spacing}")
+                with ExitStack() as held:
+                    user = _USERS[way](bench, visit, held)
+                    for uses in _uses(params, spacing):
+                        yield from _repeat(bench, user, uses, params, harness)
+        harness.progress(1.0, "done")
+
+    def read(self, run: Run, rows: Sequence[Row]) -> Reading:
+        """Which way wins from how many uses, or for which share of the data."""
+        return read_access(run, rows)
+
+
+Case = tuple[Pattern, int, Way]
+"""Pattern, spacing, way."""
+
+
+def _cases(params: AccessParams, ways: Sequence[Way]) -> list[Case]:
+    """What is measured: a copy of a part only where there is one, and where a copy call can take it."""
+    return [
+        (pattern, spacing, way)
+        for pattern, spacing, way in product(params.patterns, params.spacings, ways)
+        if way != "copy_part" or (spacing > 1 and pattern.startswith("stream"))
+    ]
+
+
+def _uses(params: AccessParams, spacing: int) -> Sequence[int]:
+    """Several uses of as much data as is used, and one or few of each smaller part."""
+    return params.uses if spacing == params.spacings[0] else params.uses[:1]
+
+
+def _without_discard(cases: Sequence[Case], reason: str, harness: Harness) -> list[Case]:
+    """Without prefetching what is overwritten whole: it would carry there what no other way carries."""
+    kept = [case for case in cases if not (case[2] == "prefetched" and case[1] == 1 and case[0].endswith("write"))]
+    if len(kept) < len(cases):
+        harness.note(f"Left out: prefetched, where all data is written. {reason}")
+    return kept
+
+
+def _possible(params: AccessParams, accessor: Accessor, harness: Harness) -> list[Way]:
+    """The ways that work here; what is left out is noted.
+
+    Raises:
+        NotPossible: none of them does.
+    """
+    reason = accessor.why_not_managed()
+    free = accessor.free_bytes()
+    if reason is None and params.size > MANAGED_SHARE * free:
+        reason = f"{format_bytes(params.size)} is more than a quarter of the {format_bytes(free)} free on the GPU"
+    if reason is None:
+        return list(params.ways)
+    left_out = [way for way in params.ways if way in MANAGED]
+    if len(left_out) == len(params.ways):
+        raise NotPossible(f"{reason}. Other ways can be measured here: --set ways=copy,mapped")
+    if left_out:
+        harness.note(f"Left out: {' and '.join(left_out)}. {reason}")
+    return [way for way in params.ways if way not in MANAGED]
+
+
+class _Bench:
+    """What all ways share: a stream, events, a sum, and device memory that holds what is right."""
+
+    def __init__(self, lab: Lab, accessor: Accessor, nbytes: int, stack: ExitStack) -> None:
+        self.lab, self.accessor = lab, accessor
+        self.stream = stack.enter_context(lab.stream())
+        self.start, self.end = stack.enter_context(lab.event()), stack.enter_context(lab.event())
+        self.right = stack.enter_context(lab.device_buffer(nbytes))
+        self.sum = stack.enter_context(lab.device_buffer(8))
+        self.keys = iter(range(1, 2**62))
+
+    def fresh(self) -> None:
+        """Lay new content into the memory that is right."""
+        self.lab.fill(self.right, self.lab.fresh_pattern())
+
+    def use(self, address: int, visit: Visit, key: int) -> None:
+        """Queue one use."""
+        self.accessor.use(address, visit, self.stream, key, self.sum.address)
+
+    def read_sum(self) -> int:
+        """The sum so far; cleared then."""
+        self.stream.synchronize()
+        value = self.accessor.word(self.sum.address)
+        self.accessor.clear(self.sum.address, self.stream)
+        return value
+
+
+class _User:
+    """One way with its memory: gets the data ready, uses it, and compares what came out."""
+
+    way: Way
+
+    def __init__(self, bench: _Bench, visit: Visit, held: ExitStack) -> None:
+        self.bench, self.visit = bench, visit
+        bench.fresh()
+        self.data = self.take(held)
+        self.get_ready()
+        bench.read_sum()
+        bench.use(bench.right.address, visit, 0) if not visit.writes else None
+        self.one_sum = bench.read_sum()
+
+    def take(self, held: ExitStack) -> HostPart | HostBuffer:
+        """The host memory, with the content of the right one."""
+        raise NotImplementedError
+
+    def get_ready(self) -> None:
+        """Everything back on the host, complete on return."""
+
+    def run(self, uses: int, key: int) -> None:
+        """Queue everything that one repeat does."""
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        """What the CPU has to do before it has the result."""
+
+    def intact(self, uses: int, key: int) -> bool:
+        """Whether it was right. Not for timed parts."""
+        bench = self.bench
+        if not self.visit.writes:
+            return bench.read_sum() == uses * self.one_sum % 2**64
+        bench.use(bench.right.address, self.visit, key)
+        here = self.data.address
+        return bench.accessor.different_words(here, bench.right.address, self.visit.nbytes, bench.stream) == 0
+
+
+class _Copy(_User):
+    """cudaMemcpyAsync from pinned memory, all of it."""
+
+    way: Way = "copy"
+    _device: DeviceBuffer
+
+    def take(self, held: ExitStack) -> HostBuffer:
+        lab = self.bench.lab
+        self._device = held.enter_context(lab.device_buffer(self.visit.nbytes))
+        return _pinned(self.bench, self.visit, held)
+
+    def run(self, uses: int, key: int) -> None:
+        bench, visit = self.bench, self.visit
+        if not visit.overwrites_all:  # what is not written must come back as it was
+            bench.lab.copy_to_device(self._device, self.data, bench.stream)
+        for _ in range(uses):
+            bench.use(self._device.address, visit, key)
+        if visit.writes:
+            bench.lab.copy_to_host(self.data, self._device, bench.stream)
+
+
+class _CopyPart(_Copy):
+    """cudaMemcpy2DAsync of the blocks that are used, and of no others."""
+
+    way = "copy_part"
+
+    def run(self, uses: int, key: int) -> None:
+        bench, visit = self.bench, self.visit
+        device, host = self._device.address, self.data.address
+        if not visit.writes:
+            bench.accessor.copy_part(device, host, visit, bench.stream, to_host=False)
+        for _ in range(uses):
+            bench.use(device, visit, key)
+        if visit.writes:
+            bench.accessor.copy_part(host, device, visit, bench.stream, to_host=True)
+
+
+class _Mapped(_User):
+    """The kernel reaches pinned memory over the link."""
+
+    way = "mapped"
+
+    def take(self, held: ExitStack) -> HostBuffer:
+        return _pinned(self.bench, self.visit, held)
+
+    def run(self, uses: int, key: int) -> None:
+        for _ in range(uses):
+            self.bench.use(self.data.address, self.visit, key)
+
+
+def _pinned(bench: _Bench, visit: Visit, held: ExitStack) -> HostBuffer:
+    """Mapped pinned memory with the right content, laid by the GPU: no lines of it in the CPU's caches."""
+    data = held.enter_context(bench.lab.host_buffer(visit.nbytes, "mapped"))
+    bench.lab.copy_to_host(data, bench.right, bench.stream)
+    bench.stream.synchronize()
+    return data
+
+
+class _Managed(_User):
+    """Pages migrate as they are touched."""
+
+    way: Way = "managed"
+    _part: HostPart
+
+    def take(self, held: ExitStack) -> HostPart:
+        self._part = held.enter_context(self.bench.accessor.managed(self.visit.nbytes))
+        self.bench.accessor.lay(self._part, self.bench.right)
+        return self._part
+
+    def get_ready(self) -> None:
+        self.bench.accessor.prefetch(self._part, self.bench.stream, to_host=True)
+        self.bench.stream.synchronize()
+
+    def run(self, uses: int, key: int) -> None:
+        for _ in range(uses):
+            self.bench.use(self.data.address, self.visit, key)
+
+    def finish(self) -> None:
+        if self.visit.writes:
+            self.bench.accessor.read_pages(self._part)
+
+
+class _Prefetched(_Managed):
+    """All pages are moved before, without their content where all of it is overwritten, and back after writing."""
+
+    way = "prefetched"
+
+    def run(self, uses: int, key: int) -> None:
+        if self.visit.overwrites_all:
+            self.bench.accessor.discard_and_prefetch(self._part, self.bench.stream)
+        else:
+            self.bench.accessor.prefetch(self._part, self.bench.stream, to_host=False)
+        super().run(uses, key)
+        if self.visit.writes:
+            self.bench.accessor.prefetch(self._part, self.bench.stream, to_host=True)
+
+
+_USERS: Mapping[Way, type[_User]] = {
+    "copy": _Copy, "copy_part": _CopyPart, "mapped": _Mapped, "managed": _Managed, "prefetched": _Prefetched
+}  # fmt: skip
+
+
+def _repeat(
+    bench: _Bench, user: _User, uses: int, params: AccessParams, harness: Harness
+) -> Iterator[AccessObservation]:
+    """One way and number of uses until its median is known."""
+    visit = user.visit
+    counted: list[float] = []
+    for turn in harness.turns(params.harness_precision(), counted):
+        key = next(bench.keys)
+        user.get_ready()
+        begun = harness.clock()
+        bench.start.record(bench.stream)
+        user.run(uses, key)
+        bench.end.record(bench.stream)
+        bench.stream.synchronize()
+        user.finish()
+        wall = harness.clock() - begun
+        if not turn.warmup:
+            counted.append(wall)
+        yield AccessObservation(
+            repeat=turn.repeat, warmup=turn.warmup, way=user.way, pattern=visit.pattern, bytes=visit.nbytes,
+            spacing=visit.spacing, uses=uses, touched_bytes=8 * visit.visits,
+            device_seconds=bench.lab.elapsed(bench.start, bench.end), wall_seconds=wall,
+            intact=user.intact(uses, key),
+        )  # fmt: skip
+
+
+EXPERIMENT: AnyExperiment = Access()

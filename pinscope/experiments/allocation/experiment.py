@@ -1,0 +1,209 @@
+"""What does a pinned buffer cost to get and to give back, and after how many copies has it paid for itself?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
+
+from pydantic import Field
+
+from pinscope.experiments.allocation.apparatus import Way, source, why_no_page_faults, why_not_way
+from pinscope.experiments.allocation.reading import read_allocation
+from pinscope.experiments.contract import AnyExperiment, Params, Row, Several, Sizes
+from pinscope.lab.backing import why_not_backing
+from pinscope.lab.harness import Harness, Precision
+from pinscope.lab.protocol import Lab
+from pinscope.records.budget import Budget
+from pinscope.records.environment import Environment
+from pinscope.records.finding import Reading
+from pinscope.records.run import Backing, HostMemory, LabKind, Observation, Run
+from pinscope.units import format_bytes, parse_bytes
+
+OneWay = Literal["h2d", "d2h"]
+LEAST = 3
+PACE = 4e9
+"""Bytes/second at which memory is got and freed on average, for the estimate of a run's length."""
+HOST_WAYS: tuple[Way, ...] = (
+    "malloc", "malloc_touch", "fresh_4k", "fresh_thp", "pinned", "registered_4k", "registered_thp",
+    "registered_hugetlb", "pool",
+)  # fmt: skip
+ALL_WAYS: tuple[Way, ...] = (*HOST_WAYS[:5], "write_combined", *HOST_WAYS[5:], "cupy_pool")
+COPIED: tuple[Backing | None, ...] = ("4k", "thp", None)
+"""What copies are timed from and to: pageable memory in small and in huge pages, and pinned memory."""
+POOLS: frozenset[Way] = frozenset({"pool", "cupy_pool"})
+
+
+class AllocationParams(Params):
+    """Which buffers to get, and how."""
+
+    repeats: int = Field(
+        20, ge=LEAST, le=10_000, title="Most repeats", json_schema_extra={"unit": "count"},
+        description="Stop repeating after this many, however wide the spread.",
+    )  # fmt: skip
+    sizes: Sizes = Field(
+        title="Buffer sizes", json_schema_extra={"unit": "bytes"},
+        description="Each buffer is got, copied (to tell when it has paid) and given back; several sizes by comma.",
+    )  # fmt: skip
+    ways: Several[Way] = Field(
+        title="Ways to get a buffer",
+        description="malloc, malloc and touch (which may reuse freed memory), fresh memory touched in pages of each "
+        "sort, cudaHostAlloc, the same write combined, fresh memory touched and registered over pages of each sort, "
+        "or reused from a pool of PinScope's or of CuPy.",
+    )
+    directions: Several[OneWay] = Field(
+        title="Directions",
+        description="Copies that the buffer is to pay for: host to device, device to host.",
+    )
+
+    @classmethod
+    def preset(cls, lab: LabKind, quick: bool) -> AllocationParams:
+        if lab == "host":
+            sizes = "64KiB 1MiB 16MiB" if quick else "4KiB 64KiB 1MiB 16MiB 64MiB 256MiB"
+        else:
+            sizes = "64KiB 4MiB 128MiB" if quick else "4KiB 64KiB 1MiB 16MiB 256MiB 1GiB"
+        return cls(
+            sizes=tuple(parse_bytes(size) for size in sizes.split()),
+            ways=HOST_WAYS if lab == "host" else ALL_WAYS,
+            directions=("h2d", "d2h"),
+            precision=0.05,
+            repeats=15 if quick else 30,
+            time_limit=0.1 if quick else 1.0,
+        )
+
+    def harness_precision(self) -> Precision:
+        """Few repeats are enough: a buffer of many GiB takes seconds each time."""
+        return Precision(relative=self.precision, least=LEAST, most=self.repeats, seconds=self.time_limit, warmups=1)
+
+    def smaller(self) -> AllocationParams | None:
+        return self.with_overrides({"sizes": self.sizes[:-1]}) if len(self.sizes) > 1 else None
+
+
+class AllocationObservation(Observation):
+    """Either one buffer got and given back (``kind`` = buffer) or one copy from or to one (``kind`` = copy)."""
+
+    kind: Literal["buffer", "copy"]
+    bytes: int
+    # One buffer:
+    way: Way | None = None
+    get_seconds: float | None = None
+    """Until the buffer was there, touched and pinned as its way says."""
+    touch_seconds: float | None = None
+    """Of that: writing to every page, by one thread."""
+    register_seconds: float | None = None
+    """Of that: pinning memory that was there already."""
+    unregister_seconds: float | None = None
+    """Unpinning memory that stays, before it was given back."""
+    give_back_seconds: float | None = None
+    """Until it was gone, unregistering included."""
+    page_faults: int | None = None
+    """Of the measuring process while it got the buffer; ``None`` where the kernel does not count them."""
+    # One copy:
+    memory: HostMemory | None = None
+    backing: Backing | None = None
+    """Pages under pageable memory."""
+    direction: OneWay | None = None
+    wall_seconds: float | None = None
+    """From before the call until the copy was complete, by the host clock."""
+
+
+class Allocation:
+    """Ways to get a buffer × size, and what copies of that size gain from pinning."""
+
+    name = "allocation"
+    title = "Allocation"
+    question = "What does a pinned buffer cost to get and to give back, and after how many copies has it paid?"
+    method = (
+        "Each buffer is got and given back again and again, both timed by the host clock, with one uncounted time "
+        "first. Fresh memory is mapped anew each time, touched by one thread (one byte a page) and unmapped; the page "
+        "faults of each row are counted and must be as many as its pages. Registered memory is the same and pinned in "
+        "between, each part timed apart; a pool's first buffer is uncounted, so that its figures are those of reuse. "
+        "malloc may hand out again what was freed, as in any program. On the host model pinning is mlock. Then copies "
+        "of each size from pageable memory in small and in huge pages and from pinned memory are timed until they are "
+        "complete, again and again from the same buffer. A fresh pinned buffer is compared with fresh touched pageable "
+        "memory in pages of each sort, got and given back; a registration with memory that is there anyway. The "
+        "extra cost, divided by what one copy gains, is the number of copies after which it has paid."
+    )
+    labs: Mapping[LabKind, str | None] = {"cuda": None, "host": None}
+    Params = AllocationParams
+    Observation = AllocationObservation
+
+    def budget(self, params: AllocationParams, environment: Environment) -> Budget:
+        """One buffer at a time; a pool keeps one of each size."""
+        largest, every = max(params.sizes), sum(params.sizes)
+        pinned = every if POOLS & set(params.ways) else largest
+        times = len(params.ways) + len(COPIED) * len(params.directions)
+        each = sum(
+            min(params.repeats * (size / PACE + 1e-4), params.time_limit + 4 * size / PACE) for size in params.sizes
+        )
+        return Budget(
+            pinned_bytes=pinned, pageable_bytes=largest, device_bytes=largest, seconds=times * each + 1.0
+        )  # fmt: skip
+
+    def measure(self, params: AllocationParams, lab: Lab, harness: Harness) -> Iterator[AllocationObservation]:
+        """Every way with every size, then the copies."""
+        total = len(params.ways) * len(params.sizes) + 1
+        if uncounted := why_no_page_faults():
+            harness.note(f"Not known: page faults, and so whether fresh memory was fresh. {uncounted}.")
+        for number, way in enumerate(params.ways):
+            with source(lab, way) as buffers:
+                for place, size in enumerate(params.sizes):
+                    if reason := why_not_way(lab, way, size):
+                        harness.note(f"Left out: {way.replace('_', '-')}, {format_bytes(size)}. {reason}")
+                        break  # larger ones cannot be had either
+                    harness.progress(
+                        (number * len(params.sizes) + place) / total, f"{way.replace('_', '-')} {format_bytes(size)}"
+                    )
+                    counted: list[float] = []
+                    for turn in harness.turns(params.harness_precision(), counted):
+                        times = buffers.once(size, harness.clock)
+                        if not turn.warmup:
+                            counted.append(times.get_seconds + times.give_back_seconds)
+                        yield AllocationObservation(
+                            kind="buffer", repeat=turn.repeat, warmup=turn.warmup, bytes=size, way=way,
+                            get_seconds=times.get_seconds, touch_seconds=times.touch_seconds,
+                            register_seconds=times.register_seconds, unregister_seconds=times.unregister_seconds,
+                            give_back_seconds=times.give_back_seconds,
+                            page_faults=None if uncounted else times.page_faults,
+                        )  # fmt: skip
+        harness.progress((total - 1) / total, "copies")
+        for backing in COPIED:
+            if backing and (reason := why_not_backing(backing)):
+                harness.note(f"Left out: copies from pageable memory in huge pages. {reason}")
+                continue
+            yield from self._copies(params, lab, harness, backing)
+        harness.progress(1.0, "done")
+
+    def _copies(
+        self, params: AllocationParams, lab: Lab, harness: Harness, backing: Backing | None
+    ) -> Iterator[AllocationObservation]:
+        """Copies of every size, complete, from or to pageable memory in pages of one sort; ``None``: pinned memory."""
+        largest = max(params.sizes)
+        memory: HostMemory = "pageable" if backing else "pinned"
+        place = lab.ordinary_memory(largest, backing) if backing else lab.host_buffer(largest, memory)
+        with place as host, lab.device_buffer(largest) as device, lab.stream() as stream:
+            lab.copy_to_host(host, device, stream)
+            for size in params.sizes:
+                for direction in params.directions:
+                    there, here = device.part(0, size), host.part(0, size)
+                    counted: list[float] = []
+                    for turn in harness.turns(params.harness_precision(), counted):
+                        begun = harness.clock()
+                        if direction == "h2d":
+                            lab.copy_to_device(there, here, stream)
+                        else:
+                            lab.copy_to_host(here, there, stream)
+                        stream.synchronize()
+                        seconds = harness.clock() - begun
+                        if not turn.warmup:
+                            counted.append(seconds)
+                        yield AllocationObservation(
+                            kind="copy", repeat=turn.repeat, warmup=turn.warmup, bytes=size, memory=memory,
+                            backing=backing, direction=direction, wall_seconds=seconds,
+                        )  # fmt: skip
+
+    def read(self, run: Run, rows: Sequence[Row]) -> Reading:
+        """Seconds per GiB, break-even copies, what a pool saves."""
+        return read_allocation(run, rows)
+
+
+EXPERIMENT: AnyExperiment = Allocation()

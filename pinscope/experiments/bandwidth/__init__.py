@@ -1,0 +1,1 @@
+"""Kept here together: how fast copies are."""

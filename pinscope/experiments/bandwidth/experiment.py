@@ -1,0 +1,381 @@
+"""How fast does each kind of host memory copy, and what does the call that starts the copy cost?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from itertools import product
+from typing import Any, Literal
+
+from pydantic import Field
+
+from pinscope.experiments.bandwidth.copying import (
+    Flow,
+    HostState,
+    OneWay,
+    Timing,
+    by_device,
+    copies_in_a_row,
+    most_warm_bytes,
+    seconds_between_events,
+    time_copies,
+    whole_seconds,
+)
+from pinscope.experiments.bandwidth.reading import read_bandwidth
+from pinscope.experiments.contract import AnyExperiment, Params, Row, Several, Sizes
+from pinscope.lab.backing import why_not_backing
+from pinscope.lab.harness import Harness
+from pinscope.lab.protocol import Lab
+from pinscope.records.budget import Budget
+from pinscope.records.environment import Environment
+from pinscope.records.finding import Reading
+from pinscope.records.run import Backing, Cache, Direction, HostMemory, LabKind, Observation, Run
+from pinscope.units import format_bytes, format_seconds, parse_bytes
+
+MemoryChoice = Literal["pageable", "pinned", "write_combined", "mapped", "registered"]
+CopierChoice = Literal["engine", "kernel"]
+PageableBacking = Literal["4k", "thp"]
+AT_ONCE = 4
+"""Copies in a row of each GPU where all copy at once, at least: the first and the last run alone for a moment."""
+
+SIZES = "4KiB 16KiB 64KiB 256KiB 1MiB 4MiB 16MiB 64MiB 256MiB 1GiB"
+QUICK_SIZES = "4KiB 64KiB 1MiB 16MiB 256MiB"
+HOST_SIZES = "4KiB 16KiB 64KiB 256KiB 1MiB 4MiB 16MiB 64MiB 256MiB"
+HOST_QUICK_SIZES = "64KiB 1MiB 16MiB 64MiB"
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    return tuple(parse_bytes(size) for size in text.split())
+
+
+class BandwidthParams(Params):
+    """What to copy, how, and how often."""
+
+    sizes: Sizes = Field(
+        title="Copy sizes", json_schema_extra={"unit": "bytes"},
+        description="One copy moves this much; several sizes by comma, such as 4KiB,1MiB,1GiB.",
+    )  # fmt: skip
+    memory: Several[MemoryChoice] = Field(
+        title="Host memory",
+        description="Kinds of host memory to copy from and to.",
+    )
+    directions: Several[Direction] = Field(
+        title="Directions",
+        description="Host to device, device to host, or both at once.",
+    )
+    copiers: Several[CopierChoice] = Field(
+        title="Copied by",
+        description="A copy engine, or a kernel that reaches host memory through its mapping. A kernel reaches all "
+        "kinds in the same way and copies the first that is chosen.",
+    )
+    backings: Several[PageableBacking] = Field(
+        title="Pages of pageable memory",
+        description="Small pages, as malloc has them where huge pages are by madvise, or transparent huge pages.",
+    )
+    caches: Several[Cache] = Field(
+        title="Processor caches",
+        description="Cold: the memory was not touched since it left the caches. Warm: the processor just wrote it.",
+    )
+    all_devices: bool = Field(
+        True, title="All GPUs at once",
+        description="With several GPUs, also copy on all of them at once, to show a shared uplink.",
+    )  # fmt: skip
+
+    @classmethod
+    def preset(cls, lab: LabKind, quick: bool) -> BandwidthParams:
+        if lab == "host":
+            return cls(
+                sizes=_sizes(HOST_QUICK_SIZES if quick else HOST_SIZES),
+                memory=("pageable", "pinned", "registered"),
+                directions=("h2d", "d2h", "bidirectional"),
+                copiers=("engine",),
+                backings=("4k",),
+                caches=("warm",),
+                precision=0.05 if quick else 0.02,
+                repeats=30 if quick else 100,
+                time_limit=0.3 if quick else 2.0,
+            )
+        return cls(
+            sizes=_sizes(QUICK_SIZES if quick else SIZES),
+            memory=("pageable", "pinned", "write_combined", "mapped", "registered"),
+            directions=("h2d", "d2h", "bidirectional"),
+            copiers=("engine", "kernel"),
+            backings=("4k", "thp"),
+            caches=("cold", "warm"),
+            precision=0.02 if quick else 0.01,
+            repeats=15 if quick else 60,
+            time_limit=0.25 if quick else 0.8,
+        )
+
+    def smaller(self) -> BandwidthParams | None:
+        return self.with_overrides({"sizes": self.sizes[:-1]}) if len(self.sizes) > 1 else None
+
+
+class BandwidthObservation(Observation):
+    """One combination once (bidirectional: one copy each way at the same time), timed as one copy and as many."""
+
+    memory: HostMemory
+    backing: Backing | None = None
+    """What stands under pageable and registered memory; ``None`` of other kinds, and in runs of 0.1.0."""
+    cache: Cache | None = None
+    """Whether the processor's caches may hold the memory; ``None``: content came from the device, past them."""
+    direction: Direction
+    copier: CopierChoice
+    bytes: int
+    """Moved in each direction by one copy."""
+    device: int
+    devices: int
+    """How many GPUs copied at the same time."""
+    device_seconds: float
+    """One copy from an idle stream, by device events; without the call, but for pageable memory, where it copies."""
+    one_more_seconds: float | None = None
+    """One more copy: of ``one_more_copies`` in a row the whole time, divided. ``None`` in runs of 0.1.0, whose one
+    copy had the call in it."""
+    one_more_copies: int | None = None
+    """1: the one copy itself."""
+    wall_seconds: float
+    """One copy from before the call to after the synchronisation, by the host clock."""
+    issue_seconds: float
+    """How long the calls that start it (both, if bidirectional) kept the CPU."""
+    h2d_seconds: float | None
+    """The part of one copy that went this way, by device events; ``None`` if nothing did."""
+    d2h_seconds: float | None
+    wrong_words: int
+    """8-byte words that the last copy did not bring, checked outside the timed part against a fresh random pattern."""
+
+
+@dataclass(frozen=True)
+class Combination:
+    """Labels of one row of the experiment."""
+
+    state: HostState
+    direction: Direction
+    copier: CopierChoice
+    bytes: int
+    devices: int = 1
+
+    def labels(self) -> dict[str, object]:
+        """As an observation carries them."""
+        rest = {name: value for name, value in vars(self).items() if name != "state"}
+        return {**asdict(self.state), **rest}
+
+    @property
+    def copies(self) -> int:
+        """How many copies in a row tell what one more takes."""
+        return max(copies_in_a_row(self.bytes), AT_ONCE if self.devices > 1 else 1)
+
+
+class Bandwidth:
+    """Host memory kind × direction × size × copier, every copy checked."""
+
+    name = "bandwidth"
+    title = "Bandwidth"
+    question = "How fast does each kind of host memory copy, and from which size are pinned copies faster?"
+    method = (
+        "Each combination of memory, direction, size and copier is warmed up, then repeated until the median is known "
+        "to the precision asked for or a limit is reached; every raw value is kept. One copy is what a copy takes from "
+        "an idle stream: the stream is held by an operation of the driver until the copy and the device events around "
+        "it are queued, so that the call that queues it is not in its time. A small copy of the same kind comes before "
+        "the hold, so that the driver changes no channel meanwhile. "
+        "One more copy is what each of many takes: up to 64, or 32 MiB, are queued behind the hold, and their time is "
+        "divided; a larger copy is both. Rates, "
+        "ratios and the fit follow from one more copy. The call that copies pageable memory is the copy, so nothing is "
+        "held: one copy is timed from before the call, and many follow each other. Wall and issue time are those of a "
+        "copy without hold and events. Cold memory was not touched since more than the processor's caches hold was "
+        "written; warm memory was written right before by the thread that copies; in all other memory content came "
+        "from the device, past the processor. Content is fresh and random, and after the last copy of a repeat the "
+        "target is compared word by word. Both directions, and all GPUs, are issued by one thread: copies from "
+        "pageable memory hold that thread, so they cannot run at once. By kernel, both directions are one kernel whose "
+        "warps take them in turn."
+    )
+    labs: Mapping[LabKind, str | None] = {"cuda": None, "host": None}
+    Params = BandwidthParams
+    Observation = BandwidthObservation
+
+    def budget(self, params: BandwidthParams, environment: Environment) -> Budget:
+        """One state of memory is held at a time: its largest size, twice if both directions run at once."""
+        largest = max(params.sizes)
+        flows = 2 if "bidirectional" in params.directions else 1
+        everywhere = len(environment.devices) if params.all_devices and len(environment.devices) > 1 else 1
+        states = _states(params)
+        pinned = [state.held_bytes(largest) for state in states if state.memory != "pageable"]
+        pageable = [state.held_bytes(largest) for state in states if state.memory == "pageable"]
+        by_kernel = "kernel" in params.copiers
+        combinations = (len(states) * ("engine" in params.copiers) + by_kernel) * len(params.directions)
+        # Copies are preceded and followed by laying and checking their pattern, at about 3 GB/s together.
+        per_combination = sum(
+            min(params.time_limit * 1.5, params.repeats * (size / 3e9 + 2e-4)) for size in params.sizes
+        )
+        return Budget(
+            pinned_bytes=max((*pinned, 0)) * max(flows, everywhere),
+            pageable_bytes=max((*pageable, 0)) * flows,
+            device_bytes=largest * flows * 2,
+            seconds=combinations * per_combination + 3.0,
+        )
+
+    def measure(self, params: BandwidthParams, lab: Lab, harness: Harness) -> Iterator[BandwidthObservation]:
+        """Every combination in turn, then all GPUs at once where there are several."""
+        combinations = list(_combinations(params, lab, harness))
+        if lab.kind == "cuda":
+            apart = format_seconds(seconds_between_events(lab))
+            harness.note(
+                f"Device events with nothing between them are {apart} apart; in one copy's time that is included."
+            )
+        for done, (state, group) in enumerate(combinations):
+            with ExitStack() as stack:
+                largest = max(combination.bytes for combination in group)
+                both: tuple[OneWay, OneWay] = ("h2d", "d2h")
+                wanted = {combination.direction for combination in group}
+                ways = [way for way in both if wanted & {way, "bidirectional"}]
+                flows = [Flow(stack, lab, way, state, largest) for way in ways]
+                for number, one in enumerate(group):
+                    fraction = (done + number / len(group)) / len(combinations)
+                    harness.progress(
+                        fraction, f"{_words(state)} {one.direction} {format_bytes(one.bytes)} by {one.copier}"
+                    )
+                    chosen = [flow for flow in flows if one.direction in ("bidirectional", flow.direction)]
+                    yield from self._repeat(params, harness, chosen, one)
+        if params.all_devices and len(lab.peers()) > 1 and "pinned" in params.memory:
+            yield from self._everywhere(params, lab, harness)
+        harness.progress(1.0, "done")
+
+    def _repeat(
+        self, params: BandwidthParams, harness: Harness, flows: Sequence[Flow], combination: Combination
+    ) -> Iterator[BandwidthObservation]:
+        """Repeats of one combination: one observation a repeat, one per device if several copy at once."""
+        counted: list[float] = []
+        for flow in flows:
+            flow.resize(combination.bytes)
+        for turn in harness.turns(params.harness_precision(), counted):
+            alone, rows = _one_repeat(flows, combination, harness)
+            for row in rows:
+                yield BandwidthObservation(
+                    repeat=turn.repeat,
+                    warmup=turn.warmup,
+                    **combination.labels(),
+                    **row,
+                    wall_seconds=alone.wall_seconds,
+                    issue_seconds=alone.issue_seconds,
+                )
+            if not turn.warmup:
+                counted.append(max(row["one_more_seconds"] for row in rows))
+
+    def _everywhere(self, params: BandwidthParams, lab: Lab, harness: Harness) -> Iterator[BandwidthObservation]:
+        """Each other GPU alone, then all of them together, at the largest size from pinned memory."""
+        size = max(params.sizes)
+        state = HostState("pinned")
+        both: tuple[OneWay, OneWay] = ("h2d", "d2h")
+        for way in (way for way in both if way in params.directions):
+            with ExitStack() as stack:
+                labs = [lab if index == lab.device else stack.enter_context(lab.peer(index)) for index in lab.peers()]
+                flows = [Flow(stack, one, way, state, size) for one in labs]
+                for flow in flows:
+                    if flow.lab is not lab:
+                        harness.progress(0.97, f"GPU {flow.lab.device} alone, {way}")
+                        yield from self._repeat(params, harness, [flow], Combination(state, way, "engine", size))
+                harness.progress(0.98, f"{len(flows)} GPUs at once, {way}")
+                together = Combination(state, way, "engine", size, devices=len(flows))
+                yield from self._repeat(params, harness, flows, together)
+
+    def read(self, run: Run, rows: Sequence[Row]) -> Reading:
+        """Headline figures, the fit, the comparison with the published table, and findings."""
+        return read_bandwidth(run, rows)
+
+
+def _one_repeat(
+    flows: Sequence[Flow], combination: Combination, harness: Harness
+) -> tuple[Timing, list[dict[str, Any]]]:
+    """Wall and issue time of one copy, and for each device what is read from its events."""
+    copier, copies, clock = combination.copier, combination.copies, harness.clock
+    groups = by_device(flows)
+    for flow in flows:
+        flow.prepare(1)
+    if flows[0].held:
+        alone = time_copies(flows, copier, 1, clock, events=False)
+        for flow in flows:
+            flow.again()
+        time_copies(flows, copier, 1, clock)
+    else:
+        alone = time_copies(flows, copier, 1, clock)
+    rows: list[dict[str, Any]] = []
+    for group in groups:
+        own = {flow.direction: flow.lab.elapsed(flow.start, flow.end) for flow in group}
+        seconds = whole_seconds(group)
+        rows.append(
+            {
+                "device": group[0].lab.device,
+                "device_seconds": seconds,
+                "one_more_seconds": seconds,
+                "one_more_copies": copies,
+                "h2d_seconds": own.get("h2d"),
+                "d2h_seconds": own.get("d2h"),
+            }
+        )
+    if copies > 1:
+        for flow in flows:
+            flow.prepare(copies)
+        time_copies(flows, copier, copies, clock)
+        for row, group in zip(rows, groups, strict=True):
+            row["one_more_seconds"] = whole_seconds(group) / copies
+    for row, group in zip(rows, groups, strict=True):
+        row["wrong_words"] = sum(flow.wrong_words() for flow in group)
+    return alone, rows
+
+
+def _states(params: BandwidthParams) -> list[HostState]:
+    """What host memory to copy. Backings are those of pageable memory; registered memory has small pages."""
+    found = []
+    for memory in params.memory:
+        if memory == "pageable":
+            found += [HostState(memory, backing, cache) for backing, cache in product(params.backings, params.caches)]
+            continue
+        found.append(HostState(memory, "4k" if memory == "registered" else None))
+        if memory == "pinned" and _both_caches(params):
+            found.append(HostState(memory, None, "warm"))
+    return found
+
+
+def _combinations(params: BandwidthParams, lab: Lab, harness: Harness) -> Iterator[tuple[HostState, list[Combination]]]:
+    """The combinations that are possible here, by their memory. Those left out are noted with the reason.
+
+    Beside cold memory, warm memory is copied by the engine, one way, up to what the caches hold. A kernel copies the
+    first kind that it reaches: it reaches all of them in the same way. Both directions of pageable memory, which
+    follow each other, are copied in its first state only.
+    """
+    states = _states(params)
+    pageable = next((state for state in states if state.memory == "pageable"), None)
+    reached: HostMemory | None = None
+    left_out: dict[str, list[str]] = {}
+    for state in states:
+        group = []
+        for copier in params.copiers:
+            reason = lab.why_not(state.memory, copier) or (state.backing and why_not_backing(state.backing))
+            if reason:
+                left_out.setdefault(f"by {copier}. {reason}", []).append(_words(state))
+                continue
+            if copier == "kernel":
+                reached = reached or state.memory
+                if state.memory != reached:
+                    continue
+            for way, size in product(params.directions, params.sizes):
+                if way == "bidirectional" and state.memory == "pageable" and state != pageable:
+                    continue
+                fits = size <= most_warm_bytes() and way != "bidirectional" and copier == "engine"
+                if fits or state.cache != "warm" or not _both_caches(params):
+                    group.append(Combination(state, way, copier, size))
+        if group:
+            yield state, group
+    for why, which in left_out.items():
+        harness.note(f"Left out: {'; '.join(which)} memory {why}")
+
+
+def _both_caches(params: BandwidthParams) -> bool:
+    return {"cold", "warm"} <= set(params.caches)
+
+
+def _words(state: HostState) -> str:
+    return ", ".join(filter(None, (state.memory, state.backing, state.cache)))
+
+
+EXPERIMENT: AnyExperiment = Bandwidth()

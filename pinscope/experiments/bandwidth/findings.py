@@ -1,0 +1,290 @@
+"""What a bandwidth run found: arrival, pageable memory, kernels, small copies, the link, several GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pinscope.analysis.link_model import link_limit, packet_words
+from pinscope.analysis.precision import Repeated, precision_not_reached
+from pinscope.experiments.bandwidth.arithmetic import PAYS, Cell, pays_from, speedups
+from pinscope.experiments.bandwidth.curves import Curves, curve_of
+from pinscope.records.environment import Link
+from pinscope.records.finding import Finding, Quantity
+from pinscope.records.run import Run
+from pinscope.units import exact_bytes, format_bandwidth, format_bytes, format_share
+
+SLOW_LINK = 0.85
+"""Pinned copies below this share of the link's payload limit are worth a look."""
+SHARED_UPLINK = 0.9
+"""GPUs that copy at once below this share of what they reach alone share something on the way."""
+LARGE = 2**24
+"""Bytes from which a copy's time is mostly data, not latency: its rate may be held against the link's."""
+AS_FAST = 0.98
+"""Share of the copy engines' rate from which a kernel copies as fast."""
+_WAYS = {"h2d": "h2d", "d2h": "d2h", "bidirectional": "both ways at once"}
+
+
+def bandwidth_findings(run: Run, alone: Curves, curves: Curves) -> tuple[Finding, ...]:
+    """All findings of a run: ``alone`` are the curves of its own GPU, ``curves`` those of all."""
+    return (
+        *_arrival(curves), *_pageable(run, alone), *_states(alone), *_by_kernel(run, alone),
+        *_link(run, alone), *_uplink(curves), *precision_not_reached(run, _repeated(curves)),
+    )  # fmt: skip
+
+
+def _arrival(curves: Curves) -> list[Finding]:
+    all_cells = [cell for curve in curves.values() for cell in curve]
+    wrong = [cell for cell in all_cells if cell.wrong_words]
+    if not wrong:
+        return []
+    worst = max(wrong, key=lambda cell: cell.wrong_words)
+    return [
+        Finding(
+            rule="content-wrong",
+            severity="critical",
+            title=f"{len(wrong)} of {len(all_cells)} combinations delivered wrong data",
+            detail=f"The worst: {worst.line.state} {worst.line.direction}, {format_bytes(worst.bytes)} by "
+            f"{worst.line.copier}.",
+            evidence=(Quantity(name="Wrong 8-byte words", value=worst.wrong_words, unit="count"),),
+            advice="Do not trust this machine's copies. Run it again; if it repeats, check ECC counters "
+            "(nvidia-smi -q -d ECC), the kernel log and the link's replay counter.",
+        )
+    ]
+
+
+def _pageable(run: Run, curves: Curves) -> list[Finding]:
+    found = []
+    for direction in ("h2d", "d2h"):
+        pinned, pageable = curve_of(curves, "pinned", direction), curve_of(curves, "pageable", direction)
+        ratios = speedups(pinned, pageable)
+        start = pays_from(ratios)
+        if start is None:
+            continue
+        size, ratio = ratios[-1]
+        first = ratios[0][0]
+        where, worth = f"at every size measured (from {format_bytes(first)} on)", ""
+        if start > first:
+            where, worth = f"from {format_bytes(start)} on", f" of {format_bytes(start)} and more"
+        held = next(cell for cell in pageable if cell.bytes == size)
+        freed = next(cell for cell in pinned if cell.bytes == size)
+        found.append(
+            Finding(
+                rule="pageable-slower",
+                severity="warning" if run.lab == "cuda" else "note",
+                title=f"Pageable {direction} copies take {ratio:.1f} times as long as pinned ones at "
+                f"{format_bytes(size)}",
+                detail=f"{_against(pageable)}Pinned copies are faster {where}; the call that starts a pageable copy "
+                "also keeps the CPU while the data is staged.",
+                evidence=(
+                    Quantity(name="Pinned", value=freed.bytes_per_second, unit="bytes/second"),
+                    Quantity(name="Pageable", value=held.bytes_per_second, unit="bytes/second"),
+                    Quantity(name="Issue time, pinned", value=freed.issue_seconds.median, unit="seconds"),
+                    Quantity(name="Issue time, pageable", value=held.issue_seconds.median, unit="seconds"),
+                ),
+                advice=f"Pin buffers of {direction} copies{worth} once, and reuse them; the experiment allocation "
+                "measures what pinning itself takes, and after how many copies that has paid."
+                if run.lab == "cuda"
+                else "This is the mechanism, on this machine's memory. Measure on a GPU host before you decide.",
+            )
+        )
+    return found
+
+
+def _against(pageable: Sequence[Cell]) -> str:
+    line = pageable[0].line
+    if not line.cache:
+        return ""
+    pages = {"4k": "small pages", "thp": "huge pages"}.get(line.backing, line.backing)
+    caches = "none of it in the processor's caches" if line.cache == "cold" else "just written by the processor"
+    return f"Compared is memory with {pages}, {caches}. "
+
+
+def _states(curves: Curves) -> list[Finding]:
+    """How far the rate of pageable copies depends on pages and caches, at the size where it does most."""
+    found = []
+    for direction in ("h2d", "d2h"):
+        lines = [
+            curve
+            for line, curve in curves.items()
+            if (line.memory, line.direction, line.copier) == ("pageable", direction, "engine") and line.cache
+        ]
+        sizes = {cell.bytes for curve in lines for cell in curve if cell.bytes >= LARGE}
+        groups = [[cell for curve in lines for cell in curve if cell.bytes == size] for size in sorted(sizes)]
+        groups = [group for group in groups if len(group) > 1]
+        if not groups:
+            continue
+        worst = max(groups, key=_range)
+        slow, fast = (choose(worst, key=lambda cell: cell.bytes_per_second) for choose in (min, max))
+        if _range(worst) < PAYS:
+            continue
+        found.append(
+            Finding(
+                rule="pageable-state",
+                severity="note",
+                title=f"Pageable {direction} copies of {format_bytes(slow.bytes)} take up to {_range(worst):.1f} times "
+                "as long, by the memory's pages and the processor's caches",
+                detail=f"{format_bandwidth(slow.bytes_per_second)} ({slow.line.state}) against "
+                f"{format_bandwidth(fast.bytes_per_second)} ({fast.line.state}): the widest difference of all sizes "
+                f"from {format_bytes(LARGE)} on.",
+                evidence=tuple(
+                    Quantity(name=cell.line.state, value=cell.bytes_per_second, unit="bytes/second") for cell in worst
+                ),
+                advice="When you compare pageable copies, take the same pages (4k or thp) and the same caches (warm: "
+                "just written; cold: not touched for long).",
+            )
+        )
+    return found
+
+
+def _by_kernel(run: Run, curves: Curves) -> list[Finding]:
+    """How copies by a kernel compare with those by the copy engines, at the largest size that both have."""
+    found = []
+    for direction in ("h2d", "d2h", "bidirectional"):
+        kernels = {
+            cell.bytes: cell
+            for line, curve in curves.items()
+            if line.copier == "kernel" and line.direction == direction and not line.cache
+            for cell in curve
+            if cell.bytes >= LARGE
+        }
+        memory = next(iter(kernels.values())).line.memory if kernels else ""
+        engines = {cell.bytes: cell for cell in curve_of(curves, memory, direction)}
+        if both := kernels.keys() & engines.keys():
+            found.append((kernels[max(both)], engines[max(both)]))
+    if run.lab != "cuda" or not found:
+        return []
+    shares = [kernel.bytes_per_second / engine.bytes_per_second for kernel, engine in found]
+    ways = [_WAYS[kernel.line.direction] for kernel, _ in found]
+    slower = min(shares) < AS_FAST
+    listed = ", ".join(f"{format_share(share)} {way}" for share, way in zip(shares, ways, strict=True))
+    return [
+        Finding(
+            rule="by-kernel",
+            severity="note",
+            title=f"Copies by a kernel reach {listed} of the copy engines' rate",
+            detail=f"The memory is {found[0][0].line.memory.replace('_', '-')}, one copy "
+            f"{format_bytes(found[0][0].bytes)}; both ways counts the two directions together.",
+            evidence=tuple(
+                Quantity(name=f"By {cell.line.copier}, {way}", value=cell.bytes_per_second, unit="bytes/second")
+                for pair, way in zip(found, ways, strict=True)
+                for cell in pair
+            ),
+            advice="Copy large blocks with cudaMemcpyAsync; a kernel of one's own pays where it gathers or computes "
+            "as well (the experiment access)."
+            if slower
+            else "Either will do for large blocks.",
+        )
+    ]
+
+
+def _range(cells_of_a_size: Sequence[Cell]) -> float:
+    rates = [cell.bytes_per_second for cell in cells_of_a_size]
+    return max(rates) / min(rates)
+
+
+def _link(run: Run, curves: Curves) -> list[Finding]:
+    device = run.environment.device(run.device) if run.lab == "cuda" else None
+    link, limit = (device.link if device else None), link_limit(run)
+    if link is None or limit is None:
+        return []
+    found = []
+    # The generation of an idle link drops to save power; after a run at full speed the rate itself tells.
+    if link.width_now and link.width_max and link.width_now < link.width_max:
+        found.append(
+            Finding(
+                rule="link-below-best",
+                severity="warning",
+                title=f"The link runs at x{link.width_now} of x{link.width_max}",
+                detail="A narrower link carries proportionally less, whatever memory is used.",
+                evidence=(
+                    Quantity(name="Width now", value=link.width_now, unit="count"),
+                    Quantity(name="Width at best", value=link.width_max, unit="count"),
+                ),
+                advice="Reseat the card or riser, check the slot's wiring and the BIOS bifurcation setting.",
+            )
+        )
+    for direction in ("h2d", "d2h"):
+        if curve := curve_of(curves, "pinned", direction):
+            best = max(curve, key=lambda cell: cell.bytes_per_second)
+            share = best.bytes_per_second / limit
+            if best.bytes >= LARGE:
+                found.append(_link_share(direction, best, share, link, limit))
+    return found
+
+
+def _link_share(direction: str, best: Cell, share: float, link: Link, limit: float) -> Finding:
+    carries = f"PCIe generation {link.generation_max} × {link.width_max}" if link.kind == "pcie" else "The link"
+    counted = f"{carries} carries at most {format_bandwidth(limit)} one way{packet_words(link)}."
+    evidence = (
+        Quantity(name="Best pinned rate", value=best.bytes_per_second, unit="bytes/second"),
+        Quantity(name="Link limit", value=limit, unit="bytes/second"),
+    )
+    if share >= SLOW_LINK:
+        return Finding(
+            rule="link-as-expected",
+            severity="good",
+            title=f"Pinned {direction} copies reach {format_share(share)} of what the link can carry",
+            detail=counted,
+            evidence=evidence,
+            advice="Nothing to do.",
+        )
+    return Finding(
+        rule="link-slow",
+        severity="warning",
+        title=f"Pinned {direction} copies reach only {format_share(share)} of what the link can carry",
+        detail=f"{format_bandwidth(best.bytes_per_second)}. {counted}",
+        evidence=evidence,
+        advice="Check the link's generation under load (pinscope doctor while a copy runs), that the process runs on "
+        "the GPU's NUMA node (numactl --cpunodebind), and that no other program copies at the same time.",
+    )
+
+
+def _uplink(curves: Curves) -> list[Finding]:
+    together = [cell for line, curve in curves.items() if line.devices > 1 for cell in curve]
+    found = []
+    for direction in sorted({cell.line.direction for cell in together}):
+        members = [cell for cell in together if cell.line.direction == direction]
+        alone = {
+            line.device: cell.bytes_per_second
+            for line, curve in curves.items()
+            if (line.devices, line.memory, line.copier, line.direction) == (1, "pinned", "engine", direction)
+            for cell in curve
+            if cell.bytes == members[0].bytes
+        }
+        if not alone or any(cell.line.device not in alone for cell in members):
+            continue
+        total = sum(cell.bytes_per_second for cell in members)
+        share = total / sum(alone[cell.line.device] for cell in members)
+        shared = share < SHARED_UPLINK
+        found.append(
+            Finding(
+                rule="shared-uplink" if shared else "own-uplinks",
+                severity="warning" if shared else "good",
+                title=f"{len(members)} GPUs at once reach {format_share(share)} of their rates alone, {direction}",
+                detail="They share an uplink, a NUMA link or host memory bandwidth."
+                if shared
+                else "Each GPU has its own way to host memory.",
+                evidence=(
+                    Quantity(name="Together", value=total, unit="bytes/second"),
+                    Quantity(name="Sum of each alone", value=total / share, unit="bytes/second"),
+                ),
+                advice="Spread transfers over time, or over GPUs on different switches (nvidia-smi topo -m)."
+                if shared
+                else "Nothing to do.",
+            )
+        )
+    return found
+
+
+def _repeated(curves: Curves) -> list[Repeated]:
+    return [
+        Repeated(
+            f"{line.state} {line.direction}, {format_bytes(cell.bytes)} by {line.copier}"
+            + (f", {line.devices} GPUs at once" if line.devices > 1 else ""),
+            cell.one_more,
+            (f"memory={line.memory}", f"directions={line.direction}", f"copiers={line.copier}",
+             f"sizes={exact_bytes(cell.bytes).replace(' ', '')}"),
+        )
+        for line, curve in curves.items()
+        for cell in curve
+    ]  # fmt: skip

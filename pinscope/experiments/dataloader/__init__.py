@@ -1,0 +1,1 @@
+"""Kept here together: what pinning buys in PyTorch's data loader."""

@@ -1,0 +1,204 @@
+"""What the data loader experiment concludes: headline, table and findings from the rows of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pinscope.analysis.pytorch_pinned import ROUNDING_ADVICE, rounded_up
+from pinscope.experiments.dataloader.arithmetic import Combination, combinations, speedup
+from pinscope.experiments.dataloader.bound import advice, bound, busy
+from pinscope.experiments.dataloader.effects import effect_findings, workers_title
+from pinscope.records.finding import Finding, Quantity, Reading, Table
+from pinscope.records.run import Run
+from pinscope.units import format_bandwidth, format_bytes, format_share
+
+WASTEFUL = 1.25
+"""Rounding of a batch by more than this is worth a finding."""
+
+
+def read_dataloader(run: Run, rows: Sequence[Mapping[str, Any]]) -> Reading:
+    """Headline, table and findings; empty parts where nothing was measured yet."""
+    found = combinations(rows)
+    if not found:
+        return Reading(headline=(), tables=(), findings=())
+    steady = [one for one in found if one.steady]
+    findings = [*_wrong(found), *_never_steady(found)]
+    if steady:
+        best = max(steady, key=lambda one: one.steps_per_second.value)
+        findings += [*effect_findings(steady, best), *_bound(best, steady), *_rounding(found)]
+    return Reading(
+        headline=_headline(best, steady) if steady else (), tables=(_table(found),), findings=tuple(findings)
+    )
+
+
+def _words(one: Combination) -> str:
+    return f"{one.title}, {workers_title(one.workers)}"
+
+
+def _headline(best: Combination, steady: Sequence[Combination]) -> tuple[Quantity, ...]:
+    pace, found = best.steps_per_second, bound(best)
+    plain = next((one for one in steady if one.workers == best.workers and one.plain), None)
+    gain = speedup(best, plain) if plain else None
+    gains = (
+        [Quantity(name="× pageable and blocking", value=gain.value, unit="ratio", spread=gain.uncertainty)]
+        if gain
+        else []
+    )
+    return (
+        Quantity(name="Fastest", value=_words(best), unit="text"),
+        Quantity(
+            name="Its steps a second, ± half the 95 % interval", value=pace.value, unit="count", spread=pace.uncertainty
+        ),
+        *gains,
+        *_as_good(best, steady),
+        Quantity(
+            name="Busiest part", value=f"{found.title}, {format_share(found.share)} of a step" if found else None,
+            unit="text", reason=None if found else "this run did not time the workers and the pinning thread apart",
+        ),
+        Quantity(name="GPU idle, of a step", value=best.share("stall_seconds"), unit="share"),
+        Quantity(name="Waiting for the loader, of a step", value=best.share("wait_seconds"), unit="share"),
+        Quantity(
+            name="Pinned for it", value=best.pinned_bytes, unit="bytes",
+            reason=None if best.pinned_bytes is not None else "the kernel has no count of pinned pages",
+        ),
+    )  # fmt: skip
+
+
+def _as_good(best: Combination, steady: Sequence[Combination]) -> list[Quantity]:
+    """Those that the rounds do not tell apart from the fastest; none where a single round has no interval."""
+    ratios = [(one, speedup(best, one)) for one in steady if one is not best]
+    close = [_words(one) for one, ratio in ratios if ratio and ratio.low is not None and ratio.low <= 1]
+    return [Quantity(name="As good, round by round", value="; ".join(close), unit="text")] if close else []
+
+
+def _table(found: Sequence[Combination]) -> Table:
+    return Table(
+        title="Every combination",
+        columns=("workers", "pin_memory", "non_blocking", "steps a second", "± half the 95 % interval", "a step",
+                 "busiest part", "busy", "GPU idle", "waits for the loader", "making a batch",
+                 "pinning a batch", "pinning rate", "the copy call holds", "copy", "copy rate", "compute", "batch",
+                 "pinned", "wrong items", "start", "steps counted", "rounds"),
+        units=("count", "text", "text", "count", "share", "seconds", "text", "share", "share", "share", "seconds",
+               "seconds", "bytes/second", "seconds", "seconds", "bytes/second", "seconds", "bytes", "bytes", "count",
+               "count", "count", "count"),
+        rows=tuple(_table_row(one) for one in found),
+        note="Means over the steps after the start; the start: steps that were cut off, at most, in a round. Steps a "
+        "second: from the means of the rounds; two combinations are compared round by round, as what changes on the "
+        "machine from round to round touches both. Busy: share of a step, of the workers together, the pinning thread, "
+        "the GPU's copies and kernels, or the program. Pinned: by how much the host's count grew, with the driver's "
+        "own buffers for pageable copies.",
+    )  # fmt: skip
+
+
+def _table_row(one: Combination) -> tuple[float | int | str | None, ...]:
+    pace, found = one.steps_per_second if one.steady else None, bound(one)
+    pinning = one.pin_memory
+    return (
+        one.workers, _on(one.pin_memory), _on(one.non_blocking), pace.value if pace else None,
+        pace.uncertainty if pace else None, one.seconds("step_seconds"), found.title if found else None,
+        found.share if found else None, one.share("stall_seconds"), one.share("wait_seconds"),
+        one.seconds("make_seconds"), one.seconds("pin_seconds") if pinning else None,
+        one.rate("pin_seconds") if pinning else None, one.seconds("issue_seconds"), one.seconds("copy_seconds"),
+        one.rate("copy_seconds"), one.seconds("compute_seconds"), one.batch_bytes, one.pinned_bytes, one.wrong_items,
+        one.start_steps, len(one.counted), len(one.visits),
+    )  # fmt: skip
+
+
+def _on(value: bool) -> str:
+    return "on" if value else "off"
+
+
+def _wrong(found: Sequence[Combination]) -> list[Finding]:
+    wrong = [one for one in found if one.wrong_items]
+    if not wrong:
+        return []
+    return [
+        Finding(
+            rule="batch-wrong", severity="critical", title="Batches arrived wrong on the GPU",
+            detail=f"The first case: {_words(wrong[0])}.",
+            evidence=(Quantity(name="Wrong items", value=sum(one.wrong_items for one in wrong), unit="count"),),
+            advice="Do not trust this machine's copies. Run it again; if it repeats, check ECC counters and the "
+            "kernel log.",
+        )
+    ]  # fmt: skip
+
+
+def _never_steady(found: Sequence[Combination]) -> list[Finding]:
+    restless = [one for one in found if not one.steady]
+    if not restless:
+        return []
+    most = max(len(visit.steps) + 1 for one in restless for visit in one.visits)
+    return [
+        Finding(
+            rule="never-steady", severity="warning",
+            title=f"{len(restless)} of {len(found)} combinations never became steady: they have no figures",
+            detail=f"{'; '.join(map(_words, restless))}.",
+            evidence=(Quantity(name="Steps in a round, at most", value=most, unit="count"),),
+            advice=f"Let the machine idle and take more steps: --set steps={2 * most}",
+        )
+    ]  # fmt: skip
+
+
+def _bound(best: Combination, steady: Sequence[Combination]) -> list[Finding]:
+    """What the fastest loop waits for, with the busiest part of every other one as evidence."""
+    found = bound(best)
+    if found is None:
+        return []
+    evidence = tuple(
+        Quantity(name=_words(one), value=f"{other.title}, {format_share(other.share)}", unit="text")
+        for one in steady
+        if (other := bound(one))
+    )
+    if found.clear:
+        title = f"{format_share(found.share)} of a step: {found.title} bounds the fastest loop"
+    else:
+        title = f"{format_share(found.share)} of a step: no part of the fastest loop is busy all the time"
+    return [
+        Finding(
+            rule="bound", severity="note", title=title, detail=_bound_detail(best), evidence=evidence,
+            advice=advice(best, steady),
+        )
+    ]  # fmt: skip
+
+
+def _bound_detail(best: Combination) -> str:
+    parts = ", ".join(f"{part.title} {format_share(part.share)}" for part in busy(best) or ())
+    if not best.workers:
+        more = "Without workers it makes the batches itself" + _of_a_step(best, "make_seconds")
+        more += (" and pins them" + _of_a_step(best, "pin_seconds") if best.pin_memory else "") + "."
+    elif best.pin_memory:
+        more = f"The pinning thread copies {format_bandwidth(best.rate('pin_seconds'))}."
+    else:
+        more = f"Its copy calls hold the program for {format_share(best.share('issue_seconds'))}."
+    return f"{_words(best)}: {parts} of a step. {more}"
+
+
+def _of_a_step(one: Combination, name: str) -> str:
+    return f" ({format_share(one.share(name))} of a step)"
+
+
+def _rounding(found: Sequence[Combination]) -> list[Finding]:
+    """Pinned blocks are rounded up to powers of two."""
+    pinned = [one for one in found if one.pin_memory and one.pinned_bytes]
+    if not pinned:
+        return []
+    most = max(pinned, key=lambda one: one.pinned_bytes or 0)
+    waste = rounded_up(most.batch_bytes) / most.batch_bytes
+    if waste < WASTEFUL:
+        return []
+    return [
+        Finding(
+            rule="pinned-rounding", severity="warning",
+            title=f"PyTorch pins {format_bytes(rounded_up(most.batch_bytes))} for a batch of "
+            f"{format_bytes(most.batch_bytes)}",
+            detail=f"Its pinned allocator rounds requests up to powers of two and keeps them: "
+            f"{format_bytes(most.pinned_bytes)} were pinned with {workers_title(most.workers)}.",
+            evidence=(
+                Quantity(name="Asked for, a batch", value=most.batch_bytes, unit="bytes"),
+                Quantity(name="Pinned in all", value=most.pinned_bytes, unit="bytes"),
+                Quantity(name="Rounded up", value=waste, unit="ratio"),
+            ),
+            advice=ROUNDING_ADVICE,
+        )
+    ]  # fmt: skip

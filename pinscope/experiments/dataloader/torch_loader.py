@@ -1,0 +1,252 @@
+"""A PyTorch DataLoader that feeds a training step, and how long each part of a step took. Needs the extra ``torch``."""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, default_collate
+
+from pinscope.errors import NotPossible
+from pinscope.experiments.dataloader.loading import CHANNELS, KINDS, PREFETCHED, Loading
+from pinscope.probes.parent import end_with
+
+CLASSES = 1000
+
+
+class Images(Dataset[tuple[torch.Tensor, int]]):  # type: ignore[misc]
+    """Images of the usual shape, made in memory: an item is copied and flipped, as after decoding.
+
+    Args:
+        count: how many.
+        pixels: height and width.
+    """
+
+    def __init__(self, count: int, pixels: int) -> None:
+        self._count = count
+        generator = torch.Generator().manual_seed(7)
+        self._made = torch.rand((KINDS, CHANNELS, pixels, pixels), generator=generator)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        image = self._made[index % KINDS].flip(-1)
+        image[0, 0, 0] = index % CLASSES  # tells afterwards whether this item arrived
+        return image, index % CLASSES
+
+    def __getitems__(self, indices: Sequence[int]) -> _Items:
+        """All items of a batch: the loader asks for them at once, so that the time of a batch begins here."""
+        begun = time.perf_counter()
+        return _Items(begun, [self[index] for index in indices])
+
+
+@dataclass(frozen=True)
+class _Items:
+    """The items of one batch, before they are put together."""
+
+    begun: float
+    pairs: Sequence[tuple[torch.Tensor, int]]
+
+
+class Batch:
+    """A batch as the loader hands it over, with the time that it took to make and to pin.
+
+    DataLoader calls ``pin_memory`` of a batch type that has one, in its pinning thread (or, without workers, in the
+    program): https://docs.pytorch.org/docs/stable/data.html#memory-pinning.
+
+    Attributes:
+        images, labels: the batch.
+        make_seconds: making its items and putting them together, in the process that did it.
+        pin_seconds: copying it to pinned memory; ``None`` where it was not.
+    """
+
+    def __init__(self, items: _Items) -> None:
+        self.images, self.labels = default_collate(items.pairs)
+        self.make_seconds = time.perf_counter() - items.begun
+        self.pin_seconds: float | None = None
+
+    def pin_memory(self) -> Batch:
+        """The same batch in pinned memory."""
+        begun = time.perf_counter()
+        self.images, self.labels = self.images.pin_memory(), self.labels.pin_memory()
+        self.pin_seconds = time.perf_counter() - begun
+        return self
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of training; times in seconds.
+
+    Attributes:
+        wait_seconds: the program waited for the loader.
+        make_seconds, pin_seconds: of its batch, see :class:`Batch`.
+        issue_seconds: the calls that start the copies held the program.
+        copy_seconds: the copies, by device events.
+        compute_seconds: forward, backward and optimizer, by device events.
+        stall_seconds: the GPU computed nothing before this step's first kernel, since the last one's end.
+        step_seconds: from the end of the last step's kernels to the end of this one's.
+        wrong_items: items of the batch that are not those that belong here.
+        warmup: whether it is the first: without a step before it, it has no length.
+    """
+
+    wait_seconds: float
+    make_seconds: float
+    pin_seconds: float | None
+    issue_seconds: float
+    copy_seconds: float
+    compute_seconds: float
+    stall_seconds: float
+    step_seconds: float
+    wrong_items: int
+    warmup: bool
+
+
+class Trainer:
+    """A small convolutional network and its training step on one GPU.
+
+    Args:
+        ordinal: CUDA's number of the GPU.
+        see: called with the address and the bytes of a first batch on the host.
+
+    Raises:
+        NotPossible: this PyTorch cannot use the GPU.
+    """
+
+    def __init__(self, ordinal: int, see: Callable[[int, int], None]) -> None:
+        self._see = see
+        if reason := _why_not_cuda():
+            raise NotPossible(reason)
+        self._device = torch.device("cuda", ordinal)
+        torch.manual_seed(7)
+        self._model = nn.Sequential(
+            nn.Conv2d(CHANNELS, 64, 7, stride=4), nn.ReLU(), nn.Conv2d(64, 128, 3, stride=2), nn.ReLU(),
+            nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, CLASSES),
+        ).to(self._device)  # fmt: skip
+        self._optimizer = torch.optim.SGD(self._model.parameters(), lr=1e-3, momentum=0.9)
+        self._loss = nn.CrossEntropyLoss()
+
+    @contextmanager
+    def trained(self, loading: Loading, count: int, check: Callable[[], None]) -> Iterator[list[Step]]:
+        """``count`` steps of training without a pause; the loader and what it pinned last until the context ends.
+
+        Nothing is read or stored between the steps: the workers would go on meanwhile, and what they made ahead by
+        then would make the next steps faster than they are. ``check`` is called before each step; what it raises ends
+        the loader's processes.
+        """
+        with _batches(loading, count, self._device) as batches, torch.cuda.device(self._device):
+            marks = []
+            for place in range(count):
+                check()
+                marks.append(self._step(batches, loading.non_blocking, first=place == 0))
+            torch.cuda.synchronize(self._device)
+            yield [
+                _read(marks[max(place - 1, 0)], mark, place * loading.batch, warmup=place == 0)
+                for place, mark in enumerate(marks)
+            ]
+
+    def _step(self, batches: Iterator[Batch], non_blocking: bool, first: bool) -> _Marks:
+        events = [torch.cuda.Event(enable_timing=True) for _ in range(4)]
+        begun = time.perf_counter()
+        batch = next(batches)
+        waited = time.perf_counter()
+        events[0].record()
+        images = batch.images.to(self._device, non_blocking=non_blocking)
+        labels = batch.labels.to(self._device, non_blocking=non_blocking)
+        events[1].record()
+        issued = time.perf_counter()
+        events[2].record()
+        self._optimizer.zero_grad(set_to_none=True)
+        loss = self._loss(self._model(images), labels)
+        loss.backward()
+        self._optimizer.step()
+        events[3].record()
+        firsts = images[:, 0, 0, 0].clone()
+        if first:  # it is a warm-up: to look takes some microseconds
+            self._see(batch.images.data_ptr(), batch.images.nbytes)
+        return _Marks(events, firsts, waited - begun, batch.make_seconds, batch.pin_seconds, issued - waited)
+
+
+@dataclass(frozen=True)
+class _Marks:
+    """Events of one step: copy begun, copied, compute begun, computed; and what came in each item's first place."""
+
+    events: list[torch.cuda.Event]
+    firsts: torch.Tensor
+    wait_seconds: float
+    make_seconds: float
+    pin_seconds: float | None
+    issue_seconds: float
+
+
+def _read(before: _Marks, marks: _Marks, first_item: int, warmup: bool) -> Step:
+    started, copied, computing, computed = marks.events
+    last_end = before.events[3] if before is not marks else started
+    expected = torch.arange(first_item, first_item + len(marks.firsts)) % CLASSES
+    return Step(
+        wait_seconds=marks.wait_seconds,
+        make_seconds=marks.make_seconds,
+        pin_seconds=marks.pin_seconds,
+        issue_seconds=marks.issue_seconds,
+        copy_seconds=started.elapsed_time(copied) / 1e3,
+        compute_seconds=computing.elapsed_time(computed) / 1e3,
+        stall_seconds=max(last_end.elapsed_time(computing) / 1e3, 0.0),
+        step_seconds=last_end.elapsed_time(computed) / 1e3,
+        wrong_items=int((marks.firsts.cpu() != expected).sum()),
+        warmup=warmup,
+    )
+
+
+@contextmanager
+def _batches(loading: Loading, count: int, device: torch.device) -> Iterator[Iterator[Batch]]:
+    """Batches in order; their processes are gone when it closes."""
+    parent = os.getpid()
+    loader = DataLoader(
+        Images(count * loading.batch, loading.pixels), batch_size=loading.batch, num_workers=loading.workers,
+        pin_memory=loading.pin_memory, multiprocessing_context="fork" if loading.workers else None,
+        prefetch_factor=PREFETCHED if loading.workers else None, persistent_workers=False, collate_fn=Batch,
+        worker_init_fn=lambda _: end_with(parent),
+    )  # fmt: skip
+    with warnings.catch_warnings():
+        # Workers are forked, PyTorch's own default on Linux; they use no thread of this process and no CUDA.
+        warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
+        batches = iter(loader)
+        try:
+            with torch.cuda.device(device):
+                yield batches
+        finally:
+            shut_down = getattr(batches, "_shutdown_workers", None)
+            if shut_down:
+                shut_down()
+
+
+def _why_not_cuda() -> str | None:
+    """Why this PyTorch cannot use the GPU, and what to do; ``None`` if it can."""
+    if torch.cuda.is_available():
+        return None
+    built = torch.version.cuda
+    how = f"for CUDA {built} and finds no GPU that it can use" if built else "without CUDA"
+    return (
+        f"PyTorch {version()} was built {how}; install a build that fits this driver (nvidia-smi tells its CUDA "
+        "version) into PinScope's environment"
+    )
+
+
+def empty_pinned_cache() -> bool:
+    """Give pinned memory that PyTorch keeps for later back; false where this PyTorch has no way to."""
+    empty = getattr(torch._C, "_host_emptyCache", None)
+    if empty is None:
+        return False
+    empty()
+    return True
+
+
+def version() -> str:
+    """PyTorch's."""
+    return str(torch.__version__)

@@ -1,0 +1,1 @@
+"""Kept here together: how much of the copies hides behind compute."""

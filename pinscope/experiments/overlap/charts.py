@@ -1,0 +1,355 @@
+"""What an overlap run looks like: how much each recipe hides, what it costs, and its kernels and copies over time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import plotly.graph_objects as go
+
+from pinscope.charts.chart import Chart
+from pinscope.charts.theme import COLOURS, DASHES, DIRECTION_TITLES, SYMBOLS, ink, panels, words
+from pinscope.experiments.overlap.arithmetic import FULL_DEPTH, PassCell, Recipe, Span, passes, spans
+from pinscope.experiments.overlap.reading import SLOWER_COPIES
+from pinscope.records.run import LabKind, Run
+from pinscope.units import format_bandwidth, format_seconds, format_share
+
+BALANCES: Mapping[str, str] = {
+    "balanced": "a kernel takes as long as a pinned copy",
+    "copy_bound": "a kernel takes half as long as a pinned copy",
+    "compute_bound": "a kernel takes twice as long as a pinned copy",
+}
+"""Balance → what it means, in the order in which panels and single charts prefer them."""
+
+_CLOCKS: Mapping[LabKind, str] = {"cuda": "by device events", "host": "by the clock of the host model (no GPU)"}
+TIMELINE_CHUNKS = 8
+"""Chunks that a timeline shows; more would be thinner than a pixel on a phone."""
+INGREDIENTS = Recipe("pageable", separate_stream=False, depth=1, events=False).missing
+"""The ingredients of the recipe, in its order."""
+_ROW_PIXELS = 36
+_LANE_PIXELS = 52
+_TIMELINE_GAP = 40
+_INSIDE = 50.0
+"""Per cent from which a bar is long enough for its own text, also on a phone."""
+_LOWEST = -40.0
+"""Per cent at which bars to the left are cut off: pageable copies may be many times slower than in turn."""
+
+
+def draw(run: Run, observations: Sequence[Mapping[str, Any]]) -> list[Chart]:
+    """The charts of an overlap run.
+
+    Args:
+        run: tells the lab, whose clock the times are of.
+        observations: stored rows of the run, also of one that is still going.
+
+    Returns:
+        Only the charts for which something was measured; none for a run without rows.
+    """
+    measured, kept = passes(observations), spans(observations)
+    drawn: list[Chart | None] = []
+    for way in ("h2d", "d2h"):
+        told = [cell for cell in measured if cell.direction == way]
+        recipes = left_out_once(cell.recipe for cell in told)
+        chosen = [cell for recipe in recipes for cell in told if cell.recipe == recipe]
+        timeline = [span for span in kept if span.direction == way and span.recipe in recipes]
+        drawn += [_efficiency(way, chosen), _costs(way, chosen), _timeline(run, way, timeline, chosen)]
+    drawn.append(_depths(measured))
+    return [chart for chart in drawn if chart]
+
+
+def left_out_once(recipes: Iterable[Recipe]) -> list[Recipe]:
+    """The full recipe and those that lack one ingredient, full recipe first.
+
+    Where several ring depths give double buffering, the smallest stands for them.
+    """
+    few = {recipe for recipe in recipes if len(recipe.missing) <= 1}
+    chosen: dict[tuple[str, ...], Recipe] = {}
+    for recipe in sorted(few, key=lambda recipe: recipe.depth):
+        chosen.setdefault(recipe.missing, recipe)
+    return sorted(chosen.values(), key=lambda recipe: [INGREDIENTS.index(name) for name in recipe.missing])
+
+
+def _way(way: str) -> str:
+    return DIRECTION_TITLES[way].lower()
+
+
+def _balance(found: Sequence[PassCell | Span]) -> str:
+    """The balance that charts of a single one show."""
+    return min((item.balance for item in found), key=list(BALANCES).index)
+
+
+def _told(balance: str) -> str:
+    """A balance in a caption, with what it means."""
+    return f"{words(balance)} ({BALANCES[balance]})"
+
+
+def _verdict(cell: PassCell) -> str:
+    """``corrupted`` or ``intact``: the key of colour and words."""
+    return "corrupted" if cell.corrupted_chunks else "intact"
+
+
+def _unsafe(cell: PassCell) -> str:
+    """What stands beside an unsafe combination; empty for a safe one."""
+    return f"{cell.corrupted_chunks:,} of {cell.checked_chunks:,} corrupted" if cell.corrupted_chunks else ""
+
+
+def _name(recipe: Recipe) -> str:
+    """A recipe on a category axis, in short lines."""
+    label = recipe.label.replace(", ring of", ",<br>ring of")
+    return label.replace("no separate copy", "no separate<br>copy").replace("no double ", "no double<br>")
+
+
+def _marked(cell: PassCell) -> str:
+    """The same with a cross where it corrupted data."""
+    return _name(cell.recipe) + ("<br>✕ unsafe" if cell.corrupted_chunks else "")
+
+
+def _efficiency(way: str, chosen: Sequence[PassCell]) -> Chart | None:
+    shown = [balance for balance in BALANCES if any(cell.balance == balance for cell in chosen)]
+    if not shown:
+        return None
+    groups = [[cell for cell in chosen if cell.balance == balance] for balance in shown]
+    figure = panels([words(balance).capitalize() for balance in shown], [_ROW_PIXELS * len(group) for group in groups])
+    named: set[str] = set()
+    for row, group in enumerate(groups, start=1):
+        for trace in _efficiency_bars(group):
+            trace.showlegend = trace.name is not None and trace.name not in named
+            named.add(trace.name)
+            figure.add_trace(trace, row=row, col=1)
+        _category_rows(figure, row, [_marked(cell) for cell in group])
+    lowest = min(cell.overlap for cell in chosen) * 100
+    figure.update_xaxes(range=[max(min(lowest * 1.2, -2), _LOWEST), 104], zeroline=True, zerolinewidth=2)
+    figure.update_xaxes(title_text="Overlap efficiency (%)", row=len(shown), col=1)
+    return Chart(
+        f"overlap-{way}",
+        f"How much of the copies hides behind kernels, {_way(way)}",
+        "Against pinned copies and kernels one after the other. 100 %: the shorter side costs no time of its own. "
+        "0 %: nothing is gained. Below: slower still; an arrow marks bars that go on beyond the edge. Where copies "
+        "take longer by themselves, the text says how much, and what of the shorter side they hide. What corrupts "
+        "data is worth nothing, however long its bar. "
+        + "; ".join(f"{words(balance)}: {BALANCES[balance]}" for balance in shown).capitalize()
+        + ".",
+        figure,
+    )
+
+
+def _efficiency_bars(group: Sequence[PassCell]) -> Iterator[go.Bar | go.Scatter]:
+    """Bars by verdict, with their text inside where they are long enough, else beside them."""
+    for verdict, name in (("intact", "data intact"), ("corrupted", "✕ unsafe: data corrupted")):
+        members = [cell for cell in group if _verdict(cell) == verdict]
+        if not members:
+            continue
+        yield go.Bar(
+            orientation="h",
+            y=[_marked(cell) for cell in members],
+            x=[cell.overlap * 100 for cell in members],
+            text=[_told_overlap(cell) for cell in members],
+            textposition=["inside" if cell.overlap * 100 >= _INSIDE else "none" for cell in members],
+            insidetextanchor="start",
+            insidetextfont={"color": ink(COLOURS[verdict])},
+            textangle=0,
+            constraintext="none",
+            name=name,
+            legendgroup=verdict,
+            marker={"color": COLOURS[verdict]},
+            customdata=[
+                f"{format_seconds(cell.device_seconds.median)} a pass, {format_bandwidth(cell.bytes_per_second)}<br>"
+                f"against its own copies {format_share(cell.own_overlap)}"
+                for cell in members
+            ],
+            hovertemplate="%{y}: %{text}<br>%{customdata}<extra></extra>",
+        )
+    short = [cell for cell in group if cell.overlap * 100 < _INSIDE]
+    if short:
+        yield go.Scatter(
+            mode="text",
+            y=[_marked(cell) for cell in short],
+            x=[max(cell.overlap, 0) * 100 + 1 for cell in short],
+            text=[_told_overlap(cell) for cell in short],
+            textposition="middle right",
+            hoverinfo="skip",
+        )
+
+
+def _told_overlap(cell: PassCell) -> str:
+    arrow = "◀ " if cell.overlap * 100 < _LOWEST else ""
+    if cell.copy_slowdown >= SLOWER_COPIES:
+        hidden = format_share(max(cell.own_overlap, 0.0))
+        return "<br>".join(
+            filter(None, (f"{arrow}copies {cell.copy_slowdown:.1f} × as long", f"{hidden} hidden", _unsafe(cell)))
+        )
+    return "<br>".join(filter(None, (arrow + format_share(cell.overlap), _unsafe(cell))))
+
+
+def _category_rows(figure: go.Figure, row: int, names: Sequence[str]) -> None:
+    """One row per name, the first on top."""
+    figure.update_yaxes(
+        type="category", categoryorder="array", categoryarray=list(names)[::-1], showgrid=False, row=row, col=1
+    )
+
+
+def _costs(way: str, chosen: Sequence[PassCell]) -> Chart | None:
+    """What the GPU and the CPU lose in one pass."""
+    if not chosen:
+        return None
+    balance = _balance(chosen)
+    group = [cell for cell in chosen if cell.balance == balance]
+    figure = panels(
+        ["Compute stall: GPU idle", "Issue time: CPU held"],
+        [_ROW_PIXELS * len(group)] * 2,
+    )
+    figure.update_xaxes(matches=None)
+    kinds = (
+        ("stall", "compute stall", [cell.stall_seconds for cell in group]),
+        ("issue", "issue time", [cell.issue_seconds for cell in group]),
+    )
+    for row, (kind, name, summaries) in enumerate(kinds, start=1):
+        milliseconds = [summary.median * 1e3 for summary in summaries]
+        figure.add_trace(
+            go.Bar(
+                orientation="h", x=milliseconds, y=[_name(cell.recipe) for cell in group], name=name,
+                text=[
+                    f"{format_seconds(summary.median)}<br>{format_share(summary.median / cell.device_seconds.median)}"
+                    for cell, summary in zip(group, summaries, strict=True)
+                ],
+                textposition="outside", cliponaxis=False, marker={"color": COLOURS[kind]},
+                hovertemplate="%{y}: %{text} of the pass<extra></extra>",
+            ),
+            row=row, col=1,
+        )  # fmt: skip
+        _category_rows(figure, row, [_name(cell.recipe) for cell in group])
+        # The longest bar leaves room for its own text.
+        figure.update_xaxes(range=[0, max(milliseconds) * 1.5 or 1.0], row=row, col=1)
+    figure.update_xaxes(title_text="Time in one pass (ms)", row=2, col=1)
+    return Chart(
+        f"costs-{way}",
+        f"What the GPU and the CPU lose, {_way(way)}",
+        f"Medians of one pass of {group[0].chunks} chunks, {_told(balance)}. Stall: compute idle between the first "
+        "and the last kernel. Issue: all calls that start copies. The share is that of the whole pass.",
+        figure,
+    )
+
+
+def _timeline(run: Run, way: str, kept: Sequence[Span], chosen: Sequence[PassCell]) -> Chart | None:
+    if not kept:
+        return None
+    balance = _balance(kept)
+    verdicts = {cell.recipe: _unsafe(cell) for cell in chosen if cell.balance == balance}
+    recipes = left_out_once({span.recipe for span in kept if span.balance == balance})
+    titles = [
+        recipe.label + (f"<br>✕ unsafe: {verdicts[recipe]}" if verdicts.get(recipe) else "") for recipe in recipes
+    ]
+    figure = panels(titles, [_LANE_PIXELS] * len(recipes), gap=_TIMELINE_GAP)
+    first: set[str] = set()
+    for row, recipe in enumerate(recipes, start=1):
+        own = [
+            span for span in kept if (span.recipe, span.balance) == (recipe, balance) and span.chunk < TIMELINE_CHUNKS
+        ]
+        for trace in _lanes(own):
+            trace.showlegend = trace.name not in first
+            first.add(trace.name)
+            figure.add_trace(trace, row=row, col=1)
+        _category_rows(figure, row, ["copy", "compute"])
+    figure.update_layout(barmode="overlay", bargap=0.1)
+    figure.update_xaxes(rangemode="tozero")
+    figure.update_xaxes(title_text="Time since the pass began (ms)", row=len(recipes), col=1)
+    return Chart(
+        f"timeline-{way}",
+        f"Kernels and copies over time, {_way(way)}",
+        f"The first {TIMELINE_CHUNKS} chunks of one measured pass of each recipe, {_told(balance)}, "
+        f"{_CLOCKS[run.lab]}; numbers are chunks. The Perfetto export has every chunk, in each balance.",
+        figure,
+    )
+
+
+def _lanes(own: Sequence[Span]) -> Iterator[go.Bar]:
+    """Bars of the copy lane, the compute lane, and the gaps in which compute stands idle."""
+    for lane, name in (("copy", "copy"), ("compute", "kernel")):
+        members = [span for span in own if span.lane == lane]
+        starts, lengths = _milliseconds([(span.start_seconds, span.end_seconds) for span in members])
+        yield go.Bar(
+            orientation="h", y=[lane] * len(members), base=starts, x=lengths, name=name, legendgroup=name,
+            marker={"color": COLOURS[lane], "line": {"width": 1, "color": "rgba(255, 255, 255, 0.7)"}},
+            text=[str(span.chunk) for span in members], textposition="inside", insidetextanchor="middle",
+            insidetextfont={"color": ink(COLOURS[lane]), "size": 11}, textangle=0,
+            customdata=[
+                f"{format_seconds(span.end_seconds - span.start_seconds)} from {format_seconds(span.start_seconds)} on"
+                for span in members
+            ],
+            hovertemplate=f"{name} of chunk %{{text}}: %{{customdata}}<extra></extra>",
+        )  # fmt: skip
+    kernels = sorted((span.start_seconds, span.end_seconds) for span in own if span.lane == "compute")
+    gaps = [(before[1], after[0]) for before, after in pairwise(kernels) if after[0] > before[1]]
+    if gaps:
+        starts, lengths = _milliseconds(gaps)
+        yield go.Bar(
+            orientation="h", y=["compute"] * len(gaps), base=starts, x=lengths, width=0.15, name="compute stall",
+            legendgroup="compute stall", marker={"color": COLOURS["stall"]},
+            customdata=[format_seconds(end - start) for start, end in gaps],
+            hovertemplate="compute stall: %{customdata}<extra></extra>",
+        )  # fmt: skip
+
+
+def _milliseconds(pieces: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
+    """Starts and lengths in milliseconds."""
+    return [start * 1e3 for start, _ in pieces], [(end - start) * 1e3 for start, end in pieces]
+
+
+def _depths(measured: Sequence[PassCell]) -> Chart | None:
+    """Throughput over the ring depth, for recipes that lack nothing else or one thing."""
+    if not measured:
+        return None
+    balance = _balance(measured)
+    curves: dict[tuple[str, tuple[str, ...]], list[PassCell]] = {}
+    for cell in measured:
+        others = tuple(name for name in cell.recipe.missing if name != "double buffering")
+        if cell.balance == balance and len(others) <= 1:
+            curves.setdefault((cell.direction, others), []).append(cell)
+    curves = {key: curve for key, curve in curves.items() if len(curve) > 1}
+    shown = [way for way in ("h2d", "d2h") if any(direction == way for direction, _ in curves)]
+    # Leaving one ingredient out gives two depths of the full recipe only, which the bars show already.
+    if not any(len(curve) > FULL_DEPTH for curve in curves.values()):
+        return None
+    figure = panels([DIRECTION_TITLES[way] for way in shown])
+    named: set[str] = set()
+    for (way, others), curve in curves.items():
+        trace = _depth_line(way, others, sorted(curve, key=lambda cell: cell.recipe.depth))
+        trace.showlegend = trace.name not in named
+        named.add(trace.name)
+        figure.add_trace(trace, row=shown.index(way) + 1, col=1)
+    depths = sorted({cell.recipe.depth for curve in curves.values() for cell in curve})
+    figure.update_xaxes(type="log", tickmode="array", tickvals=depths, ticktext=[str(depth) for depth in depths])
+    figure.update_xaxes(title_text="Ring depth (device buffers)", row=len(shown), col=1)
+    figure.update_yaxes(title_text="Throughput (GB/s)", rangemode="tozero")
+    return Chart(
+        "depths",
+        "Throughput over the depth of the ring",
+        f"Bytes of a pass over its median time, {_told(balance)}. Crosses mark combinations that corrupted data.",
+        figure,
+    )
+
+
+def _depth_line(way: str, others: tuple[str, ...], curve: Sequence[PassCell]) -> go.Scatter:
+    """Colour tells the host memory; a marker of its own tells what is missing, a cross corrupted data."""
+    memory = curve[0].recipe.memory
+    plain = SYMBOLS[memory] if not others or memory == "pageable" else "square-open"
+    return go.Scatter(
+        x=[cell.recipe.depth for cell in curve],
+        y=[cell.bytes_per_second / 1e9 for cell in curve],
+        mode="lines+markers",
+        name=f"no {others[0]}" if others else "nothing else missing",
+        legendgroup=str(others),
+        line={"color": COLOURS[memory], "dash": DASHES[way], "width": 2},
+        marker={
+            "size": 9,
+            "symbol": [SYMBOLS["corrupted"] if cell.corrupted_chunks else plain for cell in curve],
+            "color": [COLOURS["corrupted"] if cell.corrupted_chunks else COLOURS[memory] for cell in curve],
+        },
+        customdata=[
+            f"{words(memory)}, ring of {cell.recipe.depth}: {format_bandwidth(cell.bytes_per_second)} "
+            f"{_unsafe(cell)}".strip()
+            for cell in curve
+        ],
+        hovertemplate="%{fullData.name}<br>%{customdata}<extra></extra>",
+    )

@@ -1,0 +1,296 @@
+"""What does it take for copies to run beside kernels, and which ingredient is missing when they do not?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from itertools import product
+from typing import Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from pinscope.analysis.statistics import summarize
+from pinscope.experiments.contract import AnyExperiment, Bytes, Params, Row, Several
+from pinscope.experiments.overlap.arithmetic import FULL_DEPTH, Recipe
+from pinscope.experiments.overlap.pipeline import OneWay, Pipeline, Shape
+from pinscope.experiments.overlap.reading import read_overlap
+from pinscope.lab.harness import Harness, Turn
+from pinscope.lab.protocol import Lab, Load
+from pinscope.records.budget import Budget
+from pinscope.records.environment import Environment
+from pinscope.records.finding import Reading
+from pinscope.records.run import LabKind, Observation, Run
+from pinscope.units import parse_bytes
+
+Balance = Literal["copy_bound", "balanced", "compute_bound"]
+MemoryChoice = Literal["pageable", "pinned"]
+
+BALANCE: Mapping[Balance, float] = {"copy_bound": 0.5, "balanced": 1.0, "compute_bound": 2.0}
+"""Length of a kernel over the length of a pinned copy."""
+SMALLEST_CHUNK = 4 * 2**20
+"""Below it a preset is not made smaller: starting an operation would take longer than what it overlaps with."""
+ALONE_PASSES = 5
+"""Passes of each side alone; their median is the yardstick of overlap."""
+
+
+class OverlapParams(Params):
+    """The pipeline, and which combinations of the recipe's ingredients to run."""
+
+    chunk: Bytes = Field(
+        title="Chunk", json_schema_extra={"unit": "bytes"},
+        description="Bytes that one copy of the pipeline moves.",
+    )  # fmt: skip
+    chunks: int = Field(
+        ge=4, le=4096, title="Chunks", json_schema_extra={"unit": "count"},
+        description="Copies and kernels in one pipeline.",
+    )  # fmt: skip
+    directions: Several[OneWay] = Field(
+        title="Directions", description="Feed kernels (h2d) or drain their results (d2h)."
+    )
+    balance: Several[Balance] = Field(
+        title="Balance", description="Kernels half as long as a pinned copy, as long, or twice as long."
+    )
+    combinations: Literal["leave_one_out", "all"] = Field(
+        title="Combinations",
+        description="The full recipe with each ring depth, and each ingredient left out in turn; or every combination.",
+    )
+    depths: Several[Literal["1", "2", "4", "8"]] = Field(
+        title="Ring depths", description="Device buffers in the ring: 1 is no double buffering, 2 is the recipe."
+    )
+
+    @classmethod
+    def preset(cls, lab: LabKind, quick: bool) -> OverlapParams:
+        chunk = "8MiB" if lab == "host" and quick else "16MiB"
+        return cls(
+            chunk=parse_bytes(chunk), chunks=16 if lab == "host" else 64,
+            directions=("h2d", "d2h"),
+            balance=("balanced",) if quick else ("copy_bound", "balanced", "compute_bound"),
+            combinations="leave_one_out",
+            depths=("1", "2") if quick else ("1", "2", "4"),
+            precision=0.05 if lab == "host" else 0.01,
+            repeats=8 if quick else 15, time_limit=1.0 if quick else 4.0,
+        )  # fmt: skip
+
+    def shape(self) -> Shape:
+        """The pipeline's size; the ring is as deep as the deepest recipe needs."""
+        return Shape(self.chunk, self.chunks, max((FULL_DEPTH, *(int(depth) for depth in self.depths))))
+
+    def smaller(self) -> OverlapParams | None:
+        return self.with_overrides({"chunk": self.chunk // 2}) if self.chunk > SMALLEST_CHUNK else None
+
+
+PASS_VALUES = (
+    "device_seconds", "wall_seconds", "issue_seconds", "stall_seconds", "copy_alone_seconds",
+    "pinned_copy_seconds", "compute_alone_seconds", "corrupted_chunks",
+)  # fmt: skip
+SPAN_VALUES = ("lane", "chunk", "start_seconds", "end_seconds")
+
+
+class OverlapObservation(Observation):
+    """Either one pass of a pipeline (``kind`` = pass) or one kernel or copy inside it (``kind`` = span)."""
+
+    kind: Literal["pass", "span"]
+    direction: OneWay
+    balance: Balance
+    memory: MemoryChoice
+    separate_stream: bool
+    """Copies on a stream of their own."""
+    depth: int
+    """Device buffers in the ring."""
+    events: bool
+    """Events order copies and kernels across the two streams."""
+    bytes: int
+    """One chunk."""
+    chunks: int
+    # One pass:
+    device_seconds: float | None = None
+    """From the first kernel's or copy's start to the last one's end, by device events."""
+    wall_seconds: float | None = None
+    issue_seconds: float | None = None
+    """Time that the copy calls of the pass kept the CPU, together."""
+    stall_seconds: float | None = None
+    """Time that the compute stream stood idle between its first and its last kernel."""
+    copy_alone_seconds: float | None = None
+    """The same copies with nothing beside them (median)."""
+    pinned_copy_seconds: float | None = None
+    """The same copies from pinned memory with nothing beside them (median): the yardstick of all recipes."""
+    compute_alone_seconds: float | None = None
+    """The same kernels with nothing beside them (median)."""
+    corrupted_chunks: int | None = None
+    """Chunks that a kernel (h2d) or the host (d2h) found wrong."""
+    # One span:
+    lane: Literal["copy", "compute"] | None = None
+    chunk: int | None = None
+    start_seconds: float | None = None
+    """Since the pass began."""
+    end_seconds: float | None = None
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        """A pass has all values of a pass, a span all of a span: readings rely on it."""
+        names = PASS_VALUES if self.kind == "pass" else SPAN_VALUES
+        if lacking := [name for name in names if getattr(self, name) is None]:
+            raise ValueError(f"a {self.kind} without {lacking[0]}")
+        return self
+
+
+def recipes(params: OverlapParams) -> list[Recipe]:
+    """The combinations to run, pinned ones first: the full recipe, then what is left out."""
+    full = Recipe("pinned", True, FULL_DEPTH, True)
+    depths = sorted(int(depth) for depth in params.depths)
+    if params.combinations == "leave_one_out":
+        return [
+            full,
+            *(replace(full, depth=depth) for depth in depths if depth > FULL_DEPTH),
+            replace(full, separate_stream=False),
+            replace(full, depth=1),
+            replace(full, events=False),
+            replace(full, memory="pageable"),
+        ]
+    kinds: tuple[MemoryChoice, ...] = ("pinned", "pageable")
+    every = product(kinds, (True, False), depths, (True, False))
+    return [Recipe(memory, stream, depth, events) for memory, stream, depth, events in every]
+
+
+@dataclass(frozen=True)
+class Sides:
+    """The two sides of a pipeline, each alone: the kernels' load, and device seconds of a whole pass."""
+
+    load: Load
+    copy_seconds: float
+    pinned_copy_seconds: float
+    compute_seconds: float
+
+
+class Overlap:
+    """The recipe for asynchronous copies, one ingredient at a time."""
+
+    name = "overlap"
+    title = "Overlap"
+    question = "What does it take for copies to run beside kernels, and what does each missing ingredient cost?"
+    method = (
+        "A pipeline moves chunks between a host area and a ring of device buffers, and one kernel works on each "
+        "chunk: it checks what was copied to the device (h2d) or writes what is copied back (d2h). The full "
+        "recipe is pinned memory, a copy stream of its own, a ring of at least two buffers, and events that order "
+        "the two streams; each combination leaves some out. Kernels last half as long as a pinned copy, as long, "
+        "or twice as long. Overlap is (pinned copies alone + kernels alone − the pipeline) ÷ the shorter of the "
+        "two: 100 % when the shorter side is hidden entirely, 0 when nothing is gained over one after the other, "
+        "less when it is slower still. Own overlap takes the recipe's own copies as the yardstick instead. Stall "
+        "is the time that the compute stream stands idle between its kernels, and issue time is what the copy "
+        "calls keep the CPU. Every chunk's content is checked: by the kernel that uses it, or on the host after "
+        "the pass, against a pattern that only this chunk has."
+    )
+    labs: Mapping[LabKind, str | None] = {"cuda": None, "host": None}
+    Params = OverlapParams
+    Observation = OverlapObservation
+
+    def budget(self, params: OverlapParams, environment: Environment) -> Budget:
+        """One host area at a time and the deepest ring."""
+        del environment
+        area = params.chunk * params.chunks
+        kinds = {recipe.memory for recipe in recipes(params)}
+        combinations = len(recipes(params)) * len(params.directions) * len(params.balance)
+        return Budget(
+            pinned_bytes=area if "pinned" in kinds else 0,
+            pageable_bytes=area if "pageable" in kinds else 0,
+            device_bytes=params.chunk * params.shape().deepest,
+            # At least eight passes of some 20 GB/s, and the check of what they moved.
+            seconds=5.0 + combinations * 8 * (area / 20e9 + area / 10e9),
+        )
+
+    def measure(self, params: OverlapParams, lab: Lab, harness: Harness) -> Iterator[OverlapObservation]:
+        """Per direction and memory: the sides alone, then each recipe in each balance."""
+        chosen = recipes(params)
+        total = len(params.directions) * len(chosen) * len(params.balance)
+        done = 0
+        for direction in params.directions:
+            pinned_seconds: float | None = None
+            for memory in sorted({recipe.memory for recipe in chosen}, reverse=True):  # pinned before pageable
+                own = [recipe for recipe in chosen if recipe.memory == memory]
+                harness.progress(done / total, f"{direction}: {memory} copies alone")
+                with ExitStack() as stack:
+                    pipeline = Pipeline(stack, lab, params.shape(), direction, memory)
+                    copy_alone = _median(lambda: pipeline.copies_alone(harness.clock))  # noqa: B023 - called at once
+                    pinned_seconds = pinned_seconds or copy_alone
+                    for balance in params.balance:
+                        load, compute_alone = _load(lab, pipeline, pinned_seconds / params.chunks * BALANCE[balance])
+                        sides = Sides(load, copy_alone, pinned_seconds, compute_alone)
+                        for recipe in own:
+                            harness.progress(done / total, f"{direction} {balance}: {recipe.label}")
+                            labels = Labels(direction, balance, recipe, params.chunk, params.chunks)
+                            yield from _passes(params, harness, pipeline, labels, sides)
+                            done += 1
+        harness.progress(1.0, "done")
+
+    def read(self, run: Run, rows: Sequence[Row]) -> Reading:
+        """Overlap, stall and issue time of every recipe, and which ingredient is missing where."""
+        return read_overlap(run, rows)
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Labels of one combination."""
+
+    direction: OneWay
+    balance: Balance
+    recipe: Recipe
+    bytes: int
+    chunks: int
+
+    def observation(self, kind: Literal["pass", "span"], turn: Turn, **values: Any) -> OverlapObservation:
+        """An observation with these labels."""
+        return OverlapObservation(
+            kind=kind, repeat=turn.repeat, warmup=turn.warmup, direction=self.direction, balance=self.balance,
+            bytes=self.bytes, chunks=self.chunks, **asdict(self.recipe), **values,
+        )  # fmt: skip
+
+
+def _median(measure: Callable[[], float]) -> float:
+    """Median of a side alone, after one pass to warm up."""
+    measure()
+    return summarize([measure() for _ in range(ALONE_PASSES)]).median
+
+
+def _load(lab: Lab, pipeline: Pipeline, seconds: float) -> tuple[Load, float]:
+    """A load whose kernel lasts ``seconds`` with its data work, and the kernels' own median time alone."""
+    load = lab.calibrate(seconds)
+    alone = _median(lambda: pipeline.kernels_alone(load))
+    surplus = alone / pipeline.chunks - seconds
+    corrected = lab.calibrate(max(seconds - surplus, seconds / 4))
+    return corrected, _median(lambda: pipeline.kernels_alone(corrected))
+
+
+def _passes(
+    params: OverlapParams,
+    harness: Harness,
+    pipeline: Pipeline,
+    labels: Labels,
+    sides: Sides,
+) -> Iterator[OverlapObservation]:
+    """All passes of one combination; the first counted one also as spans where it is a recipe worth drawing."""
+    counted: list[float] = []
+    for turn in harness.turns(params.harness_precision(), counted):
+        timings, corrupted = pipeline.run(labels.recipe, sides.load, harness.clock)
+        yield labels.observation(
+            "pass", turn,
+            device_seconds=timings.device_seconds, wall_seconds=timings.wall_seconds,
+            issue_seconds=timings.issue_seconds, stall_seconds=timings.stall_seconds,
+            copy_alone_seconds=sides.copy_seconds,
+            pinned_copy_seconds=sides.pinned_copy_seconds, compute_alone_seconds=sides.compute_seconds,
+            corrupted_chunks=corrupted,
+        )  # fmt: skip
+        if turn.warmup:
+            continue
+        if not counted and len(labels.recipe.missing) <= 1 and labels.recipe.depth <= FULL_DEPTH:
+            lanes: tuple[tuple[Literal["copy", "compute"], list[tuple[float, float]]], ...]
+            lanes = (("copy", timings.copies), ("compute", timings.kernels))
+            for lane, ends in lanes:
+                for chunk, (start, end) in enumerate(ends):
+                    yield labels.observation(
+                        "span", turn, lane=lane, chunk=chunk, start_seconds=start, end_seconds=end
+                    )  # fmt: skip
+        counted.append(timings.device_seconds)
+
+
+EXPERIMENT: AnyExperiment = Overlap()

@@ -1,0 +1,262 @@
+"""What the overlap experiment concludes: headline, tables and findings from the rows of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pinscope.analysis.precision import Repeated, precision_not_reached
+from pinscope.experiments.overlap.arithmetic import FULL_DEPTH, PassCell, Recipe, passes
+from pinscope.records.finding import Finding, Quantity, Reading, Table
+from pinscope.records.run import LabKind, Run
+from pinscope.units import format_seconds, format_share
+
+GOOD_OVERLAP = 0.9
+"""Share of what is possible from which the recipe is said to work."""
+IN_THE_WAY: Mapping[LabKind, str] = {
+    "cuda": "Something beside the recipe is in the way: another program on the GPU or the bus, or host memory that is "
+    "too slow for both.",
+    "host": "The host model needs a free processor for each engine; other work on this machine is in the way.",
+}
+SLOWER_COPIES = 1.1
+"""Copies that take at least this many times as long as pinned ones are named as the reason, before what they hide."""
+ADVICE = {
+    "pinned memory": "Allocate the host buffers with cudaHostAlloc (cupyx.empty_pinned, torch pin_memory=True).",
+    "separate copy stream": "Issue the copies on a stream of their own, created with the non-blocking flag.",
+    "double buffering": "Use at least two device buffers in turn, so that one is copied while the other is used.",
+    "events": "Record an event after each copy and each kernel and let the other stream wait for it "
+    "(cudaStreamWaitEvent).",
+}
+
+
+def read_overlap(run: Run, rows: Sequence[Mapping[str, Any]]) -> Reading:
+    """Headline, table and findings of an overlap run; empty parts where nothing was measured yet."""
+    cells = passes(rows)
+    return Reading(
+        headline=_headline(cells),
+        tables=(_table(cells),) if cells else (),
+        findings=(
+            *_corruption(cells), *_recipe(run, cells), *_ingredients(cells),
+            *precision_not_reached(run, _repeated(cells)),
+        ),
+    )  # fmt: skip
+
+
+def _full(cells: Sequence[PassCell]) -> list[PassCell]:
+    return [cell for cell in cells if not cell.recipe.missing and cell.recipe.depth == FULL_DEPTH]
+
+
+def _balanced(cells: Sequence[PassCell]) -> list[PassCell]:
+    """The balanced cells, or all where none is: overlap matters most where neither side is longer."""
+    return [cell for cell in cells if cell.balance == "balanced"] or list(cells)
+
+
+def _headline(cells: Sequence[PassCell]) -> tuple[Quantity, ...]:
+    found: list[Quantity] = []
+    for cell in _full(_balanced(cells)):
+        words = f"full recipe, {cell.direction} {cell.balance}"
+        found.append(Quantity(name=f"Overlap, {words}", value=cell.overlap, unit="share"))
+        found.append(Quantity(name=f"Compute stall, {words}", value=cell.stall_seconds.median, unit="seconds"))
+    for (memory, direction), unordered in _unordered(cells).items():
+        if memory == "pinned":
+            for balance, share in _corrupted_shares(_balanced(unordered)).items():
+                name = f"Chunks corrupted without events, {direction} {balance}"
+                found.append(Quantity(name=name, value=share, unit="share"))
+    return tuple(found)
+
+
+def _table(cells: Sequence[PassCell]) -> Table:
+    return Table(
+        title="Every combination",
+        columns=(
+            "direction", "balance", "recipe", "overlap", "at best", "own overlap", "rate", "total", "spread",
+            "copies alone", "kernels alone", "compute stall", "issue time", "corrupted", "checked",
+        ),
+        units=(
+            "text", "text", "text", "share", "share", "share", "bytes/second", "seconds", "share",
+            "seconds", "seconds", "seconds", "seconds", "count", "count",
+        ),
+        rows=tuple(
+            (
+                cell.direction, cell.balance, cell.recipe.label, cell.overlap, cell.ideal, cell.own_overlap,
+                cell.bytes_per_second,
+                cell.device_seconds.median, cell.device_seconds.spread, cell.copy_alone_seconds,
+                cell.compute_alone_seconds, cell.stall_seconds.median, cell.issue_seconds.median,
+                cell.corrupted_chunks, cell.checked_chunks,
+            )
+            for cell in cells
+        ),
+        note="Overlap 100 % hides the shorter side entirely; below 0 the pipeline is slower than pinned copies and "
+        "kernels one after the other. Own overlap compares with the recipe's own copies alone; above "
+        "100 % they went faster in the pipeline than alone. At best is what a correct order allows with this many "
+        "chunks: 1 - 1 ÷ chunks; as copies and kernels alone are measured too, an overlap may lie slightly above it. "
+        "What is not ordered may hide more, with wrong data. Corrupted and checked count chunks over all repeats. On "
+        "one stream events change nothing.",
+    )  # fmt: skip
+
+
+def _corruption(cells: Sequence[PassCell]) -> list[Finding]:
+    found = []
+    ordered = [cell for cell in cells if cell.corrupted_chunks and _is_ordered(cell.recipe)]
+    if ordered:
+        found.append(
+            Finding(
+                rule="ordered-copy-corrupted",
+                severity="critical",
+                title="Chunks arrived wrong although events or one stream kept the order",
+                detail=f"{len(ordered)} combinations are affected; the first: {ordered[0].recipe.label}, "
+                f"{ordered[0].direction}.",
+                evidence=(
+                    Quantity(name="Corrupted chunks", value=sum(c.corrupted_chunks for c in ordered), unit="count"),
+                ),
+                advice="Do not trust this machine's copies. Run it again; if it repeats, check ECC counters and the "
+                "kernel log.",
+            )
+        )
+    for (memory, direction), unordered in _unordered(cells).items():
+        found.append(_without_events(f"{memory} memory, {direction}", unordered))
+    return found
+
+
+def _unordered(cells: Sequence[PassCell]) -> dict[tuple[str, str], list[PassCell]]:
+    """(Memory, direction) → its cells whose two streams nothing kept in order; pinned memory first."""
+    groups: dict[tuple[str, str], list[PassCell]] = {}
+    for cell in sorted(cells, key=lambda one: (one.recipe.memory != "pinned", one.direction)):
+        if not _is_ordered(cell.recipe):
+            groups.setdefault((cell.recipe.memory, cell.direction), []).append(cell)
+    return groups
+
+
+def _corrupted_shares(cells: Sequence[PassCell]) -> dict[str, float]:
+    """Balance → share of the chunks that were corrupted, over all its recipes."""
+    groups: dict[str, list[PassCell]] = {}
+    for cell in cells:
+        groups.setdefault(cell.balance.replace("_", "-"), []).append(cell)
+    return {
+        balance: sum(cell.corrupted_chunks for cell in group) / sum(cell.checked_chunks for cell in group)
+        for balance, group in groups.items()
+    }
+
+
+def _without_events(case: str, cells: Sequence[PassCell]) -> Finding:
+    """What became of the data of one memory and direction whose two streams nothing ordered."""
+    shares, checked = _corrupted_shares(cells), sum(cell.checked_chunks for cell in cells)
+    evidence = (
+        *(Quantity(name=f"Corrupted, {balance}", value=share, unit="share") for balance, share in shares.items()),
+        Quantity(name="Checked chunks", value=checked, unit="count"),
+    )
+    if not any(shares.values()):
+        return Finding(
+            rule="unordered-yet-intact", severity="note",
+            title=f"0 of {checked:,} chunks were corrupted without events: {case}",
+            detail="Nothing kept the order; copies and kernels happened to end in time. With other lengths of them "
+            "data can be corrupted.",
+            evidence=evidence, advice=ADVICE["events"],
+        )  # fmt: skip
+    least, most = format_share(min(shares.values())), format_share(max(shares.values()))
+    return Finding(
+        rule="unsafe-without-events", severity="warning",
+        title=f"{least if least == most else f'{least} to {most}'} of the chunks were corrupted without events: {case}",
+        detail=", ".join(f"{balance} {format_share(share)}" for balance, share in shares.items()).capitalize()
+        + ". Two streams that are not ordered read buffers before they are filled, or fill them while they are read.",
+        evidence=evidence, advice=ADVICE["events"],
+    )  # fmt: skip
+
+
+def _is_ordered(recipe: Recipe) -> bool:
+    return recipe.events or not recipe.separate_stream
+
+
+def _recipe(run: Run, cells: Sequence[PassCell]) -> list[Finding]:
+    found = []
+    for cell in _full(_balanced(cells)):
+        good = cell.overlap >= GOOD_OVERLAP * cell.ideal
+        evidence = (
+            Quantity(name="Overlap", value=cell.overlap, unit="share"),
+            Quantity(name="Possible with this many chunks", value=cell.ideal, unit="share"),
+            Quantity(name="Compute stall", value=cell.stall_seconds.median, unit="seconds"),
+        )
+        found.append(
+            Finding(
+                rule="recipe-overlaps" if good else "recipe-does-not-overlap",
+                severity="good" if good else "warning",
+                title=f"The full recipe hides {_hidden(cell)} of the shorter side, {cell.direction} "
+                f"{cell.balance.replace('_', '-')}",
+                detail="Copies and kernels run side by side." if good else IN_THE_WAY[run.lab],
+                evidence=evidence,
+                advice="Nothing to do."
+                if good
+                else "Run it again with the machine idle, and look at the spans of the copies in the timeline.",
+            )
+        )
+    return found
+
+
+def _ingredients(cells: Sequence[PassCell]) -> list[Finding]:
+    """One finding a direction and missing ingredient that costs overlap, beside the full recipe."""
+    found = []
+    full = {(cell.direction, cell.balance): cell for cell in _full(cells)}
+    for cell in _balanced(cells):
+        best = full.get((cell.direction, cell.balance))
+        if best is None or len(cell.recipe.missing) != 1 or cell.recipe.depth > FULL_DEPTH:
+            continue
+        (missing,) = cell.recipe.missing
+        if missing == "events" or not _costs_something(cell, best):
+            continue
+        found.append(
+            Finding(
+                rule="ingredient-missing",
+                severity="note",
+                title=_cost(missing, cell, best),
+                detail=f"The pipeline takes {format_seconds(cell.device_seconds.median)} instead of "
+                f"{format_seconds(best.device_seconds.median)}, compute stands idle for "
+                f"{format_seconds(cell.stall_seconds.median)} instead of {format_seconds(best.stall_seconds.median)}, "
+                f"and the copy calls keep the CPU for {format_seconds(cell.issue_seconds.median)} instead of "
+                f"{format_seconds(best.issue_seconds.median)}.",
+                evidence=(
+                    Quantity(name="Time against the full recipe", value=_times(cell, best), unit="ratio"),
+                    Quantity(name="Copies alone against pinned ones", value=cell.copy_slowdown, unit="ratio"),
+                    Quantity(name="Hidden beside its own copies", value=cell.own_overlap, unit="share"),
+                    Quantity(name="Hidden, full recipe", value=best.own_overlap, unit="share"),
+                ),
+                advice=ADVICE[missing],
+            )
+        )
+    return found
+
+
+def _hidden(cell: PassCell) -> str:
+    """What runs beside what. Of the full recipe, whose copies are pinned, this is the overlap."""
+    if cell.own_overlap >= 1:
+        return "all"
+    return format_share(cell.own_overlap) if cell.own_overlap > 0 else "nothing"
+
+
+def _costs_something(cell: PassCell, best: PassCell) -> bool:
+    """Whether the recipe without one ingredient is worse; where the full one hides nothing, its time must tell."""
+    if best.overlap > 0:
+        return cell.overlap < GOOD_OVERLAP * best.overlap
+    return cell.device_seconds.median > best.device_seconds.median / GOOD_OVERLAP
+
+
+def _times(cell: PassCell, best: PassCell) -> float:
+    return cell.device_seconds.median / best.device_seconds.median
+
+
+def _cost(missing: str, cell: PassCell, best: PassCell) -> str:
+    """What the missing ingredient costs, and why, in one line."""
+    what = f"a {missing}" if missing.endswith("stream") else missing
+    hidden = f"{_hidden(cell)} of the shorter side is hidden"
+    if cell.copy_slowdown >= SLOWER_COPIES:
+        hidden = f"its copies take {cell.copy_slowdown:.1f} times as long, and beside them {hidden}"
+    return f"Without {what} the pipeline takes {_times(cell, best):.1f} times as long, {cell.direction}: {hidden}"
+
+
+def _repeated(cells: Sequence[PassCell]) -> list[Repeated]:
+    return [
+        Repeated(
+            f"{cell.direction} {cell.balance.replace('_', '-')}, {cell.recipe.label}", cell.device_seconds,
+            (f"directions={cell.direction}", f"balance={cell.balance}"),
+        )
+        for cell in cells
+    ]  # fmt: skip

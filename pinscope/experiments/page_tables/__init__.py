@@ -1,0 +1,1 @@
+"""Kept here together: what pinned memory costs each GPU."""

@@ -1,0 +1,375 @@
+"""What the page_tables experiment concludes: headline, tables and findings from the rows of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pinscope.analysis.page_table_model import GPU_PAGE_SIZES, GRANULE_BYTES, page_table_bytes
+from pinscope.experiments.page_tables.arithmetic import GIB, GPU_METERS, Cost, Growth, costs
+from pinscope.records.finding import Finding, Quantity, Reading, Table
+from pinscope.records.run import Run
+from pinscope.units import format_bytes, format_seconds, format_share
+
+ALL_RETURNED = 0.95
+"""Share that must come back; the rest is within a step of the meter for a quick run."""
+AGREE = 0.05
+"""Times that differ by less are the same."""
+AMOUNTS = (64 * GIB, 256 * GIB, 1024 * GIB)
+"""Sizes for which the cost is worked out."""
+
+
+def read_page_tables(run: Run, rows: Sequence[Mapping[str, Any]]) -> Reading:
+    """Headline, tables and findings of a page_tables run; empty parts where nothing was measured yet."""
+    found = costs(rows)
+    own = [cost for cost in found if cost.way.device == run.device]
+    if not own:
+        return Reading(headline=(), tables=(), findings=())
+    best = next((cost for cost in own if cost.growth.per_byte is not None), own[0])
+    return Reading(
+        headline=_headline(run, own),
+        tables=(_table(found), *_amounts(run, best)),
+        findings=(
+            *_price(run, best), *_backings(run, own), *_other_devices(run, found), *_not_returned(run, found),
+            *_not_straight(run, found), *_meters(own), *_where_time_goes(own),
+        ),
+    )  # fmt: skip
+
+
+def way_words(cost: Cost) -> str:
+    """How the memory was pinned, for people."""
+    return f"registered ({cost.way.backing})" if cost.way.backing else "allocated pinned"
+
+
+def _tables_of(run: Run) -> str:
+    return "GPU memory" if run.lab == "cuda" else "page tables"
+
+
+def _headline(run: Run, own: Sequence[Cost]) -> tuple[Quantity, ...]:
+    found = []
+    for cost in own:
+        growth, words = cost.growth, way_words(cost)
+        per_byte = growth.per_byte
+        found.append(
+            Quantity(
+                name=f"{_tables_of(run).capitalize() if run.lab == 'host' else 'GPU memory'} per pinned GiB, {words}",
+                value=None if per_byte is None else per_byte * GIB, unit="bytes",
+                reason=_unseen(cost) if per_byte is None else None,
+            )
+        )  # fmt: skip
+    first = own[0].growth
+    found.append(
+        Quantity(
+            name="Page size this means", value=first.page_bytes, unit="bytes",
+            reason=_unseen(own[0]) if first.page_bytes is None else None,
+        )
+    )  # fmt: skip
+    returned = first.returned
+    reason = "not freed yet" if first.left_bytes is None else "nothing had grown"
+    found.append(
+        Quantity(
+            name="Returned after freeing", value=returned, unit="share", reason=reason if returned is None else None
+        )
+    )
+    return tuple(found)
+
+
+def _unseen(cost: Cost) -> str:
+    steps = f", as it grows in steps of {format_bytes(GRANULE_BYTES)}" if cost.growth.meter in GPU_METERS else ""
+    return (
+        f"{format_bytes(cost.growth.bytes[-1])} grew it by {format_bytes(cost.growth.table_bytes[-1])}: too little to "
+        f"tell{steps}"
+    )
+
+
+def _table(found: Sequence[Cost]) -> Table:
+    def row(cost: Cost) -> tuple[float | int | str | None, ...]:
+        growth = cost.growth
+        return (
+            way_words(cost), cost.way.device, growth.bytes[-1], growth.table_bytes[-1],
+            *_per_gib(growth), growth.page_bytes, growth.left_bytes,
+            cost.host_pinned_bytes,
+            cost.touch_seconds.median if cost.touch_seconds else None,
+            cost.pin_seconds.median if cost.pin_seconds else None, cost.free_seconds,
+        )  # fmt: skip
+
+    return Table(
+        title="Every way",
+        columns=(
+            "way", "device", "pinned", "page tables", "per GiB", "at least", "at most", "implied page",
+            "left after freeing", "host pins",
+            "touching a GiB", "pinning a GiB", "giving back a GiB",
+        ),
+        units=(
+            "text", "count", "bytes", "bytes", "bytes", "bytes", "bytes", "bytes", "bytes", "bytes", "seconds",
+            "seconds", "seconds",
+        ),
+        rows=tuple(row(cost) for cost in found),
+        note="Per GiB is the middle of what the readings leave possible, between at least and at most: page tables are "
+        "counted in whole steps. Host pins are what the kernel's count of pinned pages grew by. "
+        "Touching is by one thread; giving back is unpinning and unmapping. Memory allocated pinned "
+        "is touched by the driver as it is allocated. Times are "
+        "those of the run's own device.",
+    )  # fmt: skip
+
+
+def _per_gib(growth: Growth) -> tuple[float | None, float | None, float | None]:
+    """Bytes a GiB: the middle, at least, at most."""
+    slope = growth.known_slope
+    return (slope.middle * GIB, slope.low * GIB, slope.high * GIB) if slope else (None, None, None)
+
+
+def _amounts(run: Run, cost: Cost) -> tuple[Table, ...]:
+    """What larger amounts would take, by the slope and by the formula."""
+    per_byte = cost.growth.per_byte
+    device = run.environment.device(run.device) if run.lab == "cuda" else None
+    total = device.memory_total_bytes if device else None
+    if per_byte is None:
+        return ()
+    return (
+        Table(
+            title="What more would take",
+            columns=("pinned", "as measured here", "share of the GPU", "at 4 KiB", "at 64 KiB", "at 2 MiB"),
+            units=("bytes", "bytes", "share", "bytes", "bytes", "bytes"),
+            rows=tuple(
+                (
+                    amount, round(amount * per_byte), amount * per_byte / total if total else None,
+                    *(page_table_bytes(amount, size) for size in GPU_PAGE_SIZES),
+                )
+                for amount in AMOUNTS
+            ),
+            note="As measured here is the middle of what the readings leave possible. For each process that pins it, "
+            "and on each GPU on which that process has a context. The formula is "
+            "bytes ÷ page size × 8. Other amounts, processes and GPUs: the page Plan, or pinscope plan.",
+        ),
+    )  # fmt: skip
+
+
+def _price(run: Run, cost: Cost) -> list[Finding]:
+    growth, slope = cost.growth, cost.growth.known_slope
+    if slope is None or growth.page_bytes is None:
+        return [
+            Finding(
+                rule="page-tables-unseen",
+                severity="note",
+                title=f"{format_bytes(growth.bytes[-1])} of pinned memory took too little to see",
+                detail=_unseen(cost) + ". Pages of 2 MiB would take 4 KiB a GiB.",
+                evidence=(Quantity(name="Growth", value=growth.table_bytes[-1], unit="bytes"),),
+                advice="Pin more at once to see it: --set total=64GiB",
+            )
+        ]
+    known = growth.known_page_bytes
+    named = f"pages of {format_bytes(known)}" if known else f"{format_bytes(round(growth.page_bytes))} a page"
+    whose = "the GPU maps it" if run.lab == "cuda" else "the kernel maps it"
+    returned = growth.returned
+    back = f"; {format_share(returned)} came back when all was freed" if returned is not None else ""
+    step = format_bytes(growth.bytes[-1] - growth.bytes[-2])
+    advice = (
+        "Count it in for every process that pins, on every GPU where it has a context. Let one process pin and copy "
+        "for the others (CUDA IPC) where several need the same data: see the experiment registration."
+        if run.lab == "cuda"
+        else "Where several processes map the same data, each has page tables of its own for it."
+    )
+    return [
+        Finding(
+            rule="page-table-price",
+            severity="note",
+            title=f"Each pinned GiB takes {format_bytes(round(slope.middle * GIB))} of {_tables_of(run)}: {whose} "
+            f"in {named}",
+            detail=f"By the steps of the meter ({format_bytes(growth.granule_bytes)}) and of the run ({step}) it is "
+            f"{format_bytes(round(slope.low * GIB))} to {format_bytes(round(slope.high * GIB))}{back}. A TiB would "
+            f"take {format_bytes(round(1024 * GIB * slope.middle))}.",
+            evidence=(
+                Quantity(name="Page table per pinned GiB, at least", value=slope.low * GIB, unit="bytes"),
+                Quantity(name="Page table per pinned GiB, at most", value=slope.high * GIB, unit="bytes"),
+                Quantity(name="Page size this means", value=growth.page_bytes, unit="bytes"),
+                Quantity(name="Pinned at most", value=growth.bytes[-1], unit="bytes"),
+            ),
+            advice=advice,
+        )
+    ]
+
+
+def _backings(run: Run, own: Sequence[Cost]) -> list[Finding]:
+    """Whether huge pages under the memory make the page table smaller."""
+    small = next((cost for cost in own if cost.way.backing == "4k"), None)
+    huge = [cost for cost in own if cost.way.backing in ("thp", "hugetlb")]
+    if small is None or small.growth.per_byte is None or not huge:
+        return []
+    least = small.growth.known_slope.low if small.growth.known_slope else 0.0
+    helping = [cost for cost in huge if cost.growth.slope and cost.growth.slope.high < least]
+    names = " and ".join(cost.way.backing for cost in (helping or huge))
+    evidence = tuple(_per_gib_quantity(cost) for cost in huge)
+    if helping:
+        return [
+            Finding(
+                rule="huge-pages-shrink-tables", severity="good",
+                title=f"Huge pages ({names}) under the memory make its page table smaller",
+                detail=f"Small pages take {format_bytes(round(small.growth.per_byte * GIB))} a GiB.",
+                evidence=evidence, advice=f"Register memory over huge pages ({names}) where much of it is pinned.",
+            )
+        ]  # fmt: skip
+    return [
+        Finding(
+            rule="huge-pages-same-tables", severity="note",
+            title=f"Huge pages ({names}) under the memory do not make its page table smaller",
+            detail=_same_tables(run, small),
+            evidence=evidence,
+            advice=_faster(small, huge),
+        )
+    ]  # fmt: skip
+
+
+def _same_tables(run: Run, small: Cost) -> str:
+    """What was seen where huge pages under the memory changed nothing."""
+    if run.lab == "host":
+        return (
+            "It takes as much as with small pages: the kernel sets the small pages' table aside for the case that a "
+            "huge page must be split."
+        )
+    per_gib = format_bytes(round((small.growth.per_byte or 0.0) * GIB))
+    where = " This is a virtual machine; others may differ." if run.environment.virtualization else ""
+    return f"With 4 KiB pages under it a GiB takes {per_gib}, and no less with huge pages.{where}"
+
+
+def _per_gib_quantity(cost: Cost) -> Quantity:
+    per_byte = cost.growth.per_byte
+    return Quantity(
+        name=f"Per GiB, {way_words(cost)}", value=None if per_byte is None else per_byte * GIB, unit="bytes",
+        reason=_unseen(cost) if per_byte is None else None,
+    )  # fmt: skip
+
+
+def _faster(small: Cost, huge: Sequence[Cost]) -> str:
+    """Whether huge pages are worth it for their speed."""
+    best = min(huge, key=_total_seconds)
+    least, usual = _total_seconds(best), _total_seconds(small)
+    times = (
+        f"Touching and registering a GiB took {format_seconds(least)} ({best.way.backing}) and "
+        f"{format_seconds(usual)} (4k)"
+    )
+    return times + (": use huge pages for that." if usual / least > 1 + AGREE else ": small pages do as well here.")
+
+
+def _total_seconds(cost: Cost) -> float:
+    """Touching and pinning a GiB."""
+    return sum(part.median for part in (cost.touch_seconds, cost.pin_seconds) if part)
+
+
+def _other_devices(run: Run, found: Sequence[Cost]) -> list[Finding]:
+    paying: dict[int, float] = {}
+    for cost in found:
+        if cost.way.device != run.device and cost.growth.per_byte is not None:
+            paying.setdefault(cost.way.device, cost.growth.per_byte)
+    others = {cost.way.device for cost in found} - {run.device}
+    if not others:
+        return []
+    if not paying:
+        return [
+            Finding(
+                rule="one-gpu-pays", severity="note",
+                title="Only the GPU that pinned the memory pays for it",
+                detail=f"The other GPUs with a context ({len(others)}) show no growth.",
+                evidence=(Quantity(name="GPUs with a context", value=len(others) + 1, unit="count"),),
+                advice="Nothing to do.",
+            )
+        ]  # fmt: skip
+    return [
+        Finding(
+            rule="every-gpu-pays",
+            severity="note",
+            title=f"Every GPU with a context pays: {len(paying) + 1} of {len(others) + 1}",
+            detail="The process pinned the memory once; each GPU on which it has a context keeps a page table of "
+            "its own for it.",
+            evidence=tuple(
+                Quantity(name=f"GPU {device}, per pinned GiB", value=slope * GIB, unit="bytes")
+                for device, slope in sorted(paying.items())
+            ),
+            advice="Make contexts only on GPUs that a process uses (CUDA_VISIBLE_DEVICES), one process a GPU.",
+        )
+    ]
+
+
+def _not_returned(run: Run, found: Sequence[Cost]) -> list[Finding]:
+    kept = [cost for cost in found if cost.growth.returned is not None and cost.growth.returned < ALL_RETURNED
+            and (cost.growth.left_bytes or 0) > GRANULE_BYTES]  # fmt: skip
+    if not kept:
+        return []
+    worst = min(kept, key=lambda cost: cost.growth.returned or 0.0)
+    return [
+        Finding(
+            rule="page-tables-kept",
+            severity="warning",
+            title=f"{format_bytes(worst.growth.left_bytes)} of {_tables_of(run)} did not come back after freeing",
+            detail=f"The way: {way_words(worst)}, device {worst.way.device}. Another process that took memory "
+            "meanwhile would look the same.",
+            evidence=(Quantity(name="Returned", value=worst.growth.returned, unit="share"),),
+            advice="Run it again while nothing else uses the GPU.",
+        )
+    ]
+
+
+def _not_straight(run: Run, found: Sequence[Cost]) -> list[Finding]:
+    bent = [cost for cost in found if cost.growth.per_byte and not cost.growth.straight]
+    if not bent:
+        return []
+    worst = max(bent, key=_off_the_line)
+    return [
+        Finding(
+            rule="growth-not-straight",
+            severity="warning",
+            title=f"{_tables_of(run)} did not grow in a straight line: readings are up to "
+            f"{format_bytes(_off_the_line(worst))} off it",
+            detail=f"The way: {way_words(worst)}, device {worst.way.device}. Other processes that take or free "
+            "memory meanwhile are in the figures.",
+            evidence=(Quantity(name="Farthest from a line", value=_off_the_line(worst), unit="bytes"),),
+            advice="Run it again while nothing else uses the GPU.",
+        )
+    ]
+
+
+def _off_the_line(cost: Cost) -> int:
+    """Bytes by which the meter's readings lie off a straight line at most, in whole steps of the meter."""
+    return cost.growth.slope.steps * cost.growth.granule_bytes if cost.growth.slope else 0
+
+
+def _meters(own: Sequence[Cost]) -> list[Finding]:
+    for cost in own:
+        slopes = [growth.known_slope for growth in cost.growths]
+        nvml, runtime = slopes if len(slopes) == 2 else (None, None)
+        if nvml and runtime and (nvml.high < runtime.low or runtime.high < nvml.low):
+            return [
+                Finding(
+                    rule="meters-disagree", severity="note",
+                    title="NVML and cudaMemGetInfo do not agree on what pinned memory takes",
+                    detail=f"The way: {way_words(cost)}. NVML's figure is the one used.",
+                    evidence=(
+                        Quantity(name="Per GiB, NVML", value=nvml.middle * GIB, unit="bytes"),
+                        Quantity(name="Per GiB, cudaMemGetInfo", value=runtime.middle * GIB, unit="bytes"),
+                    ),
+                    advice="Run it again while nothing else uses the GPU.",
+                )
+            ]  # fmt: skip
+    return []
+
+
+def _where_time_goes(own: Sequence[Cost]) -> list[Finding]:
+    cost = next((cost for cost in own if cost.touch_seconds and cost.pin_seconds), None)
+    if cost is None or cost.touch_seconds is None or cost.pin_seconds is None:
+        return []
+    touching, pinning = cost.touch_seconds.median, cost.pin_seconds.median
+    share = touching / (touching + pinning)
+    return [
+        Finding(
+            rule="time-of-pinning",
+            severity="note",
+            title=f"{format_share(share)} of the time goes into touching the memory, by one thread: {way_words(cost)}",
+            detail=f"A GiB takes {format_seconds(touching)} to touch and {format_seconds(pinning)} to register. "
+            "Allocating pinned memory does both in one call.",
+            evidence=(
+                Quantity(name="Touching a GiB", value=touching, unit="seconds", spread=cost.touch_seconds.spread),
+                Quantity(name="Registering a GiB", value=pinning, unit="seconds", spread=cost.pin_seconds.spread),
+            ),
+            advice="Touch with several threads, or use huge pages, before registering.",
+        )
+    ]

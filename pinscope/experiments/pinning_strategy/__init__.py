@@ -1,0 +1,1 @@
+"""Kept here together: the quickest way to pin a lot of memory."""

@@ -1,0 +1,273 @@
+"""How is a lot of memory pinned fastest, and how long do other processes on the GPU wait meanwhile?"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any, Literal
+
+from pydantic import Field
+
+from pinscope.experiments.contract import AnyExperiment, BareParams, Bytes, Row, Several
+from pinscope.experiments.pinning_strategy.cuda_neighbour import PAUSE_SECONDS, SMALL_BYTES
+from pinscope.experiments.pinning_strategy.neighbours import (
+    CALLS,
+    WITH_CONTEXT,
+    NeighbourCall,
+    Neighbours,
+    cuda_neighbour,
+)
+from pinscope.experiments.pinning_strategy.reading import read_pinning_strategy
+from pinscope.lab.backing import HUGE_PAGE, why_not_backing
+from pinscope.lab.budget import CONTEXT_BYTES
+from pinscope.lab.harness import Harness
+from pinscope.lab.pinning import PAGE, Pinned, Pinner, default_threads
+from pinscope.lab.protocol import Lab
+from pinscope.records.budget import Budget
+from pinscope.records.environment import Environment
+from pinscope.records.finding import Reading
+from pinscope.records.pinning_strategy import STRATEGIES, Strategy, StrategyName
+from pinscope.records.run import LabKind, Observation, Run
+from pinscope.units import format_bytes, format_seconds, parse_bytes
+
+IDLE_SECONDS = 1.0
+QUICK_IDLE_SECONDS = 0.3
+SLOWEST = 1.5e9
+"""Bytes/second at which the slowest strategy pins and frees, for the estimate of a run's length."""
+COPY_BYTES = 2**30
+"""What the copies that check pinned memory move at most."""
+SMALLEST = 2**26
+
+
+class PinningStrategyParams(BareParams):
+    """How much to pin, and in which ways."""
+
+    size: Bytes = Field(
+        title="Size", json_schema_extra={"unit": "bytes"},
+        description="How much each strategy pins.",
+    )  # fmt: skip
+    chunk: Bytes = Field(
+        title="Chunk", json_schema_extra={"unit": "bytes"},
+        description="Length of a piece where a strategy pins in pieces; a multiple of 2 MiB.", multiple_of=HUGE_PAGE,
+    )  # fmt: skip
+    threads: int = Field(
+        0, ge=0, le=1024, title="Threads", json_schema_extra={"unit": "count"},
+        description="How many threads touch (and register) memory; 0 takes the processors here, at most 16.",
+    )  # fmt: skip
+    strategies: Several[StrategyName] = Field(
+        title="Strategies", description="Ways to pin; cudaHostAlloc in one piece is what the others are compared with."
+    )
+    repeats: int = Field(
+        ge=1, le=100, title="Repeats", json_schema_extra={"unit": "count"},
+        description="How often each strategy pins; waits are the longest over all of them.",
+    )  # fmt: skip
+    target: Bytes = Field(
+        title="Your size", json_schema_extra={"unit": "bytes"},
+        description="How much your program pins; the reading says how long that takes.",
+    )  # fmt: skip
+    idle_seconds: float = Field(
+        IDLE_SECONDS, gt=0, le=60, title="Idle watch", json_schema_extra={"unit": "seconds"},
+        description="How long the neighbours are watched with nothing going on.",
+    )  # fmt: skip
+
+    @classmethod
+    def preset(cls, lab: LabKind, quick: bool) -> PinningStrategyParams:
+        return cls(
+            size=parse_bytes("1GiB" if quick else "16GiB"),
+            chunk=parse_bytes("64MiB" if quick else "256MiB"),
+            strategies=tuple(STRATEGIES),
+            repeats=1 if quick else 3,
+            target=parse_bytes("64GiB"),
+            idle_seconds=QUICK_IDLE_SECONDS if quick else IDLE_SECONDS,
+        )
+
+    def thread_count(self) -> int:
+        """How many threads to use here."""
+        return self.threads or default_threads()
+
+    def smaller(self) -> PinningStrategyParams | None:
+        if self.size <= SMALLEST:
+            return None
+        size = max(self.size // 2 // PAGE * PAGE, SMALLEST)
+        return self.with_overrides({"size": size, "chunk": min(self.chunk, size // 8 // HUGE_PAGE * HUGE_PAGE)})
+
+
+class PinningStrategyObservation(Observation):
+    """One strategy, once (or, with strategy ``idle``, the neighbours with nothing going on)."""
+
+    strategy: StrategyName | Literal["idle"]
+    bytes: int
+    chunk_bytes: int | None
+    """Length of a piece; ``None`` where all is pinned by one call."""
+    threads: int
+    total_seconds: float
+    """Until all of it was pinned (idle: how long the neighbours were watched)."""
+    touch_seconds: float | None = None
+    """Of that: until every page was touched; ``None`` where pinning does it, or both go on at once."""
+    pin_seconds: float | None = None
+    release_seconds: float | None = None
+    """Until it was unpinned and given back."""
+    neighbour_info_seconds: float
+    """The longest cudaMemGetInfo of another process meanwhile."""
+    neighbour_nvml_seconds: float
+    """The longest NVML memory query of another process meanwhile."""
+    neighbour_kernel_seconds: float
+    """The longest kernel launch, until the kernel was done, of another process meanwhile."""
+    neighbour_allocation_seconds: float
+    """The longest cudaMalloc and cudaFree of 1 MiB of another process meanwhile."""
+    neighbour_control_seconds: float | None = None
+    """How late, at most, another process that makes no driver call woke from its sleep meanwhile."""
+    release_neighbour_seconds: float | None = None
+    """The longest of the driver calls while the memory was unpinned and given back; then each of them."""
+    release_neighbour_info_seconds: float | None = None
+    release_neighbour_nvml_seconds: float | None = None
+    release_neighbour_kernel_seconds: float | None = None
+    release_neighbour_allocation_seconds: float | None = None
+    release_neighbour_control_seconds: float | None = None
+    pinned: bool | None = None
+    """Whether CUDA says of both ends of every piece that it is pinned."""
+    copy_bytes: int | None = None
+    copy_seconds: float | None = None
+    """One copy of ``copy_bytes`` to the device, within a piece, by device events."""
+    crossing_copies: bool | None = None
+    """Whether CUDA takes a copy across the boundary of two pieces; ``None`` where there is none."""
+
+
+class PinningStrategy:
+    """Strategies to pin the same amount, with other processes watching the driver."""
+
+    name = "pinning_strategy"
+    title = "Pinning strategy"
+    question = "How is a lot of memory pinned fastest here, and how long do other processes on the GPU wait meanwhile?"
+    method = (
+        "Each strategy pins the same amount, in turn, after all of that memory was touched once so that the host has "
+        "it at hand. Four other processes make one kind of call each, again and again with "
+        f"{format_seconds(PAUSE_SECONDS)} between, and tell their longest: cudaMemGetInfo, an NVML memory query, a "
+        f"kernel until it is done, and cudaMalloc and cudaFree of {format_bytes(SMALL_BYTES)}. A fifth one, the "
+        "control, makes no driver call: it sleeps as long as the others pause and tells how late it woke, which is "
+        "what waiting for a processor takes. All are watched with nothing going on first, then while memory is pinned "
+        "and while it is given back; a strategy's wait is the longest of both. With the memory pinned, CUDA is asked "
+        "whether it is, one copy within a piece is timed, and one across the boundary of two pieces is tried."
+    )
+    labs: Mapping[LabKind, str | None] = {
+        "cuda": None,
+        "host": "it measures a GPU driver: how it pins, and how long other processes wait for it",
+    }
+    Params = PinningStrategyParams
+    Observation = PinningStrategyObservation
+
+    def budget(self, params: PinningStrategyParams, environment: Environment) -> Budget:
+        """One strategy at a time with its page table, and the contexts of the neighbours that have one."""
+        each = params.repeats * len(params.strategies) * params.size / SLOWEST / 3
+        contexts = len(WITH_CONTEXT) * CONTEXT_BYTES
+        return Budget(
+            pinned_bytes=params.size, pageable_bytes=0,
+            device_bytes=min(params.chunk, params.size, COPY_BYTES) + params.size // 512 + contexts,
+            seconds=each + params.idle_seconds + 5.0,
+        )  # fmt: skip
+
+    def measure(
+        self, params: PinningStrategyParams, lab: Lab, harness: Harness
+    ) -> Iterator[PinningStrategyObservation]:
+        """The neighbours idle, then every strategy, all of them once before any of them again."""
+        from pinscope.lab.cuda_pinning import CudaCalls, bus_id_here  # noqa: PLC0415 - imports CuPy
+
+        chosen = [STRATEGIES[name] for name in params.strategies if _possible(STRATEGIES[name], harness)]
+        total = len(chosen) * params.repeats + 1
+        calls, threads = CudaCalls.here(), params.thread_count()
+        commands = {call: cuda_neighbour(call, bus_id_here()) for call in CALLS}
+        harness.progress(0.0, "starting the neighbours")
+        with Neighbours(commands) as neighbours, ExitStack() as stack:
+            bench = _Bench(lab, stack, min(params.chunk, params.size, COPY_BYTES))
+            pinners = [Pinner(strategy, calls, params.chunk, threads, harness.clock) for strategy in chosen]
+            with Pinner(STRATEGIES["touch_register"], calls, None, threads).pinned(params.size):
+                harness.check_cancelled()
+            neighbours.longest()
+            time.sleep(params.idle_seconds)
+            yield PinningStrategyObservation(
+                repeat=0, warmup=False, strategy="idle", bytes=params.size, chunk_bytes=None, threads=threads,
+                total_seconds=params.idle_seconds, **_waits(neighbours.longest()),
+            )  # fmt: skip
+            for repeat in range(params.repeats):
+                for place, pinner in enumerate(pinners):
+                    harness.progress((repeat * len(chosen) + place + 1) / total, pinner.strategy.title)
+                    yield _once(pinner, params.size, neighbours, bench, repeat)
+        harness.progress(1.0, "done")
+
+    def read(self, run: Run, rows: Sequence[Row]) -> Reading:
+        """The best strategy for this host, what it gains, seconds for the user's size, and the recipe."""
+        return read_pinning_strategy(run, rows)
+
+
+class _Bench:
+    """What checks pinned memory: a device buffer to copy to."""
+
+    def __init__(self, lab: Lab, stack: ExitStack, nbytes: int) -> None:
+        self._lab = lab
+        self._stream = stack.enter_context(lab.stream())
+        self._start, self._end = stack.enter_context(lab.event()), stack.enter_context(lab.event())
+        self._device = stack.enter_context(lab.device_buffer(nbytes))
+
+    def check(self, held: Pinned) -> dict[str, Any]:
+        """Values of an observation: is it pinned, how fast does it copy, may copies cross pieces."""
+        from pinscope.lab.cuda_memory import HostPart  # noqa: PLC0415 - imports CuPy
+        from pinscope.lab.cuda_pinning import is_pinned, takes_copy  # noqa: PLC0415
+
+        self._lab.host_nodes.look(held.pieces)
+        address, length = held.pieces[0]
+        nbytes = min(length, self._device.nbytes)
+        for _ in range(2):  # the first warms up
+            self._start.record(self._stream)
+            self._lab.copy_to_device(
+                self._device.part(0, nbytes), HostPart(address, nbytes, "registered"), self._stream
+            )
+            self._end.record(self._stream)
+            self._stream.synchronize()
+        ends = [place for start, size in held.pieces for place in (start, start + size - 1)]
+        adjacent = len(held.pieces) > 1 and held.pieces[1][0] == address + length
+        return {
+            "pinned": all(is_pinned(place) for place in ends),
+            "copy_bytes": nbytes,
+            "copy_seconds": self._lab.elapsed(self._start, self._end),
+            "crossing_copies": takes_copy(self._device.address, address + length - PAGE, 2 * PAGE)
+            if adjacent
+            else None,
+        }
+
+
+def _possible(strategy: Strategy, harness: Harness) -> bool:
+    reason = why_not_backing(strategy.backing) if strategy.backing else None
+    if reason:
+        harness.note(f"Left out: {strategy.title}. {reason}")
+    return reason is None
+
+
+def _once(pinner: Pinner, size: int, neighbours: Neighbours, bench: _Bench, repeat: int) -> PinningStrategyObservation:
+    """Pin, check, release, with the neighbours asked before and after."""
+    neighbours.longest()
+    clock = pinner.clock
+    begun = clock()
+    with pinner.pinned(size) as held:
+        total = clock() - begun
+        waits = neighbours.longest()
+        checked = bench.check(held)
+        neighbours.longest()
+        released = clock()
+    release = clock() - released
+    waits_after = neighbours.longest()
+    return PinningStrategyObservation(
+        repeat=repeat, warmup=False, strategy=pinner.strategy.name, bytes=size,
+        chunk_bytes=pinner.chunk if pinner.strategy.chunked else None, threads=pinner.threads,
+        total_seconds=total, touch_seconds=held.touch_seconds, pin_seconds=held.pin_seconds,
+        release_seconds=release,
+        release_neighbour_seconds=max(seconds for call, seconds in waits_after.items() if call != "control"),
+        **_waits(waits), **_waits(waits_after, "release_"), **checked,
+    )  # fmt: skip
+
+
+def _waits(longest: Mapping[NeighbourCall, float], phase: Literal["", "release_"] = "") -> dict[str, Any]:
+    return {f"{phase}neighbour_{call}_seconds": seconds for call, seconds in longest.items()}
+
+
+EXPERIMENT: AnyExperiment = PinningStrategy()

@@ -1,0 +1,355 @@
+"""What pinned memory takes from everybody else on the host: pin growing amounts, and ask an ordinary process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from pinscope.analysis.page_table_model import GRANULE_BYTES
+from pinscope.errors import NotEnoughMemory
+from pinscope.experiments.contract import AnyExperiment, BareParams, Bytes, Row
+from pinscope.experiments.pressure.bystander import Bystander, folder_for
+from pinscope.experiments.pressure.reading import read_pressure_run
+from pinscope.lab.budget import safe_pinned_bytes
+from pinscope.lab.harness import Harness
+from pinscope.lab.protocol import Lab
+from pinscope.probes.limits import read_limits
+from pinscope.probes.pressure import HostPressure, read_pressure
+from pinscope.records.budget import Budget
+from pinscope.records.environment import Environment, Limits
+from pinscope.records.finding import Reading
+from pinscope.records.run import LabKind, Observation, Run
+from pinscope.units import format_bytes, parse_bytes
+
+Phase = Literal["before", "held", "after"]
+PAGE = 4096
+SMALLEST = 64 * 2**20
+"""Less than this moves the host's figures no more than everybody else does."""
+SMALLEST_FILE = 16 * 2**20
+PACE = 2e9
+"""Bytes/second at which memory is pinned and given back, for the estimate of a run's length."""
+LEAST_ROUNDS, MOST_ROUNDS = 3, 200
+_UNKNOWN = {
+    "free_bytes": "free memory",
+    "per_cpu_bytes": "free pages on the processors' lists",
+    "cached_bytes": "the page cache",
+    "swap_in_bytes": "swapping in",
+    "swap_out_bytes": "swapping out",
+    "memory_some_seconds": "stalls for memory",
+    "memory_full_seconds": "full stalls for memory",
+    "io_some_seconds": "stalls for input and output",
+    "io_full_seconds": "full stalls for input and output",
+}
+"""Field of a reading → what a note calls it where this kernel does not tell."""
+
+
+class PressureParams(BareParams):
+    """How much to pin, in which steps, and what the ordinary process does."""
+
+    share: float = Field(
+        gt=0, le=1, title="Share of what is safe", json_schema_extra={"unit": "share"},
+        description="Pin at most this share of what is safe to pin here, but 64 MiB at least.",
+    )  # fmt: skip
+    cap: Bytes = Field(
+        title="Most memory", json_schema_extra={"unit": "bytes"},
+        description="Pin at most this much, however much is safe.",
+    )  # fmt: skip
+    steps: int = Field(
+        ge=1, le=64, title="Steps", json_schema_extra={"unit": "count"},
+        description="Equal parts in which it is pinned.",
+    )  # fmt: skip
+    floor: Bytes = Field(
+        title="Floor", json_schema_extra={"unit": "bytes"},
+        description="Stop before less memory than this is available on the host, or left in the container.",
+    )  # fmt: skip
+    file: Bytes = Field(
+        title="File", json_schema_extra={"unit": "bytes"},
+        description="Length of the file that the ordinary process reads again and again.",
+    )  # fmt: skip
+    sample: Bytes = Field(
+        title="Fresh memory", json_schema_extra={"unit": "bytes"}, multiple_of=PAGE,
+        description="How much fresh memory the ordinary process touches, page by page, in each round.",
+    )  # fmt: skip
+    step_seconds: float = Field(
+        gt=0, le=600, title="Time per step", json_schema_extra={"unit": "seconds"},
+        description="How long the ordinary process works at each step; three rounds at least.",
+    )  # fmt: skip
+
+    @model_validator(mode="after")
+    def _fits(self) -> PressureParams:
+        if self.cap < SMALLEST:
+            raise ValueError(
+                f"cap: it takes {format_bytes(SMALLEST)} at least; less cannot be told from what others do"
+            )
+        return self
+
+    @classmethod
+    def preset(cls, lab: LabKind, quick: bool) -> PressureParams:
+        return cls(
+            share=0.5 if quick else 0.65, cap=parse_bytes("2GiB" if quick else "16GiB"), steps=4 if quick else 10,
+            floor=parse_bytes("1GiB"), file=parse_bytes("128MiB" if quick else "512MiB"),
+            sample=parse_bytes("16MiB" if quick else "64MiB"), step_seconds=0.5 if quick else 2.0,
+        )  # fmt: skip
+
+    def smaller(self) -> PressureParams | None:
+        """Half as much pinned, then half as long a file: the limits on locked memory bind far below the host's."""
+        if self.cap >= 2 * SMALLEST:
+            return self.with_overrides({"cap": max(self.cap // 2 // PAGE * PAGE, SMALLEST)})
+        return self.with_overrides({"file": self.file // 2 // PAGE * PAGE}) if self.file >= 2 * SMALLEST_FILE else None
+
+    def step_bytes(self, limits: Limits) -> int:
+        """What one step pins here, in whole pages: never more in all than the share and the cap allow.
+
+        RLIMIT_MEMLOCK is not looked at: it binds on the host lab only, where the budget is checked against it.
+        """
+        without = limits.model_copy(update={"memlock_headroom_bytes": None})
+        total = min(int(self.share * safe_pinned_bytes(without, "host")), self.cap)
+        return max(total, SMALLEST) // self.steps // PAGE * PAGE
+
+
+class PressureObservation(Observation):
+    """One round of the ordinary process (``kind`` = process), or one reading of the host (``kind`` = host)."""
+
+    kind: Literal["process", "host"]
+    phase: Phase
+    step: int
+    """0 before and after."""
+    bytes: int
+    """Pinned by this run at the moment."""
+    target_bytes: int
+    """What the run means to pin in all."""
+    elapsed_seconds: float
+    """Since the run began to measure."""
+    # One round of the ordinary process:
+    fault_pages: int | None = None
+    """Pages of fresh memory that it touched."""
+    fault_median_seconds: float | None = None
+    """For one of them."""
+    fault_longest_seconds: float | None = None
+    file_bytes: int | None = None
+    """Length of its file; ``None`` where there could be none."""
+    file_cached_bytes: int | None = None
+    """How much of the file was in the page cache before it read it again."""
+    read_bytes: int | None = None
+    read_seconds: float | None = None
+    # One reading of the host, before a step changed anything (begin) or at its end:
+    moment: Literal["begin", "end"] | None = None
+    floor_reached: bool | None = None
+    """The next step, or this one, would have left less than the floor."""
+    available_bytes: int | None = None
+    cgroup_headroom_bytes: int | None = None
+    free_bytes: int | None = None
+    per_cpu_bytes: int | None = None
+    """Free pages on the processors' lists, counted neither as free nor as available."""
+    cached_bytes: int | None = None
+    swap_in_bytes: int | None = None
+    """Swapped in since boot; the others that count or add up likewise."""
+    swap_out_bytes: int | None = None
+    memory_some_seconds: float | None = None
+    memory_full_seconds: float | None = None
+    io_some_seconds: float | None = None
+    io_full_seconds: float | None = None
+    pin_seconds: float | None = None
+    """Pinning the step."""
+    release_seconds: float | None = None
+    """Giving all of it back."""
+
+
+class Pressure:
+    """Pins growing amounts beside an ordinary process."""
+
+    name = "pressure"
+    title = "Pressure"
+    question = "What does pinned memory take from everybody else on the host?"
+    method = (
+        "Memory is pinned in equal steps and held. Before, at each step, and after all of it was given back, an "
+        "ordinary process beside the run, which pins nothing, does three things in rounds: it asks how much of its "
+        "file is still in the page cache (mincore), writes to each page of fresh memory for the first time, each "
+        "timed apart, and reads its file again. The file was written, synchronised and read once before the count; "
+        "each timed page has two readings of the clock by Python in it. The host's own figures are read before and "
+        "after each step: memory available, free and cached, free pages that wait on a processor's list (which the "
+        "kernel counts neither as free nor as available), what was swapped, and for how long tasks stalled "
+        "(/proc/pressure). The run never pins more than its budget, and stops before less than the floor is available "
+        "on the host or left in its control group. On the host model pinning is mlock. Everything that goes on beside "
+        "the run is in the figures too: it wants an idle machine."
+    )
+    labs: Mapping[LabKind, str | None] = {"cuda": None, "host": None}
+    Params = PressureParams
+    Observation = PressureObservation
+
+    def budget(self, params: PressureParams, environment: Environment) -> Budget:
+        """All steps at once with their page table, the fresh memory, and the file, though the kernel may drop it.
+
+        Raises:
+            NotEnoughMemory: not even the first step stays above the floor.
+        """
+        step = params.step_bytes(environment.limits)
+        _check_floor(environment.limits, step, params.floor)
+        total = step * params.steps
+        seconds = 1.0 + params.file / 2e8 + (params.steps + 2) * params.step_seconds + 2 * total / PACE
+        return Budget(
+            pinned_bytes=total, pageable_bytes=params.file + params.sample, device_bytes=total // 512 + GRANULE_BYTES,
+            seconds=seconds,
+        )  # fmt: skip
+
+    def measure(self, params: PressureParams, lab: Lab, harness: Harness) -> Iterator[PressureObservation]:
+        """Before, every step until the floor, and after."""
+        limits = read_limits()
+        step = _step_now(params, limits, lab.kind, harness.budget)
+        _check_floor(limits, step, params.floor)
+        folder, reason = folder_for(params.file)
+        if folder is None:
+            harness.note(f"Left out: reading a file. {reason}; TMPDIR names another folder.")
+        for field, missing in read_pressure().missing.items():
+            if field in _UNKNOWN:
+                harness.note(f"Not known: {_UNKNOWN[field]}. {missing}.")
+        harness.progress(0.0, "starting the ordinary process")
+        with (
+            Bystander(folder, params.file, params.sample, params.step_seconds, harness.check_cancelled) as beside,
+            ExitStack() as held,
+        ):
+            yield from _Course(params, harness, beside, step, folder is not None).all(lab, held)
+        harness.progress(1.0, "done")
+
+    def read(self, run: Run, rows: Sequence[Row]) -> Reading:
+        """What everybody lost, and from which amount on it was felt."""
+        return read_pressure_run(run, rows)
+
+
+def _check_floor(limits: Limits, step: int, floor: int) -> None:
+    left = limits.host_available_bytes
+    if limits.cgroup_headroom_bytes is not None:
+        left = min(left, limits.cgroup_headroom_bytes)
+    if left - step < floor:
+        raise NotEnoughMemory(
+            f"the first step pins {format_bytes(step)}, and of {format_bytes(left)} available here that leaves less "
+            f"than the floor of {format_bytes(floor)}; free memory, lower the floor, or take more steps"
+        )
+
+
+def _step_now(params: PressureParams, limits: Limits, lab: LabKind, budget: Budget | None) -> int:
+    """What one step pins with the memory there is now: within the budget that the run was started with."""
+    total = min(params.step_bytes(limits) * params.steps, safe_pinned_bytes(limits, lab))
+    if budget is not None:
+        total = min(total, budget.pinned_bytes)
+    step = total // params.steps // PAGE * PAGE
+    if step * params.steps < SMALLEST // 2:
+        raise NotEnoughMemory(
+            f"only {format_bytes(total)} is safe to pin here now; a run takes {format_bytes(SMALLEST)} at least"
+        )
+    return step
+
+
+@dataclass
+class _State:
+    """Where a run is."""
+
+    phase: Phase = "before"
+    step: int = 0
+    pinned: int = 0
+    floor_reached: bool = False
+
+
+class _Course:
+    """The phases of one run.
+
+    Args:
+        params: what was asked for.
+        harness: clock, progress, notes.
+        beside: the ordinary process.
+        step_bytes: what each step pins.
+        with_file: whether the ordinary process has a file.
+    """
+
+    def __init__(
+        self, params: PressureParams, harness: Harness, beside: Bystander, step_bytes: int, with_file: bool
+    ) -> None:
+        self._params, self._harness, self._beside = params, harness, beside
+        self._step_bytes, self._file_bytes = step_bytes, params.file if with_file else None
+        self._now = _State()
+        self._begun = harness.clock()
+
+    def all(self, lab: Lab, held: ExitStack) -> Iterator[PressureObservation]:
+        """Before, every step, after. ``held`` is what is pinned."""
+        yield self._host("begin", read_pressure())
+        yield from self._rounds()
+        yield self._host("end", read_pressure())
+        for step in range(1, self._params.steps + 1):
+            pressure = read_pressure()
+            if self._stops(pressure, self._step_bytes):
+                break
+            self._now.phase, self._now.step = "held", step
+            yield self._host("begin", pressure)
+            begun = self._harness.clock()
+            held.enter_context(lab.host_buffer(self._step_bytes, "pinned"))
+            pinned = self._harness.clock() - begun
+            self._now.pinned += self._step_bytes
+            yield from self._rounds()
+            yield self._host("end", read_pressure(), pin_seconds=pinned)
+            if self._now.floor_reached:
+                break
+        self._now.phase, self._now.step = "after", 0
+        yield self._host("begin", read_pressure())
+        begun = self._harness.clock()
+        held.close()
+        released = self._harness.clock() - begun
+        self._now.pinned = 0
+        yield from self._rounds()
+        yield self._host("end", read_pressure(), release_seconds=released)
+
+    def _stops(self, pressure: HostPressure, more: int) -> bool:
+        """Whether pinning so much more would leave less than the floor; then a note says so."""
+        if pressure.left_bytes - more >= self._params.floor:
+            return False
+        self._now.floor_reached = True
+        self._harness.note(
+            f"Stopped by itself with {format_bytes(self._now.pinned)} pinned: {format_bytes(pressure.left_bytes)} was "
+            f"left, and {f'the next step of {format_bytes(more)} would have gone' if more else 'that is'} below the "
+            f"floor of {format_bytes(self._params.floor)}."
+        )
+        return True
+
+    def _rounds(self) -> Iterator[PressureObservation]:
+        """The ordinary process works for the time of a step; the first round before anything is pinned warms up."""
+        now, seconds = self._now, self._params.step_seconds
+        stage = {"before": 0, "held": now.step, "after": self._params.steps + 1}[now.phase]
+        words = f"{format_bytes(now.pinned)} pinned" if now.pinned else f"{now.phase} pinning"
+        begun = self._harness.clock()
+        for number in range(MOST_ROUNDS):
+            spent = self._harness.clock() - begun
+            if number >= LEAST_ROUNDS and spent >= seconds:
+                return
+            self._harness.progress((stage + min(spent / seconds, 1.0)) / (self._params.steps + 2), words)
+            if now.phase == "held" and self._stops(read_pressure(), 0):
+                return
+            warmup = now.phase == "before" and number == 0
+            feeling = asdict(self._beside.feel())
+            yield self._row("process", number, warmup, file_bytes=self._file_bytes, **feeling)
+
+    def _host(
+        self,
+        moment: Literal["begin", "end"],
+        pressure: HostPressure,
+        pin_seconds: float | None = None,
+        release_seconds: float | None = None,
+    ) -> PressureObservation:
+        figures = {name: value for name, value in asdict(pressure).items() if name != "missing"}
+        return self._row(
+            "host", 0, False, moment=moment, floor_reached=self._now.floor_reached, pin_seconds=pin_seconds,
+            release_seconds=release_seconds, **figures,
+        )  # fmt: skip
+
+    def _row(self, kind: Literal["process", "host"], repeat: int, warmup: bool, **values: Any) -> PressureObservation:
+        now = self._now
+        return PressureObservation(
+            repeat=repeat, warmup=warmup, kind=kind, phase=now.phase, step=now.step, bytes=now.pinned,
+            target_bytes=self._step_bytes * self._params.steps,
+            elapsed_seconds=self._harness.clock() - self._begun, **values,
+        )  # fmt: skip
+
+
+EXPERIMENT: AnyExperiment = Pressure()

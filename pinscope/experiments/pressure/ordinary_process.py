@@ -1,0 +1,137 @@
+"""An ordinary process beside one that pins: ``python -m pinscope.experiments.pressure.ordinary_process CONFIGURATION``.
+
+It pins nothing. When told to, it does what every program does – touch fresh memory, read a file that it has read
+before – and says how long that took. Its file has no name: it is gone with the process, however that ends.
+:mod:`pinscope.experiments.pressure.bystander` is the starter's side. It imports little, so that it is small and starts
+at once.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import mmap
+import os
+import sys
+import tempfile
+import time
+from array import array
+from collections.abc import Callable
+from statistics import median
+from typing import Any, Final
+
+from pinscope.errors import MeasurementFailed
+from pinscope.lab.orders import Reply, obey
+
+PIECE_BYTES = 2**20
+"""Read at once."""
+_LOWEST_BIT = bytes(number & 1 for number in range(256))
+"""mincore's other bits mean nothing (mincore(2))."""
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+class OrdinaryProcess:
+    """What it can be told to do: each public method is an order.
+
+    Args:
+        folder: where its file is to be; ``None`` for no file.
+        file_bytes: how long the file is.
+        sample_bytes: how much fresh memory it touches each time.
+    """
+
+    def __init__(self, folder: str | None, file_bytes: int, sample_bytes: int) -> None:
+        self._folder, self._file_bytes, self._sample_bytes = folder, file_bytes, sample_bytes
+        self._file: _CachedFile | None = None
+
+    def start(self) -> Reply:
+        """Write the file and read it once: it is in the page cache then, and clean."""
+        if self._folder is not None:
+            self._file = _CachedFile(self._folder, self._file_bytes)
+            self._file.read(None)
+        return {}
+
+    def feel(self, seconds: float) -> Reply:
+        """Do everything once, in about ``seconds`` at most; the share in the cache before the file is read again."""
+        cached = self._file.cached_bytes() if self._file else None
+        faults = fault_nanoseconds(self._sample_bytes, seconds / 2)
+        read = self._file.read(seconds / 2) if self._file else (None, None)
+        return {
+            "fault_pages": len(faults),
+            "fault_median_seconds": median(faults) / 1e9,
+            "fault_longest_seconds": max(faults) / 1e9,
+            "file_cached_bytes": cached,
+            "read_bytes": read[0],
+            "read_seconds": read[1],
+        }
+
+
+def fault_nanoseconds(nbytes: int, seconds: float, clock: Callable[[], int] = time.perf_counter_ns) -> array[int]:
+    """How long writing to each page of fresh anonymous memory took; fewer pages if ``seconds`` are over before.
+
+    Small pages: a huge one would be one fault instead of 512. Python and the clock are in it, about 0.1 µs.
+    """
+    page = mmap.PAGESIZE
+    taken = array("q", bytes(8 * (nbytes // page)))  # written in place: growing it would fault too
+    with mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+        _keep_small(memory)
+        end = clock() + int(seconds * 1e9)
+        for number in range(len(taken)):
+            begun = clock()
+            memory[number * page] = 1
+            ended = clock()
+            taken[number] = ended - begun
+            if ended > end:
+                return taken[: number + 1]
+    return taken
+
+
+def _keep_small(memory: mmap.mmap) -> None:
+    try:
+        memory.madvise(mmap.MADV_NOHUGEPAGE)
+    except OSError:
+        return  # a kernel without transparent huge pages does not know the advice
+
+
+class _CachedFile:
+    """A file without a name, of random content (which no file system stores in less), written and synchronised."""
+
+    def __init__(self, folder: str, nbytes: int) -> None:
+        self._nbytes = nbytes
+        self._file: Final = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115 - open as long as the process
+        content = os.urandom(PIECE_BYTES)
+        for begin in range(0, nbytes, PIECE_BYTES):
+            self._file.write(content[: min(PIECE_BYTES, nbytes - begin)])
+        os.fsync(self._file.fileno())
+        self._piece = bytearray(PIECE_BYTES)
+        self._mapping = mmap.mmap(self._file.fileno(), nbytes)  # never read through: mincore asks about it
+        self._resident = (ctypes.c_ubyte * -(-nbytes // mmap.PAGESIZE))()
+
+    def cached_bytes(self) -> int:
+        """How much of it is in the page cache (mincore(2))."""
+        address = ctypes.addressof(ctypes.c_char.from_buffer(self._mapping))
+        if _LIBC.mincore(ctypes.c_void_p(address), ctypes.c_size_t(self._nbytes), self._resident):
+            raise MeasurementFailed(f"mincore does not answer: {os.strerror(ctypes.get_errno())}")
+        pages = bytes(self._resident).translate(_LOWEST_BIT).count(1)
+        return min(pages * mmap.PAGESIZE, self._nbytes)
+
+    def read(self, seconds: float | None) -> tuple[int, float]:
+        """Read it from its beginning, all of it or for that long; bytes and seconds."""
+        begun = time.perf_counter()
+        done, taken = 0, 0.0
+        while done < self._nbytes and (seconds is None or taken < seconds):
+            got = os.preadv(self._file.fileno(), [self._piece], done)
+            if not got:
+                raise MeasurementFailed("its file has become shorter")
+            done += got
+            taken = time.perf_counter() - begun
+        return done, taken
+
+
+def main(configuration: dict[str, Any]) -> int:
+    """Serve until the orders end, or the starter does."""
+    del configuration["rank"]
+    return obey(configuration.pop("parent"), lambda: OrdinaryProcess(**configuration))
+
+
+if __name__ == "__main__":
+    sys.exit(main(json.loads(sys.argv[1])))

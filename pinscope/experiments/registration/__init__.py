@@ -1,0 +1,1 @@
+"""Kept here together: several processes that register one piece of memory."""

@@ -1,0 +1,290 @@
+"""Several processes need the same host memory: each registers it, or one owner copies for all."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from pinscope.experiments.contract import AnyExperiment, BareParams, Bytes, Counts, Row, Several
+from pinscope.experiments.registration.reading import read_registration
+from pinscope.lab.budget import CONTEXT_BYTES
+from pinscope.lab.harness import Harness
+from pinscope.lab.members import Members, Order, Reply, shared_region
+from pinscope.lab.pattern import BLOCK_WORDS
+from pinscope.lab.protocol import Lab
+from pinscope.records.budget import Budget
+from pinscope.records.environment import Environment
+from pinscope.records.finding import Reading
+from pinscope.records.run import LabKind, Observation, Run
+from pinscope.units import format_bytes, parse_bytes
+
+Strategy = Literal["each_registers", "one_owner"]
+Step = Literal["before", "start", "buffers", "pin", "copy", "end"]
+PROCESS_BYTES = 512 * 2**20
+"""Set aside of host memory for each process: Python, NumPy, CuPy and the driver's part."""
+SMALLEST_BUFFER = 2 * 2**20
+"""Smaller device buffers may share one allocation, which an IPC handle would export as a whole."""
+TITLES: Mapping[Strategy, str] = {"each_registers": "each registers", "one_owner": "one owner"}
+
+
+class RegistrationParams(BareParams):
+    """How much is shared by how many."""
+
+    shared: Bytes = Field(
+        title="Shared memory", json_schema_extra={"unit": "bytes"},
+        description="Host memory that every process needs whole.",
+    )  # fmt: skip
+    buffer: Bytes = Field(
+        title="GPU buffer", json_schema_extra={"unit": "bytes"},
+        description="GPU memory of each process, through which the shared memory is copied piece by piece.",
+    )  # fmt: skip
+    processes: Counts = Field(
+        title="Processes", json_schema_extra={"unit": "count"},
+        description="How many share it; several numbers by comma.",
+    )  # fmt: skip
+    strategies: Several[Strategy] = Field(
+        title="Strategies",
+        description="Each process registers shared memory, or one of them owns pinned memory and copies into the "
+        "others' GPU buffers (CUDA IPC).",
+    )
+    repeats: int = Field(
+        ge=1, le=1000, title="Rounds", json_schema_extra={"unit": "count"},
+        description="How often every process gets all of the shared memory, all of them at once.",
+    )  # fmt: skip
+    step_limit: float = Field(
+        gt=0, le=3600, title="Step limit", json_schema_extra={"unit": "seconds"},
+        description="A process that has not finished a step by then is taken for hung, and the run ends.",
+    )  # fmt: skip
+
+    @model_validator(mode="after")
+    def _fits(self) -> RegistrationParams:
+        if self.buffer < SMALLEST_BUFFER or self.buffer % SMALLEST_BUFFER:
+            raise ValueError(f"buffer: it takes a multiple of {format_bytes(SMALLEST_BUFFER)}")
+        if self.shared % self.buffer:
+            raise ValueError("shared: it takes a multiple of the GPU buffer")
+        return self
+
+    @classmethod
+    def preset(cls, lab: LabKind, quick: bool) -> RegistrationParams:
+        if lab == "host":
+            shared, buffer = ("32MiB", "4MiB") if quick else ("256MiB", "16MiB")
+        else:
+            shared, buffer = ("1GiB", "64MiB") if quick else ("8GiB", "256MiB")
+        return cls(
+            shared=parse_bytes(shared), buffer=parse_bytes(buffer), processes=(2,) if quick else (1, 4),
+            strategies=("each_registers", "one_owner"), repeats=3 if quick else 7, step_limit=120.0,
+        )  # fmt: skip
+
+    def smaller(self) -> RegistrationParams | None:
+        """Half as much memory, through buffers half as large."""
+        if self.buffer < 2 * SMALLEST_BUFFER or (self.buffer // 2) % SMALLEST_BUFFER:
+            return None
+        return self.with_overrides({"shared": self.shared // 2, "buffer": self.buffer // 2})
+
+
+class RegistrationObservation(Observation):
+    """One process after one step, or all of them (``process`` is ``None``). ``repeat`` is the round of a copy."""
+
+    strategy: Strategy
+    processes: int
+    process: int | None
+    """0, 1, 2 …; 0 is the one that touches the shared memory, or owns it."""
+    step: Step
+    bytes: int
+    """Shared host memory."""
+    buffer_bytes: int
+    """GPU memory of each process for the copies."""
+    device_used_bytes: int | None = None
+    """Of the GPU, by everybody, after the step: cudaMemGetInfo."""
+    nvml_used_bytes: int | None = None
+    """The same by NVML."""
+    pinned_bytes: int | None = None
+    """Pinned on the whole host after the step."""
+    page_table_bytes: int | None = None
+    """The kernel's page tables of this process after the step."""
+    start_seconds: float | None = None
+    """From starting the process until it was ready to pin."""
+    touch_seconds: float | None = None
+    pin_seconds: float | None = None
+    """Registering, or allocating pinned memory."""
+    begun_seconds: float | None = None
+    """When the copies of this process began, from the first beginning of the round."""
+    ended_seconds: float | None = None
+    copied_bytes: int | None = None
+    wrong_words: int | None = None
+    """8-byte words of the last piece that were not what the shared memory holds there."""
+    checked_words: int | None = None
+
+
+class Registration:
+    """The same host memory for N processes, in two ways."""
+
+    name = "registration"
+    title = "Registration"
+    question = "What does it take when several processes copy from the same host memory, and who pays for it?"
+    method = (
+        "N processes are started, each with a context of its own. In the first strategy each maps the same shared "
+        "memory and registers it (cudaHostRegister), one after the other; the first one touches it before. In the "
+        "second one process allocates pinned memory and copies into the GPU buffers of all, which it reaches through "
+        "CUDA IPC handles. The memory used on the GPU and pinned on the host is read between the steps, so that "
+        "contexts, buffers and page tables are told apart; each process uses every part of CUDA once beforehand, so "
+        "that what a first use takes counts as context. Then every process gets all of the shared memory through its "
+        "buffer, all at once; the rate counts from the first beginning to the last end, and the first round is not "
+        "counted. After each round every process compares its buffer, filled with something else before, with what "
+        "the shared memory holds there. On the host model the memory is locked, page tables are those that the "
+        "kernel keeps for each process (VmPTE), and the owner reaches the others' buffers through shared memory."
+    )
+    labs: Mapping[LabKind, str | None] = {"cuda": None, "host": None}
+    Params = RegistrationParams
+    Observation = RegistrationObservation
+
+    def budget(self, params: RegistrationParams, environment: Environment) -> Budget:
+        """The shared memory once; contexts, buffers and page tables for the most processes."""
+        most = max(params.processes)
+        contexts = most * CONTEXT_BYTES if environment.devices else 0
+        once = params.shared / 2**30
+        rounds = (params.repeats + 1) * params.shared / (40e9 if environment.devices else 2e9)
+        return Budget(
+            pinned_bytes=params.shared,
+            pageable_bytes=most * (PROCESS_BYTES if environment.devices else PROCESS_BYTES // 4),
+            device_bytes=most * (params.buffer + params.shared // 512) + contexts,
+            seconds=len(params.strategies) * sum(1.5 + 0.5 * once + number * (0.05 * once + rounds)
+                                                 for number in params.processes),
+        )  # fmt: skip
+
+    def measure(self, params: RegistrationParams, lab: Lab, harness: Harness) -> Iterator[RegistrationObservation]:
+        """Every number of processes with every strategy, each with processes of its own."""
+        cases = [Case(strategy, count, params) for count in params.processes for strategy in params.strategies]
+        for number, case in enumerate(cases):
+            yield from _Trial(case, lab, harness, number / len(cases)).run()
+        harness.progress(1.0, "done")
+
+    def read(self, run: Run, rows: Sequence[Row]) -> Reading:
+        """What each strategy takes, and how fast it copies."""
+        return read_registration(run, rows)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One strategy with one number of processes."""
+
+    strategy: Strategy
+    processes: int
+    params: RegistrationParams
+
+
+class _Trial:
+    """One case, step by step."""
+
+    def __init__(self, case: Case, lab: Lab, harness: Harness, done: float) -> None:
+        self._case, self._lab, self._harness, self._done = case, lab, harness, done
+        self._ranks = range(case.processes)
+        self._nodes: set[int] = set()
+        """NUMA nodes of the host memory that the processes hold."""
+        generator = secrets.SystemRandom()
+        self._pattern = {"offset": generator.randrange(BLOCK_WORDS), "key": generator.getrandbits(62) + 1}
+
+    def run(self) -> Iterator[RegistrationObservation]:
+        """Start, take buffers, pin, copy, end; every observation as soon as it is known."""
+        params = self._case.params
+        yield self._observe("before", None)
+        with shared_region(params.shared) as descriptor:
+            configuration = {
+                "place": self._lab.place, "seed": secrets.randbits(63), "descriptor": descriptor,
+                "nbytes": params.shared,
+            }  # fmt: skip
+            limit, check = params.step_limit, self._harness.check_cancelled
+            begun = self._harness.clock()
+            with Members(self._case.processes, configuration, limit, check) as self._members:
+                for rank, (seconds, reply) in self._all("starting", {"do": "start"}, begun).items():
+                    yield self._observe("start", rank, reply, start_seconds=seconds)
+                yield from self._buffers()
+                yield from self._pin()
+                for number in range(params.repeats + 1):
+                    yield from self._round(number)
+                self._all("ending", {"do": "end"}, begun)
+        self._nodes.clear()
+        yield self._observe("end", None)
+
+    def _buffers(self) -> Iterator[RegistrationObservation]:
+        """GPU memory for each process; the owner opens all of it."""
+        nbytes = self._case.params.buffer
+        replies = self._all("taking GPU memory", {"do": "export", "nbytes": nbytes})
+        tables = {rank: reply for rank, (_, reply) in replies.items()}
+        if self._case.strategy == "one_owner":
+            handles = {str(rank): reply["handle"] for rank, reply in tables.items() if rank}
+            reach = {0: {"do": "reach", "handles": handles, "nbytes": nbytes}}
+            tables[0] = self._ask("reaching the others' GPU memory", reach)[0][1]
+        for rank, reply in tables.items():
+            yield self._observe("buffers", rank, reply)
+
+    def _pin(self) -> Iterator[RegistrationObservation]:
+        """Each in turn, or the owner alone."""
+        if self._case.strategy == "one_owner":
+            turns: dict[int, Order] = {0: {"do": "own"}}
+        else:
+            turns = {rank: {"do": "register", "first": rank == 0} for rank in self._ranks}
+        for rank, order in turns.items():
+            reply = self._ask("pinning", {rank: order})[rank][1]
+            times = {name: reply[name] for name in ("touch_seconds", "pin_seconds")}
+            yield self._observe("pin", rank, reply, **times)
+        self._ask("filling the memory", {0: {"do": "fill", **self._pattern}})
+
+    def _round(self, number: int) -> Iterator[RegistrationObservation]:
+        """Everybody gets everything once; round 0 warms up."""
+        params = self._case.params
+        windows = params.shared // params.buffer
+        starts = {rank: (number + rank * windows // self._case.processes) % windows for rank in self._ranks}
+        self._all("clearing GPU memory", {"do": "clear"})
+        orders: dict[int, Order] = {rank: {"do": "copy", "starts": {rank: starts[rank]}} for rank in self._ranks}
+        if self._case.strategy == "one_owner":
+            orders = {0: {"do": "copy", "starts": starts}}
+        copied = {rank: reply for rank, (_, reply) in self._ask("copying", orders).items()}
+        first = min(reply["begun"] for reply in copied.values())
+        checks = {rank: {"do": "check", "start": starts[rank], **self._pattern} for rank in self._ranks}
+        for rank, (_, reply) in self._ask("checking what arrived", checks).items():
+            own = copied.get(rank, copied[0])
+            yield self._observe(
+                "copy", rank, repeat=max(number - 1, 0), warmup=number == 0, copied_bytes=own["copied"],
+                begun_seconds=own["begun"] - first, ended_seconds=own["ended"] - first,
+                wrong_words=reply["wrong"], checked_words=reply["checked"],
+            )  # fmt: skip
+
+    def _all(self, step: str, order: Order, since: float | None = None) -> dict[int, tuple[float, Reply]]:
+        """The same order for everybody; the seconds that each took."""
+        return self._ask(step, dict.fromkeys(self._ranks, order), since)
+
+    def _ask(
+        self, step: str, orders: Mapping[int, Order], since: float | None = None
+    ) -> dict[int, tuple[float, Reply]]:
+        begun = self._harness.clock() if since is None else since
+        words = f"{TITLES[self._case.strategy]}, {self._case.processes} processes"
+        self._harness.progress(self._done, f"{words}: {step}")
+        replies = self._members.ask(f"{step} ({words})", orders, self._harness.clock)
+        self._nodes.update(*(reply.get("nodes", ()) for _, reply in replies.values()))
+        return {rank: (at - begun, reply) for rank, (at, reply) in replies.items()}
+
+    def _observe(
+        self, step: Step, rank: int | None, reply: Reply | None = None, repeat: int = 0, warmup: bool = False,
+        **values: Any,
+    ) -> RegistrationObservation:  # fmt: skip
+        """An observation; what is used is read except in the midst of copies."""
+        if step != "copy":
+            state = self._lab.memory_state()
+            values |= {
+                "device_used_bytes": state.device_used_bytes, "nvml_used_bytes": state.nvml_used_bytes,
+                "pinned_bytes": state.pinned_bytes, "page_table_bytes": reply["kernel_tables"] if reply else None,
+            }  # fmt: skip
+        self._lab.host_nodes.add(self._nodes)
+        params = self._case.params
+        return RegistrationObservation(
+            repeat=repeat, warmup=warmup, strategy=self._case.strategy, processes=self._case.processes, process=rank,
+            step=step, bytes=params.shared, buffer_bytes=params.buffer, **values,
+        )  # fmt: skip
+
+
+EXPERIMENT: AnyExperiment = Registration()

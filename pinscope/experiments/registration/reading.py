@@ -1,0 +1,275 @@
+"""What the registration experiment concludes: headline, table and findings from the rows of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pinscope.analysis.link_model import packet_words
+from pinscope.analysis.page_table_model import GRANULE_BYTES
+from pinscope.analysis.statistics import Summary
+from pinscope.experiments.registration.arithmetic import Trial, trials
+from pinscope.records.finding import Finding, Quantity, Reading, Table
+from pinscope.records.run import Run
+from pinscope.units import format_bandwidth, format_bytes, format_share
+
+SAME_RATE = 0.05
+"""Rates that differ by less are the same."""
+SATURATED = 0.9
+"""Of what a link can carry: rates from here on are the link's, and more copiers add nothing."""
+
+
+def read_registration(run: Run, rows: Sequence[Mapping[str, Any]]) -> Reading:
+    """Headline, table and findings of a registration run; empty parts where nothing was measured yet."""
+    found = trials(rows)
+    if not found:
+        return Reading(headline=(), tables=(), findings=())
+    each, owner = _most(found)
+    return Reading(
+        headline=_headline(run, each, owner),
+        tables=(_table(found),),
+        findings=(
+            *_wrong(found), *_duplicates(run, each, owner, found), *_contexts(each), *_counted_again(each),
+            *_rates(run, each, owner), *_left(run, found),
+        ),
+    )  # fmt: skip
+
+
+def _most(found: Sequence[Trial]) -> tuple[Trial | None, Trial | None]:
+    """Both strategies with the most processes that both have; either may be missing."""
+    by_strategy = {
+        name: {trial.processes: trial for trial in found if trial.strategy == name}
+        for name in ("each_registers", "one_owner")
+    }
+    each, owner = by_strategy["each_registers"], by_strategy["one_owner"]
+    common = set(each) & set(owner) or set(each) or set(owner)
+    return each.get(max(common)), owner.get(max(common))
+
+
+def tables_words(run: Run) -> str:
+    """What the page tables lie in."""
+    return "GPU memory for page tables" if run.lab == "cuda" else "Page tables"
+
+
+def _headline(run: Run, each: Trial | None, owner: Trial | None) -> tuple[Quantity, ...]:
+    found = []
+    for trial in (trial for trial in (each, owner) if trial):
+        words = f"{trial.title}, {trial.processes} processes"
+        unknown = None if trial.table_bytes is not None else "not all that were to pin had pinned, or no meter told"
+        found.append(
+            Quantity(name=f"{tables_words(run)}, {words}", value=trial.table_bytes, unit="bytes", reason=unknown)
+        )
+    for trial in (trial for trial in (each, owner) if trial):
+        words = f"{trial.title}, {trial.processes} processes"
+        found.append(
+            Quantity(
+                name=f"Rate of all together, {words}", value=_median(trial.rate), unit="bytes/second",
+                spread=trial.rate.spread if trial.rate else None,
+                reason=None if trial.rate else "no round was completed",
+            )
+        )  # fmt: skip
+    return tuple(found)
+
+
+def _median(summary: Summary | None) -> float | None:
+    return summary.median if summary else None
+
+
+def _table(found: Sequence[Trial]) -> Table:
+    return Table(
+        title="Every strategy and number of processes",
+        columns=(
+            "strategy", "processes", "shared", "contexts", "buffers", "page tables", "host pins", "start-up",
+            "touching", "pinning, each", "rate together", "spread", "wrong words", "checked words", "left at the end",
+        ),
+        units=(
+            "text", "count", "bytes", "bytes", "bytes", "bytes", "bytes", "seconds", "seconds", "seconds",
+            "bytes/second", "share", "count", "count", "bytes",
+        ),
+        rows=tuple(
+            (
+                trial.title, trial.processes, trial.bytes, trial.context_bytes, trial.buffer_bytes, trial.table_bytes,
+                trial.host_pinned_bytes, _median(trial.start_seconds), trial.touch_seconds,
+                _median(trial.pin_seconds), _median(trial.rate), trial.rate.spread if trial.rate else None,
+                trial.wrong_words, trial.checked_words, trial.left_bytes,
+            )
+            for trial in found
+        ),
+        note="Contexts, buffers and page tables are of all processes together, as the readings of the whole GPU grew "
+        "from step to step. Start-up and pinning are medians over the processes that did it. The owner's pinning "
+        "includes touching. On the host model there are no contexts, and page tables are those of the processes.",
+    )  # fmt: skip
+
+
+def _wrong(found: Sequence[Trial]) -> list[Finding]:
+    wrong = [trial for trial in found if trial.wrong_words]
+    if not wrong:
+        return []
+    return [
+        Finding(
+            rule="content-wrong",
+            severity="critical",
+            title="Data arrived wrong in a process",
+            detail=f"The first case: {wrong[0].title}, {wrong[0].processes} processes.",
+            evidence=(
+                Quantity(name="Wrong words", value=sum(trial.wrong_words for trial in wrong), unit="count"),
+                Quantity(name="Checked words", value=sum(trial.checked_words for trial in wrong), unit="count"),
+            ),
+            advice="Do not trust this machine's copies. Run it again; if it repeats, check ECC counters and the "
+            "kernel log.",
+        )
+    ]
+
+
+def _duplicates(run: Run, each: Trial | None, owner: Trial | None, found: Sequence[Trial]) -> list[Finding]:
+    """Whether every process pays for the same memory again."""
+    if each is None or each.table_bytes is None or each.processes < 2 or not each.table_steps:
+        return []
+    first = each.table_steps[0]
+    if first < (GRANULE_BYTES if run.lab == "cuda" else 1):
+        return []
+    times = each.table_bytes / first
+    if times < 1.5:
+        return [
+            Finding(
+                rule="registration-shared", severity="good",
+                title="The page table of shared memory is paid for once",
+                detail=f"{each.processes} processes registered the same {format_bytes(each.bytes)}.",
+                evidence=(Quantity(name="Page tables", value=each.table_bytes, unit="bytes"),),
+                advice="Nothing to do.",
+            )
+        ]  # fmt: skip
+    evidence = [
+        Quantity(name="Page tables of the first process", value=first, unit="bytes"),
+        Quantity(name=f"Page tables of all {each.processes}", value=each.table_bytes, unit="bytes"),
+    ]
+    once = ""
+    if owner is not None and owner.table_bytes is not None:
+        evidence.append(Quantity(name="Page tables with one owner", value=owner.table_bytes, unit="bytes"))
+        same = [
+            one.processes for one in found if (one.strategy, one.table_bytes) == (owner.strategy, owner.table_bytes)
+        ]
+        counts = ", ".join(str(count) for count in sorted(same))
+        once = f" One owner took {format_bytes(owner.table_bytes)}; processes that it copied for: {counts}."
+    return [
+        Finding(
+            rule="every-process-pays",
+            severity="note",
+            title=f"Each process that registers the same memory pays again: {times:.1f} times the page tables for "
+            f"{each.processes} processes",
+            detail=f"{format_bytes(each.bytes)} took {format_bytes(first)} in the first process and "
+            f"{format_bytes(each.table_bytes)} in all.{once}",
+            evidence=tuple(evidence),
+            advice="Where much memory is shared by many processes, let one own and pin it and copy into the others' "
+            + ("GPU buffers (cudaIpcOpenMemHandle)." if run.lab == "cuda" else "buffers."),
+        )
+    ]
+
+
+def _contexts(each: Trial | None) -> list[Finding]:
+    if each is None or not each.context_bytes or not each.table_bytes:
+        return []
+    if min(each.context_bytes, each.table_bytes) < 0:  # others gave memory back meanwhile
+        return []
+    one = each.context_bytes / each.processes
+    per_process = each.table_bytes / each.processes
+    as_much = each.bytes * one / per_process
+    return [
+        Finding(
+            rule="contexts-beside-tables",
+            severity="note",
+            title=f"A process's CUDA context takes {format_bytes(round(one))}, its page table "
+            f"{format_bytes(round(per_process))}",
+            detail=f"Below {format_bytes(round(as_much))} of pinned memory a process's context takes more GPU memory "
+            "than its page table.",
+            evidence=(
+                Quantity(name="Contexts of all", value=each.context_bytes, unit="bytes"),
+                Quantity(name="Page tables of all", value=each.table_bytes, unit="bytes"),
+            ),
+            advice="Count a context for every process on every GPU, whatever it pins.",
+        )
+    ]
+
+
+def _counted_again(each: Trial | None) -> list[Finding]:
+    if each is None or each.host_pinned_bytes is None or each.processes < 2:
+        return []
+    if each.host_pinned_bytes < 1.5 * each.bytes:
+        return []
+    return [
+        Finding(
+            rule="host-counts-again",
+            severity="note",
+            title=f"The host counts {format_bytes(each.host_pinned_bytes)} as pinned for "
+            f"{format_bytes(each.bytes)} of memory",
+            detail="The kernel counts each registration's pins; the memory is there once.",
+            evidence=(Quantity(name="Host pins", value=each.host_pinned_bytes, unit="bytes"),),
+            advice="Read the host's total of pinned pages as an upper bound where processes share memory.",
+        )
+    ]
+
+
+def _rates(run: Run, each: Trial | None, owner: Trial | None) -> list[Finding]:
+    if each is None or owner is None or not each.rate or not owner.rate or each.processes < 2:
+        return []
+    ratio = owner.rate.median / each.rate.median
+    evidence = (
+        Quantity(name="Each registers", value=each.rate.median, unit="bytes/second", spread=each.rate.spread),
+        Quantity(name="One owner", value=owner.rate.median, unit="bytes/second", spread=owner.rate.spread),
+    )
+    rates = (
+        f"{format_bandwidth(owner.rate.median)} when one copies for all, {format_bandwidth(each.rate.median)} when "
+        f"each of {each.processes} processes copies for itself"
+    )
+    if ratio >= 1 - SAME_RATE:
+        where = "on one GPU" if run.lab == "cuda" else "on the host model"
+        return [
+            Finding(
+                rule="owner-as-fast", severity="good",
+                title=f"{format_bandwidth(owner.rate.median)}: {where}, one owner copies at least as fast as "
+                f"{each.processes} processes by themselves",
+                detail=f"{rates}{_link_words(run, min(owner.rate.median, each.rate.median))}. The "
+                "bandwidth of large copies was compared, not latency, several GPUs or the owner's processor time.",
+                evidence=evidence,
+                advice="For large copies to one GPU, one process may copy for all. Measure small copies and several "
+                "GPUs before you decide for them.",
+            )
+        ]  # fmt: skip
+    return [
+        Finding(
+            rule="owner-slower", severity="warning",
+            title=f"One owner copies at {format_share(ratio)} of the rate of all by themselves",
+            detail=f"{rates}.", evidence=evidence,
+            advice="Weigh the page tables saved against the rate lost; one owner for each NUMA node or GPU may do.",
+        )
+    ]  # fmt: skip
+
+
+def _link_words(run: Run, rate: float) -> str:
+    """Whether the GPU's link was the limit, where that is known."""
+    device = run.environment.device(run.device)
+    if run.lab != "cuda" or device is None or device.link is None:
+        return ""
+    limit = device.link.limit_bytes_per_second
+    if limit is None or rate < SATURATED * limit:
+        return ""
+    most = f"{format_bandwidth(limit)}{packet_words(device.link)}"
+    return f": the link carries at most {most} and was nearly full either way"
+
+
+def _left(run: Run, found: Sequence[Trial]) -> list[Finding]:
+    kept = [trial for trial in found if (trial.left_bytes or 0) > 2 * GRANULE_BYTES]
+    if run.lab != "cuda" or not kept:
+        return []
+    worst = max(kept, key=lambda trial: trial.left_bytes or 0)
+    return [
+        Finding(
+            rule="gpu-memory-left",
+            severity="warning",
+            title=f"{format_bytes(worst.left_bytes)} of GPU memory were still used when all processes had ended",
+            detail=f"The case: {worst.title}, {worst.processes} processes. Another process that took memory "
+            "meanwhile would look the same.",
+            evidence=(Quantity(name="Left", value=worst.left_bytes, unit="bytes"),),
+            advice="Run it again while nothing else uses the GPU.",
+        )
+    ]

@@ -1,0 +1,282 @@
+"""What a kept live view looks like: pinned memory, its holders, what it costs each GPU, and what goes over PCIe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import plotly.graph_objects as go
+
+from pinscope.charts.chart import Chart
+from pinscope.charts.theme import COLOURS, DASHES, panels
+from pinscope.experiments.timeline.arithmetic import (
+    Row,
+    Watched,
+    points,
+    sampled,
+    stretches,
+    summed,
+    thinned,
+    watched,
+)
+from pinscope.records.run import Run
+from pinscope.text import one_line
+from pinscope.units import format_bandwidth, format_bytes, format_seconds
+
+GIB, MIB = 2**30, 2**20
+MOST_POINTS = 1500
+"""Of one line: more than a screen has columns."""
+ROOM = 1.05
+"""Top of an axis over the largest value."""
+LIMIT_IN_SIGHT = 4.0
+"""A limit that is more than so many times the largest value would press all lines to the ground: it is named only."""
+
+_UNITS = ((3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
+_LINES = (
+    ("pinned", "solid"), ("pageable", "dash"), ("write_combined", "dashdot"), ("mapped", "7px,2px"),
+    ("registered", "dot"), ("managed", "7px,2px,2px,2px"),
+)  # fmt: skip
+"""Colour and dash of each holder's line: apart for every kind of vision."""
+
+
+@dataclass(frozen=True)
+class _Clock:
+    """The time axis: its length and unit, and what time of day it was."""
+
+    begun: datetime
+    end_seconds: float
+    gap_seconds: float
+    scale: float
+    unit: str
+
+    @property
+    def end(self) -> float:
+        """In the axis' unit."""
+        return self.end_seconds / self.scale
+
+    def words(self, seconds: float) -> str:
+        return f"{format_seconds(seconds)}, {self.begun + timedelta(seconds=seconds):%H:%M:%S} UTC"
+
+
+@dataclass(frozen=True)
+class _Look:
+    """How one line is drawn, and how its values read."""
+
+    name: str
+    colour: str
+    dash: str = "solid"
+    scale: float = GIB
+    text: Callable[[float | None], str] = format_bytes
+    shape: str = "linear"
+    group: str | None = None
+    in_legend: bool = True
+
+
+def draw(run: Run, rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
+    """The charts of a timeline, also of one that still goes on; only those for which something was seen."""
+    seen = watched(run, rows)
+    if not seen.host:
+        return []
+    clock = _clock(seen)
+    drawn = (_pinned(seen, clock), _holders(seen, clock), _tables(seen, clock), _link(seen, clock))
+    return [chart for chart in drawn if chart]
+
+
+def _clock(seen: Watched) -> _Clock:
+    first = seen.host[0]
+    begun = first["taken_at"] - timedelta(seconds=first["elapsed_seconds"])
+    end = max(seen.end_seconds, seen.interval_seconds)
+    scale, unit = next((pair for pair in _UNITS if end >= 3 * pair[0]), _UNITS[-1])
+    return _Clock(begun, end, seen.gap_seconds, scale, unit)
+
+
+def _add(figure: go.Figure, row: int, clock: _Clock, series: Sequence[tuple[float, float]], look: _Look) -> None:
+    """One line, with a hole in it wherever samples are missing."""
+    shown: list[tuple[float, float | None]] = []
+    pieces = stretches(series, clock.gap_seconds)
+    for piece in pieces:
+        shown += [(piece[0][0], None)] if shown else []
+        shown += thinned(piece, max(MOST_POINTS // len(pieces), 8))
+    figure.add_trace(
+        go.Scatter(
+            x=[at / clock.scale for at, _ in shown],
+            y=[None if value is None else value / look.scale for _, value in shown],
+            name=look.name, mode="lines" if len(shown) > 1 else "markers", legendgroup=look.group,
+            showlegend=look.in_legend, connectgaps=False,
+            line={"color": COLOURS[look.colour], "dash": look.dash, "width": 2, "shape": look.shape},
+            customdata=["" if value is None else f"{look.text(value)}<br>{clock.words(at)}" for at, value in shown],
+            hovertemplate=f"{_plain(look.name)}: %{{customdata}}<extra></extra>",
+        ),
+        row=row, col=1,
+    )  # fmt: skip
+
+
+def _plain(name: str) -> str:
+    """A process may call itself what it likes: Plotly must read no markup and no template in it."""
+    return one_line(name).replace("<", "‹").replace(">", "›").replace("%{", "% {")
+
+
+def _finish(figure: go.Figure, clock: _Clock, rows: int) -> None:
+    figure.update_xaxes(range=[0, clock.end])
+    figure.update_xaxes(title_text=f"Time ({clock.unit})", row=rows, col=1)
+
+
+def _since(clock: _Clock) -> str:
+    return f"Time 0 is {clock.begun:%Y-%m-%d %H:%M:%S} UTC."
+
+
+def _limit(figure: go.Figure, row: int, clock: _Clock, at: float, name: str) -> None:
+    """A dotted line; equal ones of several panels are named once."""
+    named = {trace.name for trace in figure.data}
+    figure.add_trace(
+        go.Scatter(
+            x=[0, clock.end], y=[at, at], mode="lines", name=name,
+            legendgroup=name, showlegend=name not in named,
+            line={"color": COLOURS["reference"], "dash": DASHES["reference"], "width": 1.5},
+            hovertemplate=f"{name}<extra></extra>",
+        ),
+        row=row, col=1,
+    )  # fmt: skip
+
+
+# Pinned memory of the host
+
+_PINNED = (
+    ("pinned_bytes", _Look("pinned in all", "pinned")),
+    ("explained_bytes", _Look("explained by holders", "pinned", dash="dash")),
+    ("other_pinned_bytes", _Look("registered or other pins", "registered", dash="dashdot")),
+    ("driver_memory_bytes", _Look("driver memory, about", "write_combined", dash="7px,2px")),
+    ("mlocked_bytes", _Look("locked (mlock)", "locked", dash="dot")),
+)
+_LEFT = (
+    ("available_bytes", _Look("available", "pageable")),
+    ("cgroup_headroom_bytes", _Look("left in the control group", "pageable", dash="dash")),
+)
+
+
+def _pinned(seen: Watched, clock: _Clock) -> Chart:
+    """Totals of the host above, what is left for everybody below."""
+    figure = panels(["Pinned and locked, whole host", "Memory left"], [280, 170])
+    most = 0.0
+    for row, lines in ((1, _PINNED), (2, _LEFT)):
+        for name, look in lines:
+            series = points(seen.host, name)
+            if series:
+                _add(figure, row, clock, series, look)
+                most = max(most, *(value for _, value in series)) if row == 1 else most
+    total = seen.host[-1]["total_bytes"]
+    in_sight = most * LIMIT_IN_SIGHT >= total
+    name = f"host memory {format_bytes(total)}" + ("" if in_sight else " (off scale)")
+    _limit(figure, 1, clock, total / GIB, name)
+    if not in_sight:
+        top = most / GIB * ROOM or 1.0
+        figure.update_yaxes(range=[-0.02 * top, top], row=1, col=1)
+    figure.update_yaxes(title_text="Memory (GiB)", rangemode="tozero")
+    _finish(figure, clock, 2)
+    return Chart(
+        "timeline-pinned",
+        "Pinned memory over time",
+        "Pinned: pages that the kernel counts as pinned for device access, whoever did it. Explained: cudaHostAlloc "
+        "memory of the holders, their contexts' own, and what the kernel accounts to them. Driver memory: what the "
+        "kernel's accounts leave over. Locked memory is not pinned for CUDA. "
+        f"{_since(clock)}",
+        figure,
+    )
+
+
+# Holders
+
+
+def _holders(seen: Watched, clock: _Clock) -> Chart | None:
+    """Those with the most at their peak, and the sum of all others."""
+    known = [life for life in seen.lives if life.peak_bytes]
+    if not known:
+        return None
+    figure = panels(["Held by each process"], [320])
+    times = [row["elapsed_seconds"] for row in seen.host]
+    for number, life in enumerate(known[: len(_LINES)]):
+        series = sampled(life.amounts, times, life.last_seconds)
+        look = _Look(f"{_plain(life.name or 'process')} (pid {life.pid})", *_LINES[number], shape="hv")
+        _add(figure, 1, clock, series, look)
+    others = known[len(_LINES) :]
+    if others:
+        look = _Look(f"{len(others)} others together", "reference", shape="hv")
+        _add(figure, 1, clock, sampled(summed(life.amounts for life in others), times, seen.end_seconds), look)
+    figure.update_yaxes(title_text="Held (GiB)", rangemode="tozero")
+    _finish(figure, clock, 1)
+    return Chart(
+        "timeline-holders",
+        "Who held it",
+        "cudaHostAlloc and driver memory of each process, and the largest of registered (with the probe), locked and "
+        f"otherwise pinned memory. A line ends where its process ended or gave all back. {_since(clock)}",
+        figure,
+    )
+
+
+# GPUs
+
+_ON_GPU = (
+    ("unattributed_bytes", _Look("used by no process", "compute", scale=MIB)),
+    ("page_table_bytes", _Look("page tables that the holders imply", "pinned", dash="dash", scale=MIB)),
+)
+_OVER_PCIE = (
+    ("rx_bytes_per_second", _Look("received by the GPU", "copy", DASHES["h2d"], 1e9, format_bandwidth)),
+    ("tx_bytes_per_second", _Look("sent by the GPU", "stall", DASHES["d2h"], 1e9, format_bandwidth)),
+)
+
+
+def _each_gpu(
+    seen: Watched, clock: _Clock, lines: Sequence[tuple[str, _Look]], height: int
+) -> tuple[go.Figure, list[tuple[int, tuple[Row, ...]]]]:
+    """A panel for each GPU of which any of this was told."""
+    told = [(index, rows) for index, rows in seen.devices.items() if any(points(rows, name) for name, _ in lines)]
+    figure = panels([f"GPU {index}" for index, _ in told], [height] * len(told))
+    named: set[str] = set()
+    for row, (_, rows) in enumerate(told, start=1):
+        for name, look in lines:
+            if series := points(rows, name):
+                once = look.name not in named
+                named.add(look.name)
+                shared = _Look(
+                    look.name, look.colour, look.dash, look.scale, look.text, group=look.name, in_legend=once
+                )
+                _add(figure, row, clock, series, shared)
+    return figure, told
+
+
+def _tables(seen: Watched, clock: _Clock) -> Chart | None:
+    if not any(points(rows, name) for rows in seen.devices.values() for name, _ in _ON_GPU):
+        return None
+    figure, told = _each_gpu(seen, clock, _ON_GPU, 200)
+    figure.update_yaxes(title_text="GPU memory (MiB)", rangemode="tozero")
+    _finish(figure, clock, len(told))
+    return Chart(
+        "timeline-page-tables",
+        "GPU memory of no process",
+        "What is used on each GPU and charged to no process, beside the page tables that the holders' memory implies: "
+        "8 bytes a page. What lies above them is the driver's own, managed memory, or page tables of registered "
+        f"memory. {_since(clock)}",
+        figure,
+    )
+
+
+def _link(seen: Watched, clock: _Clock) -> Chart | None:
+    if not any(points(rows, name) for rows in seen.devices.values() for name, _ in _OVER_PCIE):
+        return None
+    figure, told = _each_gpu(seen, clock, _OVER_PCIE, 200)
+    for row, (_, rows) in enumerate(told, start=1):
+        limits = points(rows, "link_limit_bytes_per_second")
+        if limits:
+            limit = limits[-1][1]
+            _limit(figure, row, clock, limit / 1e9, f"the link carries {format_bandwidth(limit)}")
+    figure.update_yaxes(title_text="GB/s", rangemode="tozero")
+    _finish(figure, clock, len(told))
+    return Chart(
+        "timeline-pcie",
+        "What went over PCIe",
+        "From the GPU's side, as the driver samples it for some milliseconds each time: short copies may fall between "
+        f"two samples. Dotted: the payload limit of the link at its best, each way. {_since(clock)}",
+        figure,
+    )

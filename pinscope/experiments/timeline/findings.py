@@ -1,0 +1,414 @@
+"""What a kept live view shows to be wrong, or to be well: rules, each with its numbers and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from pinscope.experiments.timeline.arithmetic import (
+    GPU_RATES,
+    LEAK_RISES,
+    LEAK_SECONDS,
+    STEADY_GROWTH,
+    Amounts,
+    Growth,
+    Life,
+    Row,
+    Watched,
+    extreme,
+    points,
+    reason_of,
+    sampled,
+    steady_growth,
+    summed,
+)
+from pinscope.live.driver_findings import DRIVER_BYTES, DRIVER_MEMORY_ADVICE, DRIVER_MEMORY_IS
+from pinscope.live.reading import (
+    BUSY_SHARE,
+    GROUP_CRITICAL,
+    GROUP_WARNING,
+    MUCH_OF_GROUP,
+    RAM_CRITICAL,
+    RAM_NOTE,
+    RAM_WARNING,
+)
+from pinscope.records.finding import Finding, Quantity, Severity
+from pinscope.units import format_bandwidth, format_bytes, format_duration, format_share
+
+MOST_SUSPECTS = 5
+MIB = 2**20
+UNEXPLAINED_BYTES = 64 * MIB
+"""Pinned memory that no holder explains is worth a note from here on; other pins of a host come to less."""
+UNEXPLAINED_SAMPLES = 3
+"""It must have been there in so many samples in a row."""
+FEW_MISSING = 0.05
+"""Share of samples that may be missing: with more of them a timeline is no proof of anything."""
+LINK_SAMPLES = 3
+"""A link below its best is a finding if it was so in as many busy samples, and in half of them."""
+
+
+def timeline_findings(seen: Watched) -> tuple[Finding, ...]:
+    """All that the rules find; of a timeline without samples only that they are missing."""
+    return tuple(finding for rule in (_RULES if seen.host else (_gaps,)) for finding in rule(seen))
+
+
+def who(life: Life) -> str:
+    """A process as people name it."""
+    return f"{life.name or 'process'} (pid {life.pid})"
+
+
+def when(seconds: float) -> str:
+    """A moment of the timeline."""
+    return f"after {format_duration(seconds)}" if seconds else "at the beginning"
+
+
+def _leaks(seen: Watched) -> Iterator[Finding]:
+    """Processes that took more and more, and gave next to nothing back."""
+    for life, growth in _grown(seen, lambda life: life.pinned)[:MOST_SUSPECTS]:
+        back = f"only {format_bytes(growth.returned_bytes)}" if growth.returned_bytes else "nothing"
+        taken = format_bytes(growth.bytes + growth.returned_bytes)
+        yield Finding(
+            rule="leak-suspected",
+            severity="warning",
+            title=f"{who(life)} took {taken} in {growth.rises:,} steps and gave {back} back"
+            + (" until it ended" if life.gone else ""),
+            detail=f"It looks like a leak (buffers that are made again and again and never freed): {STEADY_GROWTH}. "
+            f"A program that fills its buffers until {'its end' if life.gone else 'it has them all'} looks the same.",
+            evidence=(
+                *_growth(seen, growth, life.gone),
+                Quantity(
+                    name="It held before it ended" if life.gone else "It held at the end", unit="bytes",
+                    value=_until_gone(life, life.amounts)[-1][1],
+                ),
+                Quantity(name="User", value=life.user, unit="text", reason="not known" if life.user is None else None),
+            ),
+            advice="Look for buffers that are allocated or registered in a loop, and keep them instead. "
+            + (
+                "Its end gave all of it back; the kernel's log says whether it was killed for lack of memory."
+                if life.gone
+                else f"Watch on with 'pinscope record --pid {life.pid}'; with --probe it also shows what is registered."
+            ),
+        )  # fmt: skip
+
+
+def _locked(seen: Watched) -> Iterator[Finding]:
+    """What mlock holds is not pinned for CUDA, but just as little to be had for others."""
+    leaking = {id(life) for life, _ in _grown(seen, lambda life: life.pinned)}
+    grown = [pair for pair in _grown(seen, lambda life: life.locked) if id(pair[0]) not in leaking]
+    for life, growth in grown[:MOST_SUSPECTS]:
+        yield Finding(
+            rule="locked-memory-grows",
+            severity="note",
+            title=f"{who(life)} locked {format_bytes(growth.bytes)} more in {growth.rises:,} steps (mlock)"
+            + (", until it ended" if life.gone else ""),
+            detail=f"Locked memory stays in RAM and is not pinned for CUDA; {STEADY_GROWTH}. A database that fills its "
+            "cache looks the same as a leak.",
+            evidence=tuple(_growth(seen, growth, life.gone)),
+            advice="If it is meant to grow, nothing. Else look for memory that is locked in a loop.",
+        )
+
+
+def _grown(seen: Watched, which: Callable[[Life], Amounts]) -> list[tuple[Life, Growth]]:
+    """Those of whom this amount grew steadily to their end, or to the last sample; the most first."""
+    grown = [
+        (life, growth)
+        for life in seen.lives
+        if (growth := steady_growth(_until_gone(life, which(life)), life.last_seconds)) is not None
+    ]
+    return sorted(grown, key=lambda pair: pair[1].bytes, reverse=True)
+
+
+def _until_gone(life: Life, amounts: Amounts) -> Amounts:
+    """Without the last step of a process that is gone, to 0."""
+    return amounts[:-1] if life.gone else amounts
+
+
+def _growth(seen: Watched, growth: Growth, gone: bool = False) -> Iterator[Quantity]:
+    available = seen.host[-1]["available_bytes"]
+    yield Quantity(name="Before these steps", value=growth.first_bytes, unit="bytes")
+    yield Quantity(name="Taken in them, less what was given back", value=growth.bytes, unit="bytes")
+    yield Quantity(name="On average in a minute", value=60 * growth.bytes_per_second, unit="bytes")
+    yield Quantity(name="Available on the host at the end", value=available, unit="bytes")
+    if not gone:
+        pace = available / growth.bytes_per_second
+        yield Quantity(name="At that pace all of it is taken in", value=pace, unit="seconds")
+
+
+def _unexplained_growth(seen: Watched) -> Iterator[Finding]:
+    """Registered memory leaves no mark on its process: a leak of it shows in the host's total only."""
+    series = [(at, int(value)) for at, value in points(seen.host, "other_pinned_bytes")]
+    growth = steady_growth(series, seen.last_seconds)
+    if growth is None:
+        return
+    yield Finding(
+        rule="unexplained-pins-grow",
+        severity="warning",
+        title=f"Pinned memory that no holder explains grew steadily, by {format_bytes(growth.bytes)}",
+        detail="Memory that is registered (cudaHostRegister) leaves no mark on its process, nor do other drivers' "
+        f"pins. It looks like a leak: {STEADY_GROWTH}.",
+        evidence=tuple(_growth(seen, growth)),
+        advice="As root, 'pinscope record --probe' shows which process registers memory from then on.",
+    )
+
+
+def _steady(seen: Watched) -> Iterator[Finding]:
+    """Nothing leaked: found only where a leak would have been seen."""
+    looks = points(seen.host, "explained_bytes")
+    if len(looks) <= LEAK_RISES or seen.last_seconds - looks[0][0] < LEAK_SECONDS or seen.missing_share > FEW_MISSING:
+        return
+    if (seen.chosen and not seen.lives) or any(life.hidden for life in seen.lives):
+        return
+    if any(any(rule(seen)) for rule in (_leaks, _locked, _unexplained_growth)):
+        return
+    nobody = "none of the watched processes" if seen.chosen else "no process"
+    yield Finding(
+        rule="no-leak-seen",
+        severity="good",
+        title=f"In {format_duration(seen.last_seconds - looks[0][0])} {nobody} took more and more without giving back",
+        detail=f"The rule for a leak: {STEADY_GROWTH}.",
+        evidence=(
+            Quantity(name="Holders", value=len(seen.lives), unit="count"),
+            Quantity(name="Samples", value=len(seen.host), unit="count"),
+        ),
+        advice="Nothing to do. A slow leak shows in a longer timeline.",
+    )
+
+
+def _pinned_share(seen: Watched) -> Iterator[Finding]:
+    """The kernel's count of pins lacks driver memory, so that of the holders is added."""
+    rows = [row for row in seen.host if row["pinned_bytes"] is not None and row["total_bytes"]]
+    times = [row["elapsed_seconds"] for row in rows]
+    driver = dict(sampled(summed(life.driver for life in seen.lives), times, seen.last_seconds))
+    shares = [
+        (at, (row["pinned_bytes"] + driver.get(at, 0)) / row["total_bytes"])
+        for at, row in zip(times, rows, strict=True)
+    ]
+    peak = extreme(shares, max)
+    if peak is None or peak[1] < RAM_NOTE:
+        return
+    at, share = peak
+    severity: Severity = "critical" if share >= RAM_CRITICAL else "warning" if share >= RAM_WARNING else "note"
+    row = next(row for row in seen.host if row["elapsed_seconds"] == at)
+    long = sum(value >= RAM_NOTE for _, value in shares) / len(shares)
+    yield Finding(
+        rule="pinned-share-of-ram",
+        severity=severity,
+        title=f"At its peak up to {format_share(share)} of this host's memory was pinned"
+        + (" or driver memory" if driver.get(at) else ""),
+        detail=f"That was {when(at)}; memory that is pinned twice counts twice. Pinned memory can be neither swapped "
+        "nor moved nor reclaimed.",
+        evidence=(
+            Quantity(name="Pinned", value=row["pinned_bytes"], unit="bytes"),
+            *(
+                [Quantity(name="Driver memory of the holders", value=driver[at], unit="bytes")]
+                if driver.get(at)
+                else []
+            ),
+            Quantity(name="Memory", value=row["total_bytes"], unit="bytes"),
+            Quantity(name="Available then", value=row["available_bytes"], unit="bytes"),
+            Quantity(name=f"Samples with {format_share(RAM_NOTE)} or more", value=long, unit="share"),
+        ),
+        advice="Pin what is copied often, in buffers that are used again, and give back the rest. "
+        "'pinscope run pressure' shows what pinned memory takes from everybody else here.",
+    )
+
+
+def _driver(seen: Watched) -> Iterator[Finding]:
+    """What no count of pins has."""
+    peak = extreme(summed(life.driver for life in seen.lives), max)
+    if peak is None or peak[1] < DRIVER_BYTES:
+        return
+    at, most = peak
+    holding = sorted(
+        (life for life in seen.lives if life.driver), key=lambda life: -max(each for _, each in life.driver)
+    )
+    yield Finding(
+        rule="driver-memory",
+        severity="note",
+        title=f"At their peak holders had {format_bytes(most)} of driver memory, which the count of pins lacks",
+        detail=f"That was {when(at)}. {DRIVER_MEMORY_IS}",
+        evidence=tuple(
+            Quantity(
+                name=f"Most driver memory of {who(life)}", value=max(each for _, each in life.driver), unit="bytes"
+            )
+            for life in holding[:MOST_SUSPECTS]
+        ),
+        advice=DRIVER_MEMORY_ADVICE,
+    )
+
+
+def _group(seen: Watched) -> Iterator[Finding]:
+    """Near its limit, with much of it pinned: that alone leaves the kernel nothing to reclaim."""
+    near = [
+        row
+        for row in seen.host
+        if row["cgroup_limit_bytes"]
+        and row["cgroup_headroom_bytes"] is not None
+        and row["cgroup_headroom_bytes"] <= GROUP_WARNING * row["cgroup_limit_bytes"]
+    ]
+    times = sorted(row["elapsed_seconds"] for row in near)
+    held = dict(sampled(summed(life.amounts for life in seen.lives), times, seen.last_seconds))
+    full = [row for row in near if held.get(row["elapsed_seconds"], 0) >= MUCH_OF_GROUP * row["cgroup_limit_bytes"]]
+    if full:
+        yield _near_limit(worst := _fullest(full), int(held[worst["elapsed_seconds"]]))
+    elif maybe := [row for row in near if _pinned_on_host(row) >= MUCH_OF_GROUP * row["cgroup_limit_bytes"]]:
+        yield _near_limit(_fullest(maybe), None)
+
+
+def _fullest(rows: Sequence[Row]) -> Row:
+    return min(rows, key=lambda row: row["cgroup_headroom_bytes"] / row["cgroup_limit_bytes"])
+
+
+def _pinned_on_host(row: Row) -> int:
+    return int((row["pinned_bytes"] or 0) + (row["mlocked_bytes"] or 0))
+
+
+def _near_limit(row: Row, held: int | None) -> Finding:
+    """``held``: by the holders at that moment, or ``None`` where only the host's total is so much."""
+    left, limit = row["cgroup_headroom_bytes"], row["cgroup_limit_bytes"]
+    critical = left <= GROUP_CRITICAL * limit
+    return Finding(
+        rule="near-cgroup-limit",
+        severity="note" if held is None else "critical" if critical else "warning",
+        title=f"The control group was {format_bytes(left)} below its limit",
+        detail=f"That was {when(row['elapsed_seconds'])}. Pinned memory is charged to the control group and cannot "
+        "be reclaimed. At the limit the kernel kills a process of the group."
+        + (" How much of the host's pinned memory is this group's is not known." if held is None else ""),
+        evidence=(
+            Quantity(name="Least left", value=left, unit="bytes"),
+            Quantity(name="Limit", value=limit, unit="bytes"),
+            *([] if held is None else [Quantity(name="Pinned or locked by holders then", value=held, unit="bytes")]),
+            _pinned_then(row),
+        ),
+        advice=("Pin less, or raise" if held is not None else "See what fills the group, or raise")
+        + " the limit (docker run --memory, resources.limits.memory, MemoryMax=).",
+    )
+
+
+def _pinned_then(row: Row) -> Quantity:
+    reason = None if row["pinned_bytes"] is not None else reason_of(row, "pinned_bytes")
+    return Quantity(name="Pinned then, on the whole host", value=row["pinned_bytes"], unit="bytes", reason=reason)
+
+
+def _unexplained(seen: Watched) -> Iterator[Finding]:
+    series = points(seen.host, "other_pinned_bytes")
+    peak = extreme(_lasting(series), max)
+    if peak is None or peak[1] < UNEXPLAINED_BYTES:
+        return
+    at, most = peak
+    row = next(row for row in seen.host if row["elapsed_seconds"] == at)
+    yield Finding(
+        rule="unexplained-pins",
+        severity="note",
+        title=f"Up to {format_bytes(most)} were pinned that no holder explains",
+        detail=f"From {_from(at)} on {min(UNEXPLAINED_SAMPLES, len(series))} samples in a row or more show it: memory "
+        "that was registered (cudaHostRegister) "
+        + ("before the probe started, " if seen.probed else "")
+        + "or pins of other drivers (RDMA, VFIO guests, io_uring). The kernel does not say which process owns it.",
+        evidence=(
+            Quantity(name="Pinned then", value=row["pinned_bytes"], unit="bytes"),
+            Quantity(name="Explained by holders", value=row["explained_bytes"], unit="bytes"),
+            Quantity(name="Not explained", value=most, unit="bytes"),
+        ),
+        advice="Start the recording before the programs: the probe sees registrations from then on."
+        if seen.probed
+        else "As root, 'pinscope record --probe' shows which process registers memory from then on.",
+    )
+
+
+def _lasting(series: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """What was there in several samples in a row: while a call still pins, its memory is not yet a process's."""
+    length = min(UNEXPLAINED_SAMPLES, len(series))
+    windows = (series[begin : begin + length] for begin in range(len(series) - length + 1))
+    return [(window[0][0], min(value for _, value in window)) for window in windows if window]
+
+
+def _from(seconds: float) -> str:
+    return format_duration(seconds) if seconds else "the beginning"
+
+
+def _links(seen: Watched) -> Iterator[Finding]:
+    for index, rows in seen.devices.items():
+        busy = [row for row in rows if _is_busy(row)]
+        below = [row for row in busy if _below(row)]
+        if len(below) < LINK_SAMPLES or 2 * len(below) < len(busy):
+            continue
+        last = below[-1]
+        yield Finding(
+            rule="link-below-best",
+            severity="warning",
+            title=f"GPU {index}: its PCIe link was below its best while the GPU was busy",
+            detail=f"It ran at {' and '.join(f'{now} instead of {best}' for now, best in _below(last))}. "
+            + _at_best(last)
+            + "An idle link lowers its generation to save power; a busy one should not.",
+            evidence=(
+                Quantity(name="Busy samples", value=len(busy), unit="count"),
+                Quantity(name="Of them with the link below its best", value=len(below), unit="count"),
+            ),
+            advice="Reseat the GPU, check risers and cables, and see in the firmware settings which generation the "
+            "slot is allowed and whether it shares its lanes. 'pinscope run bandwidth' measures what arrives.",
+        )
+
+
+def _is_busy(row: Row) -> bool:
+    limit = row["link_limit_bytes_per_second"]
+    shares = [row["busy_share"], *(row[name] / limit for name in GPU_RATES if limit and row[name] is not None)]
+    return any(share is not None and share >= BUSY_SHARE for share in shares)
+
+
+def _below(row: Row) -> list[tuple[str, str]]:
+    """What of its link is known and below its best: now, and at best."""
+    pairs = (("link_generation", "link_generation_max", "generation {}"), ("link_width", "link_width_max", "{} lanes"))
+    return [
+        (words.format(row[now]), words.format(row[best]))
+        for now, best, words in pairs
+        if row[now] is not None and row[best] is not None and row[now] < row[best]
+    ]
+
+
+def _at_best(row: Row) -> str:
+    limit = row["link_limit_bytes_per_second"]
+    return "" if limit is None else f"At its best it carries {format_bandwidth(limit)} one way. "
+
+
+def _gaps(seen: Watched) -> Iterator[Finding]:
+    if not seen.gaps:
+        return
+    missing = sum(gap.samples for gap in seen.gaps)
+    longest = max(seen.gaps, key=lambda gap: gap.seconds)
+    reasons = {gap.reason: None for gap in seen.gaps if gap.reason}
+    untold = any(gap.reason is None for gap in seen.gaps)
+    causes = [*(f"Reason: {reason}" for reason in list(reasons)[:3]), *([_UNTOLD] if untold else [])]
+    share = seen.missing_share
+    yield Finding(
+        rule="samples-missing",
+        severity="warning" if share > FEW_MISSING else "note",
+        title=f"{missing:,} {'samples are' if missing > 1 else 'sample is'} missing",
+        detail="What happened meanwhile is not known; the charts leave these times blank. "
+        + " ".join(f"{cause.rstrip('.')}." for cause in causes),
+        evidence=(
+            Quantity(name="Missing, of all samples", value=share, unit="share"),
+            Quantity(name="Times without samples", value=len(seen.gaps), unit="count"),
+            Quantity(name="The longest", value=longest.seconds, unit="seconds"),
+            Quantity(name="It began after", value=longest.start_seconds, unit="seconds"),
+        ),
+        advice="A longer --interval asks less of a busy machine."
+        if untold
+        else "Mend what the reason names, and record again.",
+    )
+
+
+_UNTOLD = "Nobody took samples meanwhile: the machine slept, was too busy, or the recording was held up"
+
+
+_RULES: tuple[Callable[[Watched], Iterator[Finding]], ...] = (
+    _leaks,
+    _locked,
+    _unexplained_growth,
+    _steady,
+    _pinned_share,
+    _driver,
+    _group,
+    _unexplained,
+    _links,
+    _gaps,
+)

@@ -1,0 +1,155 @@
+"""What the driver has of a host's memory and of each GPU's, as one snapshot shows it: rules with their numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from pinscope.analysis.page_table_model import GRAVE_SHARE, NOTABLE_SHARE, page_table_bytes
+from pinscope.records.finding import Finding, Quantity
+from pinscope.records.snapshot import Holder, Snapshot
+from pinscope.units import format_bytes
+
+MIB, GIB = 2**20, 2**30
+
+UNEXPLAINED_NOTE, UNEXPLAINED_WARNING = 512 * MIB, 2 * GIB
+"""GPU memory that neither processes nor page tables explain. With ten CUDA processes an H200 showed 61 MiB of it; a
+context that was left behind takes about 520 MiB there."""
+DRIVER_BYTES, DRIVER_SHARE = GIB, 0.05
+"""Driver memory that is worth a note: of the holders so much, of the host, beyond theirs, that share of RAM."""
+PAGE_BYTES = 4096
+"""The page in which host memory was mapped on the GPUs measured; larger ones take less."""
+MOST_NAMED = 5
+DRIVER_MEMORY_IS = (
+    "Write-combined memory, memory of cuMemCreate on the host and host memory pools lie in RAM as pinned memory does, "
+    "but in none of the kernel's accounts."
+)
+DRIVER_MEMORY_ADVICE = "Count it as pinned when you plan what fits on this host."
+
+
+def page_tables(snapshot: Snapshot) -> Iterator[Finding]:
+    for device in snapshot.devices:
+        tables, total = device.page_table_bytes, device.memory_total_bytes
+        if tables is None or not total or tables < NOTABLE_SHARE * total:
+            continue
+        payers = sum(use.index == device.index for holder in snapshot.holders for use in holder.gpus)
+        yield Finding(
+            rule="page-tables-of-gpu",
+            severity="critical" if tables >= GRAVE_SHARE * total else "warning",
+            title=f"GPU {device.index}: page tables of pinned memory take {format_bytes(tables)} of its memory",
+            detail="A GPU keeps a page table for pinned host memory, 8 bytes a page, for every process, on every GPU "
+            "on which the process has a context. No process is charged for it.",
+            evidence=(
+                Quantity(name=f"Page tables{_explained_by(snapshot)}", value=tables, unit="bytes"),
+                Quantity(name="GPU memory", value=total, unit="bytes"),
+                Quantity(name="Share of it", value=tables / total, unit="share"),
+                Quantity(name="Processes with a context", value=payers, unit="count"),
+                Quantity(
+                    name="Used by no process", value=device.unattributed_bytes, unit="bytes",
+                    reason=device.missing.get("unattributed_bytes"),
+                ),
+            ),
+            advice="Pin less, keep contexts only on the GPUs that a process uses (CUDA_VISIBLE_DEVICES), or let one "
+            "process own the memory. 'pinscope plan' works out what each of these saves.",
+        )  # fmt: skip
+
+
+def _explained_by(snapshot: Snapshot) -> str:
+    """Whose page tables are known."""
+    kinds = ["cudaHostAlloc"]
+    kinds += ["driver"] if driver_memory(snapshot.holders) else []
+    kinds += ["registered"] if snapshot.probe is not None else []
+    return f", {kinds[0]} memory alone" if len(kinds) == 1 else f", {' and '.join(kinds)} memory"
+
+
+def driver_memory(holders: Sequence[Holder]) -> int:
+    return sum(one.driver_memory_bytes or 0 for one in holders)
+
+
+def memory_of_the_driver(snapshot: Snapshot) -> Iterator[Finding]:
+    """What no count of pins has: of the holders to the page, of the host as what the kernel's accounts leave over."""
+    host = snapshot.host
+    holders = sorted(
+        (one for one in snapshot.holders if one.driver_memory_bytes),
+        key=lambda one: one.driver_memory_bytes or 0, reverse=True,
+    )  # fmt: skip
+    held = driver_memory(holders)
+    left_over = host.driver_memory_bytes
+    evidence = (
+        Quantity(
+            name="Driver memory of the host, about", value=left_over, unit="bytes",
+            reason=host.missing.get("driver_memory_bytes"),
+        ),
+        Quantity(name="Of it mapped by holders", value=held, unit="bytes"),
+    )  # fmt: skip
+    if held >= DRIVER_BYTES:
+        most = "up to " if any("driver_memory_bytes" in one.estimates for one in holders) else ""
+        yield Finding(
+            rule="driver-memory",
+            severity="note",
+            title=f"Holders have {most}{format_bytes(held)} of driver memory, which the count of pins lacks",
+            detail=DRIVER_MEMORY_IS,
+            evidence=(
+                *evidence,
+                *(
+                    Quantity(name=f"Driver memory of {who(one)}", value=one.driver_memory_bytes, unit="bytes")
+                    for one in holders[:MOST_NAMED]
+                ),
+            ),
+            advice=DRIVER_MEMORY_ADVICE,
+        )
+    if left_over is not None and left_over - held >= DRIVER_SHARE * host.total_bytes:
+        yield Finding(
+            rule="unaccounted-host-memory",
+            severity="note",
+            title=f"About {format_bytes(left_over - held)} of this host's memory is in no account of the kernel",
+            detail="Drivers took it: NVIDIA's for memory that no process has mapped (cuMemCreate without access for "
+            "the CPU), for itself, or another driver, such as a virtual machine's balloon.",
+            evidence=(*evidence, Quantity(name="Memory", value=host.total_bytes, unit="bytes")),
+            advice="As root, 'pinscope live --probe' shows which process calls cuMemCreate from then on.",
+        )
+
+
+def unexplained(snapshot: Snapshot) -> Iterator[Finding]:
+    """Used by no process, page table or context, also not by those that memory which nobody explains may have."""
+    hidden = any(gap.hides_holders for gap in snapshot.unreadable)
+    other = snapshot.host.other_pinned_bytes
+    managed = sum(holder.managed_bytes or 0 for holder in snapshot.holders)
+    for device in snapshot.devices:
+        if device.unattributed_bytes is None or device.page_table_bytes is None or device.mig:
+            continue
+        registered = page_table_bytes(other or 0, PAGE_BYTES)
+        rest = device.unattributed_bytes - device.page_table_bytes - registered - (device.context_overhead_bytes or 0)
+        if rest < UNEXPLAINED_NOTE:
+            continue
+        grave = rest >= UNEXPLAINED_WARNING and not hidden and other is not None
+        yield Finding(
+            rule="unattributed-gpu-memory",
+            severity="warning" if grave else "note",
+            title=f"GPU {device.index}: {format_bytes(rest)} are used that no process, page table or context explains",
+            detail="The driver charges this memory to no process. "
+            + ("Some processes could not be looked at: it may be page tables of theirs. " if hidden else "")
+            + "Managed memory that lies on the GPU is among it, up to what the holders have of it. "
+            "Else it is the driver's own, the display's, or of a process that ended without giving everything back.",
+            evidence=(
+                Quantity(name="Used by no process", value=device.unattributed_bytes, unit="bytes"),
+                Quantity(name=f"Page tables{_explained_by(snapshot)}", value=device.page_table_bytes, unit="bytes"),
+                Quantity(
+                    name="Page tables, all other pinned memory, at most",
+                    value=None if other is None else registered, unit="bytes",
+                    reason=snapshot.host.missing.get("other_pinned_bytes"),
+                ),
+                Quantity(name="Managed memory of the holders, at most", value=managed, unit="bytes"),
+                Quantity(
+                    name="The driver's own for contexts, about", value=device.context_overhead_bytes, unit="bytes",
+                    reason=device.missing.get("context_overhead_bytes"),
+                ),
+            ),
+            advice=(
+                "Run as root, outside of containers, to see all processes. " if hidden else ""
+            ) + "If it stays after all programs on this GPU have ended, restart the driver's services, "
+            "or reset the GPU when nobody uses it (nvidia-smi --gpu-reset).",
+        )  # fmt: skip
+
+
+def who(holder: Holder) -> str:
+    return f"{holder.name or 'process'} (pid {holder.pid})"

@@ -1,0 +1,333 @@
+"""What a snapshot of the host shows to be wrong, or soon to be: rules, each with its numbers and what to do.
+
+What needs several snapshots, such as memory that grows and never comes back, is judged over a timeline, not here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+
+from pinscope.analysis.held import MUCH_LOCKED_BYTES, held_bytes
+from pinscope.analysis.link_model import payload_now
+from pinscope.analysis.page_table_model import page_table_bytes
+from pinscope.analysis.pytorch_pinned import ROUNDING_ADVICE
+from pinscope.live.driver_findings import (
+    GIB,
+    MOST_NAMED,
+    PAGE_BYTES,
+    driver_memory,
+    memory_of_the_driver,
+    page_tables,
+    unexplained,
+    who,
+)
+from pinscope.records.environment import Link
+from pinscope.records.finding import Finding, Quantity, Severity
+from pinscope.records.snapshot import DeviceFigures, Holder, Snapshot
+from pinscope.units import format_bandwidth, format_bytes, format_share
+
+RAM_NOTE, RAM_WARNING, RAM_CRITICAL = 0.25, 0.5, 0.8
+"""Share of the host's memory that is pinned. Half is also the most that an experiment here may pin of what is free."""
+SCARCE_SHARE = 0.05
+"""Less than this share of the memory available, with much of it pinned: nothing can be reclaimed in time."""
+MUCH_OF_GROUP = 0.5
+"""Share of its control group's limit from which on it is the pinned memory that fills the group."""
+GROUP_WARNING, GROUP_CRITICAL = 0.1, 0.03
+"""Share of the limit that is left."""
+TWICE_SHARE = 0.05
+"""More than this share of RAM must be pinned beyond what is in use, before it is called pinned twice."""
+ROUNDING_BYTES, ROUNDING_SHARE = GIB, 0.02
+"""Possible rounding waste that is worth a note: so much, or that share of RAM on a small host."""
+BUSY_SHARE = 0.1
+"""A GPU, or its link, that does this much or more is not idle: its link should be at its best generation."""
+
+_SERVICE = re.compile(r"\.service$")
+
+
+def read_snapshot(snapshot: Snapshot) -> tuple[Finding, ...]:
+    """What one snapshot alone shows; empty where nothing is to be said."""
+    return tuple(finding for rule in _RULES for finding in rule(snapshot))
+
+
+def _pinned_share(snapshot: Snapshot) -> Iterator[Finding]:
+    host = snapshot.host
+    pinned = host.pinned_bytes if host.pinned_bytes is not None else host.explained_bytes
+    if pinned is None or host.total_bytes <= 0:
+        return
+    driver = driver_memory(snapshot.holders)
+    share, available = (pinned + driver) / host.total_bytes, host.available_bytes / host.total_bytes
+    if share < RAM_NOTE:
+        return
+    severity: Severity = "warning" if share >= RAM_WARNING else "note"
+    if share >= RAM_CRITICAL or available < SCARCE_SHARE:
+        severity = "critical"
+    top = [one for one in snapshot.holders if _pinned_by(one)][:MOST_NAMED]
+    yield Finding(
+        rule="pinned-share-of-ram",
+        severity=severity,
+        title=f"Up to {format_share(share)} of this host's memory is pinned" + (" or driver memory" if driver else ""),
+        detail="Pinned memory can be neither swapped nor moved nor reclaimed; "
+        f"{format_bytes(host.available_bytes)} are still available to all programs. It is less than that share where "
+        "pages are pinned more than once, as the kernel counts each pin.",
+        evidence=(
+            Quantity(name="Pinned", value=pinned, unit="bytes"),
+            *([Quantity(name="Driver memory of the holders", value=driver, unit="bytes")] if driver else []),
+            Quantity(name="Memory", value=host.total_bytes, unit="bytes"),
+            Quantity(name="Share of it", value=share, unit="share"),
+            Quantity(name="Available", value=host.available_bytes, unit="bytes"),
+            *(Quantity(name=f"Held by {who(one)}", value=_pinned_by(one), unit="bytes") for one in top),
+        ),
+        advice="Pin what is copied often, in buffers that are used again, and give back the rest. "
+        "'pinscope run pressure' shows what pinned memory takes from everybody else here.",
+    )
+
+
+def _near_group_limit(snapshot: Snapshot) -> Iterator[Finding]:
+    """The holders of one group are judged together: it is their sum that meets the limit."""
+    groups: dict[tuple[str | int, int], list[Holder]] = {}
+    for holder in snapshot.holders:
+        if holder.cgroup_limit_bytes and holder.cgroup_headroom_bytes is not None and _charged_to(holder):
+            group = holder.container or holder.cgroup or holder.pid
+            groups.setdefault((group, holder.cgroup_limit_bytes), []).append(holder)
+    for (_, limit), holders in groups.items():
+        pinned = sum(_charged_to(one) for one in holders)
+        left = min(one.cgroup_headroom_bytes or 0 for one in holders)
+        if pinned < MUCH_OF_GROUP * limit or left > GROUP_WARNING * limit:
+            continue
+        first, many = holders[0], len(holders) > 1
+        where = f" in {first.container}" if first.container else ""
+        yield Finding(
+            rule="holder-near-cgroup-limit",
+            severity="critical" if left <= GROUP_CRITICAL * limit else "warning",
+            title=f"{len(holders)} holders{where} are {format_bytes(left)} below the limit of their control group"
+            if many
+            else f"{who(first)}{where} is {format_bytes(left)} below the limit of its control group",
+            detail="Pinned memory is charged to the control group and cannot be reclaimed. At the limit the kernel "
+            "kills a process of the group, or slows it to a crawl where the limit is memory.high.",
+            evidence=(
+                Quantity(name=f"Pinned or locked by {'them' if many else 'it'}", value=pinned, unit="bytes"),
+                Quantity(name="Limit of the control group", value=limit, unit="bytes"),
+                Quantity(name="Left in the control group", value=left, unit="bytes"),
+                Quantity(name="Control group", value=first.cgroup, unit="text", reason=first.missing.get("cgroup")),
+                *(
+                    Quantity(name=f"Held by {who(one)}", value=_charged_to(one), unit="bytes")
+                    for one in holders[: MOST_NAMED if many else 0]
+                ),
+            ),
+            advice="Pin less, or raise the limit (docker run --memory, resources.limits.memory, MemoryMax=).",
+        )
+
+
+def _pinned_twice(snapshot: Snapshot) -> Iterator[Finding]:
+    """More pins than memory in use: pages are there only once, so some of them are pinned more than once."""
+    host = snapshot.host
+    if host.pinned_bytes is None:
+        return
+    used = host.total_bytes - host.available_bytes
+    beyond = host.pinned_bytes - used
+    if beyond <= TWICE_SHARE * host.total_bytes:
+        return
+    users = [one for one in snapshot.holders if one.cuda]
+    yield Finding(
+        rule="memory-pinned-more-than-once",
+        severity="warning",
+        title=f"At least {format_bytes(beyond)} are pinned more than once",
+        detail=f"{format_bytes(host.pinned_bytes)} of pins stand on {format_bytes(used)} of memory in use: several "
+        "processes have registered the same shared memory, for instance. The host holds it once, but every GPU pays "
+        f"page tables for each of them, {format_bytes(page_table_bytes(GIB, PAGE_BYTES))} a GiB.",
+        evidence=(
+            Quantity(name="Pinned, each pin counted", value=host.pinned_bytes, unit="bytes"),
+            Quantity(name="Memory in use", value=used, unit="bytes"),
+            Quantity(
+                name="Shared memory", value=host.shmem_bytes, unit="bytes", reason=host.missing.get("shmem_bytes")
+            ),
+            Quantity(name="Processes with CUDA", value=len(users), unit="count"),
+            *(
+                Quantity(name=f"Registered by {who(one)}", value=one.registered_bytes, unit="bytes")
+                for one in _registering(snapshot.holders)[:MOST_NAMED]
+            ),
+        ),
+        advice="Let one process register the memory and copy into the others' GPU buffers through CUDA IPC; "
+        "'pinscope run registration' measures both ways here.",
+    )
+
+
+def _registered_by_many(snapshot: Snapshot) -> Iterator[Finding]:
+    """Equal amounts in several processes, on memory that cannot be each one's own: seen only with the probe."""
+    amounts: dict[int, list[Holder]] = {}
+    for holder in _registering(snapshot.holders):
+        amount, own = holder.registered_bytes, holder.rss_anon_bytes
+        if amount is not None and own is not None and amount > own + (holder.hugetlb_bytes or 0):
+            amounts.setdefault(amount, []).append(holder)
+    for amount, holders in amounts.items():
+        if len(holders) < 2:
+            continue
+        tables = page_table_bytes(amount, PAGE_BYTES)
+        yield Finding(
+            rule="same-memory-registered-by-many",
+            severity="note",
+            title=f"{len(holders)} processes have {format_bytes(amount)} registered each, probably the same",
+            detail="It is more than their own memory, so it is shared. Each process pays a page table of up to "
+            f"{format_bytes(tables)} on every GPU on which it has a context.",
+            evidence=(
+                *(
+                    Quantity(name=f"Registered by {who(one)}", value=amount, unit="bytes")
+                    for one in holders[:MOST_NAMED]
+                ),
+                Quantity(name="Page tables on one GPU, at most", value=tables * len(holders), unit="bytes"),
+                Quantity(name="With one owner, at most", value=tables, unit="bytes"),
+            ),
+            advice="Let one process register the memory and copy into the others' GPU buffers through CUDA IPC; "
+            "'pinscope run registration' measures both ways here.",
+        )
+
+
+def _rounding(snapshot: Snapshot) -> Iterator[Finding]:
+    wasting = sorted(
+        (one for one in snapshot.holders if one.rounding_bytes), key=lambda one: one.rounding_bytes or 0, reverse=True
+    )
+    waste = sum(one.rounding_bytes or 0 for one in wasting)
+    if not waste or waste < min(ROUNDING_BYTES, ROUNDING_SHARE * snapshot.host.total_bytes):
+        return
+    yield Finding(
+        rule="rounding-waste",
+        severity="note",
+        title=f"Up to {format_bytes(waste)} of pinned memory may be waste: sizes that are powers of two",
+        detail="An allocator that rounds requests up to powers of two, as PyTorch's pinned one does, wastes up to "
+        "half of each: 20.4 GiB become 32. A program that asked for just these sizes wastes nothing, and looks the "
+        "same.",
+        evidence=tuple(
+            Quantity(name=f"At most, in {who(one)}", value=one.rounding_bytes, unit="bytes")
+            for one in wasting[:MOST_NAMED]
+        ),
+        advice=ROUNDING_ADVICE,
+    )
+
+
+def _parent_gone(snapshot: Snapshot) -> Iterator[Finding]:
+    """Only where number 1 is the host's own, and not for services and containers: those are nobody's children."""
+    if snapshot.own_pids:
+        return
+    for holder in snapshot.holders:
+        pinned = _pinned_by(holder)
+        service = holder.container is not None or bool(_SERVICE.search(holder.cgroup or ""))
+        if holder.parent_pid != 1 or not pinned or not holder.cuda or service:
+            continue
+        yield Finding(
+            rule="holder-without-parent",
+            severity="note",
+            title=f"{who(holder)} holds {format_bytes(pinned)}, and the process that started it has ended",
+            detail="Its parent is process 1. That is right for a program that was meant to go on by itself (nohup, a "
+            "daemon), and wrong for a worker that was left behind when its parent was killed.",
+            evidence=(
+                Quantity(name="Pinned or locked by it", value=pinned, unit="bytes"),
+                Quantity(name="Command", value=holder.command, unit="text", reason=holder.missing.get("command")),
+                Quantity(name="User", value=holder.user, unit="text", reason=holder.missing.get("user")),
+                Quantity(
+                    name="Started (UTC)", unit="text", reason=holder.missing.get("started_at"),
+                    value=f"{holder.started_at:%Y-%m-%d %H:%M}" if holder.started_at else None,
+                ),
+            ),
+            advice=f"If it is not needed any more, end it: kill {holder.pid}. All its pinned memory then comes back.",
+        )  # fmt: skip
+
+
+def _locked_is_not_pinned(snapshot: Snapshot) -> Iterator[Finding]:
+    for holder in snapshot.holders:
+        locked = holder.locked_bytes or 0
+        if not holder.cuda or locked < MUCH_LOCKED_BYTES or holder.registered_bytes:
+            continue
+        yield Finding(
+            rule="locked-is-not-pinned",
+            severity="note",
+            title=f"{who(holder)} has {format_bytes(locked)} locked, which alone does not make copies fast",
+            detail="Memory that is locked with mlock stays in RAM, but CUDA does not know it: it is copied at the "
+            "speed of pageable memory, unless it is registered as well.",
+            evidence=(
+                Quantity(name="Locked (VmLck)", value=locked, unit="bytes"),
+                Quantity(
+                    name="cudaHostAlloc memory", value=holder.host_alloc_bytes, unit="bytes",
+                    reason=holder.missing.get("host_alloc_bytes"),
+                ),
+            ),
+            advice="If it is meant for copies, register it (cudaHostRegister); mlock is not needed then. "
+            "'pinscope live --probe' tells what is registered.",
+        )  # fmt: skip
+
+
+def _links(snapshot: Snapshot) -> Iterator[Finding]:
+    for device in snapshot.devices:
+        if device.link is not None and device.link.kind == "pcie":
+            yield from _link(device, device.link)
+
+
+def _link(device: DeviceFigures, link: Link) -> Iterator[Finding]:
+    """Lanes are trained at start-up and stay; an idle link lowers its generation, so only a busy one is judged."""
+    narrow = _below(link.width_now, link.width_max)
+    slow = _is_busy(device) and _below(link.generation_now, link.generation_max)
+    if not narrow and not slow:
+        return
+    what = f"{link.width_now} of {link.width_max} lanes" if narrow else f"generation {link.generation_now}"
+    yield Finding(
+        rule="link-below-best",
+        severity="warning",
+        title=f"GPU {device.index}: its PCIe link runs at {what}"
+        + ("" if narrow else f", its best is {link.generation_max}"),
+        detail=f"As it is now the link carries at most {format_bandwidth(payload_now(link))} one way, at its best "
+        f"{format_bandwidth(link.limit_bytes_per_second)}. "
+        + ("Lanes are not given up to save power." if narrow else "The GPU is busy, so this is not to save power."),
+        evidence=(
+            Quantity(name="Generation now", value=link.generation_now, unit="count"),
+            Quantity(name="Generation at best", value=link.generation_max, unit="count"),
+            Quantity(name="Lanes now", value=link.width_now, unit="count"),
+            Quantity(name="Lanes at best", value=link.width_max, unit="count"),
+            Quantity(
+                name="GPU busy", value=device.busy_share, unit="share", reason=device.missing.get("busy_share")
+            ),
+        ),
+        advice="Reseat the GPU, check risers and cables, and see in the firmware settings which generation the slot "
+        "is allowed and whether it shares its lanes. 'pinscope run bandwidth' measures what arrives.",
+    )  # fmt: skip
+
+
+def _is_busy(device: DeviceFigures) -> bool:
+    shares = (device.busy_share, device.rx_share, device.tx_share)
+    return any(share is not None and share >= BUSY_SHARE for share in shares)
+
+
+def _below(now: int | None, best: int | None) -> bool:
+    return now is not None and best is not None and now < best
+
+
+def _registering(holders: Sequence[Holder]) -> list[Holder]:
+    """Those of which the probe saw registrations, most bytes first."""
+    found = [one for one in holders if one.registered_bytes]
+    return sorted(found, key=lambda one: one.registered_bytes or 0, reverse=True)
+
+
+def _charged_to(holder: Holder) -> int:
+    """What is known to be pinned or locked by it; of driver memory it is not known whether a control group pays."""
+    amounts = (holder.host_alloc_bytes, holder.registered_bytes, holder.locked_bytes, holder.vm_pin_bytes)
+    return held_bytes(*amounts) or 0
+
+
+def _pinned_by(holder: Holder) -> int:
+    """What is known to be pinned or locked by it, with its driver memory."""
+    amounts = (holder.host_alloc_bytes, holder.registered_bytes, holder.locked_bytes, holder.vm_pin_bytes)
+    return held_bytes(*amounts, driver_memory=holder.driver_memory_bytes) or 0
+
+
+_RULES: tuple[Callable[[Snapshot], Iterator[Finding]], ...] = (
+    _pinned_share,
+    _near_group_limit,
+    _pinned_twice,
+    _registered_by_many,
+    memory_of_the_driver,
+    page_tables,
+    unexplained,
+    _rounding,
+    _links,
+    _parent_gone,
+    _locked_is_not_pinned,
+)

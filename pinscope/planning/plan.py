@@ -1,0 +1,247 @@
+"""What pinning a given amount will take: page tables, contexts and time, from prices measured or assumed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pinscope.analysis.page_table_model import ENTRY_BYTES, GRANULE_BYTES
+from pinscope.analysis.pinning_recipe import Recipe, Recipes
+from pinscope.experiments.registration.arithmetic import STRATEGY_TITLES
+
+ONE_REGISTRATION_BYTES = 512 * 2**30
+"""One registration of this much or more overflows in drivers of the 580 series (public reports)."""
+Source = Literal["given", "measured", "recorded", "assumed"]
+"""Where a price comes from: the user, a run of this machine, a recording that ships with PinScope, or nowhere."""
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What is to be pinned, and by whom.
+
+    Attributes:
+        pinned_bytes: how much each process pins.
+        processes: how many pin it.
+        gpus: on how many GPUs each process has a context.
+        all_gpus: over how many GPUs the processes spread evenly; as many as ``gpus`` where all use the same.
+        gpu_memory_bytes: memory of one GPU.
+    """
+
+    pinned_bytes: int
+    processes: int
+    gpus: int
+    all_gpus: int
+    gpu_memory_bytes: int
+
+    @property
+    def on_one_gpu(self) -> int:
+        """Processes that have a context on the busiest GPU."""
+        return -(-self.processes * self.gpus // self.all_gpus)
+
+    @property
+    def used_gpus(self) -> int:
+        """GPUs on which some process has a context: with few processes, not all there are."""
+        return min(self.all_gpus, self.processes * self.gpus)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a figure comes from.
+
+    Attributes:
+        source: given, measured on this machine, recorded on another, or assumed.
+        run: id of the run it was read from; ``None`` where there is none.
+        device: name of the GPU of that run.
+    """
+
+    source: Source
+    run: str | None = None
+    device: str | None = None
+
+
+@dataclass(frozen=True)
+class PagePrice:
+    """What a pinned byte takes in a page table.
+
+    Attributes:
+        per_byte: bytes of page table per pinned byte: 8 ÷ page size.
+        origin: where it comes from.
+        slope: the same as a run's line through its readings has it, steps of the meter and all; ``None`` without one.
+    """
+
+    per_byte: float
+    origin: Origin
+    slope: float | None = None
+
+    @property
+    def page_bytes(self) -> float:
+        """The page size it means."""
+        return ENTRY_BYTES / self.per_byte
+
+    def table_bytes(self, pinned_bytes: int) -> int:
+        """Entries for that much, one process on one GPU."""
+        return math.ceil(pinned_bytes * self.per_byte / ENTRY_BYTES) * ENTRY_BYTES
+
+    def taken_bytes(self, pinned_bytes: int) -> int:
+        """GPU memory that goes away for it: the driver takes it in steps of 2 MiB (measured on an H200)."""
+        return -(-self.table_bytes(pinned_bytes) // GRANULE_BYTES) * GRANULE_BYTES
+
+
+@dataclass(frozen=True)
+class ContextPrice:
+    """What a CUDA context takes of a GPU.
+
+    Attributes:
+        bytes: of one process on one GPU.
+        origin: where it comes from.
+    """
+
+    bytes: int
+    origin: Origin
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How fast one strategy pins.
+
+    Attributes:
+        strategy: its name in the experiment ``pinning_strategy``.
+        bytes_per_second: measured over ``measured_bytes``.
+        measured_bytes: how much was pinned then.
+        longest_wait_seconds: of a neighbour's call while that much was pinned and given back.
+        chunk_bytes: length of the chunks; ``None`` where all is pinned by one call.
+        origin: where it comes from.
+    """
+
+    strategy: str
+    bytes_per_second: float
+    measured_bytes: int
+    longest_wait_seconds: float
+    chunk_bytes: int | None
+    origin: Origin
+
+    def seconds_for(self, nbytes: int) -> float:
+        """Seconds to pin this much at the same pace."""
+        return nbytes / self.bytes_per_second
+
+    def wait_for(self, nbytes: int) -> float | None:
+        """The longest wait while this much is pinned; ``None`` unless it is what was measured.
+
+        No rule is known by which waits grow with the amount: a run measures one amount.
+        """
+        return self.longest_wait_seconds if nbytes == self.measured_bytes else None
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """What one way to share the memory takes.
+
+    Attributes:
+        strategy: ``each_registers`` or ``one_owner``, as in the experiment ``registration``.
+        tables_per_gpu_bytes: page tables on the busiest GPU.
+        tables_bytes: page tables on all GPUs.
+        contexts: how many there are on all GPUs.
+        contexts_bytes: what they take; ``None`` if a context's price is not known.
+        gpu_share: page tables on the busiest GPU ÷ its memory.
+    """
+
+    strategy: str
+    tables_per_gpu_bytes: int
+    tables_bytes: int
+    contexts: int
+    contexts_bytes: int | None
+    gpu_share: float
+
+    @property
+    def title(self) -> str:
+        """The strategy for people."""
+        return STRATEGY_TITLES[self.strategy]
+
+
+@dataclass(frozen=True)
+class HostBudget:
+    """What is safe to pin on this host.
+
+    Attributes:
+        safe_bytes: by the same rule that guards every run.
+        limit: which limit binds, for people.
+        total_bytes: memory of the host.
+        has_gpu: whether the host has a GPU to pin for.
+    """
+
+    safe_bytes: int
+    limit: str
+    total_bytes: int
+    has_gpu: bool
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A demand and what it will take.
+
+    Attributes:
+        demand: what was asked for.
+        price: of a page table.
+        context: price of a context; ``None`` if no run tells.
+        sharings: ways to share the memory.
+        paces: strategies of pinning, the fastest first; empty if no run tells.
+        recipes: what the run of these paces recommends; ``None`` if no run tells.
+        budget: of this host.
+    """
+
+    demand: Demand
+    price: PagePrice
+    context: ContextPrice | None
+    sharings: tuple[Sharing, ...]
+    paces: tuple[Pace, ...]
+    recipes: Recipes | None
+    budget: HostBudget
+
+    @property
+    def recipe(self) -> Recipe | None:
+        """The recommended way to pin this amount: in chunks where it may be too much for one registration."""
+        if self.recipes is None:
+            return None
+        return self.recipes.chunks if self.demand.pinned_bytes >= ONE_REGISTRATION_BYTES else self.recipes.array
+
+    def pace(self, strategy: str) -> Pace | None:
+        """How fast that strategy pins; ``None`` if no run tells."""
+        return next((pace for pace in self.paces if pace.strategy == strategy), None)
+
+
+def make_plan(
+    demand: Demand,
+    price: PagePrice,
+    context: ContextPrice | None,
+    paces: Sequence[Pace],
+    budget: HostBudget,
+    *,
+    recipes: Recipes | None,
+) -> Plan:
+    """What ``demand`` takes at these prices.
+
+    When each process registers the memory, each has a page table of its own on each of its GPUs. One owner has one on
+    each GPU that any process uses, and a context there too, because it copies into the other processes' buffers
+    through CUDA IPC.
+    """
+    one = price.taken_bytes(demand.pinned_bytes)
+    contexts = demand.processes * demand.gpus
+    tables = {  # strategy → on the busiest GPU, on all, contexts
+        "each_registers": (one * demand.on_one_gpu, one * contexts, contexts),
+        "one_owner": (one, one * demand.used_gpus, contexts + demand.used_gpus - demand.gpus),
+    }
+    sharings = tuple(
+        Sharing(
+            strategy=strategy,
+            tables_per_gpu_bytes=on_one,
+            tables_bytes=in_all,
+            contexts=count,
+            contexts_bytes=count * context.bytes if context else None,
+            gpu_share=on_one / demand.gpu_memory_bytes,
+        )
+        for strategy, (on_one, in_all, count) in tables.items()
+    )
+    fastest_first = tuple(sorted(paces, key=lambda pace: -pace.bytes_per_second))
+    return Plan(demand, price, context, sharings, fastest_first, recipes, budget)

@@ -1,0 +1,315 @@
+"""A plan in words: headline, tables and findings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pinscope.analysis.page_table_model import GPU_PAGE_SIZES, GRAVE_SHARE, NOTABLE_SHARE, page_table_bytes
+from pinscope.analysis.pinning_recipe import DEFAULT_CHUNKS, Recipe
+from pinscope.analysis.pinning_strategy import TITLES, USUAL, WORTH_IT
+from pinscope.planning.plan import ONE_REGISTRATION_BYTES, Demand, Origin, Plan, Sharing, Source
+from pinscope.records.finding import Finding, Quantity, Reading, Severity, Table
+from pinscope.units import format_bytes, format_seconds, format_share
+
+LONG_SECONDS = 30.0
+"""A start-up that pins for longer is worth doing better."""
+LARGEST_CHUNK_BYTES = 64 * 2**30
+"""Pieces to advise where nothing else decides."""
+SOURCE_WORDS: Mapping[Source, str] = {
+    "given": "as given",
+    "measured": "measured on this machine",
+    "recorded": "recorded on another machine",
+    "assumed": "assumed",
+}
+
+
+def read_plan(plan: Plan) -> Reading:
+    """Headline, tables and findings of a plan."""
+    found = (*_over_budget(plan), *_share(plan), *_owner(plan), *_pace(plan), *_one_call(plan), *_not_measured(plan))
+    tables = (_sharings(plan), _page_sizes(plan), *([_paces(plan)] if plan.paces else []))
+    return Reading(headline=_headline(plan), tables=tables, findings=found)
+
+
+def origin_words(origin: Origin) -> str:
+    """Where a figure comes from, for people."""
+    device = f" ({origin.device})" if origin.source == "recorded" and origin.device else ""
+    run = f", run {origin.run}" if origin.run else ""
+    return f"{SOURCE_WORDS[origin.source]}{device}{run}"
+
+
+def _headline(plan: Plan) -> tuple[Quantity, ...]:
+    demand, price = plan.demand, plan.price
+    each, owner = plan.sharings
+    found = [
+        Quantity(name="Page table of one process, on one GPU", value=price.table_bytes(demand.pinned_bytes),
+                 unit="bytes"),
+        *_paid_again(each, owner),
+        Quantity(name="Of a GPU's memory, each registers", value=each.gpu_share, unit="share"),
+        Quantity(name="Page size", value=round(price.page_bytes), unit="bytes"),
+        Quantity(name="Safe to pin on this host" + ("" if plan.budget.has_gpu else ", which has no GPU"),
+                 value=plan.budget.safe_bytes, unit="bytes"),
+    ]  # fmt: skip
+    return (*found, *_pinned_in(plan))
+
+
+def _pinned_in(plan: Plan) -> list[Quantity]:
+    """By which strategy, and how long it takes."""
+    recipe = plan.recipe
+    pace = plan.pace(recipe.strategy) if recipe else None
+    reason = None if pace else "no run has measured a strategy that would do"
+    return [
+        Quantity(name="Recommended to pin it", value=recipe.title if recipe else None, unit="text", reason=reason),
+        Quantity(name="Pinned in", value=pace.seconds_for(plan.demand.pinned_bytes) if pace else None, unit="seconds",
+                 reason=reason),
+    ]  # fmt: skip
+
+
+def _paid_again(each: Sharing, owner: Sharing) -> list[Quantity]:
+    """What several processes or GPUs add; nothing where there is only one of each."""
+    found = []
+    if each.tables_per_gpu_bytes != owner.tables_per_gpu_bytes:
+        found += [
+            Quantity(name="Page tables on a GPU, each registers", value=each.tables_per_gpu_bytes, unit="bytes"),
+            Quantity(name="Page tables on a GPU, one owner", value=owner.tables_per_gpu_bytes, unit="bytes"),
+        ]
+    if each.tables_bytes != each.tables_per_gpu_bytes:
+        found.append(Quantity(name="Page tables on all GPUs, each registers", value=each.tables_bytes, unit="bytes"))
+    return found
+
+
+def _sharings(plan: Plan) -> Table:
+    demand = plan.demand
+    return Table(
+        title="Who pins",
+        columns=("way", "page tables, busiest GPU", "of its memory", "page tables, all GPUs", "contexts",
+                 "contexts take", "together, all GPUs"),
+        units=("text", "bytes", "share", "bytes", "count", "bytes", "bytes"),
+        rows=tuple(
+            (
+                one.title, one.tables_per_gpu_bytes, one.gpu_share, one.tables_bytes, one.contexts,
+                one.contexts_bytes, None if one.contexts_bytes is None else one.tables_bytes + one.contexts_bytes,
+            )
+            for one in plan.sharings
+        ),
+        note=f"{_spread(demand)} All share the memory: the host holds it once. If each pins "
+        "memory of its own, the GPUs pay as when each registers, and the host holds "
+        f"{format_bytes(demand.processes * demand.pinned_bytes)}. GPU memory for page tables is taken in steps of "
+        f"2 MiB. One owner copies through CUDA IPC and needs a context on every GPU in use. {_contexts_words(plan)}",
+    )  # fmt: skip
+
+
+def _spread(demand: Demand) -> str:
+    """Who has contexts where."""
+    if demand.processes == 1:
+        return f"1 process with a context on {'1 GPU' if demand.gpus == 1 else f'each of {demand.gpus} GPUs'}."
+    return (
+        f"{_processes(demand.processes)} with contexts on {demand.gpus} of {demand.all_gpus} "
+        f"GPU{'' if demand.all_gpus == 1 else 's'} each, {demand.on_one_gpu} on the busiest GPU."
+    )
+
+
+def _processes(count: int) -> str:
+    return "1 process" if count == 1 else f"{count} processes"
+
+
+def _contexts_words(plan: Plan) -> str:
+    if plan.context is None:
+        return "What a context takes is not known: run the experiment registration."
+    return f"A context takes {format_bytes(plan.context.bytes)}, {origin_words(plan.context.origin)}."
+
+
+def _page_sizes(plan: Plan) -> Table:
+    pinned, price = plan.demand.pinned_bytes, plan.price
+    sizes = [(f"at pages of {format_bytes(size)}", pinned // size + (pinned % size > 0), page_table_bytes(pinned, size))
+             for size in GPU_PAGE_SIZES]  # fmt: skip
+    slope = price.slope
+    measured = [] if slope is None else [(f"by the slope {origin_words(price.origin)}", None, round(pinned * slope))]
+    return Table(
+        title="Page table of one process, on one GPU",
+        columns=("page size", "entries", "page table", "of the GPU's memory"),
+        units=("text", "count", "bytes", "share"),
+        rows=tuple(
+            (name, entries, size, size / plan.demand.gpu_memory_bytes) for name, entries, size in [*sizes, *measured]
+        ),
+        note="Bytes ÷ page size = entries, of 8 bytes each. Binary units: 1 TiB is 1024 GiB.",
+    )  # fmt: skip
+
+
+def _paces(plan: Plan) -> Table:
+    usual, pinned = plan.pace(USUAL), plan.demand.pinned_bytes
+    waits = [pace.wait_for(pinned) for pace in plan.paces]
+    with_waits = any(wait is not None for wait in waits)
+    origin = plan.paces[0].origin
+    return Table(
+        title="Time to pin",
+        columns=("strategy", "recommended", f"{format_bytes(pinned)} take", "rate", "× cudaHostAlloc", "measured over",
+                 *(("neighbours waited",) if with_waits else ())),
+        units=("text", "text", "seconds", "bytes/second", "ratio", "bytes", *(("seconds",) if with_waits else ())),
+        rows=tuple(
+            (
+                TITLES[pace.strategy], _recommended_for(plan, pace.strategy), pace.seconds_for(pinned),
+                pace.bytes_per_second, pace.bytes_per_second / usual.bytes_per_second if usual else None,
+                pace.measured_bytes, *((wait,) if with_waits else ()),
+            )
+            for pace, wait in zip(plan.paces, waits, strict=True)
+        ),
+        note=f"One process, at the pace {origin_words(origin)}. "
+        + ("Neighbours waited: the longest single call of another process while that much was pinned and given back."
+           if with_waits else
+           f"How long neighbours wait was measured for {format_bytes(plan.paces[0].measured_bytes)} only: that run "
+           "shows it."),
+    )  # fmt: skip
+
+
+def _recommended_for(plan: Plan, strategy: str) -> str:
+    recipes = plan.recipes
+    if recipes and recipes.array and recipes.array.strategy == strategy:
+        return "for an array"
+    if recipes and recipes.chunks and recipes.chunks.strategy == strategy:
+        return "in chunks"
+    return "no"
+
+
+def _over_budget(plan: Plan) -> list[Finding]:
+    pinned, budget = plan.demand.pinned_bytes, plan.budget
+    if pinned <= budget.safe_bytes or not budget.has_gpu:  # without a GPU here, the plan is for another host
+        return []
+    impossible = pinned > budget.total_bytes
+    severity: Severity = "critical" if impossible else "warning"
+    which = "than this host has" if impossible else "than is safe to pin on this host"
+    return [
+        Finding(
+            rule="plan-over-budget", severity=severity,
+            title=f"{format_bytes(pinned)} is more {which}",
+            detail=f"Safe now: {format_bytes(budget.safe_bytes)}, a share of what is {budget.limit}. Pinned memory can "
+            "neither be swapped nor moved, so what is left must do for everybody else.",
+            evidence=(
+                Quantity(name="Asked for", value=pinned, unit="bytes"),
+                Quantity(name="Safe here", value=budget.safe_bytes, unit="bytes"),
+                Quantity(name="Memory of this host", value=budget.total_bytes, unit="bytes"),
+            ),
+            advice="Pin less, free memory, or raise the container's limit. A plan for another host belongs there.",
+        )
+    ]  # fmt: skip
+
+
+def _share(plan: Plan) -> list[Finding]:
+    each = plan.sharings[0]
+    if each.gpu_share < NOTABLE_SHARE:
+        return []
+    grave = each.gpu_share >= GRAVE_SHARE
+    demand = plan.demand
+    return [
+        Finding(
+            rule="plan-page-tables", severity="critical" if grave else "warning",
+            title=f"Page tables take {format_share(each.gpu_share)} of a GPU's memory when each process registers",
+            detail=f"{_processes(demand.on_one_gpu)} on the busiest GPU, "
+            f"{format_bytes(plan.price.taken_bytes(demand.pinned_bytes))} each. NVML books it to no process.",
+            evidence=(
+                Quantity(name="Page tables on that GPU", value=each.tables_per_gpu_bytes, unit="bytes"),
+                Quantity(name="Its memory", value=demand.gpu_memory_bytes, unit="bytes"),
+            ),
+            advice="Pin less, or in fewer processes: one owner that copies for the others pays once."
+            if demand.on_one_gpu > 1 else "Pin only what is being copied: a ring of buffers in place of all the data.",
+        )
+    ]  # fmt: skip
+
+
+def _owner(plan: Plan) -> list[Finding]:
+    each, owner = plan.sharings
+    saved = each.tables_per_gpu_bytes - owner.tables_per_gpu_bytes
+    if saved <= 0:
+        return []
+    added = owner.contexts - each.contexts
+    price = plan.context.bytes if plan.context else None
+    dearer = price is not None and added * price > each.tables_bytes - owner.tables_bytes
+    contexts = "" if not added else f" It needs {added} more contexts for it" + (
+        f", {format_bytes(added * price)} on all GPUs." if price is not None else "."
+    )  # fmt: skip
+    return [
+        Finding(
+            rule="plan-one-owner", severity="note",
+            title=f"One owner saves {format_bytes(saved)} of page tables on the busiest GPU"
+            + (", and its contexts cost more than that" if dearer else ""),
+            detail=f"{format_bytes(each.tables_per_gpu_bytes)} when each of {plan.demand.on_one_gpu} processes "
+            f"registers, {format_bytes(owner.tables_per_gpu_bytes)} when one pins for all.{contexts}",
+            evidence=(
+                Quantity(name="All GPUs, each registers", value=each.tables_bytes, unit="bytes"),
+                Quantity(name="All GPUs, one owner", value=owner.tables_bytes, unit="bytes"),
+            ),
+            advice="Let each process register: here that is the cheaper way." if dearer else
+            "Let one process pin and copy into the others' GPU buffers (cudaIpcOpenMemHandle); 'pinscope run "
+            "registration' measures both ways.",
+        )
+    ]  # fmt: skip
+
+
+def _pace(plan: Plan) -> list[Finding]:
+    usual, recipe, pinned = plan.pace(USUAL), plan.recipe, plan.demand.pinned_bytes
+    best = plan.pace(recipe.strategy) if recipe else None
+    if usual is None or recipe is None or best is None:
+        return []
+    slow, quick = usual.seconds_for(pinned), best.seconds_for(pinned)
+    if slow < LONG_SECONDS or slow < WORTH_IT * quick:
+        return []
+    return [
+        Finding(
+            rule="plan-pin-faster", severity="warning",
+            title=f"One cudaHostAlloc would take {format_seconds(slow)}; {format_seconds(quick)} are enough",
+            detail=f"By {recipe.title}, at the pace {origin_words(best.origin)}.",
+            evidence=(
+                Quantity(name="cudaHostAlloc", value=usual.bytes_per_second, unit="bytes/second"),
+                Quantity(name=recipe.title, value=best.bytes_per_second, unit="bytes/second"),
+            ),
+            advice=f"Call {recipe.call(pinned)}.{_other_call(plan, recipe)}",
+        )
+    ]  # fmt: skip
+
+
+def _other_call(plan: Plan, recipe: Recipe) -> str:
+    """What chunks mean, or when to take them."""
+    recipes = plan.recipes
+    if recipe.chunk_bytes is not None:
+        return " No copy may cross a multiple of chunk."
+    if recipes is None or recipes.chunks is None or not recipes.gentler_in_chunks:
+        return ""
+    call = recipes.chunks.call(plan.demand.pinned_bytes)
+    return f" Where other processes use the GPU and no copy crosses a chunk, {call} lets them wait less."
+
+
+def _one_call(plan: Plan) -> list[Finding]:
+    pinned = plan.demand.pinned_bytes
+    if pinned < ONE_REGISTRATION_BYTES:
+        return []
+    recipe = plan.recipe or Recipe(DEFAULT_CHUNKS, LARGEST_CHUNK_BYTES, threads=0)
+    return [
+        Finding(
+            rule="plan-one-registration", severity="warning",
+            title=f"{format_bytes(pinned)} may be too much for one registration",
+            detail="Users report that drivers of the 580 series overflow when 512 GiB or more are registered at once. "
+            "PinScope has not measured it.",
+            evidence=(Quantity(name="Asked for", value=pinned, unit="bytes"),),
+            advice=f"Register in chunks, and let no copy cross from one into the next: {recipe.call(pinned)}.",
+        )
+    ]  # fmt: skip
+
+
+def _not_measured(plan: Plan) -> list[Finding]:
+    """Which prices are not this machine's own."""
+    page = plan.price.origin
+    foreign = [("page_tables", "page size", page)] if page.source in ("recorded", "assumed") else []
+    if plan.paces and plan.paces[0].origin.source == "recorded":
+        foreign.append(("pinning_strategy", "time to pin", plan.paces[0].origin))
+    if not foreign:
+        return []
+    words = "; ".join(f"{what}: {origin_words(origin)}" for _, what, origin in foreign)
+    return [
+        Finding(
+            rule="plan-not-measured-here", severity="note",
+            title="Not all of this was measured on this machine",
+            detail=f"{words}. Other machines differ.",
+            evidence=(Quantity(name="Page size", value=round(plan.price.page_bytes), unit="bytes"),),
+            advice="On the machine that the plan is for: "
+            + " and ".join(f"pinscope run {name}" for name, _, _ in foreign) + ".",
+        )
+    ]  # fmt: skip

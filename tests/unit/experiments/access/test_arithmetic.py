@@ -1,0 +1,199 @@
+"""Ways to use data on the host: which wins, where they cross, and what a run then says. Rows are synthetic."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pinscope.errors import InvalidParameter
+from pinscope.experiments.access.arithmetic import AS_GOOD, cells, over_spacing, over_uses, stretches, verdict, winners
+from pinscope.experiments.access.charts import draw
+from pinscope.experiments.access.experiment import AccessObservation, AccessParams
+from pinscope.experiments.access.reading import read_access
+from pinscope.records.finding import Finding
+from tests.data import synthetic
+
+ROWS = list[dict[str, Any]]
+SIZE = 2**28
+
+
+def rows(
+    way: str, seconds: float, pattern: str = "stream_read", spacing: int = 1, *, uses: int = 1, intact: bool = True
+) -> ROWS:
+    """Eight equal repeats after a warm-up."""
+    return [
+        AccessObservation(
+            repeat=max(number - 1, 0), warmup=number == 0, way=way, pattern=pattern, bytes=SIZE, spacing=spacing,
+            uses=uses, touched_bytes=SIZE // spacing, device_seconds=seconds * 0.9, wall_seconds=seconds, intact=intact,
+        ).model_dump()
+        for number in range(9)
+    ]  # fmt: skip
+
+
+def lines() -> ROWS:
+    """A copy that costs 5 ms and 0.1 ms a use; zero-copy at 2 ms a use, less where less is used."""
+    found: ROWS = []
+    for uses in (1, 2, 4, 8):
+        found += rows("copy", 5e-3 + uses * 1e-4, uses=uses) + rows("mapped", uses * 2e-3, uses=uses)
+    return found
+
+
+def findings(found: ROWS) -> dict[str, Finding]:
+    return {one.rule: one for one in read_access(synthetic.run("overlap"), found).findings}
+
+
+def test_repeats_of_one_combination_are_one_cell_and_warm_ups_are_not_counted() -> None:
+    (cell,) = cells(rows("copy", 4e-3, spacing=4, uses=2))
+    assert cell.wall_seconds.count == 8
+    assert cell.useful_bytes_per_second == pytest.approx(SIZE / 4 * 2 / 4e-3)
+
+
+def test_where_one_way_falls_behind_is_known_at_measured_points_only() -> None:
+    curves = over_uses(cells(lines()), "stream_read", 1)
+    course = stretches(curves["mapped"], curves["copy"], "uses")
+    assert [(each.verdict, each.points) for each in course] == [("faster", (1, 2)), ("slower", (4, 8))]
+
+
+@pytest.mark.parametrize(
+    ("mine", "how"),
+    [
+        (0.5, "faster"),
+        (1 / 1.11, "faster"),
+        (1 / 1.1, "as good"),
+        (1.1, "as good"),
+        (1.103, "as good"),
+        (1.11, "slower"),
+    ],
+)
+def test_ways_within_a_tenth_of_each_other_are_as_good(mine: float, how: str) -> None:
+    one, other = cells(rows("mapped", mine) + rows("copy", 1.0))
+    assert verdict(one, other) == how
+
+
+def test_ways_as_good_as_the_best_win_together() -> None:
+    found = cells(rows("copy", 1.0) + rows("mapped", 1.05) + rows("managed", 3.0))
+    assert [cell.way for cell in winners(found)] == ["copy", "mapped"]
+
+
+def test_tables_charts_and_findings_call_the_same_ways_as_good() -> None:
+    """Zero-copy takes 1.07 times as long as a copy for one use, as on an H200, and twice as long for two."""
+    found = rows("copy", 5e-3) + rows("copy", 5e-3, uses=2) + rows("mapped", 5.35e-3) + rows("mapped", 10.7e-3, uses=2)
+    reading = read_access(synthetic.run("overlap"), found)
+    finding = next(one for one in reading.findings if one.rule == "access-uses-stream_read")
+    assert finding.title == (
+        "Streaming read of all data: zero-copy is as good as an explicit copy for 1 use, slower for 2 uses"
+    )
+    assert "1.07 times as long" in finding.detail
+    assert "2 times or more" in finding.advice
+    assert reading.headline[0].value == "explicit copy or zero-copy (mapped)"
+    assert [row[3] for row in reading.tables[0].rows] == ["explicit copy or zero-copy (mapped)", "explicit copy"]
+    (chart,) = draw(synthetic.run("overlap"), found)
+    sizes = {trace.name: tuple(trace.marker.size) for trace in chart.figure.data if trace.name != "link limit"}
+    assert sizes["explicit copy"][0] == sizes["explicit copy"][1] == sizes["zero-copy (mapped)"][0]
+    assert sizes["zero-copy (mapped)"][1] < sizes["zero-copy (mapped)"][0]
+    assert f"{AS_GOOD - 1:.0%}".rstrip("%") in finding.detail
+
+
+def test_a_run_says_for_which_measured_uses_zero_copy_is_faster() -> None:
+    found = findings(lines())["access-uses-stream_read"]
+    assert "zero-copy is faster than an explicit copy for 1 to 2 uses, slower from 4 uses on" in found.title
+    assert "4 times or more" in found.advice
+
+
+@pytest.mark.parametrize(
+    ("mapped", "words"),
+    [((1e-3, 2e-3), "faster than an explicit copy for 1 to 2 uses"), ((9e-3, 18e-3), "slower than an explicit copy")],
+)
+def test_a_way_that_leads_everywhere_is_said_to(mapped: tuple[float, float], words: str) -> None:
+    found = rows("copy", 5e-3) + rows("copy", 5e-3, uses=2)
+    found += rows("mapped", mapped[0]) + rows("mapped", mapped[1], uses=2)
+    assert words in findings(found)["access-uses-stream_read"].title
+
+
+def test_single_words_are_held_against_copying_all_at_the_shares_that_were_measured() -> None:
+    found: ROWS = []
+    for spacing in (1, 4, 16):
+        found += rows("copy", 5e-3, "random_read", spacing) + rows("mapped", 0.04 / spacing, "random_read", spacing)
+    finding = findings(found)["access-sparse-random_read"]
+    assert finding.title == (
+        "Random read of a part, 1 use: zero-copy is slower than copying all from 100.0 % to 25.0 %, faster at 6.2 %"
+    )
+    assert "Only these shares were measured: 100.0 %, 25.0 %, 6.2 %." in finding.detail
+    assert "use 6.2 % of it or less" in finding.advice
+    assert set(over_spacing(cells(found), "random_read", 1)) == {"copy", "mapped"}
+
+
+def test_blocks_are_held_against_a_copy_of_these_blocks_and_not_of_all() -> None:
+    found = rows("copy", 5e-3) + rows("mapped", 5.2e-3)
+    for spacing in (4, 16):
+        found += rows("copy", 5e-3, spacing=spacing) + rows("copy_part", 5e-3 / spacing, spacing=spacing)
+        found += rows("mapped", 5.2e-3 / spacing, spacing=spacing)
+    finding = findings(found)["access-sparse-stream_read"]
+    assert finding.title == (
+        "Streaming read of a part, 1 use: zero-copy is as good as a 2D copy of that part from 100.0 % to 6.2 %"
+    )
+    assert "the 2D copy 312 µs and copying all 256 MiB 5.00 ms" in finding.detail
+    assert "cudaMemcpy2DAsync" in finding.advice
+
+
+def test_slow_migration_on_demand_is_warned_of_and_prefetching_told() -> None:
+    found = rows("copy", 5e-3) + rows("managed", 25e-3) + rows("prefetched", 6e-3)
+    found += rows("copy", 5e-3, "stream_write") + rows("managed", 50e-3, "stream_write")
+    finding = findings(found)["managed-on-demand"]
+    assert "5.0 times as long as a copy, streaming read of all data" in finding.title
+    assert "over all patterns 5.0 to 10.0 times" in finding.detail
+    assert "slower than a copy (1.20 times as long)" in finding.detail
+    assert "managed-on-demand" not in findings(rows("copy", 5e-3) + rows("managed", 6e-3))
+
+
+def test_prefetching_is_not_advised_for_writes_where_it_was_slower_than_a_copy() -> None:
+    found = rows("copy", 5e-3) + rows("managed", 25e-3) + rows("copy", 5e-3, "stream_write")
+    slow, fast = (rows("prefetched", seconds, "stream_write") for seconds in (18e-3, 5e-3))
+    advice = findings(found + slow)["managed-on-demand"].advice
+    assert advice.endswith("Where all of it is written, copy: prefetched it took 3.60 times as long.")
+    assert "written" not in findings(found + fast)["managed-on-demand"].advice
+
+
+def test_copying_all_of_what_is_written_in_part_is_said_to_go_there_and_back() -> None:
+    for pattern, words in (("stream_write", "all 256 MiB (there and back, to keep"), ("stream_read", "all 256 MiB 5.")):
+        found = rows("copy", 5e-3, pattern) + rows("mapped", 5e-3, pattern)
+        found += rows("copy", 5e-3, pattern, spacing=16) + rows("mapped", 1e-3, pattern, spacing=16)
+        assert words in findings(found)[f"access-sparse-{pattern}"].detail
+
+
+def test_wrong_data_is_critical() -> None:
+    finding = findings(rows("mapped", 1e-3, intact=False))["access-wrong"]
+    assert finding.severity == "critical"
+    assert finding.evidence[0].value == 8
+
+
+def test_the_headline_names_the_best_way_for_data_used_whole_and_once() -> None:
+    headline = {one.name: one.value for one in read_access(synthetic.run("overlap"), lines()).headline}
+    assert headline["Used once: streaming read"] == "zero-copy (mapped)"
+    assert headline["Its rate: streaming read"] == pytest.approx(SIZE / 2e-3)
+
+
+def test_a_run_without_rows_says_and_draws_nothing() -> None:
+    reading = read_access(synthetic.run("overlap"), [])
+    assert (reading.headline, reading.tables, reading.findings) == ((), (), ())
+    assert draw(synthetic.run("overlap"), []) == []
+
+
+def test_charts_show_each_way_over_uses_and_over_the_share() -> None:
+    over, share = draw(
+        synthetic.run("overlap"), lines() + rows("copy", 5e-3, spacing=4) + rows("mapped", 1e-3, spacing=4)
+    )
+    mapped = next(trace for trace in over.figure.data if trace.name == "zero-copy (mapped)")
+    assert list(mapped.x) == [1, 2, 4, 8]
+    assert list(mapped.y) == pytest.approx([2e-3, 4e-3, 8e-3, 16e-3])
+    assert {trace.name for trace in share.figure.data} == {"explicit copy", "zero-copy (mapped)", "link limit"}
+    assert all("Dotted: all of it over the link" in chart.caption for chart in (over, share))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("size", 3 * 2**20), ("size", 2**34), ("spacings", "3"), ("uses", "0"), ("ways", "teleport")]
+)
+def test_what_makes_no_sense_is_refused(name: str, value: object) -> None:
+    with pytest.raises(InvalidParameter, match=name):
+        AccessParams.preset("cuda", quick=True).with_overrides({name: value})

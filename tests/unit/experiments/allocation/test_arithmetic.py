@@ -1,0 +1,230 @@
+"""Buffers: what each costs, when a pinned one has paid, and which findings follow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pinscope.experiments.allocation.arithmetic import (
+    break_evens,
+    buffer_cells,
+    copy_times,
+    needed_faults,
+    not_fresh,
+    per_gib,
+)
+from pinscope.experiments.allocation.reading import read_allocation
+from pinscope.records.finding import Finding
+from tests.data import synthetic
+
+MIB, GIB = 2**20, 2**30
+Row = dict[str, Any]
+EMPTY = dict.fromkeys(
+    ("way", "get_seconds", "touch_seconds", "register_seconds", "unregister_seconds", "give_back_seconds",
+     "page_faults", "memory", "backing", "direction", "wall_seconds")
+)  # fmt: skip
+
+
+def buffers(way: str, get: float, give_back: float = 0.0, size: int = GIB, **parts: float) -> list[Row]:
+    """One uncounted buffer, absurdly slow, and three equal ones."""
+    return [
+        {**EMPTY, "kind": "buffer", "repeat": repeat, "warmup": repeat < 0, "bytes": size, "way": way,
+         "get_seconds": get + (99.0 if repeat < 0 else 0.0), "give_back_seconds": give_back, **parts}
+        for repeat in range(-1, 3)
+    ]  # fmt: skip
+
+
+def copies(
+    memory: str, seconds: float, size: int = GIB, direction: str = "h2d", backing: str | None = None
+) -> list[Row]:
+    return [
+        {**EMPTY, "kind": "copy", "repeat": repeat, "warmup": False, "bytes": size, "memory": memory,
+         "backing": backing, "direction": direction, "wall_seconds": seconds}
+        for repeat in range(3)
+    ]  # fmt: skip
+
+
+BOTH_COPIES = [*copies("pageable", 0.10), *copies("pinned", 0.02)]
+PAGEABLE = buffers("fresh_4k", 0.3, 0.1, page_faults=GIB // 4096)
+
+
+def findings(rows: list[Row], **run: Any) -> dict[str, Finding]:
+    return {one.rule: one for one in read_allocation(synthetic.run("overlap", **run), rows).findings}
+
+
+def test_warmups_are_not_counted_and_copies_are_no_buffers() -> None:
+    cells = buffer_cells([*buffers("pinned", 0.4, 0.1), *BOTH_COPIES])
+    assert list(cells) == [("pinned", GIB)]
+    assert cells["pinned", GIB].get_seconds.median == 0.4
+    assert cells["pinned", GIB].both_seconds.median == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("get", "give_back", "needed"),
+    [(0.3, 0.1, 0), (0.2, 0.1, 0), (0.3 + 0.08, 0.1, 1), (0.3 + 0.081, 0.1, 2), (1.0, 0.2, 10)],
+)
+def test_a_fresh_pinned_buffer_pays_after_its_extra_cost_over_the_gain_of_a_copy(
+    get: float, give_back: float, needed: int
+) -> None:
+    rows = [*PAGEABLE, *buffers("pinned", get - 1e-9, give_back), *BOTH_COPIES]
+    (even,) = break_evens(buffer_cells(rows), copy_times(rows))
+    assert even.gain_seconds == pytest.approx(0.08)
+    assert even.copies == needed
+
+
+def test_a_registration_pays_for_registering_alone_as_the_memory_is_there() -> None:
+    # Giving back takes less than that of small pages, and unregistering is paid for all the same.
+    registered = buffers("registered_thp", 5.0, 0.06, touch_seconds=4.9, register_seconds=0.1, unregister_seconds=0.05)
+    rows = [*PAGEABLE, *registered, *BOTH_COPIES, *copies("pageable", 0.12, backing="thp")]
+    (even,) = break_evens(buffer_cells(rows), copy_times(rows))
+    assert even.extra_seconds == pytest.approx(0.1 + 0.05)
+    assert even.gain_seconds == pytest.approx(0.1)  # over copies from the same memory, unregistered
+    assert even.copies == 2
+
+
+def test_what_a_pinned_buffer_replaces_decides_when_it_has_paid() -> None:
+    huge = [*buffers("fresh_thp", 0.05, 0.01), *copies("pageable", 0.06, backing="thp")]
+    rows = [*PAGEABLE, *huge, *buffers("pinned", 0.395, 0.1), *BOTH_COPIES]
+    paid = {even.base: even.copies for even in break_evens(buffer_cells(rows), copy_times(rows))}
+    assert paid == {"fresh_4k": 2, "fresh_thp": 11}
+    finding = findings(rows)["pays-soon"]
+    assert "paid for itself after 2 copies" in finding.title
+    assert finding.detail.endswith("In place of fresh memory in huge pages it has paid after 11 copies.")
+
+
+@pytest.mark.parametrize(
+    ("way", "size", "page", "needed"),
+    [
+        ("fresh_4k", 16 * MIB, 4096, 4096),
+        ("fresh_4k", 4097, 4096, 2),
+        ("registered_4k", 2**16, 2**16, 1),
+        ("fresh_thp", 16 * MIB, 4096, 8),
+        ("registered_thp", MIB, 4096, 1),
+        ("fresh_thp", GIB, 2**16, 2),  # pages of 64 KiB, huge ones of 512 MiB
+        ("malloc_touch", 16 * MIB, 4096, None),
+        ("pool", 16 * MIB, 4096, None),
+    ],
+)
+def test_fresh_memory_takes_a_page_fault_for_each_of_its_pages(
+    way: str, size: int, page: int, needed: int | None
+) -> None:
+    assert needed_faults(way, size, page) == needed
+
+
+def test_memory_with_fewer_faults_than_pages_is_flagged_and_compared_with_nothing() -> None:
+    recycled = buffers("fresh_4k", 24e-6, 1e-6, page_faults=3)
+    rows = [*recycled, *buffers("pinned", 0.38, 0.1), *BOTH_COPIES]
+    (cell,) = not_fresh(buffer_cells(rows), 4096)
+    assert (cell.way, cell.page_faults) == ("fresh_4k", 3)
+    found = findings(rows)
+    assert found["not-fresh"].title.startswith("3 page faults for 262,144 pages")
+    assert not {"pays-late", "pays-soon", "pinning-costs-nothing"} & set(found)
+
+
+def test_small_pinned_buffers_that_the_driver_kept_are_named_and_compared_with_nothing() -> None:
+    large = [*PAGEABLE, *buffers("pinned", 0.38, 0.1, page_faults=GIB // 4096), *BOTH_COPIES]
+    small = [*buffers("fresh_4k", 3e-4, 3e-5, MIB, page_faults=256), *buffers("pinned", 1e-5, 5e-6, MIB, page_faults=0),
+             *copies("pageable", 1e-4, MIB), *copies("pinned", 5e-5, MIB)]  # fmt: skip
+    found = findings([*large, *small])
+    assert found["kept-by-driver"].title == "15.0 µs: up to 1 MiB, cudaHostAlloc gave memory that the driver had kept"
+    assert "buffer of 1 MiB" not in found["pays-soon"].detail
+    assert "kept-by-driver" not in findings(small)  # a driver that never takes faults tells nothing
+
+
+def test_one_recycled_turn_among_fresh_ones_is_flagged() -> None:
+    rows = buffers("fresh_4k", 0.3, 0.1, page_faults=GIB // 4096)
+    rows[-1]["page_faults"] -= 1
+    assert not_fresh(buffer_cells(rows), 4096)
+
+
+def test_faults_that_were_not_counted_accuse_nobody() -> None:
+    rows = [*buffers("fresh_4k", 0.3, 0.1), *buffers("pinned", 0.38, 0.1), *BOTH_COPIES]
+    assert not_fresh(buffer_cells(rows), 4096) == []
+    assert "pays-soon" in findings(rows)
+
+
+def test_what_malloc_recycled_is_no_fresh_memory_to_compare_with() -> None:
+    rows = [*buffers("malloc_touch", 24e-6, 1e-6), *buffers("pinned", 2.9e-3, 1e-3), *BOTH_COPIES]
+    assert break_evens(buffer_cells(rows), copy_times(rows)) == []
+
+
+def test_a_finding_on_the_largest_buffer_says_what_the_smallest_takes() -> None:
+    small = [*buffers("fresh_4k", 1e-6, 1e-6, size=MIB), *buffers("pinned", 5e-4, 2e-4, size=MIB),
+             *copies("pageable", 1e-4, MIB), *copies("pinned", 5e-5, MIB)]  # fmt: skip
+    found = findings([*PAGEABLE, *buffers("pinned", 0.38, 0.1), *BOTH_COPIES, *small])
+    assert found["pays-soon"].detail.endswith(" A buffer of 1 MiB has paid after 14 copies.")
+
+
+def test_a_smallest_buffer_that_costs_no_more_costs_nothing_extra() -> None:
+    small = [*buffers("fresh_4k", 1e-4, 1e-4, size=MIB), *buffers("pinned", 5e-5, 2e-5, size=MIB),
+             *copies("pageable", 1e-4, MIB), *copies("pinned", 5e-5, MIB)]  # fmt: skip
+    found = findings([*PAGEABLE, *buffers("pinned", 0.38, 0.1), *BOTH_COPIES, *small])
+    assert found["pays-soon"].detail.endswith(" A buffer of 1 MiB costs nothing extra.")
+
+
+def test_copies_of_write_combined_memory_were_not_timed_and_nothing_is_said_of_when_it_has_paid() -> None:
+    rows = [*PAGEABLE, *buffers("write_combined", 0.2, 0.1), *BOTH_COPIES]
+    assert break_evens(buffer_cells(rows), copy_times(rows)) == []
+
+
+def test_copies_that_gain_nothing_never_pay() -> None:
+    rows = [*PAGEABLE, *buffers("pinned", 0.5, 0.1), *copies("pageable", 0.02), *copies("pinned", 0.02)]
+    (even,) = break_evens(buffer_cells(rows), copy_times(rows))
+    assert even.copies is None
+    assert "pinning-never-pays" in findings(rows)
+
+
+def test_a_buffer_that_costs_nothing_extra_has_paid_though_copies_gain_nothing() -> None:
+    same = [*copies("pageable", 0.02), *copies("pinned", 0.02)]
+    found = findings([*PAGEABLE, *buffers("pinned", 0.2, 0.1), *same])
+    assert "pinning-never-pays" not in found
+    assert found["pinning-costs-nothing"].evidence[0].value == 0
+
+
+def test_without_the_pageable_buffer_nothing_is_compared() -> None:
+    rows = [*buffers("pinned", 0.5, 0.1), *BOTH_COPIES]
+    assert break_evens(buffer_cells(rows), copy_times(rows)) == []
+    assert not {"pays-late", "pays-soon", "pinning-costs-nothing"} & set(findings(rows))
+
+
+@pytest.mark.parametrize(("get", "rule"), [(0.3, "pinning-costs-nothing"), (0.6, "pays-soon"), (9.0, "pays-late")])
+def test_the_break_even_decides_the_finding(get: float, rule: str) -> None:
+    rows = [*PAGEABLE, *buffers("pinned", get, 0.1), *BOTH_COPIES]
+    assert {"pinning-costs-nothing", "pays-soon", "pays-late"} & set(findings(rows)) == {rule}
+
+
+def test_a_pool_is_worth_naming_only_where_it_saves() -> None:
+    fresh = buffers("pinned", 0.5, 0.1)
+    saved = findings([*fresh, *buffers("pool", 1e-6, 1e-6)])["pool-saves"]
+    assert "600 ms" in saved.title
+    assert "pool-saves" not in findings([*fresh, *buffers("pool", 0.4, 0.1)])
+
+
+def test_a_faster_way_to_pinned_memory_is_named() -> None:
+    fresh = buffers("pinned", 0.5, 0.1)
+    assert (
+        "takes 2.5 times as long as touch + register, huge pages"
+        in findings([*fresh, *buffers("registered_thp", 0.2, 0.04)])["faster-way"].title
+    )
+    assert "faster-way" not in findings([*fresh, *buffers("registered_thp", 0.45), *buffers("pool", 1e-6)])
+    dear_to_free = buffers("registered_thp", 0.2, 0.3)
+    assert "faster-way" not in findings([*fresh, *dear_to_free])
+
+
+def test_the_host_model_speaks_of_mlock_not_of_cuda() -> None:
+    reading = read_allocation(synthetic.run("overlap", "host"), [*PAGEABLE, *buffers("pinned", 9.0), *BOTH_COPIES])
+    words = str(reading)
+    assert "map + mlock" in words
+    assert "cudaHostAlloc" not in words
+
+
+def test_seconds_per_gib_scale_with_the_size() -> None:
+    assert per_gib(0.5, GIB // 4) == pytest.approx(2.0)
+
+
+def test_a_run_that_has_just_begun_reads_without_conclusions() -> None:
+    assert read_allocation(synthetic.run("overlap"), []).headline == ()
+    reading = read_allocation(synthetic.run("overlap", status="running"), buffers("malloc", 1e-6, size=MIB))
+    assert reading.findings == ()
+    assert len(reading.tables) == 1

@@ -1,0 +1,117 @@
+"""Cells, the latency fit and where pinning pays, on rows whose answer is known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pinscope.experiments.bandwidth.arithmetic import Cell, by_line, cells, fit_latency, pays_from, speedups
+
+
+def row(seconds: float, nbytes: int, **labels: Any) -> dict[str, Any]:
+    direction = labels.get("direction", "h2d")
+    return {
+        "repeat": 0, "warmup": False, "memory": "pinned", "direction": direction, "copier": "engine",
+        "bytes": nbytes, "device": 0, "devices": 1, "device_seconds": seconds, "wall_seconds": seconds * 2,
+        "one_more_seconds": seconds, "one_more_copies": 1, "backing": None, "cache": None,
+        "issue_seconds": 1e-6, "h2d_seconds": None if direction == "d2h" else seconds,
+        "d2h_seconds": None if direction == "h2d" else seconds, "wrong_words": 0, **labels,
+    }  # fmt: skip
+
+
+def line(alpha: float, beta: float, **labels: Any) -> list[Cell]:
+    rows = [row(alpha + size / beta, size, **labels) for size in (2**k for k in range(12, 31, 2)) for _ in range(7)]
+    return cells(rows)
+
+
+def test_warm_ups_are_never_counted() -> None:
+    (cell,) = cells([row(9.0, 4096, warmup=True), *(row(1.0, 4096) for _ in range(3))])
+    assert (cell.one_more.count, cell.one_more.median) == (3, 1.0)
+
+
+def test_bidirectional_rates_count_both_directions() -> None:
+    (one_way,) = cells([row(1.0, 1000)])
+    (both,) = cells([row(1.0, 1000, direction="bidirectional")])
+    assert both.bytes_per_second == 2 * one_way.bytes_per_second == 2000
+
+
+def test_rates_and_the_fit_follow_from_one_more_copy_not_from_one() -> None:
+    """One copy has a start of its own that copies in a row share."""
+    rows = [
+        row(1e-5 + n / 50e9, n, one_more_seconds=2e-6 + n / 50e9, one_more_copies=64) for n in (2**12, 2**20, 2**24)
+    ]
+    curve = cells(rows)
+    fit = fit_latency(curve)
+    assert curve[0].bytes_per_second == pytest.approx(2**12 / (2e-6 + 2**12 / 50e9))
+    assert curve[0].one_copy.median == pytest.approx(1e-5 + 2**12 / 50e9)
+    assert fit is not None
+    assert fit.alpha_seconds == pytest.approx(2e-6)
+
+
+def test_rows_of_earlier_versions_have_one_copy_only() -> None:
+    new = {"one_more_seconds", "one_more_copies", "backing", "cache"}
+    (cell,) = cells([{key: value for key, value in row(1.0, 1000).items() if key not in new}])
+    assert (cell.one_more, cell.copies) == (cell.one_copy, 1)
+    assert (cell.line.backing, cell.line.cache, cell.line.state) == ("", "", "pinned")
+
+
+def test_states_of_the_same_memory_are_kept_apart_and_named() -> None:
+    labels = [(backing, cache) for backing in ("4k", "thp") for cache in ("cold", "warm")]
+    found = cells([row(1.0, 8, memory="pageable", backing=backing, cache=cache) for backing, cache in labels])
+    assert [cell.line.state for cell in found] == [f"pageable, {backing}, {cache}" for backing, cache in labels]
+
+
+def test_a_direction_without_copies_has_no_time_of_its_own() -> None:
+    (cell,) = cells([row(1.0, 1000)])
+    assert cell.d2h_seconds is None
+    assert cell.h2d_seconds is not None
+
+
+def test_gpus_and_the_number_of_them_at_once_are_kept_apart() -> None:
+    found = by_line(cells([row(1.0, 8, device=d, devices=n) for d in (0, 1) for n in (1, 2)]))
+    assert {(curve.device, curve.devices) for curve in found} == {(0, 1), (0, 2), (1, 1), (1, 2)}
+
+
+def test_wrong_words_are_summed_over_repeats() -> None:
+    (cell,) = cells([row(1.0, 8, wrong_words=2), row(1.0, 8, wrong_words=3)])
+    assert cell.wrong_words == 5
+
+
+@given(alpha=st.floats(1e-7, 1e-3), beta=st.floats(1e8, 1e12))
+def test_the_fit_finds_the_line_that_made_the_data(alpha: float, beta: float) -> None:
+    fit = fit_latency(line(alpha, beta))
+    assert fit is not None
+    assert fit.alpha_seconds == pytest.approx(alpha, rel=1e-3)
+    assert fit.beta_bytes_per_second == pytest.approx(beta, rel=1e-3)
+    assert fit.half_size_bytes == pytest.approx(alpha * beta, rel=2e-3)
+    assert fit.r_squared == pytest.approx(1)
+
+
+def test_a_curve_that_falls_or_is_too_short_has_no_fit() -> None:
+    assert fit_latency(line(1e-6, 1e9)[:2]) is None
+    falling = cells([row(1.0 / size, size) for size in (2**10, 2**20, 2**30)])
+    assert fit_latency(falling) is None
+
+
+def test_speedups_compare_only_sizes_that_both_have() -> None:
+    fast, slow = cells([row(1.0, 8), row(1.0, 16)]), cells([row(3.0, 16, memory="pageable")])
+    assert speedups(fast, slow) == [(16, 3.0)]
+
+
+@pytest.mark.parametrize(
+    ("ratios", "start"),
+    [
+        ([(1, 1.0), (2, 2.0), (4, 3.0)], 2),
+        ([(1, 2.0), (2, 1.0), (4, 3.0)], 4),
+        ([(1, 2.0), (2, 2.0)], 1),
+        ([(1, 2.0), (2, 1.05)], None),
+        ([], None),
+    ],
+)
+def test_pinning_pays_from_the_size_after_which_it_always_pays(
+    ratios: list[tuple[int, float]], start: int | None
+) -> None:
+    assert pays_from(ratios) == start

@@ -1,0 +1,303 @@
+"""A training loop's settings: what each reaches, and what a run then says. Rows are synthetic."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pinscope.errors import InvalidParameter
+from pinscope.experiments.dataloader.arithmetic import combinations, speedup
+from pinscope.experiments.dataloader.bound import busy
+from pinscope.experiments.dataloader.charts import draw
+from pinscope.experiments.dataloader.experiment import DataloaderObservation, DataloaderParams
+from pinscope.experiments.dataloader.reading import read_dataloader
+from pinscope.records.finding import Finding, Reading
+from tests.data import synthetic
+
+ROWS = list[dict[str, Any]]
+BATCH = 40 * 10**6
+STEPS = 81
+"""Of a round: the first has no length, and 80 make 16 batches of five."""
+PACES = (0.99, 1.0, 1.01)
+"""Of the rounds, so that intervals are about ± 2.5 %."""
+
+
+def rows(pin: bool, asynchronous: bool, step: float, workers: int = 4, **changes: Any) -> ROWS:
+    """Three rounds of equal steps; a round differs from the next by 1 %."""
+    values = {
+        "wait_seconds": 1e-3, "make_seconds": workers * 2e-3 if workers else 2e-3, "pin_seconds": 3e-3 if pin else None,
+        "issue_seconds": 1e-5, "copy_seconds": 8e-4 if pin else 4e-3, "compute_seconds": 4e-3,
+        "stall_seconds": step - 4e-3, "wrong_items": 0, "pinned_bytes": 2**30 if pin else 0, **changes,
+    }  # fmt: skip
+    return [
+        DataloaderObservation(
+            repeat=number, warmup=number == 0, round=turn, pin_memory=pin, non_blocking=asynchronous, workers=workers,
+            batch_bytes=BATCH, step_seconds=step * pace, **values,
+        ).model_dump()
+        for turn, pace in enumerate(PACES)
+        for number in range(STEPS)
+    ]  # fmt: skip
+
+
+def all_four(workers: int = 4) -> ROWS:
+    return [
+        *rows(False, False, 8e-3, workers), *rows(False, True, 8e-3, workers), *rows(True, False, 5.5e-3, workers),
+        *rows(True, True, 5e-3, workers),
+    ]  # fmt: skip
+
+
+def as_stored_before_there_were_rounds(found: ROWS) -> ROWS:
+    """One round, without the times of the workers and the pinning thread, as the first recordings have it."""
+    new = ("round", "make_seconds", "pin_seconds")
+    return [{key: row[key] for key in row if key not in new} for row in found if row["round"] == 1]
+
+
+def read(found: ROWS) -> Reading:
+    return read_dataloader(synthetic.run("overlap"), found)
+
+
+def findings(found: ROWS) -> dict[str, Finding]:
+    return {one.rule: one for one in read(found).findings}
+
+
+def text(finding: Finding) -> str:
+    return f"{finding.title}. {finding.detail} {finding.advice}"
+
+
+def test_the_steps_of_all_rounds_with_the_same_settings_are_one_combination() -> None:
+    (one,) = combinations(rows(True, True, 5e-3))
+    assert len(one.counted) == 3 * 80
+    assert one.steps_per_second.value == pytest.approx(200, rel=1e-3)
+    assert one.steps_per_second.uncertainty == pytest.approx(4.303 * 0.01 / 3**0.5, rel=0.01)
+    assert one.share("stall_seconds") == pytest.approx(0.2)
+    assert one.rate("copy_seconds") == pytest.approx(50e9)
+
+
+def with_a_backlog(found: ROWS, steps: int = 16) -> ROWS:
+    """A long first step, and what the workers had made meanwhile comes at once."""
+    early = {1: 0.15, **dict.fromkeys(range(2, steps + 1), 1e-3)}
+    return [{**row, "step_seconds": early.get(row["repeat"], row["step_seconds"])} for row in found]
+
+
+def test_what_the_workers_made_while_they_started_is_not_counted() -> None:
+    (one,) = combinations(with_a_backlog(rows(True, True, 8e-3, workers=8)))
+    assert one.start_steps is not None
+    assert one.start_steps >= 16
+    assert one.steps_per_second.value == pytest.approx(125, rel=1e-3)
+    row = read(with_a_backlog(rows(True, True, 8e-3, workers=8))).tables[0]
+    assert dict(zip(row.columns, row.rows[0], strict=True))["start"] == one.start_steps
+
+
+def test_a_loop_that_never_becomes_steady_gets_no_figure_and_is_named() -> None:
+    slower = [{**row, "step_seconds": 5e-3 * (1 + row["repeat"] / 40)} for row in rows(True, True, 5e-3)]
+    found = findings([*slower, *rows(False, False, 8e-3)])
+    assert found["never-steady"].title == "1 of 2 combinations never became steady: they have no figures"
+    assert found["never-steady"].detail == "pinned, non_blocking, 4 workers."
+    assert found["never-steady"].advice.endswith("--set steps=162")
+    assert "pinned-batches" not in found
+    assert read([*slower, *rows(False, False, 8e-3)]).headline[0].value == "pageable, blocking, 4 workers"
+    alone = read(slower)
+    assert alone.headline == ()
+    assert [one.rule for one in alone.findings] == ["never-steady"]
+    assert draw(synthetic.run("overlap"), slower) == []
+
+
+def in_bursts(*settings: bool) -> ROWS:
+    """Three quick steps, then one that waits for the next batches: all four workers were late."""
+    quick, late = rows(*settings, 0.02, wait_seconds=1e-4), rows(*settings, 0.34, wait_seconds=0.32)
+    return [late[place] if late[place]["repeat"] % 4 == 0 else quick[place] for place in range(len(quick))]
+
+
+def test_batches_that_come_in_bursts_count_with_all_their_time() -> None:
+    (one,) = combinations(in_bursts(True, True))
+    assert one.steps_per_second.value == pytest.approx(10, rel=1e-3)
+    assert one.share("wait_seconds") == pytest.approx(0.8, abs=0.01)
+    (_, idle) = draw(synthetic.run("overlap"), in_bursts(True, True))[1].figure.data
+    assert list(idle.x) == pytest.approx([0.096])
+
+
+def test_a_gain_is_said_with_its_interval_and_what_to_write() -> None:
+    found = findings(all_four())
+    assert found["pinned-batches"].title == "1.60 times the steps with pin_memory and non_blocking, 4 workers"
+    assert found["pinned-batches"].detail == "95 % interval 1.60 to 1.60."  # the rounds differ alike in both
+    assert found["pinned-batches"].advice == "DataLoader(..., pin_memory=True) and batch.to(device, non_blocking=True)."
+    assert found["non-blocking-pinned"].title.startswith("1.10 times the steps with non_blocking copies of pinned")
+    headline = {one.name: one.value for one in read(all_four()).headline}
+    assert headline["Fastest"] == "pinned, non_blocking, 4 workers"
+    assert headline["× pageable and blocking"] == pytest.approx(1.6)
+
+
+def test_a_ratio_whose_interval_holds_1_is_no_difference() -> None:
+    turned = [{**row, "step_seconds": 8.05e-3 * PACES[2 - row["round"]]} for row in rows(False, True, 8e-3)]
+    finding = findings([*rows(False, False, 8e-3), *turned])["non-blocking-alone"]
+    assert finding.title == "No difference measured: non_blocking copies of pageable batches, 4 workers"
+    assert finding.advice == "With 4 workers either is as good here."
+
+
+def test_a_setting_that_makes_a_loop_slower_is_named_with_its_number_of_workers() -> None:
+    slower = [*rows(False, False, 8e-3, 2), *rows(True, False, 8.7e-3, 2)]
+    found = findings([*all_four(8), *slower])
+    finding = found["pin-memory-alone-slower"]
+    assert finding.severity == "warning"
+    assert finding.title == "0.92 times the steps with pin_memory alone, 2 workers: slower"
+    assert finding.advice == "Leave it off with 2 workers."
+    gain = found["pin-memory-alone"]
+    assert gain.title == "1.45 times the steps with pin_memory alone, 8 workers"
+    assert "With 2 workers 0.92 (0.92 to 0.92), slower." in gain.detail
+    assert gain.advice.endswith("Not with 2 workers, where it is slower.")
+    assert [one.name for one in finding.evidence] == ["With ÷ without, 2 workers"]
+    assert finding.detail == "95 % interval 0.92 to 0.92."
+
+
+def test_what_the_rounds_do_not_tell_apart_from_the_fastest_is_called_as_good() -> None:
+    close = [{**row, "step_seconds": 5.02e-3 * PACES[2 - row["round"]]} for row in rows(True, False, 5e-3)]
+    found = [*rows(False, False, 8e-3), *close, *rows(True, True, 5e-3)]
+    named = {one.name: one.value for one in read(found).headline}
+    assert named["As good, round by round"] == "pinned, blocking, 4 workers"
+    assert "As good, round by round" not in {one.name for one in read(all_four()).headline}
+
+
+def test_a_setting_that_slows_the_fastest_loop_is_not_called_a_gain_elsewhere() -> None:
+    found = findings([*rows(False, False, 5e-3, 8), *rows(True, True, 6e-3, 8), *all_four(2)])
+    assert "pinned-batches" not in found
+    assert "With 2 workers 1.60 (1.60 to 1.60), faster." in found["pinned-batches-slower"].detail
+
+
+def test_every_number_of_workers_has_its_verdict() -> None:
+    found = findings([*all_four(0), *all_four(2), *all_four(8)])["pinned-batches"]
+    assert [one.name for one in found.evidence] == [f"With ÷ without, {count} workers" for count in (0, 2, 8)]
+    assert found.detail.count("faster") == 2
+
+
+def test_rounds_that_lack_one_of_two_are_left_out_of_their_ratio() -> None:
+    plain, pinned = combinations([*rows(False, False, 8e-3), *[r for r in rows(True, True, 5e-3) if r["round"] < 2]])
+    ratio = speedup(pinned, plain)
+    assert ratio is not None
+    assert (ratio.value, ratio.low) == (pytest.approx(1.6), None)
+
+
+@pytest.mark.parametrize(
+    ("workers", "changes", "part", "share"),
+    [
+        (4, {"make_seconds": 38e-3}, "making batches in the workers", 0.95),
+        (4, {"pin_seconds": 9.5e-3}, "PyTorch's pinning thread", 0.95),
+        (4, {"copy_seconds": 6e-3, "compute_seconds": 3e-3}, "copying to the GPU", 0.9),
+        (4, {"copy_seconds": 1e-3, "compute_seconds": 8e-3}, "computing", 0.9),
+        (0, {"make_seconds": 6e-3, "pin_seconds": 3e-3}, "the training program", 1.0),
+        (4, {"wait_seconds": 5e-4}, "the training program", 0.95),
+    ],
+)
+def test_the_part_that_is_busy_longest_bounds_the_loop(
+    workers: int, changes: dict[str, float], part: str, share: float
+) -> None:
+    found = rows(
+        True, True, 10e-3, workers, **{"make_seconds": 1e-3, "pin_seconds": 1e-3, "wait_seconds": 9e-3, **changes}
+    )
+    finding = findings(found)["bound"]
+    assert finding.title == f"{100 * share:.1f} % of a step: {part} bounds the fastest loop"
+    assert part in finding.detail
+    (one,) = combinations(found)
+    parts = busy(one)
+    assert parts is not None
+    assert parts[0].share == pytest.approx(share, rel=1e-3)
+
+
+def test_a_loop_without_a_part_that_is_always_busy_is_said_to_wait_in_turn() -> None:
+    finding = findings(rows(True, True, 20e-3, wait_seconds=16e-3))["bound"]
+    assert finding.title == "24.0 % of a step: no part of the fastest loop is busy all the time"
+    assert "wait for each other in turn" in finding.advice
+
+
+def test_a_loop_that_one_thread_bounds_is_not_advised_more_workers_and_hears_the_threads_rate() -> None:
+    finding = findings(rows(True, True, 10e-3, pin_seconds=9.5e-3))["bound"]
+    assert finding.advice.startswith("More workers do not help")
+    assert "4.21 GB/s" in finding.detail
+    assert "pinn" not in findings(rows(True, True, 10e-3, make_seconds=39e-3))["bound"].advice
+
+
+def test_more_workers_are_advised_only_where_they_were_not_measured_to_be_slower() -> None:
+    bounded = rows(True, True, 10e-3, 4, make_seconds=38e-3)
+    assert findings(bounded)["bound"].advice.startswith("Take more workers")
+    slower = rows(True, True, 12e-3, 8, make_seconds=90e-3)
+    assert findings([*bounded, *slower])["bound"].advice.startswith("More workers were no faster here")
+    alone = rows(True, True, 10e-3, 0, make_seconds=9e-3, pin_seconds=0.5e-3)
+    assert "num_workers" in findings(alone)["bound"].advice
+
+
+def test_pageable_batches_have_no_pinning_thread() -> None:
+    (one,) = combinations(rows(False, False, 10e-3, copy_seconds=5e-3))
+    assert {each.part for each in busy(one) or ()} == {"program", "copy", "workers"}
+
+
+def test_a_run_stored_before_there_were_rounds_opens_and_says_what_it_lacks() -> None:
+    old = as_stored_before_there_were_rounds(all_four())
+    found = findings(old)
+    assert found["pinned-batches"].title.endswith("4 workers, measured once")
+    assert found["pinned-batches"].detail == "Without an interval."
+    assert "several rounds" in found["pinned-batches"].advice
+    assert "bound" not in found
+    headline = {one.name: one for one in read(old).headline}
+    assert headline["Busiest part"].value is None
+    assert headline["Busiest part"].reason
+    assert len(draw(synthetic.run("overlap"), old)) == 2
+
+
+def test_rounding_up_to_powers_of_two_is_named_with_what_was_pinned() -> None:
+    finding = findings(all_four())["pinned-rounding"]
+    assert "64 MiB for a batch of 38.1 MiB" in finding.title
+    assert "1 GiB were pinned" in finding.detail
+
+
+def test_a_count_within_its_slack_is_nothing_pinned() -> None:
+    (one,) = combinations(rows(False, False, 8e-3, pinned_bytes=-148 * 2**10))
+    assert one.pinned_bytes == 0
+    (one,) = combinations(rows(True, False, 8e-3, pinned_bytes=64 * 2**20))
+    assert one.pinned_bytes == 64 * 2**20
+
+
+def test_wrong_batches_are_critical() -> None:
+    assert findings(rows(True, True, 5e-3, wrong_items=1))["batch-wrong"].severity == "critical"
+
+
+def test_an_unknown_count_of_pinned_pages_has_a_reason() -> None:
+    headline = read(rows(True, True, 5e-3, pinned_bytes=None)).headline
+    pinned = next(one for one in headline if one.name == "Pinned for it")
+    assert pinned.value is None
+    assert pinned.reason
+
+
+def test_a_run_without_rows_says_and_draws_nothing() -> None:
+    assert read([]).headline == ()
+    assert draw(synthetic.run("overlap"), []) == []
+
+
+def test_charts_show_steps_over_workers_with_intervals_the_parts_of_a_step_and_what_is_busy() -> None:
+    steps, parts, busiest = draw(synthetic.run("overlap"), all_four() + rows(True, True, 4.5e-3, workers=8))
+    fastest = next(trace for trace in steps.figure.data if trace.name == "pinned, non_blocking")
+    assert list(fastest.x) == [4, 8]
+    assert all(np.asarray(fastest.error_y.array) > 0)
+    assert {trace.name for trace in parts.figure.data} == {"compute", "GPU idle"}
+    assert {trace.name for trace in busiest.figure.data} >= {"PyTorch's pinning thread", "computing"}
+
+
+def test_combinations_stand_in_the_same_order_in_both_charts() -> None:
+    found = rows(False, False, 9e-3, workers=0) + rows(False, False, 5e-3, workers=4)
+    _, parts, busiest = draw(synthetic.run("overlap"), found)
+    assert list(busiest.figure.layout.yaxis.categoryarray) == list(parts.figure.data[0].y)
+    assert busiest.figure.layout.yaxis.categoryarray[0].startswith("0:")
+
+
+def test_a_program_that_waits_for_its_gpu_does_not_bound_the_loop() -> None:
+    found = rows(True, True, 10e-3, copy_seconds=1e-3, compute_seconds=8e-3, wait_seconds=1e-4)
+    assert findings(found)["bound"].title == "90.0 % of a step: computing bounds the fastest loop"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("workers", "-1"), ("batch", 0), ("pin_memory", "maybe"), ("steps", 34), ("rounds", 2), ("rounds", 12)],
+)
+def test_what_makes_no_sense_is_refused(name: str, value: object) -> None:
+    with pytest.raises(InvalidParameter, match=name):
+        DataloaderParams.preset("cuda", quick=True).with_overrides({name: value})

@@ -1,0 +1,77 @@
+"""The data loader's budget: what its workers, its data set and its pinned batches take, and what is refused."""
+
+from __future__ import annotations
+
+import importlib.machinery
+from typing import Any
+
+import pytest
+
+from pinscope.errors import NotEnoughMemory, NotPossible
+from pinscope.experiments.dataloader import experiment as dataloader
+from pinscope.experiments.dataloader.experiment import Dataloader, DataloaderParams
+from pinscope.records.environment import Environment
+from pinscope.runner.jobs import Request, prepare
+from tests.data import synthetic
+
+MIB = 2**20
+BATCH = 64 * 3 * 224**2 * 4
+
+
+@pytest.fixture(autouse=True)
+def _with_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where PyTorch is installed; nothing here imports it."""
+    monkeypatch.setattr(dataloader, "find_spec", lambda name: importlib.machinery.ModuleSpec(name, None))
+
+
+def machine(shm_free: int | None) -> Environment:
+    found = synthetic.environment()
+    return found.model_copy(update={"limits": found.limits.model_copy(update={"shm_free_bytes": shm_free})})
+
+
+def quick(**overrides: Any) -> DataloaderParams:
+    return DataloaderParams.preset("cuda", quick=True).with_overrides(overrides)
+
+
+def test_workers_that_need_more_than_dev_shm_has_are_refused_with_both_amounts_and_what_to_do() -> None:
+    with pytest.raises(NotEnoughMemory) as refusal:
+        Dataloader().budget(quick(), machine(64 * MIB))
+    assert str(refusal.value) == (
+        "the loader's workers need 184 MiB in /dev/shm, but only 64 MiB is free there; "
+        "give the container more (docker run --shm-size=184m) or take no workers (--set workers=0)"
+    )
+
+
+@pytest.mark.parametrize(("overrides", "free"), [({}, 184 * MIB), ({}, None), ({"workers": "0"}, 0)])
+def test_what_dev_shm_holds_passes_and_so_does_what_nobody_knows_or_needs(
+    overrides: dict[str, str], free: int | None
+) -> None:
+    assert Dataloader().budget(quick(**overrides), machine(free)).pinned_bytes > 0
+
+
+def test_a_preset_takes_smaller_batches_where_dev_shm_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pinscope.runner.jobs.cupy_problem", lambda _environment: None)
+    run = prepare(Request("dataloader", "cuda", quick=True), machine(64 * MIB))
+    assert run.params["batch"] == 16
+    assert "the loader's workers need 184 MiB in /dev/shm" in run.notes[0]
+
+
+def test_the_images_that_items_are_made_from_count_as_host_memory() -> None:
+    small, large = (
+        Dataloader().budget(quick(batch=1, workers="0", pixels=pixels), machine(None)) for pixels in (32, 2048)
+    )
+    assert large.pageable_bytes - small.pageable_bytes == (64 + 2 * 2) * 3 * (2048**2 - 32**2) * 4
+
+
+def test_more_rounds_and_the_steps_that_many_workers_need_take_longer() -> None:
+    def seconds(**overrides: Any) -> float:
+        return Dataloader().budget(quick(**overrides), machine(None)).seconds
+
+    assert seconds(rounds=6) > seconds(rounds=3)
+    assert seconds(workers="64") > 5 * seconds(workers="2")
+
+
+def test_without_pytorch_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dataloader, "find_spec", lambda _name: None)
+    with pytest.raises(NotPossible, match=r"^PyTorch is not installed here; run: .*torch"):
+        Dataloader().budget(quick(), machine(None))

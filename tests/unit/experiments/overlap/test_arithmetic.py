@@ -1,0 +1,70 @@
+"""Overlap arithmetic on passes whose answer is known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pinscope.experiments.overlap.arithmetic import Recipe, overlap_share, passes, spans
+
+
+def one_pass(seconds: float, **changes: Any) -> dict[str, Any]:
+    return {
+        "repeat": 0, "warmup": False, "kind": "pass", "direction": "h2d", "balance": "balanced", "memory": "pinned",
+        "separate_stream": True, "depth": 2, "events": True, "bytes": 1000, "chunks": 50, "device_seconds": seconds,
+        "wall_seconds": seconds, "issue_seconds": 0.1, "stall_seconds": 0.2, "copy_alone_seconds": 1.0,
+        "pinned_copy_seconds": 1.0, "compute_alone_seconds": 1.0, "corrupted_chunks": 0, "lane": None, "chunk": None,
+        "start_seconds": None, "end_seconds": None, **changes,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("together", "share"), [(2.0, 1.0), (3.0, 0.0), (2.5, 0.5), (4.0, -1.0)])
+def test_overlap_is_the_share_of_the_shorter_side_that_is_hidden(together: float, share: float) -> None:
+    assert overlap_share(2.0, 1.0, together) == share
+
+
+def test_recipes_are_measured_against_pinned_copies_and_against_their_own() -> None:
+    (cell,) = passes([one_pass(5.5, memory="pageable", copy_alone_seconds=5.0)])
+    assert cell.overlap == pytest.approx(1 + 1 - 5.5)
+    assert cell.own_overlap == pytest.approx(0.5)
+
+
+def test_at_best_all_but_one_chunk_is_hidden() -> None:
+    (cell,) = passes([one_pass(1.02)])
+    assert cell.overlap == pytest.approx(cell.ideal) == pytest.approx(1 - 1 / 50)
+
+
+def test_warm_ups_and_spans_are_not_passes() -> None:
+    rows = [one_pass(1.0), one_pass(9.0, warmup=True), one_pass(9.0, kind="span")]
+    (cell,) = passes(rows)
+    assert cell.device_seconds.count == 1
+
+
+def test_corrupted_chunks_are_counted_over_all_counted_passes() -> None:
+    (cell,) = passes([one_pass(1.0, corrupted_chunks=3), one_pass(1.0, corrupted_chunks=4)])
+    assert (cell.corrupted_chunks, cell.checked_chunks) == (7, 100)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "label"),
+    [
+        (Recipe("pinned", True, 2, True), "full recipe"),
+        (Recipe("pinned", True, 8, True), "full recipe, ring of 8"),
+        (Recipe("pageable", True, 2, True), "no pinned memory"),
+        (Recipe("pinned", False, 1, False), "no separate copy stream, no double buffering, no events"),
+    ],
+)
+def test_a_recipe_names_what_is_left_out(recipe: Recipe, label: str) -> None:
+    assert recipe.label == label
+
+
+def test_the_full_recipe_comes_first() -> None:
+    cells = passes([one_pass(1.0, events=False), one_pass(1.0, memory="pageable"), one_pass(1.0)])
+    assert cells[0].recipe.label == "full recipe"
+
+
+def test_spans_keep_their_lane_chunk_and_times() -> None:
+    row = one_pass(1.0, kind="span", lane="copy", chunk=3, start_seconds=0.25, end_seconds=0.5)
+    (span,) = spans([row, one_pass(1.0)])
+    assert (span.lane, span.chunk, span.start_seconds, span.end_seconds) == ("copy", 3, 0.25, 0.5)

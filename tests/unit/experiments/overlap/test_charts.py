@@ -1,0 +1,206 @@
+"""What the charts of an overlap run say, read back from the figures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import plotly.graph_objects as go
+import pytest
+
+from pinscope.charts.chart import Chart
+from pinscope.charts.theme import COLOURS
+from pinscope.experiments.overlap.arithmetic import Recipe
+from pinscope.experiments.overlap.charts import INGREDIENTS, TIMELINE_CHUNKS, draw, left_out_once
+from tests.data import synthetic
+
+Row = dict[str, Any]
+
+
+def drawn(rows: list[Row], **run: Any) -> dict[str, Chart]:
+    return {chart.key: chart for chart in draw(synthetic.run("overlap", **run), rows)}
+
+
+def one_pass(**changes: Any) -> Row:
+    fields = {
+        "repeat": 0, "warmup": False, "kind": "pass", "direction": "h2d", "balance": "balanced", "memory": "pinned",
+        "separate_stream": True, "depth": 2, "events": True, "bytes": 2**20, "chunks": 10, "device_seconds": 1.1,
+        "wall_seconds": 1.1, "issue_seconds": 1e-3, "stall_seconds": 0.2, "copy_alone_seconds": 1.0,
+        "pinned_copy_seconds": 1.0, "compute_alone_seconds": 1.0, "corrupted_chunks": 0, "lane": None, "chunk": None,
+        "start_seconds": None, "end_seconds": None,
+    }  # fmt: skip
+    return fields | changes
+
+
+def one_span(lane: str, chunk: int, start: float, end: float, **changes: Any) -> Row:
+    return one_pass(kind="span", lane=lane, chunk=chunk, start_seconds=start, end_seconds=end, **changes)
+
+
+def bars(figure: go.Figure, name: str) -> Any:
+    return next(item for item in figure.data if item.name == name)
+
+
+@pytest.fixture(scope="module")
+def full() -> dict[str, Chart]:
+    return drawn(synthetic.overlap_rows(repeats=2, chunks=16))
+
+
+def test_a_run_without_rows_has_no_charts() -> None:
+    assert drawn([]) == {}
+
+
+def test_a_full_run_has_every_chart_with_words_and_units(full: dict[str, Chart]) -> None:
+    assert list(full) == [
+        "overlap-h2d", "costs-h2d", "timeline-h2d", "overlap-d2h", "costs-d2h", "timeline-d2h", "depths",
+    ]  # fmt: skip
+    for chart in full.values():
+        assert chart.title
+        assert chart.caption.endswith(".")
+        *_, lowest = chart.figure.select_xaxes()
+        assert lowest.title.text.endswith(")")  # the unit in brackets
+
+
+def test_the_full_recipe_comes_first_then_each_ingredient_left_out_once() -> None:
+    everything = [
+        Recipe(memory, stream, depth, events)
+        for memory in ("pageable", "pinned")
+        for stream in (False, True)
+        for depth in (8, 4, 2, 1)
+        for events in (False, True)
+    ]
+
+    chosen = left_out_once(everything)
+
+    assert [recipe.missing for recipe in chosen] == [(), *((name,) for name in INGREDIENTS)]
+    assert {recipe.depth for recipe in chosen if "double buffering" not in recipe.missing} == {2}
+
+
+def test_where_the_smallest_ring_is_deeper_it_stands_for_double_buffering() -> None:
+    assert left_out_once([Recipe("pinned", True, 8, True), Recipe("pinned", True, 4, True)]) == [
+        Recipe("pinned", True, 4, True)
+    ]
+
+
+def test_overlap_is_drawn_in_per_cent_of_the_shorter_side() -> None:
+    figure = drawn([one_pass()])["overlap-h2d"].figure
+
+    assert bars(figure, "data intact").x == pytest.approx([90.0])
+    assert bars(figure, "data intact").text == ("90.0 %",)
+
+
+def test_corrupted_data_is_told_by_colour_sign_and_number() -> None:
+    figure = drawn([one_pass(), one_pass(events=False, corrupted_chunks=3)])["overlap-h2d"].figure
+
+    unsafe = bars(figure, "✕ unsafe: data corrupted")
+    assert unsafe.marker.color == COLOURS["corrupted"] != bars(figure, "data intact").marker.color
+    assert unsafe.y == ("no events<br>✕ unsafe",)
+    assert unsafe.text == ("90.0 %<br>3 of 10 corrupted",)
+    assert bars(figure, "data intact").y == ("full recipe",)
+
+
+def test_a_recipe_that_could_corrupt_but_did_not_is_shown_as_measured() -> None:
+    figure = drawn([one_pass(events=False)])["overlap-h2d"].figure
+
+    assert [item.name for item in figure.data] == ["data intact"]
+
+
+def test_a_bar_far_below_zero_is_cut_with_an_arrow_and_its_number() -> None:
+    figure = drawn([one_pass(memory="pageable", device_seconds=7.0)])["overlap-h2d"].figure
+
+    beside = next(item for item in figure.data if item.type == "scatter")
+    assert beside.text == ("◀ -500.0 %",)
+    assert beside.x[0] >= 0
+    assert figure.layout.xaxis.range[0] == -40
+
+
+def test_a_bar_of_copies_that_take_longer_says_how_much_and_what_they_hide() -> None:
+    figure = drawn([one_pass(memory="pageable", device_seconds=5.37, copy_alone_seconds=5.3)])["overlap-h2d"].figure
+
+    beside = next(item for item in figure.data if item.type == "scatter")
+    assert beside.text == ("◀ copies 5.3 × as long<br>93.0 % hidden",)
+
+
+def test_each_balance_has_a_panel_of_its_own() -> None:
+    rows = [one_pass(balance=balance) for balance in ("compute_bound", "copy_bound", "balanced")]
+
+    chart = drawn(rows)["overlap-h2d"]
+
+    assert [note.text for note in chart.figure.layout.annotations] == ["Balanced", "Copy-bound", "Compute-bound"]
+    assert "a kernel takes half as long as a pinned copy" in chart.caption
+
+
+def test_costs_are_medians_of_a_pass_in_milliseconds_and_as_share() -> None:
+    rows = [one_pass(stall_seconds=seconds, device_seconds=1.0) for seconds in (0.1, 0.2, 0.9)]
+
+    figure = drawn(rows)["costs-h2d"].figure
+
+    assert bars(figure, "compute stall").x == pytest.approx([200.0])
+    assert bars(figure, "compute stall").text == ("200 ms<br>20.0 %",)
+    assert bars(figure, "issue time").x == pytest.approx([1.0])
+
+
+def test_a_pass_without_stall_is_drawn_as_zero_not_left_out() -> None:
+    figure = drawn([one_pass(stall_seconds=0.0)])["costs-h2d"].figure
+
+    assert bars(figure, "compute stall").text == ("0 s<br>0.0 %",)
+
+
+def test_the_timeline_draws_measured_starts_and_lengths() -> None:
+    rows = [
+        one_pass(),
+        one_span("copy", 0, 0.0, 0.002),
+        one_span("copy", 1, 0.002, 0.004),
+        one_span("compute", 0, 0.002, 0.003),
+        one_span("compute", 1, 0.0045, 0.0055),
+    ]
+
+    figure = drawn(rows)["timeline-h2d"].figure
+
+    assert bars(figure, "copy").base == pytest.approx([0, 2])
+    assert bars(figure, "copy").x == pytest.approx([2, 2])
+    assert bars(figure, "kernel").base == pytest.approx([2, 4.5])
+    assert bars(figure, "compute stall").base == pytest.approx([3])
+    assert bars(figure, "compute stall").x == pytest.approx([1.5])
+
+
+def test_a_timeline_without_gap_shows_no_stall() -> None:
+    rows = [one_pass(), one_span("compute", 0, 0.0, 0.001), one_span("compute", 1, 0.001, 0.002)]
+
+    assert "compute stall" not in {item.name for item in drawn(rows)["timeline-h2d"].figure.data}
+
+
+def test_a_timeline_shows_the_first_chunks_of_every_recipe_and_says_how_many(full: dict[str, Chart]) -> None:
+    chart = full["timeline-h2d"]
+
+    copies = [item for item in chart.figure.data if item.name == "copy"]
+    assert len(copies) == 5
+    assert all(item.text == tuple(str(chunk) for chunk in range(TIMELINE_CHUNKS)) for item in copies)
+    assert f"first {TIMELINE_CHUNKS} chunks" in chart.caption
+
+
+def test_the_title_of_an_unsafe_timeline_says_so() -> None:
+    rows = [one_pass(events=False, corrupted_chunks=2), one_span("copy", 0, 0, 1, events=False)]
+
+    figure = drawn(rows)["timeline-h2d"].figure
+
+    assert figure.layout.annotations[0].text == "no events<br>✕ unsafe: 2 of 10 corrupted"
+
+
+@pytest.mark.parametrize(("lab", "clock"), [("cuda", "by device events"), ("host", "host model (no GPU)")])
+def test_a_timeline_says_whose_clock_it_is(lab: str, clock: str) -> None:
+    rows = [one_pass(), one_span("copy", 0, 0, 1)]
+
+    assert clock in drawn(rows, lab=lab)["timeline-h2d"].caption
+
+
+def test_throughput_over_depth_keeps_recipes_apart_and_marks_corrupted_points(full: dict[str, Chart]) -> None:
+    figure = full["depths"].figure
+
+    names = {item.name for item in figure.data}
+    assert names == {"nothing else missing", "no events", "no pinned memory", "no separate copy stream"}
+    assert list(bars(figure, "nothing else missing").x) == [1, 2, 4, 8]
+    assert set(bars(figure, "no events").marker.symbol) == {"x"}
+    assert "x" not in bars(figure, "nothing else missing").marker.symbol
+
+
+def test_two_depths_give_no_chart_of_depths() -> None:
+    assert "depths" not in drawn([one_pass(), one_pass(depth=1)])

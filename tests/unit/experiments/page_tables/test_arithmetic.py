@@ -1,0 +1,262 @@
+"""Page tables: the arithmetic, and which findings growths of each kind lead to. Rows are synthetic."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pinscope.analysis.line_fit import bound_slope, fit_line
+from pinscope.analysis.page_table_model import implied_page_bytes, page_table_bytes, page_table_memory_bytes
+from pinscope.experiments.page_tables.arithmetic import costs
+from pinscope.experiments.page_tables.charts import draw
+from pinscope.experiments.page_tables.experiment import PageTablesObservation
+from pinscope.experiments.page_tables.reading import read_page_tables
+from pinscope.records.finding import Reading
+from tests.data import synthetic
+
+GIB, MIB = 2**30, 2**20
+ROWS = list[dict[str, Any]]
+
+
+def rows(
+    page: int = 4096, *, backing: str | None = None, total: int = 16 * GIB, steps: int = 64, device: int = 0,
+    kept: int = 0, noise: int = 0, granule: int = 2 * MIB,
+) -> ROWS:  # fmt: skip
+    """A growth in steps of the meter, from a base of 1 GiB; with the phases before and after."""
+
+    def row(phase: str, step: int, used: int) -> dict[str, Any]:
+        held = phase == "held"
+        observation = PageTablesObservation(
+            repeat=step, warmup=False, memory="registered" if backing else "pinned", backing=backing, phase=phase,
+            device=device, devices=1, bytes=step * (total // steps), step_bytes=total // steps if step else 0,
+            device_used_bytes=used, nvml_used_bytes=used, pinned_bytes=step * (total // steps), page_table_bytes=None,
+            touch_seconds=0.1 if held and backing else None, pin_seconds=0.02 if held else None,
+            free_seconds=0.5 if phase == "freed" else None,
+        )  # fmt: skip
+        return observation.model_dump()
+
+    found = [row("before", 0, GIB)]
+    for step in range(1, steps + 1):
+        grown = page_table_bytes(step * (total // steps), page) // granule * granule
+        found.append(row("held", step, GIB + grown + noise * (step % 3)))
+    return [*found, row("freed", 0, GIB + kept)]
+
+
+def reading(observations: ROWS, **changes: Any) -> Reading:
+    result: Reading = read_page_tables(synthetic.run("page_tables", params={}, **changes), observations)
+    return result
+
+
+def rules(observations: ROWS, **changes: Any) -> set[str]:
+    return {finding.rule for finding in reading(observations, **changes).findings}
+
+
+@pytest.mark.parametrize(
+    ("pinned", "taken"),
+    [(0, 0), (1, 2 * MIB), (GIB, 2 * MIB), (GIB + 4096, 4 * MIB), (8 * GIB, 16 * MIB), (32 * GIB, 64 * MIB)],
+)
+def test_the_gpu_gives_memory_for_tables_in_steps(pinned: int, taken: int) -> None:
+    assert page_table_memory_bytes(pinned, 4096) == taken
+
+
+@pytest.mark.parametrize(("page", "bytes_"), [(4096, 2 * GIB), (2 * MIB, 4 * MIB), (64 * 1024, 128 * MIB)])
+def test_a_tebibyte_takes_what_the_formula_says(page: int, bytes_: int) -> None:
+    assert page_table_bytes(1024 * GIB, page) == bytes_
+    assert implied_page_bytes(bytes_ / (1024 * GIB)) == page
+
+
+def test_a_started_page_takes_a_whole_entry() -> None:
+    assert page_table_bytes(4097, 4096) == 16
+
+
+def test_a_line_is_found() -> None:
+    fit = fit_line([0, 1, 2, 3], [1, 3, 5, 7])
+    assert fit is not None
+    assert (fit.slope, fit.intercept) == (pytest.approx(2), pytest.approx(1))
+    assert fit_line([1, 1, 1], [1, 2, 3]) is None
+    assert fit_line([1, 2], [1, 2]) is None
+
+
+@pytest.mark.parametrize("page", [4096, 8192, 16 * 1024, 64 * 1024])
+@pytest.mark.parametrize("step_mib", [2, 16, 64, 100, 256, 600])
+@pytest.mark.parametrize("rounding", ["down", "up", "nearest"])
+def test_the_interval_holds_the_true_slope_at_every_step_and_rounding_of_the_meter(
+    page: int, step_mib: int, rounding: str
+) -> None:
+    """A line of least squares through the rises missed it: 2.01 MiB a GiB for 2, with an error of 0.001 quoted."""
+    shift = {"down": 0, "up": 2 * MIB - 1, "nearest": MIB}[rounding]
+    sizes = [count * step_mib * MIB for count in range(64 * GIB // (step_mib * MIB) + 1)][:1025]
+    shown = [(page_table_bytes(size, page) + shift) // (2 * MIB) * 2 * MIB for size in sizes]
+    slope = bound_slope(sizes, shown, 2 * MIB)
+    assert slope is not None
+    assert slope.low * (1 - 1e-9) <= 8 / page <= slope.high * (1 + 1e-9)
+    assert slope.steps == 1
+    # As narrow as a step of the run and the meter let it be: each end of the range is known to about one of them.
+    assert slope.high - slope.low <= 2.5 * (step_mib * MIB * 8 / page + 2 * MIB) / sizes[-1]
+
+
+def test_a_disturbance_widens_the_interval_instead_of_moving_it_away() -> None:
+    sizes = [count * 64 * MIB for count in range(257)]
+    shown = [page_table_bytes(size, 4096) // (2 * MIB) * 2 * MIB + (6 * MIB if size > 8 * GIB else 0) for size in sizes]
+    slope = bound_slope(sizes, shown, 2 * MIB)
+    assert slope is not None
+    assert slope.steps > 1
+    assert slope.low <= 8 / 4096 <= slope.high
+
+
+def test_too_few_readings_bound_nothing() -> None:
+    assert bound_slope([0, 1], [0, 1], 1) is None
+    assert bound_slope([1, 1, 1], [0, 1, 2], 1) is None
+
+
+@pytest.mark.parametrize(("page", "within"), [(4096, 0.005), (16 * 1024, 0.1)])
+def test_the_slope_comes_out_of_the_meters_steps(page: int, within: float) -> None:
+    (cost,) = costs(rows(page))
+    assert cost.growth.known_slope is not None
+    assert cost.growth.known_slope.low <= 8 / page <= cost.growth.known_slope.high
+    assert cost.growth.per_byte == pytest.approx(8 / page, rel=within)
+    assert cost.growth.page_bytes == pytest.approx(page, rel=within)
+    assert cost.growth.returned == 1
+    assert cost.host_pinned_bytes == 16 * GIB
+
+
+@pytest.mark.parametrize("steps", [16, 64, 160, 256])
+def test_no_headline_says_3_99_kib_where_4_kib_fits(steps: int) -> None:
+    """On an H200 the meter rose just before each whole GiB, so that every rise was seen up to a step early."""
+    early = [
+        {**row, "nvml_used_bytes": GIB + page_table_bytes(row["bytes"] + 64 * MIB, 4096) // (2 * MIB) * 2 * MIB}
+        if row["phase"] == "held" else row
+        for row in rows(steps=steps)
+    ]  # fmt: skip
+    result = reading(early)
+    assert next(one.value for one in result.headline if one.name == "Page size this means") == 4096
+    (finding,) = (one for one in result.findings if one.rule == "page-table-price")
+    assert finding.title.endswith("the GPU maps it in pages of 4 KiB")
+    low, high = (one.value for one in finding.evidence[:2])
+    assert isinstance(low, float)
+    assert isinstance(high, float)
+    assert low * (1 - 1e-9) <= 2 * MIB <= high * (1 + 1e-9)
+
+
+def test_the_directories_above_the_tables_do_not_hide_the_page_size() -> None:
+    """As an H200 showed it in steps of 4 MiB: 2 MiB more at 904, 1924, 2944 and 3964 MiB, every 1020 MiB."""
+    rises = (904, 1924, 2944, 3964)
+    fine = [
+        {**row, "nvml_used_bytes": GIB + 2 * MIB * sum(row["bytes"] >= rise * MIB for rise in rises)}
+        if row["phase"] == "held" else row
+        for row in rows(total=4 * GIB, steps=1024)
+    ]  # fmt: skip
+    growth = costs(fine)[0].growth
+    assert growth.known_slope is not None
+    assert growth.known_slope.low > 8 / 4096  # the entries alone are not all of it
+    assert growth.known_slope.low <= 8 / 4096 * (1 + 1 / 256) <= growth.known_slope.high
+    assert growth.page_bytes == 4096
+
+
+@pytest.mark.parametrize("early", [4, 32, 60])
+def test_upper_level_tables_that_bring_a_step_forward_change_the_slope_little(early: int) -> None:
+    """On a GPU the tables' own tables come out of the same memory: from some point on each step comes earlier."""
+    shifted = [
+        {**row, "nvml_used_bytes": GIB + page_table_bytes(row["bytes"] + 64 * MIB, 4096) // (2 * MIB) * 2 * MIB}
+        if row["phase"] == "held" and row["repeat"] > early * 4 else row
+        for row in rows(steps=256)
+    ]  # fmt: skip
+    growth = costs(shifted)[0].growth
+    assert growth.straight
+    assert growth.known_page_bytes == 4096
+    assert growth.per_byte == pytest.approx(8 / 4096, rel=0.02)
+
+
+def test_a_page_size_is_named_only_where_one_fits() -> None:
+    assert costs(rows(4096))[0].growth.known_page_bytes == 4096
+    assert costs(rows(16 * 1024))[0].growth.known_page_bytes is None
+
+
+def test_touching_and_pinning_are_told_per_gib() -> None:
+    (cost,) = costs(rows(backing="4k"))
+    assert cost.touch_seconds is not None
+    assert cost.touch_seconds.median == pytest.approx(0.4)
+    assert cost.pin_seconds is not None
+    assert cost.pin_seconds.median == pytest.approx(0.08)
+    assert cost.free_seconds == pytest.approx(0.5 / 16)
+
+
+def test_growth_below_two_steps_of_the_meter_is_unknown_not_zero() -> None:
+    result = reading(rows(2 * MIB))
+    assert result.headline[0].value is None
+    assert "too little" in (result.headline[0].reason or "")
+    assert "page-tables-unseen" in {finding.rule for finding in result.findings}
+
+
+def test_memory_that_others_gave_back_is_not_counted_as_returned() -> None:
+    assert costs(rows(kept=-GIB))[0].growth.returned == 1.0
+
+
+def test_the_host_models_unseen_growth_is_not_said_to_go_in_a_gpus_steps() -> None:
+    host = [{**row, "page_table_bytes": 4096, "nvml_used_bytes": None, "device_used_bytes": None} for row in rows()]
+    reason = reading(host, lab="host").headline[0].reason or ""
+    assert "too little to tell" in reason
+    assert "steps" not in reason
+
+
+def test_the_price_names_the_page_size_and_what_a_tebibyte_takes() -> None:
+    (finding,) = (one for one in reading(rows()).findings if one.rule == "page-table-price")
+    assert finding.title.startswith("Each pinned GiB takes 2.0")
+    assert finding.title.endswith("MiB of GPU memory: the GPU maps it in pages of 4 KiB")
+    assert "By the steps of the meter (2 MiB) and of the run (256 MiB) it is" in finding.detail
+    assert "100.0 % came back" in finding.detail
+
+
+def test_a_staircase_is_a_line_and_disturbance_is_not() -> None:
+    assert "growth-not-straight" not in rules(rows(total=4 * GIB, steps=32))
+    assert "growth-not-straight" in rules(rows(noise=40 * MIB))
+
+
+def test_memory_that_does_not_come_back_is_a_warning() -> None:
+    assert "page-tables-kept" in rules(rows(kept=8 * MIB))
+    assert "page-tables-kept" not in rules(rows())
+
+
+def test_huge_pages_are_said_to_help_only_where_they_do() -> None:
+    small = rows(backing="4k")
+    assert "huge-pages-same-tables" in rules(small + rows(backing="thp"))
+    assert "huge-pages-shrink-tables" in rules(small + rows(2 * MIB, backing="hugetlb"))
+
+
+def test_other_gpus_that_pay_are_named() -> None:
+    both = rows() + rows(device=1)
+    assert "every-gpu-pays" in rules(both)
+    assert "one-gpu-pays" in rules(rows() + rows(2 * MIB, device=1))
+    assert not {"every-gpu-pays", "one-gpu-pays"} & rules(rows())
+
+
+def test_meters_that_disagree_are_told() -> None:
+    changed = [{**row, "device_used_bytes": row["device_used_bytes"] // 2} for row in rows()]
+    assert "meters-disagree" in rules(changed)
+    assert "meters-disagree" not in rules(rows())
+
+
+def test_the_host_model_reads_the_page_tables_of_the_process() -> None:
+    host = [{**row, "page_table_bytes": row["nvml_used_bytes"], "nvml_used_bytes": None, "device_used_bytes": None}
+            for row in rows(granule=4096)]  # fmt: skip
+    result = reading(host, lab="host")
+    assert result.headline[0].name == "Page tables per pinned GiB, allocated pinned"
+    assert result.headline[0].value == pytest.approx(2 * MIB)
+    assert "the kernel maps it in pages of 4 KiB" in result.findings[0].title
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 5])
+def test_a_run_that_has_only_begun_reads_and_draws(count: int) -> None:
+    some = rows(backing="4k")[:count]
+    assert (reading(some).headline == ()) == (count < 2)
+    draw(synthetic.run("page_tables", params={}), some)
+
+
+def test_charts_show_every_way_beside_the_formula_and_each_gpu() -> None:
+    found = rows() + rows(backing="thp") + rows(device=1)
+    charts = {chart.key: chart for chart in draw(synthetic.run("page_tables", params={}), found)}
+    assert set(charts) == {"page-tables", "page-tables-devices", "pinning-times"}
+    names = {trace.name for trace in charts["page-tables"].figure.data}
+    assert {"formula, 4 KiB pages", "formula, 2 MiB pages", "allocated pinned", "registered, thp"} <= names
+    assert {trace.name for trace in charts["page-tables-devices"].figure.data} == {"GPU 0", "GPU 1"}

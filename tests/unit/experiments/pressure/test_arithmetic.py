@@ -1,0 +1,218 @@
+"""What a pressure run leads to, on rows that are made up: each finding where it must be, and none from noise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pinscope.experiments.pressure.arithmetic import lost_per_byte, returned_share, slower, stages
+from pinscope.experiments.pressure.experiment import PressureObservation
+from pinscope.experiments.pressure.reading import read_pressure_run
+from pinscope.records.finding import Finding, Reading
+from tests.data import synthetic
+
+GIB = 2**30
+FILE = 2**27
+STEPS = 4
+Change = Callable[[str, int], dict[str, Any]]
+
+
+def rows(
+    process: Change | None = None, host: Change | None = None, steps: int = STEPS, **every: Any
+) -> list[dict[str, Any]]:
+    """A calm run of ``steps`` GiB; ``process`` and ``host`` change what rounds and readings say at (phase, step)."""
+    found: list[dict[str, Any]] = []
+
+    def add(kind: str, phase: str, step: int, pinned: int, seconds: float, **values: Any) -> None:
+        changes = {"process": process, "host": host}[kind]
+        changed = (changes(phase, step) if changes and values.get("moment") != "begin" else {}) | every
+        fields = {
+            "repeat": 0, "warmup": False, "kind": kind, "phase": phase, "step": step, "bytes": pinned,
+            "target_bytes": STEPS * GIB, "elapsed_seconds": seconds,
+        }  # fmt: skip
+        found.append(PressureObservation.model_validate(fields | values | changed).model_dump())
+
+    clock = 0.0
+    for phase, step in (("before", 0), *(("held", number) for number in range(1, steps + 1)), ("after", 0)):
+        pinned = step * GIB
+        for moment in ("begin", "end"):
+            held = pinned if moment == "end" else max(step - 1, 0) * GIB
+            if moment == "end":
+                for number in range(6):
+                    add(
+                        "process", phase, step, pinned, clock + number / 10, repeat=number,
+                        warmup=phase == "before" and number == 0, fault_pages=100,
+                        fault_median_seconds=2e-6 * (1 + 0.05 * number), fault_longest_seconds=1e-4 * (1 + number),
+                        file_bytes=FILE, file_cached_bytes=FILE, read_bytes=FILE, read_seconds=0.05,
+                    )  # fmt: skip
+                clock += 1.0
+            add(
+                "host", phase, step, held, clock, moment=moment, floor_reached=False,
+                available_bytes=20 * GIB - held, free_bytes=10 * GIB, per_cpu_bytes=0, cached_bytes=GIB,
+                swap_in_bytes=0, swap_out_bytes=0, memory_some_seconds=0.0, memory_full_seconds=0.0,
+                io_some_seconds=5.0, io_full_seconds=4.0,
+            )  # fmt: skip
+    return found
+
+
+def reading(found: list[dict[str, Any]], **limits: int) -> Reading:
+    """Of a host with 128 GiB, unless ``limits`` say otherwise."""
+    run = synthetic.run("pressure", params={})
+    environment = run.environment.model_copy(update={"limits": run.environment.limits.model_copy(update=limits)})
+    return read_pressure_run(run.model_copy(update={"environment": environment}), found)
+
+
+def findings(found: list[dict[str, Any]]) -> dict[str, Finding]:
+    return {finding.rule: finding for finding in reading(found).findings}
+
+
+def at(phase: str, first: int, last: int = STEPS, **values: Any) -> Change:
+    """Values of rounds or readings in these steps of a phase."""
+    return lambda where, step: values if where == phase and first <= step <= last else {}
+
+
+def test_a_calm_run_is_good_and_names_the_price() -> None:
+    found = findings(rows())
+    assert set(found) == {"gone-for-everybody", "nobody-felt-it"}
+    assert found["gone-for-everybody"].title == "Each pinned GiB takes 1 GiB from everybody on the host"
+    assert found["nobody-felt-it"].title.startswith("3.1 % of the host's memory was pinned (4 GiB)")
+    headline = {one.name: one.value for one in reading(rows()).headline}
+    assert headline["Available memory lost per pinned GiB"] == pytest.approx(GIB)
+    assert headline["Page fault at most, with 1 GiB pinned"] == pytest.approx(2.25 / 2.3)  # its first round counts
+    assert headline["Least of the file still in the cache"] == 1.0
+    assert headline["Stalls for memory, at most"] == 0.0
+
+
+def test_the_share_is_that_of_the_control_group_where_it_has_less_than_the_host() -> None:
+    (calm,) = (one for one in reading(rows(), cgroup_limit_bytes=8 * GIB).findings if one.rule == "nobody-felt-it")
+    assert calm.title.startswith("50.0 % of the control group's memory was pinned (4 GiB)")
+    roomy = reading(rows(), cgroup_limit_bytes=2**40)
+    assert {one.name: one.value for one in roomy.headline}["Of the host's memory"] == 4 / 128
+
+
+def test_the_table_has_every_stage_and_the_units_of_its_columns() -> None:
+    (table,) = reading(rows()).tables
+    assert [row[:2] for row in table.rows] == [
+        ("before", 0), *(("held", number * GIB) for number in range(1, 5)), ("after", 0)
+    ]  # fmt: skip
+    assert {len(row) for row in table.rows} == {len(table.columns)} == {len(table.units)}
+
+
+def test_slower_faults_are_found_from_the_amount_on_that_brought_them() -> None:
+    found = findings(rows(at("held", 3, fault_median_seconds=9e-6)))
+    assert found["faults-slower"].title == "Page faults took 3.9 times as long from 3 GiB pinned on"
+    assert "nobody-felt-it" not in found
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [
+        at("held", 2, 2, fault_median_seconds=9e-6),  # one step alone
+        at("held", 3, fault_median_seconds=3.5e-6),  # too little
+        at("held", 2, 2, file_cached_bytes=FILE - 4096),  # a page
+    ],
+)
+def test_what_comes_and_goes_is_no_finding(noise: Change) -> None:
+    assert set(findings(rows(noise))) == {"gone-for-everybody", "nobody-felt-it"}
+
+
+def test_one_long_wait_in_a_step_is_no_finding() -> None:
+    calm = rows()
+    for row in calm:
+        if row["phase"] == "held" and row["kind"] == "process" and row["repeat"] == 5:
+            row["fault_longest_seconds"] = 0.05
+    assert set(findings(calm)) == {"gone-for-everybody", "nobody-felt-it"}
+
+
+def test_one_noisy_round_before_pinning_raises_the_bar() -> None:
+    calm = rows(at("held", 3, fault_median_seconds=9e-6))
+    rounds = [row for row in calm if row["phase"] == "before" and row["kind"] == "process"]
+    rounds[3]["fault_median_seconds"] = 10e-6
+    assert "faults-slower" not in findings(calm)
+
+
+def test_what_stays_slow_without_the_memory_is_blamed_on_something_else() -> None:
+    def slow(phase: str, step: int) -> dict[str, Any]:
+        return {"fault_median_seconds": 9e-6} if phase == "after" or step > 2 else {}
+
+    found = findings(rows(slow))
+    assert found["host-changed"].severity == "note"
+    assert "faults-slower" not in found
+
+
+def test_long_waits_for_single_pages_are_found_where_most_rounds_have_them() -> None:
+    found = findings(rows(at("held", 4, fault_longest_seconds=0.02)))
+    assert found["long-faults"].title == "The longest page faults took 50.0 times as long from 4 GiB pinned on"
+
+
+def test_a_file_that_was_pushed_out_is_found_with_what_reading_it_costs() -> None:
+    found = findings(rows(at("held", 2, file_cached_bytes=FILE // 4, read_seconds=0.5)))
+    assert found["cache-pushed-out"].title.endswith("pushed out from 2 GiB pinned on")
+    assert "100.0 %" in found["cache-pushed-out"].detail
+    assert "25.0 %" in found["cache-pushed-out"].detail
+    assert found["reads-slower"].title == "Reading a file again took 10.0 times as long from 2 GiB pinned on"
+
+
+def test_stalls_and_swapping_are_found() -> None:
+    found = findings(rows(host=at("held", 3, memory_some_seconds=0.3, swap_out_bytes=GIB, swap_in_bytes=2**20)))
+    assert found["stalled"].title == "Tasks stalled for memory for 30.0 % of the time, from 3 GiB pinned on"
+    assert "swapped 2 GiB out" in found["swapped"].title
+
+
+def test_a_run_that_stopped_at_the_floor_says_how_far_it_came() -> None:
+    found = findings(rows(steps=2, floor_reached=True, host=at("held", 1)))
+    assert found["floor-reached"].title.startswith("The run stopped by itself at 2 GiB of 4 GiB")
+
+
+def test_memory_that_others_took_is_not_blamed_on_pinning() -> None:
+    found = findings(rows(host=at("held", 3, available_bytes=10 * GIB)))
+    assert "other programs took or gave back memory" in found["gone-for-everybody"].detail
+    lingering = findings(rows(host=at("after", 0, available_bytes=18 * GIB)))
+    assert "Only 50.0 % of what went was back" in lingering["gone-for-everybody"].detail
+
+
+def test_what_waits_on_a_processors_list_is_back() -> None:
+    lingering = at("after", 0, available_bytes=18 * GIB, per_cpu_bytes=2 * GIB)
+    found = stages(rows(host=lingering))
+    assert returned_share(found) == 1.0
+    assert lost_per_byte(stages(rows(host=at("held", 4, available_bytes=15 * GIB, per_cpu_bytes=GIB)))) == 1.0
+
+
+def test_what_is_not_told_is_missing_with_a_reason_and_never_zero() -> None:
+    nothing = {
+        "file_bytes": None, "file_cached_bytes": None, "read_bytes": None, "read_seconds": None,
+        "memory_some_seconds": None, "memory_full_seconds": None, "io_some_seconds": None, "io_full_seconds": None,
+        "swap_in_bytes": None, "swap_out_bytes": None, "cached_bytes": None, "free_bytes": None,
+        "per_cpu_bytes": None,
+    }  # fmt: skip
+    result = reading(rows(**nothing))
+    missing = {one.name: one.reason for one in result.headline if one.value is None}
+    assert missing == {
+        "Least of the file still in the cache": "no file could be made; the notes say why",
+        "Stalls for memory, at most": "this kernel does not tell; the notes say why",
+    }
+    assert {finding.rule for finding in result.findings} == {"gone-for-everybody", "nobody-felt-it"}
+
+
+@pytest.mark.parametrize("count", [0, 1, 5, 7, 12, 20, 40, 48])
+def test_a_run_that_goes_on_reads_as_far_as_it_is(count: int) -> None:
+    result = reading(rows()[:count])
+    assert all(one.value is not None or one.reason for one in result.headline)
+    assert ("nobody-felt-it" in {one.rule for one in result.findings}) == (count == len(rows()))
+    if count == 12:  # in the midst of the first step
+        assert {one.reason for one in result.headline if one.value is None} == {
+            "too few steps", "no step has ended yet"
+        }  # fmt: skip
+
+
+def test_prices_and_returns_need_what_they_compare() -> None:
+    calm = stages(rows())
+    assert lost_per_byte(calm) == pytest.approx(1.0)
+    assert returned_share(calm) == 1.0
+    assert lost_per_byte(stages(rows(steps=1))) == pytest.approx(1.0)  # two points: their difference
+    only_before = stages([row for row in rows() if row["phase"] == "before"])
+    assert lost_per_byte(only_before) is None
+    assert returned_share(only_before) is None
+    assert slower(only_before, lambda stage: stage.fault, 2.0) is None

@@ -1,0 +1,160 @@
+"""Registration: what contexts, buffers and page tables are, and which findings follow. Rows are synthetic."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pinscope.experiments.registration.arithmetic import trials
+from pinscope.experiments.registration.charts import draw
+from pinscope.experiments.registration.experiment import RegistrationObservation
+from pinscope.experiments.registration.reading import read_registration
+from pinscope.records.finding import Reading
+from tests.data import synthetic
+
+GIB, MIB = 2**30, 2**20
+CONTEXT, TABLE, BUFFER = 520 * MIB, 16 * MIB, 256 * MIB
+Rows = list[dict[str, Any]]
+
+
+def rows(
+    strategy: Any, processes: int, tables: list[int] | None = None, *, rate: float = 50e9, wrong: int = 0,
+    left: int = 0,
+) -> Rows:  # fmt: skip
+    """One trial as it is measured: ``tables`` is what each process that pins takes."""
+    if tables is None:
+        tables = [TABLE] * (processes if strategy == "each_registers" else 1)
+    used, pins = GIB, 0
+    found: Rows = []
+
+    def add(step: Any, process: int | None, repeat: int = 0, **values: Any) -> None:
+        if step != "copy":
+            values |= {"device_used_bytes": used, "nvml_used_bytes": used, "pinned_bytes": pins}
+        found.append(
+            RegistrationObservation(
+                repeat=repeat, warmup=False, strategy=strategy, processes=processes, process=process, step=step,
+                bytes=8 * GIB, buffer_bytes=BUFFER, **values,
+            ).model_dump()
+        )  # fmt: skip
+
+    add("before", None)
+    used += processes * CONTEXT
+    for rank in range(processes):
+        add("start", rank, start_seconds=1.0)
+    used += processes * BUFFER
+    for rank in range(processes):
+        add("buffers", rank)
+    for rank, table in enumerate(tables):
+        used, pins = used + table, pins + 8 * GIB
+        add("pin", rank, touch_seconds=3.0 if rank == 0 else None, pin_seconds=0.3)
+    for repeat in range(3):
+        for rank in range(processes):
+            add(
+                "copy", rank, repeat, begun_seconds=0.0, ended_seconds=processes * 8 * GIB / rate,
+                copied_bytes=8 * GIB, wrong_words=wrong, checked_words=1000,
+            )  # fmt: skip
+    used = GIB + left
+    add("end", None)
+    return found
+
+
+def reading(observations: Rows, **changes: Any) -> Reading:
+    result: Reading = read_registration(synthetic.run("registration", params={}, **changes), observations)
+    return result
+
+
+def rules(observations: Rows) -> set[str]:
+    return {finding.rule for finding in reading(observations).findings}
+
+
+def test_contexts_buffers_and_page_tables_are_told_apart() -> None:
+    (trial,) = trials(rows("each_registers", 4))
+    assert (trial.context_bytes, trial.buffer_bytes, trial.table_bytes) == (4 * CONTEXT, 4 * BUFFER, 4 * TABLE)
+    assert trial.table_steps == (TABLE, 2 * TABLE, 3 * TABLE, 4 * TABLE)
+    assert trial.host_pinned_bytes == 32 * GIB
+    assert trial.left_bytes == 0
+    assert trial.rate is not None
+    assert trial.rate.median == pytest.approx(50e9)
+
+
+def test_one_owner_pays_once() -> None:
+    (trial,) = trials(rows("one_owner", 4))
+    assert trial.table_bytes == TABLE
+    assert trial.rate is not None
+    assert trial.rate.median == pytest.approx(50e9)
+
+
+def test_processes_that_pay_again_are_found_beside_one_owner() -> None:
+    found = reading(rows("each_registers", 4) + rows("one_owner", 4))
+    (finding,) = (one for one in found.findings if one.rule == "every-process-pays")
+    assert "4.0 times the page tables for 4 processes" in finding.title
+    assert "One owner took 16 MiB; processes that it copied for: 4." in finding.detail
+    assert [quantity.value for quantity in found.headline[:2]] == [4 * TABLE, TABLE]
+
+
+def test_page_tables_paid_for_once_are_good() -> None:
+    assert "registration-shared" in rules(rows("each_registers", 4, [TABLE, 0, 0, 0]))
+    assert "every-process-pays" not in rules(rows("each_registers", 4, [TABLE, 0, 0, 0]))
+
+
+def test_a_context_is_set_beside_the_page_table() -> None:
+    (finding,) = (one for one in reading(rows("each_registers", 4)).findings if one.rule == "contexts-beside-tables")
+    assert "Below 260 GiB of pinned memory" in finding.detail
+
+
+@pytest.mark.parametrize(("rate", "rule"), [(50e9, "owner-as-fast"), (30e9, "owner-slower")])
+def test_the_owners_rate_is_judged_by_that_of_all_by_themselves(rate: float, rule: str) -> None:
+    assert {"owner-as-fast", "owner-slower"} & rules(rows("each_registers", 2) + rows("one_owner", 2, rate=rate)) == {
+        rule
+    }
+
+
+def test_what_the_rates_were_compared_for_is_said_and_whether_the_link_was_the_limit() -> None:
+    both = {
+        rate: reading(rows("each_registers", 2, rate=rate) + rows("one_owner", 2, rate=rate)) for rate in (55e9, 30e9)
+    }
+    words = {rate: next(one for one in found.findings if one.rule == "owner-as-fast") for rate, found in both.items()}
+    assert words[55e9].title == "55.0 GB/s: on one GPU, one owner copies at least as fast as 2 processes by themselves"
+    assert "at most 57.6 GB/s in packets of 256 bytes (assumed) and was nearly full" in words[55e9].detail
+    assert "nearly full" not in words[30e9].detail
+    assert all("not latency, several GPUs" in one.detail for one in words.values())
+
+
+def test_one_wrong_word_is_critical() -> None:
+    found = {one.rule: one.severity for one in reading(rows("one_owner", 2, wrong=1)).findings}
+    assert found["content-wrong"] == "critical"
+
+
+def test_gpu_memory_left_behind_is_a_warning() -> None:
+    assert "gpu-memory-left" in rules(rows("one_owner", 2, left=100 * MIB))
+    assert "gpu-memory-left" not in rules(rows("one_owner", 2))
+
+
+@pytest.mark.parametrize("strategy", ["each_registers", "one_owner"])
+def test_a_run_that_broke_off_anywhere_still_reads_and_draws(strategy: str) -> None:
+    whole = rows(strategy, 2)
+    for count in range(len(whole) + 1):
+        result = reading(whole[:count])
+        assert all(quantity.value is not None or quantity.reason for quantity in result.headline)
+        draw(synthetic.run("registration", params={}), whole[:count])
+
+
+def test_page_tables_are_unknown_until_all_have_pinned() -> None:
+    whole = rows("each_registers", 4)
+    last_pin = max(place for place, row in enumerate(whole) if row["step"] == "pin")
+    assert trials(whole[:last_pin])[0].table_bytes is None
+    assert trials(whole[: last_pin + 1])[0].table_bytes == 4 * TABLE
+
+
+def test_charts_show_memory_rate_and_times() -> None:
+    charts = draw(synthetic.run("registration", params={}), rows("each_registers", 2) + rows("one_owner", 2))
+    assert [chart.key for chart in charts] == [
+        "registration-tables", "registration-memory", "registration-rate", "registration-times",
+    ]  # fmt: skip
+
+
+def test_page_tables_that_seem_negative_are_compared_with_nothing() -> None:
+    freed_by_others = rows("each_registers", 2, [-TABLE, -TABLE])
+    result = read_registration(synthetic.run("registration", params={}), freed_by_others)
+    assert "contexts-beside-tables" not in {finding.rule for finding in result.findings}

@@ -1,0 +1,266 @@
+"""Timelines as arithmetic: who held what for how long, what grows like a leak, and where samples are missing."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pinscope.experiments.registry import checked_rows
+from pinscope.experiments.timeline.arithmetic import (
+    LEAK_BYTES,
+    Watched,
+    _gaps,
+    points,
+    reason_of,
+    sampled,
+    steady_growth,
+    stretches,
+    summed,
+    thinned,
+    watched,
+)
+from pinscope.live.timeline import Moment, TimelineRows
+from tests.data.synthetic_snapshot import GIB, MIB, device, holder, host, snapshot
+from tests.data.synthetic_timeline import rows_of, run
+from tests.data.synthetic_timeline import watched as rows_watched
+
+
+def seen(rows: list[dict[str, object]], interval_seconds: float = 1.0) -> Watched:
+    return watched(run(interval_seconds), checked_rows("timeline", rows))
+
+
+def test_rows_kept_before_driver_memory_was_known_still_open_and_later_ones_count_it() -> None:
+    rows = rows_watched(
+        3, lambda number: (holder(driver_memory_bytes=number * GIB),), driver_memory_bytes=lambda _: GIB
+    )
+    assert [life.peak_bytes for life in seen(rows).lives] == [18 * GIB]
+    assert points(rows, "driver_memory_bytes")[0] == (0.0, GIB)
+    old = [{name: value for name, value in row.items() if name != "driver_memory_bytes"} for row in rows]
+    assert [life.peak_bytes for life in watched(run(), old).lives] == [16 * GIB]
+    assert points(old, "driver_memory_bytes") == []
+
+
+# Growth
+
+
+def series(amount: Callable[[int], int], samples: int = 61, interval: float = 1.0) -> list[tuple[float, int]]:
+    """A step function as a timeline has it: a step where the amount changed."""
+    found: list[tuple[float, int]] = []
+    for number in range(samples):
+        if not found or found[-1][1] != amount(number):
+            found.append((number * interval, amount(number)))
+    return found
+
+
+def test_growth_in_many_steps_without_release_is_steady() -> None:
+    growth = steady_growth(series(lambda n: GIB + n * MIB), end_seconds=60.0)
+    assert growth is not None
+    assert (growth.bytes, growth.seconds, growth.rises) == (60 * MIB, 60.0, 60)
+    assert growth.bytes_per_second == pytest.approx(MIB)
+
+
+def test_a_few_large_steps_with_a_little_given_back_are_steady_too() -> None:
+    amounts = [(0.0, GIB), (10.0, 2 * GIB), (30.0, 3 * GIB), (31.0, 3 * GIB - 100 * MIB), (50.0, 4 * GIB)]
+    assert steady_growth([*amounts, (75.0, 5 * GIB)], end_seconds=80.0) is not None
+
+
+_noise = random.Random(7)
+_JITTER = [_noise.randrange(-MIB, MIB) for _ in range(61)]
+
+
+@pytest.mark.parametrize(
+    "amount",
+    [
+        lambda n: 8 * GIB,
+        lambda n: GIB + (n % 10) * 8 * MIB,
+        lambda n: GIB + n * 2 * MIB - (n // 10) * 19 * MIB,
+        lambda n: GIB if n < 30 else 9 * GIB,
+        lambda n: GIB + (n > 10) * GIB + (n > 20) * GIB + (n > 50) * 4 * GIB,
+        lambda n: GIB + min(n, 20) * 64 * MIB,
+        lambda n: GIB + max(n - 40, 0) * 64 * MIB,
+        lambda n: GIB + _JITTER[n],
+        lambda n: GIB + n * (LEAK_BYTES // 61),
+        lambda n: 8 * GIB - n * 8 * MIB,
+        lambda n: GIB + min(n, 30) * 32 * MIB - max(n - 30, 0) * 32 * MIB,
+    ],
+    ids=[
+        "constant", "sawtooth", "sawtooth that gives nearly all back", "single step", "one step is most of it",
+        "fills up and stops", "begins late", "noise", "little", "shrinks", "up and down again",
+    ],
+)  # fmt: skip
+def test_what_does_not_grow_steadily_is_no_leak(amount: Callable[[int], int]) -> None:
+    assert steady_growth(series(amount), end_seconds=60.0) is None
+
+
+def test_a_look_that_was_too_short_shows_no_leak() -> None:
+    amounts = series(lambda n: n * 64 * MIB, samples=29)
+    assert steady_growth(amounts, end_seconds=28.0) is None
+    assert steady_growth([], end_seconds=100.0) is None
+
+
+@given(st.lists(st.integers(0, 2**40), min_size=1, max_size=60), st.floats(0.1, 100))
+def test_whatever_an_amount_does_growth_is_that_from_first_to_last(amounts: list[int], interval: float) -> None:
+    found = series(lambda n: amounts[n], samples=len(amounts), interval=interval)
+    growth = steady_growth(found, end_seconds=len(amounts) * interval)
+    if growth is not None:
+        assert growth.bytes == amounts[-1] - amounts[0] >= LEAK_BYTES
+
+
+# Holders
+
+
+def test_a_life_tells_first_peak_and_end() -> None:
+    amounts = [4, 6, 10, 3]
+    (life,) = seen(rows_watched(4, lambda n: (holder(1, host_alloc_bytes=amounts[n] * GIB),))).lives
+    assert (life.first_bytes, life.peak_bytes, life.last_bytes) == (4 * GIB, 10 * GIB, 3 * GIB)
+    assert life.grew_bytes == 6 * GIB
+    assert (life.first_seconds, life.last_seconds, life.came, life.gone) == (0.0, 3.0, False, False)
+
+
+def test_who_comes_meanwhile_has_grown_from_nothing_and_who_goes_holds_nothing_at_the_end() -> None:
+    lives = seen(rows_watched(6, lambda n: (holder(1),) if 2 <= n < 4 else ())).lives
+    (life,) = lives
+    assert (life.came, life.gone, life.grew_bytes, life.last_bytes) == (True, True, 16 * GIB, 0)
+    assert (life.first_seconds, life.last_seconds) == (2.0, 4.0)
+
+
+def test_who_gave_all_back_and_took_again_is_one_life() -> None:
+    (life,) = seen(rows_watched(6, lambda n: (holder(1),) if n != 3 else ())).lives
+    assert [amount for _, amount in life.amounts] == [16 * GIB, 0, 16 * GIB]
+    assert (life.gone, life.last_seconds) == (False, 5.0)
+
+
+def test_a_holder_of_which_nothing_is_known_is_still_there() -> None:
+    closed = holder(1, host_alloc_bytes=None, locked_bytes=None, vm_pin_bytes=None)
+    (life,) = seen(rows_watched(3, lambda n: (closed,))).lives
+    assert (life.first_bytes, life.peak_bytes, life.last_bytes, life.grew_bytes) == (None,) * 4
+
+
+def test_the_largest_holder_comes_first() -> None:
+    lives = seen(rows_watched(2, lambda n: (holder(1, host_alloc_bytes=GIB), holder(2), holder(3)))).lives
+    assert [life.pid for life in lives] == [2, 3, 1]
+
+
+def test_several_holders_together() -> None:
+    lives = seen(
+        rows_watched(4, lambda n: (holder(1, host_alloc_bytes=(n + 1) * GIB), *((holder(2),) if n < 2 else ())))
+    ).lives
+    assert sampled(summed(life.amounts for life in lives), [0.0, 1.0, 2.0, 3.0], until=3.0) == [
+        (0.0, 17 * GIB), (1.0, 18 * GIB), (2.0, 3 * GIB), (3.0, 4 * GIB),
+    ]  # fmt: skip
+
+
+# Figures and reasons
+
+
+def test_known_figures_and_reasons_of_unknown_ones() -> None:
+    found = seen(
+        rows_of(
+            [
+                snapshot(host=host(pinned_bytes=None, missing={"pinned_bytes": "needs Linux: 5.7"}), devices=()),
+                snapshot(devices=(device(), device(1, rx_bytes_per_second=None))),
+            ]
+        )
+    )
+    assert points(found.host, "pinned_bytes") == [(1.0, 16 * GIB)]
+    assert reason_of(found.host[0], "pinned_bytes") == "needs Linux: 5.7"
+    assert reason_of(found.host[0], "mlocked_bytes") is None
+    assert sorted(found.devices) == [0, 1]
+    assert points(found.devices[1], "rx_bytes_per_second") == []
+
+
+def test_what_a_holder_had_before_anybody_could_look_is_no_growth() -> None:
+    closed = host(explained_bytes=None, other_pinned_bytes=None)
+    found = seen(rows_of([snapshot(host=closed), snapshot(host=closed), snapshot(), snapshot()]))
+    assert [(life.came, life.first_seconds, life.grew_bytes) for life in found.lives] == [(False, 2.0, 0)]
+
+
+# Gaps
+
+
+def timed(times: Sequence[float], missed: Sequence[float] = (), interval: float = 1.0) -> Watched:
+    """Samples and failed ones at these seconds."""
+    made = TimelineRows()
+    rows = []
+    for number, at in enumerate(sorted([*times, *missed])):
+        moment = Moment(number, at)
+        rows += made.missed("OSError: no", moment) if at in missed else made.of(snapshot(devices=()), moment, 0.0)
+    return seen(rows, interval)
+
+
+def test_even_samples_have_no_gaps_and_late_ones_neither() -> None:
+    assert timed([0, 1, 2, 3]).gaps == ()
+    assert timed([0, 1.4, 2, 3.9, 5]).gaps == ()
+
+
+def test_a_time_in_which_nobody_took_samples_is_a_gap_without_reason() -> None:
+    (gap,) = timed([0, 1, 2, 62, 63]).gaps
+    assert (gap.start_seconds, gap.end_seconds, gap.samples, gap.reason) == (2.0, 62.0, 59, None)
+
+
+def test_samples_that_failed_are_gaps_with_a_reason_also_at_the_ends() -> None:
+    found = timed([1, 2, 4, 5], missed=[0, 3, 6, 7, 8]).gaps
+    assert [(gap.start_seconds, gap.end_seconds, gap.samples, gap.reason) for gap in found] == [
+        (0.0, 1.0, 1, "OSError: no"), (2.0, 4.0, 1, "OSError: no"), (5.0, 8.0, 3, "OSError: no"),
+    ]  # fmt: skip
+
+
+def test_a_failure_at_the_very_moment_of_a_sample_counts_once() -> None:
+    made = TimelineRows()
+    rows = [row for at in (0.0, 1.0, 2.0) for row in made.of(snapshot(devices=()), Moment(int(at), at), 0.0)]
+    found = seen([*rows, *made.missed("OSError: no", Moment(3, 1.0))])
+    assert [gap.samples for gap in found.gaps] == [1]
+    assert found.missing_share == 0.25
+
+
+def test_gaps_of_a_long_timeline_are_found_quickly() -> None:
+    times = range(0, 60_000, 2)
+    begun = time.process_time()
+    host = [{"elapsed_seconds": float(at)} for at in times]
+    failed = [{"elapsed_seconds": at + 1.0, "reason": "OSError: no"} for at in times]
+    assert len(list(_gaps(host, failed, 1.0, 60_000.0))) == len(times)
+    assert time.process_time() - begun < 5.0
+
+
+def test_a_timeline_of_failures_alone_is_one_gap() -> None:
+    found = timed([], missed=[0, 1, 2])
+    assert found.host == ()
+    assert [(gap.samples, gap.reason) for gap in found.gaps] == [(3, "OSError: no")]
+
+
+def test_fast_samples_of_a_busy_machine_are_no_gap_before_a_second() -> None:
+    assert timed([0, 0.1, 0.2, 1.1, 1.2], interval=0.1).gaps == ()
+    assert len(timed([0, 0.1, 0.2, 1.5], interval=0.1).gaps) == 1
+
+
+def test_a_timeline_that_does_not_say_its_interval_is_judged_by_its_samples() -> None:
+    rows = checked_rows("timeline", rows_of([snapshot(devices=())] * 5, interval_seconds=10.0))
+    found = watched(run().model_copy(update={"params": {"interval_seconds": "often"}}), rows)
+    assert found.interval_seconds == 10.0
+    assert found.gaps == ()
+
+
+# Drawing
+
+
+@given(st.lists(st.floats(0, 1e12), max_size=400), st.integers(8, 100))
+def test_a_thinned_series_keeps_ends_extremes_and_order(values: list[float], most: int) -> None:
+    whole = [(float(place), value) for place, value in enumerate(values)]
+    thin = thinned(whole, most)
+    assert len(thin) <= max(most + 4, 0)
+    assert thin == sorted(thin)
+    assert set(thin) <= set(whole)
+    if whole:
+        assert (thin[0], thin[-1]) == (whole[0], whole[-1])
+        assert max(value for _, value in thin) == max(values)
+        assert min(value for _, value in thin) == min(values)
+
+
+def test_a_series_is_cut_where_samples_are_missing() -> None:
+    assert stretches([(0, 1), (1, 1), (9, 2), (10, 2)], gap_seconds=2.5) == [[(0, 1), (1, 1)], [(9, 2), (10, 2)]]
+    assert stretches([], 1.0) == []

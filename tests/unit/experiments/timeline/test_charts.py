@@ -1,0 +1,146 @@
+"""Charts of timelines: all that was seen is drawn, holes stay holes, and a long watch stays light."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import plotly.graph_objects as go
+import pytest
+
+from pinscope.charts.chart import Chart
+from pinscope.experiments.registry import draw_run
+from pinscope.experiments.timeline.charts import MOST_POINTS
+from pinscope.live.timeline import Moment, TimelineRows
+from tests.data import synthetic_timeline
+from tests.data.synthetic_snapshot import GIB, device, holder, host, snapshot
+from tests.data.synthetic_timeline import run, watched
+
+
+def charts(rows: list[dict[str, Any]]) -> dict[str, Chart]:
+    return {chart.key: chart for chart in draw_run(run(), rows)}
+
+
+def lines(chart: Chart) -> dict[str, go.Scatter]:
+    """Traces by name; the first of those that several panels share."""
+    return {trace.name: trace for trace in reversed(chart.figure.data)}
+
+
+@pytest.fixture(scope="module")
+def drawn() -> dict[str, Chart]:
+    return charts(synthetic_timeline.growing())
+
+
+def test_a_host_with_gpus_has_all_charts_and_one_without_has_those_of_the_host(drawn: dict[str, Chart]) -> None:
+    assert list(drawn) == ["timeline-pinned", "timeline-holders", "timeline-page-tables", "timeline-pcie"]
+    assert list(charts(watched(3))) == ["timeline-pinned", "timeline-holders"]
+    assert list(charts(watched(3, holders=lambda n: ()))) == ["timeline-pinned"]
+
+
+def test_nothing_is_drawn_of_a_timeline_without_samples() -> None:
+    assert charts(TimelineRows().missed("OSError: no", Moment(0, 0.0))) == {}
+    assert charts([]) == {}
+
+
+def test_every_axis_is_named_with_its_unit(drawn: dict[str, Chart]) -> None:
+    for chart in drawn.values():
+        panels = list(chart.figure.select_yaxes())
+        assert all("(" in axis.title.text or "GB/s" in axis.title.text for axis in panels)
+        assert "Time (" in list(chart.figure.select_xaxes())[-1].title.text
+
+
+def test_pinned_memory_is_split_and_stands_beside_the_memory_there_is(drawn: dict[str, Chart]) -> None:
+    found = lines(drawn["timeline-pinned"])
+    assert {"pinned in all", "explained by holders", "registered or other pins", "locked (mlock)", "available"} <= set(
+        found
+    )
+    assert found["registered or other pins"].y[0] == 1.0
+    assert found["pinned in all"].y[-1] == pytest.approx(10 + 59 * 8 / 1024)
+    assert "host memory 512 GiB (off scale)" in found  # 10 GiB pinned would lie on the ground beside it
+
+
+def test_a_limit_that_is_near_is_drawn_to_scale() -> None:
+    chart = charts(watched(3, pinned_bytes=lambda n: 300 * GIB))["timeline-pinned"]
+    assert lines(chart)["host memory 512 GiB"].y == (512.0, 512.0)
+    assert chart.figure.layout.yaxis.range is None
+
+
+def test_each_holder_has_a_line_that_ends_with_it() -> None:
+    rows = watched(
+        9, holders=lambda n: (holder(1, name="a"), *((holder(2, name="b", host_alloc_bytes=GIB),) if n < 4 else ()))
+    )
+    found = lines(charts(rows)["timeline-holders"])
+    assert (found["a (pid 1)"].x[-1], found["b (pid 2)"].x[-1]) == (8.0, 4.0)
+    assert found["b (pid 2)"].y == (1.0, 1.0, 1.0, 1.0, 0.0)
+
+
+def test_many_holders_are_six_lines_apart_in_more_than_colour_and_their_rest_together() -> None:
+    crowd = [holder(pid, host_alloc_bytes=pid * GIB) for pid in range(1, 11)]
+    found = lines(charts(watched(3, holders=lambda n: crowd))["timeline-holders"])
+    assert list(found)[::-1] == [*(f"python (pid {pid})" for pid in range(10, 4, -1)), "4 others together"]
+    assert found["4 others together"].y == (10.0, 10.0, 10.0)
+    assert len({trace.line.dash for name, trace in found.items() if "pid" in name}) == 6
+
+
+def test_each_gpu_has_a_panel_and_each_line_one_name_in_the_legend(drawn: dict[str, Chart]) -> None:
+    for key, names in (
+        ("timeline-page-tables", {"used by no process", "page tables that the holders imply"}),
+        ("timeline-pcie", {"received by the GPU", "sent by the GPU", "the link carries 57.6 GB/s"}),
+    ):
+        figure = drawn[key].figure
+        assert [note.text for note in figure.layout.annotations] == ["GPU 0", "GPU 1"]
+        shown = [trace.name for trace in figure.data if trace.showlegend]
+        assert sorted(shown) == sorted(names)
+
+
+def test_rates_are_drawn_under_the_limit_of_the_link(drawn: dict[str, Chart]) -> None:
+    found = lines(drawn["timeline-pcie"])
+    assert found["received by the GPU"].y[0] == pytest.approx(27.6)
+    assert found["the link carries 57.6 GB/s"].y == (57.6, 57.6)
+
+
+def test_a_gpu_that_tells_nothing_has_no_panel() -> None:
+    mute = device(1, unattributed_bytes=None, page_table_bytes=None, rx_bytes_per_second=None, tx_bytes_per_second=None)
+    for key in ("timeline-page-tables", "timeline-pcie"):
+        figure = charts(watched(3, devices=lambda n: (device(0), mute)))[key].figure
+        assert [note.text for note in figure.layout.annotations] == ["GPU 0"]
+
+
+def test_a_time_without_samples_is_a_hole_in_every_line() -> None:
+    made = TimelineRows()
+    rows = []
+    for at in (*range(10), *range(60, 70)):
+        rows += made.of(snapshot(host=host()), Moment(at, float(at)), 0.0)
+    for chart in charts(rows).values():
+        for trace in chart.figure.data:
+            if len(trace.x) > 2:  # not a limit
+                crossing = [
+                    (left, right)
+                    for (left, above), (right, below) in pairwise(zip(trace.x, trace.y, strict=True))
+                    if right - left > 2.5 and above is not None and below is not None
+                ]
+                assert crossing == [], trace.name
+                assert None in trace.y
+
+
+def test_a_long_watch_stays_light_and_keeps_its_peak() -> None:
+    peak = 9_311
+    rows = watched(11_000, holders=lambda n: (), pinned_bytes=lambda n: (100 if n == peak else n % 7) * GIB)
+    chart = charts(rows)["timeline-pinned"]
+    trace = lines(chart)["pinned in all"]
+    assert len(trace.x) <= MOST_POINTS + 4
+    assert max(trace.y) == 100
+    assert list(chart.figure.select_xaxes())[-1].title.text == "Time (hours)"
+    assert trace.x[trace.y.index(100)] == pytest.approx(peak / 3600)
+
+
+def test_one_sample_is_a_marker() -> None:
+    assert lines(charts(watched(1))["timeline-pinned"])["pinned in all"].mode == "markers"
+
+
+def test_what_a_process_calls_itself_is_no_markup() -> None:
+    named = holder(1, name="<b>%{x}</b>")
+    chart = charts(watched(3, holders=lambda n: (named,)))["timeline-holders"]
+    (trace,) = chart.figure.data
+    assert "<b>" not in trace.name + trace.hovertemplate
+    assert "%{x}" not in trace.hovertemplate

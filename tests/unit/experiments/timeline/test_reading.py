@@ -1,0 +1,453 @@
+"""What a timeline tells: headline, tables and findings, from its rows alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pinscope.experiments.registry import read_run
+from pinscope.experiments.timeline.arithmetic import LEAK_BYTES, LEAK_PARTS, LEAK_RISES, STEADY_GROWTH
+from pinscope.experiments.timeline.experiment import Timeline
+from pinscope.experiments.timeline.reading import MOST_CHANGES, MOST_HOLDERS
+from pinscope.live.timeline import Moment, TimelineRows
+from pinscope.records.finding import Finding, Quantity, Reading, Table
+from pinscope.units import format_bytes
+from tests.data import synthetic_timeline
+from tests.data.synthetic_snapshot import GIB, MIB, device, holder, host, link, snapshot
+from tests.data.synthetic_timeline import run, watched
+
+
+def reading(rows: list[dict[str, Any]], **params: Any) -> Reading:
+    made = run()
+    return read_run(made.model_copy(update={"params": {**made.params, **params}}), rows)
+
+
+def headline(found: Reading, begins: str) -> Quantity:
+    (one,) = [quantity for quantity in found.headline if quantity.name.startswith(begins)]
+    return one
+
+
+def finding(found: Reading, rule: str) -> Finding:
+    (one,) = [one for one in found.findings if one.rule == rule]
+    return one
+
+
+def rules(found: Reading) -> list[str]:
+    return [one.rule for one in found.findings]
+
+
+def evidence(one: Finding) -> dict[str, Any]:
+    return {quantity.name: quantity.value for quantity in one.evidence}
+
+
+def table(found: Reading, title: str) -> Table:
+    (one,) = [one for one in found.tables if one.title == title]
+    return one
+
+
+def row(one: Table, first: str) -> dict[str, Any]:
+    (cells,) = [cells for cells in one.rows if cells[0] == first]
+    return dict(zip(one.columns, cells, strict=True))
+
+
+# Headline
+
+
+def test_the_headline_tells_peak_beginning_end_and_who_grew() -> None:
+    pinned = [8, 12, 9]
+    found = reading(
+        watched(
+            3,
+            holders=lambda n: (holder(7, host_alloc_bytes=pinned[n] * GIB),),
+            pinned_bytes=lambda n: pinned[n] * GIB,
+            available_bytes=lambda n: (100 - pinned[n]) * GIB,
+        )
+    )
+    assert [(one.name, one.value) for one in found.headline[:5]] == [
+        ("Most pinned, after 1.00 s", 12 * GIB),
+        ("Pinned at the beginning", 8 * GIB),
+        ("Pinned at the end", 9 * GIB),
+        ("Grew most: python (pid 7)", 4 * GIB),
+        ("Least memory available, after 1.00 s", 88 * GIB),
+    ]
+    assert headline(found, "Watching took").value == pytest.approx(0.03 / 2)
+
+
+def test_what_never_changed_has_no_moment() -> None:
+    found = reading(watched(3))
+    assert headline(found, "Most pinned").name == "Most pinned"
+    assert headline(found, "Grew most").reason == "no holder grew"
+
+
+def test_what_is_not_known_says_why() -> None:
+    rows = synthetic_timeline.rows_of(
+        [snapshot(host=host(pinned_bytes=None, missing={"pinned_bytes": "needs Linux 5.7"}), devices=(), holders=())]
+    )
+    found = reading(rows)
+    unknown = {one.name: one.reason for one in found.headline if one.value is None}
+    assert unknown == {
+        "Most pinned": "needs Linux 5.7",
+        "Pinned at the beginning": "needs Linux 5.7",
+        "Pinned at the end": "needs Linux 5.7",
+        "Grew most": "no process held any",
+        "Least left in the control group": "it was not told",
+        "Most GPU memory of no process": "the driver shows no GPU",
+        "Watching took, of one core": "there is one sample only",
+    }
+
+
+def test_the_gpu_with_the_most_memory_of_no_process_is_named() -> None:
+    found = reading(watched(3, devices=lambda n: (device(0), device(1, unattributed_bytes=(50 + n) * MIB))))
+    one = headline(found, "Most GPU memory of no process")
+    assert (one.name, one.value) == ("Most GPU memory of no process: GPU 1, after 2.00 s", 52 * MIB)
+
+
+def test_a_gpu_that_does_not_tell_says_why() -> None:
+    mute = device(unattributed_bytes=None, missing={"unattributed_bytes": "no account of processes"})
+    assert headline(reading(watched(2, devices=lambda n: (mute,))), "Most GPU memory").reason == (
+        "no account of processes"
+    )
+
+
+# Tables
+
+
+def test_holders_are_told_with_their_whole_life() -> None:
+    found = reading(
+        watched(
+            6,
+            holders=lambda n: (
+                holder(1, name="trainer", host_alloc_bytes=(4 + n) * GIB),
+                *((holder(2, name="worker", container="docker 0123456789ab"),) if 2 <= n < 4 else ()),
+            ),
+        )
+    )
+    holders = table(found, "Holders")
+    assert row(holders, "trainer") == {
+        "process": "trainer", "pid": "1", "user": "ada", "container": "–", "first seen": 0.0, "last seen": 5.0,
+        "held first": 4 * GIB, "at its peak": 9 * GIB, "at the end": 9 * GIB, "grew by": 5 * GIB,
+    }  # fmt: skip
+    worker = row(holders, "worker")
+    assert (worker["container"], worker["first seen"], worker["last seen"]) == ("docker 0123456789ab", 2.0, 4.0)
+    assert (worker["at its peak"], worker["at the end"], worker["grew by"]) == (16 * GIB, 0, 16 * GIB)
+
+
+def test_where_nobody_runs_in_a_container_there_is_no_column_for_it() -> None:
+    assert "container" not in table(reading(watched(2)), "Holders").columns
+
+
+def test_gpus_are_told_with_peaks_and_means() -> None:
+    found = reading(
+        watched(4, devices=lambda n: (device(rx_bytes_per_second=n * 10e9, unattributed_bytes=(40 + n) * MIB),))
+    )
+    one = table(found, "GPUs")
+    (cells,) = one.rows
+    assert cells[:2] == ("0", "Synthetic GPU")
+    assert cells[2:5] == (20 * GIB + 40 * MIB, 43 * MIB, 32 * MIB)
+    assert cells[5:] == (15e9, 30e9, 0.0, 0.0)
+
+
+def test_steps_in_one_direction_are_told_as_one_change() -> None:
+    amounts = [1, 2, 4, 3, 5]
+    rows = watched(5, holders=lambda n: (holder(8, host_alloc_bytes=amounts[n] * GIB, locked_bytes=n * MIB),))
+    happened = table(reading(rows), "What happened")
+    assert [cells[1:] for cells in happened.rows] == [
+        (1.0, "python", "8", "grew", "cudaHostAlloc", 2, 3 * GIB, 4 * GIB),
+        (1.0, "python", "8", "grew", "locked", 4, 4 * MIB, 4 * MIB),
+        (3.0, "python", "8", "released", "cudaHostAlloc", 1, -GIB, 3 * GIB),
+        (4.0, "python", "8", "grew", "cudaHostAlloc", 1, 2 * GIB, 5 * GIB),
+    ]
+    assert [cells[0] for cells in happened.rows] == ["03:04:06", "03:04:06", "03:04:08", "03:04:09"]
+
+
+def test_of_very_many_changes_the_largest_are_told_in_order() -> None:
+    rows = watched(2 * MOST_CHANGES, holders=lambda n: (holder(host_alloc_bytes=(n * MIB if n % 2 else 0) + GIB),))
+    shown = table(reading(rows), "What happened")
+    assert len(shown.rows) == MOST_CHANGES
+    assert [cells[1] for cells in shown.rows] == [99.0, *(float(n) for n in range(101, 200))]  # up, and down again
+    assert "99 smaller ones are left out" in shown.note
+
+
+def test_more_holders_than_a_table_shows_are_counted() -> None:
+    crowd = tuple(holder(pid) for pid in range(1, MOST_HOLDERS + 11))
+    holders = table(reading(watched(2, holders=lambda n: crowd)), "Holders")
+    assert len(holders.rows) == MOST_HOLDERS
+    assert "10 with less are left out" in holders.note
+
+
+# Findings
+
+
+def test_driver_memory_of_the_host_is_told_where_it_was_recorded() -> None:
+    rows = [
+        row | ({"driver_memory_bytes": GIB + row["repeat"] * MIB} if row["kind"] == "host" else {})
+        for row in watched(9)
+    ]
+    one = headline(reading(rows), "Most driver memory")
+    assert (one.name, one.value) == ("Most driver memory on the host, about, after 8.00 s", GIB + 8 * MIB)
+    old = [{name: value for name, value in row.items() if name != "driver_memory_bytes"} for row in rows]
+    assert not [one for one in reading(old).headline if one.name.startswith("Most driver")]
+
+
+def test_driver_memory_of_holders_counts_as_pinned_and_is_named() -> None:
+    rows = watched(
+        60, holders=lambda n: (holder(7, host_alloc_bytes=0, driver_memory_bytes=(n == 9) * 200 * GIB),),
+        pinned_bytes=lambda n: 50 * GIB,
+    )  # fmt: skip
+    one = finding(reading(rows), "pinned-share-of-ram")
+    assert one.title.endswith("of this host's memory was pinned or driver memory")
+    assert evidence(one)["Driver memory of the holders"] == 200 * GIB
+    one = finding(reading(rows), "driver-memory")
+    assert one.title == "At their peak holders had 200 GiB of driver memory, which the count of pins lacks"
+    assert "after 9.00 s" in one.detail
+    assert evidence(one) == {"Most driver memory of python (pid 7)": 200 * GIB}
+    rows = watched(60, holders=lambda n: (holder(7, driver_memory_bytes=GIB - 1),), pinned_bytes=lambda n: 200 * GIB)
+    assert "driver-memory" not in rules(reading(rows))
+    assert finding(reading(rows), "pinned-share-of-ram").title.endswith("was pinned or driver memory")
+
+
+def test_a_holder_that_takes_more_and_more_is_suspected_of_a_leak() -> None:
+    found = reading(synthetic_timeline.growing())
+    one = finding(found, "leak-suspected")
+    assert one.severity == "warning"
+    assert one.title == f"leaky (pid 1) took {format_bytes(59 * 8 * MIB)} in 59 steps and gave nothing back"
+    told = evidence(one)
+    assert told["Before these steps"] == GIB
+    assert told["Taken in them, less what was given back"] == 59 * 8 * MIB
+    assert told["On average in a minute"] == pytest.approx(60 * 8 * MIB)
+    assert told["Available on the host at the end"] == 400 * GIB - 59 * 8 * MIB
+    assert told["At that pace all of it is taken in"] == pytest.approx((400 * GIB - 59 * 8 * MIB) / (8 * MIB))
+    assert "--pid 1" in one.advice
+    assert "no-leak-seen" not in rules(found)
+
+
+def test_a_finding_of_growth_states_the_rule_with_the_limits_that_it_was_found_by() -> None:
+    leaks = reading(synthetic_timeline.growing())
+    locks = reading(watched(60, holders=lambda n: (holder(7, host_alloc_bytes=0, locked_bytes=n * MIB),)))
+    pins = reading(watched(60, other_pinned_bytes=lambda n: n * 8 * MIB, pinned_bytes=lambda n: n * 8 * MIB + 16 * GIB))
+    calm = reading(watched(60))
+    for found, rule in (
+        (leaks, "leak-suspected"), (locks, "locked-memory-grows"), (pins, "unexplained-pins-grow"),
+        (calm, "no-leak-seen"),
+    ):  # fmt: skip
+        assert STEADY_GROWTH in finding(found, rule).detail
+        assert "method" not in finding(found, rule).detail
+    for limit in (format_bytes(LEAK_BYTES), f"{LEAK_RISES} or more steps", f"{LEAK_PARTS} equal parts"):
+        assert limit in STEADY_GROWTH
+    assert STEADY_GROWTH in Timeline.method
+
+
+def test_what_a_leaking_holder_gave_back_is_in_the_title() -> None:
+    rows = watched(60, holders=lambda n: (holder(1, name="leaky", host_alloc_bytes=GIB + (n - (n >= 30)) * 8 * MIB),))
+    one = finding(reading(rows), "leak-suspected")
+    assert one.title == "leaky (pid 1) took 464 MiB in 58 steps and gave nothing back"
+    rows = watched(
+        60, holders=lambda n: (holder(1, name="leaky", host_alloc_bytes=GIB + (n - 2 * (n == 30)) * 8 * MIB),)
+    )
+    one = finding(reading(rows), "leak-suspected")
+    assert one.title == "leaky (pid 1) took 480 MiB in 58 steps and gave only 8 MiB back"
+    assert evidence(one)["Taken in them, less what was given back"] == 59 * 8 * MIB
+
+
+@pytest.mark.parametrize(
+    "amount",
+    [lambda n: 8 * GIB + (n % 10) * 64 * MIB, lambda n: (1 if n < 20 else 9) * GIB],
+    ids=["sawtooth", "single step"],
+)
+def test_who_gives_back_or_takes_all_at_once_is_not_suspected(amount: Any) -> None:
+    found = reading(watched(60, holders=lambda n: (holder(host_alloc_bytes=amount(n)),)))
+    assert rules(found) == ["no-leak-seen"]
+    assert finding(found, "no-leak-seen").severity == "good"
+
+
+def test_who_grew_until_it_was_killed_is_suspected_too() -> None:
+    rows = watched(120, holders=lambda n: (holder(7, host_alloc_bytes=(n + 1) * GIB),) if n < 100 else ())
+    one = finding(reading(rows), "leak-suspected")
+    assert one.title == "python (pid 7) took 99 GiB in 99 steps and gave nothing back until it ended"
+    assert evidence(one)["It held before it ended"] == 100 * GIB
+    assert evidence(one)["Before these steps"] == GIB
+    assert "At that pace all of it is taken in" not in evidence(one)
+    assert "was killed" in one.advice
+    assert "--pid" not in one.advice
+    assert "no-leak-seen" not in rules(reading(rows))
+
+
+def test_who_gave_back_before_it_ended_is_not_suspected() -> None:
+    rows = watched(60, holders=lambda n: (holder(host_alloc_bytes=GIB + n * 64 * MIB * (n < 50)),) if n < 58 else ())
+    assert rules(reading(rows)) == ["no-leak-seen"]
+
+
+def test_memory_that_a_database_locks_is_not_called_pinned_buffers() -> None:
+    rows = watched(60, holders=lambda n: (holder(7, name="mysqld", host_alloc_bytes=0, locked_bytes=n * MIB),))
+    found = reading(rows)
+    assert rules(found) == ["locked-memory-grows"]
+    assert found.findings[0].severity == "note"
+    assert found.findings[0].title == "mysqld (pid 7) locked 59 MiB more in 59 steps (mlock)"
+
+
+def test_pinned_memory_beside_it_is_not_called_locked() -> None:
+    took = watched(60, holders=lambda n: (holder(7, host_alloc_bytes=(n >= 30) * GIB, locked_bytes=n * MIB),))
+    assert "locked 59 MiB more in 59 steps" in finding(reading(took), "locked-memory-grows").title
+    both = watched(60, holders=lambda n: (holder(7, registered_bytes=n * MIB, locked_bytes=n * MIB),))
+    assert rules(reading(both)) == ["leak-suspected"]
+
+
+def test_who_leaks_is_told_once_however_many_do() -> None:
+    crowd = range(1, 9)
+    rows = watched(60, holders=lambda n: tuple(holder(pid, host_alloc_bytes=n * pid * GIB // 8) for pid in crowd))
+    assert rules(reading(rows)) == ["leak-suspected"] * 5
+
+
+def test_a_short_timeline_says_nothing_of_leaks() -> None:
+    assert rules(reading(watched(20, holders=lambda n: (holder(host_alloc_bytes=n * GIB),)))) == []
+
+
+def test_without_enough_samples_nothing_is_said_to_be_well() -> None:
+    made, rows = TimelineRows(), []
+    for number in range(120):
+        moment = Moment(number, float(number))
+        rows += made.of(snapshot(devices=()), moment, 0.1) if number == 0 else made.missed("OSError: no", moment)
+    assert rules(reading(rows)) == ["samples-missing"]
+    assert "no-leak-seen" not in rules(reading(failing(100, lambda n: 40 <= n < 60)))
+    assert rules(reading(watched(2, interval_seconds=60.0), interval_seconds=60.0)) == []
+
+
+def test_of_holders_that_could_not_be_looked_into_nothing_is_said_to_be_well() -> None:
+    closed = holder(2, user="root", host_alloc_bytes=None, missing={"host_alloc_bytes": "permission denied"})
+    assert rules(reading(watched(60, holders=lambda n: (holder(), closed)))) == []
+    assert rules(reading(watched(60, explained_bytes=lambda n: None, other_pinned_bytes=lambda n: None))) == []
+
+
+def test_where_only_some_processes_were_watched_only_they_are_said_to_be_well() -> None:
+    one = finding(reading(watched(60), pids=[4711]), "no-leak-seen")
+    assert one.title == "In 59.0 s none of the watched processes took more and more without giving back"
+    assert rules(reading(watched(60, holders=lambda n: ()), pids=[99])) == []
+
+
+def test_registered_memory_that_grows_shows_in_the_host_total_only() -> None:
+    found = reading(
+        watched(60, other_pinned_bytes=lambda n: n * 8 * MIB, pinned_bytes=lambda n: 16 * GIB + n * 8 * MIB)
+    )
+    one = finding(found, "unexplained-pins-grow")
+    assert evidence(one)["Taken in them, less what was given back"] == 59 * 8 * MIB
+    assert "--probe" in one.advice
+
+
+@pytest.mark.parametrize(("share", "severity"), [(0.2, None), (0.3, "note"), (0.6, "warning"), (0.9, "critical")])
+def test_the_peak_share_of_memory_that_was_pinned_is_told(share: float, severity: str | None) -> None:
+    found = reading(watched(4, pinned_bytes=lambda n: int(512 * GIB * (share if n == 2 else 0.01))))
+    if severity is None:
+        assert "pinned-share-of-ram" not in rules(found)
+        return
+    one = finding(found, "pinned-share-of-ram")
+    assert (one.severity, "after 2.00 s" in one.detail) == (severity, True)
+    assert evidence(one)["Samples with 25.0 % or more"] == 0.25
+
+
+def near_limit(left: float, held: int, **totals: Any) -> Reading:
+    """A control group of 64 GiB, from the second sample on with this share left."""
+    return reading(
+        watched(
+            3,
+            holders=lambda n: (holder(1, host_alloc_bytes=held // 2), holder(2, host_alloc_bytes=held // 2)),
+            cgroup_limit_bytes=lambda n: 64 * GIB,
+            cgroup_headroom_bytes=lambda n: int(64 * GIB * (left if n else 0.9)),
+            **totals,
+        )
+    )
+
+
+@pytest.mark.parametrize(("left", "severity"), [(0.5, None), (0.08, "warning"), (0.01, "critical")])
+def test_a_control_group_that_pinned_memory_fills_is_told(left: float, severity: str | None) -> None:
+    found = near_limit(left, 40 * GIB)
+    told = [one for one in found.findings if one.rule == "near-cgroup-limit"]
+    assert [one.severity for one in told] == ([severity] if severity else [])
+    assert all(one.advice.startswith("Pin less") for one in told)
+    assert [evidence(one)["Pinned or locked by holders then"] for one in told] == [40 * GIB] * len(told)
+    assert headline(found, "Least left in the control group").value == int(64 * GIB * left)
+
+
+def test_a_control_group_that_something_else_fills_is_not_told_to_pin_less() -> None:
+    assert "near-cgroup-limit" not in rules(near_limit(0.01, 2 * GIB, pinned_bytes=lambda n: 2 * GIB))
+    one = finding(near_limit(0.01, 2 * GIB, pinned_bytes=lambda n: 40 * GIB), "near-cgroup-limit")
+    assert one.severity == "note"
+    assert "Pin less" not in one.advice
+    assert "is not known" in one.detail
+
+
+def test_pins_that_no_holder_explains_are_told_with_the_way_to_attribute_them() -> None:
+    rows = watched(3, other_pinned_bytes=lambda n: 8 * GIB, pinned_bytes=lambda n: 24 * GIB)
+    one = finding(reading(rows), "unexplained-pins")
+    assert one.severity == "note"
+    assert evidence(one)["Not explained"] == 8 * GIB
+    assert "pinscope record --probe" in one.advice
+    assert "before the programs" in finding(reading(rows, probe=True), "unexplained-pins").advice
+    assert "unexplained-pins" not in rules(reading(watched(3, other_pinned_bytes=lambda n: 63 * MIB)))
+
+
+def test_pins_of_a_call_that_still_runs_are_no_finding() -> None:
+    passing = watched(6, other_pinned_bytes=lambda n: 8 * GIB if n in (2, 3) else 0)
+    assert "unexplained-pins" not in rules(reading(passing))
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"link": link(generation_now=1), "busy_share": 0.5}, True),
+        ({"link": link(width_now=8), "rx_bytes_per_second": 20e9, "busy_share": 0.0}, True),
+        ({"link": link(generation_now=1), "busy_share": 0.0, "rx_bytes_per_second": 0.0}, False),
+        ({"link": link(), "busy_share": 1.0}, False),
+        ({"link": None, "busy_share": 1.0}, False),
+    ],
+    ids=["slow and busy", "narrow and copying", "slow and idle", "at its best", "no link told"],
+)
+def test_a_link_below_its_best_is_told_of_busy_gpus_only(changes: dict[str, Any], told: bool) -> None:
+    found = reading(watched(5, devices=lambda n: (device(**changes),)))
+    assert ("link-below-best" in rules(found)) == told
+
+
+def test_of_a_link_only_what_is_known_and_below_is_told() -> None:
+    half = link(generation_now=None, generation_max=None, width_now=8, limit_bytes_per_second=None)
+    one = finding(reading(watched(5, devices=lambda n: (device(link=half),))), "link-below-best")
+    assert one.detail.startswith("It ran at 8 lanes instead of 16 lanes. An idle link")
+    both = link(generation_now=4, width_now=8)
+    one = finding(reading(watched(5, devices=lambda n: (device(link=both),))), "link-below-best")
+    assert "generation 4 instead of generation 5 and 8 lanes instead of 16 lanes. At its best" in one.detail
+
+
+def test_a_link_that_is_still_speeding_up_is_no_finding() -> None:
+    found = reading(watched(20, devices=lambda n: (device(link=link(generation_now=1 if n < 2 else 5)),)))
+    assert "link-below-best" not in rules(found)
+
+
+def failing(samples: int, fail: Any) -> list[dict[str, Any]]:
+    made = TimelineRows()
+    rows = []
+    for number in range(samples):
+        moment = Moment(number, float(number))
+        rows += made.missed("OSError: no", moment) if fail(number) else made.of(snapshot(devices=()), moment, 0.1)
+    return rows
+
+
+def test_samples_that_are_missing_are_counted_with_their_reason() -> None:
+    one = finding(reading(failing(100, lambda n: n in (40, 41))), "samples-missing")
+    assert (one.severity, one.title) == ("note", "2 samples are missing")
+    assert "OSError: no." in one.detail
+    assert evidence(one) == {
+        "Missing, of all samples": 0.02, "Times without samples": 1, "The longest": 3.0, "It began after": 39.0,
+    }  # fmt: skip
+    assert finding(reading(failing(100, lambda n: n % 2 == 1)), "samples-missing").severity == "warning"
+
+
+def test_a_machine_that_slept_is_told() -> None:
+    made = TimelineRows()
+    rows = [row for at in (0.0, 1.0, 601.0, 602.0) for row in made.of(snapshot(devices=()), Moment(int(at), at), 0.1)]
+    one = finding(reading(rows), "samples-missing")
+    assert "the machine slept" in one.detail
+    assert one.title == "599 samples are missing"
+
+
+def test_a_timeline_without_samples_tells_only_why() -> None:
+    found = reading(failing(5, lambda n: True))
+    assert (found.headline, found.tables, rules(found)) == ((), (), ["samples-missing"])

@@ -1,0 +1,272 @@
+"""Findings over a snapshot: each rule fires on the host it is about, with its numbers, and is silent on a good one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pinscope.analysis.link_model import pcie_limits
+from pinscope.analysis.pytorch_pinned import ROUNDING_ADVICE
+from pinscope.live.reading import read_snapshot
+from pinscope.records.finding import Finding
+from pinscope.records.registration import ProbeState
+from pinscope.records.snapshot import GpuUse, MigInstance, Snapshot, Unreadable
+from tests.data.synthetic_snapshot import GIB, MIB, TAKEN_AT, device, holder, host, link, snapshot
+
+HIDDEN = (Unreadable(what="Open files", reason="they belong to other users", hides_holders=True),)
+GPU_BYTES = 150_754_820_096
+
+
+def found(seen: Snapshot) -> dict[str, Finding]:
+    findings = read_snapshot(seen)
+    assert len({one.rule for one in findings}) == len(findings)
+    return {one.rule: one for one in findings}
+
+
+def values(finding: Finding) -> dict[str, Any]:
+    return {one.name: one.value for one in finding.evidence}
+
+
+def test_a_host_in_order_gets_no_finding() -> None:
+    assert read_snapshot(snapshot()) == ()
+
+
+def test_nothing_known_is_nothing_found() -> None:
+    bare = host(pinned_bytes=None, explained_bytes=None, other_pinned_bytes=None)
+    unknown = holder(host_alloc_bytes=None, rounding_bytes=None, locked_bytes=None, parent_pid=None, cuda=None)
+    dark = device(unattributed_bytes=None, page_table_bytes=None, memory_total_bytes=None, link=None, busy_share=None)
+    assert read_snapshot(snapshot(host=bare, holders=(unknown,), devices=(dark,))) == ()
+
+
+@pytest.mark.parametrize(
+    ("pinned", "available", "severity"),
+    [(128, 300, "note"), (255, 200, "note"), (256, 200, "warning"), (410, 60, "critical"), (200, 20, "critical")],
+)
+def test_the_pinned_share_of_ram_is_judged_by_what_is_left_too(pinned: int, available: int, severity: str) -> None:
+    totals = host(pinned_bytes=pinned * GIB, available_bytes=available * GIB)
+    finding = found(snapshot(host=totals))["pinned-share-of-ram"]
+    assert finding.severity == severity
+    assert values(finding)["Share of it"] == pinned / 512
+    assert values(finding)["Held by python (pid 4711)"] == 16 * GIB
+
+
+def test_where_the_kernel_counts_no_pins_what_the_holders_explain_is_judged() -> None:
+    totals = host(pinned_bytes=None, explained_bytes=300 * GIB, other_pinned_bytes=None)
+    assert values(found(snapshot(host=totals))["pinned-share-of-ram"])["Pinned"] == 300 * GIB
+
+
+def test_driver_memory_counts_as_taken_and_is_a_finding_of_its_own() -> None:
+    seen = snapshot(
+        host=host(pinned_bytes=100 * GIB, explained_bytes=100 * GIB, driver_memory_bytes=65 * GIB),
+        holders=(holder(host_alloc_bytes=100 * GIB, driver_memory_bytes=60 * GIB),),
+    )
+    share, driver = (one for one in read_snapshot(seen) if one.rule in ("pinned-share-of-ram", "driver-memory"))
+    assert "31.2 %" in share.title
+    assert share.title.startswith("Up to")
+    assert "60 GiB of driver memory" in driver.title
+    assert [one.value for one in driver.evidence][:3] == [65 * GIB, 60 * GIB, 60 * GIB]
+
+
+@pytest.mark.parametrize(("left_over", "rules"), [(20 * GIB, []), (40 * GIB, ["unaccounted-host-memory"])])
+def test_memory_in_no_account_is_found_beyond_what_the_holders_have(left_over: int, rules: list[str]) -> None:
+    seen = snapshot(host=host(driver_memory_bytes=left_over), holders=(holder(driver_memory_bytes=GIB // 2),))
+    assert [one.rule for one in read_snapshot(seen)] == rules
+
+
+@pytest.mark.parametrize(("left", "severity"), [(2 * GIB, "warning"), (GIB // 2, "critical")])
+def test_a_holder_that_fills_its_control_group_is_found(left: int, severity: str) -> None:
+    one = holder(cgroup="/docker/abc", cgroup_limit_bytes=24 * GIB, cgroup_headroom_bytes=left)
+    finding = found(snapshot(holders=(one,)))["holder-near-cgroup-limit"]
+    assert finding.severity == severity
+    assert values(finding) == {
+        "Pinned or locked by it": 16 * GIB, "Limit of the control group": 24 * GIB,
+        "Left in the control group": left, "Control group": "/docker/abc",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("changes", [{"cgroup_headroom_bytes": 12 * GIB}, {"host_alloc_bytes": GIB}])
+def test_a_control_group_with_room_or_filled_by_others_is_no_finding(changes: dict[str, int]) -> None:
+    one = holder(**({"cgroup_limit_bytes": 24 * GIB, "cgroup_headroom_bytes": GIB} | changes))
+    assert read_snapshot(snapshot(holders=(one,))) == ()
+
+
+def test_holders_that_fill_one_control_group_together_are_one_finding() -> None:
+    inside = {"cgroup": "/docker/abc", "cgroup_limit_bytes": 100 * GIB, "cgroup_headroom_bytes": 2 * GIB}
+    ranks = [holder(pid, host_alloc_bytes=24 * GIB, container="docker 0123456789ab", **inside) for pid in range(1, 5)]
+    apart = [
+        holder(8, host_alloc_bytes=24 * GIB, container="docker ba9876543210", **(inside | {"cgroup": "/docker/def"})),
+        holder(9, host_alloc_bytes=24 * GIB, **(inside | {"cgroup": None})),
+        holder(10, host_alloc_bytes=24 * GIB, **(inside | {"cgroup": None})),
+        holder(11, host_alloc_bytes=24 * GIB, **(inside | {"cgroup_limit_bytes": 400 * GIB})),
+    ]
+    finding = found(snapshot(holders=(*ranks, *apart)))["holder-near-cgroup-limit"]
+    assert finding.title == ("4 holders in docker 0123456789ab are 2 GiB below the limit of their control group")
+    assert values(finding)["Pinned or locked by them"] == 96 * GIB
+    assert values(finding)["Held by python (pid 4)"] == 24 * GIB
+
+
+def test_more_pins_than_memory_in_use_are_pins_of_the_same_memory() -> None:
+    totals = host(pinned_bytes=128 * GIB, explained_bytes=0, other_pinned_bytes=128 * GIB, available_bytes=470 * GIB)
+    finding = found(snapshot(host=totals))["memory-pinned-more-than-once"]
+    assert (finding.severity, values(finding)["Memory in use"]) == ("warning", 42 * GIB)
+    assert "At least 86 GiB" in finding.title
+    assert "2 MiB a GiB" in finding.detail
+    assert "CUDA IPC" in finding.advice
+
+
+def test_the_probe_shows_who_registers_the_same_shared_memory() -> None:
+    workers = tuple(holder(pid, host_alloc_bytes=0, registered_bytes=8 * GIB) for pid in (1, 2, 3, 4))
+    finding = found(snapshot(holders=workers))["same-memory-registered-by-many"]
+    assert finding.title.startswith("4 processes have 8 GiB registered each")
+    assert values(finding)["Page tables on one GPU, at most"] == 64 * MIB
+    assert values(finding)["With one owner, at most"] == 16 * MIB
+
+
+def test_processes_that_register_their_own_memory_share_nothing() -> None:
+    workers = tuple(holder(pid, registered_bytes=8 * GIB, rss_anon_bytes=9 * GIB) for pid in (1, 2))
+    huge = tuple(holder(pid, registered_bytes=8 * GIB, hugetlb_bytes=8 * GIB) for pid in (3, 4))
+    assert read_snapshot(snapshot(holders=workers + huge)) == ()
+    assert read_snapshot(snapshot(holders=(holder(registered_bytes=8 * GIB),))) == ()
+
+
+@pytest.mark.parametrize(("tables", "severity"), [(GPU_BYTES // 50, "warning"), (GPU_BYTES // 5, "critical")])
+def test_page_tables_that_take_a_share_of_a_gpu_are_found(tables: int, severity: str) -> None:
+    gpu = device(page_table_bytes=tables, unattributed_bytes=tables)
+    finding = found(snapshot(devices=(gpu,)))["page-tables-of-gpu"]
+    assert finding.severity == severity
+    assert values(finding)["Page tables, cudaHostAlloc memory alone"] == tables
+    assert values(finding)["Processes with a context"] == 1
+    assert values(finding)["Share of it"] == tables / GPU_BYTES
+
+
+def test_unattributed_gpu_memory_is_what_neither_processes_nor_page_tables_explain() -> None:
+    gpu = device(unattributed_bytes=4 * GIB + 7 * MIB, page_table_bytes=GIB)
+    finding = found(snapshot(devices=(gpu,)))["unattributed-gpu-memory"]
+    assert finding.severity == "warning"
+    assert "3 GiB are used" in finding.title
+
+
+def test_what_the_driver_takes_for_contexts_is_explained() -> None:
+    gpu = device(unattributed_bytes=512 * MIB + 32 * MIB + 40 * MIB, context_overhead_bytes=41 * MIB)
+    assert "unattributed-gpu-memory" not in found(snapshot(devices=(gpu,)))
+
+
+def test_while_the_probe_runs_page_tables_are_told_of_registered_memory_too() -> None:
+    gpu = device(page_table_bytes=GPU_BYTES // 50, unattributed_bytes=8 * GIB)
+    findings = found(snapshot(devices=(gpu,), probe=ProbeState(since=TAKEN_AT, lost_events=0)))
+    for rule in ("page-tables-of-gpu", "unattributed-gpu-memory"):
+        assert values(findings[rule])["Page tables, cudaHostAlloc and registered memory"] == GPU_BYTES // 50
+
+
+def test_page_tables_of_registered_memory_explain_too() -> None:
+    """64 GiB that nobody explains may have 128 MiB of page tables on this GPU."""
+    totals = host(pinned_bytes=80 * GIB, other_pinned_bytes=64 * GIB)
+    gpu = device(unattributed_bytes=(32 + 7 + 128 + 511) * MIB)
+    assert "unattributed-gpu-memory" not in found(snapshot(host=totals, devices=(gpu,)))
+    assert "unattributed-gpu-memory" in found(snapshot(devices=(gpu,)))
+
+
+def test_where_processes_are_hidden_unattributed_memory_is_only_a_note() -> None:
+    gpu = device(unattributed_bytes=4 * GIB)
+    finding = found(snapshot(devices=(gpu,), unreadable=HIDDEN))["unattributed-gpu-memory"]
+    assert finding.severity == "note"
+    assert finding.advice.startswith("Run as root")
+    unknown = host(other_pinned_bytes=None, missing={"other_pinned_bytes": "needs Linux 5.7"})
+    finding = found(snapshot(host=unknown, devices=(gpu,)))["unattributed-gpu-memory"]
+    (tables,) = (each for each in finding.evidence if each.name.startswith("Page tables, all other"))
+    assert (finding.severity, tables.reason) == ("note", "needs Linux 5.7")
+
+
+def test_a_gpu_in_parts_is_not_judged_by_its_whole() -> None:
+    part = MigInstance(
+        uuid="MIG-1", gpu_instance=1, memory_total_bytes=GIB, memory_used_bytes=0, copy_engines=1, missing={}
+    )
+    gpu = device(unattributed_bytes=4 * GIB, mig=(part,))
+    assert read_snapshot(snapshot(devices=(gpu,))) == ()
+
+
+def test_rounding_waste_is_summed_and_named_by_holder() -> None:
+    holders = (holder(1, rounding_bytes=GIB), holder(2, rounding_bytes=8 * GIB, name="serve"))
+    finding = found(snapshot(holders=holders))["rounding-waste"]
+    assert finding.severity == "note"
+    assert finding.title.startswith("Up to 9 GiB")
+    assert list(values(finding).items()) == [
+        ("At most, in serve (pid 2)", 8 * GIB), ("At most, in python (pid 1)", GIB),
+    ]  # fmt: skip
+    assert finding.advice == ROUNDING_ADVICE
+
+
+def test_a_little_rounding_matters_on_a_small_host_only() -> None:
+    holders = (holder(rounding_bytes=512 * MIB),)
+    assert read_snapshot(snapshot(holders=holders)) == ()
+    small = host(total_bytes=16 * GIB, available_bytes=12 * GIB, pinned_bytes=GIB, explained_bytes=GIB)
+    assert set(found(snapshot(host=small, holders=holders))) == {"rounding-waste"}
+
+
+def test_a_holder_whose_parent_is_gone_is_a_note() -> None:
+    finding = found(snapshot(holders=(holder(parent_pid=1),)))["holder-without-parent"]
+    assert finding.severity == "note"
+    assert "kill 4711" in finding.advice
+    assert values(finding)["Started (UTC)"] == "2026-01-02 01:00"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"cgroup": "/system.slice/inference.service"}, {"container": "docker 0123456789ab"}, {"cuda": False},
+        {"host_alloc_bytes": 0}, {"parent_pid": 2},
+    ],
+)  # fmt: skip
+def test_services_containers_and_those_who_hold_nothing_are_not_orphans(changes: dict[str, Any]) -> None:
+    assert read_snapshot(snapshot(holders=(holder(**({"parent_pid": 1} | changes)),))) == ()
+
+
+def test_in_a_container_process_1_is_anybodys_parent() -> None:
+    assert read_snapshot(snapshot(holders=(holder(parent_pid=1),), own_pids=True)) == ()
+
+
+def test_a_busy_gpu_below_its_generation_is_found_and_an_idle_one_is_not() -> None:
+    slow = link(generation_now=1)
+    finding = found(snapshot(devices=(device(link=slow),)))["link-below-best"]
+    assert finding.severity == "warning"
+    assert "generation 1, its best is 5" in finding.title
+    assert f"{pcie_limits(1, 16)[1] / 1e9:.2f} GB/s" in finding.detail
+    assert read_snapshot(snapshot(devices=(device(link=slow, busy_share=0.0, rx_share=0.0),))) == ()
+    assert found(snapshot(devices=(device(link=slow, busy_share=None, rx_share=0.3),)))
+
+
+def test_too_few_lanes_are_found_on_an_idle_gpu_too() -> None:
+    gpu = device(link=link(width_now=8), busy_share=0.0, rx_share=0.0)
+    finding = found(snapshot(devices=(gpu,)))["link-below-best"]
+    assert "8 of 16 lanes" in finding.title
+    assert values(finding)["Lanes now"] == 8
+
+
+def test_a_link_that_is_no_pcie_is_not_judged() -> None:
+    c2c = link(kind="nvlink-c2c", generation_now=None, width_now=None)
+    assert read_snapshot(snapshot(devices=(device(link=c2c),))) == ()
+
+
+def test_locked_memory_of_a_cuda_program_is_told_not_to_be_pinned() -> None:
+    finding = found(snapshot(holders=(holder(locked_bytes=GIB),)))["locked-is-not-pinned"]
+    assert values(finding)["Locked (VmLck)"] == GIB
+    assert read_snapshot(snapshot(holders=(holder(cuda=False, locked_bytes=GIB),))) == ()
+
+
+def test_every_finding_has_numbers_and_advice() -> None:
+    bad = snapshot(
+        host=host(pinned_bytes=480 * GIB, other_pinned_bytes=464 * GIB, available_bytes=460 * GIB),
+        holders=(
+            holder(1, parent_pid=1, rounding_bytes=8 * GIB, locked_bytes=GIB, cgroup_limit_bytes=17 * GIB,
+                   cgroup_headroom_bytes=0, gpus=(GpuUse(index=0, memory_bytes=0, page_table_bytes=32 * MIB),)),
+        ),
+        devices=(device(link=link(width_now=4), page_table_bytes=20 * GIB, unattributed_bytes=30 * GIB),),
+    )  # fmt: skip
+    findings = read_snapshot(bad)
+    assert len(findings) == 9
+    for finding in findings:
+        assert finding.evidence, finding.rule
+        assert finding.advice, finding.rule
+        assert finding.detail.endswith("."), finding.rule
+        assert all(one.value is not None or one.reason for one in finding.evidence), finding.rule

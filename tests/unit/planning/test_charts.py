@@ -1,0 +1,40 @@
+"""Charts of a plan, read back from the figures."""
+
+from __future__ import annotations
+
+import pytest
+
+from pinscope.planning.charts import draw_plan
+from tests.unit.planning.test_plan import GIB, MIB, plan
+
+
+def test_page_tables_are_drawn_up_to_the_memory_of_the_gpu_with_the_plan_marked() -> None:
+    tables, _ = draw_plan(plan(8 * GIB, processes=4))
+    lines = {trace.name: trace for trace in tables.figure.data}
+    assert len([name for name in lines if name.startswith("one process")]) == 3
+    for name, table in (("each registers", 64 * MIB), ("one owner copies for all", 16 * MIB)):
+        marked = [
+            (x, y) for x, y, size in zip(lines[name].x, lines[name].y, lines[name].marker.size, strict=True) if size
+        ]
+        assert marked == [(8 * GIB, table)]
+    assert set(lines["memory of one GPU, 80 GiB"].y) == {80 * GIB}
+    assert tables.figure.layout.xaxis.type == tables.figure.layout.yaxis.type == "log"
+
+
+def test_times_are_drawn_fastest_first_and_only_where_a_run_told_them() -> None:
+    _, times = draw_plan(plan(40 * 10**9))
+    assert list(times.figure.data[0].x) == pytest.approx([1.0, 40 / 38, 10.0])
+    assert list(times.figure.data[0].text) == ["1.00 s", "1.05 s", "10.0 s"]
+    assert len(draw_plan(plan(GIB, paces=()))) == 1
+
+
+@pytest.mark.parametrize("pinned", [8, 2**20, 2**50])
+def test_any_amount_can_be_drawn(pinned: int) -> None:
+    tables, times = draw_plan(plan(pinned))
+    for chart in (tables, times):
+        chart.figure.to_plotly_json()
+        assert chart.caption.endswith(".")
+
+
+def test_times_stand_upright_however_short_their_bars() -> None:
+    assert all(trace.textangle == 0 for trace in draw_plan(plan(GIB))[1].figure.data)

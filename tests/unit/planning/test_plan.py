@@ -1,0 +1,231 @@
+"""Plans: the arithmetic of who pays for page tables, and what a plan warns of."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pinscope.analysis.page_table_model import ENTRY_BYTES, GPU_PAGE_SIZES
+from pinscope.analysis.pinning_recipe import Recipe, Recipes
+from pinscope.planning.plan import ContextPrice, Demand, HostBudget, Origin, Pace, PagePrice, Plan, make_plan
+from pinscope.planning.reading import read_plan
+from pinscope.records.finding import Finding
+from pinscope.report.plan_json import plan_document
+
+KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
+GIVEN, MEASURED, RECORDED = (
+    Origin("given"),
+    Origin("measured", "a-run", "a GPU"),
+    Origin("recorded", "r", "NVIDIA H200"),
+)
+ROOMY = HostBudget(safe_bytes=4 * TIB, limit="available on the host", total_bytes=8 * TIB, has_gpu=True)
+CONTEXT = ContextPrice(500 * MIB, MEASURED)
+USUAL = Pace("host_alloc", 4e9, 16 * GIB, 0.2, None, MEASURED)
+FAST = Pace("thp_register", 40e9, 16 * GIB, 0.19, None, MEASURED)
+GENTLE = Pace("thp_register_chunks", 38e9, 16 * GIB, 0.006, 256 * MIB, MEASURED)
+ARRAY, CHUNKS = Recipe("thp_register", None, 16), Recipe("thp_register_chunks", 256 * MIB, 16)
+RECIPES = Recipes(ARRAY, CHUNKS, gentler_in_chunks=True)
+
+
+def page(size: int, origin: Origin = GIVEN) -> PagePrice:
+    return PagePrice(ENTRY_BYTES / size, origin)
+
+
+SMALL = page(4 * KIB)
+
+
+def plan(
+    pinned: int, processes: int = 1, gpus: int = 1, all_gpus: int = 1, *, price: PagePrice = SMALL,
+    budget: HostBudget = ROOMY, context: ContextPrice | None = CONTEXT,
+    paces: tuple[Pace, ...] = (USUAL, FAST, GENTLE), recipes: Recipes | None = RECIPES,
+) -> Plan:  # fmt: skip
+    demand = Demand(pinned, processes, gpus, max(gpus, all_gpus), 80 * GIB)
+    return make_plan(demand, price, context, paces, budget, recipes=recipes if paces else None)
+
+
+def findings(found: Plan) -> dict[str, Finding]:
+    return {finding.rule: finding for finding in read_plan(found).findings}
+
+
+@pytest.mark.parametrize(("size", "entries", "table"), [(2 * MIB, 512 * KIB, 4 * MIB), (4 * KIB, 256 * MIB, 2 * GIB)])
+def test_a_tebibyte_takes_what_the_usual_arithmetic_says(size: int, entries: int, table: int) -> None:
+    found = plan(TIB, price=page(size))
+    assert found.price.table_bytes(TIB) == table
+    assert [sharing.tables_bytes for sharing in found.sharings] == [table, table]
+    rows = {row[0]: row for row in read_plan(found).tables[1].rows}
+    name = "at pages of 4 KiB" if size == 4 * KIB else "at pages of 2 MiB"
+    assert rows[name][1:3] == (entries, table)
+
+
+def test_four_processes_pay_four_times_and_one_owner_once_as_an_h200_showed() -> None:
+    each, owner = plan(8 * GIB, processes=4).sharings
+    assert (each.tables_per_gpu_bytes, owner.tables_per_gpu_bytes) == (64 * MIB, 16 * MIB)
+    assert (each.contexts, owner.contexts) == (4, 4)
+    assert each.contexts_bytes == 4 * CONTEXT.bytes
+
+
+def test_processes_with_a_gpu_each_pay_once_a_gpu_and_an_owner_needs_contexts_on_all() -> None:
+    found = plan(8 * GIB, processes=8, all_gpus=8)
+    each, owner = found.sharings
+    assert (each.tables_per_gpu_bytes, each.tables_bytes, each.contexts) == (16 * MIB, 128 * MIB, 8)
+    assert (owner.tables_per_gpu_bytes, owner.tables_bytes, owner.contexts) == (16 * MIB, 128 * MIB, 15)
+    assert "plan-one-owner" not in findings(found)
+
+
+def test_gpus_that_no_process_uses_cost_nothing() -> None:
+    each, owner = plan(8 * GIB, processes=2, all_gpus=8).sharings
+    assert (each.tables_bytes, each.contexts) == (2 * 16 * MIB, 2)
+    assert (owner.tables_bytes, owner.contexts) == (2 * 16 * MIB, 3)
+
+
+def test_what_is_too_much_for_one_registration_is_never_advised_in_one_piece() -> None:
+    found = findings(plan(TIB, paces=(USUAL, FAST), recipes=Recipes(ARRAY, None, gentler_in_chunks=False)))
+    assert 'pinned_empty("1 TiB", chunk="64 GiB")' in found["plan-one-registration"].advice
+    assert "plan-pin-faster" not in found  # no run tells how long that takes
+
+
+def test_processes_on_every_gpu_pay_on_every_gpu() -> None:
+    each, owner = plan(8 * GIB, processes=8, gpus=8).sharings
+    assert (each.tables_per_gpu_bytes, each.tables_bytes) == (128 * MIB, 1024 * MIB)
+    assert (owner.tables_per_gpu_bytes, owner.tables_bytes) == (16 * MIB, 128 * MIB)
+
+
+def test_the_busiest_gpu_counts_where_processes_do_not_divide_evenly() -> None:
+    each, _ = plan(GIB, processes=5, all_gpus=2).sharings
+    assert each.tables_per_gpu_bytes == 3 * 2 * MIB
+
+
+def test_gpu_memory_goes_away_in_steps_of_2_mib() -> None:
+    found = plan(MIB)
+    assert found.price.table_bytes(MIB) == 2 * KIB
+    assert found.sharings[0].tables_bytes == 2 * MIB
+
+
+@given(
+    pinned=st.integers(1, TIB), size=st.sampled_from(GPU_PAGE_SIZES), processes=st.integers(1, 64),
+    gpus=st.integers(1, 8), all_gpus=st.integers(1, 16),
+)  # fmt: skip
+def test_one_owner_never_takes_more_page_tables_on_a_gpu(
+    pinned: int, size: int, processes: int, gpus: int, all_gpus: int
+) -> None:
+    found = plan(pinned, processes, gpus, all_gpus, price=page(size))
+    each, owner = found.sharings
+    assert owner.tables_per_gpu_bytes <= each.tables_per_gpu_bytes
+    assert found.price.table_bytes(pinned) == -(-pinned // size) * 8 <= found.price.taken_bytes(pinned)
+    assert each.tables_bytes == processes * gpus * found.price.taken_bytes(pinned)
+    assert owner.contexts >= each.contexts
+
+
+def test_strategies_of_pinning_come_fastest_first_with_the_time_for_the_planned_amount() -> None:
+    found = plan(40 * 10**9)
+    assert [pace.strategy for pace in found.paces] == ["thp_register", "thp_register_chunks", "host_alloc"]
+    assert [pace.seconds_for(38 * 10**9) for pace in found.paces] == [0.95, 1.0, 9.5]
+
+
+def test_a_plan_recommends_what_the_run_does_and_not_what_is_fastest() -> None:
+    slower = Recipes(Recipe("touch_register", None, 16), CHUNKS, gentler_in_chunks=True)
+    paces = (USUAL, FAST, GENTLE, replace(FAST, strategy="touch_register", bytes_per_second=20e9))
+    reading = read_plan(plan(200 * 10**9, paces=paces, recipes=slower))
+    headline = {one.name: one.value for one in reading.headline}
+    assert headline["Recommended to pin it"] == "4 KiB pages, threads touch, register"
+    assert headline["Pinned in"] == pytest.approx(10.0)
+    (finding,) = (one for one in reading.findings if one.rule == "plan-pin-faster")
+    assert finding.detail.startswith("By 4 KiB pages, threads touch, register, ")
+    assert 'strategy="touch_register"' in finding.advice
+    assert [row[1] for row in reading.tables[2].rows] == ["no", "in chunks", "for an array", "no"]
+
+
+def test_waits_of_neighbours_are_shown_for_the_measured_amount_alone() -> None:
+    same, other = (read_plan(plan(size)).tables[2] for size in (16 * GIB, 17 * GIB))
+    assert same.columns[-1] == "neighbours waited"
+    assert [row[-1] for row in same.rows] == [0.19, 0.006, 0.2]
+    assert "neighbours waited" not in other.columns
+    assert "measured for 16 GiB only" in other.note
+    documents = [plan_document(plan(size), read_plan(plan(size)))["pinning"] for size in (16 * GIB, 17 * GIB)]
+    assert [[one["longest_wait_seconds"] for one in found] for found in documents] == [[0.19, 0.006, 0.2], [None] * 3]
+
+
+def test_more_than_is_safe_is_a_warning_and_more_than_there_is_critical() -> None:
+    tight = replace(ROOMY, safe_bytes=GIB, total_bytes=4 * GIB)
+    assert "plan-over-budget" not in findings(plan(GIB, budget=tight))
+    assert findings(plan(2 * GIB, budget=tight))["plan-over-budget"].severity == "warning"
+    impossible = findings(plan(8 * GIB, budget=tight))["plan-over-budget"]
+    assert impossible.severity == "critical"
+    assert "available on the host" in impossible.detail
+
+
+def test_a_plan_made_on_a_machine_without_a_gpu_is_not_held_against_that_machine() -> None:
+    laptop = HostBudget(safe_bytes=GIB, limit="available on the host", total_bytes=4 * GIB, has_gpu=False)
+    assert "plan-over-budget" not in findings(plan(TIB, budget=laptop))
+
+
+@pytest.mark.parametrize(
+    ("processes", "severity", "advice"), [(1, None, ""), (2, "warning", "one owner"), (16, "critical", "one owner")]
+)
+def test_page_tables_are_worth_a_warning_from_a_hundredth_of_the_gpu(
+    processes: int, severity: str | None, advice: str
+) -> None:
+    found = findings(plan(256 * GIB, processes)).get("plan-page-tables")
+    assert (found.severity if found else None) == severity
+    assert found is None or advice in found.advice
+
+
+def test_one_owner_is_not_advised_where_its_contexts_cost_more() -> None:
+    cheap = findings(plan(64 * GIB, processes=4))["plan-one-owner"]
+    assert "saves 384 MiB" in cheap.title
+    assert "cudaIpcOpenMemHandle" in cheap.advice
+    dear = findings(plan(GIB, processes=8, all_gpus=4))["plan-one-owner"]
+    assert "cost more" in dear.title
+    assert "each process register" in dear.advice
+    unknown = findings(plan(GIB, processes=8, all_gpus=4, context=None))["plan-one-owner"]
+    assert "3 more contexts" in unknown.detail
+
+
+def test_a_long_start_up_names_the_call_that_shortens_it() -> None:
+    found = findings(plan(256 * GIB))["plan-pin-faster"]
+    assert found.advice.startswith('Call pinscope.pinned_empty("256 GiB"). Where other processes use the GPU')
+    huge = findings(plan(512 * GIB))
+    call = CHUNKS.call(512 * GIB)
+    assert 'pinned_empty("512 GiB", chunk="256 MiB"' in call
+    assert huge["plan-pin-faster"].advice == f"Call {call}. No copy may cross a multiple of chunk."
+    assert call in huge["plan-one-registration"].advice
+    assert "chunks" in findings(plan(512 * GIB, paces=()))["plan-one-registration"].advice
+    assert "plan-pin-faster" not in findings(plan(GIB))
+    assert "plan-pin-faster" not in findings(plan(512 * GIB, paces=()))
+
+
+def test_one_registration_of_half_a_tebibyte_is_warned_of() -> None:
+    assert "plan-one-registration" in findings(plan(512 * GIB))
+    assert "plan-one-registration" not in findings(plan(511 * GIB))
+
+
+@pytest.mark.parametrize(
+    ("origin", "pace", "named"),
+    [
+        (MEASURED, FAST, None),
+        (RECORDED, FAST, "pinscope run page_tables."),
+        (Origin("assumed"), replace(FAST, origin=RECORDED), "run page_tables and pinscope run pinning_strategy."),
+        (GIVEN, replace(FAST, origin=RECORDED), "pinscope run pinning_strategy."),
+    ],
+)  # fmt: skip
+def test_a_plan_says_what_was_not_measured_here_and_how_to(origin: Origin, pace: Pace, named: str | None) -> None:
+    found = findings(plan(GIB, price=page(4 * KIB, origin), paces=(pace,))).get("plan-not-measured-here")
+    assert (found is None) == (named is None)
+    assert found is None or found.advice.endswith(named or "")
+
+
+def test_what_no_run_tells_is_unknown_not_zero() -> None:
+    reading = read_plan(plan(GIB, context=None, paces=()))
+    unknown = [quantity for quantity in reading.headline if quantity.name in ("Recommended to pin it", "Pinned in")]
+    assert [quantity.value for quantity in unknown] == [None, None]
+    assert all(quantity.reason for quantity in unknown)
+    assert [row[5] for row in reading.tables[0].rows] == [None, None]
+    assert len(reading.tables) == 2
+
+
+def test_a_plan_for_one_process_does_not_speak_of_many() -> None:
+    assert read_plan(plan(64 * GIB)).tables[0].note.startswith("1 process with a context on 1 GPU. ")
+    assert "4 processes with contexts on 1 of 1 GPU each" in read_plan(plan(64 * GIB, processes=4)).tables[0].note

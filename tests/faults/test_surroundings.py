@@ -12,6 +12,7 @@ import struct
 import subprocess
 import sys
 import termios
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -209,7 +210,7 @@ def answer(where: Surroundings, command: str, folder: Path, material: Material) 
             preexec_fn=_prepared(where, work),  # noqa: PLW1509 - what it does needs no lock
         )  # fmt: skip
         streams.begun()
-        code = _ended(process, command)
+        code = _ended(process, command, streams)
         said = streams.said()
     home.chmod(0o700)
     left = [str(path.relative_to(folder)) for part in (temporary, work) if part.is_dir() for path in part.iterdir()]
@@ -237,21 +238,28 @@ def _prepared(where: Surroundings, work: Path) -> Callable[[], None]:
     return prepare
 
 
-def _ended(process: subprocess.Popen[bytes], command: str) -> int | None:
+def _ended(process: subprocess.Popen[bytes], command: str, streams: _Streams) -> int | None:
     """The exit code; ``None`` if it had to be killed."""
     endless = command.startswith(ENDLESS)
     try:
-        return process.wait(ENDLESS_SECONDS if endless else TIME_LIMIT)
-    except subprocess.TimeoutExpired:
-        if endless:
+        if endless and not _ends_within(ENDLESS_SECONDS, process, streams):
             os.killpg(process.pid, signal.SIGTERM)
-            with suppress(subprocess.TimeoutExpired):
-                return process.wait(TIME_LIMIT)
-        return None
+        return process.returncode if _ends_within(TIME_LIMIT, process, streams) else None
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+
+
+def _ends_within(seconds: float, process: subprocess.Popen[bytes], streams: _Streams) -> bool:
+    """Its terminals are read meanwhile: one that nobody reads would hold it up, as it does every program."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        streams.read()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(0.1)
+            return True
+    return False
 
 
 class _Streams:
@@ -298,11 +306,15 @@ class _Streams:
         for number, path in self._paths.items():
             if path.exists():
                 texts[number] = path.read_bytes().replace(b"\0", b"").decode(errors="replace")
+        self.read()
+        return texts | {number: text.decode(errors="replace") for number, text in self._text.items()}
+
+    def read(self) -> None:
+        """Take what came out of terminals until now."""
         for number, master in self._masters.items():
-            with suppress(OSError):  # the other end is closed
+            with suppress(OSError):  # nothing is there, or the other end is closed
                 while piece := os.read(master, 65536):
-                    texts[number] += piece.decode(errors="replace")
-        return texts
+                    self._text[number] += piece
 
     def __exit__(self, *exception: object) -> None:
         for descriptor in (*self.files, *self._masters.values()):

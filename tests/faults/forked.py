@@ -143,11 +143,11 @@ def _serve() -> None:
 def _load() -> None:
     """Import what commands import when they need it."""
     from pinscope.cli import main, reading  # noqa: F401
-    from pinscope.experiments import documents, registry  # noqa: F401
+    from pinscope.experiments import registry  # noqa: F401
     from pinscope.live import source  # noqa: F401
     from pinscope.planning import reading as plan_reading  # noqa: F401
     from pinscope.probes import environment
-    from pinscope.report import json_report, write  # noqa: F401
+    from pinscope.report import document, json_report, write  # noqa: F401
     from pinscope.runner import recording  # noqa: F401
     from pinscope.store import recordings
 

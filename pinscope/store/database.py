@@ -36,6 +36,10 @@ from pinscope.text import quoted
 
 VARIABLE = "PINSCOPE_DATABASE"
 CONNECT_SECONDS = 10
+_NOTICE_A_CUT_LINE = {
+    "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 30_000
+}  # fmt: skip
+"""Of libpq: a server that cannot be reached is given up after 25 to 30 s; one that is paused is waited for."""
 PATIENCE = 10
 """A file that could not be opened for writing is tried again after so many times what the last try took."""
 _PREPARE_LOCK = 0x50494E53
@@ -140,7 +144,7 @@ class Database:
         if self._url.get_backend_name() == "postgresql":
             options["pool_pre_ping"] = True  # a restarted server must not fail the next statement
             if "connect_timeout" not in self._url.query:
-                options["connect_args"] = {"connect_timeout": CONNECT_SECONDS}
+                options["connect_args"] = {"connect_timeout": CONNECT_SECONDS, **_NOTICE_A_CUT_LINE}
         try:
             engine = create_engine(self._url, **options)
         except NoSuchModuleError:

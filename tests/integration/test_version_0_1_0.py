@@ -1,0 +1,141 @@
+"""What version 0.1.0 stored opens: tests/data/v0.1.0 holds a database and a bundle that its own commands wrote.
+
+On a host without a GPU, named old-host: ``run bandwidth --lab host --quick``, ``record``, and ``run overlap``, which
+was killed; then ``runs list`` and ``export``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from pinscope.cli.main import app
+from pinscope.store.bundle import read_bundle, write_bundle
+from pinscope.store.store import Store
+from tests.unit.store.runs import new_rows, new_run
+
+OLD = Path(__file__).parents[1] / "data" / "v0.1.0"
+RUNS = {
+    "20261122-053948-61ea51": ("overlap", "interrupted", 31),
+    "20261122-053938-47a900": ("timeline", "done", 5),
+    "20261122-053927-a05261": ("bandwidth", "done", 36),
+}
+
+
+@pytest.fixture
+def old_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the database, as the one that commands use."""
+    file = tmp_path / "old.db"
+    shutil.copyfile(OLD / "pinscope.db", file)
+    monkeypatch.setenv("PINSCOPE_DATABASE", f"sqlite:///{file}")
+    return file
+
+
+def pinscope(*arguments: object) -> Result:
+    """A command that succeeds."""
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def raw_rows(run_id: str) -> list[dict[str, object]]:
+    """The observations as they lie in the old bundle, read without PinScope."""
+    with ZipFile(OLD / "runs.pinscope") as archive:
+        return [json.loads(line) for line in archive.read(f"runs/{run_id}/observations.jsonl").splitlines()]
+
+
+@pytest.mark.usefixtures("old_database")
+def test_an_old_database_lists_and_shows_its_runs() -> None:
+    listed = json.loads(pinscope("runs", "list", "--json").stdout)
+    own = {run["id"]: (run["experiment"], run["status"], run["observations"]) for run in listed if not run["recording"]}
+    assert own == RUNS
+    for run_id, (experiment, status, _) in RUNS.items():
+        shown = json.loads(pinscope("runs", "show", run_id, "--json").stdout)
+        assert (shown["run"]["experiment"], shown["run"]["status"]) == (experiment, status)
+        assert shown["run"]["environment"]["host"] == "old-host"
+        assert shown["observations"] == raw_rows(run_id)
+        assert run_id in pinscope("runs", "show", run_id).stdout
+
+
+@pytest.mark.usefixtures("old_database")
+@pytest.mark.parametrize("run_id", RUNS)
+@pytest.mark.parametrize("suffix", ["html", "md", "csv", "parquet", "json"])
+def test_an_old_run_has_every_report(run_id: str, suffix: str, tmp_path: Path) -> None:
+    report = tmp_path / f"report.{suffix}"
+    pinscope("report", run_id, "-o", report)
+    assert report.stat().st_size > 500
+
+
+@pytest.mark.usefixtures("old_database")
+def test_old_runs_are_exported_as_they_were(tmp_path: Path) -> None:
+    pinscope("export", *RUNS, "-o", tmp_path / "again.pinscope")
+    again, before = read_bundle(tmp_path / "again.pinscope"), read_bundle(OLD / "runs.pinscope")
+    assert again == before
+    assert [run.id for run, _ in again] == list(RUNS)
+
+
+def test_an_old_database_takes_new_runs_beside_the_old_ones(old_database: Path) -> None:
+    with Store() as store:
+        run = store.add(new_run())
+        store.append(run.id, new_rows(3))
+        store.update("20261122-053938-47a900", notes=("Read by a newer version.",))
+        store.delete("20261122-053927-a05261")
+    with Store() as store:
+        assert store.observations(run.id) == new_rows(3)
+        assert store.run("20261122-053938-47a900").notes == ("Read by a newer version.",)
+        assert store.observations("20261122-053938-47a900") == raw_rows("20261122-053938-47a900")
+        assert {each.id for each in store.runs(recordings=False)} == {*RUNS, run.id} - {"20261122-053927-a05261"}
+    with sqlite3.connect(old_database) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    connection.close()
+
+
+def test_an_old_database_of_another_user_is_read() -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        Path(folder).chmod(0o755)
+        file = Path(folder) / "old.db"
+        shutil.copyfile(OLD / "pinscope.db", file)
+        environment = {
+            **os.environ, "PYTHONPATH": str(OLD.parents[2]), "PINSCOPE_DATABASE": f"sqlite:///{file}",
+            "HOME": folder, "PYTHONDONTWRITEBYTECODE": "1",
+        }  # fmt: skip
+        for command in (["runs", "list", "--json"], ["runs", "show", "20261122-053948-61ea51", "--json"]):
+            as_nobody = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
+            done = subprocess.run(
+                [*as_nobody, sys.executable, "-P", "-m", "pinscope", *command],
+                env=environment, cwd="/", capture_output=True, text=True, check=False,
+            )  # fmt: skip
+            if "setpriv:" in done.stderr:
+                pytest.skip(f"this cannot be tried here: {done.stderr.splitlines()[-1]}")
+            assert (done.returncode, done.stderr.splitlines()) == (
+                0, [f"pinscope: nothing can be stored in {file}: this user may not write to {file}"]
+            )  # fmt: skip
+            found = json.loads(done.stdout)
+        assert found["observations"] == raw_rows("20261122-053948-61ea51")
+        assert file.read_bytes() == (OLD / "pinscope.db").read_bytes()
+
+
+def test_an_old_bundle_is_imported_whole(tmp_path: Path) -> None:
+    said = json.loads(pinscope("import", OLD / "runs.pinscope", "--json").stdout)
+    assert said == {"added": list(RUNS), "completed": [], "skipped": []}
+    with Store() as store:
+        for run_id in RUNS:
+            assert store.observations(run_id) == raw_rows(run_id)
+        write_bundle(tmp_path / "onward.pinscope", [(store.run(each), store.observations(each)) for each in RUNS])
+    assert read_bundle(tmp_path / "onward.pinscope") == read_bundle(OLD / "runs.pinscope")
+
+
+@pytest.mark.usefixtures("old_database")
+def test_an_old_bundle_and_an_old_database_know_the_same_runs() -> None:
+    said = json.loads(pinscope("import", OLD / "runs.pinscope", "--json").stdout)
+    assert said == {"added": [], "completed": [], "skipped": list(RUNS)}

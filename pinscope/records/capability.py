@@ -17,6 +17,7 @@ class Capability(Record):
     title: str
     """The same for people, such as ``GPU experiments (CUDA lab)``."""
     works: bool
+    """Whether it can be used here."""
     reason: str | None = None
     """Why it does not work; ``None`` if it does."""
     advice: str | None = None

@@ -20,12 +20,15 @@ class Link(Record):
     """
 
     kind: LinkKind
+    """``pcie`` or ``nvlink-c2c``."""
     generation_now: int | None
     """PCIe generation at the moment of reading; an idle link may train down to save power."""
     width_now: int | None
+    """Lanes in use."""
     generation_max: int | None
     """Best generation that this GPU and this slot can do together."""
     width_max: int | None
+    """Most lanes that this GPU and this slot can use together."""
     limit_bytes_per_second: float | None
     """Payload limit of the link at best, one direction, after packet overhead."""
     raw_bytes_per_second: float | None
@@ -54,15 +57,25 @@ class Device(Record):
     """One GPU as NVML describes it."""
 
     index: int
+    """As the driver numbers them."""
     uuid: str
+    """Stable name of this very GPU."""
     name: str
+    """Its model."""
     pci_bus_id: str | None
+    """Its address on the PCI bus."""
     numa_node: int | None
+    """The node it is attached to."""
     memory_total_bytes: int | None
+    """Memory of the GPU."""
     memory_free_bytes: int | None
+    """Free at that moment."""
     compute_capability: str | None
+    """Such as ``9.0``."""
     link: Link | None
+    """The bus to the host."""
     iommu: Iommu | None = None
+    """``off``, ``passthrough`` (each address maps to itself) or ``translating``, as far as this system shows it."""
     bar1_bytes: int | None = None
     """The window through which the host reaches the GPU's memory."""
     bar1_covers_memory: bool | None = None
@@ -81,6 +94,7 @@ class NumaNode(Record):
     """Processors and memory that are near each other."""
 
     number: int
+    """As the kernel numbers them."""
     processors: str
     """As the kernel writes it, such as ``0-15,64-79``; empty where it has none."""
     memory_bytes: int
@@ -95,8 +109,11 @@ class HugePages(Record):
     transparent: str | None
     """The active word of /sys/kernel/mm/transparent_hugepage/enabled: always, madvise or never."""
     hugetlb_page_bytes: int | None
+    """Size of a reserved huge page."""
     hugetlb_total_pages: int | None
+    """Reserved, used or not."""
     hugetlb_free_pages: int | None
+    """Reserved and not used."""
     missing: Mapping[str, str] = {}
     """Field name → why it is ``None``."""
 
@@ -105,11 +122,15 @@ class Limits(Record):
     """How much memory may be taken here, in bytes; ``None`` where no such limit exists."""
 
     host_total_bytes: int
+    """Memory of the host."""
     host_available_bytes: int
+    """What programs can still get without swapping (MemAvailable)."""
     cgroup_headroom_bytes: int | None
+    """What the tightest control group leaves."""
     memlock_headroom_bytes: int | None
     """RLIMIT_MEMLOCK less what is locked already; ``None`` if unlimited or the process has CAP_IPC_LOCK."""
     shm_free_bytes: int | None
+    """Free in /dev/shm."""
     cgroup_limit_bytes: int | None = None
     """The limit of the control group that leaves the least."""
     node: int | None = None
@@ -129,31 +150,45 @@ class Environment(Record):
     """The machine, its software and its limits at the start of a run."""
 
     captured_at: Moment
+    """When this was read."""
     pinscope_version: str
+    """Version of PinScope."""
     pinscope_commit: str | None
+    """Its git commit; ``-dirty`` follows where files were changed."""
     host: str
     """Host name."""
     machine_id: str
     """Opaque and stable for one machine; tells whether two runs may be compared."""
     os: str
+    """Name and version of the distribution."""
     kernel: str
+    """Release of the Linux kernel."""
     architecture: str
+    """Of the processor, such as ``x86_64``."""
     cpu: str | None
+    """Model of the processor."""
     cpus: int
     """Processors this process may use."""
     numa_nodes: int | None
+    """How many the host has."""
     page_bytes: int
+    """Size of an ordinary page."""
     huge_pages: HugePages
+    """How huge pages are set up."""
     limits: Limits
+    """How much memory may be taken."""
     virtualization: str | None
     """Container or hypervisor name where one shows itself."""
     python: str
+    """Version of Python."""
     packages: Mapping[str, str]
     """Versions of the packages that shape a measurement (numpy, cupy …)."""
     driver: str | None
+    """Version of the NVIDIA driver."""
     cuda_driver: str | None
     """CUDA version that the driver supports, such as ``13.0``."""
     devices: tuple[Device, ...]
+    """The GPUs."""
     nodes: tuple[NumaNode, ...] = ()
     """The host's NUMA nodes."""
     kernel_module: KernelModule | None = None

@@ -13,12 +13,15 @@ class Quantity(Record):
     """A named number. ``None`` means unknown, and ``reason`` says why."""
 
     name: str
+    """What it is, for people."""
     value: float | int | str | bool | None
+    """The number, text or truth value, in ``unit``."""
     unit: str
     """``bytes``, ``bytes/second``, ``seconds``, ``share``, ``ratio``, ``count`` or ``text``."""
     spread: float | None = None
     """Relative spread of ``value``: half the interquartile range over the median, or half its 95 % interval."""
     reason: str | None = None
+    """Why ``value`` is ``None``."""
 
 
 class Finding(Record):
@@ -27,10 +30,15 @@ class Finding(Record):
     rule: str
     """Stable name of the rule, such as ``link-below-best``."""
     severity: Severity
+    """``good``, ``note``, ``warning`` or ``critical``."""
     title: str
+    """The conclusion, with the number that decides."""
     detail: str
+    """What it rests on, one or two sentences."""
     evidence: tuple[Quantity, ...]
+    """The numbers behind it."""
     advice: str
+    """What to do next."""
     code: str | None = None
     """Code to paste that does what ``advice`` says, where there is such."""
 
@@ -39,15 +47,23 @@ class Table(Record):
     """A plain table: every cell is a value in the unit of its column."""
 
     title: str
+    """What it shows."""
     columns: tuple[str, ...]
+    """A heading for each column."""
     units: tuple[str, ...]
+    """A unit for each column, as in a quantity."""
     rows: tuple[tuple[float | int | str | bool | None, ...], ...]
+    """One list of cells a row."""
     note: str = ""
+    """What a reader must know; may be empty."""
 
 
 class Reading(Record):
     """What an experiment concludes from its observations. Derived, never stored."""
 
     headline: tuple[Quantity, ...]
+    """The figures that answer the question."""
     tables: tuple[Table, ...]
+    """All figures that were derived."""
     findings: tuple[Finding, ...]
+    """What was concluded."""

@@ -20,6 +20,7 @@ class Piece(Record):
     """Memory that one call pinned and no later call released."""
 
     kind: PieceKind
+    """``alloc``, ``write_combined``, ``register``, ``create`` (cuMemCreate) or ``pool``."""
     address: int | None
     """In the process; ``None`` where it could not be read, and of memory that is known by a handle."""
     bytes: int
@@ -86,6 +87,7 @@ class ProbeState(Record):
     lost_events: int
     """Events, two for each call, that came faster than they could be read; figures are estimates from then on."""
     libraries: tuple[ProbedLibrary, ...] = ()
+    """Copies of the driver's library that were found."""
     left_out_processes: int = 0
     """Processes that pinned memory and are not followed, because there were too many."""
     trouble: str | None = None

@@ -47,6 +47,7 @@ class Process(Record):
     """A process, told apart from later ones that got the same pid."""
 
     pid: int
+    """Its number in that namespace."""
     started: float
     """Start time in clock ticks since boot (field 22 of /proc/PID/stat)."""
     boot_id: str
@@ -61,6 +62,7 @@ class Progress(Record):
     fraction: float = 0.0
     """0 to 1."""
     message: str = ""
+    """What it does now, one line."""
     waiting_for: str | None = None
     """Set while the run queues: what holds the GPU."""
     at: float | None = None
@@ -71,23 +73,33 @@ class Run(Record):
     """One execution of an experiment."""
 
     id: str
+    """Opaque and unique; a beginning that fits one run only will do on the command line."""
     experiment: str
+    """Name of the experiment, or ``timeline`` of a live view."""
     lab: LabKind
+    """``cuda`` (a GPU), ``host`` (the host model) or ``live`` (the machine was watched)."""
     device: int
     """GPU index; 0 on the host lab and in a live view."""
     status: Status
+    """``interrupted``: the process that measured it ended before the run did."""
     quick: bool
+    """Made with the preset of fewer sizes and repeats."""
     params: Mapping[str, Any]
     """The validated parameters, JSON-ready."""
     budget: Budget
+    """What the run takes at most, worked out before it began."""
     environment: Environment
+    """The machine on which it ran."""
     created_at: Moment
+    """When it was started."""
     finished_at: Moment | None = None
+    """When it ended; ``None`` while it runs."""
     error: str | None = None
     """Why it failed, one line."""
     notes: tuple[str, ...] = ()
     """What a reader must know: sizes left out, kinds not possible here and why."""
     progress: Progress = Progress()
+    """How far it is."""
     process: Process | None = None
     """The process that measures, while it runs."""
     recording: bool = False
@@ -95,3 +107,4 @@ class Run(Record):
     observations: int = 0
     """How many are stored."""
     format: int = FORMAT
+    """Version of the run's format."""

@@ -63,10 +63,15 @@ class Event(Record):
     """Something that happened to a holder between two snapshots."""
 
     at: datetime
+    """When it was noticed."""
     kind: EventKind
+    """``appeared``, ``grew``, ``released`` or ``ended``."""
     pid: int
+    """Process id of the holder."""
     name: str
+    """The kernel's short name."""
     what: Literal["host_alloc", "registered", "locked", "driver_memory"]
+    """Which memory: ``host_alloc``, ``registered``, ``locked`` or ``driver_memory``."""
     change_bytes: int
     """Above 0 when it came or grew, below when it released or ended."""
     total_bytes: int

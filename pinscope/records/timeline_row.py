@@ -33,15 +33,22 @@ class TimelineRow(Observation):
     """
 
     kind: RowKind
+    """``host``, ``holder``, ``device`` (a GPU), ``event`` or ``missed`` (a sample that could not be taken)."""
     elapsed_seconds: Annotated[float, Field(ge=0)]
     """Since the timeline began, by a clock that goes on while the machine sleeps."""
     taken_at: Moment
+    """Time of day of the sample."""
     # The host:
     total_bytes: Bytes | None = None
+    """Memory of the host."""
     available_bytes: Bytes | None = None
+    """What programs can still get without swapping (MemAvailable)."""
     cgroup_limit_bytes: Bytes | None = None
+    """The limit of the control group, around the recording process, that leaves the least."""
     cgroup_headroom_bytes: Bytes | None = None
+    """What that control group leaves."""
     pinned_bytes: Bytes | None = None
+    """Pinned for device access on the whole host."""
     explained_bytes: Bytes | None = None
     """The part of the pinned memory that the holders explain."""
     other_pinned_bytes: Bytes | None = None
@@ -49,6 +56,7 @@ class TimelineRow(Observation):
     driver_memory_bytes: Bytes | None = None
     """Of the host: what the kernel's accounts leave over, about. Of a holder: what it asked for and has mapped."""
     mlocked_bytes: Bytes | None = None
+    """Locked with mlock, which CUDA does not take for pinned."""
     holders: Annotated[int, Field(ge=0)] | None = None
     """How many there are."""
     snapshot_cpu_seconds: Rate | None = None
@@ -57,41 +65,64 @@ class TimelineRow(Observation):
     """Processor time of the recording process since the timeline began."""
     # A holder:
     pid: int | None = None
+    """Process id of the holder."""
     name: str | None = None
+    """The kernel's short name of the process."""
     user: str | None = None
+    """Whose process it is."""
     container: str | None = None
+    """Engine and short id."""
     started_at: Moment | None = None
+    """When the process started."""
     host_alloc_bytes: Bytes | None = None
+    """cudaHostAlloc memory that it owns."""
     registered_bytes: Bytes | None = None
+    """cudaHostRegister memory, while the probe runs."""
     locked_bytes: Bytes | None = None
+    """mlock'ed (VmLck)."""
     vm_pin_bytes: Bytes | None = None
+    """Pinned as the kernel accounts it (VmPin)."""
     gone: bool | None = None
     """It ended, or gave all back."""
     # A GPU:
     device: int | None = None
+    """Index of the GPU."""
     memory_total_bytes: Bytes | None = None
+    """Memory of the GPU."""
     memory_used_bytes: Bytes | None = None
+    """Used, without what driver and firmware reserve."""
     unattributed_bytes: Bytes | None = None
+    """Used, but charged to no process."""
     page_table_bytes: Bytes | None = None
+    """Page tables that the holders' pinned memory implies."""
     rx_bytes_per_second: Rate | None = None
+    """Received by the GPU over PCIe."""
     tx_bytes_per_second: Rate | None = None
+    """Sent by the GPU over PCIe."""
     busy_share: Rate | None = None
+    """Share of the driver's last sample period in which a kernel ran."""
     link_generation: int | None = None
     """PCIe generation at that moment; ``link_width`` likewise the lanes."""
     link_generation_max: int | None = None
+    """Best PCIe generation that GPU and slot can do together."""
     link_width: int | None = None
+    """PCIe lanes at that moment."""
     link_width_max: int | None = None
+    """Most lanes that GPU and slot can use together."""
     link_limit_bytes_per_second: Rate | None = None
     """Payload limit of the link at best, one direction."""
     # Something that happened to a holder:
     event: EventKind | None = None
+    """``appeared``, ``grew``, ``released`` or ``ended``."""
     what: str | None = None
     """``host_alloc``, ``registered``, ``locked`` or ``driver_memory``."""
     change_bytes: int | None = None
+    """By how much; below 0 where it released or ended."""
     bytes: Bytes | None = None
     """What it holds of it afterwards."""
     # A sample that is missing:
     reason: str | None = None
+    """Why a sample is missing."""
     # The host and a GPU:
     missing: str | None = None
     """Why figures of this row are null: a line each, ``field: reason``."""

@@ -107,10 +107,15 @@ class AccessObservation(Observation):
     """One way, one pattern: from data on the host until it was used (or, if written, until it is on the host)."""
 
     way: Way
+    """``copy`` (of all), ``copy_part`` (of the blocks used), ``mapped``, ``managed`` or ``prefetched``."""
     pattern: Pattern
+    """``stream_read``, ``stream_write``, ``random_read`` or ``scatter_write``."""
     bytes: int
+    """Size of the data on the host."""
     spacing: int
+    """One block or word of so many is used."""
     uses: int
+    """How often the kernel uses it."""
     touched_bytes: int
     """What one use touches."""
     device_seconds: float

@@ -82,9 +82,12 @@ class AllocationObservation(Observation):
     """Either one buffer got and given back (``kind`` = buffer) or one copy from or to one (``kind`` = copy)."""
 
     kind: Literal["buffer", "copy"]
+    """``buffer`` (got and given back) or ``copy``."""
     bytes: int
+    """Size of the buffer or the copy."""
     # One buffer:
     way: Way | None = None
+    """How the buffer was got, such as ``fresh_4k``, ``pinned``, ``registered_thp`` or ``cupy_pool``."""
     get_seconds: float | None = None
     """Until the buffer was there, touched and pinned as its way says."""
     touch_seconds: float | None = None
@@ -99,9 +102,11 @@ class AllocationObservation(Observation):
     """Of the measuring process while it got the buffer; ``None`` where the kernel does not count them."""
     # One copy:
     memory: HostMemory | None = None
+    """Kind of the host memory."""
     backing: Backing | None = None
     """Pages under pageable memory."""
     direction: OneWay | None = None
+    """``h2d`` (host to device) or ``d2h``."""
     wall_seconds: float | None = None
     """From before the call until the copy was complete, by the host clock."""
 

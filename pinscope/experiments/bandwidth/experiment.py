@@ -116,15 +116,19 @@ class BandwidthObservation(Observation):
     """One combination once (bidirectional: one copy each way at the same time), timed as one copy and as many."""
 
     memory: HostMemory
+    """Kind of the host memory."""
     backing: Backing | None = None
     """What stands under pageable and registered memory; ``None`` of other kinds, and in runs of 0.1.0."""
     cache: Cache | None = None
     """Whether the processor's caches may hold the memory; ``None``: content came from the device, past them."""
     direction: Direction
+    """``h2d`` (host to device), ``d2h`` or ``bidirectional``."""
     copier: CopierChoice
+    """``engine`` (a copy engine of the GPU) or ``kernel``."""
     bytes: int
     """Moved in each direction by one copy."""
     device: int
+    """Index of the GPU."""
     devices: int
     """How many GPUs copied at the same time."""
     device_seconds: float
@@ -141,6 +145,7 @@ class BandwidthObservation(Observation):
     h2d_seconds: float | None
     """The part of one copy that went this way, by device events; ``None`` if nothing did."""
     d2h_seconds: float | None
+    """The same for the way back."""
     wrong_words: int
     """8-byte words that the last copy did not bring, checked outside the timed part against a fresh random pattern."""
 

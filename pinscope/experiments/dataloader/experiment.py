@@ -85,9 +85,13 @@ class DataloaderObservation(Observation):
     round: int = 0
     """In which round; each starts every combination anew. Runs before there were rounds have one."""
     pin_memory: bool
+    """The DataLoader's setting."""
     non_blocking: bool
+    """How batches were copied to the GPU."""
     workers: int
+    """Worker processes; 0: the program makes the batches."""
     batch_bytes: int
+    """The images of one batch."""
     wait_seconds: float
     """The program waited for the loader."""
     make_seconds: float | None = None
@@ -97,11 +101,15 @@ class DataloaderObservation(Observation):
     issue_seconds: float
     """The calls that start the copies held the program."""
     copy_seconds: float
+    """Copies of this batch, by device events."""
     compute_seconds: float
+    """Kernels of this step, by device events."""
     stall_seconds: float
     """The GPU computed nothing between the last step and this one."""
     step_seconds: float
+    """From the end of one step's kernels to the end of the next one's."""
     wrong_items: int
+    """Items that are not those that belong there."""
     pinned_bytes: int | None
     """What the host's count of pinned pages had grown by since this combination began, after its last step."""
 

@@ -91,9 +91,13 @@ class OverlapObservation(Observation):
     """Either one pass of a pipeline (``kind`` = pass) or one kernel or copy inside it (``kind`` = span)."""
 
     kind: Literal["pass", "span"]
+    """``pass`` (a whole pipeline) or ``span`` (one copy or kernel in it)."""
     direction: OneWay
+    """``h2d`` (host to device) or ``d2h``."""
     balance: Balance
+    """How long kernels last beside copies: ``copy_bound``, ``balanced`` or ``compute_bound``."""
     memory: MemoryChoice
+    """Kind of the host memory."""
     separate_stream: bool
     """Copies on a stream of their own."""
     depth: int
@@ -103,10 +107,12 @@ class OverlapObservation(Observation):
     bytes: int
     """One chunk."""
     chunks: int
+    """In one pass."""
     # One pass:
     device_seconds: float | None = None
     """From the first kernel's or copy's start to the last one's end, by device events."""
     wall_seconds: float | None = None
+    """The pass by the host clock."""
     issue_seconds: float | None = None
     """Time that the copy calls of the pass kept the CPU, together."""
     stall_seconds: float | None = None
@@ -121,10 +127,13 @@ class OverlapObservation(Observation):
     """Chunks that a kernel (h2d) or the host (d2h) found wrong."""
     # One span:
     lane: Literal["copy", "compute"] | None = None
+    """Of a span: ``copy`` or ``compute``."""
     chunk: int | None = None
+    """Of a span: number of the chunk."""
     start_seconds: float | None = None
     """Since the pass began."""
     end_seconds: float | None = None
+    """Since the pass began."""
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:

@@ -76,10 +76,13 @@ class PageTablesObservation(Observation):
     """What was used on one device at one moment. ``repeat`` is the step."""
 
     memory: Pinning
+    """How it was pinned."""
     backing: Backing | None
     """``None`` for memory that CUDA allocates itself."""
     phase: Literal["before", "held", "freed"]
+    """``before`` the first step, while memory is ``held``, or after it was ``freed``."""
     device: int
+    """Index of the GPU."""
     devices: int
     """GPUs with a context of this process."""
     bytes: int

@@ -97,15 +97,19 @@ class PinningStrategyObservation(Observation):
     """One strategy, once (or, with strategy ``idle``, the neighbours with nothing going on)."""
 
     strategy: StrategyName | Literal["idle"]
+    """How all of it was pinned; ``idle``: nothing went on."""
     bytes: int
+    """How much was pinned."""
     chunk_bytes: int | None
     """Length of a piece; ``None`` where all is pinned by one call."""
     threads: int
+    """Threads that touched or pinned."""
     total_seconds: float
     """Until all of it was pinned (idle: how long the neighbours were watched)."""
     touch_seconds: float | None = None
     """Of that: until every page was touched; ``None`` where pinning does it, or both go on at once."""
     pin_seconds: float | None = None
+    """Of the total: pinning alone."""
     release_seconds: float | None = None
     """Until it was unpinned and given back."""
     neighbour_info_seconds: float
@@ -121,13 +125,19 @@ class PinningStrategyObservation(Observation):
     release_neighbour_seconds: float | None = None
     """The longest of the driver calls while the memory was unpinned and given back; then each of them."""
     release_neighbour_info_seconds: float | None = None
+    """The longest cudaMemGetInfo meanwhile."""
     release_neighbour_nvml_seconds: float | None = None
+    """The longest NVML memory query meanwhile."""
     release_neighbour_kernel_seconds: float | None = None
+    """The longest kernel launch, until the kernel was done, meanwhile."""
     release_neighbour_allocation_seconds: float | None = None
+    """The longest cudaMalloc and cudaFree of 1 MiB meanwhile."""
     release_neighbour_control_seconds: float | None = None
+    """How late, at most, the process that makes no driver call woke meanwhile."""
     pinned: bool | None = None
     """Whether CUDA says of both ends of every piece that it is pinned."""
     copy_bytes: int | None = None
+    """Size of the copy that was timed afterwards."""
     copy_seconds: float | None = None
     """One copy of ``copy_bytes`` to the device, within a piece, by device events."""
     crossing_copies: bool | None = None

@@ -115,7 +115,9 @@ class PressureObservation(Observation):
     """One round of the ordinary process (``kind`` = process), or one reading of the host (``kind`` = host)."""
 
     kind: Literal["process", "host"]
+    """``process`` (one round of the ordinary process) or ``host`` (one reading)."""
     phase: Phase
+    """``before`` anything was pinned, while it was ``held``, or ``after``."""
     step: int
     """0 before and after."""
     bytes: int
@@ -130,29 +132,42 @@ class PressureObservation(Observation):
     fault_median_seconds: float | None = None
     """For one of them."""
     fault_longest_seconds: float | None = None
+    """For the slowest of them."""
     file_bytes: int | None = None
     """Length of its file; ``None`` where there could be none."""
     file_cached_bytes: int | None = None
     """How much of the file was in the page cache before it read it again."""
     read_bytes: int | None = None
+    """How much of its file it read again."""
     read_seconds: float | None = None
+    """How long that took."""
     # One reading of the host, before a step changed anything (begin) or at its end:
     moment: Literal["begin", "end"] | None = None
+    """``begin`` or ``end`` of the step."""
     floor_reached: bool | None = None
     """The next step, or this one, would have left less than the floor."""
     available_bytes: int | None = None
+    """What programs can still get without swapping (MemAvailable)."""
     cgroup_headroom_bytes: int | None = None
+    """What the tightest control group leaves."""
     free_bytes: int | None = None
+    """Free pages."""
     per_cpu_bytes: int | None = None
     """Free pages on the processors' lists, counted neither as free nor as available."""
     cached_bytes: int | None = None
+    """In the page cache."""
     swap_in_bytes: int | None = None
     """Swapped in since boot; the others that count or add up likewise."""
     swap_out_bytes: int | None = None
+    """Swapped out since boot."""
     memory_some_seconds: float | None = None
+    """At least one task stalled for memory, since boot."""
     memory_full_seconds: float | None = None
+    """All tasks stalled for memory at once, since boot."""
     io_some_seconds: float | None = None
+    """At least one task stalled for input or output, since boot."""
     io_full_seconds: float | None = None
+    """All tasks stalled for input or output at once, since boot."""
     pin_seconds: float | None = None
     """Pinning the step."""
     release_seconds: float | None = None

@@ -90,10 +90,13 @@ class RegistrationObservation(Observation):
     """One process after one step, or all of them (``process`` is ``None``). ``repeat`` is the round of a copy."""
 
     strategy: Strategy
+    """``each_registers`` or ``one_owner``."""
     processes: int
+    """How many take part."""
     process: int | None
     """0, 1, 2 …; 0 is the one that touches the shared memory, or owns it."""
     step: Step
+    """After which step: ``before``, ``start``, ``buffers``, ``pin``, ``copy`` or ``end``."""
     bytes: int
     """Shared host memory."""
     buffer_bytes: int
@@ -109,15 +112,19 @@ class RegistrationObservation(Observation):
     start_seconds: float | None = None
     """From starting the process until it was ready to pin."""
     touch_seconds: float | None = None
+    """Writing to each page of the shared memory for the first time."""
     pin_seconds: float | None = None
     """Registering, or allocating pinned memory."""
     begun_seconds: float | None = None
     """When the copies of this process began, from the first beginning of the round."""
     ended_seconds: float | None = None
+    """When they ended, by the same clock."""
     copied_bytes: int | None = None
+    """What this process copied in the round."""
     wrong_words: int | None = None
     """8-byte words of the last piece that were not what the shared memory holds there."""
     checked_words: int | None = None
+    """8-byte words that were compared."""
 
 
 class Registration:

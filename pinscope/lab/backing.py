@@ -8,7 +8,8 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Protocol
 
 from pinscope.errors import NotEnoughMemory
@@ -117,6 +118,16 @@ def shared_file(nbytes: int) -> int:
         os.close(descriptor)
         raise
     return descriptor
+
+
+@contextmanager
+def shared_region(nbytes: int) -> Iterator[int]:
+    """The descriptor of shared memory that is gone with its last user."""
+    descriptor = shared_file(nbytes)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def _shared(nbytes: int) -> mmap.mmap:

@@ -172,7 +172,7 @@ class Lab(Protocol):
 
     @property
     def place(self) -> str:
-        """What another process needs to open a lab on the same device (:mod:`pinscope.lab.member`)."""
+        """What another process needs to open a lab on the same device (:mod:`pinscope.lab.child_processes`)."""
         ...
 
     def file_memory(self, descriptor: int, nbytes: int) -> AbstractContextManager[HostBuffer]:

@@ -20,7 +20,7 @@ from pinscope.analysis.pinning_recipe import Recipe
 from pinscope.analysis.pinning_strategy import StrategyCell, recommend, strategy_cells
 from pinscope.errors import NoDevice, NotEnoughMemory
 from pinscope.experiments.allocation.arithmetic import break_evens, buffer_cells, copy_times, needed_faults, not_fresh
-from pinscope.experiments.pinning_strategy.neighbours import CALLS, Neighbours, cuda_neighbour
+from pinscope.experiments.pinning_strategy.neighbours import Neighbours
 from pinscope.lab.budget import safe_pinned_bytes
 from pinscope.lab.cuda_pinning import CudaCalls, bus_id_here
 from pinscope.lab.pinned_array import pinned_empty
@@ -150,7 +150,7 @@ def test_neighbours_are_slower_while_one_call_pins_everything_than_idle(
 @pytest.fixture(scope="module")
 def one_call() -> tuple[float, float]:
     """Seconds of one cudaHostAlloc of all of it, and the longest wait of a neighbour meanwhile."""
-    with Neighbours({call: cuda_neighbour(call, bus_id_here()) for call in CALLS}) as neighbours:
+    with Neighbours(bus_id_here()) as neighbours:
         neighbours.longest()
         seconds, address = timed(lambda: runtime.hostAlloc(BIG, 0))
         wait = max(neighbours.longest().values())
@@ -161,7 +161,7 @@ def one_call() -> tuple[float, float]:
 @pytest.mark.parametrize("chunk", [None, "256MiB"])
 def test_pinned_empty_reaches_what_the_experiment_found(chunk: str | None, one_call: tuple[float, float]) -> None:
     tries = []
-    with Neighbours({call: cuda_neighbour(call, bus_id_here()) for call in CALLS}) as neighbours:
+    with Neighbours(bus_id_here()) as neighbours:
         for _ in range(3):
             array = None  # one at a time
             neighbours.longest()

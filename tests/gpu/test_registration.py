@@ -79,7 +79,7 @@ def members() -> dict[int, psutil.Process]:
     for child in psutil.Process().children():
         with suppress(psutil.NoSuchProcess):
             line = child.cmdline()
-            if "pinscope.lab.member" in line:
+            if "pinscope.experiments.registration.member" in line:
                 found[json.loads(line[-1])["rank"]] = child
     return found
 

@@ -1,42 +1,55 @@
-"""A neighbour on the GPU: ``python -m pinscope.experiments.pinning_strategy.cuda_neighbour KIND BUS_ID``.
+"""A neighbour on the GPU: a program that :mod:`pinscope.lab.child_processes` starts.
 
-A process of its own that makes one kind of driver call again and again, and tells on request how long the longest
-took since the last request. The kind ``control`` makes none: it sleeps as long as the others pause, and tells how late
-it woke. It ends when its standard input does.
+It makes one kind of driver call again and again, and says on an order how long the longest took since the last order.
+The kind ``control`` makes none: it sleeps as long as the others pause, and says how late it woke.
 """
 
 from __future__ import annotations
 
-import json
-import select
 import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import TextIO
+
+from pinscope.lab.orders import Reply, obey
 
 PAUSE_SECONDS = 2e-4
 """Between two calls: a neighbour that never rests would take a processor from those who touch memory."""
 SMALL_BYTES = 2**20
 
 
-def serve(wait: Callable[[], float], orders: TextIO, answers: TextIO) -> None:
-    """Wait again and again until ``orders`` ends.
+class Neighbour:
+    """What it can do: ``start`` and ``longest`` are orders.
 
     Args:
-        wait: makes one call, and gives the seconds that it had to wait.
-        orders: each line is answered with the longest wait since the last line.
-        answers: takes the answers, as JSON.
+        kind: of call.
+        bus_id: PCI bus id of the GPU.
     """
-    longest, calls = 0.0, 0
-    while True:
-        if select.select([orders], [], [], PAUSE_SECONDS)[0]:
-            if not orders.readline():
-                return
-            print(json.dumps({"longest": longest, "calls": calls}), file=answers, flush=True)
-            longest, calls = 0.0, 0
-        longest = max(longest, wait())
-        calls += 1
+
+    pause_seconds = PAUSE_SECONDS
+
+    def __init__(self, kind: str, bus_id: str) -> None:
+        self._kind, self._bus_id = kind, bus_id
+        self._open = ExitStack()
+        self._wait: Callable[[], float] | None = None
+        self._longest = 0.0
+
+    def start(self) -> Reply:
+        """Get ready: the first call is not counted."""
+        wait = _wait(self._kind, self._bus_id, self._open)
+        wait()
+        self._wait = wait
+        return {}
+
+    def longest(self) -> Reply:
+        """The longest wait since the last such order."""
+        seconds, self._longest = self._longest, 0.0
+        return {"seconds": seconds}
+
+    def meanwhile(self) -> None:
+        """One call."""
+        if self._wait is not None:
+            self._longest = max(self._longest, self._wait())
 
 
 def timed(call: Callable[[], object]) -> Callable[[], float]:
@@ -93,14 +106,5 @@ def _wait(kind: str, bus_id: str, stack: ExitStack) -> Callable[[], float]:
     return timed(_nvml(bus_id, stack) if kind == "nvml" else _cuda(kind, bus_id))
 
 
-def main(kind: str, bus_id: str) -> None:
-    """Get ready, say so, serve."""
-    with ExitStack() as stack:
-        wait = _wait(kind, bus_id, stack)
-        wait()
-        print("ready", flush=True)  # noqa: T201 - tells the parent
-        serve(wait, sys.stdin, sys.stdout)
-
-
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    sys.exit(obey(Neighbour))

@@ -12,11 +12,9 @@ from pydantic import Field
 from pinscope.experiments.contract import AnyExperiment, BareParams, Bytes, Row, Several
 from pinscope.experiments.pinning_strategy.cuda_neighbour import PAUSE_SECONDS, SMALL_BYTES
 from pinscope.experiments.pinning_strategy.neighbours import (
-    CALLS,
     WITH_CONTEXT,
     NeighbourCall,
     Neighbours,
-    cuda_neighbour,
 )
 from pinscope.experiments.pinning_strategy.reading import read_pinning_strategy
 from pinscope.lab.backing import HUGE_PAGE, why_not_backing
@@ -186,9 +184,8 @@ class PinningStrategy:
         chosen = [STRATEGIES[name] for name in params.strategies if _possible(STRATEGIES[name], harness)]
         total = len(chosen) * params.repeats + 1
         calls, threads = CudaCalls.here(), params.thread_count()
-        commands = {call: cuda_neighbour(call, bus_id_here()) for call in CALLS}
         harness.progress(0.0, "starting the neighbours")
-        with Neighbours(commands) as neighbours, ExitStack() as stack:
+        with Neighbours(bus_id_here()) as neighbours, ExitStack() as stack:
             bench = _Bench(lab, stack, min(params.chunk, params.size, COPY_BYTES))
             pinners = [Pinner(strategy, calls, params.chunk, threads, harness.clock) for strategy in chosen]
             with Pinner(STRATEGIES["touch_register"], calls, None, threads).pinned(params.size):

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Self
 
-from pinscope.lab.members import Members
+from pinscope.lab.child_processes import Child, ChildProcesses
 from pinscope.probes.file_system import IN_MEMORY, file_system
 from pinscope.probes.proc import HERE, Proc
 from pinscope.units import format_bytes
@@ -18,7 +17,6 @@ START_SECONDS = 30.0
 """To write its file: 512 MiB at 17 MB/s."""
 GRACE_SECONDS = 10.0
 """How much longer than it was given it may take to answer before it is taken for hung."""
-CALLED = "the ordinary process beside the run"
 
 
 @dataclass(frozen=True)
@@ -64,14 +62,9 @@ class Bystander:
     ) -> None:
         configuration = {"folder": folder, "file_bytes": file_bytes, "sample_bytes": sample_bytes}
         self._seconds = seconds
-        self._process = Members(
-            1,
-            configuration,
-            seconds + grace,
-            check,
-            module="pinscope.experiments.pressure.ordinary_process",
-            called=CALLED,
-        )
+        module = "pinscope.experiments.pressure.ordinary_process"
+        child = Child("the ordinary process beside the run", module, configuration)
+        self._process = ChildProcesses({0: child}, seconds + grace, check)
         self._open = ExitStack()
 
     def __enter__(self) -> Self:
@@ -82,7 +75,7 @@ class Bystander:
         """
         with ExitStack() as opening:
             opening.enter_context(self._process)
-            self._process.ask("making its file", {0: {"do": "start"}}, time.monotonic, START_SECONDS)
+            self._process.ask("making its file", {0: {"do": "start"}}, limit=START_SECONDS)
             self._open = opening.pop_all()
         return self
 
@@ -97,7 +90,7 @@ class Bystander:
         """
         order = {"do": "feel", "seconds": self._seconds}
         step = "touching memory and reading its file"
-        ((_, reply),) = self._process.ask(step, {0: order}, time.monotonic).values()
+        ((_, reply),) = self._process.ask(step, {0: order}).values()
         return Feeling(**reply)
 
 

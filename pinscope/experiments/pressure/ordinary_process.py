@@ -1,6 +1,6 @@
-"""An ordinary process beside one that pins: ``python -m pinscope.experiments.pressure.ordinary_process CONFIGURATION``.
+"""An ordinary process beside one that pins: a program that :mod:`pinscope.lab.child_processes` starts.
 
-It pins nothing. When told to, it does what every program does – touch fresh memory, read a file that it has read
+It pins nothing. On an order it does what every program does – touch fresh memory, read a file that it has read
 before – and says how long that took. Its file has no name: it is gone with the process, however that ends.
 :mod:`pinscope.experiments.pressure.bystander` is the starter's side. It imports little, so that it is small and starts
 at once.
@@ -9,7 +9,6 @@ at once.
 from __future__ import annotations
 
 import ctypes
-import json
 import mmap
 import os
 import sys
@@ -18,7 +17,7 @@ import time
 from array import array
 from collections.abc import Callable
 from statistics import median
-from typing import Any, Final
+from typing import Final
 
 from pinscope.errors import MeasurementFailed
 from pinscope.lab.orders import Reply, obey
@@ -31,7 +30,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class OrdinaryProcess:
-    """What it can be told to do: each public method is an order.
+    """What it can do: each public method is an order.
 
     Args:
         folder: where its file is to be; ``None`` for no file.
@@ -127,11 +126,5 @@ class _CachedFile:
         return done, taken
 
 
-def main(configuration: dict[str, Any]) -> int:
-    """Serve until the orders end, or the starter does."""
-    del configuration["rank"]
-    return obey(configuration.pop("parent"), lambda: OrdinaryProcess(**configuration))
-
-
 if __name__ == "__main__":
-    sys.exit(main(json.loads(sys.argv[1])))
+    sys.exit(obey(OrdinaryProcess))

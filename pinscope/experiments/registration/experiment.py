@@ -11,9 +11,10 @@ from pydantic import Field, model_validator
 
 from pinscope.experiments.contract import AnyExperiment, BareParams, Bytes, Counts, Row, Several
 from pinscope.experiments.registration.reading import read_registration
+from pinscope.lab.backing import shared_region
 from pinscope.lab.budget import CONTEXT_BYTES
+from pinscope.lab.child_processes import Child, ChildProcesses, Order, Reply
 from pinscope.lab.harness import Harness
-from pinscope.lab.members import Members, Order, Reply, shared_region
 from pinscope.lab.pattern import BLOCK_WORDS
 from pinscope.lab.protocol import Lab
 from pinscope.records.budget import Budget
@@ -175,6 +176,9 @@ class Registration:
         return read_registration(run, rows)
 
 
+_MEMBER = "pinscope.experiments.registration.member"
+
+
 @dataclass(frozen=True)
 class Case:
     """One strategy with one number of processes."""
@@ -204,9 +208,13 @@ class _Trial:
                 "place": self._lab.place, "seed": secrets.randbits(63), "descriptor": descriptor,
                 "nbytes": params.shared,
             }  # fmt: skip
+            children = {
+                rank: Child(f"process {rank + 1} of {self._case.processes}", _MEMBER, {**configuration, "rank": rank})
+                for rank in self._ranks
+            }
             limit, check = params.step_limit, self._harness.check_cancelled
             begun = self._harness.clock()
-            with Members(self._case.processes, configuration, limit, check) as self._members:
+            with ChildProcesses(children, limit, check, (descriptor,)) as self._members:
                 for rank, (seconds, reply) in self._all("starting", {"do": "start"}, begun).items():
                     yield self._observe("start", rank, reply, start_seconds=seconds)
                 yield from self._buffers()

@@ -15,9 +15,10 @@ import pytest
 
 from pinscope.errors import Cancelled, MeasurementFailed, NotEnoughMemory
 from pinscope.experiments.registration.experiment import Registration, RegistrationObservation, RegistrationParams
+from pinscope.lab.backing import shared_region
+from pinscope.lab.child_processes import Child, ChildProcesses
 from pinscope.lab.harness import Harness
 from pinscope.lab.hostmodel import HostModelLab
-from pinscope.lab.members import Members, shared_region
 
 MIB = 2**20
 SMALL = {"shared": 8 * MIB, "buffer": 2 * MIB, "repeats": 1, "processes": "2", "step_limit": 30}
@@ -33,9 +34,18 @@ def members() -> dict[int, psutil.Process]:
     for child in psutil.Process().children():
         with suppress(psutil.NoSuchProcess):  # it has ended meanwhile
             line = child.cmdline()
-            if "pinscope.lab.member" in line:
+            if "pinscope.experiments.registration.member" in line:
                 found[json.loads(line[-1])["rank"]] = child
     return found
+
+
+def started(count: int, descriptor: int, nbytes: int) -> ChildProcesses[int]:
+    configuration = {"place": "host", "seed": 1, "descriptor": descriptor, "nbytes": nbytes}
+    module = "pinscope.experiments.registration.member"
+    children = {
+        rank: Child(f"process {rank + 1} of {count}", module, {**configuration, "rank": rank}) for rank in range(count)
+    }
+    return ChildProcesses(children, 30.0, descriptors=(descriptor,))
 
 
 def measure(chosen: RegistrationParams, at: Callable[[str], None]) -> list[RegistrationObservation]:
@@ -124,12 +134,11 @@ def test_a_process_that_hangs_is_named_after_the_time_limit() -> None:
 def test_a_process_that_runs_out_of_memory_is_named_with_its_reason() -> None:
     region = 8 * MIB
     with shared_region(region) as descriptor:
-        configuration = {"place": "host", "seed": 1, "descriptor": descriptor, "nbytes": region}
         orders = [{"do": "start"}, {"do": "export", "nbytes": 2**60}]
-        with Members(1, configuration, 30.0, lambda: None) as one:
-            one.ask("starting", {0: orders[0]}, time.monotonic)
+        with started(1, descriptor, region) as one:
+            one.ask("starting", {0: orders[0]})
             with pytest.raises((NotEnoughMemory, MeasurementFailed), match="process 1 of 1 broke off while growing"):
-                one.ask("growing", {0: orders[1]}, time.monotonic)
+                one.ask("growing", {0: orders[1]})
     assert members() == {}
 
 
@@ -152,12 +161,10 @@ def test_members_end_with_the_process_that_started_them() -> None:
     starter = os.fork()
     if starter == 0:  # pragma: no cover - the other process
         try:
-            with shared_region(8 * MIB) as descriptor:
-                configuration = {"place": "host", "seed": 1, "descriptor": descriptor, "nbytes": 8 * MIB}
-                with Members(2, configuration, 30.0, lambda: None) as group:
-                    group.ask("starting", {rank: {"do": "start"} for rank in range(2)}, time.monotonic)
-                    os.write(write, json.dumps([child.pid for child in members().values()]).encode())
-                    time.sleep(60)
+            with shared_region(8 * MIB) as descriptor, started(2, descriptor, 8 * MIB) as group:
+                group.ask("starting", {rank: {"do": "start"} for rank in range(2)})
+                os.write(write, json.dumps([child.pid for child in members().values()]).encode())
+                time.sleep(60)
         finally:
             os._exit(1)
     pids = json.loads(os.read(read, 1000))

@@ -1,16 +1,13 @@
-"""One of several processes that share host memory: ``python -m pinscope.lab.member CONFIGURATION``.
+"""One of several processes that share host memory: a program that :mod:`pinscope.lab.child_processes` starts.
 
-It opens a lab of its own (on a GPU: a context of its own), then does what its starter tells it
-(:mod:`pinscope.lab.orders`). :mod:`pinscope.lab.members` is the starter's side.
+It opens a lab of its own (on a GPU: a context of its own), then carries out orders.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from contextlib import ExitStack
-from typing import Any
 
 from pinscope.lab.backing import touch
 from pinscope.lab.hostmodel import HostModelLab
@@ -32,7 +29,7 @@ def open_lab(place: str, seed: int) -> Lab:
 
 
 class Member:
-    """What one process holds, and what it can be told to do: each public method is an order.
+    """What one process holds and can do: each public method is an order.
 
     Args:
         rank: its number, from 0.
@@ -152,10 +149,5 @@ class Member:
         return self._source
 
 
-def main(configuration: dict[str, Any]) -> int:
-    """Serve until the orders end, or the starter does."""
-    return obey(configuration.pop("parent"), lambda: Member(**configuration))
-
-
 if __name__ == "__main__":
-    sys.exit(main(json.loads(sys.argv[1])))
+    sys.exit(obey(Member))

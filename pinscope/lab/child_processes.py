@@ -1,0 +1,170 @@
+"""Processes that work beside a measurement, from the side of the one that starts them.
+
+Each gets orders and answers them (:mod:`pinscope.lab.orders`). One that dies, hangs or breaks off ends all of them, and
+the error names the process and the step.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import IO, Any, Generic, Self, TypeVar
+
+from pinscope import isolation
+from pinscope.errors import MeasurementFailed, NotEnoughMemory, PinScopeError
+from pinscope.lab.harness import Clock
+from pinscope.probes.parent import start_child
+
+Key = TypeVar("Key")
+Order = Mapping[str, Any]
+Reply = Mapping[str, Any]
+POLL_SECONDS = 0.1
+END_SECONDS = 10.0
+"""How long processes that were asked to end may take to."""
+
+
+@dataclass(frozen=True)
+class Child:
+    """One process.
+
+    Attributes:
+        name: how errors name it.
+        module: what it runs: one that ends with :func:`pinscope.lab.orders.obey`.
+        configuration: the arguments of the class that obeys there; goes through JSON.
+    """
+
+    name: str
+    module: str
+    configuration: Mapping[str, Any]
+
+
+class ChildProcesses(Generic[Key]):
+    """Processes, each with a key of the starter's.
+
+    Args:
+        children: what to start.
+        limit: seconds that a step may take.
+        check: called while waiting; raises to stop.
+        descriptors: open files that they inherit.
+    """
+
+    def __init__(
+        self,
+        children: Mapping[Key, Child],
+        limit: float,
+        check: Callable[[], None] = lambda: None,
+        descriptors: Sequence[int] = (),
+    ) -> None:
+        self._described = children
+        self._limit = limit
+        self._check = check
+        self._descriptors = descriptors
+        self._children: dict[Key, subprocess.Popen[bytes]] = {}
+
+    def __enter__(self) -> Self:
+        """Start them; they answer to their first order once they run."""
+        try:
+            for key, child in self._described.items():
+                self._children[key] = self._start(child)
+        except BaseException:
+            self._kill()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        """Wait for their end if all went well; end them at once if not."""
+        if kind is None:
+            for child in self._children.values():
+                _pipe(child.stdin).close()
+            deadline = time.monotonic() + END_SECONDS
+            for child in self._children.values():
+                with suppress(subprocess.TimeoutExpired):
+                    child.wait(max(deadline - time.monotonic(), 0.0))
+        self._kill()
+
+    def ask(
+        self, step: str, orders: Mapping[Key, Order], clock: Clock = time.monotonic, limit: float | None = None
+    ) -> dict[Key, tuple[float, Reply]]:
+        """Give each its order at once; for each, the moment of its answer by ``clock``, and the answer.
+
+        ``limit`` is another number of seconds for this step alone.
+
+        Raises:
+            NotEnoughMemory: a process found too little memory.
+            MeasurementFailed: a process died, hung or broke off.
+        """
+        for key, order in orders.items():
+            with suppress(BrokenPipeError):  # it has died: its missing answer says so
+                _pipe(self._children[key].stdin).write(json.dumps(order).encode() + b"\n")
+        replies: dict[Key, tuple[float, Reply]] = {}
+        limit = limit or self._limit
+        deadline = time.monotonic() + limit
+        with selectors.DefaultSelector() as waiting:
+            texts = dict.fromkeys(orders, b"")
+            for key in orders:
+                waiting.register(_pipe(self._children[key].stdout), selectors.EVENT_READ, key)
+            while waiting.get_map():
+                self._check()
+                if time.monotonic() > deadline:
+                    late = " and ".join(self._described[each.data].name for each in waiting.get_map().values())
+                    raise MeasurementFailed(f"{late} did not answer within {limit:g} s while {step}")
+                for ready, _ in waiting.select(POLL_SECONDS):
+                    key = ready.data
+                    piece = os.read(ready.fd, 65536)
+                    if not piece:
+                        raise self._death(key, step)
+                    texts[key] += piece
+                    if texts[key].endswith(b"\n"):
+                        waiting.unregister(ready.fileobj)
+                        replies[key] = clock(), self._reply(key, step, texts[key])
+        return {key: replies[key] for key in orders}
+
+    def _start(self, child: Child) -> subprocess.Popen[bytes]:
+        configuration = {**child.configuration, "parent": os.getpid()}
+        return start_child(
+            isolation.command(child.module, json.dumps(configuration)),
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0,
+            pass_fds=self._descriptors,
+        )  # fmt: skip
+
+    def _reply(self, key: Key, step: str, text: bytes) -> Reply:
+        reply: Reply = json.loads(text)
+        if "error" not in reply:
+            return reply
+        kind = NotEnoughMemory if reply["class"] == NotEnoughMemory.__name__ else MeasurementFailed
+        raise kind(f"{self._described[key].name} broke off while {step}: {reply['error']}")
+
+    def _death(self, key: Key, step: str) -> PinScopeError:
+        name = self._described[key].name
+        try:
+            code = self._children[key].wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            return MeasurementFailed(f"{name} fell silent while {step}")
+        how = f"ended with code {code}"
+        if code < 0:
+            how = f"was killed by {signal.Signals(-code).name}"
+            how += " (by somebody, or by the kernel for want of memory)" if code == -signal.SIGKILL else ""
+        return MeasurementFailed(f"{name} {how} while {step}")
+
+    def _kill(self) -> None:
+        for child in self._children.values():
+            if child.poll() is None:
+                child.kill()
+        for child in self._children.values():
+            child.wait()
+            for pipe in (child.stdin, child.stdout):
+                with suppress(BrokenPipeError):
+                    _pipe(pipe).close()
+
+
+def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
+    if pipe is None:
+        raise TypeError("started without this pipe")
+    return pipe

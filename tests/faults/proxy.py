@@ -24,7 +24,7 @@ class Proxy:
         self._server_port = port
         self._strikes = dict(strikes)
         self._pieces = 0
-        self._lock = threading.Lock()
+        self._lock, self._striking = threading.Lock(), threading.Lock()
         self._open: set[socket.socket] = set()
         self._threads: list[threading.Thread] = []
         self._closed = self._refusing = False
@@ -104,4 +104,5 @@ class Proxy:
             self._pieces += 1
             strike = self._strikes.pop(self._pieces, None)
         if strike:
-            strike(self)
+            with self._striking:  # one after the other: what is stopped cannot be stopped once more
+                strike(self)

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from pinscope.cli.table import TableLines, lay_out
+from pinscope.records.bound import Estimated
 from pinscope.records.environment import Link
 from pinscope.records.finding import Finding
 from pinscope.records.snapshot import DeviceFigures, Holder, Snapshot, Unreadable
 from pinscope.records.timeline import Event
 from pinscope.report.holder_table import HolderRow, holder_rows
-from pinscope.report.snapshot_facts import Figures, figure_text
+from pinscope.report.snapshot_facts import figure_text
 from pinscope.text import one_line
 from pinscope.units import format_bandwidth, format_bytes, format_share
 
@@ -286,7 +287,7 @@ def _flow(label: str, phrases: Iterable[str], room: int | None) -> list[str]:
     return lines
 
 
-def _figure(figures: Figures, field: str) -> str:
+def _figure(figures: Estimated, field: str) -> str:
     """The figure in bytes, with a sign where it is an estimate."""
     return figure_text(figures, field, because=False)
 

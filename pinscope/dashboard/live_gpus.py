@@ -64,5 +64,5 @@ def _metric(label: str, value: str, share: str | None, words: str, note: str | N
 
 
 def _note(device: DeviceFigures, name: str) -> str | None:
-    note = device.missing.get(name) or device.estimates.get(name)
+    note = device.note(name)
     return plain(sentence(note)) if note else None

@@ -28,7 +28,7 @@ def totals(host: HostTotals) -> None:
     """Draw the figures of the moment."""
     with st.grid(len(FIGURES), min_column_width=150):
         for name, label, words in FIGURES:
-            note = host.missing.get(name) or host.estimates.get(name)
+            note = host.note(name)
             st.metric(
                 label, plain(figure_text(host, name, because=False)), delta=share_of_memory(host, name),
                 delta_color="off", delta_arrow="off", border=True, height="stretch",

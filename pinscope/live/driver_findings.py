@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from pinscope.analysis.page_table_model import GRAVE_SHARE, NOTABLE_SHARE, page_table_bytes
+from pinscope.records.bound import bound_of_sum
 from pinscope.records.finding import Finding, Quantity
 from pinscope.records.snapshot import Holder, Snapshot
 from pinscope.units import format_bytes
@@ -82,11 +83,12 @@ def memory_of_the_driver(snapshot: Snapshot) -> Iterator[Finding]:
         Quantity(name="Of it mapped by holders", value=held, unit="bytes"),
     )  # fmt: skip
     if held >= DRIVER_BYTES:
-        most = "up to " if any("driver_memory_bytes" in one.estimates for one in holders) else ""
+        bound = bound_of_sum(one.estimates.get("driver_memory_bytes") for one in holders)
+        amount = f"{f'{bound.words} ' if bound else ''}{format_bytes(held)}"
         yield Finding(
             rule="driver-memory",
             severity="note",
-            title=f"Holders have {most}{format_bytes(held)} of driver memory, which the count of pins lacks",
+            title=f"Holders have {amount} of driver memory, which the count of pins lacks",
             detail=DRIVER_MEMORY_IS,
             evidence=(
                 *evidence,

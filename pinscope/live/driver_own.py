@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from pinscope.probes.process_memory import CUDA_STEP_BYTES, MemoryMaps
+from pinscope.records.bound import Bound, at_most
 
 MIB = 2**20
 CONTEXT_PIECES = 4
@@ -18,7 +19,7 @@ CONTEXT_MAPPINGS: Mapping[int, int] = {56 * MIB: 1, 6_205_440: 1, 2 * MIB: 4, 40
 """Mappings of driver memory that a context has: bytes of each → how many."""
 _TELLING = (56 * MIB, 6_205_440)
 """Those by which the contexts of a process are counted."""
-_UNFAMILIAR = "at most: the driver's own for its contexts is in it, as this driver maps other sizes than 580 does"
+_UNFAMILIAR = at_most("the driver's own for its contexts is in it, as this driver maps other sizes than 580 does")
 
 
 def context_count(maps: MemoryMaps) -> int:
@@ -35,8 +36,8 @@ def split_pieces(sizes: Sequence[int], contexts: int) -> tuple[list[int], int]:
     return asked, own * CUDA_STEP_BYTES
 
 
-def asked_driver_memory(sizes: Sequence[int], contexts: int) -> tuple[int, str | None]:
-    """Bytes of driver memory beyond what the contexts have, and of what kind the figure is if it is not exact."""
+def asked_driver_memory(sizes: Sequence[int], contexts: int) -> tuple[int, Bound | None]:
+    """Bytes of driver memory beyond what the contexts have, and why the figure is an estimate if it is one."""
     if not sizes:
         return 0, None
     rest = Counter(sizes)

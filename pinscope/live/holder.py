@@ -16,6 +16,7 @@ from pinscope.probes.cgroup import GroupHeadrooms
 from pinscope.probes.proc import Proc
 from pinscope.probes.process_identity import Identity, container, group_of, start_time, user_name
 from pinscope.probes.processes import UVM, SeenProcess
+from pinscope.records.bound import Bound, about, at_least, at_most
 from pinscope.records.registration import Registrations
 from pinscope.records.snapshot import Allocations, DeviceFigures, GpuUse, Holder
 
@@ -24,18 +25,18 @@ MOST_SIZES = 1000
 COUNTER_SLACK_BYTES = 4 * 2**20
 """The kernel sums up pins and resident pages per processor now and then: so much may be missing from a total."""
 
-_TABLES = "at least: 8 bytes for each page of cudaHostAlloc memory, in steps of 2 MiB; registered memory comes on top"
-_TABLES_OF_ALL = "about: 8 bytes for each page of cudaHostAlloc and registered memory, in steps of 2 MiB"
-_TABLES_OF_DRIVER = "about: 8 bytes for each page, also of driver memory, which has them only where a GPU maps it"
-_TABLES_AT_MOST = "at most: 8 bytes for each page, if all of the memory is pinned"
+_TABLES = at_least("8 bytes for each page of cudaHostAlloc memory, in steps of 2 MiB; registered memory comes on top")
+_TABLES_OF_ALL = "8 bytes for each page of cudaHostAlloc and registered memory, in steps of 2 MiB"
+_TABLES_OF_DRIVER = about("8 bytes for each page, also of driver memory, which has them only where a GPU maps it")
+_TABLES_AT_MOST = at_most("some of the memory may not be pinned")
 
-_MANAGED = "address space; how much of it is on the host, and how much on a GPU, cannot be seen"
-_ROUNDING = "at most: a program that asked for these very sizes wastes nothing"
-_NOT_RESIDENT = "at most: not all of it is resident in this process, and what is not may have been given back"
-_MORE_THAN_PINNED = "at most: the holders' mappings come to more than is pinned, so some are ordinary shared memory"
-_LOCKED_NOT_RESIDENT = "at most: it has less memory that is resident"
+_MANAGED = about("address space; how much of it is on the host, and how much on a GPU, cannot be seen")
+_ROUNDING = at_most("a program that asked for these very sizes wastes nothing")
+_NOT_RESIDENT = at_most("not all of it is resident in this process, and what is not may have been given back")
+_MORE_THAN_PINNED = at_most("the holders' mappings come to more than is pinned, so some are ordinary shared memory")
+_LOCKED_NOT_RESIDENT = at_most("it has less memory that is resident")
 _NO_CONTEXT = "it has no CUDA context; what it has mapped of the driver's is its graphics'"
-_MAYBE_ORDINARY = "at most: the process does not hold CUDA's device file, so it may be ordinary shared memory"
+_MAYBE_ORDINARY = at_most("the process does not hold CUDA's device file, so it may be ordinary shared memory")
 _OTHERS_PIDS = "the driver names processes by the ids of another pid namespace"
 _OWNER_ENDED = "the driver charges it to the process that made the context, which has ended"
 _STATUS = {
@@ -78,11 +79,20 @@ class Surroundings:
         )  # fmt: skip
 
 
-def page_table_note(registrations: Registrations | None) -> str:
-    """What stands beside page tables that the holders' memory implies."""
-    if registrations is None or registrations.trouble is not None:
-        return _TABLES
-    return f"{_TABLES_OF_ALL}; of what was registered since {registrations.since:%Y-%m-%d %H:%M:%S} UTC"
+def page_table_bound(registrations: Registrations | None, *, driver_memory: bool, may_be_ordinary: bool) -> Bound:
+    """Why page tables that holders' memory implies are no more than an estimate.
+
+    Args:
+        registrations: what the probe tells, if it runs.
+        driver_memory: some of the memory is the driver's.
+        may_be_ordinary: some of the memory may not be pinned.
+    """
+    kind = _TABLES
+    if driver_memory:
+        kind = _TABLES_OF_DRIVER
+    elif registrations is not None and registrations.trouble is None:
+        kind = about(f"{_TABLES_OF_ALL}; of what was registered since {registrations.since:%Y-%m-%d %H:%M:%S} UTC")
+    return kind.plus(_TABLES_AT_MOST if may_be_ordinary else None)
 
 
 def read_holder(one: SeenProcess, share: Share, around: Surroundings) -> Holder:
@@ -94,7 +104,7 @@ def read_holder(one: SeenProcess, share: Share, around: Surroundings) -> Holder:
         around: the host and its GPUs.
     """
     missing: dict[str, str] = {}
-    estimates: dict[str, str] = {}
+    estimates: dict[str, Bound] = {}
     amounts = {field: _amount(one, key).note(missing, field) for field, key in _STATUS.items()}
     named = one.maps is not None and any(
         process.pid == one.pid for device in around.gpus.value or () for process in device.processes
@@ -116,7 +126,7 @@ def read_holder(one: SeenProcess, share: Share, around: Surroundings) -> Holder:
         estimates["managed_bytes"] = _MANAGED
     allocations = _allocations(pieces.value or ())
     if len(allocations) > MOST_SIZES:
-        estimates["allocations"] = f"at least: mappings of {len(allocations) - MOST_SIZES:,} more sizes are left out"
+        estimates["allocations"] = at_least(f"mappings of {len(allocations) - MOST_SIZES:,} more sizes are left out")
     rounding = pieces.then(lambda _: sum(a.size_bytes // 2 * a.count for a in allocations if a.power_of_two), "")
     if rounding.value:
         estimates["rounding_bytes"] = _ROUNDING
@@ -163,7 +173,7 @@ def read_holder(one: SeenProcess, share: Share, around: Surroundings) -> Holder:
             one,
             _Mapped(
                 owned.then(lambda sizes: sum(sizes) + registered.pinned_bytes + (driver_memory.value or 0), ""),
-                _TABLES_AT_MOST if doubt is not None else _tables_note(registered, driver_memory.value, around),
+                _tables_bound(registered, driver_memory.value, doubt, around),
                 frozenset() if maps is None or not owned.value else maps.gpus,
             ),
             around,
@@ -193,7 +203,7 @@ def _pieces(one: SeenProcess, share: Share) -> Answer[Sequence[int]]:
     return Answer(share.owned) if reason is None else Answer.missing(reason)
 
 
-def _doubt(claimed: int, cuda: bool, resident: int | None, around: Surroundings) -> str | None:
+def _doubt(claimed: int, cuda: bool, resident: int | None, around: Surroundings) -> Bound | None:
     """Why its pieces are no more than an estimate."""
     if around.proven:
         return None
@@ -206,8 +216,8 @@ def _doubt(claimed: int, cuda: bool, resident: int | None, around: Surroundings)
 
 def _driver_memory(
     owned: Answer[Sequence[int]], share: Share, contexts: int, cuda: Answer[bool]
-) -> tuple[Answer[int], str | None]:
-    """What it asked for and has mapped, and of what kind the figure is if it is not exact."""
+) -> tuple[Answer[int], Bound | None]:
+    """What it asked for and has mapped, and why the figure is an estimate if it is one."""
     if owned.value is None:
         return Answer(None, owned.reason), None
     if cuda.value is False and share.driver_sizes:
@@ -230,19 +240,19 @@ class _Mapped:
     """Pinned memory that each GPU maps on which a process has a context."""
 
     bytes: Answer[int]
-    tables_note: str
+    tables: Bound
     """What stands beside the page tables that it implies."""
     contexts: frozenset[int]
     """Minor numbers of the GPUs on which the process, as the owner of pinned memory, has a context."""
 
 
-def _tables_note(registered: Registered, driver_memory: int | None, around: Surroundings) -> str:
-    if driver_memory:
-        return _TABLES_OF_DRIVER
-    if registered.bytes.value is None:
-        return _TABLES
-    note = page_table_note(around.registrations)
-    return note if registered.estimate is None else f"{note}; registered memory is {registered.estimate}"
+def _tables_bound(
+    registered: Registered, driver_memory: int | None, doubt: Bound | None, around: Surroundings
+) -> Bound:
+    followed = around.registrations if registered.bytes.value is not None else None
+    bound = page_table_bound(followed, driver_memory=bool(driver_memory), may_be_ordinary=doubt is not None)
+    part = registered.estimate
+    return bound.plus(None if part is None else Bound(kind=part.kind, why=f"of registered memory: {part.why}"))
 
 
 def _gpu_uses(
@@ -279,5 +289,5 @@ def _gpu_use(one: SeenProcess, mapped: _Mapped, device: DeviceFigures, around: S
         memory_bytes=None if "memory_bytes" in missing else sum(amounts),
         page_table_bytes=tables.note(missing, "page_table_bytes"),
         missing=missing,
-        estimates={"page_table_bytes": mapped.tables_note} if tables.value is not None else {},
+        estimates={"page_table_bytes": mapped.tables} if tables.value is not None else {},
     )

@@ -15,7 +15,7 @@ from functools import partial
 
 from pinscope.analysis.held import MUCH_LOCKED_BYTES, held_bytes
 from pinscope.analysis.page_table_model import context_overhead_bytes
-from pinscope.live.holder import COUNTER_SLACK_BYTES, Surroundings, page_table_note, read_holder
+from pinscope.live.holder import COUNTER_SLACK_BYTES, Surroundings, page_table_bound, read_holder
 from pinscope.live.ownership import Candidate, Share, attribute, without_larger
 from pinscope.live.unreadable import unreadable
 from pinscope.probes.answer import Answer
@@ -26,19 +26,22 @@ from pinscope.probes.process_identity import boot_time
 from pinscope.probes.process_memory import MemoryMaps
 from pinscope.probes.processes import Processes, Remembered, SeenProcess, known_identity, read_processes
 from pinscope.probes.virtualization import has_own_pids
+from pinscope.records.bound import Bound, BoundKind, about, at_least, at_most, bound_of_sum
 from pinscope.records.registration import Registrations
 from pinscope.records.snapshot import DeviceFigures, Holder, HostTotals, Snapshot, Unreadable
 
 MOST_HOLDERS = 3000
 """In one snapshot; a user who may start processes may make any number of holders."""
-_OTHER = "the host's total less what the holders explain; the kernel does not say which process owns it"
-_AT_LEAST = "at least: not all processes could be looked at"
-_AT_MOST = "at most: some of the holders' mappings may not be pinned"
-_AT_LEAST_REGISTERED = "at least: not all registrations could be followed"
-_OVERHEAD = "as on H200s with driver 580: 3.25 MiB once and 3.56 MiB for each context; other GPUs may differ"
-_AT_MOST_REGISTERED = "at most: a holder ended a CUDA context, which releases what was registered in it"
-_LOST = "an estimate: some calls were lost"
-_EITHER = "an estimate: not all memory could be looked at, and some that was may not be pinned"
+_OTHER = about("the host's total less what the holders explain; the kernel does not say which process owns it")
+_AT_LEAST = at_least("not all processes could be looked at")
+_AT_MOST = at_most("some of the holders' mappings may not be pinned")
+_OVERHEAD = about("as on H200s with driver 580: 3.25 MiB once and 3.56 MiB for each context; other GPUs may differ")
+_REGISTERED: Mapping[BoundKind, Bound] = {
+    "at_least": at_least("not all registrations could be followed"),
+    "at_most": at_most("a holder ended a CUDA context, which releases what was registered in it"),
+    "about": about("how much memory some holder has registered is not known exactly"),
+}
+_DOUBTFUL_TABLES = about("registered memory of some of its processes is not known exactly")
 _INIT = 1
 _TOO_MUCH = "what the holders have comes to more than is pinned: some of it is not pinned"
 
@@ -192,20 +195,23 @@ def _with_tables(
     known = [amount for amount in tables if amount is not None]
     contexts = max(len({process.pid for process in device.processes}), len(tables))
     unseen = contexts - len(known)
-    notes = [use.estimates.get("page_table_bytes", "") for one in holders for use in one.gpus]
-    note = next((text for text in notes if text.startswith("at most")), page_table_note(registrations))
-    if registrations is not None and registrations.trouble is None:
-        doubtful = (one for one in holders if "registered_bytes" in {**one.missing, **one.estimates})
-        if any(use.index == device.index for one in doubtful for use in one.gpus):
-            note += "; registered memory of some of its processes is not known exactly"
+    here = [one for one in holders if any(use.index == device.index for use in one.gpus)]
+    followed = registrations is not None and registrations.trouble is None
+    bound = page_table_bound(
+        registrations,
+        driver_memory=any(one.driver_memory_bytes for one in here),
+        may_be_ordinary=any("host_alloc_bytes" in one.estimates for one in here),
+    )
+    if followed and any("registered_bytes" in {**one.missing, **one.estimates} for one in here):
+        bound = bound.plus(_DOUBTFUL_TABLES)
     if unseen:
-        note += f"; {unseen} of its processes could not be looked at"
+        bound = bound.plus(at_least(f"{unseen} of its processes could not be looked at"))
     return device.model_copy(
         update={
             "page_table_bytes": sum(known),
             "context_overhead_bytes": context_overhead_bytes(contexts),
             "missing": missing,
-            "estimates": {**device.estimates, "page_table_bytes": note, "context_overhead_bytes": _OVERHEAD},
+            "estimates": {**device.estimates, "page_table_bytes": bound, "context_overhead_bytes": _OVERHEAD},
         }
     )
 
@@ -226,9 +232,9 @@ def _explained(
         pinned = sum(registered[one.pid].pinned_registered_bytes for one in holders if one.pid in registered)
         own = sum((one.context_pinned_bytes or 0) + (one.vm_pin_bytes or 0) for one in holders)
         explained = Answer(pinned + own + sum(one.host_alloc_bytes or 0 for one in holders))
-        note = _doubt(holders, gaps, registrations)
-        if note is not None:
-            estimates["explained_bytes"] = note
+        doubt = _doubt(holders, gaps, registrations)
+        if doubt is not None:
+            estimates["explained_bytes"] = doubt
     other = _other(host, explained)
     if other.value is not None:
         estimates["other_pinned_bytes"] = _OTHER
@@ -242,24 +248,18 @@ def _explained(
     return host.model_copy(update={**split, "missing": missing, "estimates": estimates})
 
 
-def _doubt(holders: Sequence[Holder], gaps: Sequence[Unreadable], registrations: Registrations | None) -> str | None:
+def _doubt(holders: Sequence[Holder], gaps: Sequence[Unreadable], registrations: Registrations | None) -> Bound | None:
     """Why the sum of what the holders have is no more than an estimate."""
+    hidden = any(gap.hides_holders for gap in gaps) or any(one.host_alloc_bytes is None for one in holders)
     followed = registrations is not None and registrations.trouble is None
-    notes = [one.estimates["registered_bytes"] for one in holders if "registered_bytes" in one.estimates]
-    unknown = followed and any(one.registered_bytes is None for one in holders)
-    reasons = {
-        _AT_LEAST: any(gap.hides_holders for gap in gaps) or any(one.host_alloc_bytes is None for one in holders),
-        _AT_LEAST_REGISTERED: unknown or any(note.startswith("at least") for note in notes),
-        _AT_MOST: any("host_alloc_bytes" in one.estimates for one in holders),
-        _AT_MOST_REGISTERED: any(note.startswith("at most") for note in notes),
-        _EITHER: any(note.startswith("an estimate") for note in notes),
-    }
-    holds = [reason for reason, so in reasons.items() if so]
-    if notes and registrations is not None and registrations.lost_events:
-        return _LOST
-    # What may be too little for one reason and too much for another may be either.
-    kinds = {reason.partition(":")[0] for reason in holds}
-    return _EITHER if len(kinds) > 1 else holds[0] if holds else None
+    registered = {one.estimates["registered_bytes"].kind for one in holders if "registered_bytes" in one.estimates}
+    if followed and any(one.registered_bytes is None for one in holders):
+        registered.add("at_least")
+    return bound_of_sum([
+        _AT_LEAST if hidden else None,
+        _AT_MOST if any("host_alloc_bytes" in one.estimates for one in holders) else None,
+        *(_REGISTERED[kind] for kind in sorted(registered)),
+    ])  # fmt: skip
 
 
 def _other(host: HostTotals, explained: Answer[int]) -> Answer[int]:

@@ -6,23 +6,24 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from pinscope.probes.answer import Answer
+from pinscope.records.bound import Bound, about, at_least, at_most
 from pinscope.records.registration import PidRegistrations, Piece, Registrations
 
 OLDEST_PIECES = 10
 """So many pieces of each holder a snapshot shows."""
 NOT_FOLLOWED = "registered memory leaves no mark; 'pinscope live --probe', as root, follows it from its start on"
 CALLS_NOT_FOLLOWED = "the driver's calls are followed by 'pinscope live --probe', as root, from its start on"
-_EARLIER = "at least: what it registered before the probe started is not known"
-_LOST = "an estimate: some calls came too fast to be followed"
-_TOO_MANY = "at least: not all of its pieces could be followed"
-_ANOTHER_COPY = "at least: it uses another copy of the driver's library too, which is not followed"
-_CONTEXT_ENDED = "at most: it ended a CUDA context since, which releases what was pinned in it"
-_ENDED_AND_MORE = "an estimate: it ended a CUDA context since, and not all that it pinned is known"
-_LEFT_OUT = "at least: more processes pin memory than the probe follows"
-_TAKEN_EARLIER = "at least: what it took before the probe started is not known"
-_POOLS = "at least: a pool of host memory holds more than is allocated from it"
-_IMPORTED = "at least: it imported memory of another process, whose size the call does not give"
-_UNREAD = "an estimate: of some memory of cuMemCreate the handle could not be read"
+_EARLIER = at_least("what it registered before the probe started is not known")
+_LOST = about("some calls came too fast to be followed")
+_TOO_MANY = at_least("not all of its pieces could be followed")
+_ANOTHER_COPY = at_least("it uses another copy of the driver's library too, which is not followed")
+_CONTEXT_ENDED = at_most("it ended a CUDA context since, which releases what was pinned in it")
+_ENDED_AND_MORE = about("it ended a CUDA context since, and not all that it pinned is known")
+_LEFT_OUT = at_least("more processes pin memory than the probe follows")
+_TAKEN_EARLIER = at_least("what it took before the probe started is not known")
+_POOLS = at_least("a pool of host memory holds more than is allocated from it")
+_IMPORTED = at_least("it imported memory of another process, whose size the call does not give")
+_UNREAD = about("of some memory of cuMemCreate the handle could not be read")
 
 
 @dataclass(frozen=True)
@@ -37,11 +38,11 @@ class Registered:
     process asked for it, mapped or not."""
     pinned_bytes: int = 0
     """The whole pages that the kernel pins for it; 0 where that is not known."""
-    estimate: str | None = None
-    """Why the figures are no more than an estimate; begins with "at least", "at most" or "an estimate"."""
+    estimate: Bound | None = None
+    """Why the figures are no more than an estimate."""
     oldest: tuple[Piece, ...] = ()
     """Live pieces that were pinned first, allocated ones too."""
-    driver_estimate: str | None = None
+    driver_estimate: Bound | None = None
     """Of ``driver_memory``, as ``estimate``."""
 
 
@@ -79,7 +80,7 @@ def registered_by(
     )
 
 
-def _estimate(known: PidRegistrations, registrations: Registrations) -> str | None:
+def _estimate(known: PidRegistrations, registrations: Registrations) -> Bound | None:
     if registrations.lost_events:
         return _LOST
     least = _at_least(known, registrations)
@@ -89,7 +90,7 @@ def _estimate(known: PidRegistrations, registrations: Registrations) -> str | No
     return least
 
 
-def _driver_estimate(known: PidRegistrations, registrations: Registrations) -> str | None:
+def _driver_estimate(known: PidRegistrations, registrations: Registrations) -> Bound | None:
     if registrations.lost_events:
         return _LOST
     if known.unread_handles:
@@ -102,7 +103,7 @@ def _driver_estimate(known: PidRegistrations, registrations: Registrations) -> s
     return least
 
 
-def _at_least(known: PidRegistrations, registrations: Registrations, earlier: str = _EARLIER) -> str | None:
+def _at_least(known: PidRegistrations, registrations: Registrations, earlier: Bound = _EARLIER) -> Bound | None:
     if not known.from_start:
         return earlier
     if known.pid in registrations.not_followed:

@@ -10,10 +10,11 @@ from pinscope.probes.cgroup import GroupHeadrooms
 from pinscope.probes.limits import host_memory
 from pinscope.probes.memory import pinned_bytes
 from pinscope.probes.proc import HERE, Fields, Proc
+from pinscope.records.bound import about
 from pinscope.records.snapshot import HostTotals, Pressure
 
 NOT_JOINED = "the processes have not been looked at"
-_LEFT_OVER = "about: what the kernel's accounts leave over, with other drivers' memory and the kernel's own"
+_LEFT_OVER = about("what the kernel's accounts leave over, with other drivers' memory and the kernel's own")
 _ACCOUNTS = ("MemFree", "Buffers", "Cached", "SwapCached", "AnonPages", "Slab", "PageTables", "Percpu")
 """Lines of /proc/meminfo that together have every page of an idle host but those that a driver allocated for itself;
 none counts a page of another (proc_meminfo(5); measured on H100 and H200 hosts)."""

@@ -1,7 +1,7 @@
 """One frozen live reading of a host: its totals, who holds pinned memory, and what that costs each GPU.
 
 A figure that is ``None`` has its reason in ``missing``, under the field's name. A figure named in ``estimates`` is an
-estimate, and the text there says of what kind; every other figure is exact, as of the moment of reading.
+estimate, and what stands there says of what kind and why; every other figure is exact, as of the moment of reading.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from pinscope.records.base import Record
+from pinscope.records.bound import Estimated
 from pinscope.records.environment import Link
 from pinscope.records.registration import Piece, ProbeState
 
@@ -47,7 +48,7 @@ class Pressure(Record):
     """Since boot."""
 
 
-class HostTotals(Record):
+class HostTotals(Estimated):
     """The host's memory."""
 
     total_bytes: int
@@ -82,8 +83,6 @@ class HostTotals(Record):
     """Shared memory of all kinds; cudaHostAlloc memory is part of it."""
     pressure: Pressure | None
     """Time that tasks stalled for lack of memory."""
-    missing: Mapping[str, str] = {}
-    estimates: Mapping[str, str] = {}
 
 
 class Allocations(Record):
@@ -98,7 +97,7 @@ class Allocations(Record):
     does), up to half of it is waste."""
 
 
-class GpuUse(Record):
+class GpuUse(Estimated):
     """What a holder has on one GPU on which it has a context."""
 
     index: int
@@ -108,11 +107,9 @@ class GpuUse(Record):
     page_table_bytes: int | None
     """GPU memory that the page table of its cudaHostAlloc and driver memory takes; registered memory comes on top, or
     is in it while the probe runs."""
-    missing: Mapping[str, str] = {}
-    estimates: Mapping[str, str] = {}
 
 
-class Holder(Record):
+class Holder(Estimated):
     """A process that holds pinned or locked memory, or may: one with a CUDA context can have registered memory."""
 
     pid: int
@@ -180,8 +177,6 @@ class Holder(Record):
     """Holds its cudaHostAlloc memory."""
     gpus: tuple[GpuUse, ...]
     """GPUs on which it has a context; empty with a reason in ``missing`` where that is not known."""
-    missing: Mapping[str, str] = {}
-    estimates: Mapping[str, str] = {}
 
 
 class GpuProcess(Record):
@@ -212,7 +207,7 @@ class MigInstance(Record):
     missing: Mapping[str, str] = {}
 
 
-class DeviceFigures(Record):
+class DeviceFigures(Estimated):
     """One GPU at the moment of reading."""
 
     index: int
@@ -271,8 +266,6 @@ class DeviceFigures(Record):
     """Temperature of the GPU."""
     mig: tuple[MigInstance, ...]
     """Empty where the GPU is not in Multi-Instance mode."""
-    missing: Mapping[str, str] = {}
-    estimates: Mapping[str, str] = {}
 
 
 class Snapshot(Record):

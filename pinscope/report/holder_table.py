@@ -6,8 +6,9 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from pinscope.records.bound import bound_of_sum
 from pinscope.records.snapshot import Holder
-from pinscope.report.snapshot_facts import estimate_sign
+from pinscope.report.snapshot_facts import SIGNS
 from pinscope.text import one_line
 from pinscope.units import format_bytes
 
@@ -61,14 +62,14 @@ def holder_rows(holders: Iterable[Holder], growing: Collection[int] = ()) -> lis
 
 
 def _row(holder: Holder, growing: bool) -> HolderRow:
-    kinds = dict(holder.estimates)
+    bounds = dict(holder.estimates)
     amounts: dict[str, int | None] = {}
     for name in AMOUNTS:
         if name in _SUMS:
             parts = [getattr(use, _SUMS[name]) for use in holder.gpus]
             amounts[name] = None if "gpus" in holder.missing or None in parts else sum(parts)
-            told = [use.estimates[_SUMS[name]] for use in holder.gpus if _SUMS[name] in use.estimates]
-            kinds.update({name: told[0]} if told else {})
+            bound = bound_of_sum(use.estimates.get(_SUMS[name]) for use in holder.gpus)
+            bounds |= {name: bound} if bound else {}
         else:
             amounts[name] = getattr(holder, name)
     return HolderRow(
@@ -81,7 +82,7 @@ def _row(holder: Holder, growing: bool) -> HolderRow:
         growing=growing,
         gpus=tuple(use.index for use in holder.gpus),
         amounts=amounts,
-        signs={name: estimate_sign(kind) for name, kind in kinds.items()},
+        signs={name: SIGNS[bound.kind] for name, bound in bounds.items()},
     )
 
 

@@ -4,29 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Protocol
 
+from pinscope.records.bound import BoundKind, Estimated
 from pinscope.records.environment import Link
 from pinscope.records.snapshot import DeviceFigures, GpuUse, Holder, HostTotals, Pressure
 from pinscope.report.facts import Fact
 from pinscope.units import format_bytes, format_share, format_value
 
-
-def estimate_sign(kind: str) -> str:
-    """What stands before an estimate of that kind: ``≤`` at most, ``≥`` at least, else ``~``."""
-    return "≤" if kind.startswith("at most") else "≥" if kind.startswith("at least") else "~"
+SIGNS: Mapping[BoundKind, str] = {"at_least": "≥", "at_most": "≤", "about": "~"}
+"""What stands before an estimate."""
 
 
-class Figures(Protocol):
-    """A record whose figures may be missing or estimates, by field."""
-
-    @property
-    def missing(self) -> Mapping[str, str]: ...
-    @property
-    def estimates(self) -> Mapping[str, str]: ...
-
-
-def figure_text(figures: Figures, field: str, unit: str = "bytes", *, because: bool = True) -> str:
+def figure_text(figures: Estimated, field: str, unit: str = "bytes", *, because: bool = True) -> str:
     """``8 GiB``, ``≤8 GiB (at most: …)`` or ``n/a (no NVIDIA driver)``.
 
     Args:
@@ -36,10 +25,10 @@ def figure_text(figures: Figures, field: str, unit: str = "bytes", *, because: b
         because: with the words in brackets.
     """
     value = getattr(figures, field)
-    note = figures.missing.get(field) if value is None else figures.estimates.get(field)
     text = format_value(value, unit)
     if value is not None and field in figures.estimates:
-        text = estimate_sign(figures.estimates[field]) + text
+        text = SIGNS[figures.estimates[field].kind] + text
+    note = figures.note(field)
     return f"{text} ({note})" if note and because else text
 
 
@@ -120,7 +109,7 @@ def _mappings(holder: Holder) -> str:
         f"{one.count:,} × {format_bytes(one.size_bytes)}" + (" (a power of two)" if one.power_of_two else "")
         for one in holder.allocations
     ]
-    note = holder.estimates.get("allocations")
+    note = holder.note("allocations")
     return ", ".join(parts) + (f" ({note})" if note else "")
 
 
@@ -149,7 +138,7 @@ def _gpus(holder: Holder) -> list[Fact]:
         reason = holder.missing.get("gpus")
         return [("GPUs", f"n/a ({reason})" if reason else "no context on any")]
     facts = [(f"GPU {use.index}", _use_text(use)) for use in holder.gpus]
-    notes = {use.missing.get("page_table_bytes") or use.estimates.get("page_table_bytes") for use in holder.gpus}
+    notes = {use.note("page_table_bytes") for use in holder.gpus}
     return [*facts, *(("Page tables", note) for note in sorted(filter(None, notes)))]
 
 

@@ -148,7 +148,7 @@ def test_driver_memory_of_a_c_program_shows_to_the_page_and_on_the_host_to_one_p
     assert abs(grown(before.host, held.host, "pinned_bytes")) <= MIB
     (use,) = one.gpus
     assert use.page_table_bytes == 6 * MIB  # 8 bytes a page of it and of what the driver pinned for the context
-    assert "driver memory" in use.estimates["page_table_bytes"]
+    assert "driver memory" in use.estimates["page_table_bytes"].text
     assert figure(holder(after, pid), "driver_memory_bytes") == (2 * MIB if kind == "pool" else 0)
     assert abs(grown(before.host, after.host, "driver_memory_bytes")) <= mapped // 100
 

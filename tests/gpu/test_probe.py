@@ -276,7 +276,7 @@ def test_a_context_that_is_reset_takes_its_registrations_along_and_that_is_said(
         assert pinned(after) - pinned(ready) < SIZE // 2  # the driver did release it
         assert shown(after, child.pid).registered_bytes in (0, SIZE)
         if shown(after, child.pid).registered_bytes:
-            assert shown(after, child.pid).estimates["registered_bytes"].startswith("at most")
+            assert shown(after, child.pid).estimates["registered_bytes"].text.startswith("at most")
 
 
 def test_the_installed_library_is_followed_in_all_its_calls(tracker: Tracker) -> None:

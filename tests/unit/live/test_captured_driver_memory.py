@@ -78,4 +78,4 @@ def test_driver_memory_of_the_host_is_at_least_what_the_processes_have(found: Sn
     held = sum(one.driver_memory_bytes or 0 for one in found.holders)
     assert found.host.driver_memory_bytes is not None
     assert found.host.driver_memory_bytes >= held
-    assert found.host.estimates["driver_memory_bytes"].startswith("about")
+    assert found.host.estimates["driver_memory_bytes"].text.startswith("about")

@@ -51,7 +51,7 @@ def test_processes_that_are_hidden_may_be_holders(tmp_path: Path) -> None:
     host.process()
     found = snapshot(host.proc)
     assert [gap.hides_holders for gap in found.unreadable if gap.what == "Processes of other users"] == [True]
-    assert found.host.estimates["explained_bytes"].startswith("at least")
+    assert found.host.estimates["explained_bytes"].text.startswith("at least")
 
 
 def test_a_silent_driver_is_said(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def test_driver_memory_is_what_no_account_of_the_kernel_has(plant: Plant) -> Non
     host = read_host(plant(files))
     page_bytes = os.sysconf("SC_PAGE_SIZE")
     assert host.driver_memory_bytes == (100 - 20 - 7 - 5) * mib - 1024 * page_bytes
-    assert host.estimates["driver_memory_bytes"].startswith("about")
+    assert host.estimates["driver_memory_bytes"].text.startswith("about")
     newer = read_host(plant(files | {"/proc/meminfo": f"{text}Hugetlb: 3072 kB\nBalloon: 1024 kB\n"}))
     assert newer.driver_memory_bytes == host.driver_memory_bytes - 4 * mib
     older = read_host(plant(files | {"/proc/meminfo": text.replace("Percpu", "Per")}))

@@ -1,0 +1,74 @@
+"""A figure that is not exact: how it bounds the true value, in sums and in JSON of now and of before."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+import pytest
+
+from pinscope.records.bound import Bound, about, at_least, at_most, bound_of_sum
+from pinscope.records.snapshot import GpuUse
+
+LESS, MORE = at_least("one was not seen"), at_most("some may be free")
+
+
+@pytest.mark.parametrize(
+    ("parts", "kind"),
+    [
+        ([], None),
+        ([None, None], None),
+        ([None, LESS], "at_least"),
+        ([LESS, at_least("another was not seen")], "at_least"),
+        ([MORE, None, MORE], "at_most"),
+        ([LESS, MORE], "about"),
+        ([LESS, about("a guess")], "about"),
+    ],
+)
+def test_a_sum_is_bounded_as_its_parts_are_and_about_right_where_they_disagree(
+    parts: list[Bound | None], kind: str | None
+) -> None:
+    bound = bound_of_sum(parts)
+    assert (bound.kind if bound else None) == kind
+
+
+def test_a_sum_says_each_reason_once() -> None:
+    bound = bound_of_sum([LESS, MORE, LESS])
+    assert bound is not None
+    assert bound.text == "about: one was not seen; some may be free"
+
+
+def test_in_json_an_estimate_is_a_text_with_its_kind_beside_it() -> None:
+    use = GpuUse(index=0, memory_bytes=5, page_table_bytes=None, estimates={"memory_bytes": MORE})
+    document = json.loads(use.model_dump_json())
+    assert document["estimates"] == {"memory_bytes": "at most: some may be free"}
+    assert document["bounds"] == {"memory_bytes": "at_most"}
+    assert GpuUse.model_validate(document) == use
+
+
+@pytest.mark.parametrize(
+    ("estimates", "bound"),
+    [
+        ({"memory_bytes": "at least: one was not seen"}, LESS),
+        ({"memory_bytes": "an estimate: some calls were lost"}, about("some calls were lost")),
+        ({"memory_bytes": "address space: all of it"}, about("address space: all of it")),
+    ],
+)
+def test_json_of_an_older_version_has_no_kinds_and_is_read(estimates: Mapping[str, str], bound: Bound) -> None:
+    document = {"index": 0, "memory_bytes": 5, "page_table_bytes": 5, "estimates": estimates}
+    assert GpuUse.model_validate(document).estimates == {"memory_bytes": bound}
+
+
+def test_a_reason_that_begins_like_a_kind_stays_what_it_is() -> None:
+    use = GpuUse(index=0, memory_bytes=5, page_table_bytes=5, estimates={"memory_bytes": about("at most: so it says")})
+    assert GpuUse.model_validate_json(use.model_dump_json()) == use
+
+
+def test_a_figure_has_the_reason_why_it_is_missing_or_not_exact() -> None:
+    use = GpuUse(
+        index=0, memory_bytes=5, page_table_bytes=None, estimates={"memory_bytes": LESS},
+        missing={"page_table_bytes": "no GPU"},
+    )  # fmt: skip
+    assert use.note("memory_bytes") == "at least: one was not seen"
+    assert use.note("page_table_bytes") == "no GPU"
+    assert use.note("index") is None

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-MUCH_LOCKED_BYTES = 64 * 2**20
-"""Locked memory that is worth a word by itself. Init systems, and agents that keep keys, lock less for their own."""
-
 
 def held_bytes(
     host_alloc: int | None,

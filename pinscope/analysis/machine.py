@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from pinscope.analysis.link_model import packet_words, payload_now
+from pinscope.analysis.link_findings import link_below_best, link_evidence
+from pinscope.analysis.link_model import packet_words
+from pinscope.analysis.rules.host_memory import is_well_below_host
 from pinscope.probes.capabilities import HOST_MODEL_LOCKED_BYTES, MEMLOCK_ADVICE
 from pinscope.probes.cupy_wheel import cupy_problem, wheels
 from pinscope.probes.virtualization import WSL2
 from pinscope.records.environment import Device, Environment, Link
 from pinscope.records.finding import Finding, Quantity
 from pinscope.units import format_bandwidth, format_bytes
-
-WELL_BELOW = 0.75
-"""A control group that leaves less than this share of the host's memory is worth a note."""
 
 
 def machine_findings(environment: Environment) -> tuple[Finding, ...]:
@@ -43,56 +42,22 @@ def _link(environment: Environment) -> Iterator[Finding]:
 
 
 def _pcie(device: Device, link: Link) -> Iterator[Finding]:
-    """Width is trained at start-up and stays; the generation of an idle link drops to save power."""
+    """Whether the GPU is busy is not asked here."""
     if None in (link.generation_now, link.width_now, link.generation_max, link.width_max):
         return
-    here = f"GPU {device.index}"
-    best = f"generation {link.generation_max} × {link.width_max} lanes"
-    evidence = (
-        Quantity(name="Generation now", value=link.generation_now, unit="count"),
-        Quantity(name="Generation at best", value=link.generation_max, unit="count"),
-        Quantity(name="Lanes now", value=link.width_now, unit="count"),
-        Quantity(name="Lanes at best", value=link.width_max, unit="count"),
-        Quantity(name="Payload limit now", value=payload_now(link), unit="bytes/second"),
-        Quantity(name="Payload limit at best", value=link.limit_bytes_per_second, unit="bytes/second"),
+    finding = link_below_best(device.index, link, busy=None)
+    if finding is not None:
+        yield finding
+        return
+    yield Finding(
+        rule="link-at-best",
+        severity="good",
+        title=f"GPU {device.index}: the PCIe link is at its best",
+        detail=f"Generation {link.generation_max} × {link.width_max} lanes carry at most "
+        f"{format_bandwidth(link.limit_bytes_per_second)} one way{packet_words(link)}.",
+        evidence=link_evidence(link),
+        advice="Nothing to do.",
     )
-    if _below(link.width_now, link.width_max):
-        yield Finding(
-            rule="link-below-best",
-            severity="warning",
-            title=f"{here}: only {link.width_now} of {link.width_max} PCIe lanes are in use",
-            detail=f"{here} and its slot can do {best} ({format_bandwidth(link.limit_bytes_per_second)}); "
-            f"as trained now the link carries at most {format_bandwidth(payload_now(link))} one way. "
-            "An idle link lowers its generation to save power, not its width.",
-            evidence=evidence,
-            advice="Reseat the GPU, check risers and cables, and see in the firmware settings whether the slot "
-            "shares its lanes with another one.",
-        )
-    elif _below(link.generation_now, link.generation_max):
-        yield Finding(
-            rule="link-below-best",
-            severity="note",
-            title=f"{here}: the PCIe link is at generation {link.generation_now}, its best is {link.generation_max}",
-            detail="An idle link lowers its generation to save power and raises it again under load, "
-            "so this alone means nothing.",
-            evidence=evidence,
-            advice="Run 'pinscope run bandwidth': if large pinned copies stay near "
-            f"{format_bandwidth(payload_now(link))} rather than {format_bandwidth(link.limit_bytes_per_second)}, "
-            "look at the slot's generation in the firmware settings, risers and cables.",
-        )
-    else:
-        yield Finding(
-            rule="link-at-best",
-            severity="good",
-            title=f"{here}: the PCIe link is at its best",
-            detail=f"{best} carry at most {format_bandwidth(link.limit_bytes_per_second)} one way{packet_words(link)}.",
-            evidence=evidence,
-            advice="Nothing to do.",
-        )
-
-
-def _below(now: int | None, best: int | None) -> bool:
-    return now is not None and best is not None and now < best
 
 
 def _driver(environment: Environment) -> Iterator[Finding]:
@@ -152,7 +117,7 @@ def _control_group(environment: Environment) -> Iterator[Finding]:
     limit, headroom = limits.cgroup_limit_bytes, limits.cgroup_headroom_bytes
     if limit is None or headroom is None:
         return
-    if limit >= WELL_BELOW * limits.host_total_bytes and headroom >= WELL_BELOW * limits.host_available_bytes:
+    if not is_well_below_host(limit, headroom, limits.host_total_bytes, limits.host_available_bytes):
         return
     yield Finding(
         rule="cgroup-below-host",

@@ -20,8 +20,6 @@ FIRST_CONTEXT_BYTES = 3_407_872
 CONTEXT_BYTES = 3_735_552
 """What the driver takes for contexts and charges to no process: once on a GPU, and for each. Measured on H200s with
 driver 580.159, to 64 KiB: with one to four C programs, with PyTorch, and with ten programs of all kinds."""
-NOTABLE_SHARE, GRAVE_SHARE = 0.01, 0.1
-"""Of a GPU's memory: page tables from here on are worth a warning, and are grave."""
 
 
 def page_table_bytes(mapped_bytes: int, page_bytes: int) -> int:

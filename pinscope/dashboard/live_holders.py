@@ -10,6 +10,7 @@ import pandas as pd
 import streamlit as st
 from pandas.io.formats.style import Styler
 
+from pinscope.analysis.rules.growth import STEADY_GROWTH
 from pinscope.dashboard.fact_table import fact_columns
 from pinscope.dashboard.live_controls import View
 from pinscope.dashboard.plain import plain
@@ -71,7 +72,7 @@ def _filtered(every: Sequence[Holder], grow: frozenset[int]) -> list[Holder]:
         )  # fmt: skip
         only = st.toggle(
             "Only growing", key="now-only-growing", persist_state="session",
-            help="Processes that took more and more through the window, and gave nothing back.",
+            help=f"Processes whose pinned or locked memory grew steadily through the window: {STEADY_GROWTH}.",
         )  # fmt: skip
     shown = [one for one in matching(every, words) if one.pid in grow or not only]
     st.caption(f"{len(shown):,} of {len(every):,} holders" + (f" · {len(grow)} growing" if grow else ""))
@@ -139,7 +140,7 @@ def _config(columns: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
     return {
         **{label: column for label, column in shown.items() if label not in _HIDDEN},
         **dict.fromkeys(label for label in shown if label in _HIDDEN),
-        "Grows": kinds.TextColumn("Grows", width=58, alignment="center", help="Takes more, gives nothing back."),
+        "Grows": kinds.TextColumn("Grows", width=58, alignment="center", help="It grew steadily through the window."),
         "Process": kinds.TextColumn("Process", pinned=True),
         "PID": kinds.NumberColumn("PID", format="%d"),
         "Trend": kinds.LineChartColumn(

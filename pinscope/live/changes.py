@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Literal
 
 from pinscope.analysis.held import held_bytes
+from pinscope.analysis.rules.growth import steady_growth
 from pinscope.records.snapshot import DeviceFigures, Holder, Snapshot
 from pinscope.records.timeline import DeviceSample, Event, EventKind, HolderSample, Sample
 
@@ -18,7 +19,6 @@ _KINDS: tuple[What, ...] = ("host_alloc", "registered", "locked", "driver_memory
 _TOTALS = ("pinned_bytes", "explained_bytes", "other_pinned_bytes", "driver_memory_bytes", "mlocked_bytes")
 # One set of field names for all records of a kind: a set of its own in each would be more than half of a long history.
 _SAMPLE, _HOLDER, _DEVICE = (set(kind.model_fields) for kind in (Sample, HolderSample, DeviceSample))
-_LEAST_RISES = 3
 Identity = tuple[int, datetime | None]
 """Pid and start: tells a process from a later one with the same number."""
 
@@ -70,49 +70,28 @@ def sample_of(snapshot: Snapshot, elapsed_seconds: float, before: Sample | None 
 
 
 def growing(samples: Sequence[Sample]) -> frozenset[int]:
-    """Pids of those that took more and more, and gave nothing back.
+    """Pids of those whose pinned or whose locked memory grew steadily: see :func:`steady_growth`.
 
-    They rose at least three times, in the first as in the second half of the time they were seen, and never fell. So
-    one that takes all it needs when it starts is not among them. A sample that left a process out tells nothing of it.
+    A sample that left a process out tells nothing of it.
     """
     if not samples:
         return frozenset()
-    rises: dict[Identity, list[float]] = {(one.pid, one.started_at): [] for one in samples[-1].holders}
-    first: dict[Identity, float] = {}
+    series: dict[Identity, tuple[list[tuple[float, int]], ...]] = {
+        (one.pid, one.started_at): ([], []) for one in samples[-1].holders
+    }
     last: dict[Identity, HolderSample] = {}
     for sample in samples:
         for one in sample.holders:
             key = (one.pid, one.started_at)
-            if key not in rises:
+            if key not in series or last.get(key) is one:  # samples share what did not change
                 continue
-            previous = last.get(key)
-            if previous is one:  # samples share what did not change
-                continue
-            step = 0 if previous is None else _step(previous, one)
-            first.setdefault(key, sample.elapsed_seconds)
             last[key] = one
-            if step < 0:
-                del rises[key]
-            elif step:
-                rises[key].append(sample.elapsed_seconds)
+            pinned = held_bytes(one.host_alloc_bytes, one.registered_bytes, None, None, one.driver_memory_bytes)
+            for amounts, amount in zip(series[key], (pinned, one.locked_bytes), strict=True):
+                if amount is not None:
+                    amounts.append((sample.elapsed_seconds, amount))
     end = samples[-1].elapsed_seconds
-    return frozenset(key[0] for key, times in rises.items() if _keeps_rising(times, first[key], end))
-
-
-def _keeps_rising(times: Sequence[float], begin: float, end: float) -> bool:
-    middle = (begin + end) / 2
-    return len(times) >= _LEAST_RISES and times[0] <= middle < times[-1]
-
-
-def _step(before: HolderSample, after: HolderSample) -> int:
-    return sum(now - was for was, now in _known(before, after))
-
-
-def _known(before: HolderSample, after: HolderSample) -> Iterator[tuple[int, int]]:
-    for what in _KINDS:
-        was, now = getattr(before, f"{what}_bytes"), getattr(after, f"{what}_bytes")
-        if was is not None and now is not None:
-            yield was, now
+    return frozenset(key[0] for key, both in series.items() if any(steady_growth(amounts, end) for amounts in both))
 
 
 def _identity(holder: Holder) -> Identity:

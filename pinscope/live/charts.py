@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from pinscope.analysis.held import held_bytes
+from pinscope.analysis.rules.series import gap_seconds
 from pinscope.charts.theme import COLOURS
 from pinscope.records.timeline import Sample
 
@@ -23,8 +24,6 @@ TREND_POINTS = 40
 """Steps of a small curve in a table."""
 LEAST_SECONDS = 60.0
 """The axis is at least so long, and grows to the window as samples come in."""
-GAP_SECONDS, GAP_INTERVALS = 15.0, 3.0
-"""A longer pause (in seconds, and in intervals) is left open: nobody looked then. A busy host makes shorter ones."""
 
 BANDS: Mapping[str, str] = {
     "Explained by holders": COLOURS["pinned"],
@@ -55,7 +54,7 @@ def frame(samples: Sequence[Sample], window_seconds: float, interval_seconds: fl
     Args:
         samples: oldest first.
         window_seconds: how far back from the last sample.
-        interval_seconds: from one sample to the next; a pause of several is left open.
+        interval_seconds: from one sample to the next; a gap of the series is left open.
 
     Returns:
         ``time`` (UTC) and a float32 column of bytes for each of :data:`SERIES`; what is not known is not a number. The
@@ -68,7 +67,7 @@ def frame(samples: Sequence[Sample], window_seconds: float, interval_seconds: fl
         seconds = min(window_seconds, max(LEAST_SECONDS, shown[-1].elapsed_seconds - shown[0].elapsed_seconds))
         rows.append(_nothing(shown[-1].taken_at - timedelta(seconds=seconds)))
     bucket = max(window_seconds / MOST_POINTS, interval_seconds)
-    longest = timedelta(seconds=max(GAP_SECONDS, GAP_INTERVALS * bucket))
+    longest = timedelta(seconds=gap_seconds(bucket))
     previous: Sample | None = None
     for one in highest_of_each(shown, bucket):
         if previous is not None and one.taken_at - previous.taken_at > longest:

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pinscope.analysis.page_table_model import GRAVE_SHARE, NOTABLE_SHARE, page_table_bytes
+from pinscope.analysis.page_table_model import page_table_bytes
+from pinscope.analysis.rules.gpu_memory import page_table_severity, unattributed_severity
+from pinscope.analysis.rules.host_memory import DRIVER_BYTES, DRIVER_SHARE
 from pinscope.records.bound import bound_of_sum
 from pinscope.records.finding import Finding, Quantity
 from pinscope.records.snapshot import Holder, Snapshot
 from pinscope.units import format_bytes
 
-MIB, GIB = 2**20, 2**30
-
-UNEXPLAINED_NOTE, UNEXPLAINED_WARNING = 512 * MIB, 2 * GIB
-"""GPU memory that neither processes nor page tables explain. With ten CUDA processes an H200 showed 61 MiB of it; a
-context that was left behind takes about 520 MiB there."""
-DRIVER_BYTES, DRIVER_SHARE = GIB, 0.05
-"""Driver memory that is worth a note: of the holders so much, of the host, beyond theirs, that share of RAM."""
 PAGE_BYTES = 4096
 """The page in which host memory was mapped on the GPUs measured; larger ones take less."""
 MOST_NAMED = 5
@@ -30,12 +25,12 @@ DRIVER_MEMORY_ADVICE = "Count it as pinned when you plan what fits on this host.
 def page_tables(snapshot: Snapshot) -> Iterator[Finding]:
     for device in snapshot.devices:
         tables, total = device.page_table_bytes, device.memory_total_bytes
-        if tables is None or not total or tables < NOTABLE_SHARE * total:
+        if tables is None or not total or (severity := page_table_severity(tables / total)) is None:
             continue
         payers = sum(use.index == device.index for holder in snapshot.holders for use in holder.gpus)
         yield Finding(
             rule="page-tables-of-gpu",
-            severity="critical" if tables >= GRAVE_SHARE * total else "warning",
+            severity=severity,
             title=f"GPU {device.index}: page tables of pinned memory take {format_bytes(tables)} of its memory",
             detail="A GPU keeps a page table for pinned host memory, 8 bytes a page, for every process, on every GPU "
             "on which the process has a context. No process is charged for it.",
@@ -121,12 +116,12 @@ def unexplained(snapshot: Snapshot) -> Iterator[Finding]:
             continue
         registered = page_table_bytes(other or 0, PAGE_BYTES)
         rest = device.unattributed_bytes - device.page_table_bytes - registered - (device.context_overhead_bytes or 0)
-        if rest < UNEXPLAINED_NOTE:
+        severity = unattributed_severity(rest, sure=not hidden and other is not None)
+        if severity is None:
             continue
-        grave = rest >= UNEXPLAINED_WARNING and not hidden and other is not None
         yield Finding(
             rule="unattributed-gpu-memory",
-            severity="warning" if grave else "note",
+            severity=severity,
             title=f"GPU {device.index}: {format_bytes(rest)} are used that no process, page table or context explains",
             detail="The driver charges this memory to no process. "
             + ("Some processes could not be looked at: it may be page tables of theirs. " if hidden else "")

@@ -13,8 +13,9 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 
-from pinscope.analysis.held import MUCH_LOCKED_BYTES, held_bytes
+from pinscope.analysis.held import held_bytes
 from pinscope.analysis.page_table_model import context_overhead_bytes
+from pinscope.analysis.rules.host_memory import MUCH_LOCKED_BYTES
 from pinscope.live.holder import COUNTER_SLACK_BYTES, Surroundings, page_table_bound, read_holder
 from pinscope.live.ownership import Candidate, Share, attribute, without_larger
 from pinscope.live.unreadable import unreadable

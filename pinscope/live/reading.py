@@ -8,12 +8,19 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 
-from pinscope.analysis.held import MUCH_LOCKED_BYTES, held_bytes
-from pinscope.analysis.link_model import payload_now
+from pinscope.analysis.held import held_bytes
+from pinscope.analysis.link_findings import link_below_best
 from pinscope.analysis.page_table_model import page_table_bytes
 from pinscope.analysis.pytorch_pinned import ROUNDING_ADVICE
+from pinscope.analysis.rules.host_memory import (
+    MUCH_LOCKED_BYTES,
+    group_severity,
+    is_much_rounding,
+    pinned_severity,
+    pinned_twice_bytes,
+)
+from pinscope.analysis.rules.link import is_busy
 from pinscope.live.driver_findings import (
-    GIB,
     MOST_NAMED,
     PAGE_BYTES,
     driver_memory,
@@ -22,26 +29,11 @@ from pinscope.live.driver_findings import (
     unexplained,
     who,
 )
-from pinscope.records.environment import Link
-from pinscope.records.finding import Finding, Quantity, Severity
-from pinscope.records.snapshot import DeviceFigures, Holder, Snapshot
-from pinscope.units import format_bandwidth, format_bytes, format_share
+from pinscope.records.finding import Finding, Quantity
+from pinscope.records.snapshot import Holder, Snapshot
+from pinscope.units import format_bytes, format_share
 
-RAM_NOTE, RAM_WARNING, RAM_CRITICAL = 0.25, 0.5, 0.8
-"""Share of the host's memory that is pinned. Half is also the most that an experiment here may pin of what is free."""
-SCARCE_SHARE = 0.05
-"""Less than this share of the memory available, with much of it pinned: nothing can be reclaimed in time."""
-MUCH_OF_GROUP = 0.5
-"""Share of its control group's limit from which on it is the pinned memory that fills the group."""
-GROUP_WARNING, GROUP_CRITICAL = 0.1, 0.03
-"""Share of the limit that is left."""
-TWICE_SHARE = 0.05
-"""More than this share of RAM must be pinned beyond what is in use, before it is called pinned twice."""
-ROUNDING_BYTES, ROUNDING_SHARE = GIB, 0.02
-"""Possible rounding waste that is worth a note: so much, or that share of RAM on a small host."""
-BUSY_SHARE = 0.1
-"""A GPU, or its link, that does this much or more is not idle: its link should be at its best generation."""
-
+GIB = 2**30
 _SERVICE = re.compile(r"\.service$")
 
 
@@ -56,12 +48,10 @@ def _pinned_share(snapshot: Snapshot) -> Iterator[Finding]:
     if pinned is None or host.total_bytes <= 0:
         return
     driver = driver_memory(snapshot.holders)
-    share, available = (pinned + driver) / host.total_bytes, host.available_bytes / host.total_bytes
-    if share < RAM_NOTE:
+    share = (pinned + driver) / host.total_bytes
+    severity = pinned_severity(share, host.available_bytes / host.total_bytes)
+    if severity is None:
         return
-    severity: Severity = "warning" if share >= RAM_WARNING else "note"
-    if share >= RAM_CRITICAL or available < SCARCE_SHARE:
-        severity = "critical"
     top = [one for one in snapshot.holders if _pinned_by(one)][:MOST_NAMED]
     yield Finding(
         rule="pinned-share-of-ram",
@@ -93,13 +83,14 @@ def _near_group_limit(snapshot: Snapshot) -> Iterator[Finding]:
     for (_, limit), holders in groups.items():
         pinned = sum(_charged_to(one) for one in holders)
         left = min(one.cgroup_headroom_bytes or 0 for one in holders)
-        if pinned < MUCH_OF_GROUP * limit or left > GROUP_WARNING * limit:
+        severity = group_severity(pinned, left, limit)
+        if severity is None:
             continue
         first, many = holders[0], len(holders) > 1
         where = f" in {first.container}" if first.container else ""
         yield Finding(
             rule="holder-near-cgroup-limit",
-            severity="critical" if left <= GROUP_CRITICAL * limit else "warning",
+            severity=severity,
             title=f"{len(holders)} holders{where} are {format_bytes(left)} below the limit of their control group"
             if many
             else f"{who(first)}{where} is {format_bytes(left)} below the limit of its control group",
@@ -124,10 +115,10 @@ def _pinned_twice(snapshot: Snapshot) -> Iterator[Finding]:
     host = snapshot.host
     if host.pinned_bytes is None:
         return
-    used = host.total_bytes - host.available_bytes
-    beyond = host.pinned_bytes - used
-    if beyond <= TWICE_SHARE * host.total_bytes:
+    beyond = pinned_twice_bytes(host.pinned_bytes, host.total_bytes, host.available_bytes)
+    if beyond is None:
         return
+    used = host.total_bytes - host.available_bytes
     users = [one for one in snapshot.holders if one.cuda]
     yield Finding(
         rule="memory-pinned-more-than-once",
@@ -188,7 +179,7 @@ def _rounding(snapshot: Snapshot) -> Iterator[Finding]:
         (one for one in snapshot.holders if one.rounding_bytes), key=lambda one: one.rounding_bytes or 0, reverse=True
     )
     waste = sum(one.rounding_bytes or 0 for one in wasting)
-    if not waste or waste < min(ROUNDING_BYTES, ROUNDING_SHARE * snapshot.host.total_bytes):
+    if not is_much_rounding(waste, snapshot.host.total_bytes):
         return
     yield Finding(
         rule="rounding-waste",
@@ -259,45 +250,12 @@ def _locked_is_not_pinned(snapshot: Snapshot) -> Iterator[Finding]:
 def _links(snapshot: Snapshot) -> Iterator[Finding]:
     for device in snapshot.devices:
         if device.link is not None and device.link.kind == "pcie":
-            yield from _link(device, device.link)
-
-
-def _link(device: DeviceFigures, link: Link) -> Iterator[Finding]:
-    """Lanes are trained at start-up and stay; an idle link lowers its generation, so only a busy one is judged."""
-    narrow = _below(link.width_now, link.width_max)
-    slow = _is_busy(device) and _below(link.generation_now, link.generation_max)
-    if not narrow and not slow:
-        return
-    what = f"{link.width_now} of {link.width_max} lanes" if narrow else f"generation {link.generation_now}"
-    yield Finding(
-        rule="link-below-best",
-        severity="warning",
-        title=f"GPU {device.index}: its PCIe link runs at {what}"
-        + ("" if narrow else f", its best is {link.generation_max}"),
-        detail=f"As it is now the link carries at most {format_bandwidth(payload_now(link))} one way, at its best "
-        f"{format_bandwidth(link.limit_bytes_per_second)}. "
-        + ("Lanes are not given up to save power." if narrow else "The GPU is busy, so this is not to save power."),
-        evidence=(
-            Quantity(name="Generation now", value=link.generation_now, unit="count"),
-            Quantity(name="Generation at best", value=link.generation_max, unit="count"),
-            Quantity(name="Lanes now", value=link.width_now, unit="count"),
-            Quantity(name="Lanes at best", value=link.width_max, unit="count"),
-            Quantity(
-                name="GPU busy", value=device.busy_share, unit="share", reason=device.missing.get("busy_share")
-            ),
-        ),
-        advice="Reseat the GPU, check risers and cables, and see in the firmware settings which generation the slot "
-        "is allowed and whether it shares its lanes. 'pinscope run bandwidth' measures what arrives.",
-    )  # fmt: skip
-
-
-def _is_busy(device: DeviceFigures) -> bool:
-    shares = (device.busy_share, device.rx_share, device.tx_share)
-    return any(share is not None and share >= BUSY_SHARE for share in shares)
-
-
-def _below(now: int | None, best: int | None) -> bool:
-    return now is not None and best is not None and now < best
+            busy = is_busy(device.busy_share, device.rx_share, device.tx_share)
+            finding = link_below_best(device.index, device.link, busy=busy)
+            if finding is not None:
+                reason = device.missing.get("busy_share")
+                used = Quantity(name="GPU busy", value=device.busy_share, unit="share", reason=reason)
+                yield finding.model_copy(update={"evidence": (*finding.evidence, used)})
 
 
 def _registering(holders: Sequence[Holder]) -> list[Holder]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pinscope.analysis.page_table_model import GPU_PAGE_SIZES, GRAVE_SHARE, NOTABLE_SHARE, page_table_bytes
+from pinscope.analysis.page_table_model import GPU_PAGE_SIZES, page_table_bytes
 from pinscope.analysis.pinning_recipe import DEFAULT_CHUNKS, Recipe
 from pinscope.analysis.pinning_strategy import TITLES, USUAL, WORTH_IT
+from pinscope.analysis.rules.gpu_memory import page_table_severity
 from pinscope.planning.plan import ONE_REGISTRATION_BYTES, Demand, Origin, Plan, Sharing, Source
 from pinscope.records.finding import Finding, Quantity, Reading, Severity, Table
 from pinscope.units import format_bytes, format_seconds, format_share
@@ -195,13 +196,13 @@ def _over_budget(plan: Plan) -> list[Finding]:
 
 def _share(plan: Plan) -> list[Finding]:
     each = plan.sharings[0]
-    if each.gpu_share < NOTABLE_SHARE:
+    severity = page_table_severity(each.gpu_share)
+    if severity is None:
         return []
-    grave = each.gpu_share >= GRAVE_SHARE
     demand = plan.demand
     return [
         Finding(
-            rule="plan-page-tables", severity="critical" if grave else "warning",
+            rule="plan-page-tables", severity=severity,
             title=f"Page tables take {format_share(each.gpu_share)} of a GPU's memory when each process registers",
             detail=f"{_processes(demand.on_one_gpu)} on the busiest GPU, "
             f"{format_bytes(plan.price.taken_bytes(demand.pinned_bytes))} each. NVML books it to no process.",

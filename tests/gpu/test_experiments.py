@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from cupy.cuda import runtime
 
+from pinscope.analysis.rules.link import SLOW_LINK
 from pinscope.experiments.bandwidth.arithmetic import Cell, cells
-from pinscope.experiments.bandwidth.findings import SLOW_LINK
 from pinscope.experiments.overlap.arithmetic import PassCell, Recipe, passes
 from pinscope.probes.environment import capture_environment
 from pinscope.runner.jobs import Request, prepare, reconcile, start

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pinscope.analysis.link_findings import link_below_best
 from pinscope.analysis.link_model import link_limit, packet_words
 from pinscope.analysis.precision import Repeated, precision_not_reached
+from pinscope.analysis.rules.link import SHARED_UPLINK, SLOW_LINK
 from pinscope.experiments.bandwidth.arithmetic import PAYS, Cell, pays_from, speedups
 from pinscope.experiments.bandwidth.curves import Curves, curve_of
 from pinscope.records.environment import Link
@@ -13,10 +15,6 @@ from pinscope.records.finding import Finding, Quantity
 from pinscope.records.run import Run
 from pinscope.units import exact_bytes, format_bandwidth, format_bytes, format_share
 
-SLOW_LINK = 0.85
-"""Pinned copies below this share of the link's payload limit are worth a look."""
-SHARED_UPLINK = 0.9
-"""GPUs that copy at once below this share of what they reach alone share something on the way."""
 LARGE = 2**24
 """Bytes from which a copy's time is mostly data, not latency: its rate may be held against the link's."""
 AS_FAST = 0.98
@@ -189,20 +187,9 @@ def _link(run: Run, curves: Curves) -> list[Finding]:
         return []
     found = []
     # The generation of an idle link drops to save power; after a run at full speed the rate itself tells.
-    if link.width_now and link.width_max and link.width_now < link.width_max:
-        found.append(
-            Finding(
-                rule="link-below-best",
-                severity="warning",
-                title=f"The link runs at x{link.width_now} of x{link.width_max}",
-                detail="A narrower link carries proportionally less, whatever memory is used.",
-                evidence=(
-                    Quantity(name="Width now", value=link.width_now, unit="count"),
-                    Quantity(name="Width at best", value=link.width_max, unit="count"),
-                ),
-                advice="Reseat the card or riser, check the slot's wiring and the BIOS bifurcation setting.",
-            )
-        )
+    narrow = link_below_best(run.device, link, busy=False)
+    if narrow is not None:
+        found.append(narrow)
     for direction in ("h2d", "d2h"):
         if curve := curve_of(curves, "pinned", direction):
             best = max(curve, key=lambda cell: cell.bytes_per_second)

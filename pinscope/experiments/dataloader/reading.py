@@ -6,15 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pinscope.analysis.pytorch_pinned import ROUNDING_ADVICE, rounded_up
+from pinscope.analysis.rules.host_memory import ROUNDING_RATIO
 from pinscope.experiments.dataloader.arithmetic import Combination, combinations, speedup
 from pinscope.experiments.dataloader.bound import advice, bound, busy
 from pinscope.experiments.dataloader.effects import effect_findings, workers_title
 from pinscope.records.finding import Finding, Quantity, Reading, Table
 from pinscope.records.run import Run
 from pinscope.units import format_bandwidth, format_bytes, format_share
-
-WASTEFUL = 1.25
-"""Rounding of a batch by more than this is worth a finding."""
 
 
 def read_dataloader(run: Run, rows: Sequence[Mapping[str, Any]]) -> Reading:
@@ -185,7 +183,7 @@ def _rounding(found: Sequence[Combination]) -> list[Finding]:
         return []
     most = max(pinned, key=lambda one: one.pinned_bytes or 0)
     waste = rounded_up(most.batch_bytes) / most.batch_bytes
-    if waste < WASTEFUL:
+    if waste < ROUNDING_RATIO:
         return []
     return [
         Finding(

@@ -7,6 +7,7 @@ from typing import Any
 
 from pinscope.analysis.link_model import packet_words
 from pinscope.analysis.page_table_model import GRANULE_BYTES
+from pinscope.analysis.rules.link import SATURATED
 from pinscope.analysis.statistics import Summary
 from pinscope.experiments.registration.arithmetic import Trial, trials
 from pinscope.records.finding import Finding, Quantity, Reading, Table
@@ -15,8 +16,6 @@ from pinscope.units import format_bandwidth, format_bytes, format_share
 
 SAME_RATE = 0.05
 """Rates that differ by less are the same."""
-SATURATED = 0.9
-"""Of what a link can carry: rates from here on are the link's, and more copiers add nothing."""
 
 
 def read_registration(run: Run, rows: Sequence[Mapping[str, Any]]) -> Reading:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from pydantic import Field
 
+from pinscope.analysis.rules.growth import STEADY_GROWTH
 from pinscope.experiments.contract import Inputs, Row
-from pinscope.experiments.timeline.arithmetic import STEADY_GROWTH
 from pinscope.experiments.timeline.reading import read_timeline
 from pinscope.records.finding import Reading
 from pinscope.records.run import Run

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from pinscope.analysis.link_findings import SLOT_ADVICE
+from pinscope.analysis.rules.growth import LEAK_RISES, LEAK_SECONDS, STEADY_GROWTH, Amounts, Growth, steady_growth
+from pinscope.analysis.rules.host_memory import (
+    DRIVER_BYTES,
+    RAM_NOTE,
+    UNEXPLAINED_BYTES,
+    group_severity,
+    is_near_limit,
+    pinned_severity,
+)
+from pinscope.analysis.rules.link import Shortfall, is_below, is_busy, is_lasting, link_shortfall
+from pinscope.analysis.rules.series import FEW_MISSING
 from pinscope.experiments.timeline.arithmetic import (
     GPU_RATES,
-    LEAK_RISES,
-    LEAK_SECONDS,
-    STEADY_GROWTH,
-    Amounts,
-    Growth,
     Life,
     Row,
     Watched,
@@ -18,32 +25,15 @@ from pinscope.experiments.timeline.arithmetic import (
     points,
     reason_of,
     sampled,
-    steady_growth,
     summed,
 )
-from pinscope.live.driver_findings import DRIVER_BYTES, DRIVER_MEMORY_ADVICE, DRIVER_MEMORY_IS
-from pinscope.live.reading import (
-    BUSY_SHARE,
-    GROUP_CRITICAL,
-    GROUP_WARNING,
-    MUCH_OF_GROUP,
-    RAM_CRITICAL,
-    RAM_NOTE,
-    RAM_WARNING,
-)
+from pinscope.live.driver_findings import DRIVER_MEMORY_ADVICE, DRIVER_MEMORY_IS
 from pinscope.records.finding import Finding, Quantity, Severity
 from pinscope.units import format_bandwidth, format_bytes, format_duration, format_share
 
 MOST_SUSPECTS = 5
-MIB = 2**20
-UNEXPLAINED_BYTES = 64 * MIB
-"""Pinned memory that no holder explains is worth a note from here on; other pins of a host come to less."""
 UNEXPLAINED_SAMPLES = 3
-"""It must have been there in so many samples in a row."""
-FEW_MISSING = 0.05
-"""Share of samples that may be missing: with more of them a timeline is no proof of anything."""
-LINK_SAMPLES = 3
-"""A link below its best is a finding if it was so in as many busy samples, and in half of them."""
+"""Pinned memory that no holder explains must have been there in so many samples in a row."""
 
 
 def timeline_findings(seen: Watched) -> tuple[Finding, ...]:
@@ -175,19 +165,20 @@ def _steady(seen: Watched) -> Iterator[Finding]:
 
 def _pinned_share(seen: Watched) -> Iterator[Finding]:
     """The kernel's count of pins lacks driver memory, so that of the holders is added."""
-    rows = [row for row in seen.host if row["pinned_bytes"] is not None and row["total_bytes"]]
+    rows = [row for row in seen.host if _pins(row) is not None and row["total_bytes"]]
     times = [row["elapsed_seconds"] for row in rows]
     driver = dict(sampled(summed(life.driver for life in seen.lives), times, seen.last_seconds))
     shares = [
-        (at, (row["pinned_bytes"] + driver.get(at, 0)) / row["total_bytes"])
-        for at, row in zip(times, rows, strict=True)
+        (at, ((_pins(row) or 0) + driver.get(at, 0)) / row["total_bytes"]) for at, row in zip(times, rows, strict=True)
     ]
     peak = extreme(shares, max)
-    if peak is None or peak[1] < RAM_NOTE:
+    if peak is None:
         return
     at, share = peak
-    severity: Severity = "critical" if share >= RAM_CRITICAL else "warning" if share >= RAM_WARNING else "note"
-    row = next(row for row in seen.host if row["elapsed_seconds"] == at)
+    row = next(row for row in rows if row["elapsed_seconds"] == at)
+    severity = pinned_severity(share, row["available_bytes"] / row["total_bytes"])
+    if severity is None:
+        return
     long = sum(value >= RAM_NOTE for _, value in shares) / len(shares)
     yield Finding(
         rule="pinned-share-of-ram",
@@ -197,7 +188,7 @@ def _pinned_share(seen: Watched) -> Iterator[Finding]:
         detail=f"That was {when(at)}; memory that is pinned twice counts twice. Pinned memory can be neither swapped "
         "nor moved nor reclaimed.",
         evidence=(
-            Quantity(name="Pinned", value=row["pinned_bytes"], unit="bytes"),
+            Quantity(name="Pinned", value=_pins(row), unit="bytes"),
             *(
                 [Quantity(name="Driver memory of the holders", value=driver[at], unit="bytes")]
                 if driver.get(at)
@@ -210,6 +201,12 @@ def _pinned_share(seen: Watched) -> Iterator[Finding]:
         advice="Pin what is copied often, in buffers that are used again, and give back the rest. "
         "'pinscope run pressure' shows what pinned memory takes from everybody else here.",
     )
+
+
+def _pins(row: Row) -> int | None:
+    """The kernel's count; before Linux 5.7 it has none, and there it is what the holders explain."""
+    pinned: int | None = row["pinned_bytes"] if row["pinned_bytes"] is not None else row["explained_bytes"]
+    return pinned
 
 
 def _driver(seen: Watched) -> Iterator[Finding]:
@@ -243,15 +240,21 @@ def _group(seen: Watched) -> Iterator[Finding]:
         for row in seen.host
         if row["cgroup_limit_bytes"]
         and row["cgroup_headroom_bytes"] is not None
-        and row["cgroup_headroom_bytes"] <= GROUP_WARNING * row["cgroup_limit_bytes"]
+        and is_near_limit(row["cgroup_headroom_bytes"], row["cgroup_limit_bytes"])
     ]
     times = sorted(row["elapsed_seconds"] for row in near)
     held = dict(sampled(summed(life.amounts for life in seen.lives), times, seen.last_seconds))
-    full = [row for row in near if held.get(row["elapsed_seconds"], 0) >= MUCH_OF_GROUP * row["cgroup_limit_bytes"]]
+    full = [row for row in near if _filled(row, int(held.get(row["elapsed_seconds"], 0)))]
     if full:
-        yield _near_limit(worst := _fullest(full), int(held[worst["elapsed_seconds"]]))
-    elif maybe := [row for row in near if _pinned_on_host(row) >= MUCH_OF_GROUP * row["cgroup_limit_bytes"]]:
+        worst = _fullest(full)
+        yield _near_limit(worst, int(held[worst["elapsed_seconds"]]))
+    elif maybe := [row for row in near if _filled(row, _pinned_on_host(row))]:
         yield _near_limit(_fullest(maybe), None)
+
+
+def _filled(row: Row, pinned: int) -> Severity | None:
+    """How grave it is if so much in the control group is pinned."""
+    return group_severity(pinned, row["cgroup_headroom_bytes"], row["cgroup_limit_bytes"])
 
 
 def _fullest(rows: Sequence[Row]) -> Row:
@@ -265,10 +268,9 @@ def _pinned_on_host(row: Row) -> int:
 def _near_limit(row: Row, held: int | None) -> Finding:
     """``held``: by the holders at that moment, or ``None`` where only the host's total is so much."""
     left, limit = row["cgroup_headroom_bytes"], row["cgroup_limit_bytes"]
-    critical = left <= GROUP_CRITICAL * limit
     return Finding(
         rule="near-cgroup-limit",
-        severity="note" if held is None else "critical" if critical else "warning",
+        severity=(None if held is None else _filled(row, held)) or "note",
         title=f"The control group was {format_bytes(left)} below its limit",
         detail=f"That was {when(row['elapsed_seconds'])}. Pinned memory is charged to the control group and cannot "
         "be reclaimed. At the limit the kernel kills a process of the group."
@@ -327,41 +329,46 @@ def _from(seconds: float) -> str:
 
 
 def _links(seen: Watched) -> Iterator[Finding]:
+    """Lanes are judged always, a generation in those samples in which the GPU was busy: see the rule."""
     for index, rows in seen.devices.items():
         busy = [row for row in rows if _is_busy(row)]
-        below = [row for row in busy if _below(row)]
-        if len(below) < LINK_SAMPLES or 2 * len(below) < len(busy):
+        short = [(row, found) for row in rows if (found := _shortfall(row))]
+        narrow = any(found.what == "lanes" for _, found in short)
+        judged = rows if narrow else busy
+        if not is_lasting(len(short), len(judged)):
             continue
-        last = below[-1]
+        last = next(row for row, found in reversed(short) if found.what == "lanes" or not narrow)
         yield Finding(
             rule="link-below-best",
             severity="warning",
-            title=f"GPU {index}: its PCIe link was below its best while the GPU was busy",
+            title=f"GPU {index}: its PCIe link was below its best"
+            + (f", {last['link_width']} of {last['link_width_max']} lanes" if narrow else " while the GPU was busy"),
             detail=f"It ran at {' and '.join(f'{now} instead of {best}' for now, best in _below(last))}. "
             + _at_best(last)
-            + "An idle link lowers its generation to save power; a busy one should not.",
+            + "An idle link lowers its generation to save power, not its lanes; a busy one should do neither.",
             evidence=(
-                Quantity(name="Busy samples", value=len(busy), unit="count"),
-                Quantity(name="Of them with the link below its best", value=len(below), unit="count"),
+                Quantity(name="Samples that were judged", value=len(judged), unit="count"),
+                Quantity(name="Of them with the link below its best", value=len(short), unit="count"),
             ),
-            advice="Reseat the GPU, check risers and cables, and see in the firmware settings which generation the "
-            "slot is allowed and whether it shares its lanes. 'pinscope run bandwidth' measures what arrives.",
+            advice=SLOT_ADVICE,
         )
 
 
 def _is_busy(row: Row) -> bool:
     limit = row["link_limit_bytes_per_second"]
-    shares = [row["busy_share"], *(row[name] / limit for name in GPU_RATES if limit and row[name] is not None)]
-    return any(share is not None and share >= BUSY_SHARE for share in shares)
+    return is_busy(row["busy_share"], *(row[name] / limit for name in GPU_RATES if limit and row[name] is not None))
+
+
+def _shortfall(row: Row) -> Shortfall | None:
+    generations, widths = ((row[f"link_{what}"], row[f"link_{what}_max"]) for what in ("generation", "width"))
+    return link_shortfall(*generations, *widths, busy=_is_busy(row))
 
 
 def _below(row: Row) -> list[tuple[str, str]]:
     """What of its link is known and below its best: now, and at best."""
     pairs = (("link_generation", "link_generation_max", "generation {}"), ("link_width", "link_width_max", "{} lanes"))
     return [
-        (words.format(row[now]), words.format(row[best]))
-        for now, best, words in pairs
-        if row[now] is not None and row[best] is not None and row[now] < row[best]
+        (words.format(row[now]), words.format(row[best])) for now, best, words in pairs if is_below(row[now], row[best])
     ]
 
 

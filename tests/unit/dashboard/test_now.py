@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from pinscope.analysis.rules import growth
 from pinscope.dashboard import live_watch, now
 from pinscope.dashboard.live_watch import watch
 from pinscope.dashboard.pages import NOW
@@ -208,11 +209,14 @@ def test_events_tell_who_took_and_gave_back(host: Host, taken: Snapshot, open_pa
     assert told["Process"].tolist() == ["postgres"] * 2
 
 
-def test_growing_processes_are_marked_and_can_be_shown_alone(host: Host, taken: Snapshot, open_page: Open) -> None:
+def test_growing_processes_are_marked_and_can_be_shown_alone(
+    host: Host, taken: Snapshot, open_page: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(growth, "LEAK_SECONDS", 0.3)  # nobody waits half a minute for a test
     amount = [0]
 
     def take() -> Snapshot:
-        amount[0] += MIB
+        amount[0] += 8 * MIB
         return with_locked(taken, amount[0])
 
     host(take)

@@ -82,7 +82,7 @@ def test_a_link_narrower_than_it_could_be_is_found() -> None:
     assert isinstance(device.link, Link)
     narrow = device.model_copy(update={"link": device.link.model_copy(update={"width_now": 8})})
     found = bandwidth_findings(copies(55e9), environment=environment.model_copy(update={"devices": (narrow,)}))
-    assert found["link-below-best"].title == "The link runs at x8 of x16"
+    assert found["link-below-best"].title == "GPU 0: only 8 of 16 PCIe lanes are in use"
 
 
 def test_the_host_model_says_nothing_about_a_link() -> None:

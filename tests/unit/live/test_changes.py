@@ -146,11 +146,11 @@ def test_samples_share_what_did_not_change() -> None:
 
 
 def series(*amounts: int | None) -> list[Sample]:
-    """One process with so many bytes, second by second; ``None``: it was left out of the sample."""
+    """One process with so many times 8 MiB, each 8 seconds; ``None``: it was left out of the sample."""
     samples: list[Sample] = []
-    for second, amount in enumerate(amounts):
-        holders = [holder(1, host_alloc_bytes=amount)] if amount is not None else []
-        samples.append(sample_of(seen(*holders), float(second), samples[-1] if samples else None))
+    for number, amount in enumerate(amounts):
+        holders = [holder(1, host_alloc_bytes=8 * MIB * amount)] if amount is not None else []
+        samples.append(sample_of(seen(*holders), 8.0 * number, samples[-1] if samples else None))
     return samples
 
 
@@ -158,7 +158,7 @@ def series(*amounts: int | None) -> list[Sample]:
     ("amounts", "grows"),
     [
         ((1, 2, 3, 4, 5, 6), True),
-        ((1, 1, 2, 2, 3, 3, 4, 4), True),
+        ((1, 1, 2, 2, 3, 3, 4, 4, 5, 5), True),
         ((1, 2, None, 3, 4, 5, 6), True),  # a sample without it tells nothing
         ((9, 9, 9, 9, 9, 9), False),
         ((1, 5, 9, 9, 9, 9, 9, 9, 9), False),  # took what it needed when it started

@@ -239,7 +239,7 @@ def test_a_busy_gpu_below_its_generation_is_found_and_an_idle_one_is_not() -> No
 def test_too_few_lanes_are_found_on_an_idle_gpu_too() -> None:
     gpu = device(link=link(width_now=8), busy_share=0.0, rx_share=0.0)
     finding = found(snapshot(devices=(gpu,)))["link-below-best"]
-    assert "8 of 16 lanes" in finding.title
+    assert "8 of 16 PCIe lanes" in finding.title
     assert values(finding)["Lanes now"] == 8
 
 

@@ -10,11 +10,9 @@ from typing import Any
 
 import pytest
 
-from pinscope.analysis.page_table_model import NOTABLE_SHARE
+from pinscope.analysis.rules import gpu_memory, growth, host_memory, link
 from pinscope.cli.exporter import ALERTS, DASHBOARD
 from pinscope.cli.main import main
-from pinscope.live import driver_findings
-from pinscope.live import reading as snapshot_reading
 from tests.unit.monitoring.test_metrics import names
 
 ROOT = Path(__file__).parents[3]
@@ -49,19 +47,26 @@ def test_every_metric_of_the_rules_exists_and_every_alert_has_a_test() -> None:
 
 def test_rules_have_the_thresholds_of_the_findings() -> None:
     thresholds = {
-        "PinnedMemoryHigh": snapshot_reading.RAM_WARNING,
-        "PinnedMemoryVeryHigh": snapshot_reading.RAM_CRITICAL,
-        "HolderNearControlGroupLimit": snapshot_reading.GROUP_WARNING,
-        "ContainerNearControlGroupLimit": snapshot_reading.GROUP_WARNING,
-        "PageTablesTakeGpuMemory": NOTABLE_SHARE,
-        "GpuLinkSlow": snapshot_reading.BUSY_SHARE,
+        "PinnedMemoryHigh": host_memory.RAM_WARNING,
+        "PinnedMemoryVeryHigh": host_memory.RAM_CRITICAL,
+        "HolderNearControlGroupLimit": host_memory.GROUP_WARNING,
+        "ContainerNearControlGroupLimit": host_memory.GROUP_WARNING,
+        "PageTablesTakeGpuMemory": gpu_memory.TABLES_WARNING,
+        "GpuLinkSlow": link.BUSY_SHARE,
     }
     for alert, threshold in thresholds.items():
         rule = re.search(rf"- alert: {alert}\n(.*?)\n        labels:", RULES, re.S)
         assert rule is not None
         assert re.search(rf"[<>] {threshold}\n", rule[1]), alert
-    assert RULES.count(f"> {snapshot_reading.MUCH_OF_GROUP} * ") == 2
-    assert driver_findings.UNEXPLAINED_WARNING == 2 * 2**30
+    assert RULES.count(f"> {host_memory.MUCH_OF_GROUP} * ") == 2
+    assert gpu_memory.UNATTRIBUTED_WARNING == 2 * 2**30
+    assert growth.ALERT_BYTES == 2**30
+    for limit in (
+        f"offset {growth.ALERT_HOURS}h > 2^30",
+        f"offset {growth.ALERT_HOURS * 60 // growth.LEAK_PARTS}m >= {growth.LEAK_PART_SHARE} * (",
+        f"[{growth.ALERT_HOURS}h]) >= {growth.LEAK_RISES}\n",
+    ):
+        assert RULES.count(limit) == 2, limit
     assert "> 2 * 2^30" in RULES
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from pinscope.analysis.rules.growth import LEAK_BYTES, LEAK_PARTS, LEAK_RISES, STEADY_GROWTH
 from pinscope.experiments.registry import read_run
-from pinscope.experiments.timeline.arithmetic import LEAK_BYTES, LEAK_PARTS, LEAK_RISES, STEADY_GROWTH
 from pinscope.experiments.timeline.experiment import Timeline
 from pinscope.experiments.timeline.reading import MOST_CHANGES, MOST_HOLDERS
 from pinscope.live.timeline import Moment, TimelineRows
@@ -345,6 +345,19 @@ def test_the_peak_share_of_memory_that_was_pinned_is_told(share: float, severity
     assert evidence(one)["Samples with 25.0 % or more"] == 0.25
 
 
+def test_with_hardly_any_memory_available_pinned_memory_is_critical() -> None:
+    one = finding(
+        reading(watched(4, pinned_bytes=lambda n: 200 * GIB, available_bytes=lambda n: GIB)), "pinned-share-of-ram"
+    )
+    assert one.severity == "critical"
+
+
+def test_a_kernel_that_does_not_count_pins_is_judged_by_what_the_holders_explain() -> None:
+    rows = watched(4, pinned_bytes=lambda n: None, explained_bytes=lambda n: 300 * GIB)
+    one = finding(reading(rows), "pinned-share-of-ram")
+    assert (one.severity, evidence(one)["Pinned"]) == ("warning", 300 * GIB)
+
+
 def near_limit(left: float, held: int, **totals: Any) -> Reading:
     """A control group of 64 GiB, from the second sample on with this share left."""
     return reading(
@@ -396,13 +409,16 @@ def test_pins_of_a_call_that_still_runs_are_no_finding() -> None:
     [
         ({"link": link(generation_now=1), "busy_share": 0.5}, True),
         ({"link": link(width_now=8), "rx_bytes_per_second": 20e9, "busy_share": 0.0}, True),
+        ({"link": link(width_now=8), "rx_bytes_per_second": 0.0, "busy_share": 0.0}, True),
         ({"link": link(generation_now=1), "busy_share": 0.0, "rx_bytes_per_second": 0.0}, False),
         ({"link": link(), "busy_share": 1.0}, False),
         ({"link": None, "busy_share": 1.0}, False),
     ],
-    ids=["slow and busy", "narrow and copying", "slow and idle", "at its best", "no link told"],
+    ids=["slow and busy", "narrow and copying", "narrow and idle", "slow and idle", "at its best", "no link told"],
 )
-def test_a_link_below_its_best_is_told_of_busy_gpus_only(changes: dict[str, Any], told: bool) -> None:
+def test_fewer_lanes_are_found_always_and_a_lower_generation_of_busy_gpus_only(
+    changes: dict[str, Any], told: bool
+) -> None:
     found = reading(watched(5, devices=lambda n: (device(**changes),)))
     assert ("link-below-best" in rules(found)) == told
 

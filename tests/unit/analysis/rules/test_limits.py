@@ -1,0 +1,116 @@
+"""Each rule at its limits: on them and beside them."""
+
+from __future__ import annotations
+
+import pytest
+
+from pinscope.analysis.rules import gpu_memory
+from pinscope.analysis.rules.gpu_memory import page_table_severity, unattributed_severity
+from pinscope.analysis.rules.host_memory import (
+    GIB,
+    MIB,
+    group_severity,
+    is_much_rounding,
+    is_well_below_host,
+    pinned_severity,
+    pinned_twice_bytes,
+)
+from pinscope.analysis.rules.link import BUSY_SHARE, LINK_SAMPLES, is_busy, is_lasting, link_shortfall
+from pinscope.analysis.rules.series import gap_seconds
+
+
+@pytest.mark.parametrize(
+    ("share", "available", "severity"),
+    [
+        (0.2499, 0.01, None),
+        (0.25, 0.5, "note"),
+        (0.5, 0.5, "warning"),
+        (0.7999, 0.05, "warning"),
+        (0.8, 0.5, "critical"),
+        (0.25, 0.0499, "critical"),
+    ],
+)
+def test_a_pinned_share_is_graver_the_larger_it_is_and_grave_where_memory_is_scarce(
+    share: float, available: float, severity: str | None
+) -> None:
+    assert pinned_severity(share, available) == severity
+
+
+@pytest.mark.parametrize(
+    ("pinned", "headroom", "severity"),
+    [(499, 10, None), (500, 101, None), (500, 100, "warning"), (500, 31, "warning"), (500, 30, "critical")],
+)
+def test_a_group_is_near_its_limit_if_little_is_left_and_much_is_pinned(
+    pinned: int, headroom: int, severity: str | None
+) -> None:
+    assert group_severity(pinned, headroom, 1000) == severity
+
+
+@pytest.mark.parametrize(
+    ("limit", "headroom", "below"), [(750, 375, False), (749, 375, True), (1000, 374, True), (2000, 1000, False)]
+)
+def test_a_group_is_well_below_its_host_in_all_or_now(limit: int, headroom: int, below: bool) -> None:
+    assert is_well_below_host(limit, headroom, total_bytes=1000, available_bytes=500) is below
+
+
+def test_memory_is_pinned_twice_if_clearly_more_is_pinned_than_in_use() -> None:
+    assert pinned_twice_bytes(250, total_bytes=1000, available_bytes=800) is None
+    assert pinned_twice_bytes(251, total_bytes=1000, available_bytes=800) == 51
+
+
+def test_rounding_counts_from_a_gib_on_or_from_a_share_of_a_small_host() -> None:
+    assert not is_much_rounding(0, 0)
+    assert not is_much_rounding(GIB - 1, 512 * GIB)
+    assert is_much_rounding(GIB, 512 * GIB)
+    assert is_much_rounding(21 * MIB, GIB)
+    assert not is_much_rounding(20 * MIB, GIB)
+
+
+def test_page_tables_are_judged_by_their_share_of_the_gpu() -> None:
+    shares = (0.0099, gpu_memory.TABLES_WARNING, 0.0999, gpu_memory.TABLES_CRITICAL)
+    assert [page_table_severity(share) for share in shares] == [None, "warning", "warning", "critical"]
+
+
+def test_unattributed_gpu_memory_is_a_warning_only_where_no_process_may_have_it() -> None:
+    assert unattributed_severity(512 * MIB - 1, sure=True) is None
+    assert unattributed_severity(512 * MIB, sure=True) == "note"
+    assert unattributed_severity(2 * GIB, sure=True) == "warning"
+    assert unattributed_severity(2 * GIB, sure=False) == "note"
+
+
+@pytest.mark.parametrize(
+    ("link", "busy", "expected"),
+    [
+        ((5, 5, 16, 16), True, None),
+        ((1, 5, 16, 16), True, ("generation", "warning")),
+        ((1, 5, 16, 16), None, ("generation", "note")),
+        ((1, 5, 16, 16), False, None),
+        ((1, 5, 8, 16), False, ("lanes", "warning")),
+        ((None, 5, None, 16), True, None),
+        ((5, None, 8, None), True, None),
+    ],
+)
+def test_lanes_count_always_and_the_generation_of_a_busy_gpu(
+    link: tuple[int | None, int | None, int | None, int | None],
+    busy: bool | None,
+    expected: tuple[str, str] | None,
+) -> None:
+    short = link_shortfall(*link, busy=busy)
+    assert (None if short is None else (short.what, short.severity)) == expected
+
+
+def test_a_gpu_is_busy_if_any_known_share_says_so() -> None:
+    assert is_busy(None, 0.0, BUSY_SHARE)
+    assert not is_busy(None, BUSY_SHARE / 2)
+    assert not is_busy(None)
+
+
+def test_a_link_must_be_below_its_best_in_several_samples_and_in_half_of_them() -> None:
+    assert is_lasting(LINK_SAMPLES, 2 * LINK_SAMPLES)
+    assert not is_lasting(LINK_SAMPLES, 2 * LINK_SAMPLES + 1)
+    assert not is_lasting(LINK_SAMPLES - 1, LINK_SAMPLES - 1)
+
+
+@pytest.mark.parametrize(("interval", "seconds"), [(0.1, 1.1), (1.0, 2.5), (10.0, 25.0)])
+def test_a_gap_is_several_intervals_and_more_than_a_second(interval: float, seconds: float) -> None:
+    assert gap_seconds(interval) == pytest.approx(seconds)

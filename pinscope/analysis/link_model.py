@@ -21,38 +21,9 @@ NVLink-C2C publishes no packet format: raw and payload are both the published fi
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from pinscope.errors import InvalidParameter
 from pinscope.records.environment import Link
-from pinscope.records.link import PACKET_PAYLOAD_BYTES, PCIE, PCIE_WIDTHS, c2c_bytes_per_second
+from pinscope.records.link import PACKET_PAYLOAD_BYTES, PCIE
 from pinscope.records.run import Run
-
-
-def pcie_limits(generation: int, width: int) -> tuple[float, float]:
-    """(raw, payload) limit of a PCI Express link in bytes/second, one direction.
-
-    Raises:
-        InvalidParameter: no such generation or width.
-    """
-    if generation not in PCIE:
-        raise InvalidParameter(f"no PCIe generation {generation}; there are: {_listed(PCIE)}")
-    if width not in PCIE_WIDTHS:
-        raise InvalidParameter(f"no PCIe link has {width} lanes; there are: {_listed(PCIE_WIDTHS)}")
-    rates = PCIE[generation]
-    return rates.raw_bytes_per_second(width), rates.payload_bytes_per_second(width)
-
-
-def c2c_limits(name: str) -> tuple[float, float]:
-    """(raw, payload) limit of the NVLink-C2C of the GPU called ``name`` in bytes/second, one direction.
-
-    Raises:
-        InvalidParameter: no figure is published for a GPU of that name.
-    """
-    rate = c2c_bytes_per_second(name)
-    if rate is None:
-        raise InvalidParameter(f"no NVLink-C2C figure is known for {name!r}")
-    return rate, rate
 
 
 def payload_now(link: Link) -> float | None:
@@ -69,10 +40,6 @@ def packet_words(link: Link) -> str:
         return ""
     read = link.max_payload_bytes
     return f" in packets of {read or PACKET_PAYLOAD_BYTES} bytes" + ("" if read else " (assumed)")
-
-
-def _listed(numbers: Iterable[int]) -> str:
-    return ", ".join(str(number) for number in numbers)
 
 
 def link_limit(run: Run) -> float | None:

@@ -15,8 +15,6 @@ from functools import lru_cache
 
 import numpy as np
 
-UNSTABLE = 0.05
-"""Relative spread above which a result is called unstable."""
 CONFIDENCE = 0.99
 """Of every interval of a median."""
 LOOKS = 5
@@ -45,11 +43,6 @@ class Summary:
     spread: float
     interval: tuple[float, float] | None
     uncertainty: float
-
-    @property
-    def unstable(self) -> bool:
-        """True when the spread is too wide for the median to be quoted without a warning."""
-        return self.spread > UNSTABLE
 
 
 def summarize(values: Sequence[float]) -> Summary:

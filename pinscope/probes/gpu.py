@@ -1,7 +1,6 @@
 """What NVML tells about GPUs, as typed answers. The interface, and the reader that asks the driver.
 
-:mod:`pinscope.probes.gpu_fake` is the second implementation, for tests. :mod:`pinscope.probes.devices` turns
-answers into records.
+:mod:`pinscope.probes.devices` turns answers into records.
 """
 
 from __future__ import annotations

@@ -67,14 +67,8 @@ def identify(pid: int, proc: Proc) -> Identity:
     return Identity(start_ticks(pid, proc), command_line(pid, proc))
 
 
-def control_group(pid: int, proc: Proc) -> Answer[str]:
-    """The process's control group: of version 2, else the one that accounts memory."""
-    path = f"/proc/{pid}/cgroup"
-    return group_of(pid, proc.read(path))
-
-
 def group_of(pid: int, memberships: Answer[str]) -> Answer[str]:
-    """The same, of the text of its ``cgroup``."""
+    """A process's control group, of the text of its ``cgroup``: of version 2, else the one that accounts memory."""
     return memberships.then(_group, f"/proc/{pid}/cgroup names no group that accounts memory")
 
 

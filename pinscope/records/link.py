@@ -1,6 +1,6 @@
 """What the specifications say a host link carries: PCI Express by generation and width, NVLink-C2C by product.
 
-Bytes/second, one direction. :mod:`pinscope.analysis.link_model` explains the formulas and checks its arguments.
+Bytes/second, one direction. :mod:`pinscope.analysis.link_model` explains the formulas.
 """
 
 from __future__ import annotations

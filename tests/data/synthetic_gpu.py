@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from pinscope.probes.answer import Answer
 from pinscope.probes.gpu import Bar1, GpuMemory, ProcessOnGpu, Utilization
-from pinscope.probes.gpu_fake import FakeGpu, FakeNvml
 from pinscope.probes.gpu_figures import read_gpus
 from pinscope.probes.proc import Proc
 from pinscope.records.snapshot import DeviceFigures
+from tests.data.gpu_fake import FakeGpu, FakeNvml
 
 RESERVED = 600_000_000
 SYSFS = "/sys/bus/pci/devices/0000:1b:00.0"

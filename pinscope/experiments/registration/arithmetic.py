@@ -60,11 +60,6 @@ class Trial:
         """Processes that pin."""
         return self.processes if self.strategy == "each_registers" else 1
 
-    @property
-    def gpu_bytes(self) -> int | None:
-        """GPU memory for contexts and page tables together: what sharing costs."""
-        return None if self.context_bytes is None or self.table_bytes is None else self.context_bytes + self.table_bytes
-
 
 def trials(rows: Sequence[Row]) -> list[Trial]:
     """Every strategy and number of processes, in the order measured."""

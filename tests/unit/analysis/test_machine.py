@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from pinscope.analysis.link_model import pcie_limits
 from pinscope.analysis.machine import machine_findings
 from pinscope.probes.answer import Answer
 from pinscope.probes.environment import capture_environment
 from pinscope.probes.gpu import Bar1, GpuMemory
-from pinscope.probes.gpu_fake import FakeGpu, FakeNvml
 from pinscope.probes.proc import Proc
 from pinscope.records.environment import Environment
 from pinscope.records.finding import Finding
+from tests.data.gpu_fake import FakeGpu, FakeNvml
+from tests.data.link_limits import pcie_limits
 
 TREE = Proc.below(Path(__file__).parents[2] / "data" / "proc" / "container-in-vm-cgroup1")
 GIB = 2**30

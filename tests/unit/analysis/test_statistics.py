@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from pinscope.analysis.statistics import (
     CONFIDENCE,
     LOOKS,
-    UNSTABLE,
     confidence_rank,
     looks,
     median_uncertainty,
@@ -93,7 +92,6 @@ def test_a_summary_lies_within_its_values(values: list[float]) -> None:
     for left, right in pairwise(inside):
         assert left <= right * (1 + 1e-12)
     assert summary.spread >= 0
-    assert summary.unstable == (summary.spread > UNSTABLE)
 
 
 @given(st.lists(st.floats(0.5, 2.0), min_size=8, max_size=50), st.sampled_from([1e-9, 1e-3, 8.0, 1e9]))
@@ -110,10 +108,9 @@ def test_equal_values_have_no_spread_even_at_zero(value: float) -> None:
     assert (summary.median, summary.spread, summary.uncertainty) == (value, 0.0, 0.0)
 
 
-def test_a_spread_around_a_zero_median_is_infinite_and_unstable() -> None:
+def test_a_spread_around_a_zero_median_is_infinite() -> None:
     summary = summarize([-2.0, -1.0, -1.0, 0.0, 1.0, 1.0, 2.0])
     assert (summary.spread, summary.uncertainty) == (math.inf, math.inf)
-    assert summary.unstable
 
 
 def test_the_spread_of_a_negative_median_is_positive() -> None:

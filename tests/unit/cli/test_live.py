@@ -21,11 +21,11 @@ from pinscope.live.gpu_watch import GpuWatch
 from pinscope.live.reading import read_snapshot
 from pinscope.live.source import LiveSource
 from pinscope.probes.gpu import ProcessOnGpu
-from pinscope.probes.gpu_fake import FakeNvml
 from pinscope.records.finding import Finding
 from pinscope.records.snapshot import GpuUse, Unreadable
 from pinscope.records.timeline import Event
 from pinscope.text import visible
+from tests.data.gpu_fake import FakeNvml
 from tests.data.snapshot_checks import captured
 from tests.data.synthetic_gpu import busy_h200
 from tests.data.synthetic_host import SyntheticHost, zero

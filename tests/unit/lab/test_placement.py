@@ -16,10 +16,10 @@ from pinscope.lab.host_nodes import HostNodes
 from pinscope.lab.placement import Placement, place, placement, preferring, residence
 from pinscope.probes.answer import Answer
 from pinscope.probes.environment import capture_environment
-from pinscope.probes.gpu_fake import FakeNvml
 from pinscope.probes.numa import bound_nodes, read_nodes
 from pinscope.records.environment import Environment, NumaNode
 from pinscope.runner.jobs import Request, prepare
+from tests.data.gpu_fake import FakeNvml
 from tests.data.synthetic_gpu import idle_h200
 from tests.data.synthetic_nodes import TWO_SOCKETS, WITH_EXPANDER, Node, host
 

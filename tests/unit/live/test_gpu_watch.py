@@ -14,7 +14,7 @@ from pinscope.live import repeater
 from pinscope.live.gpu_watch import GpuWatch
 from pinscope.probes.answer import Answer
 from pinscope.probes.gpu import GpuMemory
-from pinscope.probes.gpu_fake import FakeNvml
+from tests.data.gpu_fake import FakeNvml
 from tests.data.synthetic_gpu import idle_h200
 
 LONG = 20.0

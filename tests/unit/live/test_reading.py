@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from pinscope.analysis.link_model import pcie_limits
 from pinscope.analysis.pytorch_pinned import ROUNDING_ADVICE
 from pinscope.live.reading import read_snapshot
 from pinscope.records.finding import Finding
 from pinscope.records.registration import ProbeState
 from pinscope.records.snapshot import GpuUse, MigInstance, Snapshot, Unreadable
+from tests.data.link_limits import pcie_limits
 from tests.data.synthetic_snapshot import GIB, MIB, TAKEN_AT, device, holder, host, link, snapshot
 
 HIDDEN = (Unreadable(what="Open files", reason="they belong to other users", hides_holders=True),)

@@ -18,11 +18,11 @@ from pinscope.live.sampler import MOST_EVENTS, MOST_SAMPLES, History, Sampler
 from pinscope.live.source import LiveSource
 from pinscope.probes.answer import Answer
 from pinscope.probes.gpu import GpuMemory
-from pinscope.probes.gpu_fake import FakeNvml
 from pinscope.records.snapshot import Snapshot
 from pinscope.records.timeline import Event, Sample
 from tests.data import synthetic_snapshot
 from tests.data.fast_time import FastTime
+from tests.data.gpu_fake import FakeNvml
 from tests.data.synthetic_gpu import idle_h200
 from tests.data.synthetic_host import SyntheticHost, zero
 from tests.data.synthetic_snapshot import GIB, MIB, TAKEN_AT, device, holder

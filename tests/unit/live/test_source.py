@@ -14,8 +14,8 @@ from pinscope.live.source import LiveSource, open_source
 from pinscope.probes import process_memory, processes
 from pinscope.probes.answer import Answer
 from pinscope.probes.gpu import ProcessOnGpu
-from pinscope.probes.gpu_fake import FakeNvml
 from pinscope.records.snapshot import Snapshot
+from tests.data.gpu_fake import FakeNvml
 from tests.data.one_door import OneDoor
 from tests.data.synthetic_gpu import busy_h200
 from tests.data.synthetic_host import BOOTED, SyntheticHost, maps_text, zero

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pinscope.probes.gpu_fake import FakeGpu
 from pinscope.probes.proc import Proc
+from tests.data.gpu_fake import FakeGpu
 from tests.data.synthetic_gpu import idle_h200
 
 CAPTURED = Path(__file__).parents[2] / "data" / "proc"

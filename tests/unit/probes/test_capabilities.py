@@ -10,11 +10,11 @@ import pytest
 from pinscope.probes.answer import Answer
 from pinscope.probes.capabilities import HOST_MODEL_LOCKED_BYTES, capabilities, installed
 from pinscope.probes.environment import capture_environment
-from pinscope.probes.gpu_fake import FakeGpu, FakeNvml
 from pinscope.probes.installation import Extra, install_command, uninstall_command
 from pinscope.probes.proc import Proc
 from pinscope.records.capability import Capability
 from pinscope.records.environment import Environment
+from tests.data.gpu_fake import FakeGpu, FakeNvml
 
 if TYPE_CHECKING:
     from tests.unit.probes.conftest import Plant

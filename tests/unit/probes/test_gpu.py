@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Self, get_args
 import pynvml
 import pytest
 
-from pinscope.analysis.link_model import c2c_limits, pcie_limits
 from pinscope.probes.answer import Answer
 from pinscope.probes.device_details import with_details
 from pinscope.probes.devices import read_devices
 from pinscope.probes.gpu import C2c, Nvml, PcieError, PcieNumber, _only_bit
-from pinscope.probes.gpu_fake import FakeGpu, FakeNvml, NotGivenError
 from pinscope.records.environment import Device, LinkErrors
+from pinscope.records.link import c2c_bytes_per_second
+from tests.data.gpu_fake import FakeGpu, FakeNvml, NotGivenError
+from tests.data.link_limits import pcie_limits
 from tests.data.synthetic_gpu import on_bus
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ def test_without_the_drivers_figure_the_published_one_stands(h200: FakeGpu, plan
     gpu = dataclasses.replace(h200, name=Answer("NVIDIA GH200 480GB"), c2c=Answer(C2c(None, None)))
     device = only_device(gpu, plant)
     assert device.link is not None
-    assert device.link.raw_bytes_per_second == c2c_limits("GH200")[0] == 450e9
+    assert device.link.raw_bytes_per_second == c2c_bytes_per_second("GH200") == 450e9
 
 
 def test_an_unknown_coherent_gpu_has_no_figure(h200: FakeGpu, plant: Plant) -> None:

@@ -12,9 +12,9 @@ import pytest
 
 from pinscope.probes.answer import Answer
 from pinscope.probes.gpu import Bar1, C2c, GpuMemory, MigPart, Nvml, ProcessOnGpu, Utilization
-from pinscope.probes.gpu_fake import FakeGpu, FakeNvml
 from pinscope.probes.gpu_figures import read_gpus
 from pinscope.records.snapshot import DeviceFigures
+from tests.data.gpu_fake import FakeGpu, FakeNvml
 
 if TYPE_CHECKING:
     from tests.unit.probes.conftest import Plant

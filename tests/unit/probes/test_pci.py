@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pinscope.analysis.link_model import pcie_limits
 from pinscope.probes.devices import read_devices
-from pinscope.probes.gpu_fake import FakeGpu, FakeNvml
 from pinscope.probes.pci import iommu, link_errors, max_payload, sysfs_folder
 from pinscope.records.link import PCIE
+from tests.data.gpu_fake import FakeGpu, FakeNvml
+from tests.data.link_limits import pcie_limits
 from tests.data.synthetic_gpu import SYSFS, configuration_space, on_bus
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from pinscope.probes.process_identity import (
     boot_time,
     command_line,
     container,
-    control_group,
+    group_of,
     started_at,
     user_name,
 )
@@ -62,7 +62,7 @@ def test_the_container_is_named_by_its_control_group(group: str, expected: str |
 def test_the_group_is_that_which_accounts_memory(tmp_path: Path, text: str, expected: str | None) -> None:
     host = SyntheticHost(tmp_path)
     pid = host.process(group=text)
-    assert control_group(pid, host.proc).value == expected
+    assert group_of(pid, host.proc.read(f"/proc/{pid}/cgroup")).value == expected
 
 
 def test_a_command_line_is_words_and_not_endless(tmp_path: Path) -> None:

@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 
 Form = Literal["table", "json", "csv"]
 
-CSV_COLUMNS = (
+_FIRST_COLUMNS = (
     "taken_at", "pid", "name", "user", "container", "started_at", "host_alloc_bytes", "registered_bytes",
     "locked_bytes", "vm_pin_bytes", "managed_bytes", "inherited_bytes", "hugetlb_bytes", "rss_bytes",
     "gpu_memory_bytes", "page_table_bytes", "command", "driver_memory_bytes", "context_pinned_bytes",
 )  # fmt: skip
+"""Columns of CSV keep their place: that of any other figure comes after these."""
 
 
 def print_once(form: Form, view: View) -> None:
@@ -91,25 +92,31 @@ class CsvRows:
         from pinscope.report.csv_cell import csv_cell
 
         if not self._begun:
-            self._writer.writerow(CSV_COLUMNS)
+            self._writer.writerow(csv_columns())
             self._begun = True
         for holder in view.snapshot.holders:
             row = _csv_row(view.snapshot, holder)
-            self._writer.writerow([csv_cell(row[name]) for name in CSV_COLUMNS])
+            self._writer.writerow([csv_cell(row[name]) for name in csv_columns()])
+
+
+def csv_columns() -> tuple[str, ...]:
+    """Names of the columns: what is told of a holder, and its figures."""
+    from pinscope.report.holder_table import COLUMNS
+
+    figures = (name for name, figure in COLUMNS.items() if figure.csv)
+    return tuple(dict.fromkeys((*_FIRST_COLUMNS, *figures)))
 
 
 def _csv_row(seen: Snapshot, holder: Holder) -> dict[str, Any]:
-    own = {name: getattr(holder, name) for name in CSV_COLUMNS if name in type(holder).model_fields}
-    row: dict[str, Any] = own | {
+    from pinscope.records.figure import figures
+    from pinscope.records.snapshot import GpuUse
+
+    row: dict[str, Any] = {name: getattr(holder, name, None) for name in csv_columns()}
+    row |= {
         "taken_at": seen.taken_at.isoformat(),
         "started_at": holder.started_at.isoformat() if holder.started_at else None,
-        "gpu_memory_bytes": _known_sum([use.memory_bytes for use in holder.gpus]),
-        "page_table_bytes": _known_sum([use.page_table_bytes for use in holder.gpus]),
     }
+    for figure in figures(GpuUse):
+        parts = [getattr(use, figure.field) for use in holder.gpus]
+        row[figure.column] = None if None in parts else figure.together(parts)
     return {name: one_line(value) if isinstance(value, str) else value for name, value in row.items()}
-
-
-def _known_sum(amounts: Sequence[int | None]) -> int | None:
-    """The sum; nothing where there is nothing to sum, or a part of it is not known."""
-    known = [amount for amount in amounts if amount is not None]
-    return sum(known) if known and len(known) == len(amounts) else None

@@ -5,17 +5,18 @@ from __future__ import annotations
 import platform
 import re
 import textwrap
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from pinscope.cli.table import TableLines, lay_out
 from pinscope.records.bound import Estimated
 from pinscope.records.environment import Link
+from pinscope.records.figure import Figure
 from pinscope.records.finding import Finding
 from pinscope.records.snapshot import DeviceFigures, Holder, Snapshot, Unreadable
 from pinscope.records.timeline import Event
-from pinscope.report.holder_table import HolderRow, holder_rows
+from pinscope.report.holder_table import COLUMNS, ON_GPUS, HolderRow, holder_rows
 from pinscope.report.snapshot_facts import figure_text
 from pinscope.text import one_line
 from pinscope.units import format_bandwidth, format_bytes, format_share
@@ -27,8 +28,6 @@ MOST_UNREADABLE = 3
 COMMAND_CHARACTERS = 48
 """Of a command line in the table; the JSON has all of it."""
 LEAST_RATE = 1e7
-DRIVERS_MANAGED_BYTES = 2 * 2**20
-"""The driver itself takes so much in every CUDA process (seen with driver 580)."""
 NARROW = 90
 """With fewer columns GPUs go without their names and holders without their command lines."""
 _LABEL = 10
@@ -36,9 +35,7 @@ _FIGURE = re.compile(r"(\d) (\S)")
 _EVENT_WORDS = {
     "appeared": "appeared with", "grew": "grew by", "released": "released", "ended": "ended, and gave back",
 }  # fmt: skip
-_WHAT_WORDS = {
-    "host_alloc": "cudaHostAlloc", "registered": "registered", "locked": "locked", "driver_memory": "driver memory",
-}  # fmt: skip
+_HEADINGS: Mapping[str, str] = {name: figure.short for name, figure in COLUMNS.items() if figure.short}
 
 
 @dataclass(frozen=True)
@@ -114,7 +111,9 @@ def gap_text(gap: Unreadable) -> str:
 
 def event_text(event: Event) -> str:
     """One event in words: ``09:50:11 python (4711) grew by 1 GiB of cudaHostAlloc, to 17 GiB``."""
-    change = f"{_EVENT_WORDS[event.kind]} {format_bytes(abs(event.change_bytes))} of {_WHAT_WORDS[event.what]}"
+    change = (
+        f"{_EVENT_WORDS[event.kind]} {format_bytes(abs(event.change_bytes))} of {COLUMNS[f'{event.what}_bytes'].short}"
+    )
     rest = f", to {format_bytes(event.total_bytes)}" if event.kind == "grew" else ""
     left = f", {format_bytes(event.total_bytes)} left" if event.kind == "released" else ""
     return one_line(f"{event.at:%H:%M:%S} {event.name} ({event.pid}) {change}{rest}{left}")
@@ -200,34 +199,30 @@ def _link_text(link: Link) -> str:
 
 def _holder_columns(holders: Sequence[Holder], probe: bool, narrow: bool) -> list[str]:
     """Those that say something of somebody; the least important ones only where there is room."""
-    optional = {
-        "driver memory": any(one.driver_memory_bytes for one in holders),
-        "registered": probe,
-        "locked": any(one.locked_bytes for one in holders),
-        "VmPin": any(one.vm_pin_bytes for one in holders),
-        "managed": any((one.managed_bytes or 0) > DRIVERS_MANAGED_BYTES for one in holders) and not narrow,
-        "inherited": any(one.inherited_bytes for one in holders),
-        "GPUs": any(one.gpus for one in holders),
-    }
-    shown = [name for name, wanted in optional.items() if wanted and name != "GPUs"]
-    on_gpus = ["GPUs", *(["GPU memory"] if not narrow else []), "page tables"] if optional["GPUs"] else []
-    return ["pid", "user", "cudaHostAlloc", *shown, *on_gpus, "program"]
+    shown = [
+        figure for figure in COLUMNS.values()
+        if figure.short and (probe or not figure.probed) and not (narrow and figure.terminal == "room")
+    ]  # fmt: skip
+    own = [figure for figure in shown if figure.column not in ON_GPUS and _says_something(figure, holders)]
+    on_gpus = ["GPUs", *(_HEADINGS[figure.column] for figure in shown if figure.column in ON_GPUS)]
+    return [
+        "pid", "user", *(_HEADINGS[figure.column] for figure in own),
+        *(on_gpus if any(one.gpus for one in holders) else []), "program",
+    ]  # fmt: skip
 
 
-_HOLDER_AMOUNTS = {
-    "cudaHostAlloc": "host_alloc_bytes", "driver memory": "driver_memory_bytes", "registered": "registered_bytes",
-    "locked": "locked_bytes", "VmPin": "vm_pin_bytes", "managed": "managed_bytes", "inherited": "inherited_bytes",
-    "GPU memory": "gpu_memory_bytes", "page tables": "page_table_bytes",
-}  # fmt: skip
+def _says_something(figure: Figure, holders: Sequence[Holder]) -> bool:
+    always = figure.terminal == "always" or figure.probed
+    return always or any((getattr(one, figure.field) or 0) > figure.common for one in holders)
 
 
-def _holder_cells(one: HolderRow, narrow: bool) -> dict[str, str]:
+def _holder_cells(one: HolderRow, columns: Collection[str], narrow: bool) -> dict[str, str]:
     name = _shortened(one_line(one.name if narrow else one.command or one.name) or "n/a")
     inside = f" [{one_line(one.container)}]" if one.container else ""
     return {
         "pid": str(one.pid),
         "user": one_line(one.user or "n/a"),
-        **{column: one.text(amount) for column, amount in _HOLDER_AMOUNTS.items()},
+        **{heading: one.text(name) for name, heading in _HEADINGS.items() if heading in columns},
         "GPUs": ",".join(map(str, one.gpus)) or one.text("gpu_memory_bytes"),
         "program": f"{GROWS + ' ' if one.growing else ''}{name}{inside}",
     }
@@ -245,7 +240,7 @@ def _holder_lines(view: View, room: int | None, count: int) -> list[Line]:
     columns = _holder_columns(holders, view.snapshot.probe is not None, _is_narrow(room))
     rows = []
     for one in holder_rows(holders[:count], view.growing):
-        cells = _holder_cells(one, _is_narrow(room))
+        cells = _holder_cells(one, columns, _is_narrow(room))
         rows.append([cells[name] for name in columns])
     numbers = [place for place, name in enumerate(columns) if name not in ("user", "GPUs", "program")]
     lines = _table(columns, rows, numbers, room)

@@ -10,16 +10,13 @@ import streamlit as st
 
 from pinscope.live.sampler import History
 from pinscope.records.timeline import Event, EventKind
+from pinscope.report.holder_table import COLUMNS
 from pinscope.text import one_line
 from pinscope.units import format_bytes
 
 MOST_SHOWN = 200
 _KINDS: Mapping[EventKind, str] = {
     "appeared": "● appeared", "grew": "▲ grew", "released": "▼ released", "ended": "○ ended",
-}  # fmt: skip
-_WHAT: Mapping[str, str] = {
-    "host_alloc": "cudaHostAlloc", "registered": "registered", "locked": "locked (mlock)",
-    "driver_memory": "driver memory",
 }  # fmt: skip
 
 
@@ -41,7 +38,7 @@ def events(history: History, window_seconds: float) -> None:
             "Event": [_KINDS[one.kind] for one in shown],
             "Process": [one_line(one.name) for one in shown],
             "PID": [one.pid for one in shown],
-            "Memory": [_WHAT[one.what] for one in shown],
+            "Memory": [COLUMNS[f"{one.what}_bytes"].label for one in shown],
             "Change": [one.change_bytes for one in shown],
             "Holds now": [one.total_bytes for one in shown],
         }

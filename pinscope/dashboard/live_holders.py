@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 import streamlit as st
@@ -17,32 +17,15 @@ from pinscope.dashboard.plain import plain
 from pinscope.live.changes import growing
 from pinscope.live.charts import trends, within
 from pinscope.live.sampler import History
+from pinscope.records.figure import Figure
 from pinscope.records.snapshot import Holder, Snapshot
-from pinscope.report.holder_table import HolderRow, gpus_text, holder_rows, matching
+from pinscope.report.holder_table import COLUMNS, HolderRow, gpus_text, holder_rows, matching, signed_text
 from pinscope.report.snapshot_facts import holder_facts
-from pinscope.units import format_bytes
 
 _TABLE = "now-holders"
 _ROWS = "now-holder-rows"
 _CHOSEN = "now-chosen-holder"
 _MARK = "▲"
-_AMOUNTS: Mapping[str, tuple[str, str]] = {
-    "host_alloc_bytes": ("cudaHostAlloc", "Memory that it got from cudaHostAlloc and owns; each piece counts once."),
-    "driver_memory_bytes": (
-        "Driver memory", "Write-combined memory, cuMemCreate on the host and host pools: the kernel counts none of it.",
-    ),
-    "registered_bytes": ("Registered", "cudaHostRegister memory, seen since the probe runs."),
-    "locked_bytes": ("Locked", "With mlock (VmLck). Not pinned for CUDA."),
-    "inherited_bytes": ("Inherited", "cudaHostAlloc memory of another process that it has mapped, as a forked worker."),
-    "page_table_bytes": ("Page tables", "GPU memory for the page tables of its pinned memory, on all its GPUs."),
-    "gpu_memory_bytes": ("GPU memory", "As the driver counts it, on all its GPUs; without page tables."),
-    "rss_bytes": ("Resident", "All of its memory that is in RAM."),
-    "vm_pin_bytes": ("VmPin", "Pinned as the kernel accounts it: RDMA, io_uring."),
-    "managed_bytes": ("Managed", "Address space of managed memory."),
-    "context_pinned_bytes": ("Contexts' own", "What the driver itself pinned for its contexts."),
-}  # fmt: skip
-_HIDDEN = ("VmPin", "Managed", "Contexts' own")
-"""Not shown until a reader asks for them in the table's menu."""
 
 
 def holders(history: History, snapshot: Snapshot, view: View) -> None:
@@ -85,7 +68,7 @@ def _table(rows: Sequence[HolderRow], history: History, view: View, with_probe: 
     st.session_state[_ROWS] = keys
     chosen = st.session_state.get(_CHOSEN)
     st.session_state[_TABLE] = {"selection": {"rows": [keys.index(chosen)] if chosen in keys else []}}
-    columns = {name: words for name, words in _AMOUNTS.items() if with_probe or name != "registered_bytes"}
+    columns = {name: figure for name, figure in COLUMNS.items() if figure.page and (with_probe or not figure.probed)}
     st.dataframe(
         _styled(rows, columns, trends(history.samples, view.window_seconds)), key=_TABLE, hide_index=True,
         placeholder="n/a", on_select=_choose, selection_mode="single-row", column_config=_config(columns),
@@ -100,7 +83,7 @@ def _choose() -> None:
 
 
 def _styled(
-    rows: Sequence[HolderRow], columns: Mapping[str, tuple[str, str]], curves: Mapping[tuple[int, object], list[float]]
+    rows: Sequence[HolderRow], columns: Mapping[str, Figure], curves: Mapping[tuple[int, object], list[float]]
 ) -> Styler:
     """Numbers, so that they sort as such, that read with their units."""
     data: dict[str, Any] = {
@@ -108,8 +91,9 @@ def _styled(
         "Grows": [_MARK if row.growing else "" for row in rows],
         "PID": [row.pid for row in rows],
     }
-    for name, (label, _) in columns.items():
-        data[label] = pd.array([row.amounts[name] for row in rows], dtype="Int64")
+    for name, figure in columns.items():
+        kind: Literal["Int64", "Float64"] = "Int64" if figure.unit in ("bytes", "count") else "Float64"
+        data[figure.label] = pd.array([row.amounts[name] for row in rows], dtype=kind)
     data |= {
         "GPUs": [gpus_text(row.gpus) for row in rows],
         "Trend": [curves.get((row.pid, row.started_at), []) for row in rows],
@@ -118,28 +102,25 @@ def _styled(
         "Started (UTC)": [row.started_at.replace(tzinfo=None) if row.started_at else None for row in rows],
         "Command": [row.command for row in rows],
     }
-    labels = [label for label, _ in columns.values()]
-    styled = pd.DataFrame(data).style.format(format_bytes, subset=labels, na_rep="n/a")  # type: ignore[arg-type]
-    for name, (label, _) in columns.items():
-        for sign in {row.signs[name] for row in rows if name in row.signs}:
-            places = [number for number, row in enumerate(rows) if row.signs.get(name) == sign]
-            styled = styled.format(partial(_estimate, sign=sign), subset=pd.IndexSlice[places, [label]], na_rep="n/a")
+    styled = pd.DataFrame(data).style
+    for name, figure in columns.items():
+        for sign in {row.signs.get(name, "") for row in rows}:
+            places = [number for number, row in enumerate(rows) if row.signs.get(name, "") == sign]
+            text = partial(signed_text, name, sign=sign)
+            styled = styled.format(text, subset=pd.IndexSlice[places, [figure.label]], na_rep="n/a")
     return styled
 
 
-def _estimate(amount: Any, sign: str) -> str:
-    return sign + format_bytes(amount)
-
-
-def _config(columns: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
+def _config(columns: Mapping[str, Figure]) -> dict[str, Any]:
     kinds = st.column_config
     shown: dict[str, Any] = {
-        label: kinds.NumberColumn(label, help=f"{words} ≤, ≥ and ~ stand before estimates.")
-        for label, words in columns.values()
+        figure.label: kinds.NumberColumn(figure.label, help=f"{figure.help} ≤, ≥ and ~ stand before estimates.")
+        for figure in columns.values()
+        if figure.page == "shown"
     }
     return {
-        **{label: column for label, column in shown.items() if label not in _HIDDEN},
-        **dict.fromkeys(label for label in shown if label in _HIDDEN),
+        **shown,
+        **dict.fromkeys(figure.label for figure in columns.values() if figure.page == "hidden"),
         "Grows": kinds.TextColumn("Grows", width=58, alignment="center", help="It grew steadily through the window."),
         "Process": kinds.TextColumn("Process", pinned=True),
         "PID": kinds.NumberColumn("PID", format="%d"),

@@ -2,38 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from pinscope.live.changes import Identity, changes
-from pinscope.records.snapshot import DeviceFigures, Holder, Snapshot
+from pinscope.records.base import Record
+from pinscope.records.bound import Estimated
+from pinscope.records.environment import Link
+from pinscope.records.figure import Figure, Number, figures
+from pinscope.records.snapshot import DeviceFigures, Holder, HostTotals, Snapshot
 from pinscope.records.timeline import Event
 from pinscope.records.timeline_row import RowKind, TimelineRow
 
 Row = dict[str, Any]
-_FIGURES = ("host_alloc_bytes", "registered_bytes", "locked_bytes", "vm_pin_bytes", "driver_memory_bytes")
-"""What a process holds, by kind."""
-_TOTALS = (
-    "total_bytes", "available_bytes", "cgroup_limit_bytes", "cgroup_headroom_bytes", "pinned_bytes", "explained_bytes",
-    "other_pinned_bytes", "driver_memory_bytes", "mlocked_bytes",
-)  # fmt: skip
-_ON_GPU = (
-    "memory_total_bytes", "memory_used_bytes", "unattributed_bytes", "page_table_bytes", "rx_bytes_per_second",
-    "tx_bytes_per_second", "busy_share",
-)  # fmt: skip
-_LINK = {
-    "link_generation": "generation_now",
-    "link_generation_max": "generation_max",
-    "link_width": "width_now",
-    "link_width_max": "width_max",
-    "link_limit_bytes_per_second": "limit_bytes_per_second",
-}
-"""Figure of a row → field of a link."""
+_HELD, _TOTALS, _ON_GPU, _OF_LINK = (
+    tuple(figure for figure in figures(record) if figure.timeline)
+    for record in (Holder, HostTotals, DeviceFigures, Link)
+)
 NO_GPUS = "devices"
 """Under this name a host's row says why there is none of a GPU."""
-_NOTHING = dict.fromkeys(_FIGURES, 0)
+_NOTHING: Mapping[str, Number] = {figure.column: 0 for figure in _HELD}
 
 
 @dataclass(frozen=True)
@@ -54,7 +44,7 @@ class TimelineRows:
     def __init__(self, pids: Collection[int] = ()) -> None:
         self._pids = frozenset(pids)
         self._before: Snapshot | None = None
-        self._told: dict[Identity, tuple[Holder, Mapping[str, int | None]]] = {}
+        self._told: dict[Identity, tuple[Holder, Mapping[str, Number]]] = {}
 
     def of(self, snapshot: Snapshot, moment: Moment, watch_cpu_seconds: float) -> list[Row]:
         """The rows of one snapshot: the host first.
@@ -108,13 +98,13 @@ class _Maker:
 
 def _host(make: _Maker, snapshot: Snapshot, holders: int, watch_cpu_seconds: float) -> Row:
     host = snapshot.host
-    missing = {name: host.missing[name] for name in _TOTALS if name in host.missing}
+    missing = _missing(host, _TOTALS)
     if not snapshot.devices:
         reason = next((one.reason for one in snapshot.unreadable if one.what == "GPUs"), "the driver shows no GPU")
         missing[NO_GPUS] = reason
     return make.row(
         "host",
-        **{name: getattr(host, name) for name in _TOTALS},
+        **_values(host, _TOTALS),
         holders=holders,
         snapshot_cpu_seconds=snapshot.cpu_seconds,
         watch_cpu_seconds=watch_cpu_seconds,
@@ -123,20 +113,20 @@ def _host(make: _Maker, snapshot: Snapshot, holders: int, watch_cpu_seconds: flo
 
 
 def _holders(
-    make: _Maker, holders: Collection[Holder], told: dict[Identity, tuple[Holder, Mapping[str, int | None]]]
+    make: _Maker, holders: Collection[Holder], told: dict[Identity, tuple[Holder, Mapping[str, Number]]]
 ) -> Iterator[Row]:
     """Rows of those that are new or changed, and of those that are gone; ``told`` is brought up to date."""
     present = {(one.pid, one.started_at): one for one in holders}
     for key in [key for key in told if key not in present]:
         yield _holder(make, told.pop(key)[0], _NOTHING, gone=True)
     for key, one in present.items():
-        figures = {name: getattr(one, name) for name in _FIGURES}
-        if key not in told or told[key][1] != figures:
-            told[key] = (one, figures)
-            yield _holder(make, one, figures, gone=False)
+        values = _values(one, _HELD)
+        if key not in told or told[key][1] != values:
+            told[key] = (one, values)
+            yield _holder(make, one, values, gone=False)
 
 
-def _holder(make: _Maker, one: Holder, figures: Mapping[str, int | None], *, gone: bool) -> Row:
+def _holder(make: _Maker, one: Holder, values: Mapping[str, Number], *, gone: bool) -> Row:
     return make.row(
         "holder",
         pid=one.pid,
@@ -144,16 +134,17 @@ def _holder(make: _Maker, one: Holder, figures: Mapping[str, int | None], *, gon
         user=one.user,
         container=one.container,
         started_at=one.started_at,
-        **figures,
+        **values,
         gone=gone,
     )
 
 
 def _device(make: _Maker, one: DeviceFigures) -> Row:
-    link = {name: getattr(one.link, field) if one.link else None for name, field in _LINK.items()}
-    missing = {name: one.missing[name] for name in (*_ON_GPU, "link") if name in one.missing}
-    figures = {name: getattr(one, name) for name in _ON_GPU}
-    return make.row("device", device=one.index, **figures, **link, missing=_reasons(missing))
+    missing = _missing(one, _ON_GPU)
+    if "link" in one.missing:
+        missing["link"] = one.missing["link"]
+    values = _values(one, _ON_GPU) | _values(one.link, _OF_LINK)
+    return make.row("device", device=one.index, **values, missing=_reasons(missing))
 
 
 def _event(make: _Maker, event: Event) -> Row:
@@ -166,6 +157,15 @@ def _event(make: _Maker, event: Event) -> Row:
         change_bytes=event.change_bytes,
         bytes=event.total_bytes,
     )
+
+
+def _values(record: Record | None, kept: Iterable[Figure]) -> dict[str, Number]:
+    """The row's fields for these figures."""
+    return {figure.column: getattr(record, figure.field, None) for figure in kept}
+
+
+def _missing(record: Estimated, kept: Iterable[Figure]) -> dict[str, str]:
+    return {figure.column: record.missing[figure.field] for figure in kept if figure.field in record.missing}
 
 
 def _reasons(missing: Mapping[str, str]) -> str | None:

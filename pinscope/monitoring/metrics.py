@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -18,126 +16,26 @@ from prometheus_client.registry import Collector
 import pinscope
 from pinscope.live.sampler import History
 from pinscope.records.environment import Link
+from pinscope.records.figure import Figure, Number, figures
 from pinscope.records.snapshot import DeviceFigures, GpuUse, Holder, HostTotals, Snapshot
 
 MOST_HOLDERS = 25
 """Holders with series of their own."""
 OTHER = "other"
 """Pid and name under which the rest of the holders is summed."""
+_OTHERS = (OTHER, OTHER, "", "")
 STALE_INTERVALS = 5
 STALE_SECONDS = 10.0
 """A snapshot older than so many intervals and so many seconds more is not exported any longer."""
 HOLDER_LABELS = ("pid", "name", "user", "container")
 GPU_LABELS = ("gpu", "uuid")
 
-Number = float | int | None
-
-
-@dataclass(frozen=True)
-class Figure:
-    """One metric, and how its value is read."""
-
-    name: str
-    help: str
-    read: Callable[[Any], Number]
-
-
-HOST: tuple[Figure, ...] = (
-    Figure("pinscope_host_memory_bytes", "Memory of the host.", lambda host: host.total_bytes),
-    Figure("pinscope_host_memory_available_bytes", "Memory that programs can still get.",
-           lambda host: host.available_bytes),
-    Figure("pinscope_host_pinned_bytes", "Pinned for device access (DMA) on the whole host, each pin counted.",
-           lambda host: host.pinned_bytes),
-    Figure("pinscope_host_pinned_explained_bytes", "The part of the pinned memory that the holders explain.",
-           lambda host: host.explained_bytes),
-    Figure("pinscope_host_pinned_other_bytes", "The rest: registered memory that was not followed, other pins.",
-           lambda host: host.other_pinned_bytes),
-    Figure("pinscope_host_driver_memory_bytes", "What the kernel's accounts leave over: driver memory, about.",
-           lambda host: host.driver_memory_bytes),
-    Figure("pinscope_host_mlocked_bytes", "Locked with mlock, which is not pinned for CUDA.",
-           lambda host: host.mlocked_bytes),
-    Figure("pinscope_host_unevictable_bytes", "Memory that the kernel cannot reclaim.",
-           lambda host: host.unevictable_bytes),
-    Figure("pinscope_host_hugetlb_pool_bytes", "Reserved for huge pages, used or not.",
-           lambda host: host.hugetlb_pool_bytes),
-    Figure("pinscope_host_hugetlb_used_bytes", "Huge pages in use.", lambda host: host.hugetlb_used_bytes),
-    Figure("pinscope_host_shmem_bytes", "Shared memory of all kinds, with cudaHostAlloc memory.",
-           lambda host: host.shmem_bytes),
-    Figure("pinscope_host_cgroup_limit_bytes", "Limit of the control group around the exporter that leaves the least.",
-           lambda host: host.cgroup_limit_bytes),
-    Figure("pinscope_host_cgroup_headroom_bytes", "What that control group leaves.",
-           lambda host: host.cgroup_headroom_bytes),
-)  # fmt: skip
-
-HOLDER: tuple[Figure, ...] = (
-    Figure("pinscope_holder_host_alloc_bytes", "cudaHostAlloc memory that the process owns.",
-           lambda one: one.host_alloc_bytes),
-    Figure("pinscope_holder_driver_memory_bytes", "Write-combined memory, cuMemCreate on the host, host pools.",
-           lambda one: one.driver_memory_bytes),
-    Figure("pinscope_holder_context_pinned_bytes", "What the driver itself pinned for the process's contexts.",
-           lambda one: one.context_pinned_bytes),
-    Figure("pinscope_holder_registered_bytes", "cudaHostRegister memory, seen while the probe runs.",
-           lambda one: one.registered_bytes),
-    Figure("pinscope_holder_locked_bytes", "Locked with mlock (VmLck).", lambda one: one.locked_bytes),
-    Figure("pinscope_holder_vm_pin_bytes", "Pinned as the kernel accounts it (VmPin): RDMA, io_uring.",
-           lambda one: one.vm_pin_bytes),
-    Figure("pinscope_holder_inherited_bytes", "cudaHostAlloc memory of another process that is mapped too.",
-           lambda one: one.inherited_bytes),
-    Figure("pinscope_holder_rounding_bytes", "At most so much is waste by rounding up to powers of two.",
-           lambda one: one.rounding_bytes),
-    Figure("pinscope_holder_resident_bytes", "Resident memory (VmRSS).", lambda one: one.rss_bytes),
-)  # fmt: skip
-"""Of each holder; summed over the rest."""
-
-HOLDER_GROUP: tuple[Figure, ...] = (
-    Figure("pinscope_holder_cgroup_limit_bytes", "Limit of the holder's control group that leaves the least.",
-           lambda one: one.cgroup_limit_bytes),
-    Figure("pinscope_holder_cgroup_headroom_bytes", "What that control group leaves.",
-           lambda one: one.cgroup_headroom_bytes),
-)  # fmt: skip
-"""Of each holder; nothing that could be summed."""
-
-HOLDER_GPU: tuple[Figure, ...] = (
-    Figure("pinscope_holder_gpu_memory_bytes", "GPU memory of the process as NVML gives it, without page tables.",
-           lambda use: use.memory_bytes),
-    Figure("pinscope_holder_page_table_bytes", "GPU memory that the page tables of its pinned memory take.",
-           lambda use: use.page_table_bytes),
-)  # fmt: skip
-
-GPU: tuple[Figure, ...] = (
-    Figure("pinscope_gpu_memory_bytes", "Memory of the GPU.", lambda gpu: gpu.memory_total_bytes),
-    Figure("pinscope_gpu_memory_used_bytes", "Used, without what driver and firmware reserve.",
-           lambda gpu: gpu.memory_used_bytes),
-    Figure("pinscope_gpu_memory_reserved_bytes", "Reserved by driver and firmware.",
-           lambda gpu: gpu.memory_reserved_bytes),
-    Figure("pinscope_gpu_memory_unattributed_bytes",
-           "Used by no process: page tables, managed memory, the driver's own; not told of a GPU with MIG instances.",
-           lambda gpu: None if gpu.mig else gpu.unattributed_bytes),
-    Figure("pinscope_gpu_page_table_bytes", "Page tables that the holders' pinned memory implies.",
-           lambda gpu: gpu.page_table_bytes),
-    Figure("pinscope_gpu_context_overhead_bytes",
-           "Memory that the driver takes for contexts and charges to no process, about: as measured on H200s.",
-           lambda gpu: gpu.context_overhead_bytes),
-    Figure("pinscope_gpu_bar1_bytes", "Size of the BAR1 window.", lambda gpu: gpu.bar1_total_bytes),
-    Figure("pinscope_gpu_bar1_used_bytes", "Used of the BAR1 window.", lambda gpu: gpu.bar1_used_bytes),
-    Figure("pinscope_gpu_receive_bytes_per_second", "Received over PCIe, such as copies to the device.",
-           lambda gpu: gpu.rx_bytes_per_second),
-    Figure("pinscope_gpu_transmit_bytes_per_second", "Sent over PCIe, such as copies to the host.",
-           lambda gpu: gpu.tx_bytes_per_second),
-    Figure("pinscope_gpu_busy_ratio", "Share of the driver's last sample period in which a kernel ran.",
-           lambda gpu: gpu.busy_share),
-    Figure("pinscope_gpu_temperature_celsius", "Temperature.", lambda gpu: gpu.temperature_celsius),
-    Figure("pinscope_gpu_link_generation", "PCIe generation now; an idle link lowers it.",
-           lambda gpu: _of_link(gpu, lambda link: link.generation_now)),
-    Figure("pinscope_gpu_link_best_generation", "PCIe generation that GPU and slot can do together.",
-           lambda gpu: _of_link(gpu, lambda link: link.generation_max)),
-    Figure("pinscope_gpu_link_lanes", "PCIe lanes in use.",
-           lambda gpu: _of_link(gpu, lambda link: link.width_now)),
-    Figure("pinscope_gpu_link_best_lanes", "PCIe lanes that GPU and slot can do together.",
-           lambda gpu: _of_link(gpu, lambda link: link.width_max)),
-    Figure("pinscope_gpu_link_limit_bytes_per_second", "What the link carries at best one way, after packets.",
-           lambda gpu: _of_link(gpu, lambda link: link.limit_bytes_per_second)),
-)  # fmt: skip
+HOST, HOLDER, HOLDER_GPU, GPU, LINK = (
+    tuple(figure for figure in figures(record) if figure.metric)
+    for record in (HostTotals, Holder, GpuUse, DeviceFigures, Link)
+)
+_UNLESS_MIG = "unattributed_bytes"
+"""Of a GPU with MIG instances the driver does not say what belongs to which process."""
 
 
 class SnapshotCollector(Collector):
@@ -197,9 +95,7 @@ def _of_snapshot(seen: Snapshot) -> Iterator[Metric]:
 
 def _host(host: HostTotals) -> Iterator[Metric]:
     for figure in HOST:
-        value = figure.read(host)
-        if value is not None:
-            yield _gauge(figure.name, figure.help, value)
+        yield from _family(figure, (), [((), getattr(host, figure.field))])
     if host.pressure is not None:
         stalled = CounterMetricFamily(
             "pinscope_host_memory_stalled_seconds_total",
@@ -213,32 +109,26 @@ def _host(host: HostTotals) -> Iterator[Metric]:
 
 def _holders(holders: Sequence[Holder]) -> Iterator[Metric]:
     named, rest = holders[:MOST_HOLDERS], holders[MOST_HOLDERS:]
-    for figure in (*HOLDER, *HOLDER_GROUP):
-        family = GaugeMetricFamily(figure.name, figure.help, labels=HOLDER_LABELS)
-        for one in named:
-            _add(family, _identity(one), figure.read(one))
-        if figure in HOLDER:
-            _add(family, (OTHER, OTHER, "", ""), _sum(figure.read(one) for one in rest))
-        if family.samples:
-            yield family
+    for figure in HOLDER:
+        values = [(_identity(one), getattr(one, figure.field)) for one in named]
+        others = figure.together(getattr(one, figure.field) for one in rest)
+        yield from _family(figure, HOLDER_LABELS, [*values, (_OTHERS, others)])
     for figure in HOLDER_GPU:
-        family = GaugeMetricFamily(figure.name, figure.help, labels=(*HOLDER_LABELS, "gpu"))
-        for one in named:
-            for use in one.gpus:
-                _add(family, (*_identity(one), str(use.index)), figure.read(use))
+        values = [(_identity(one, use.index), getattr(use, figure.field)) for one in named for use in one.gpus]
         for index in sorted({use.index for one in rest for use in one.gpus}):
-            _add(family, (OTHER, OTHER, "", "", str(index)), _sum(figure.read(use) for use in _uses(rest, index)))
-        if family.samples:
-            yield family
+            others = figure.together(getattr(use, figure.field) for use in _uses(rest, index))
+            values.append(((*_OTHERS, str(index)), others))
+        yield from _family(figure, (*HOLDER_LABELS, "gpu"), values)
 
 
 def _gpus(devices: Sequence[DeviceFigures]) -> Iterator[Metric]:
-    for figure in GPU:
-        family = GaugeMetricFamily(figure.name, figure.help, labels=GPU_LABELS)
-        for one in devices:
-            _add(family, (str(one.index), one.uuid), figure.read(one))
-        if family.samples:
-            yield family
+    for figure in (*GPU, *LINK):
+        values = [
+            ((str(one.index), one.uuid), getattr(one.link if figure in LINK else one, figure.field, None))
+            for one in devices
+            if not (one.mig and figure.field == _UNLESS_MIG)
+        ]
+        yield from _family(figure, GPU_LABELS, values)
     if devices:
         names = GaugeMetricFamily("pinscope_gpu_info", "Always 1; which GPU it is.", labels=(*GPU_LABELS, "model"))
         for one in devices:
@@ -250,24 +140,21 @@ def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
     return GaugeMetricFamily(name, text, value=value)
 
 
-def _add(family: GaugeMetricFamily, labels: Sequence[str], value: Number) -> None:
-    if value is not None:
-        family.add_metric(labels, value)
+def _family(
+    figure: Figure, labels: Sequence[str], values: Iterable[tuple[Sequence[str], Number]]
+) -> Iterator[GaugeMetricFamily]:
+    """The metric of a figure, with those of the values that are known; nothing if none is."""
+    family = GaugeMetricFamily(figure.metric or "", figure.help, labels=labels)
+    for names, value in values:
+        if value is not None:
+            family.add_metric(names, value)
+    if family.samples:
+        yield family
 
 
-def _identity(one: Holder) -> tuple[str, str, str, str]:
-    return str(one.pid), one.name, one.user or "", one.container or ""
+def _identity(one: Holder, *gpu: int) -> tuple[str, ...]:
+    return str(one.pid), one.name, one.user or "", one.container or "", *map(str, gpu)
 
 
 def _uses(holders: Sequence[Holder], index: int) -> Iterator[GpuUse]:
     return (use for one in holders for use in one.gpus if use.index == index)
-
-
-def _sum(values: Iterable[Number]) -> Number:
-    """Of what is known; ``None`` if nothing is."""
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
-
-
-def _of_link(gpu: DeviceFigures, read: Callable[[Link], Number]) -> Number:
-    return None if gpu.link is None else read(gpu.link)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Annotated, Literal
 
 from pinscope.records.base import Moment, Record
+from pinscope.records.figure import Figure
 
 LinkKind = Literal["pcie", "nvlink-c2c"]
 Iommu = Literal["off", "passthrough", "translating"]
@@ -21,16 +22,30 @@ class Link(Record):
 
     kind: LinkKind
     """``pcie`` or ``nvlink-c2c``."""
-    generation_now: int | None
-    """PCIe generation at the moment of reading; an idle link may train down to save power."""
-    width_now: int | None
-    """Lanes in use."""
-    generation_max: int | None
-    """Best generation that this GPU and this slot can do together."""
-    width_max: int | None
-    """Most lanes that this GPU and this slot can use together."""
-    limit_bytes_per_second: float | None
-    """Payload limit of the link at best, one direction, after packet overhead."""
+    # fmt: off
+    generation_now: Annotated[int | None, Figure(
+        label="PCIe generation",
+        help="PCIe generation at the moment of reading; an idle link may train down to save power.",
+        unit="count", column="link_generation", metric="pinscope_gpu_link_generation", timeline=True,
+    )]
+    width_now: Annotated[int | None, Figure(
+        label="PCIe lanes", help="PCIe lanes in use.", unit="count", column="link_width",
+        metric="pinscope_gpu_link_lanes", timeline=True,
+    )]
+    generation_max: Annotated[int | None, Figure(
+        label="Best PCIe generation", help="Best PCIe generation that this GPU and this slot can do together.",
+        unit="count", column="link_generation_max", metric="pinscope_gpu_link_best_generation", timeline=True,
+    )]
+    width_max: Annotated[int | None, Figure(
+        label="Most PCIe lanes", help="Most PCIe lanes that this GPU and this slot can use together.",
+        unit="count", column="link_width_max", metric="pinscope_gpu_link_best_lanes", timeline=True,
+    )]
+    limit_bytes_per_second: Annotated[float | None, Figure(
+        label="Limit of the link", help="Payload limit of the link at best, one direction, after packet overhead.",
+        unit="bytes/second", column="link_limit_bytes_per_second", metric="pinscope_gpu_link_limit_bytes_per_second",
+        timeline=True,
+    )]
+    # fmt: on
     raw_bytes_per_second: float | None
     """Signalling limit of the link at best, one direction."""
     max_payload_bytes: int | None = None

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
+from typing import Annotated
 
 from pinscope.records.base import Record
 from pinscope.records.bound import Estimated
 from pinscope.records.environment import Link
+from pinscope.records.figure import Figure
 from pinscope.records.registration import Piece, ProbeState
 
 FORMAT = 1
 """Version of the snapshot's JSON. Additive changes keep it."""
+DRIVERS_MANAGED_BYTES = 2 * 2**20
+"""Managed memory that the driver itself takes in every CUDA process (seen with driver 580)."""
 
 
 class Unreadable(Record):
@@ -51,38 +55,69 @@ class Pressure(Record):
 class HostTotals(Estimated):
     """The host's memory."""
 
-    total_bytes: int
-    """Memory of the host."""
-    available_bytes: int
-    """What programs can still get without swapping (MemAvailable)."""
-    cgroup_limit_bytes: int | None
-    """The limit of the control group, around the reading process, that leaves the least."""
-    cgroup_headroom_bytes: int | None
-    """What that control group leaves."""
-    pinned_bytes: int | None
-    """Pinned for device access (DMA) on the whole host: by CUDA, RDMA, VFIO, io_uring … Pinned twice counts twice.
-    Driver memory is not in it (measured on H100 and H200 hosts)."""
-    explained_bytes: int | None
-    """The part of it that the holders explain: their cudaHostAlloc memory, what the driver pinned for their contexts,
-    what the kernel accounts as VmPin and, while the probe runs, the pages that they registered."""
-    other_pinned_bytes: int | None
-    """The rest: registered memory (cudaHostRegister), which leaves no mark, as far as no probe followed it, and pins
-    that are not CUDA's."""
-    driver_memory_bytes: int | None = None
-    """Memory that none of the kernel's accounts has: the driver's (write-combined memory, ``cuMemCreate`` on the host,
-    host pools and what it takes for itself), other drivers' and the kernel's own. Always an estimate."""
-    mlocked_bytes: int | None
-    """Locked with mlock, which CUDA does not take for pinned."""
-    unevictable_bytes: int | None
-    """Memory that the kernel cannot reclaim."""
-    hugetlb_pool_bytes: int | None
-    """Reserved for huge pages, used or not."""
-    hugetlb_used_bytes: int | None
-    """Huge pages in use."""
-    shmem_bytes: int | None
-    """Shared memory of all kinds; cudaHostAlloc memory is part of it."""
+    # fmt: off
+    total_bytes: Annotated[int, Figure(
+        label="Memory", help="Memory of the host.", metric="pinscope_host_memory_bytes", timeline=True, report=None,
+    )]
+    available_bytes: Annotated[int, Figure(
+        label="Available", help="What programs can still get without swapping (MemAvailable).", page="shown",
+        metric="pinscope_host_memory_available_bytes", timeline=True, report=None,
+    )]
+    cgroup_limit_bytes: Annotated[int | None, Figure(
+        label="Limit of the control group",
+        help="Limit of the control group, around the reading process, that leaves the least.",
+        metric="pinscope_host_cgroup_limit_bytes", timeline=True, report=None,
+    )]
+    cgroup_headroom_bytes: Annotated[int | None, Figure(
+        label="Left in the control group", help="What that control group leaves.",
+        metric="pinscope_host_cgroup_headroom_bytes", timeline=True, report=None,
+    )]
+    pinned_bytes: Annotated[int | None, Figure(
+        label="Pinned, whole host",
+        help="Pinned for device access (DMA): by CUDA, RDMA, VFIO, io_uring … Memory that is pinned twice counts "
+        "twice; driver memory does not count.",
+        page="shown", metric="pinscope_host_pinned_bytes", timeline=True, report=None,
+    )]
+    explained_bytes: Annotated[int | None, Figure(
+        label="Explained by holders",
+        help="The part of the pinned memory that the holders explain: their cudaHostAlloc memory, what the driver "
+        "pinned for their contexts, VmPin and, while the probe runs, what they registered.",
+        short="by holders", page="shown", metric="pinscope_host_pinned_explained_bytes", timeline=True, report=None,
+    )]
+    other_pinned_bytes: Annotated[int | None, Figure(
+        label="Registered, or other pins",
+        help="The rest of the pinned memory: registered memory (cudaHostRegister), which leaves no mark, as far as no "
+        "probe followed it, and pins that are not CUDA's.",
+        short="registered or other", page="shown", metric="pinscope_host_pinned_other_bytes", timeline=True,
+        report=None,
+    )]
+    driver_memory_bytes: Annotated[int | None, Figure(
+        label="Driver memory",
+        help="Memory that none of the kernel's accounts has: write-combined memory, cuMemCreate on the host, host "
+        "pools, the driver's own, other drivers' and the kernel's own. Always an estimate.",
+        short="driver memory", page="shown", metric="pinscope_host_driver_memory_bytes", timeline=True,
+    )] = None
+    mlocked_bytes: Annotated[int | None, Figure(
+        label="Locked (mlock)", help="Stays in memory, but is not pinned for CUDA.",
+        short="mlocked", page="shown", metric="pinscope_host_mlocked_bytes", timeline=True, report=None,
+    )]
+    unevictable_bytes: Annotated[int | None, Figure(
+        label="Unevictable", help="Memory that the kernel cannot reclaim.", metric="pinscope_host_unevictable_bytes",
+    )]
+    shmem_bytes: Annotated[int | None, Figure(
+        label="Shared memory", help="Shared memory of all kinds; cudaHostAlloc memory is part of it.",
+        short="shared", metric="pinscope_host_shmem_bytes",
+    )]
+    hugetlb_pool_bytes: Annotated[int | None, Figure(
+        label="Huge pages, reserved", help="Reserved for huge pages, used or not.",
+        metric="pinscope_host_hugetlb_pool_bytes", report=None,
+    )]
+    hugetlb_used_bytes: Annotated[int | None, Figure(
+        label="Huge pages, used", help="Huge pages in use.", metric="pinscope_host_hugetlb_used_bytes", report=None,
+    )]
     pressure: Pressure | None
     """Time that tasks stalled for lack of memory."""
+    # fmt: on
 
 
 class Allocations(Record):
@@ -100,18 +135,27 @@ class Allocations(Record):
 class GpuUse(Estimated):
     """What a holder has on one GPU on which it has a context."""
 
+    # fmt: off
     index: int
     """Index of the GPU."""
-    memory_bytes: int | None
-    """As NVML gives it: with the context, without page tables of pinned memory."""
-    page_table_bytes: int | None
-    """GPU memory that the page table of its cudaHostAlloc and driver memory takes; registered memory comes on top, or
-    is in it while the probe runs."""
+    memory_bytes: Annotated[int | None, Figure(
+        label="GPU memory", column="gpu_memory_bytes",
+        help="GPU memory of the process as NVML counts it: with the context, without page tables of pinned memory.",
+        short="GPU memory", terminal="room", page="shown", csv=True, metric="pinscope_holder_gpu_memory_bytes",
+    )]
+    page_table_bytes: Annotated[int | None, Figure(
+        label="Page tables",
+        help="GPU memory for the page tables of its cudaHostAlloc and driver memory; registered memory comes on top, "
+        "or is in it while the probe runs.",
+        short="page tables", page="shown", csv=True, metric="pinscope_holder_page_table_bytes",
+    )]
+    # fmt: on
 
 
 class Holder(Estimated):
     """A process that holds pinned or locked memory, or may: one with a CUDA context can have registered memory."""
 
+    # fmt: off
     pid: int
     """Process id."""
     parent_pid: int | None
@@ -126,49 +170,82 @@ class Holder(Estimated):
     """Path of its control group."""
     container: str | None
     """Engine and short id, such as ``docker 0123456789ab``."""
-    cgroup_limit_bytes: int | None = None
-    """Of the control group, around this process, that leaves the least."""
-    cgroup_headroom_bytes: int | None = None
-    """What that control group leaves."""
+    cgroup_limit_bytes: Annotated[int | None, Figure(
+        label="Limit of its control group",
+        help="Limit of the control group, around the process, that leaves the least.",
+        metric="pinscope_holder_cgroup_limit_bytes", adds_up=None, report=None,
+    )] = None
+    cgroup_headroom_bytes: Annotated[int | None, Figure(
+        label="Left in its control group", help="What that control group leaves.",
+        metric="pinscope_holder_cgroup_headroom_bytes", adds_up=None, report=None,
+    )] = None
     started_at: datetime | None
     """When the process started."""
     cuda: bool | None
     """It holds the device file of CUDA's memory manager, or NVML names it."""
-    host_alloc_bytes: int | None
-    """cudaHostAlloc memory that it owns: each piece counts once on the host, in the process that owns it.
-    Write-combined memory is driver memory."""
-    context_pinned_bytes: int | None = None
-    """What the driver itself pinned for its contexts; small pieces of cudaHostAlloc memory lie in it as well."""
-    driver_memory_bytes: int | None = None
-    """Driver memory that it asked for and has mapped: write-combined memory, ``cuMemCreate`` on the host, host pools.
-    The kernel counts it neither as pinned nor in any other account."""
+    host_alloc_bytes: Annotated[int | None, Figure(
+        label="cudaHostAlloc",
+        help="cudaHostAlloc memory that it owns: each piece counts once on the host, in the process that owns it. "
+        "Write-combined memory is driver memory.",
+        short="cudaHostAlloc", terminal="always", page="shown", csv=True, metric="pinscope_holder_host_alloc_bytes",
+        timeline=True, event=True,
+    )]
+    rounding_bytes: Annotated[int | None, Figure(
+        label="Possible rounding waste",
+        help="At most so much of it is waste, if an allocator rounded sizes up to powers of two.",
+        metric="pinscope_holder_rounding_bytes", report="some",
+    )]
     allocations: tuple[Allocations, ...]
-    """The same by size, most bytes first."""
-    registered_bytes: int | None = None
-    """cudaHostRegister memory, to the byte; known only while the probe runs, and from its start on."""
+    """Its cudaHostAlloc memory by size, most bytes first."""
+    driver_memory_bytes: Annotated[int | None, Figure(
+        label="Driver memory",
+        help="Driver memory that it asked for and has mapped: write-combined memory, cuMemCreate on the host, host "
+        "pools. The kernel counts it neither as pinned nor in any other account.",
+        short="driver memory", page="shown", csv=True, metric="pinscope_holder_driver_memory_bytes",
+        timeline=True, event=True,
+    )] = None
+    registered_bytes: Annotated[int | None, Figure(
+        label="Registered",
+        help="cudaHostRegister memory, to the byte; known only while the probe runs, and from its start on.",
+        short="registered", probed=True, page="shown", csv=True, metric="pinscope_holder_registered_bytes",
+        timeline=True, event=True,
+    )] = None
     registrations: int | None = None
     """Pieces of it."""
     oldest_pieces: tuple[Piece, ...] = ()
     """Registered and allocated memory that the probe saw being pinned and that is held still: the ten oldest pieces,
     oldest first. What stays in front while others come and go is what a leak looks like."""
-    rounding_bytes: int | None
-    """At most so much of it is waste, if an allocator rounded all powers of two up from just above the half."""
-    inherited_bytes: int | None
-    """cudaHostAlloc memory of another holder that it has mapped, as a forked worker does."""
+    locked_bytes: Annotated[int | None, Figure(
+        label="Locked (VmLck)", help="Locked with mlock. Not pinned for CUDA.",
+        short="locked", page="shown", csv=True, metric="pinscope_holder_locked_bytes", timeline=True, event=True,
+    )]
+    vm_pin_bytes: Annotated[int | None, Figure(
+        label="Pinned (VmPin)", help="Pinned as the kernel accounts it: RDMA, io_uring. CUDA's memory is not in it.",
+        short="VmPin", page="hidden", csv=True, metric="pinscope_holder_vm_pin_bytes", timeline=True,
+    )]
+    managed_bytes: Annotated[int | None, Figure(
+        label="Managed", help="Address space of managed memory.",
+        short="managed", terminal="room", common=DRIVERS_MANAGED_BYTES, page="hidden", csv=True,
+    )]
+    inherited_bytes: Annotated[int | None, Figure(
+        label="Inherited",
+        help="cudaHostAlloc memory of another holder that it has mapped, as a forked worker does.",
+        short="inherited", page="shown", csv=True, metric="pinscope_holder_inherited_bytes",
+    )]
     inherited_from: tuple[int, ...]
     """Pids of the holders that own that memory."""
     inherited_by: tuple[int, ...]
     """Pids of the processes that have memory of this one mapped."""
-    managed_bytes: int | None
-    """Address space of managed memory."""
-    locked_bytes: int | None
-    """mlock'ed (VmLck). Not pinned for CUDA."""
-    vm_pin_bytes: int | None
-    """Pinned as the kernel accounts it (VmPin): RDMA, io_uring. CUDA's memory is not in it."""
-    hugetlb_bytes: int | None
-    """Huge pages that it uses."""
-    rss_bytes: int | None
-    """Resident memory (VmRSS)."""
+    context_pinned_bytes: Annotated[int | None, Figure(
+        label="Pinned by the driver itself",
+        help="What the driver itself pinned for its contexts; small pieces of cudaHostAlloc memory lie in it as well.",
+        page="hidden", csv=True, metric="pinscope_holder_context_pinned_bytes",
+    )] = None
+    hugetlb_bytes: Annotated[int | None, Figure(label="Huge pages", help="Huge pages that it uses.", csv=True)]
+    rss_bytes: Annotated[int | None, Figure(
+        label="Resident", help="All of its memory that is in RAM (VmRSS).", page="shown", csv=True,
+        metric="pinscope_holder_resident_bytes",
+    )]
     rss_anon_bytes: int | None
     """Resident anonymous memory."""
     rss_file_bytes: int | None
@@ -177,6 +254,7 @@ class Holder(Estimated):
     """Holds its cudaHostAlloc memory."""
     gpus: tuple[GpuUse, ...]
     """GPUs on which it has a context; empty with a reason in ``missing`` where that is not known."""
+    # fmt: on
 
 
 class GpuProcess(Record):
@@ -210,6 +288,7 @@ class MigInstance(Record):
 class DeviceFigures(Estimated):
     """One GPU at the moment of reading."""
 
+    # fmt: off
     index: int
     """As the driver numbers them."""
     minor: int | None = None
@@ -218,54 +297,85 @@ class DeviceFigures(Estimated):
     """Stable name of this very GPU."""
     name: str
     """Its model."""
-    memory_total_bytes: int | None
-    """Memory of the GPU."""
+    memory_total_bytes: Annotated[int | None, Figure(
+        label="Memory", help="Memory of the GPU.", short="memory", terminal="room",
+        metric="pinscope_gpu_memory_bytes", timeline=True, report=None,
+    )]
     memory_free_bytes: int | None
     """Free."""
-    memory_used_bytes: int | None
-    """Without what driver and firmware reserve."""
-    memory_reserved_bytes: int | None
-    """Reserved by driver and firmware."""
+    memory_used_bytes: Annotated[int | None, Figure(
+        label="Used", help="Used, without what driver and firmware reserve.", short="used",
+        metric="pinscope_gpu_memory_used_bytes", timeline=True, report=None,
+    )]
+    memory_reserved_bytes: Annotated[int | None, Figure(
+        label="Reserved", help="Reserved by driver and firmware.",
+        metric="pinscope_gpu_memory_reserved_bytes", report=None,
+    )]
     processes: tuple[GpuProcess, ...]
     """Processes that NVML names on it."""
-    processes_bytes: int | None
-    """Sum over the processes."""
-    unattributed_bytes: int | None
-    """Used, but of no process: page tables of pinned memory, managed memory that lies on the GPU (measured on H200s:
-    NVML charges it to nobody), and the driver's own."""
-    page_table_bytes: int | None
-    """Page tables that the holders' cudaHostAlloc and driver memory implies; registered memory comes on top, or is in
-    it while the probe runs."""
-    context_overhead_bytes: int | None = None
-    """What the driver takes beside that for the contexts and charges to no process: an estimate from H200s."""
-    bar1_total_bytes: int | None
-    """Size of the BAR1 window, through which the host reaches the GPU's memory."""
-    bar1_used_bytes: int | None
-    """Used of that window."""
+    processes_bytes: Annotated[int | None, Figure(
+        label="Of processes", help="What NVML charges to processes, in all.",
+    )]
+    unattributed_bytes: Annotated[int | None, Figure(
+        label="Unattributed",
+        help="Used, but of no process: page tables of pinned memory, managed memory that lies on the GPU (NVML charges "
+        "it to no process), and the driver's own.",
+        short="by no process", page="shown", metric="pinscope_gpu_memory_unattributed_bytes", timeline=True,
+        report=None,
+    )]
+    page_table_bytes: Annotated[int | None, Figure(
+        label="Page tables",
+        help="Page tables that the holders' cudaHostAlloc and driver memory implies; registered memory comes on top, "
+        "or is in it while the probe runs.",
+        short="page tables", page="shown", metric="pinscope_gpu_page_table_bytes", timeline=True, report=None,
+    )]
+    context_overhead_bytes: Annotated[int | None, Figure(
+        label="The driver's for contexts",
+        help="What the driver takes beside that for contexts and charges to no process: an estimate from H200s.",
+        metric="pinscope_gpu_context_overhead_bytes",
+    )] = None
+    bar1_total_bytes: Annotated[int | None, Figure(
+        label="BAR1", help="Size of the BAR1 window, through which the host reaches the GPU's memory.",
+        metric="pinscope_gpu_bar1_bytes", report=None,
+    )]
+    bar1_used_bytes: Annotated[int | None, Figure(
+        label="BAR1, used", help="Used of the BAR1 window.", metric="pinscope_gpu_bar1_used_bytes", report=None,
+    )]
     link: Link | None
     """The bus to the host."""
-    rx_bytes_per_second: float | None
-    """Received by the GPU over PCIe: copies to the device, and what it reads from host memory."""
-    tx_bytes_per_second: float | None
-    """Sent by the GPU over PCIe: copies to the host, and what it writes to host memory."""
+    rx_bytes_per_second: Annotated[float | None, Figure(
+        label="Received over PCIe", help="Copies to the GPU, and what it reads from host memory.",
+        unit="bytes/second", short="to GPU", page="shown", metric="pinscope_gpu_receive_bytes_per_second",
+        timeline=True, report=None,
+    )]
+    tx_bytes_per_second: Annotated[float | None, Figure(
+        label="Sent over PCIe", help="Copies from the GPU, and what it writes to host memory.",
+        unit="bytes/second", short="from GPU", page="shown", metric="pinscope_gpu_transmit_bytes_per_second",
+        timeline=True, report=None,
+    )]
     rx_share: float | None
     """Of the payload limit of the link at best."""
     tx_share: float | None
     """The same of what it sends."""
-    busy_share: float | None
-    """Share of the driver's last sample period in which a kernel ran."""
+    busy_share: Annotated[float | None, Figure(
+        label="Busy", help="Share of the driver's last sample period in which a kernel ran.", unit="share",
+        short="busy", metric="pinscope_gpu_busy_ratio", timeline=True, report=None,
+    )]
     memory_busy_share: float | None
     """The same for reading or writing device memory."""
-    copy_engines: int | None
-    """How many the GPU has."""
+    copy_engines: Annotated[int | None, Figure(
+        label="Copy engines", help="How many copy engines the GPU has.", unit="count",
+    )]
     sm_clock_hertz: float | None
     """Clock of the multiprocessors."""
     memory_clock_hertz: float | None
     """Clock of the memory."""
-    temperature_celsius: float | None
-    """Temperature of the GPU."""
+    temperature_celsius: Annotated[float | None, Figure(
+        label="Temperature", help="Temperature of the GPU.", unit="celsius", metric="pinscope_gpu_temperature_celsius",
+    )]
     mig: tuple[MigInstance, ...]
     """Empty where the GPU is not in Multi-Instance mode."""
+    # fmt: on
 
 
 class Snapshot(Record):

@@ -8,7 +8,10 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from pinscope.records.base import Moment
+from pinscope.records.environment import Link
+from pinscope.records.figure import with_figures
 from pinscope.records.run import Observation
+from pinscope.records.snapshot import DeviceFigures, Holder, HostTotals
 from pinscope.records.timeline import EventKind
 
 RowKind = Literal["host", "holder", "device", "event", "missed"]
@@ -25,11 +28,13 @@ NEEDED: Mapping[RowKind, tuple[str, ...]] = {
 """Kind of row → fields that each of them has."""
 
 
+@with_figures({"Of the host": HostTotals, "Of a holder": Holder, "Of a GPU": DeviceFigures, "Of its link": Link})
 class TimelineRow(Observation):
     """The host, a holder or a GPU at one moment; something that happened; or why a sample is missing.
 
     ``repeat`` is the number of the sample, ``warmup`` is always false. A holder has a row where it is first seen,
-    where one of its figures changed, and where it is gone; what a row says holds until its next one.
+    where one of its figures changed, and where it is gone; what a row says holds until its next one. Its figures are
+    those of the live view that a timeline keeps.
     """
 
     kind: RowKind
@@ -39,24 +44,6 @@ class TimelineRow(Observation):
     taken_at: Moment
     """Time of day of the sample."""
     # The host:
-    total_bytes: Bytes | None = None
-    """Memory of the host."""
-    available_bytes: Bytes | None = None
-    """What programs can still get without swapping (MemAvailable)."""
-    cgroup_limit_bytes: Bytes | None = None
-    """The limit of the control group, around the recording process, that leaves the least."""
-    cgroup_headroom_bytes: Bytes | None = None
-    """What that control group leaves."""
-    pinned_bytes: Bytes | None = None
-    """Pinned for device access on the whole host."""
-    explained_bytes: Bytes | None = None
-    """The part of the pinned memory that the holders explain."""
-    other_pinned_bytes: Bytes | None = None
-    """The rest: registered memory, and pins that are not CUDA's."""
-    driver_memory_bytes: Bytes | None = None
-    """Of the host: what the kernel's accounts leave over, about. Of a holder: what it asked for and has mapped."""
-    mlocked_bytes: Bytes | None = None
-    """Locked with mlock, which CUDA does not take for pinned."""
     holders: Annotated[int, Field(ge=0)] | None = None
     """How many there are."""
     snapshot_cpu_seconds: Rate | None = None
@@ -74,43 +61,11 @@ class TimelineRow(Observation):
     """Engine and short id."""
     started_at: Moment | None = None
     """When the process started."""
-    host_alloc_bytes: Bytes | None = None
-    """cudaHostAlloc memory that it owns."""
-    registered_bytes: Bytes | None = None
-    """cudaHostRegister memory, while the probe runs."""
-    locked_bytes: Bytes | None = None
-    """mlock'ed (VmLck)."""
-    vm_pin_bytes: Bytes | None = None
-    """Pinned as the kernel accounts it (VmPin)."""
     gone: bool | None = None
     """It ended, or gave all back."""
     # A GPU:
     device: int | None = None
     """Index of the GPU."""
-    memory_total_bytes: Bytes | None = None
-    """Memory of the GPU."""
-    memory_used_bytes: Bytes | None = None
-    """Used, without what driver and firmware reserve."""
-    unattributed_bytes: Bytes | None = None
-    """Used, but charged to no process."""
-    page_table_bytes: Bytes | None = None
-    """Page tables that the holders' pinned memory implies."""
-    rx_bytes_per_second: Rate | None = None
-    """Received by the GPU over PCIe."""
-    tx_bytes_per_second: Rate | None = None
-    """Sent by the GPU over PCIe."""
-    busy_share: Rate | None = None
-    """Share of the driver's last sample period in which a kernel ran."""
-    link_generation: int | None = None
-    """PCIe generation at that moment; ``link_width`` likewise the lanes."""
-    link_generation_max: int | None = None
-    """Best PCIe generation that GPU and slot can do together."""
-    link_width: int | None = None
-    """PCIe lanes at that moment."""
-    link_width_max: int | None = None
-    """Most lanes that GPU and slot can use together."""
-    link_limit_bytes_per_second: Rate | None = None
-    """Payload limit of the link at best, one direction."""
     # Something that happened to a holder:
     event: EventKind | None = None
     """``appeared``, ``grew``, ``released`` or ``ended``."""

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from pinscope.records.bound import bound_of_sum
-from pinscope.records.snapshot import Holder
+from pinscope.records.figure import Figure, Number, figures
+from pinscope.records.snapshot import GpuUse, Holder
 from pinscope.report.snapshot_facts import SIGNS
 from pinscope.text import one_line
-from pinscope.units import format_bytes
+from pinscope.units import format_value
 
-AMOUNTS = (
-    "host_alloc_bytes", "driver_memory_bytes", "registered_bytes", "locked_bytes", "inherited_bytes", "vm_pin_bytes",
-    "managed_bytes", "context_pinned_bytes", "page_table_bytes", "gpu_memory_bytes", "rss_bytes",
-)  # fmt: skip
-"""Figures in bytes."""
-_SUMS = {"page_table_bytes": "page_table_bytes", "gpu_memory_bytes": "memory_bytes"}
-"""Figures of a row that are sums over its GPUs → what is summed up."""
+_OWN, _ON_GPUS = figures(Holder), figures(GpuUse)
+COLUMNS: Mapping[str, Figure] = {figure.column: figure for figure in (*_OWN, *_ON_GPUS)}
+"""Figures of a holder by the name of their column; the last ones are sums over its GPUs."""
+ON_GPUS = frozenset(figure.column for figure in _ON_GPUS)
 
 
 @dataclass(frozen=True)
@@ -28,7 +26,7 @@ class HolderRow:
     Attributes:
         growing: it takes more and more and gives nothing back.
         gpus: indices of those on which it has a context.
-        amounts: bytes of each of :data:`AMOUNTS`; ``None`` where not known.
+        amounts: of each of :data:`COLUMNS`; ``None`` where not known.
         signs: what stands before those of them that are estimates.
     """
 
@@ -40,15 +38,20 @@ class HolderRow:
     command: str | None
     growing: bool
     gpus: tuple[int, ...]
-    amounts: dict[str, int | None] = field(default_factory=dict)
+    amounts: dict[str, Number] = field(default_factory=dict)
     signs: dict[str, str] = field(default_factory=dict)
 
     def text(self, name: str) -> str:
         """One of the amounts in words, such as ``≤8 GiB``; ``-`` for what it has on GPUs where it is on none."""
         amount = self.amounts[name]
-        if amount is not None and name in _SUMS and not self.gpus:
+        if amount is not None and name in ON_GPUS and not self.gpus:
             return "-"
-        return format_bytes(amount) if amount is None else self.signs.get(name, "") + format_bytes(amount)
+        return signed_text(name, amount, self.signs.get(name, ""))
+
+
+def signed_text(name: str, amount: Number, sign: str = "") -> str:
+    """An amount of this column in words, with the sign of an estimate."""
+    return ("" if amount is None else sign) + format_value(amount, COLUMNS[name].unit)
 
 
 def holder_rows(holders: Iterable[Holder], growing: Collection[int] = ()) -> list[HolderRow]:
@@ -63,15 +66,13 @@ def holder_rows(holders: Iterable[Holder], growing: Collection[int] = ()) -> lis
 
 def _row(holder: Holder, growing: bool) -> HolderRow:
     bounds = dict(holder.estimates)
-    amounts: dict[str, int | None] = {}
-    for name in AMOUNTS:
-        if name in _SUMS:
-            parts = [getattr(use, _SUMS[name]) for use in holder.gpus]
-            amounts[name] = None if "gpus" in holder.missing or None in parts else sum(parts)
-            bound = bound_of_sum(use.estimates.get(_SUMS[name]) for use in holder.gpus)
-            bounds |= {name: bound} if bound else {}
-        else:
-            amounts[name] = getattr(holder, name)
+    amounts: dict[str, Number] = {figure.column: getattr(holder, figure.field) for figure in _OWN}
+    for figure in _ON_GPUS:
+        parts = [getattr(use, figure.field) for use in holder.gpus]
+        unknown = "gpus" in holder.missing or None in parts
+        amounts[figure.column] = None if unknown else figure.together(parts) or 0
+        bound = bound_of_sum(use.estimates.get(figure.field) for use in holder.gpus)
+        bounds |= {figure.column: bound} if bound else {}
     return HolderRow(
         pid=holder.pid,
         started_at=holder.started_at,

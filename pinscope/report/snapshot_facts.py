@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 
 from pinscope.records.bound import BoundKind, Estimated
 from pinscope.records.environment import Link
+from pinscope.records.figure import Figure, figures
 from pinscope.records.snapshot import DeviceFigures, GpuUse, Holder, HostTotals, Pressure
 from pinscope.report.facts import Fact
 from pinscope.units import format_bytes, format_share, format_value
@@ -79,20 +80,18 @@ def holder_facts(holder: Holder) -> list[Fact]:
         ("Started", _moment(holder.started_at, holder.missing.get("started_at"))),
         ("Container", figure_text(holder, "container", "text")),
         ("Control group", figure_text(holder, "cgroup", "text")),
-        ("cudaHostAlloc", figure_text(holder, "host_alloc_bytes")),
-        *([("Its mappings", _mappings(holder))] if holder.allocations else []),
-        *([("Possible rounding waste", figure_text(holder, "rounding_bytes"))] if holder.rounding_bytes else []),
-        ("Driver memory", figure_text(holder, "driver_memory_bytes")),
-        ("Pinned by the driver itself", figure_text(holder, "context_pinned_bytes")),
-        ("Inherited", _inherited(holder)),
-        ("Registered", _registered(holder)),
-        ("Managed", figure_text(holder, "managed_bytes")),
-        ("Locked (VmLck)", figure_text(holder, "locked_bytes")),
-        ("Pinned (VmPin)", figure_text(holder, "vm_pin_bytes")),
-        ("Huge pages", figure_text(holder, "hugetlb_bytes")),
-        ("Resident", _resident(holder)),
+        *(fact for figure in figures(Holder) for fact in _of_holder(holder, figure)),
         *_gpus(holder),
     ]
+
+
+def _of_holder(holder: Holder, figure: Figure) -> Iterator[Fact]:
+    if figure.report is None or (figure.report == "some" and not getattr(holder, figure.field)):
+        return
+    more = _MORE.get(figure.field)
+    yield figure.label, figure_text(holder, figure.field, figure.unit) + (more(holder) if more else "")
+    if figure.field == "host_alloc_bytes" and holder.allocations:
+        yield "Its mappings", _mappings(holder)
 
 
 def moment_text(moment: datetime) -> str:
@@ -114,7 +113,7 @@ def _mappings(holder: Holder) -> str:
 
 
 def _inherited(holder: Holder) -> str:
-    text = figure_text(holder, "inherited_bytes")
+    text = ""
     if holder.inherited_from:
         text += f", from pid {', '.join(map(str, holder.inherited_from))}"
     if holder.inherited_by:
@@ -123,14 +122,18 @@ def _inherited(holder: Holder) -> str:
 
 
 def _registered(holder: Holder) -> str:
-    text = figure_text(holder, "registered_bytes")
-    return f"{text}, in {holder.registrations:,} pieces" if holder.registrations else text
+    return f", in {holder.registrations:,} pieces" if holder.registrations else ""
 
 
 def _resident(holder: Holder) -> str:
     parts = (("private", "rss_anon_bytes"), ("files", "rss_file_bytes"), ("shared", "rss_shmem_bytes"))
-    split = ", ".join(f"{name} {figure_text(holder, field, because=False)}" for name, field in parts)
-    return f"{figure_text(holder, 'rss_bytes')}: {split}"
+    return ": " + ", ".join(f"{name} {figure_text(holder, field, because=False)}" for name, field in parts)
+
+
+_MORE: Mapping[str, Callable[[Holder], str]] = {
+    "inherited_bytes": _inherited, "registered_bytes": _registered, "rss_bytes": _resident,
+}  # fmt: skip
+"""Figure of a holder → what is said after it."""
 
 
 def _gpus(holder: Holder) -> list[Fact]:

@@ -16,15 +16,15 @@ from pinscope.experiments.timeline.arithmetic import (
     watched,
 )
 from pinscope.experiments.timeline.findings import timeline_findings, when, who
+from pinscope.records.figure import figures
 from pinscope.records.finding import Quantity, Reading, Table
 from pinscope.records.run import Run
+from pinscope.records.snapshot import Holder
 
 MOST_HOLDERS = 100
 MOST_CHANGES = 100
 
-_WHAT_WORDS = {
-    "host_alloc": "cudaHostAlloc", "registered": "registered", "locked": "locked", "driver_memory": "driver memory",
-}  # fmt: skip
+_WHAT_WORDS = {figure.field.removesuffix("_bytes"): figure.short or "" for figure in figures(Holder)}
 
 
 def read_timeline(run: Run, rows: Sequence[Row]) -> Reading:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pinscope.cli import live_print, terminal
-from pinscope.cli.live_print import CSV_COLUMNS
+from pinscope.cli.live_print import csv_columns
 from pinscope.cli.live_view import GROWS, Line, View, event_text, frame, whole
 from pinscope.cli.main import main
 from pinscope.errors import NotPossible
@@ -245,7 +245,7 @@ def test_only_the_process_asked_for_is_shown_with_the_hosts_totals(
 def test_one_moment_as_csv(busy: int, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["live", "--once", "--csv"]) == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    assert tuple(rows[0]) == CSV_COLUMNS
+    assert tuple(rows[0]) == csv_columns()
     assert [(int(row["pid"]), row["host_alloc_bytes"], row["registered_bytes"]) for row in rows] == [
         (busy, str(8 * GIB), ""), (busy + 1, str(GIB), ""),
     ]  # fmt: skip

@@ -18,8 +18,8 @@ from pinscope.monitoring.metrics import (
     GPU,
     HOLDER,
     HOLDER_GPU,
-    HOLDER_GROUP,
     HOST,
+    LINK,
     MOST_HOLDERS,
     SnapshotCollector,
 )
@@ -102,7 +102,7 @@ def test_figures_of_host_holders_and_gpus_are_exported_as_they_are() -> None:
 
 
 def test_every_metric_is_there_where_everything_is_known_and_is_documented() -> None:
-    figures = {figure.name for figure in (*HOST, *HOLDER, *HOLDER_GROUP, *HOLDER_GPU, *GPU)}
+    figures = {figure.metric for figure in (*HOST, *HOLDER, *HOLDER_GPU, *GPU, *LINK)}
     assert figures <= names()
     readme = (ROOT / "README.md").read_text()
     assert [name for name in sorted(names()) if f"`{name}`" not in readme] == []

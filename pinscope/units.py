@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable, Mapping
 from decimal import Context, Decimal
 
 from pinscope.errors import InvalidParameter
@@ -149,21 +150,22 @@ def format_share(value: float | None) -> str:
 
 
 def format_value(value: float | str | bool | None, unit: str) -> str:
-    """Text of a value by its SI unit (``bytes``, ``bytes/second``, ``seconds``, ``ratio``, ``share``, ``count``)."""
+    """Text of a value by its SI unit: ``bytes``, ``bytes/second``, ``seconds``, ``ratio``, ``share``, ``celsius``; else
+    it is a count."""
     if value is None:
         return "n/a"
     if isinstance(value, str):
         return one_line(value)
     if isinstance(value, bool):
         return "yes" if value else "no"
-    formats = {
+    formats: Mapping[str, Callable[[float], str]] = {
         "bytes": format_bytes,
         "bytes/second": format_bandwidth,
         "seconds": format_seconds,
         "share": format_share,
+        "ratio": lambda ratio: f"{_digits(ratio)} ×",
+        "celsius": lambda degrees: f"{degrees:.0f} °C",
     }
     if unit in formats:
         return formats[unit](value)
-    if unit == "ratio":
-        return f"{_digits(value)} ×"
     return f"{value:,}" if isinstance(value, int) else f"{_digits(value)}"

@@ -12,9 +12,9 @@ from typing import NamedTuple
 from pinscope.cli.table import TableLines, lay_out
 from pinscope.records.bound import Estimated
 from pinscope.records.environment import Link
-from pinscope.records.figure import Figure
+from pinscope.records.figure import Figure, figures
 from pinscope.records.finding import Finding
-from pinscope.records.snapshot import DeviceFigures, Holder, Snapshot, Unreadable
+from pinscope.records.snapshot import DeviceFigures, Holder, HostTotals, Snapshot, Unreadable
 from pinscope.records.timeline import Event
 from pinscope.report.holder_table import COLUMNS, ON_GPUS, HolderRow, holder_rows
 from pinscope.report.snapshot_facts import figure_text
@@ -28,6 +28,7 @@ MOST_UNREADABLE = 3
 COMMAND_CHARACTERS = 48
 """Of a command line in the table; the JSON has all of it."""
 LEAST_RATE = 1e7
+"""An idle link carries a few hundred kB/s of its own: digits that nobody needs."""
 NARROW = 90
 """With fewer columns GPUs go without their names and holders without their command lines."""
 _LABEL = 10
@@ -35,6 +36,8 @@ _FIGURE = re.compile(r"(\d) (\S)")
 _EVENT_WORDS = {
     "appeared": "appeared with", "grew": "grew by", "released": "released", "ended": "ended, and gave back",
 }  # fmt: skip
+_HOST: Mapping[str, Figure] = {figure.field: figure for figure in figures(HostTotals)}
+_PARTS_OF_PINNED = ("explained_bytes", "other_pinned_bytes")
 _HEADINGS: Mapping[str, str] = {name: figure.short for name, figure in COLUMNS.items() if figure.short}
 
 
@@ -85,7 +88,7 @@ def head(view: View, room: int | None) -> list[Line]:
     if view.trouble:
         lines += [Line(text, "bold red") for text in _wrapped(f"! {one_line(view.trouble)}", room)]
     if seen.devices:
-        shown = [name for name in _DEVICE_COLUMNS if not (_is_narrow(room) and name in _DEVICE_WIDE)]
+        shown = _device_columns(_is_narrow(room))
         rows = [[_device_cells(one)[name] for name in shown] for one in seen.devices]
         numbers = [place for place, name in enumerate(shown) if name not in ("GPU", "link", "name")]
         lines += [Line(""), *_table(shown, rows, numbers, room)]
@@ -128,21 +131,16 @@ def _totals(seen: Snapshot) -> Iterator[tuple[str, list[str]]]:
     yield "Memory", memory
     # Some containers show a host without memory.
     share = host.pinned_bytes / host.total_bytes if host.pinned_bytes is not None and host.total_bytes > 0 else None
-    yield (
-        "Pinned",
-        [
-            _figure(host, "pinned_bytes") + (f" ({format_share(share)})" if share is not None else ""),
-            f"{_figure(host, 'explained_bytes')} by holders",
-            f"{_figure(host, 'other_pinned_bytes')} registered or other",
-        ],
-    )
+    pinned = _HOST["pinned_bytes"]
+    parts = [f"{_figure(host, _HOST[name])} {_HOST[name].short}" for name in _PARTS_OF_PINNED]
+    yield "Pinned", [_figure(host, pinned) + (f" ({format_share(share)})" if share is not None else ""), *parts]
+    used, pool = _figure(host, _HOST["hugetlb_used_bytes"]), _figure(host, _HOST["hugetlb_pool_bytes"])
+    others = [one for one in _HOST.values() if one.short and one.field not in _PARTS_OF_PINNED]
     yield (
         "Others",
         [
-            f"{_figure(host, 'driver_memory_bytes')} driver memory",
-            f"{_figure(host, 'mlocked_bytes')} mlocked",
-            f"{_figure(host, 'hugetlb_used_bytes')} of {_figure(host, 'hugetlb_pool_bytes')} huge pages",
-            f"{_figure(host, 'shmem_bytes')} shared",
+            *(f"{_figure(host, one)} {one.short}" for one in others),
+            f"{used} of {pool} huge pages",
             *([f"stalled {format_share(host.pressure.some_10s_share)} of 10 s"] if host.pressure else []),
         ],
     )
@@ -151,42 +149,23 @@ def _totals(seen: Snapshot) -> Iterator[tuple[str, list[str]]]:
         yield "Probe", [f"sees what is registered since {seen.probe.since:%H:%M:%S} UTC", *lost]
 
 
-_DEVICE_COLUMNS = (
-    "GPU",
-    "memory",
-    "used",
-    "by no process",
-    "page tables",
-    "to GPU",
-    "from GPU",
-    "busy",
-    "link",
-    "name",
-)
-_DEVICE_WIDE = ("memory", "name")
-"""Only where there is room."""
+_DEVICE_FIGURES: Mapping[str, Figure] = {figure.short: figure for figure in figures(DeviceFigures) if figure.short}
+_DEVICE_COLUMNS = ("GPU", *_DEVICE_FIGURES, "link", "name")
+
+
+def _device_columns(narrow: bool) -> list[str]:
+    """The least important ones only where there is room."""
+    wide = {heading for heading, figure in _DEVICE_FIGURES.items() if figure.terminal == "room"} | {"name"}
+    return [name for name in _DEVICE_COLUMNS if not (narrow and name in wide)]
 
 
 def _device_cells(one: DeviceFigures) -> dict[str, str]:
     return {
         "GPU": str(one.index),
-        "memory": _figure(one, "memory_total_bytes"),
-        "used": _figure(one, "memory_used_bytes"),
-        "by no process": _figure(one, "unattributed_bytes"),
-        "page tables": _figure(one, "page_table_bytes"),
-        "to GPU": _rate_text(one.rx_bytes_per_second),
-        "from GPU": _rate_text(one.tx_bytes_per_second),
-        "busy": format_share(one.busy_share),
+        **{heading: _figure(one, figure) for heading, figure in _DEVICE_FIGURES.items()},
         "link": "n/a" if one.link is None else _link_text(one.link),
         "name": one_line(one.name),
     }
-
-
-def _rate_text(rate: float | None) -> str:
-    """An idle link carries a few hundred kB/s of its own: digits that nobody needs."""
-    if rate is not None and 0 < rate < LEAST_RATE:
-        return f"<{format_bandwidth(LEAST_RATE)}"
-    return format_bandwidth(rate)
 
 
 def _link_text(link: Link) -> str:
@@ -282,9 +261,12 @@ def _flow(label: str, phrases: Iterable[str], room: int | None) -> list[str]:
     return lines
 
 
-def _figure(figures: Estimated, field: str) -> str:
-    """The figure in bytes, with a sign where it is an estimate."""
-    return figure_text(figures, field, because=False)
+def _figure(record: Estimated, figure: Figure) -> str:
+    """The figure in words, with a sign where it is an estimate."""
+    value = getattr(record, figure.field)
+    if figure.unit == "bytes/second" and value and value < LEAST_RATE:
+        return f"<{format_bandwidth(LEAST_RATE)}"
+    return figure_text(record, figure.field, figure.unit, because=False)
 
 
 def _is_narrow(room: int | None) -> bool:

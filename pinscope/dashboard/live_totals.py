@@ -5,35 +5,24 @@ from __future__ import annotations
 import streamlit as st
 
 from pinscope.dashboard.fact_table import fact_table
+from pinscope.dashboard.figure_card import figure_card
 from pinscope.dashboard.live_controls import View
-from pinscope.dashboard.plain import plain, sentence
 from pinscope.dashboard.tabs import slowed
 from pinscope.live.charts import drawing, frame
 from pinscope.live.sampler import History
+from pinscope.records.figure import figures
 from pinscope.records.snapshot import HostTotals, Snapshot
-from pinscope.report.snapshot_facts import figure_text, host_facts, moment_text, share_of_memory
+from pinscope.report.snapshot_facts import host_facts, moment_text, share_of_memory
 from pinscope.units import format_seconds
 
-FIGURES = (
-    ("pinned_bytes", "Pinned, whole host", "For device access (DMA): CUDA, RDMA, VFIO, io_uring …"),
-    ("explained_bytes", "Explained by holders", "Their cudaHostAlloc memory, their contexts' own, and VmPin."),
-    ("other_pinned_bytes", "Registered, or other pins", "Registered memory (cudaHostRegister) leaves no mark."),
-    ("driver_memory_bytes", "Driver memory", "Write-combined memory, cuMemCreate on the host, host pools, its own."),
-    ("mlocked_bytes", "Locked (mlock)", "Stays in memory, but is not pinned for CUDA."),
-    ("available_bytes", "Available", "What programs can still get without swapping."),
-)
+FIGURES = tuple(figure for figure in figures(HostTotals) if figure.page)
 
 
 def totals(host: HostTotals) -> None:
     """Draw the figures of the moment."""
     with st.grid(len(FIGURES), min_column_width=150):
-        for name, label, words in FIGURES:
-            note = host.note(name)
-            st.metric(
-                label, plain(figure_text(host, name, because=False)), delta=share_of_memory(host, name),
-                delta_color="off", delta_arrow="off", border=True, height="stretch",
-                help=f"{words} {plain(sentence(note))}" if note else words,
-            )  # fmt: skip
+        for figure in FIGURES:
+            figure_card(host, figure, share_of_memory(host, figure.field), border=True)
     with st.expander("More of the host's memory", icon=":material/memory:", key="now-host"):
         fact_table(host_facts(host))
 

@@ -33,14 +33,19 @@ def figure_text(figures: Estimated, field: str, unit: str = "bytes", *, because:
     return f"{text} ({note})" if note and because else text
 
 
+def _listed(record: Estimated, *chosen: Figure) -> Iterator[Fact]:
+    """The figures that are listed as they are; all of the record if none is chosen."""
+    for figure in chosen or figures(type(record)):
+        if figure.report == "always" or (figure.report == "some" and getattr(record, figure.field)):
+            yield figure.label, figure_text(record, figure.field, figure.unit)
+
+
 def host_facts(host: HostTotals) -> list[Fact]:
     """Everything about the host's memory that its headline leaves out."""
     return [
         ("Memory", f"{format_bytes(host.available_bytes)} available of {format_bytes(host.total_bytes)}"),
         ("Control group", _group_text(host)),
-        ("Driver memory", figure_text(host, "driver_memory_bytes")),
-        ("Unevictable", figure_text(host, "unevictable_bytes")),
-        ("Shared memory", figure_text(host, "shmem_bytes")),
+        *_listed(host),
         ("Huge pages", _huge_text(host)),
         ("Tasks stalled for memory", _pressure_text(host)),
     ]
@@ -86,10 +91,9 @@ def holder_facts(holder: Holder) -> list[Fact]:
 
 
 def _of_holder(holder: Holder, figure: Figure) -> Iterator[Fact]:
-    if figure.report is None or (figure.report == "some" and not getattr(holder, figure.field)):
-        return
-    more = _MORE.get(figure.field)
-    yield figure.label, figure_text(holder, figure.field, figure.unit) + (more(holder) if more else "")
+    for label, text in _listed(holder, figure):
+        more = _MORE.get(figure.field)
+        yield label, text + (more(holder) if more else "")
     if figure.field == "host_alloc_bytes" and holder.allocations:
         yield "Its mappings", _mappings(holder)
 
@@ -154,14 +158,11 @@ def device_facts(device: DeviceFigures) -> list[Fact]:
     """One GPU: memory, link, load."""
     return [
         ("Memory", _device_memory(device)),
-        ("Of processes", figure_text(device, "processes_bytes")),
-        ("The driver's for contexts", figure_text(device, "context_overhead_bytes")),
+        *_listed(device),
         ("BAR1", f"{figure_text(device, 'bar1_used_bytes')} of {figure_text(device, 'bar1_total_bytes')}"),
         ("Link", link_text(device.link) if device.link else figure_text(device, "link", "text")),
         ("Busy", _busy(device)),
-        ("Copy engines", figure_text(device, "copy_engines", "count")),
         ("Clocks", f"SM {_clock(device, 'sm_clock_hertz')}, memory {_clock(device, 'memory_clock_hertz')}"),
-        ("Temperature", _temperature(device)),
         *(
             (
                 f"MIG {'n/a' if one.gpu_instance is None else one.gpu_instance}",
@@ -202,21 +203,10 @@ def _clock(device: DeviceFigures, field: str) -> str:
     return figure_text(device, field) if hertz is None else f"{hertz / 1e6:,.0f} MHz"
 
 
-def _temperature(device: DeviceFigures) -> str:
-    if device.temperature_celsius is None:
-        return figure_text(device, "temperature_celsius")
-    return f"{device.temperature_celsius:.0f} °C"
-
-
 def share_words(device: DeviceFigures, field: str) -> str | None:
-    """``0.1 % of its memory``; ``None`` where that is not known."""
-    value = getattr(device, field)
-    if value is None or not device.memory_total_bytes:
-        return None
-    return f"{format_share(value / device.memory_total_bytes)} of its memory"
-
-
-def link_share_words(device: DeviceFigures, way: str) -> str | None:
-    """``47.9 % of the link``, of ``rx`` or ``tx``; ``None`` where that is not known."""
-    share = getattr(device, f"{way}_share")
-    return None if share is None else f"{format_share(share)} of the link"
+    """``0.1 % of its memory`` or ``47.9 % of the link``; ``None`` where that is not known."""
+    value, whole = getattr(device, field), device.memory_total_bytes
+    if field.endswith("_bytes_per_second"):
+        share = getattr(device, field.replace("_bytes_per_second", "_share"), None)
+        return None if share is None else f"{format_share(share)} of the link"
+    return None if value is None or not whole else f"{format_share(value / whole)} of its memory"

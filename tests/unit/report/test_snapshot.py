@@ -15,7 +15,6 @@ from pinscope.report.snapshot_facts import (
     figure_text,
     holder_facts,
     host_facts,
-    link_share_words,
     share_of_memory,
     share_words,
 )
@@ -99,10 +98,10 @@ def test_shares_are_of_what_they_say(taken: Snapshot) -> None:
 
     assert share_of_memory(taken.host, "pinned_bytes") == "11.1 % of memory"
     assert share_words(device, "page_table_bytes") == "0.013 % of its memory"
-    assert link_share_words(device, "rx") == "47.9 % of the link"
+    assert share_words(device, "rx_bytes_per_second") == "47.9 % of the link"
     unknown = device.model_copy(update={"page_table_bytes": None, "rx_share": None})
     assert share_words(unknown, "page_table_bytes") is None
-    assert link_share_words(unknown, "rx") is None
+    assert share_words(unknown, "rx_bytes_per_second") is None
 
 
 def test_a_link_below_its_best_says_both(taken: Snapshot) -> None:

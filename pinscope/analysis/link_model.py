@@ -44,5 +44,4 @@ def packet_words(link: Link) -> str:
 
 def link_limit(run: Run) -> float | None:
     """Payload limit of the GPU's link in one direction, bytes/second; ``None`` without a GPU or where unknown."""
-    device = run.environment.device(run.device) if run.lab == "cuda" else None
-    return device.link.limit_bytes_per_second if device and device.link else None
+    return run.gpu.link.limit_bytes_per_second if run.gpu and run.gpu.link else None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pinscope.analysis.statistics import LEAST_VALUES, Summary
 from pinscope.records.finding import Finding, Quantity
-from pinscope.records.run import Run
+from pinscope.records.run import ExperimentRun
 from pinscope.units import format_share
 
 MOST_REPEATS = 10_000
@@ -34,7 +34,7 @@ class Repeated:
     settings: tuple[str, ...] = ()
 
 
-def precision_not_reached(run: Run, repeated: Sequence[Repeated]) -> list[Finding]:
+def precision_not_reached(run: ExperimentRun, repeated: Sequence[Repeated]) -> list[Finding]:
     """One finding on the combinations whose median is known less well than asked for; none where all are.
 
     Its parameter ``precision`` says what was asked for; a run without it asked for nothing. While a run goes on its
@@ -70,7 +70,7 @@ def precision_not_reached(run: Run, repeated: Sequence[Repeated]) -> list[Findin
     ]  # fmt: skip
 
 
-def _longer(run: Run, asked: float, one: Repeated) -> str:
+def _longer(run: ExperimentRun, asked: float, one: Repeated) -> str:
     """With as many repeats, and as much time, as this combination needs: an interval narrows with their root.
 
     No more time is advised than one waits for; where that is too little, it says how far it leads.

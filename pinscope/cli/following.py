@@ -15,7 +15,7 @@ from pinscope.errors import StoreFailed, UnknownName
 from pinscope.text import one_line
 
 if TYPE_CHECKING:
-    from pinscope.records.run import Progress, Run
+    from pinscope.records.run import ExperimentRun, Progress
     from pinscope.runner.jobs import Job
     from pinscope.store.store import Store
 
@@ -54,7 +54,7 @@ class Stop:
         self.asked = True
 
 
-def follow(store: Store, run: Run, job: Job, stop: Stop) -> None:
+def follow(store: Store, run: ExperimentRun, job: Job, stop: Stop) -> None:
     """Show how far the run is until its child ends or somebody asks to stop.
 
     A database that fails meanwhile ends nothing: the child would end with this process, and it alone holds what the

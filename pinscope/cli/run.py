@@ -26,7 +26,7 @@ from pinscope.text import one_line, quoted
 if TYPE_CHECKING:
     from pinscope.experiments.contract import AnyExperiment
     from pinscope.records.environment import Environment
-    from pinscope.records.run import LabKind, Run
+    from pinscope.records.run import ExperimentRun, LabKind, Run
     from pinscope.runner.jobs import Request
     from pinscope.store.rows import Row
     from pinscope.store.store import Store
@@ -187,7 +187,7 @@ def _say_which_lab(lab: str | None, environment: Environment) -> None:
         complain(f"no usable GPU here (pinscope doctor says why): this runs on the {LAB_TITLES['host']}")
 
 
-def _measure(store: Store, prepared: Run, stop: Stop) -> tuple[Run, Sequence[Row], int]:
+def _measure(store: Store, prepared: ExperimentRun, stop: Stop) -> tuple[Run, Sequence[Row], int]:
     """Start the child, follow it to its end; the run as it ended, its observations, and the exit code that fits.
 
     A run that failed or was stopped is told on stderr at once; its result is still printed.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="List, show or delete runs.", rich_markup_mode=None)
 
 RUN_LIST_FIELDS = {
-    "id", "experiment", "lab", "device", "status", "quick", "recording", "observations",
+    "id", "kind", "experiment", "lab", "device", "status", "quick", "recording", "observations",
     "created_at", "finished_at", "error",
 }  # fmt: skip
 """Fields of a run that ``runs list --json`` prints, beside ``host``."""
@@ -105,8 +105,10 @@ def delete(
 
 
 def run_object(run: Run) -> dict[str, Any]:
-    """A run in ``runs list --json``: flat, without its environment and its observations."""
-    return {**run.model_dump(mode="json", include=RUN_LIST_FIELDS), "host": run.environment.host}
+    """A run in ``runs list --json``: flat, without its environment and observations; null where its kind has no such
+    field."""
+    fields = run.model_dump(mode="json", include=RUN_LIST_FIELDS)
+    return {**fields, **dict.fromkeys(sorted(RUN_LIST_FIELDS - set(fields))), "host": run.environment.host}
 
 
 def _damaged_object(run: DamagedRun) -> dict[str, Any]:

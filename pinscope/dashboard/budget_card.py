@@ -7,11 +7,11 @@ import streamlit as st
 from pinscope.dashboard.lab_choice import Place
 from pinscope.dashboard.plain import plain
 from pinscope.lab.budget import safe_pinned_bytes
-from pinscope.records.run import Run
+from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bytes, format_seconds
 
 
-def budget_card(run: Run, place: Place) -> None:
+def budget_card(run: ExperimentRun, place: Place) -> None:
     """Draw the budget beside what is safe on this machine."""
     budget = run.budget
     safe = format_bytes(safe_pinned_bytes(run.environment.limits, run.lab))

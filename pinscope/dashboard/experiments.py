@@ -18,7 +18,7 @@ from pinscope.dashboard.run_words import badges, experiment_title, title
 from pinscope.dashboard.storage import storage_note
 from pinscope.errors import PinScopeError, UnknownName
 from pinscope.experiments.registry import EXPERIMENTS, Entry, find, method
-from pinscope.records.run import Run
+from pinscope.records.run import ExperimentRun, Run
 from pinscope.runner.jobs import Request, prepare, start
 from pinscope.store.store import Store
 
@@ -92,7 +92,8 @@ def _set_up(store: Store, entry: Entry) -> None:
 def _start_button(store: Store, request: Request, place: Place) -> None:
     """Start on a click; a second click of a double click finds a button that is no longer there."""
     number = st.session_state.setdefault("starts", 0)
-    busy = any((run.lab, run.device) == (place.lab, place.device) for run in store.unfinished())
+    runs = [run for run in store.unfinished() if isinstance(run, ExperimentRun)]
+    busy = any((run.lab, run.device) == (place.lab, place.device) for run in runs)
     label = "Start (waits for its turn)" if busy else "Start"
     if st.button(label, type="primary", width="stretch", icon=":material/play_arrow:", key=f"start-{number}"):
         st.session_state["starts"] = number + 1

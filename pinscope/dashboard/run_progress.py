@@ -48,7 +48,8 @@ def _bar(store: Store, run_id: str, with_link: bool) -> None:
         with left:
             if with_link:
                 open_link(run)
-            length = f"roughly {format_seconds(run.budget.seconds)} in all" if run.budget.seconds else "until stopped"
+            seconds = run.expected_seconds
+            length = "until stopped" if seconds is None else f"roughly {format_seconds(seconds)} in all"
             st.caption(f"Started {started(run)} · {length} · {run.observations:,} observations so far")
         if right.button("Cancel", icon=":material/stop_circle:", key=f"cancel-{run.id}", width="stretch"):
             _cancel(store, run)

@@ -34,8 +34,7 @@ def experiment_title(name: str) -> str:
 
 def where(run: Run) -> str:
     """The GPU's name, or that it was the host model or a live view."""
-    device = run.environment.device(run.device) if run.lab == "cuda" else None
-    return device.name if device else LAB_TITLES[run.lab]
+    return run.gpu.name if run.gpu else LAB_TITLES[run.lab]
 
 
 def title(run: Run) -> str:

@@ -15,7 +15,7 @@ from pinscope.lab.protocol import Lab
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
 from pinscope.records.finding import Reading
-from pinscope.records.run import LabKind, Observation, Run
+from pinscope.records.run import ExperimentRun, LabKind, Observation, Run
 from pinscope.text import quoted
 from pinscope.units import parse_bytes
 
@@ -176,41 +176,17 @@ Row = Mapping[str, Any]
 """One observation as it is stored: a flat mapping with the observation's field names."""
 
 
-class Kind(Protocol):
-    """What runs of one name are, as far as reading them goes. Every experiment is one; a kept live view is another."""
-
-    @property
-    def name(self) -> str:
-        """As runs carry it."""
-        ...
-
-    @property
-    def title(self) -> str: ...
-    @property
-    def question(self) -> str: ...
-    @property
-    def method(self) -> str: ...
-    @property
-    def Params(self) -> type[Inputs]: ...  # noqa: N802 - a class
-    @property
-    def Observation(self) -> type[Observation]: ...  # noqa: N802 - a class
-
-    def read(self, run: Run, rows: Sequence[Row]) -> Reading: ...
-
-
+RunT_contra = TypeVar("RunT_contra", bound=Run, contravariant=True)
 ParamsT = TypeVar("ParamsT", bound=BareParams)
 ObservationT_co = TypeVar("ObservationT_co", bound=Observation, covariant=True)
 
 
-class Experiment(Protocol[ParamsT, ObservationT_co]):
-    """A named, parameterised, controlled procedure that asks one question.
-
-    ``measure`` yields observations as they come; each is stored at once. ``read`` derives everything else.
-    """
+class Kind(Protocol[RunT_contra]):
+    """What runs of one name are, as far as reading them goes. Every experiment is one; a kept live view is another."""
 
     @property
     def name(self) -> str:
-        """The word on the command line."""
+        """As runs carry it; of an experiment, the word on the command line."""
         ...
 
     @property
@@ -221,6 +197,22 @@ class Experiment(Protocol[ParamsT, ObservationT_co]):
     def method(self) -> str:
         """How the answer is measured, for people who read the report: a few sentences."""
         ...
+
+    @property
+    def Params(self) -> type[Inputs]: ...  # noqa: N802 - a class
+    @property
+    def Observation(self) -> type[Observation]: ...  # noqa: N802 - a class
+
+    def read(self, run: RunT_contra, rows: Sequence[Row]) -> Reading:
+        """Headline, tables and findings of a run, from its rows alone."""
+        ...
+
+
+class Experiment(Kind[ExperimentRun], Protocol[ParamsT, ObservationT_co]):
+    """A named, parameterised, controlled procedure that asks one question.
+
+    ``measure`` yields observations as they come; each is stored at once. ``read`` derives everything else.
+    """
 
     @property
     def labs(self) -> Mapping[LabKind, str | None]:
@@ -234,9 +226,7 @@ class Experiment(Protocol[ParamsT, ObservationT_co]):
 
     def budget(self, params: ParamsT, environment: Environment) -> Budget: ...
     def measure(self, params: ParamsT, lab: Lab, harness: Harness) -> Iterator[ObservationT_co]: ...
-    def read(self, run: Run, rows: Sequence[Row]) -> Reading:
-        """Headline, tables and findings of a run, from its rows alone."""
-        ...
 
 
+AnyKind = Kind[Any]
 AnyExperiment = Experiment[Any, Any]

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, cast
 
 from pinscope.analysis.link_errors import link_error_findings
 from pinscope.errors import BadInput, UnknownName
-from pinscope.experiments.contract import AnyExperiment, Kind, Row
+from pinscope.experiments.contract import AnyExperiment, AnyKind, Row
 from pinscope.experiments.read_rows import ReadRows
 from pinscope.experiments.timeline.experiment import Timeline
 from pinscope.records.finding import Reading
-from pinscope.records.run import Run
+from pinscope.records.run import ExperimentRun, Run, TimelineRun
 from pinscope.text import quoted
 
 if TYPE_CHECKING:
@@ -27,11 +27,13 @@ class Reader:
 
     Attributes:
         kind: what they are, and what is concluded from their rows.
+        run: the class of their records.
         chart_module: module with ``draw(run, rows) -> list[Chart]``; by name, because drawing needs Plotly,
             which takes a fifth of a second to import, and most commands draw nothing.
     """
 
-    kind: Kind
+    kind: AnyKind
+    run: type[Run]
     chart_module: str
 
     def charts(self, run: Run, rows: Sequence[Row]) -> list[Chart]:
@@ -68,13 +70,13 @@ EXPERIMENTS: tuple[Entry, ...] = tuple(map(_entry, _FOLDERS))
 """In the order in which they are shown."""
 
 
-KEPT: tuple[Reader, ...] = (Reader(Timeline(), "pinscope.experiments.timeline.charts"),)
+KEPT: tuple[Reader, ...] = (Reader(Timeline(), TimelineRun, "pinscope.experiments.timeline.charts"),)
 """What is not an experiment and cannot be run, but is kept as runs and read like them."""
 
 
 def readers() -> tuple[Reader, ...]:
     """Of everything that a stored run can be."""
-    return (*(Reader(entry.experiment, entry.chart_module) for entry in EXPERIMENTS), *KEPT)
+    return (*(Reader(entry.experiment, ExperimentRun, entry.chart_module) for entry in EXPERIMENTS), *KEPT)
 
 
 def find(name: str) -> Entry:
@@ -99,7 +101,7 @@ PLACED = (
 """How all experiments are measured."""
 
 
-def method(kind: Kind) -> str:
+def method(kind: AnyKind) -> str:
     """How the answer is measured, with what is the same for all experiments."""
     return kind.method if kind in [reader.kind for reader in KEPT] else f"{kind.method} {PLACED}"
 
@@ -117,16 +119,24 @@ def find_reader(name: str) -> Reader:
     raise UnknownName(f"no experiment {quoted(name)}; there are: {known}")
 
 
+def _reader_of(run: Run) -> Reader:
+    """How it is read. One from elsewhere may carry the name of another kind."""
+    reader = find_reader(run.experiment)
+    if not isinstance(run, reader.run):
+        raise BadInput(f"run {run.id} is kept as a run of kind {run.kind}, which {run.experiment} is not")
+    return reader
+
+
 def read_run(run: Run, rows: Sequence[Row]) -> Reading:
     """Headline, tables and findings of a run, from its rows or from those that :func:`checked_rows` made of them.
 
     Raises:
         UnknownName: this version does not know the run's experiment.
-        BadInput: the rows are not observations of that experiment.
+        BadInput: the rows are not observations of that experiment, or the run is of another kind.
     """
     checked = checked_rows(run.experiment, rows)
     with _figures_that_make_sense(run):
-        reading = find_reader(run.experiment).kind.read(run, checked)
+        reading = _reader_of(run).kind.read(run, checked)
     return reading.model_copy(update={"findings": (*reading.findings, *link_error_findings(run.environment))})
 
 
@@ -134,7 +144,7 @@ def draw_run(run: Run, rows: Sequence[Row]) -> list[Chart]:
     """The charts of a run; errors as for :func:`read_run`."""
     checked = checked_rows(run.experiment, rows)
     with _figures_that_make_sense(run):
-        return find_reader(run.experiment).charts(run, checked)
+        return _reader_of(run).charts(run, checked)
 
 
 def checked_rows(name: str, rows: Iterable[Row]) -> ReadRows:

@@ -16,7 +16,7 @@ from pinscope.experiments.registration.arithmetic import trials
 from pinscope.experiments.registry import checked_rows
 from pinscope.planning.plan import ContextPrice, Origin, Pace, PagePrice
 from pinscope.records.environment import Environment
-from pinscope.records.run import Run
+from pinscope.records.run import ExperimentRun
 from pinscope.store.store import Store
 
 _Found = TypeVar("_Found")
@@ -51,10 +51,9 @@ def known_prices(store: Store, environment: Environment) -> Prices:
     """
     recorded: list[Environment] = []
 
-    def first(experiment: str, read: Callable[[Origin, Run, Sequence[Row]], _Found | None]) -> _Found | None:
+    def first(experiment: str, read: Callable[[Origin, ExperimentRun, Sequence[Row]], _Found | None]) -> _Found | None:
         for run in _telling(store, experiment, environment):
-            device = run.environment.device(run.device)
-            origin = Origin("recorded" if run.recording else "measured", run.id, device.name if device else None)
+            origin = Origin("recorded" if run.recording else "measured", run.id, run.gpu.name if run.gpu else None)
             found = _read_price(read, origin, run, store.observations(run.id))
             if found:
                 if run.recording:
@@ -73,7 +72,10 @@ def known_prices(store: Store, environment: Environment) -> Prices:
 
 
 def _read_price(
-    read: Callable[[Origin, Run, Sequence[Row]], _Found | None], origin: Origin, run: Run, rows: Sequence[Row]
+    read: Callable[[Origin, ExperimentRun, Sequence[Row]], _Found | None],
+    origin: Origin,
+    run: ExperimentRun,
+    rows: Sequence[Row],
 ) -> _Found | None:
     """What the run tells; ``None`` if its rows are none of its experiment's, as those of an imported run may be."""
     try:
@@ -82,18 +84,18 @@ def _read_price(
         return None
 
 
-def _telling(store: Store, experiment: str, environment: Environment) -> Iterator[Run]:
+def _telling(store: Store, experiment: str, environment: Environment) -> Iterator[ExperimentRun]:
     """Runs on a GPU of this machine, newest first, then recordings. Imported runs of other machines are neither."""
-    for run in store.each_run(experiment, lab="cuda"):  # the recordings come last
-        if run.observations and (run.recording or _is_here(run, environment)):
+    for run in store.each_run(experiment=experiment, lab="cuda"):  # the recordings come last
+        if isinstance(run, ExperimentRun) and run.observations and (run.recording or _is_here(run, environment)):
             yield run
 
 
-def _is_here(run: Run, environment: Environment) -> bool:
+def _is_here(run: ExperimentRun, environment: Environment) -> bool:
     return run.environment.machine_id == environment.machine_id
 
 
-def _page_price(origin: Origin, run: Run, rows: Sequence[Row]) -> PagePrice | None:
+def _page_price(origin: Origin, run: ExperimentRun, rows: Sequence[Row]) -> PagePrice | None:
     """Of the first way that shows one: memory allocated pinned, where the run has it.
 
     A slope that fits a page size that GPUs know means that page size: the rest is the steps in which memory is taken.
@@ -105,7 +107,7 @@ def _page_price(origin: Origin, run: Run, rows: Sequence[Row]) -> PagePrice | No
     return None
 
 
-def _context_price(origin: Origin, run: Run, rows: Sequence[Row]) -> ContextPrice | None:  # noqa: ARG001 - one shape
+def _context_price(origin: Origin, run: ExperimentRun, rows: Sequence[Row]) -> ContextPrice | None:  # noqa: ARG001 - one shape
     told = [trial for trial in trials(rows) if trial.context_bytes and trial.context_bytes > 0]
     if not told:
         return None
@@ -113,7 +115,7 @@ def _context_price(origin: Origin, run: Run, rows: Sequence[Row]) -> ContextPric
     return ContextPrice(round((most.context_bytes or 0) / most.processes), origin)
 
 
-def _pinning(origin: Origin, run: Run, rows: Sequence[Row]) -> tuple[tuple[Pace, ...], Recipes] | None:
+def _pinning(origin: Origin, run: ExperimentRun, rows: Sequence[Row]) -> tuple[tuple[Pace, ...], Recipes] | None:
     """How fast each strategy pins, and which are recommended."""
     cells = strategy_cells(rows)
     paces = tuple(

@@ -1,19 +1,24 @@
-"""One execution of an experiment, or one live view that was kept. Raw values are kept; statistics are derived."""
+"""What is kept as a run: an execution of an experiment, or a timeline. Raw values are kept; statistics are derived."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from pydantic import computed_field
+
 from pinscope.records.base import Moment, Record
 from pinscope.records.budget import Budget
-from pinscope.records.environment import Environment
+from pinscope.records.environment import Device, Environment
 
-FORMAT = 1
-"""Version of the run format, in bundles and JSON. Additive changes keep it."""
+FORMAT = 2
+"""Newest version of the run format, in bundles and JSON. Additive changes keep it; :attr:`Run.format` says which a run
+has."""
 
-LabKind = Literal["cuda", "host", "live"]
-"""Where experiments run: on a GPU or on the host model. ``live``: nothing was run, the machine was watched."""
+LabKind = Literal["cuda", "host"]
+"""Where experiments run: on a GPU or on the host model."""
+Origin = Literal["cuda", "host", "live"]
+"""Where the figures of a run come from: a lab, or a machine that was watched while nothing was run on it."""
 Status = Literal["running", "done", "failed", "cancelled", "interrupted"]
 HostMemory = Literal["pageable", "pinned", "write_combined", "mapped", "registered", "managed"]
 Backing = Literal["4k", "thp", "hugetlb", "shm"]
@@ -21,7 +26,7 @@ Cache = Literal["cold", "warm"]
 """Whether the processor's caches may hold the memory: it wrote it right before, or not since it left them."""
 Direction = Literal["h2d", "d2h", "bidirectional"]
 
-LAB_TITLES: Mapping[LabKind, str] = {"cuda": "GPU (CUDA)", "host": "host model (no GPU)", "live": "live view"}
+LAB_TITLES: Mapping[Origin, str] = {"cuda": "GPU (CUDA)", "host": "host model (no GPU)", "live": "live view"}
 """How a lab is named wherever it is shown."""
 
 HOST_MODEL_NOTE = (
@@ -70,24 +75,20 @@ class Progress(Record):
 
 
 class Run(Record):
-    """One execution of an experiment."""
+    """What every run has, of whatever kind it is. Each kind is a subclass; :func:`parse_run` finds it."""
 
+    kind: Literal["experiment", "timeline"]
+    """What the run is; documents of version 0.1.0 have none."""
     id: str
     """Opaque and unique; a beginning that fits one run only will do on the command line."""
     experiment: str
-    """Name of the experiment, or ``timeline`` of a live view."""
-    lab: LabKind
+    """Name of the experiment, or of the kind itself."""
+    lab: Origin
     """``cuda`` (a GPU), ``host`` (the host model) or ``live`` (the machine was watched)."""
-    device: int
-    """GPU index; 0 on the host lab and in a live view."""
     status: Status
     """``interrupted``: the process that measured it ended before the run did."""
-    quick: bool
-    """Made with the preset of fewer sizes and repeats."""
     params: Mapping[str, Any]
     """The validated parameters, JSON-ready."""
-    budget: Budget
-    """What the run takes at most, worked out before it began."""
     environment: Environment
     """The machine on which it ran."""
     created_at: Moment
@@ -106,5 +107,76 @@ class Run(Record):
     """True for a run that ships with PinScope."""
     observations: int = 0
     """How many are stored."""
-    format: int = FORMAT
-    """Version of the run's format."""
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def format(self) -> int:
+        """Oldest version of the format that can hold it: version 1 knows only runs with a device and a budget."""
+        return FORMAT
+
+    @property
+    def gpu(self) -> Device | None:
+        """The GPU that it measured; ``None`` if it measured none."""
+        return None
+
+    @property
+    def expected_seconds(self) -> float | None:
+        """Rough length, known beforehand; ``None`` if it goes on until somebody ends it."""
+        return None
+
+
+class ExperimentRun(Run):
+    """One execution of an experiment."""
+
+    kind: Literal["experiment"] = "experiment"
+    lab: LabKind
+    device: int
+    """GPU index; 0 on the host lab."""
+    quick: bool
+    """Made with the preset of fewer sizes and repeats."""
+    budget: Budget
+    """What the run takes at most, worked out before it began."""
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def format(self) -> int:
+        """As of every run."""
+        return 1
+
+    @property
+    def gpu(self) -> Device | None:
+        """As of every run."""
+        return self.environment.device(self.device) if self.lab == "cuda" else None
+
+    @property
+    def expected_seconds(self) -> float:
+        """As of every run."""
+        return self.budget.seconds
+
+
+class TimelineRun(Run):
+    """A live view that was kept. Nothing was run, so it has no device, budget or size."""
+
+    kind: Literal["timeline"] = "timeline"
+    experiment: Literal["timeline"] = "timeline"
+    lab: Literal["live"] = "live"
+
+    @property
+    def expected_seconds(self) -> float | None:
+        """As of every run: how long it was asked to watch."""
+        seconds = self.params.get("for_seconds")
+        return float(seconds) if isinstance(seconds, int | float) else None
+
+
+_KINDS: Mapping[Any, type[Run]] = {"experiment": ExperimentRun, "timeline": TimelineRun}
+
+
+def parse_run(fields: Mapping[str, Any]) -> Run:
+    """A run from its fields, as JSON or Python values. Version 0.1.0 wrote no kind, and gave a timeline zeros for what
+    it does not have.
+
+    Raises:
+        pydantic.ValidationError: they are no run.
+    """
+    kind = fields.get("kind", "timeline" if fields.get("lab") == "live" else "experiment")
+    return (_KINDS.get(kind, Run) if isinstance(kind, str) else Run).model_validate(fields)

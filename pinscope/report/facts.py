@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from pinscope.records.budget import Budget
 from pinscope.records.environment import Device, Environment, Link
 from pinscope.records.finding import Finding, Quantity, Severity
-from pinscope.records.run import LAB_TITLES, Run, Status
+from pinscope.records.run import LAB_TITLES, ExperimentRun, Run, Status
 from pinscope.report.device_facts import bus_facts
 from pinscope.report.document import Document
 from pinscope.units import format_bandwidth, format_bytes, format_seconds, format_share, format_value
@@ -68,13 +69,12 @@ def quantity_text(quantity: Quantity) -> str:
 
 def place(run: Run) -> str:
     """Where a run was measured: the GPU's name, the host model, or the machine as it was."""
-    device = run.environment.device(run.device) if run.lab == "cuda" else None
-    return f"{LAB_TITLES[run.lab]}: {device.name}" if device else LAB_TITLES[run.lab]
+    return f"{LAB_TITLES[run.lab]}: {run.gpu.name}" if run.gpu else LAB_TITLES[run.lab]
 
 
 def size_word(run: Run) -> str | None:
-    """``quick`` or ``full``; ``None`` for a live view, which has no size."""
-    if run.lab == "live":
+    """``quick`` or ``full``; ``None`` for a kind of run that has no size."""
+    if not isinstance(run, ExperimentRun):
         return None
     return "quick" if run.quick else "full"
 
@@ -87,11 +87,7 @@ def version_text(environment: Environment) -> str:
 
 def run_facts(run: Run) -> list[Fact]:
     """What was run, where and when."""
-    size, budget = size_word(run), run.budget
-    takes = (
-        f"{format_bytes(budget.pinned_bytes)} pinned, {format_bytes(budget.pageable_bytes)} pageable, "
-        f"{format_bytes(budget.device_bytes)} device memory"
-    )
+    size = size_word(run)
     return [
         ("Run", run.id),
         ("Experiment", f"{run.experiment}, {size}" if size else run.experiment),
@@ -100,9 +96,16 @@ def run_facts(run: Run) -> list[Fact]:
         ("Started", f"{run.created_at:%Y-%m-%d %H:%M:%S %Z}"),
         ("Took", _took(run)),
         ("Observations", f"{run.observations:,}"),
-        *([("Budget", takes)] if size else []),
+        *([("Budget", _budget_text(run.budget))] if isinstance(run, ExperimentRun) else []),
         ("Measured by PinScope", version_text(run.environment)),
     ]  # fmt: skip
+
+
+def _budget_text(budget: Budget) -> str:
+    return (
+        f"{format_bytes(budget.pinned_bytes)} pinned, {format_bytes(budget.pageable_bytes)} pageable, "
+        f"{format_bytes(budget.device_bytes)} device memory"
+    )
 
 
 def _took(run: Run) -> str:

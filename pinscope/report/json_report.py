@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from pinscope.records.run import FORMAT
 from pinscope.report.document import Document
 
 
@@ -22,7 +21,7 @@ def run_without_rows(document: Document) -> dict[str, Any]:
     """The same but the observations, which may be many."""
     reading = document.reading.model_dump(mode="json")
     return {
-        "format": FORMAT,
+        "format": document.run.format,
         "run": {
             **document.run.model_dump(mode="json"),
             "title": document.title,
@@ -38,7 +37,8 @@ def run_without_rows(document: Document) -> dict[str, Any]:
 def json_pieces(documents: Sequence[Document]) -> Iterator[bytes]:
     """One run's document; several stand in ``{"format", "documents": […]}``. An observation at a time."""
     if len(documents) > 1:
-        yield f'{{"format": {FORMAT}, "documents": ['.encode()
+        newest = max(document.run.format for document in documents)
+        yield f'{{"format": {newest}, "documents": ['.encode()
     for number, document in enumerate(documents):
         yield (b", " if number else b"") + _text(run_without_rows(document))[:-1] + b', "observations": ['
         for place, row in enumerate(document.rows):

@@ -36,7 +36,7 @@ from pinscope.probes.environment import machine_id
 from pinscope.probes.parent import start_child
 from pinscope.probes.process import is_alive, is_in_sight, on_this_boot, process_of
 from pinscope.records.environment import Environment
-from pinscope.records.run import LAB_TITLES, LabKind, Process, Run
+from pinscope.records.run import LAB_TITLES, ExperimentRun, LabKind, Process, Run
 from pinscope.store.store import Store
 from pinscope.text import quoted
 
@@ -67,7 +67,7 @@ class Request:
     overrides: Mapping[str, Any] = field(default_factory=dict)
 
 
-def prepare(request: Request, environment: Environment) -> Run:
+def prepare(request: Request, environment: Environment) -> ExperimentRun:
     """A validated and budgeted run, not stored yet; nothing on the machine is touched.
 
     Raises:
@@ -86,7 +86,7 @@ def prepare(request: Request, environment: Environment) -> Run:
     bound = chosen.node if chosen.only else None
     here = environment.model_copy(update={"limits": environment.limits.on_node(bound)}) if bound else environment
     params, notes = _fitting(experiment, params, request, lab, here)
-    return Run(
+    return ExperimentRun(
         id=new_id(),
         experiment=experiment.name,
         lab=lab,
@@ -227,7 +227,7 @@ class Job:
 _started: list[Job] = []
 
 
-def start(store: Store, run: Run) -> Job:
+def start(store: Store, run: ExperimentRun) -> Job:
     """Start the child that measures the run, store the run, and hand it over.
 
     In this order, so that the run carries its child from the moment it is stored: a reader knows then whether it

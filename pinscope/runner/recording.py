@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from pinscope.errors import BadInput, InvalidParameter, PathExists, PinScopeError
-from pinscope.experiments.timeline.experiment import Timeline, TimelineParams
+from pinscope.experiments.timeline.experiment import TimelineParams
 from pinscope.live.timeline import Moment, TimelineRows
 from pinscope.probes.process import current_process
-from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
 from pinscope.records.limits import ROWS_READ
-from pinscope.records.run import Progress, Run, Status
+from pinscope.records.run import Progress, Run, Status, TimelineRun
 from pinscope.records.snapshot import Snapshot
 from pinscope.runner.jobs import new_id
 from pinscope.runner.reporter import Reporter
@@ -251,15 +250,10 @@ def prepare_timeline(params: TimelineParams, environment: Environment) -> Run:
         NotPossible: /proc does not show this process.
     """
     _check(params, max(len(environment.devices), 1))
-    return Run(
+    return TimelineRun(
         id=new_id(),
-        experiment=Timeline.name,
-        lab="live",
-        device=0,
         status="running",
-        quick=False,
         params={name: value for name, value in params.model_dump(mode="json").items() if value not in (None, [])},
-        budget=Budget(pinned_bytes=0, pageable_bytes=0, device_bytes=0, seconds=params.for_seconds or 0.0),
         environment=environment,
         created_at=datetime.now(UTC),
         process=current_process(),

@@ -27,7 +27,7 @@ from pinscope.probes.limits import read_limits
 from pinscope.probes.parent import end_with, heed
 from pinscope.probes.process import current_process
 from pinscope.records.environment import Device
-from pinscope.records.run import Progress, Run, Status
+from pinscope.records.run import ExperimentRun, Progress, Status
 from pinscope.runner.queue import turn
 from pinscope.runner.reporter import Reporter
 from pinscope.store.rescue import SafeWriter, saved_line
@@ -47,7 +47,7 @@ class _Stop:
         self.asked = True
 
 
-def queues(run: Run) -> list[str]:
+def queues(run: ExperimentRun) -> list[str]:
     """Names of the turns that the run must have: its GPU's, or every GPU's if it measures on all of them.
 
     Always in the same order, so that no two runs wait for each other.
@@ -58,7 +58,7 @@ def queues(run: Run) -> list[str]:
     return sorted({one.uuid for one in run.environment.devices if everywhere or one.index == run.device})
 
 
-def open_lab(run: Run, near: bool = False) -> Lab:
+def open_lab(run: ExperimentRun, near: bool = False) -> Lab:
     """The lab that the run asks for; ``near``: each further GPU copies from host memory of its own NUMA node."""
     if run.lab == "host":
         from pinscope.lab.hostmodel import HostModelLab  # noqa: PLC0415 - each lab needs its own machine
@@ -75,7 +75,7 @@ def open_lab(run: Run, near: bool = False) -> Lab:
     return CudaLab(run.device, bus_ids, near=nodes)
 
 
-def measure(writer: SafeWriter, run: Run, stop: _Stop) -> None:
+def measure(writer: SafeWriter, run: ExperimentRun, stop: _Stop) -> None:
     """Measure the run from queueing to its last observation.
 
     Raises:
@@ -93,7 +93,6 @@ def measure(writer: SafeWriter, run: Run, stop: _Stop) -> None:
 
     experiment = find(run.experiment).experiment
     params = experiment.Params.model_validate(run.params)
-    device = run.environment.device(run.device) if run.lab == "cuda" else None
     with Reporter(writer, run) as reporter, ExitStack() as held:
         for name in queues(run):
             if note := held.enter_context(turn(name, waiting, f"run {run.id}")):
@@ -102,18 +101,18 @@ def measure(writer: SafeWriter, run: Run, stop: _Stop) -> None:
         for line in place(chosen):  # before the lab takes memory or starts a thread
             reporter.note(line)
         # Memory that was free when the run was prepared may have gone while it waited.
-        check_budget(run.budget, read_limits(), device, run.lab, read_huge_pages())
+        check_budget(run.budget, read_limits(), run.gpu, run.lab, read_huge_pages())
         lab = held.enter_context(open_lab(run, near=params.node == NEAR))
         harness = Harness(report=reporter.progress, cancelled=cancelled, note=reporter.note, budget=run.budget)
         reporter.progress(0.0, "starting")
-        before = capture_devices() if device else ()
+        before = capture_devices() if run.gpu else ()
         try:
             for observation in experiment.measure(params, lab, harness):
                 writer.append([observation.model_dump(mode="json") | _where(lab.host_nodes)])
             for line in residence(chosen, lab.host_nodes):
                 reporter.note(line)
         finally:
-            if device:
+            if run.gpu:
                 devices = _with_links(run.environment.devices, before, capture_devices())
                 writer.update(environment=run.environment.model_copy(update={"devices": devices}))
 
@@ -148,7 +147,7 @@ def _with_link(device: Device, before: Device, after: Device | None) -> Device:
     )  # fmt: skip
 
 
-def _outcome(writer: SafeWriter, run: Run, stop: _Stop) -> tuple[Status, str | None, int]:
+def _outcome(writer: SafeWriter, run: ExperimentRun, stop: _Stop) -> tuple[Status, str | None, int]:
     """Measure, and tell how it went: status, error line, exit code."""
     try:
         measure(writer, run, stop)
@@ -175,13 +174,13 @@ def main(arguments: list[str]) -> int:
     try:
         # Opened when it is first needed: a database that fails right now may be back before the run has ended.
         with Store(at_once=False) as store:
-            return _run(store, Run.model_validate_json(order), stop)
+            return _run(store, ExperimentRun.model_validate_json(order), stop)
     except PinScopeError as error:
         print(f"pinscope: {error_line(str(error))}", file=sys.stderr)  # noqa: T201 - the only word a child without a store can say
         return error.exit_code
 
 
-def _run(store: Store, run: Run, stop: _Stop) -> int:
+def _run(store: Store, run: ExperimentRun, stop: _Stop) -> int:
     """Measure, and store how it went; the exit code."""
     writer = SafeWriter(store, run)
     if run.process is None:

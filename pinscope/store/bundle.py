@@ -2,10 +2,11 @@
 
 A bundle is a zip archive with these members and no others::
 
-    manifest.json                   {"format": 1, "written_by": {"version", "commit"}, "created", "runs": [ids]}
+    manifest.json                   {"format", "written_by": {"version", "commit"}, "created", "runs": [ids]}
     runs/ID/run.json                the run, as :class:`pinscope.records.run.Run` writes it
     runs/ID/observations.jsonl      one observation a line, in the order in which they were measured
 
+Its format is the newest one among its runs, so an older PinScope reads what it can know.
 Floats are written with the shortest digits that give back the same value, so they come back bit by bit.
 """
 
@@ -39,7 +40,7 @@ from pinscope.records.limits import (
     RUN_BYTES,
     SMALL_MEMBER_BYTES,
 )
-from pinscope.records.run import FORMAT, Run
+from pinscope.records.run import FORMAT, Run, parse_run
 from pinscope.store.new_file import new_file
 from pinscope.store.rows import Row, RunWithRows, check_run, checked, dump_json, first_complaint
 
@@ -112,7 +113,8 @@ def _pack(file: BinaryIO, items: Sequence[RunWithRows]) -> None:
             "or write a report in .csv, .parquet or .json"
         )
     ids = [run.id for run, _ in items]
-    manifest = Manifest(format=FORMAT, written_by=_this_version(), created=datetime.now(UTC), runs=ids)
+    oldest = max(run.format for run, _ in items)
+    manifest = Manifest(format=oldest, written_by=_this_version(), created=datetime.now(UTC), runs=ids)
     unpacked = 0
     with zipfile.ZipFile(file, "w") as archive:
         archive.writestr(_member("manifest.json"), manifest.model_dump_json())
@@ -329,18 +331,23 @@ class BundleReader:
         version, runs = found.get("format"), found.get("runs")
         if not isinstance(version, int) or isinstance(version, bool) or version < 1:
             raise self._bad("manifest.json has no format number")
-        if version > FORMAT:
-            raise BadBundle(
-                f"{self._name} has bundle format {str(version)[:20]}; PinScope {pinscope.__version__} reads formats "
-                f"up to {FORMAT}: update PinScope"
-            )
+        self._check_version(version, self._name, "bundle format")
         if isinstance(runs, list) and len(runs) > BUNDLE_RUNS:
             raise self._too_much(f"it names {len(runs):,} runs; a bundle holds at most {BUNDLE_RUNS:,}")
+
+    def _check_version(self, version: Any, what: str, name: str) -> None:
+        if isinstance(version, int) and version > FORMAT:
+            raise BadBundle(
+                f"{what} has {name} {str(version)[:20]}; PinScope {pinscope.__version__} reads formats up to {FORMAT}: "
+                "update PinScope"
+            )
 
     def _read_run(self, run_id: str) -> Run:
         name = _run_member(run_id)
         try:
-            run = Run.model_validate_json(self._read(name, RUN_BYTES))
+            fields = _ANY_ROW.validate_json(self._read(name, RUN_BYTES))
+            self._check_version(fields.get("format", 1), f"{self._name}: run {run_id}", "format")
+            run = parse_run(fields)
             check_run(run)
         except ValidationError as error:
             raise self._bad(f"{name}: {first_complaint(error)}") from None
@@ -348,8 +355,6 @@ class BundleReader:
             raise self._bad(str(error)) from None
         if run.id != run_id:
             raise self._bad(f"{name} holds run {run.id}")
-        if run.format > FORMAT:
-            raise BadBundle(f"{self._name}: run {run.id} has format {run.format}; this PinScope reads up to {FORMAT}")
         if run.observations > BUNDLE_ROWS:
             raise self._too_much(
                 f"run {run.id} has {run.observations:,} observations; a bundle holds at most {BUNDLE_ROWS:,}"

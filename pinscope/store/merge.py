@@ -9,7 +9,7 @@ from typing import Any
 from pinscope.records.run import Run
 from pinscope.store.rows import Rows, dump_json
 
-_ORIGIN = frozenset({"id", "experiment", "lab", "device", "quick", "params", "created_at"})
+_ORIGIN = frozenset({"kind", "id", "experiment", "lab", "device", "quick", "params", "created_at"})
 """Fields that tell one run from another: set when it starts, never changed."""
 
 

@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from pydantic import ValidationError
 
@@ -36,10 +36,11 @@ class Rows(Protocol):
 
 
 RunWithRows = tuple[Run, Rows]
+RunT = TypeVar("RunT", bound=Run)
 
 _RUN_ID = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{RUN_ID_LENGTH - 1}}}")
 _NAME = re.compile(rf"[^\x00-\x1f\x7f]{{1,{NAME_LENGTH}}}")
-_FIXED = frozenset({"id", "experiment", "lab", "created_at", "observations", "recording", "format"})
+_FIXED = frozenset({"kind", "id", "experiment", "lab", "created_at", "observations", "recording"})
 """Fields of a run that no change may touch."""
 _ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 _SHOWN = 60
@@ -84,17 +85,17 @@ def is_run_id(text: str) -> bool:
     return _RUN_ID.fullmatch(text) is not None
 
 
-def changed_run(run: Run, changes: Mapping[str, Any]) -> Run:
+def changed_run(run: RunT, changes: Mapping[str, Any]) -> RunT:
     """The run with some fields replaced, validated anew.
 
     Raises:
         InvalidParameter: a field that is fixed or unknown, or a value that does not fit.
     """
-    refused = sorted(set(changes) - (set(Run.model_fields) - _FIXED))
+    refused = sorted(set(changes) - (set(type(run).model_fields) - _FIXED))
     if refused:
         raise InvalidParameter(f"{refused[0]} of a run cannot be changed")
     try:
-        changed = Run.model_validate({**dict(run), **changes})
+        changed = type(run).model_validate({**dict(run), **changes})
     except ValidationError as error:
         raise InvalidParameter(f"run {run.id}: {first_complaint(error)}") from None
     check_run(changed)

@@ -7,12 +7,12 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypedDict, Unpack
 
 from sqlalchemy import Connection, delete, func, insert, select, update
 
 from pinscope.errors import BadInput, StoreFailed, UnknownName
-from pinscope.records.run import LabKind, Run, Status
+from pinscope.records.run import Origin, Run, Status
 from pinscope.store.damage import DamagedRun
 from pinscope.store.database import Database
 from pinscope.store.merge import as_imported, is_completed_by, knows_all
@@ -21,6 +21,7 @@ from pinscope.store.recordings import recorded_observations, recorded_run, recor
 from pinscope.store.rows import (
     Row,
     Rows,
+    RunT,
     RunWithRows,
     changed_run,
     check_rows,
@@ -37,17 +38,14 @@ _ENDING = frozenset({"status", "error", "finished_at", "progress"})
 _RUNS_AT_ONCE = 100
 
 
-@dataclass(frozen=True)
-class Listing:
-    """Runs that match, and those that cannot be read.
+class Wanted(TypedDict, total=False):
+    """Which runs are asked for; what is left out, or ``None``, leaves any."""
 
-    Attributes:
-        runs: newest first; the recordings that ship with PinScope come last.
-        damaged: runs in the database that cannot be read.
-    """
-
-    runs: list[Run]
-    damaged: list[DamagedRun]
+    experiment: str | None
+    lab: Origin | None
+    status: Status | None
+    recordings: bool
+    """Also those that ship with PinScope, as without it."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +114,7 @@ class Store:
 
     # Writing
 
-    def add(self, run: Run) -> Run:
+    def add(self, run: RunT) -> RunT:
         """Store a new run, without observations so far.
 
         Raises:
@@ -266,40 +264,15 @@ class Store:
             raise UnknownName(f"no run {quoted(run_id)}; `pinscope runs list` shows what there is")
         return self._as_presumed(found)
 
-    def runs(
-        self,
-        experiment: str | None = None,
-        lab: LabKind | None = None,
-        status: Status | None = None,
-        recordings: bool = True,
-    ) -> list[Run]:
-        """Runs that match and can be read, newest first; the recordings that ship with PinScope come last."""
-        return self.listing(experiment, lab, status, recordings).runs
+    def each(self, **wanted: Unpack[Wanted]) -> Iterator[Run | DamagedRun]:
+        """Runs that match, and those that cannot be read, one after the other: there may be more than fit into memory.
 
-    def listing(
-        self,
-        experiment: str | None = None,
-        lab: LabKind | None = None,
-        status: Status | None = None,
-        recordings: bool = True,
-    ) -> Listing:
-        """The same, with the runs that cannot be read."""
-        each = list(self.each(experiment, lab, status, recordings))
-        runs = [run for run in each if isinstance(run, Run)]
-        return Listing(runs, [run for run in each if isinstance(run, DamagedRun)])
-
-    def each(
-        self,
-        experiment: str | None = None,
-        lab: LabKind | None = None,
-        status: Status | None = None,
-        recordings: bool = True,
-    ) -> Iterator[Run | DamagedRun]:
-        """Both one after the other: a database may hold more than fit into memory."""
-        wanted = {"experiment": experiment, "lab": lab, "status": status}
-        wanted = {field: value for field, value in wanted.items() if value is not None}
+        Newest first; the recordings that ship with PinScope come last.
+        """
+        recordings = wanted.pop("recordings", True)
+        fields = {field: value for field, value in wanted.items() if value is not None}
         query = select(RunTable.id).order_by(RunTable.created_at.desc(), RunTable.id.desc())
-        for field, value in wanted.items():
+        for field, value in fields.items():
             if field != "status" or not self._presumed:
                 query = query.where(getattr(RunTable, field) == value)
         with self._database.reading() as connection:
@@ -307,21 +280,19 @@ class Store:
             stored = set(connection.scalars(select(RunTable.id))) if recordings else set()
         for first in range(0, len(ids), _RUNS_AT_ONCE):
             for run in self._some_runs(ids[first : first + _RUNS_AT_ONCE]):
-                if isinstance(run, DamagedRun) or all(getattr(run, field) == value for field, value in wanted.items()):
+                if isinstance(run, DamagedRun) or all(getattr(run, field) == value for field, value in fields.items()):
                     yield run
         for run in recorded_runs() if recordings else ():
-            if run.id not in stored and all(getattr(run, field) == value for field, value in wanted.items()):
+            if run.id not in stored and all(getattr(run, field) == value for field, value in fields.items()):
                 yield run
 
-    def each_run(
-        self,
-        experiment: str | None = None,
-        lab: LabKind | None = None,
-        status: Status | None = None,
-        recordings: bool = True,
-    ) -> Iterator[Run]:
-        """The runs that can be read one after the other."""
-        return (run for run in self.each(experiment, lab, status, recordings) if isinstance(run, Run))
+    def each_run(self, **wanted: Unpack[Wanted]) -> Iterator[Run]:
+        """Those that can be read."""
+        return (run for run in self.each(**wanted) if isinstance(run, Run))
+
+    def runs(self, **wanted: Unpack[Wanted]) -> list[Run]:
+        """The same as a list."""
+        return list(self.each_run(**wanted))
 
     def _some_runs(self, ids: Sequence[str]) -> list[Run | DamagedRun]:
         """Those of the ids that are there still, in their order."""

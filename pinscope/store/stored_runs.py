@@ -12,7 +12,7 @@ from sqlalchemy.exc import DatabaseError, NoResultFound, OperationalError
 
 from pinscope.errors import StoreFailed
 from pinscope.records.limits import RUN_BYTES
-from pinscope.records.run import Run
+from pinscope.records.run import Run, parse_run
 from pinscope.store.bounded import RECORD, RECORD_LENGTH
 from pinscope.store.damage import Damage, DamagedRun
 from pinscope.store.rows import first_complaint
@@ -68,7 +68,7 @@ def run_or_damage(row: Mapping[Any, Any] | DamagedRun) -> Run | DamagedRun:
         for part in (row["document"], row["progress"]):
             if isinstance(part, Damage):
                 return DamagedRun(_text(row["id"]), part.why)
-        return Run.model_validate({**row["document"], **fields})
+        return parse_run({**row["document"], **fields})
     except ValidationError as error:
         return DamagedRun(_text(row["id"]), first_complaint(error))
     except TypeError:

@@ -17,7 +17,7 @@ import numpy as np
 
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Device, Environment, HugePages, Limits, Link
-from pinscope.records.run import LabKind, Run
+from pinscope.records.run import ExperimentRun, LabKind, Run
 from pinscope.report.document import Document, open_document
 
 Row = dict[str, Any]
@@ -80,7 +80,7 @@ def run(experiment: str, lab: LabKind = "cuda", devices: int = 1, **changes: Any
         "finished_at": datetime(2030, 1, 2, 3, 5, 5, tzinfo=UTC),
         "notes": ("These figures are synthetic: computed for a test, measured on no machine.",),
     }  # fmt: skip
-    return Run(**fields | changes)
+    return ExperimentRun(**fields | changes)
 
 
 @cache

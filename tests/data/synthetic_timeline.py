@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from pinscope.live.timeline import Moment, Row, TimelineRows
-from pinscope.records.run import Run
+from pinscope.records.run import Run, parse_run
 from pinscope.records.snapshot import DeviceFigures, Holder, Snapshot
 from tests.data import synthetic
 from tests.data.synthetic_snapshot import GIB, MIB, TAKEN_AT, device, holder, host, snapshot
@@ -19,7 +19,8 @@ Amount = Callable[[int], int | None]
 def run(interval_seconds: float = 1.0, **changes: Any) -> Run:
     """A timeline's run, on a host with two GPUs."""
     params = {"interval_seconds": interval_seconds, "probe": False}
-    return synthetic.run("timeline", "cuda", devices=2, params=params, **changes).model_copy(update={"lab": "live"})
+    fields = dict(synthetic.run("timeline", "cuda", devices=2, params=params, **changes))
+    return parse_run(fields | {"kind": "timeline", "lab": "live"})
 
 
 def rows_of(snapshots: Iterable[Snapshot], interval_seconds: float = 1.0) -> list[Row]:

@@ -19,7 +19,7 @@ from pinscope.experiments.access.arithmetic import (
     over_uses,
     winners,
 )
-from pinscope.records.run import Run
+from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bandwidth, format_bytes, format_seconds
 
 _BEST_SIZE, _SIZE = 12, 7
@@ -34,7 +34,7 @@ _LOOKS: Mapping[str, tuple[str, str, str]] = {
 """Way → colour, marker, dash."""
 
 
-def draw(run: Run, rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
+def draw(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
     """The charts of a run, also of one that still goes on."""
     found = cells(rows)
     if not found:

@@ -17,7 +17,7 @@ from pinscope.lab.protocol import DeviceBuffer, HostBuffer, Lab
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
 from pinscope.records.finding import Reading
-from pinscope.records.run import LabKind, Observation, Run
+from pinscope.records.run import ExperimentRun, LabKind, Observation
 from pinscope.units import format_bytes
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ class Access:
                         yield from _repeat(bench, user, uses, params, harness)
         harness.progress(1.0, "done")
 
-    def read(self, run: Run, rows: Sequence[Row]) -> Reading:
+    def read(self, run: ExperimentRun, rows: Sequence[Row]) -> Reading:
         """Which way wins from how many uses, or for which share of the data."""
         return read_access(run, rows)
 

@@ -21,7 +21,7 @@ from pinscope.experiments.access.arithmetic import (
     winners,
 )
 from pinscope.records.finding import Finding, Quantity, Reading, Table
-from pinscope.records.run import Run
+from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bytes, format_seconds, format_share
 
 SLOW_MANAGED = 2.0
@@ -31,7 +31,7 @@ WRITES = ("stream_write", "scatter_write")
 _CLOSE = f"within {AS_GOOD - 1:.0%}".replace("%", " %")
 
 
-def read_access(run: Run, rows: Sequence[Mapping[str, Any]]) -> Reading:
+def read_access(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> Reading:
     """Headline, tables and findings; empty parts where nothing was measured yet."""
     found = cells(rows)
     if not found:

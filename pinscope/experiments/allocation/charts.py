@@ -28,7 +28,7 @@ from pinscope.experiments.allocation.arithmetic import (
     per_gib,
 )
 from pinscope.experiments.allocation.reading import way_titles
-from pinscope.records.run import Run
+from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bytes, format_seconds
 
 _LOOKS: Mapping[str, tuple[str, str]] = {
@@ -47,7 +47,7 @@ _LOOKS: Mapping[str, tuple[str, str]] = {
 """Way → its colour's meaning and its marker."""
 
 
-def draw(run: Run, rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
+def draw(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
     """The charts of a run, also of one that still goes on; only those for which something was measured."""
     cells = buffer_cells(rows)
     titles = way_titles(run)

@@ -16,7 +16,7 @@ from pinscope.lab.protocol import Lab
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
 from pinscope.records.finding import Reading
-from pinscope.records.run import Backing, HostMemory, LabKind, Observation, Run
+from pinscope.records.run import Backing, ExperimentRun, HostMemory, LabKind, Observation
 from pinscope.units import format_bytes, parse_bytes
 
 OneWay = Literal["h2d", "d2h"]
@@ -206,7 +206,7 @@ class Allocation:
                             backing=backing, direction=direction, wall_seconds=seconds,
                         )  # fmt: skip
 
-    def read(self, run: Run, rows: Sequence[Row]) -> Reading:
+    def read(self, run: ExperimentRun, rows: Sequence[Row]) -> Reading:
         """Seconds per GiB, break-even copies, what a pool saves."""
         return read_allocation(run, rows)
 

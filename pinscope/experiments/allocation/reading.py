@@ -26,7 +26,7 @@ from pinscope.experiments.allocation.arithmetic import (
     without,
 )
 from pinscope.records.finding import Finding, Quantity, Reading, Table
-from pinscope.records.run import Run
+from pinscope.records.run import ExperimentRun
 from pinscope.units import exact_bytes, format_bytes, format_seconds
 
 MANY_COPIES = 10
@@ -38,7 +38,7 @@ COPY_TITLES = {"4k": "pageable in 4 KiB pages", "thp": "pageable in huge pages",
 """Place of a copy, as :func:`copy_times` has it → its name."""
 
 
-def read_allocation(run: Run, rows: Sequence[Mapping[str, Any]]) -> Reading:
+def read_allocation(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> Reading:
     """Headline, tables and findings of an allocation run; empty parts where nothing was measured yet."""
     cells = buffer_cells(rows)
     reused = not_fresh(cells, run.environment.page_bytes)
@@ -54,7 +54,7 @@ def read_allocation(run: Run, rows: Sequence[Mapping[str, Any]]) -> Reading:
     return Reading(headline=_headline(cells, evens, titles), tables=_tables(cells, evens, titles), findings=findings)
 
 
-def way_titles(run: Run) -> Mapping[str, str]:
+def way_titles(run: ExperimentRun) -> Mapping[str, str]:
     """Way → what it is called on this run's lab."""
     return HOST_TITLES if run.lab == "host" else WAY_TITLES
 

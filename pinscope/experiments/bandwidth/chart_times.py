@@ -13,14 +13,14 @@ from pinscope.charts.chart import Chart
 from pinscope.charts.theme import COLOURS, DASHES, SYMBOLS, memory_line, seconds_axis, words
 from pinscope.experiments.bandwidth.arithmetic import Cell, Line, fit_latency
 from pinscope.experiments.bandwidth.chart_panels import Curves, stack
-from pinscope.records.run import Run
+from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bandwidth, format_bytes, format_seconds
 
 _FITTED = ("pinned", "pageable")
 """Kinds whose latency–bandwidth line is drawn; the table has all of them."""
 
 
-def draw_times(run: Run, engine: Curves) -> Chart | None:
+def draw_times(run: ExperimentRun, engine: Curves) -> Chart | None:
     """The chart, of one copier's compared curves; ``None`` where there is no fit."""
     chosen = {line: curve for line, curve in engine.items() if line.memory in _FITTED and fit_latency(curve)}
 
@@ -72,7 +72,7 @@ def _times(line: Line, curve: Sequence[Cell], what: str, seconds: Sequence[float
     )
 
 
-def _add_time_limit(run: Run, figure: go.Figure, shown: Sequence[str], curves: Curves) -> bool:
+def _add_time_limit(run: ExperimentRun, figure: go.Figure, shown: Sequence[str], curves: Curves) -> bool:
     """Draw the time in which the link could carry the payload; each direction has a link's capacity of its own."""
     limit = link_limit(run)
     if limit is None:

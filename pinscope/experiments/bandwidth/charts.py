@@ -27,11 +27,11 @@ from pinscope.experiments.bandwidth.chart_panels import Curves, stack
 from pinscope.experiments.bandwidth.chart_times import draw_times
 from pinscope.experiments.bandwidth.curves import compared, curve_of
 from pinscope.experiments.bandwidth.reading import PUBLISHED, PUBLISHED_BYTES, nearest_published
-from pinscope.records.run import Run
+from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bandwidth, format_bytes, format_seconds, format_share, format_value
 
 
-def draw(run: Run, observations: Sequence[Mapping[str, Any]]) -> list[Chart]:
+def draw(run: ExperimentRun, observations: Sequence[Mapping[str, Any]]) -> list[Chart]:
     """The charts of a bandwidth run.
 
     Args:
@@ -77,7 +77,7 @@ def _rate_trace(line: Line, curve: Sequence[Cell], name: str) -> go.Scatter:
     )
 
 
-def _add_limit(run: Run, figure: go.Figure, shown: Sequence[str], curves: Curves) -> bool:
+def _add_limit(run: ExperimentRun, figure: go.Figure, shown: Sequence[str], curves: Curves) -> bool:
     """Draw what the link can carry into every panel; both directions together carry twice as much."""
     limit = link_limit(run)
     if limit is None:
@@ -97,7 +97,7 @@ def _add_limit(run: Run, figure: go.Figure, shown: Sequence[str], curves: Curves
     return True
 
 
-def _limit_caption(run: Run, drawn: bool) -> str:
+def _limit_caption(run: ExperimentRun, drawn: bool) -> str:
     if drawn:
         return " Dotted: the most that the link can carry as payload."
     if run.lab == "host":
@@ -105,7 +105,7 @@ def _limit_caption(run: Run, drawn: bool) -> str:
     return " The link's limit is not known here, so none is drawn."
 
 
-def _rates(run: Run, engine: Curves) -> Chart | None:
+def _rates(run: ExperimentRun, engine: Curves) -> Chart | None:
     stacked = stack(engine, lambda line, curve: _rate_trace(line, curve, words(line.memory)))
     if stacked is None:
         return None
@@ -176,7 +176,7 @@ def _issue_times(engine: Curves) -> Chart | None:
     )
 
 
-def _copiers(run: Run, alone: Curves) -> Chart | None:
+def _copiers(run: ExperimentRun, alone: Curves) -> Chart | None:
     """Copies by a kernel beside those by the copy engine, for kinds that were copied by both or by kernels."""
     kinds = {line.memory for line in alone if line.copier == "kernel"}
     chosen = {line: curve for line, curve in alone.items() if line.memory in kinds}
@@ -275,7 +275,7 @@ def _gpu_bars(name: str, group: Mapping[int, Cell], pattern: str, *, first: bool
     )
 
 
-def _published(run: Run, engine: Curves) -> Chart | None:
+def _published(run: ExperimentRun, engine: Curves) -> Chart | None:
     """The 16 MB table of an RTX 2080 Ti beside this run's nearest size; never beside the host model."""
     if run.lab != "cuda":
         return None
@@ -287,8 +287,7 @@ def _published(run: Run, engine: Curves) -> Chart | None:
     if not pairs:
         return None
     labels = [f"{words(memory)}<br>{way}" for memory, way in pairs]
-    device = run.environment.device(run.device)
-    mine = escape(device.name) if device else "this GPU"  # Plotly reads markup in names
+    mine = escape(run.gpu.name) if run.gpu else "this GPU"  # Plotly reads markup in names
     size = format_bytes(next(iter(pairs.values()))[1].bytes)
     published = [rate for rate, _ in pairs.values()]
     measured = [cell.bytes_per_second for _, cell in pairs.values()]

@@ -30,7 +30,7 @@ from pinscope.lab.protocol import Lab
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
 from pinscope.records.finding import Reading
-from pinscope.records.run import Backing, Cache, Direction, HostMemory, LabKind, Observation, Run
+from pinscope.records.run import Backing, Cache, Direction, ExperimentRun, HostMemory, LabKind, Observation
 from pinscope.units import format_bytes, format_seconds, parse_bytes
 
 MemoryChoice = Literal["pageable", "pinned", "write_combined", "mapped", "registered"]
@@ -283,7 +283,7 @@ class Bandwidth:
                 together = Combination(state, way, "engine", size, devices=len(flows))
                 yield from self._repeat(params, harness, flows, together)
 
-    def read(self, run: Run, rows: Sequence[Row]) -> Reading:
+    def read(self, run: ExperimentRun, rows: Sequence[Row]) -> Reading:
         """Headline figures, the fit, the comparison with the published table, and findings."""
         return read_bandwidth(run, rows)
 

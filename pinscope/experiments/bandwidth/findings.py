@@ -12,7 +12,7 @@ from pinscope.experiments.bandwidth.arithmetic import PAYS, Cell, pays_from, spe
 from pinscope.experiments.bandwidth.curves import Curves, curve_of
 from pinscope.records.environment import Link
 from pinscope.records.finding import Finding, Quantity
-from pinscope.records.run import Run
+from pinscope.records.run import ExperimentRun
 from pinscope.units import exact_bytes, format_bandwidth, format_bytes, format_share
 
 LARGE = 2**24
@@ -22,7 +22,7 @@ AS_FAST = 0.98
 _WAYS = {"h2d": "h2d", "d2h": "d2h", "bidirectional": "both ways at once"}
 
 
-def bandwidth_findings(run: Run, alone: Curves, curves: Curves) -> tuple[Finding, ...]:
+def bandwidth_findings(run: ExperimentRun, alone: Curves, curves: Curves) -> tuple[Finding, ...]:
     """All findings of a run: ``alone`` are the curves of its own GPU, ``curves`` those of all."""
     return (
         *_arrival(curves), *_pageable(run, alone), *_states(alone), *_by_kernel(run, alone),
@@ -50,7 +50,7 @@ def _arrival(curves: Curves) -> list[Finding]:
     ]
 
 
-def _pageable(run: Run, curves: Curves) -> list[Finding]:
+def _pageable(run: ExperimentRun, curves: Curves) -> list[Finding]:
     found = []
     for direction in ("h2d", "d2h"):
         pinned, pageable = curve_of(curves, "pinned", direction), curve_of(curves, "pageable", direction)
@@ -134,7 +134,7 @@ def _states(curves: Curves) -> list[Finding]:
     return found
 
 
-def _by_kernel(run: Run, curves: Curves) -> list[Finding]:
+def _by_kernel(run: ExperimentRun, curves: Curves) -> list[Finding]:
     """How copies by a kernel compare with those by the copy engines, at the largest size that both have."""
     found = []
     for direction in ("h2d", "d2h", "bidirectional"):
@@ -180,9 +180,8 @@ def _range(cells_of_a_size: Sequence[Cell]) -> float:
     return max(rates) / min(rates)
 
 
-def _link(run: Run, curves: Curves) -> list[Finding]:
-    device = run.environment.device(run.device) if run.lab == "cuda" else None
-    link, limit = (device.link if device else None), link_limit(run)
+def _link(run: ExperimentRun, curves: Curves) -> list[Finding]:
+    link, limit = (run.gpu.link if run.gpu else None), link_limit(run)
     if link is None or limit is None:
         return []
     found = []

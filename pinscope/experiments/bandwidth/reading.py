@@ -10,7 +10,7 @@ from pinscope.experiments.bandwidth.arithmetic import PAYS, Cell, by_line, cells
 from pinscope.experiments.bandwidth.curves import Curves, curve_of
 from pinscope.experiments.bandwidth.findings import bandwidth_findings
 from pinscope.records.finding import Quantity, Reading, Table
-from pinscope.records.run import Run
+from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bytes
 
 PUBLISHED_BYTES = 16 * 2**20
@@ -25,7 +25,7 @@ Memory for Data Transfer"). It is by Mark Harris's program, which copies 4·1024
 size (MB): 16"."""
 
 
-def read_bandwidth(run: Run, rows: Sequence[Mapping[str, Any]]) -> Reading:
+def read_bandwidth(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> Reading:
     """Headline, tables and findings of a bandwidth run; empty parts where nothing was measured yet."""
     curves = by_line(cells(rows))
     alone = {line: curve for line, curve in curves.items() if line.devices == 1 and line.device == run.device}
@@ -36,7 +36,7 @@ def read_bandwidth(run: Run, rows: Sequence[Mapping[str, Any]]) -> Reading:
     )
 
 
-def _headline(run: Run, curves: Curves) -> tuple[Quantity, ...]:
+def _headline(run: ExperimentRun, curves: Curves) -> tuple[Quantity, ...]:
     found: list[Quantity] = []
     for direction in ("h2d", "d2h"):
         pinned, pageable = curve_of(curves, "pinned", direction), curve_of(curves, "pageable", direction)
@@ -82,7 +82,7 @@ def _smallest(cell: Cell) -> list[Quantity]:
     ]
 
 
-def _tables(run: Run, alone: Curves, curves: Curves) -> tuple[Table, ...]:
+def _tables(run: ExperimentRun, alone: Curves, curves: Curves) -> tuple[Table, ...]:
     measured = Table(
         title="Every combination",
         columns=(

@@ -11,7 +11,7 @@ from pinscope.charts.chart import Chart
 from pinscope.charts.theme import COLOURS, panels
 from pinscope.experiments.dataloader.arithmetic import Combination, combinations
 from pinscope.experiments.dataloader.bound import TITLES, Part, busy
-from pinscope.records.run import Run
+from pinscope.records.run import ExperimentRun
 from pinscope.units import format_seconds, format_share
 
 _ROW_PIXELS = 34
@@ -20,7 +20,7 @@ _PART_COLOURS: Mapping[Part, str] = {
 }  # fmt: skip
 
 
-def draw(run: Run, rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
+def draw(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
     """The charts of a run, also of one that still goes on."""
     found = [one for one in combinations(rows) if one.steady]
     if not found:

@@ -21,7 +21,7 @@ from pinscope.probes.installation import install_command
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
 from pinscope.records.finding import Reading
-from pinscope.records.run import LabKind, Observation, Run
+from pinscope.records.run import ExperimentRun, LabKind, Observation
 from pinscope.units import format_bytes
 
 Choice = Literal["on", "off"]
@@ -186,7 +186,7 @@ class Dataloader:
         empty_pinned_cache()
         harness.progress(1.0, "done")
 
-    def read(self, run: Run, rows: Sequence[Row]) -> Reading:
+    def read(self, run: ExperimentRun, rows: Sequence[Row]) -> Reading:
         """Steps a second of each combination, and where the time goes."""
         return read_dataloader(run, rows)
 

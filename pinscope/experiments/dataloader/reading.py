@@ -11,11 +11,11 @@ from pinscope.experiments.dataloader.arithmetic import Combination, combinations
 from pinscope.experiments.dataloader.bound import advice, bound, busy
 from pinscope.experiments.dataloader.effects import effect_findings, workers_title
 from pinscope.records.finding import Finding, Quantity, Reading, Table
-from pinscope.records.run import Run
+from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bandwidth, format_bytes, format_share
 
 
-def read_dataloader(run: Run, rows: Sequence[Mapping[str, Any]]) -> Reading:
+def read_dataloader(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> Reading:
     """Headline, table and findings; empty parts where nothing was measured yet."""
     found = combinations(rows)
     if not found:

@@ -12,7 +12,7 @@ from pinscope.charts.chart import Chart
 from pinscope.charts.theme import COLOURS, DASHES, DIRECTION_TITLES, SYMBOLS, ink, panels, words
 from pinscope.experiments.overlap.arithmetic import FULL_DEPTH, PassCell, Recipe, Span, passes, spans
 from pinscope.experiments.overlap.reading import SLOWER_COPIES
-from pinscope.records.run import LabKind, Run
+from pinscope.records.run import ExperimentRun, LabKind
 from pinscope.units import format_bandwidth, format_seconds, format_share
 
 BALANCES: Mapping[str, str] = {
@@ -36,7 +36,7 @@ _LOWEST = -40.0
 """Per cent at which bars to the left are cut off: pageable copies may be many times slower than in turn."""
 
 
-def draw(run: Run, observations: Sequence[Mapping[str, Any]]) -> list[Chart]:
+def draw(run: ExperimentRun, observations: Sequence[Mapping[str, Any]]) -> list[Chart]:
     """The charts of an overlap run.
 
     Args:
@@ -231,7 +231,7 @@ def _costs(way: str, chosen: Sequence[PassCell]) -> Chart | None:
     )
 
 
-def _timeline(run: Run, way: str, kept: Sequence[Span], chosen: Sequence[PassCell]) -> Chart | None:
+def _timeline(run: ExperimentRun, way: str, kept: Sequence[Span], chosen: Sequence[PassCell]) -> Chart | None:
     if not kept:
         return None
     balance = _balance(kept)

@@ -20,7 +20,7 @@ from pinscope.lab.protocol import Lab, Load
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
 from pinscope.records.finding import Reading
-from pinscope.records.run import LabKind, Observation, Run
+from pinscope.records.run import ExperimentRun, LabKind, Observation
 from pinscope.units import parse_bytes
 
 Balance = Literal["copy_bound", "balanced", "compute_bound"]
@@ -232,7 +232,7 @@ class Overlap:
                             done += 1
         harness.progress(1.0, "done")
 
-    def read(self, run: Run, rows: Sequence[Row]) -> Reading:
+    def read(self, run: ExperimentRun, rows: Sequence[Row]) -> Reading:
         """Overlap, stall and issue time of every recipe, and which ingredient is missing where."""
         return read_overlap(run, rows)
 

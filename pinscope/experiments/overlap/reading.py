@@ -8,7 +8,7 @@ from typing import Any
 from pinscope.analysis.precision import Repeated, precision_not_reached
 from pinscope.experiments.overlap.arithmetic import FULL_DEPTH, PassCell, Recipe, passes
 from pinscope.records.finding import Finding, Quantity, Reading, Table
-from pinscope.records.run import LabKind, Run
+from pinscope.records.run import ExperimentRun, LabKind
 from pinscope.units import format_seconds, format_share
 
 GOOD_OVERLAP = 0.9
@@ -29,7 +29,7 @@ ADVICE = {
 }
 
 
-def read_overlap(run: Run, rows: Sequence[Mapping[str, Any]]) -> Reading:
+def read_overlap(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> Reading:
     """Headline, table and findings of an overlap run; empty parts where nothing was measured yet."""
     cells = passes(rows)
     return Reading(
@@ -167,7 +167,7 @@ def _is_ordered(recipe: Recipe) -> bool:
     return recipe.events or not recipe.separate_stream
 
 
-def _recipe(run: Run, cells: Sequence[PassCell]) -> list[Finding]:
+def _recipe(run: ExperimentRun, cells: Sequence[PassCell]) -> list[Finding]:
     found = []
     for cell in _full(_balanced(cells)):
         good = cell.overlap >= GOOD_OVERLAP * cell.ideal

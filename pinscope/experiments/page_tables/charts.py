@@ -11,7 +11,7 @@ from pinscope.analysis.page_table_model import GPU_PAGE_SIZES, page_table_bytes
 from pinscope.charts.chart import Chart
 from pinscope.charts.theme import COLOURS, DASHES, panels
 from pinscope.experiments.page_tables.arithmetic import GIB, Cost, costs
-from pinscope.records.run import Run
+from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bytes, format_seconds
 
 MIB = 2**20
@@ -27,7 +27,7 @@ _REFERENCES = (("solid", GPU_PAGE_SIZES[0]), ("dash", GPU_PAGE_SIZES[1]), ("dot"
 _ROW_PIXELS = 44
 
 
-def draw(run: Run, rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
+def draw(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
     """The charts of a page_tables run; none for a run without a step."""
     found = costs(rows)
     own = [cost for cost in found if cost.way.device == run.device]
@@ -59,7 +59,7 @@ def _line(cost: Cost, name: str) -> go.Scatter:
     )  # fmt: skip
 
 
-def _growth(run: Run, own: Sequence[Cost]) -> Chart:
+def _growth(run: ExperimentRun, own: Sequence[Cost]) -> Chart:
     figure = panels(["Page tables"], [300])
     largest = max(cost.growth.bytes[-1] for cost in own)
     for dash, size in _REFERENCES:

@@ -18,7 +18,7 @@ from pinscope.lab.protocol import Lab
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
 from pinscope.records.finding import Reading
-from pinscope.records.run import Backing, LabKind, Observation, Run
+from pinscope.records.run import Backing, ExperimentRun, LabKind, Observation
 from pinscope.units import format_bytes, parse_bytes
 
 Pinning = Literal["pinned", "registered"]
@@ -182,7 +182,7 @@ class PageTables:
             raise NotPossible(f"nothing can be pinned in the ways asked for: {reasons[0]}")
         return ways
 
-    def read(self, run: Run, rows: Sequence[Row]) -> Reading:
+    def read(self, run: ExperimentRun, rows: Sequence[Row]) -> Reading:
         """Bytes of page table per pinned byte, the page size it implies, and what comes back."""
         return read_page_tables(run, rows)
 

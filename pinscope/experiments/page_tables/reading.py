@@ -8,7 +8,7 @@ from typing import Any
 from pinscope.analysis.page_table_model import GPU_PAGE_SIZES, GRANULE_BYTES, page_table_bytes
 from pinscope.experiments.page_tables.arithmetic import GIB, GPU_METERS, Cost, Growth, costs
 from pinscope.records.finding import Finding, Quantity, Reading, Table
-from pinscope.records.run import Run
+from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bytes, format_seconds, format_share
 
 ALL_RETURNED = 0.95
@@ -19,7 +19,7 @@ AMOUNTS = (64 * GIB, 256 * GIB, 1024 * GIB)
 """Sizes for which the cost is worked out."""
 
 
-def read_page_tables(run: Run, rows: Sequence[Mapping[str, Any]]) -> Reading:
+def read_page_tables(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> Reading:
     """Headline, tables and findings of a page_tables run; empty parts where nothing was measured yet."""
     found = costs(rows)
     own = [cost for cost in found if cost.way.device == run.device]
@@ -41,11 +41,11 @@ def way_words(cost: Cost) -> str:
     return f"registered ({cost.way.backing})" if cost.way.backing else "allocated pinned"
 
 
-def _tables_of(run: Run) -> str:
+def _tables_of(run: ExperimentRun) -> str:
     return "GPU memory" if run.lab == "cuda" else "page tables"
 
 
-def _headline(run: Run, own: Sequence[Cost]) -> tuple[Quantity, ...]:
+def _headline(run: ExperimentRun, own: Sequence[Cost]) -> tuple[Quantity, ...]:
     found = []
     for cost in own:
         growth, words = cost.growth, way_words(cost)
@@ -119,11 +119,10 @@ def _per_gib(growth: Growth) -> tuple[float | None, float | None, float | None]:
     return (slope.middle * GIB, slope.low * GIB, slope.high * GIB) if slope else (None, None, None)
 
 
-def _amounts(run: Run, cost: Cost) -> tuple[Table, ...]:
+def _amounts(run: ExperimentRun, cost: Cost) -> tuple[Table, ...]:
     """What larger amounts would take, by the slope and by the formula."""
     per_byte = cost.growth.per_byte
-    device = run.environment.device(run.device) if run.lab == "cuda" else None
-    total = device.memory_total_bytes if device else None
+    total = run.gpu.memory_total_bytes if run.gpu else None
     if per_byte is None:
         return ()
     return (
@@ -145,7 +144,7 @@ def _amounts(run: Run, cost: Cost) -> tuple[Table, ...]:
     )  # fmt: skip
 
 
-def _price(run: Run, cost: Cost) -> list[Finding]:
+def _price(run: ExperimentRun, cost: Cost) -> list[Finding]:
     growth, slope = cost.growth, cost.growth.known_slope
     if slope is None or growth.page_bytes is None:
         return [
@@ -190,7 +189,7 @@ def _price(run: Run, cost: Cost) -> list[Finding]:
     ]
 
 
-def _backings(run: Run, own: Sequence[Cost]) -> list[Finding]:
+def _backings(run: ExperimentRun, own: Sequence[Cost]) -> list[Finding]:
     """Whether huge pages under the memory make the page table smaller."""
     small = next((cost for cost in own if cost.way.backing == "4k"), None)
     huge = [cost for cost in own if cost.way.backing in ("thp", "hugetlb")]
@@ -220,7 +219,7 @@ def _backings(run: Run, own: Sequence[Cost]) -> list[Finding]:
     ]  # fmt: skip
 
 
-def _same_tables(run: Run, small: Cost) -> str:
+def _same_tables(run: ExperimentRun, small: Cost) -> str:
     """What was seen where huge pages under the memory changed nothing."""
     if run.lab == "host":
         return (
@@ -256,7 +255,7 @@ def _total_seconds(cost: Cost) -> float:
     return sum(part.median for part in (cost.touch_seconds, cost.pin_seconds) if part)
 
 
-def _other_devices(run: Run, found: Sequence[Cost]) -> list[Finding]:
+def _other_devices(run: ExperimentRun, found: Sequence[Cost]) -> list[Finding]:
     paying: dict[int, float] = {}
     for cost in found:
         if cost.way.device != run.device and cost.growth.per_byte is not None:
@@ -290,7 +289,7 @@ def _other_devices(run: Run, found: Sequence[Cost]) -> list[Finding]:
     ]
 
 
-def _not_returned(run: Run, found: Sequence[Cost]) -> list[Finding]:
+def _not_returned(run: ExperimentRun, found: Sequence[Cost]) -> list[Finding]:
     kept = [cost for cost in found if cost.growth.returned is not None and cost.growth.returned < ALL_RETURNED
             and (cost.growth.left_bytes or 0) > GRANULE_BYTES]  # fmt: skip
     if not kept:
@@ -309,7 +308,7 @@ def _not_returned(run: Run, found: Sequence[Cost]) -> list[Finding]:
     ]
 
 
-def _not_straight(run: Run, found: Sequence[Cost]) -> list[Finding]:
+def _not_straight(run: ExperimentRun, found: Sequence[Cost]) -> list[Finding]:
     bent = [cost for cost in found if cost.growth.per_byte and not cost.growth.straight]
     if not bent:
         return []

@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from pinscope.analysis.pinning_strategy import CALLS, IDLE, PHASES, TITLES, StrategyCell, strategy_cells
 from pinscope.charts.chart import Chart
 from pinscope.charts.theme import COLOURS, panels
-from pinscope.records.run import Run
+from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bandwidth, format_bytes, format_seconds
 
 _WAIT_LOOKS = (("pinned", "circle"), ("registered", "triangle-down"), ("intact", "square"), ("pageable", "diamond"))
@@ -21,7 +21,7 @@ _DECADES = [10.0**power for power in range(-6, 3, 2)]
 _LABEL_LETTERS = 26
 
 
-def draw(run: Run, rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
+def draw(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
     """The charts of a run, also of one that still goes on."""
     cells = strategy_cells(rows)
     measured = [cell for name, cell in cells.items() if name != IDLE]

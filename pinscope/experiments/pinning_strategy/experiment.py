@@ -26,7 +26,7 @@ from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
 from pinscope.records.finding import Reading
 from pinscope.records.pinning_strategy import STRATEGIES, Strategy, StrategyName
-from pinscope.records.run import LabKind, Observation, Run
+from pinscope.records.run import ExperimentRun, LabKind, Observation
 from pinscope.units import format_bytes, format_seconds, parse_bytes
 
 IDLE_SECONDS = 1.0
@@ -202,7 +202,7 @@ class PinningStrategy:
                     yield _once(pinner, params.size, neighbours, bench, repeat)
         harness.progress(1.0, "done")
 
-    def read(self, run: Run, rows: Sequence[Row]) -> Reading:
+    def read(self, run: ExperimentRun, rows: Sequence[Row]) -> Reading:
         """The best strategy for this host, what it gains, seconds for the user's size, and the recipe."""
         return read_pinning_strategy(run, rows)
 

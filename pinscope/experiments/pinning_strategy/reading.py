@@ -21,7 +21,7 @@ from pinscope.analysis.pinning_strategy import (
     strategy_cells,
 )
 from pinscope.records.finding import Finding, Quantity, Reading, Table
-from pinscope.records.run import Run
+from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bytes, format_seconds
 
 LONG_WAIT = 0.02
@@ -32,7 +32,7 @@ SCHEDULING = 0.5
 Cells = Mapping[str, StrategyCell]
 
 
-def read_pinning_strategy(run: Run, rows: Sequence[Mapping[str, Any]]) -> Reading:
+def read_pinning_strategy(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> Reading:
     """Headline, tables and findings of a run; empty parts where nothing was measured yet."""
     cells = strategy_cells(rows)
     found = recommend(cells)
@@ -47,12 +47,12 @@ def read_pinning_strategy(run: Run, rows: Sequence[Mapping[str, Any]]) -> Readin
     )
 
 
-def _target(run: Run, cell: StrategyCell) -> int:
+def _target(run: ExperimentRun, cell: StrategyCell) -> int:
     """The user's size; what was pinned, where the run has none."""
     return int(run.params.get("target", cell.bytes))
 
 
-def _headline(run: Run, cells: Cells, found: Recommended) -> tuple[Quantity, ...]:
+def _headline(run: ExperimentRun, cells: Cells, found: Recommended) -> tuple[Quantity, ...]:
     usual = cells.get(USUAL)
     quantities: list[Quantity] = []
     if found.array:
@@ -70,7 +70,7 @@ def _headline(run: Run, cells: Cells, found: Recommended) -> tuple[Quantity, ...
     return tuple(quantities)
 
 
-def _of_array(run: Run, best: StrategyCell, usual: StrategyCell | None) -> list[Quantity]:
+def _of_array(run: ExperimentRun, best: StrategyCell, usual: StrategyCell | None) -> list[Quantity]:
     """The strategy for one array that any copy may use."""
     target = _target(run, best)
     found = [
@@ -117,7 +117,7 @@ def _strategies(cells: Cells) -> list[StrategyCell]:
     return [cell for name, cell in cells.items() if name != IDLE]
 
 
-def _speeds(run: Run, cells: Cells) -> Table:
+def _speeds(run: ExperimentRun, cells: Cells) -> Table:
     usual = cells.get(USUAL)
     return Table(
         title="Strategies",
@@ -185,7 +185,7 @@ def _not_pinned(cells: Cells) -> list[Finding]:
     ]  # fmt: skip
 
 
-def _recommended(run: Run, cells: Cells, found: Recommended) -> list[Finding]:
+def _recommended(run: ExperimentRun, cells: Cells, found: Recommended) -> list[Finding]:
     """The strategy for one array, against one cudaHostAlloc."""
     best, usual = found.array, cells.get(USUAL)
     if best is None or usual is None:
@@ -234,7 +234,7 @@ def _parts(cell: StrategyCell) -> str:
     return f" Touching its pages took {touched}, registering them {pinned}."
 
 
-def _in_chunks(run: Run, found: Recommended) -> list[Finding]:
+def _in_chunks(run: ExperimentRun, found: Recommended) -> list[Finding]:
     """The gentler way, where each copy can stay within a chunk."""
     chunks, array = found.chunks, found.array
     if chunks is None or (array is not None and not found.gentler_in_chunks):

@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from pinscope.charts.chart import Chart
 from pinscope.charts.theme import COLOURS, panels
 from pinscope.experiments.pressure.arithmetic import GIB, Stage, Stages, median_of, stages
-from pinscope.records.run import Run
+from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bandwidth, format_bytes, format_seconds, format_share
 
 Row = Mapping[str, Any]
@@ -30,14 +30,14 @@ _STALLS = (
 )
 
 
-def draw(run: Run, rows: Sequence[Row]) -> list[Chart]:
+def draw(run: ExperimentRun, rows: Sequence[Row]) -> list[Chart]:
     """The charts of a run, also of one that still goes on; only those for which something was measured."""
     found = stages(rows)
     drawn = (_memory(run, rows), _felt(found), _stalls(found))
     return [chart for chart in drawn if chart]
 
 
-def _memory(run: Run, rows: Sequence[Row]) -> Chart | None:
+def _memory(run: ExperimentRun, rows: Sequence[Row]) -> Chart | None:
     host = [row for row in rows if row["kind"] == "host"]
     if not host:
         return None

@@ -22,7 +22,7 @@ from pinscope.probes.pressure import HostPressure, read_pressure
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment, Limits
 from pinscope.records.finding import Reading
-from pinscope.records.run import LabKind, Observation, Run
+from pinscope.records.run import ExperimentRun, LabKind, Observation
 from pinscope.units import format_bytes, parse_bytes
 
 Phase = Literal["before", "held", "after"]
@@ -230,7 +230,7 @@ class Pressure:
             yield from _Course(params, harness, beside, step, folder is not None).all(lab, held)
         harness.progress(1.0, "done")
 
-    def read(self, run: Run, rows: Sequence[Row]) -> Reading:
+    def read(self, run: ExperimentRun, rows: Sequence[Row]) -> Reading:
         """What everybody lost, and from which amount on it was felt."""
         return read_pressure_run(run, rows)
 

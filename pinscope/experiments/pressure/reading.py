@@ -20,7 +20,7 @@ from pinscope.experiments.pressure.arithmetic import (
 )
 from pinscope.records.environment import Limits
 from pinscope.records.finding import Finding, Quantity, Reading, Table
-from pinscope.records.run import Run
+from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bandwidth, format_bytes, format_seconds, format_share
 
 # Thresholds. On an idle virtual EPYC medians of rounds differed by up to 1.5 times (2.0 to 3.1 µs: pages that went
@@ -42,7 +42,7 @@ RETURNED = 0.9
 Row = Mapping[str, Any]
 
 
-def read_pressure_run(run: Run, rows: Sequence[Row]) -> Reading:
+def read_pressure_run(run: ExperimentRun, rows: Sequence[Row]) -> Reading:
     """Headline, tables and findings of a pressure run; empty parts where nothing was measured yet."""
     found, memory = stages(rows), _memory(run.environment.limits)
     if found.before is None or not found.held:

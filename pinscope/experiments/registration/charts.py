@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from pinscope.charts.chart import Chart
 from pinscope.charts.theme import COLOURS, panels
 from pinscope.experiments.registration.arithmetic import STRATEGY_TITLES, Trial, trials
-from pinscope.records.run import Run
+from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bandwidth, format_bytes, format_seconds
 
 MIB = 2**20
@@ -19,7 +19,7 @@ STRATEGY_SYMBOLS: Mapping[str, str] = {"each_registers": "triangle-down", "one_o
 _ROW_PIXELS = 44
 
 
-def draw(run: Run, rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
+def draw(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
     """The charts of a registration run; only those for which something was measured."""
     found = trials(rows)
     drawn = (_tables(run, found), _shares(found), _rates(found), _times(found))
@@ -46,7 +46,7 @@ def _process_axis(figure: go.Figure, found: Sequence[Trial]) -> None:
     figure.update_xaxes(title_text="Processes", tickmode="array", tickvals=counts, rangemode="tozero")
 
 
-def _tables(run: Run, found: Sequence[Trial]) -> Chart | None:
+def _tables(run: ExperimentRun, found: Sequence[Trial]) -> Chart | None:
     told = [trial for trial in found if trial.table_bytes is not None]
     if not told:
         return None

@@ -20,7 +20,7 @@ from pinscope.lab.protocol import Lab
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
 from pinscope.records.finding import Reading
-from pinscope.records.run import LabKind, Observation, Run
+from pinscope.records.run import ExperimentRun, LabKind, Observation
 from pinscope.units import format_bytes, parse_bytes
 
 Strategy = Literal["each_registers", "one_owner"]
@@ -171,7 +171,7 @@ class Registration:
             yield from _Trial(case, lab, harness, number / len(cases)).run()
         harness.progress(1.0, "done")
 
-    def read(self, run: Run, rows: Sequence[Row]) -> Reading:
+    def read(self, run: ExperimentRun, rows: Sequence[Row]) -> Reading:
         """What each strategy takes, and how fast it copies."""
         return read_registration(run, rows)
 

@@ -11,14 +11,14 @@ from pinscope.analysis.rules.link import SATURATED
 from pinscope.analysis.statistics import Summary
 from pinscope.experiments.registration.arithmetic import Trial, trials
 from pinscope.records.finding import Finding, Quantity, Reading, Table
-from pinscope.records.run import Run
+from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bandwidth, format_bytes, format_share
 
 SAME_RATE = 0.05
 """Rates that differ by less are the same."""
 
 
-def read_registration(run: Run, rows: Sequence[Mapping[str, Any]]) -> Reading:
+def read_registration(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> Reading:
     """Headline, table and findings of a registration run; empty parts where nothing was measured yet."""
     found = trials(rows)
     if not found:
@@ -45,12 +45,12 @@ def _most(found: Sequence[Trial]) -> tuple[Trial | None, Trial | None]:
     return each.get(max(common)), owner.get(max(common))
 
 
-def tables_words(run: Run) -> str:
+def tables_words(run: ExperimentRun) -> str:
     """What the page tables lie in."""
     return "GPU memory for page tables" if run.lab == "cuda" else "Page tables"
 
 
-def _headline(run: Run, each: Trial | None, owner: Trial | None) -> tuple[Quantity, ...]:
+def _headline(run: ExperimentRun, each: Trial | None, owner: Trial | None) -> tuple[Quantity, ...]:
     found = []
     for trial in (trial for trial in (each, owner) if trial):
         words = f"{trial.title}, {trial.processes} processes"
@@ -120,7 +120,7 @@ def _wrong(found: Sequence[Trial]) -> list[Finding]:
     ]
 
 
-def _duplicates(run: Run, each: Trial | None, owner: Trial | None, found: Sequence[Trial]) -> list[Finding]:
+def _duplicates(run: ExperimentRun, each: Trial | None, owner: Trial | None, found: Sequence[Trial]) -> list[Finding]:
     """Whether every process pays for the same memory again."""
     if each is None or each.table_bytes is None or each.processes < 2 or not each.table_steps:
         return []
@@ -208,7 +208,7 @@ def _counted_again(each: Trial | None) -> list[Finding]:
     ]
 
 
-def _rates(run: Run, each: Trial | None, owner: Trial | None) -> list[Finding]:
+def _rates(run: ExperimentRun, each: Trial | None, owner: Trial | None) -> list[Finding]:
     if each is None or owner is None or not each.rate or not owner.rate or each.processes < 2:
         return []
     ratio = owner.rate.median / each.rate.median
@@ -244,19 +244,18 @@ def _rates(run: Run, each: Trial | None, owner: Trial | None) -> list[Finding]:
     ]  # fmt: skip
 
 
-def _link_words(run: Run, rate: float) -> str:
+def _link_words(run: ExperimentRun, rate: float) -> str:
     """Whether the GPU's link was the limit, where that is known."""
-    device = run.environment.device(run.device)
-    if run.lab != "cuda" or device is None or device.link is None:
+    if run.gpu is None or run.gpu.link is None:
         return ""
-    limit = device.link.limit_bytes_per_second
+    limit = run.gpu.link.limit_bytes_per_second
     if limit is None or rate < SATURATED * limit:
         return ""
-    most = f"{format_bandwidth(limit)}{packet_words(device.link)}"
+    most = f"{format_bandwidth(limit)}{packet_words(run.gpu.link)}"
     return f": the link carries at most {most} and was nearly full either way"
 
 
-def _left(run: Run, found: Sequence[Trial]) -> list[Finding]:
+def _left(run: ExperimentRun, found: Sequence[Trial]) -> list[Finding]:
     kept = [trial for trial in found if (trial.left_bytes or 0) > 2 * GRANULE_BYTES]
     if run.lab != "cuda" or not kept:
         return []

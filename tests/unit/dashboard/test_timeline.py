@@ -55,14 +55,15 @@ def test_a_timeline_is_not_among_the_experiments(open_page: Open) -> None:
     assert "Timeline" not in str(choice.options)
 
 
-@pytest.mark.parametrize(("seconds", "length"), [(0.0, "until stopped"), (600.0, "roughly 600 s in all")])
-def test_one_that_goes_on_says_how_long_it_will(seconds: float, length: str, store: Store, open_page: Open) -> None:
+@pytest.mark.parametrize(("seconds", "length"), [(None, "until stopped"), (600.0, "roughly 600 s in all")])
+def test_one_that_goes_on_says_how_long_it_will(
+    seconds: float | None, length: str, store: Store, open_page: Open
+) -> None:
     run = synthetic_timeline.run(
         id="going-on", status="running", finished_at=None, process=current_process(),
         progress=Progress(fraction=0.2, message="120 s, 121 samples"),
     )  # fmt: skip
-    budget = run.budget.model_copy(update={"seconds": seconds})
-    store.add(run.model_copy(update={"budget": budget}))
+    store.add(run.model_copy(update={"params": {**run.params, "for_seconds": seconds}}))
     store.append(run.id, synthetic_timeline.growing(samples=10))
     app = open_page(RUNS, run=run.id)
     assert not app.exception

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pinscope.experiments.registry import read_run, readers
-from pinscope.records.run import Run
+from pinscope.records.run import parse_run
 from tests.unit.recordings import (
     access,
     allocation,
@@ -44,7 +44,7 @@ HERE = Path(__file__).parent
 
 @pytest.mark.parametrize("recorded", recordings(), ids=str)
 def test_each_headline_of_a_recording_follows_from_its_raw_rows(recorded: Recorded) -> None:
-    run = Run.model_validate(recorded.run)
+    run = parse_run(recorded.run)
     told = {quantity.name: quantity.value for quantity in read_run(run, recorded.observations).headline}
     again = AGAIN[run.experiment](recorded)
     assert told

@@ -126,7 +126,7 @@ def test_a_recording_is_given_the_time_it_takes_to_end_and_a_measurement_is_not(
         assert child.stdout.readline() == b"ready\n"
         process = process_of(child.pid)
         assert process is not None
-        run = new_run(lab=lab, process=process)
+        run = new_run(lab=lab, experiment="timeline" if lab == "live" else "bandwidth", process=process)
         store.add(run)
         cancel(store, run.id)
         assert store.run(run.id).status == "cancelled"

@@ -11,7 +11,9 @@ from typing import Any
 from pinscope.probes.environment import capture_environment
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
-from pinscope.records.run import Run
+from pinscope.records.run import Run, parse_run
+from pinscope.store.damage import DamagedRun
+from pinscope.store.store import Store
 
 _numbers = itertools.count()
 _begin = datetime.now(UTC)
@@ -38,7 +40,12 @@ def new_run(run_id: str | None = None, **changes: Any) -> Run:
         "environment": environment(),
         "created_at": _begin + timedelta(seconds=number),
     }
-    return Run.model_validate(fields | changes)
+    return parse_run(fields | changes)
+
+
+def damaged_runs(store: Store) -> list[DamagedRun]:
+    """Those that cannot be read."""
+    return [run for run in store.each() if isinstance(run, DamagedRun)]
 
 
 def new_rows(count: int, first: int = 0) -> list[dict[str, Any]]:

@@ -155,10 +155,10 @@ def test_what_is_no_bundle_is_called_so(tmp_path: Path) -> None:
 def test_a_newer_format_is_refused_with_both_numbers() -> None:
     def of_the_future(members: Members) -> None:
         members.clear()
-        members["manifest.json"] = b'{"format": 2, "everything": "else"}'
+        members["manifest.json"] = b'{"format": 3, "everything": "else"}'
 
-    assert_refused(rewritten(of_the_future), r"has bundle format 2; PinScope \S+ reads formats up to 1: update")
-    assert_refused(rewritten(with_json("runs/r0/run.json", format=2)), "run r0 has format 2")
+    assert_refused(rewritten(of_the_future), r"has bundle format 3; PinScope \S+ reads formats up to 2: update")
+    assert_refused(rewritten(with_json("runs/r0/run.json", format=3)), "run r0 has format 3")
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from pinscope.store.recordings import recorded_observations, recorded_runs
 from pinscope.store.rows import Row
 from pinscope.store.sqlite_file import ReadOnlyFile
 from pinscope.store.store import Store
-from tests.unit.store.runs import new_rows, new_run
+from tests.unit.store.runs import damaged_runs, new_rows, new_run
 
 ROOT = Path(__file__).parents[3]
 PROGRAM = """
@@ -205,16 +205,16 @@ def test_damage_in_one_run_hides_no_other(tmp_path: Path, column: str, value: by
         store.append(bad.id, new_rows(2))
         with closing(sqlite3.connect(tmp_path / "x.db", isolation_level=None)) as raw:
             raw.execute(f"UPDATE runs SET {column} = CAST(? AS TEXT) WHERE id = ?", (value, bad.id))  # noqa: S608
-        listing = store.listing(recordings=False)
+        runs, damaged = store.runs(recordings=False), damaged_runs(store)
         if why is None:
-            assert len(listing.runs) == 2
+            assert len(runs) == 2
             return
-        assert listing.runs == [good]
-        assert [one.id for one in listing.damaged] == [bad.id]
-        assert why in listing.damaged[0].why
+        assert runs == [good]
+        assert [one.id for one in damaged] == [bad.id]
+        assert why in damaged[0].why
         reconcile(store)
         store.delete(bad.id)
-        assert store.listing(recordings=False).damaged == []
+        assert damaged_runs(store) == []
 
 
 def test_a_damaged_observation_is_named_and_hides_no_other_run(tmp_path: Path) -> None:
@@ -240,9 +240,9 @@ def test_a_page_of_the_file_that_is_damaged_costs_the_runs_on_it_only(tmp_path: 
         file.seek((pages[2][0] - 1) * 4096)
         file.write(b"\x5a" * 4096)
     with Store(f"sqlite:///{path}") as store:
-        listing = store.listing(recordings=False)
-        assert 0 < len(listing.damaged) < 20 < len(listing.runs)
-        assert "malformed" in listing.damaged[0].why
+        runs, damaged = store.runs(recordings=False), damaged_runs(store)
+        assert 0 < len(damaged) < 20 < len(runs)
+        assert "malformed" in damaged[0].why
 
 
 def test_a_log_that_a_killed_writer_only_began_is_no_hindrance(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from pinscope.errors import BadInput, InvalidParameter, StoreFailed, UnknownName
 from pinscope.records.run import Progress
 from pinscope.store.bundle import parse_bundle, render_bundle
 from pinscope.store.store import Store
-from tests.unit.store.runs import new_rows, new_run, repeats
+from tests.unit.store.runs import damaged_runs, new_rows, new_run, repeats
 
 ROOT = Path(__file__).parents[3]
 
@@ -503,13 +503,13 @@ def test_somebody_elses_tables_are_refused_and_left_alone(url: str, statement: s
 def test_a_damaged_run_is_named_and_can_be_deleted(store: Store, url: str) -> None:
     good, bad = store.add(new_run()), store.add(new_run(status="done"))
     raw(url, "UPDATE runs SET document = '5' WHERE id = :id", id=bad.id)
-    (damaged,) = store.listing().damaged
+    (damaged,) = damaged_runs(store)
     assert str(damaged).startswith(f"run {bad.id} in the database cannot be read (it is not a document); `pinscope")
     assert store.runs(recordings=False) == [good]
     with pytest.raises(StoreFailed, match=f"run {bad.id} in the database cannot be read"):
         store.run(bad.id)
     store.delete(bad.id)
-    assert store.listing().damaged == []
+    assert damaged_runs(store) == []
     assert store.runs(recordings=False) == [good]
 
 

@@ -16,6 +16,8 @@ import pandas as pd
 from pinscope.analysis.held import held_bytes
 from pinscope.analysis.rules.series import gap_seconds
 from pinscope.charts.theme import COLOURS
+from pinscope.records.figure import figures
+from pinscope.records.snapshot import HostTotals
 from pinscope.records.timeline import Sample
 
 MOST_POINTS = 600
@@ -25,13 +27,17 @@ TREND_POINTS = 40
 LEAST_SECONDS = 60.0
 """The axis is at least so long, and grows to the window as samples come in."""
 
+_LABELS = {figure.field: figure.label for figure in figures(HostTotals)}
 BANDS: Mapping[str, str] = {
-    "Explained by holders": COLOURS["pinned"],
-    "Registered, or other pins": COLOURS["registered"],
+    _LABELS["explained_bytes"]: COLOURS["pinned"],
+    _LABELS["other_pinned_bytes"]: COLOURS["registered"],
     "Pinned, not told apart": COLOURS["reference"],
 }
 """Parts of the pinned total, stacked, with their colours."""
-LINES: Mapping[str, str] = {"Locked (mlock)": COLOURS["locked"], "Driver memory": COLOURS["write_combined"]}
+LINES: Mapping[str, str] = {
+    _LABELS["mlocked_bytes"]: COLOURS["locked"],
+    _LABELS["driver_memory_bytes"]: COLOURS["write_combined"],
+}
 """What is not part of it."""
 SERIES: Mapping[str, str] = {**BANDS, **LINES}
 _KNOWN, _OTHER, _WHOLE = BANDS

@@ -69,7 +69,8 @@ class HostTotals(Estimated):
         metric="pinscope_host_cgroup_limit_bytes", timeline=True, report=None,
     )]
     cgroup_headroom_bytes: Annotated[int | None, Figure(
-        label="Left in the control group", help="What that control group leaves.",
+        label="Left in the control group",
+        help="What the control group around the reading process that leaves the least still leaves.",
         metric="pinscope_host_cgroup_headroom_bytes", timeline=True, report=None,
     )]
     pinned_bytes: Annotated[int | None, Figure(
@@ -98,7 +99,7 @@ class HostTotals(Estimated):
         short="driver memory", page="shown", metric="pinscope_host_driver_memory_bytes", timeline=True,
     )] = None
     mlocked_bytes: Annotated[int | None, Figure(
-        label="Locked (mlock)", help="Stays in memory, but is not pinned for CUDA.",
+        label="Locked (mlock)", help="Locked with mlock: it stays in memory, but is not pinned for CUDA.",
         short="mlocked", page="shown", metric="pinscope_host_mlocked_bytes", timeline=True, report=None,
     )]
     unevictable_bytes: Annotated[int | None, Figure(
@@ -145,8 +146,8 @@ class GpuUse(Estimated):
     )]
     page_table_bytes: Annotated[int | None, Figure(
         label="Page tables",
-        help="GPU memory for the page tables of its cudaHostAlloc and driver memory; registered memory comes on top, "
-        "or is in it while the probe runs.",
+        help="GPU memory for the page tables of the process's cudaHostAlloc and driver memory; registered memory "
+        "comes on top, or is in it while the probe runs.",
         short="page tables", page="shown", csv=True, metric="pinscope_holder_page_table_bytes",
     )]
     # fmt: on
@@ -176,7 +177,8 @@ class Holder(Estimated):
         metric="pinscope_holder_cgroup_limit_bytes", adds_up=None, report=None,
     )] = None
     cgroup_headroom_bytes: Annotated[int | None, Figure(
-        label="Left in its control group", help="What that control group leaves.",
+        label="Left in its control group",
+        help="What the control group around the process that leaves the least still leaves.",
         metric="pinscope_holder_cgroup_headroom_bytes", adds_up=None, report=None,
     )] = None
     started_at: datetime | None
@@ -185,22 +187,22 @@ class Holder(Estimated):
     """It holds the device file of CUDA's memory manager, or NVML names it."""
     host_alloc_bytes: Annotated[int | None, Figure(
         label="cudaHostAlloc",
-        help="cudaHostAlloc memory that it owns: each piece counts once on the host, in the process that owns it. "
-        "Write-combined memory is driver memory.",
+        help="cudaHostAlloc memory that the process owns: each piece counts once on the host, in the process that owns "
+        "it. Write-combined memory is driver memory.",
         short="cudaHostAlloc", terminal="always", page="shown", csv=True, metric="pinscope_holder_host_alloc_bytes",
         timeline=True, event=True,
     )]
     rounding_bytes: Annotated[int | None, Figure(
         label="Possible rounding waste",
-        help="At most so much of it is waste, if an allocator rounded sizes up to powers of two.",
+        help="cudaHostAlloc memory that may be waste, at most: if an allocator rounded sizes up to powers of two.",
         metric="pinscope_holder_rounding_bytes", report="some",
     )]
     allocations: tuple[Allocations, ...]
     """Its cudaHostAlloc memory by size, most bytes first."""
     driver_memory_bytes: Annotated[int | None, Figure(
         label="Driver memory",
-        help="Driver memory that it asked for and has mapped: write-combined memory, cuMemCreate on the host, host "
-        "pools. The kernel counts it neither as pinned nor in any other account.",
+        help="Driver memory that the process asked for and has mapped: write-combined memory, cuMemCreate on the "
+        "host, host pools. The kernel counts it neither as pinned nor in any other account.",
         short="driver memory", page="shown", csv=True, metric="pinscope_holder_driver_memory_bytes",
         timeline=True, event=True,
     )] = None
@@ -229,7 +231,7 @@ class Holder(Estimated):
     )]
     inherited_bytes: Annotated[int | None, Figure(
         label="Inherited",
-        help="cudaHostAlloc memory of another holder that it has mapped, as a forked worker does.",
+        help="cudaHostAlloc memory of another holder that the process has mapped, as a forked worker does.",
         short="inherited", page="shown", csv=True, metric="pinscope_holder_inherited_bytes",
     )]
     inherited_from: tuple[int, ...]
@@ -238,12 +240,13 @@ class Holder(Estimated):
     """Pids of the processes that have memory of this one mapped."""
     context_pinned_bytes: Annotated[int | None, Figure(
         label="Pinned by the driver itself",
-        help="What the driver itself pinned for its contexts; small pieces of cudaHostAlloc memory lie in it as well.",
+        help="What the driver itself pinned for the process's contexts; small pieces of cudaHostAlloc memory lie in it "
+        "as well.",
         page="hidden", csv=True, metric="pinscope_holder_context_pinned_bytes",
     )] = None
-    hugetlb_bytes: Annotated[int | None, Figure(label="Huge pages", help="Huge pages that it uses.", csv=True)]
+    hugetlb_bytes: Annotated[int | None, Figure(label="Huge pages", help="Huge pages that the process uses.", csv=True)]
     rss_bytes: Annotated[int | None, Figure(
-        label="Resident", help="All of its memory that is in RAM (VmRSS).", page="shown", csv=True,
+        label="Resident", help="All memory of the process that is in RAM (VmRSS).", page="shown", csv=True,
         metric="pinscope_holder_resident_bytes",
     )]
     rss_anon_bytes: int | None
@@ -304,11 +307,11 @@ class DeviceFigures(Estimated):
     memory_free_bytes: int | None
     """Free."""
     memory_used_bytes: Annotated[int | None, Figure(
-        label="Used", help="Used, without what driver and firmware reserve.", short="used",
+        label="Used", help="Used memory of the GPU, without what driver and firmware reserve.", short="used",
         metric="pinscope_gpu_memory_used_bytes", timeline=True, report=None,
     )]
     memory_reserved_bytes: Annotated[int | None, Figure(
-        label="Reserved", help="Reserved by driver and firmware.",
+        label="Reserved", help="Memory of the GPU that driver and firmware reserve.",
         metric="pinscope_gpu_memory_reserved_bytes", report=None,
     )]
     processes: tuple[GpuProcess, ...]
@@ -319,7 +322,7 @@ class DeviceFigures(Estimated):
     unattributed_bytes: Annotated[int | None, Figure(
         label="Unattributed",
         help="Used, but of no process: page tables of pinned memory, managed memory that lies on the GPU (NVML charges "
-        "it to no process), and the driver's own.",
+        "it to no process), and the driver's own. Not exported of a GPU with MIG instances.",
         short="by no process", page="shown", metric="pinscope_gpu_memory_unattributed_bytes", timeline=True,
         report=None,
     )]
@@ -331,7 +334,7 @@ class DeviceFigures(Estimated):
     )]
     context_overhead_bytes: Annotated[int | None, Figure(
         label="The driver's for contexts",
-        help="What the driver takes beside that for contexts and charges to no process: an estimate from H200s.",
+        help="GPU memory that the driver takes for contexts and charges to no process: an estimate from H200s.",
         metric="pinscope_gpu_context_overhead_bytes",
     )] = None
     bar1_total_bytes: Annotated[int | None, Figure(
@@ -344,12 +347,14 @@ class DeviceFigures(Estimated):
     link: Link | None
     """The bus to the host."""
     rx_bytes_per_second: Annotated[float | None, Figure(
-        label="Received over PCIe", help="Copies to the GPU, and what it reads from host memory.",
+        label="Received over PCIe",
+        help="Received by the GPU over PCIe: copies to the GPU, and what it reads from host memory.",
         unit="bytes/second", short="to GPU", page="shown", metric="pinscope_gpu_receive_bytes_per_second",
         timeline=True, report=None,
     )]
     tx_bytes_per_second: Annotated[float | None, Figure(
-        label="Sent over PCIe", help="Copies from the GPU, and what it writes to host memory.",
+        label="Sent over PCIe",
+        help="Sent by the GPU over PCIe: copies from the GPU, and what it writes to host memory.",
         unit="bytes/second", short="from GPU", page="shown", metric="pinscope_gpu_transmit_bytes_per_second",
         timeline=True, report=None,
     )]

@@ -21,7 +21,9 @@ from pinscope.experiments.timeline.arithmetic import (
     thinned,
     watched,
 )
+from pinscope.records.figure import figures
 from pinscope.records.run import Run
+from pinscope.records.snapshot import DeviceFigures, HostTotals
 from pinscope.text import one_line
 from pinscope.units import format_bandwidth, format_bytes, format_seconds
 
@@ -143,16 +145,17 @@ def _limit(figure: go.Figure, row: int, clock: _Clock, at: float, name: str) -> 
 
 # Pinned memory of the host
 
+_LABELS = {figure.field: figure.label for record in (HostTotals, DeviceFigures) for figure in figures(record)}
 _PINNED = (
-    ("pinned_bytes", _Look("pinned in all", "pinned")),
-    ("explained_bytes", _Look("explained by holders", "pinned", dash="dash")),
-    ("other_pinned_bytes", _Look("registered or other pins", "registered", dash="dashdot")),
-    ("driver_memory_bytes", _Look("driver memory, about", "write_combined", dash="7px,2px")),
-    ("mlocked_bytes", _Look("locked (mlock)", "locked", dash="dot")),
+    ("pinned_bytes", _Look(_LABELS["pinned_bytes"], "pinned")),
+    ("explained_bytes", _Look(_LABELS["explained_bytes"], "pinned", dash="dash")),
+    ("other_pinned_bytes", _Look(_LABELS["other_pinned_bytes"], "registered", dash="dashdot")),
+    ("driver_memory_bytes", _Look(_LABELS["driver_memory_bytes"], "write_combined", dash="7px,2px")),
+    ("mlocked_bytes", _Look(_LABELS["mlocked_bytes"], "locked", dash="dot")),
 )
 _LEFT = (
-    ("available_bytes", _Look("available", "pageable")),
-    ("cgroup_headroom_bytes", _Look("left in the control group", "pageable", dash="dash")),
+    ("available_bytes", _Look(_LABELS["available_bytes"], "pageable")),
+    ("cgroup_headroom_bytes", _Look(_LABELS["cgroup_headroom_bytes"], "pageable", dash="dash")),
 )
 
 
@@ -218,12 +221,12 @@ def _holders(seen: Watched, clock: _Clock) -> Chart | None:
 # GPUs
 
 _ON_GPU = (
-    ("unattributed_bytes", _Look("used by no process", "compute", scale=MIB)),
-    ("page_table_bytes", _Look("page tables that the holders imply", "pinned", dash="dash", scale=MIB)),
+    ("unattributed_bytes", _Look(_LABELS["unattributed_bytes"], "compute", scale=MIB)),
+    ("page_table_bytes", _Look(_LABELS["page_table_bytes"], "pinned", dash="dash", scale=MIB)),
 )
 _OVER_PCIE = (
-    ("rx_bytes_per_second", _Look("received by the GPU", "copy", DASHES["h2d"], 1e9, format_bandwidth)),
-    ("tx_bytes_per_second", _Look("sent by the GPU", "stall", DASHES["d2h"], 1e9, format_bandwidth)),
+    ("rx_bytes_per_second", _Look(_LABELS["rx_bytes_per_second"], "copy", DASHES["h2d"], 1e9, format_bandwidth)),
+    ("tx_bytes_per_second", _Look(_LABELS["tx_bytes_per_second"], "stall", DASHES["d2h"], 1e9, format_bandwidth)),
 )
 
 

@@ -51,11 +51,15 @@ def test_every_axis_is_named_with_its_unit(drawn: dict[str, Chart]) -> None:
 
 def test_pinned_memory_is_split_and_stands_beside_the_memory_there_is(drawn: dict[str, Chart]) -> None:
     found = lines(drawn["timeline-pinned"])
-    assert {"pinned in all", "explained by holders", "registered or other pins", "locked (mlock)", "available"} <= set(
-        found
-    )
-    assert found["registered or other pins"].y[0] == 1.0
-    assert found["pinned in all"].y[-1] == pytest.approx(10 + 59 * 8 / 1024)
+    assert {
+        "Pinned, whole host",
+        "Explained by holders",
+        "Registered, or other pins",
+        "Locked (mlock)",
+        "Available",
+    } <= set(found)
+    assert found["Registered, or other pins"].y[0] == 1.0
+    assert found["Pinned, whole host"].y[-1] == pytest.approx(10 + 59 * 8 / 1024)
     assert "host memory 512 GiB (off scale)" in found  # 10 GiB pinned would lie on the ground beside it
 
 
@@ -84,8 +88,8 @@ def test_many_holders_are_six_lines_apart_in_more_than_colour_and_their_rest_tog
 
 def test_each_gpu_has_a_panel_and_each_line_one_name_in_the_legend(drawn: dict[str, Chart]) -> None:
     for key, names in (
-        ("timeline-page-tables", {"used by no process", "page tables that the holders imply"}),
-        ("timeline-pcie", {"received by the GPU", "sent by the GPU", "the link carries 57.6 GB/s"}),
+        ("timeline-page-tables", {"Unattributed", "Page tables"}),
+        ("timeline-pcie", {"Received over PCIe", "Sent over PCIe", "the link carries 57.6 GB/s"}),
     ):
         figure = drawn[key].figure
         assert [note.text for note in figure.layout.annotations] == ["GPU 0", "GPU 1"]
@@ -95,7 +99,7 @@ def test_each_gpu_has_a_panel_and_each_line_one_name_in_the_legend(drawn: dict[s
 
 def test_rates_are_drawn_under_the_limit_of_the_link(drawn: dict[str, Chart]) -> None:
     found = lines(drawn["timeline-pcie"])
-    assert found["received by the GPU"].y[0] == pytest.approx(27.6)
+    assert found["Received over PCIe"].y[0] == pytest.approx(27.6)
     assert found["the link carries 57.6 GB/s"].y == (57.6, 57.6)
 
 
@@ -127,7 +131,7 @@ def test_a_long_watch_stays_light_and_keeps_its_peak() -> None:
     peak = 9_311
     rows = watched(11_000, holders=lambda n: (), pinned_bytes=lambda n: (100 if n == peak else n % 7) * GIB)
     chart = charts(rows)["timeline-pinned"]
-    trace = lines(chart)["pinned in all"]
+    trace = lines(chart)["Pinned, whole host"]
     assert len(trace.x) <= MOST_POINTS + 4
     assert max(trace.y) == 100
     assert list(chart.figure.select_xaxes())[-1].title.text == "Time (hours)"
@@ -135,7 +139,7 @@ def test_a_long_watch_stays_light_and_keeps_its_peak() -> None:
 
 
 def test_one_sample_is_a_marker() -> None:
-    assert lines(charts(watched(1))["timeline-pinned"])["pinned in all"].mode == "markers"
+    assert lines(charts(watched(1))["timeline-pinned"])["Pinned, whole host"].mode == "markers"
 
 
 def test_what_a_process_calls_itself_is_no_markup() -> None:

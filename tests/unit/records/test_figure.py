@@ -1,0 +1,57 @@
+"""The table of figures: complete, without clashes, and what figures come to together."""
+
+from __future__ import annotations
+
+from itertools import chain
+
+import pytest
+
+from pinscope.records.environment import Link
+from pinscope.records.figure import Figure, Number, figures
+from pinscope.records.snapshot import DeviceFigures, GpuUse, Holder, HostTotals
+from pinscope.records.timeline_row import TimelineRow
+
+RECORDS = (HostTotals, Holder, GpuUse, DeviceFigures, Link)
+
+
+def test_each_figure_says_what_it_is_in_words_that_end() -> None:
+    every = list(chain.from_iterable(map(figures, RECORDS)))
+    assert len(every) > 40
+    assert [one.field for one in every if not one.label or not one.help.endswith(".")] == []
+
+
+def test_no_two_figures_share_a_metric_and_none_of_a_record_a_label_or_a_column() -> None:
+    metrics = [one.metric for record in RECORDS for one in figures(record) if one.metric]
+    assert len(metrics) == len(set(metrics))
+    for group in ((HostTotals,), (Holder, GpuUse), (DeviceFigures, Link)):
+        every = [one for record in group for one in figures(record)]
+        for names in ([one.label for one in every], [one.column for one in every]):
+            assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize(
+    ("adds_up", "values", "together"),
+    [
+        ("sum", [1, None, 2], 3),
+        ("max", [1, None, 2], 2),
+        (None, [1, 2], None),
+        ("sum", [None], None),
+        ("max", [], None),
+    ],
+)
+def test_what_is_known_of_several_is_summed_up_where_that_means_something(
+    adds_up: str | None, values: list[Number], together: Number
+) -> None:
+    figure = Figure(label="A", help="A figure.", adds_up=adds_up)  # type: ignore[arg-type]
+    assert figure.together(values) == together
+
+
+def test_a_row_of_a_timeline_has_each_figure_that_is_kept_with_its_meaning() -> None:
+    described = {name: field.description for name, field in TimelineRow.model_fields.items()}
+    for record in RECORDS:
+        for one in figures(record):
+            if one.timeline:
+                assert one.help in (described[one.column] or "")
+    both = described["driver_memory_bytes"] or ""
+    assert both.startswith("Of the host: ")
+    assert "Of a holder: " in both

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
-from typing import Literal
 
 from pinscope.analysis.held import held_bytes
 from pinscope.analysis.rules.growth import steady_growth
-from pinscope.records.snapshot import DeviceFigures, Holder, Snapshot
-from pinscope.records.timeline import DeviceSample, Event, EventKind, HolderSample, Sample
+from pinscope.records.figure import figures
+from pinscope.records.snapshot import Holder, HostTotals, Snapshot
+from pinscope.records.timeline import Event, EventKind, HolderSample, Sample
 
 MOST_HOLDERS = 16
 """Holders kept of each sample."""
 
-What = Literal["host_alloc", "registered", "locked", "driver_memory"]
-_KINDS: tuple[What, ...] = ("host_alloc", "registered", "locked", "driver_memory")
-_TOTALS = ("pinned_bytes", "explained_bytes", "other_pinned_bytes", "driver_memory_bytes", "mlocked_bytes")
+_KINDS = tuple(figure.field.removesuffix("_bytes") for figure in figures(Holder) if figure.event)
+_TOTALS = tuple(name for name in HostTotals.model_fields if name in Sample.model_fields and name != "missing")
 # One set of field names for all records of a kind: a set of its own in each would be more than half of a long history.
-_SAMPLE, _HOLDER, _DEVICE = (set(kind.model_fields) for kind in (Sample, HolderSample, DeviceSample))
+_SAMPLE, _HOLDER = set(Sample.model_fields), set(HolderSample.model_fields)
 Identity = tuple[int, datetime | None]
 """Pid and start: tells a process from a later one with the same number."""
 
@@ -40,7 +39,7 @@ def changes(before: Snapshot | None, after: Snapshot) -> tuple[Event, ...]:
 
 
 def sample_of(snapshot: Snapshot, elapsed_seconds: float, before: Sample | None = None) -> Sample:
-    """The short form of a snapshot: totals, the holders with the most bytes, the GPUs.
+    """The short form of a snapshot: totals, the holders with the most bytes.
 
     Args:
         snapshot: the whole.
@@ -55,15 +54,9 @@ def sample_of(snapshot: Snapshot, elapsed_seconds: float, before: Sample | None 
         _SAMPLE,
         taken_at=snapshot.taken_at,
         elapsed_seconds=elapsed_seconds,
-        available_bytes=host.available_bytes,
-        pinned_bytes=host.pinned_bytes,
-        explained_bytes=host.explained_bytes,
-        other_pinned_bytes=host.other_pinned_bytes,
-        driver_memory_bytes=host.driver_memory_bytes,
-        mlocked_bytes=host.mlocked_bytes,
+        **{name: getattr(host, name) for name in _TOTALS},
         holders=tuple(_holder(one, known.get(_identity(one))) for one in ranked[:MOST_HOLDERS]),
         holders_left_out=max(0, len(ranked) - MOST_HOLDERS),
-        devices=tuple(map(_device, snapshot.devices)),
         cpu_seconds=snapshot.cpu_seconds,
         missing=before.missing if before is not None and before.missing == missing else missing,
     )
@@ -98,7 +91,7 @@ def _identity(holder: Holder) -> Identity:
     return holder.pid, holder.started_at
 
 
-def _amounts(holder: Holder) -> Iterable[tuple[What, int | None]]:
+def _amounts(holder: Holder) -> Iterable[tuple[str, int | None]]:
     return ((what, getattr(holder, f"{what}_bytes")) for what in _KINDS)
 
 
@@ -125,7 +118,7 @@ def _moved(before: Holder | None, now: Holder, after: Snapshot) -> Iterator[Even
         yield _event(after, kind, now, what, change=amount - was, total=amount)
 
 
-def _event(after: Snapshot, kind: EventKind, holder: Holder, what: What, *, change: int, total: int) -> Event:
+def _event(after: Snapshot, kind: EventKind, holder: Holder, what: str, *, change: int, total: int) -> Event:
     return Event(
         at=after.taken_at,
         kind=kind,
@@ -138,26 +131,5 @@ def _event(after: Snapshot, kind: EventKind, holder: Holder, what: What, *, chan
 
 
 def _holder(holder: Holder, before: HolderSample | None) -> HolderSample:
-    sample = HolderSample.model_construct(
-        _HOLDER,
-        pid=holder.pid,
-        started_at=holder.started_at,
-        name=holder.name,
-        host_alloc_bytes=holder.host_alloc_bytes,
-        registered_bytes=holder.registered_bytes,
-        locked_bytes=holder.locked_bytes,
-        driver_memory_bytes=holder.driver_memory_bytes,
-    )
+    sample = HolderSample.model_construct(_HOLDER, **{name: getattr(holder, name) for name in _HOLDER})
     return before if before == sample else sample
-
-
-def _device(device: DeviceFigures) -> DeviceSample:
-    return DeviceSample.model_construct(
-        _DEVICE,
-        index=device.index,
-        memory_used_bytes=device.memory_used_bytes,
-        unattributed_bytes=device.unattributed_bytes,
-        page_table_bytes=device.page_table_bytes,
-        rx_bytes_per_second=device.rx_bytes_per_second,
-        tx_bytes_per_second=device.tx_bytes_per_second,
-    )

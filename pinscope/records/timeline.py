@@ -23,17 +23,6 @@ class HolderSample(Record):
     driver_memory_bytes: int | None = None
 
 
-class DeviceSample(Record):
-    """One GPU at one moment, in short; a figure is ``None`` where the driver did not tell it."""
-
-    index: int
-    memory_used_bytes: int | None
-    unattributed_bytes: int | None
-    page_table_bytes: int | None
-    rx_bytes_per_second: float | None
-    tx_bytes_per_second: float | None
-
-
 class Sample(Record):
     """One moment of a timeline."""
 
@@ -50,7 +39,6 @@ class Sample(Record):
     holders: tuple[HolderSample, ...]
     """Those with the most bytes, so that a long history stays small; see ``holders_left_out``."""
     holders_left_out: int
-    devices: tuple[DeviceSample, ...]
     cpu_seconds: float
     """Processor time that the snapshot took."""
     missing: Mapping[str, str] = {}
@@ -70,8 +58,8 @@ class Event(Record):
     """Process id of the holder."""
     name: str
     """The kernel's short name."""
-    what: Literal["host_alloc", "registered", "locked", "driver_memory"]
-    """Which memory: ``host_alloc``, ``registered``, ``locked`` or ``driver_memory``."""
+    what: str
+    """Which memory: its figure without ``_bytes``: ``host_alloc``, ``registered``, ``locked`` or ``driver_memory``."""
     change_bytes: int
     """Above 0 when it came or grew, below when it released or ended."""
     total_bytes: int

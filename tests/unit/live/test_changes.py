@@ -14,7 +14,7 @@ from pinscope.live.changes import MOST_HOLDERS, changes, growing, sample_of
 from pinscope.records.snapshot import Holder, Snapshot
 from pinscope.records.timeline import Event, Sample
 from tests.data import synthetic_snapshot
-from tests.data.synthetic_snapshot import GIB, MIB, TAKEN_AT, device, holder, host
+from tests.data.synthetic_snapshot import GIB, MIB, TAKEN_AT, holder, host
 
 
 def seen(*holders: Holder, seconds: float = 0.0, **changed: Any) -> Snapshot:
@@ -118,15 +118,14 @@ def test_events_add_up_to_what_changed(before: Snapshot, after: Snapshot) -> Non
     assert all(one.change_bytes for one in events)
 
 
-def test_a_sample_has_the_totals_the_largest_holders_and_the_gpus() -> None:
+def test_a_sample_has_the_totals_and_the_largest_holders() -> None:
     many = [holder(pid, host_alloc_bytes=pid * MIB, locked_bytes=0) for pid in range(1, MOST_HOLDERS + 5)]
     idle = holder(9999, host_alloc_bytes=0)
-    found = synthetic_snapshot.snapshot(holders=(idle, *many), devices=(device(0), device(1)))
+    found = synthetic_snapshot.snapshot(holders=(idle, *many))
     sample = sample_of(found, 12.5)
     assert [one.pid for one in sample.holders] == list(range(MOST_HOLDERS + 4, 4, -1))
     assert sample.holders_left_out == 4
     assert (sample.elapsed_seconds, sample.pinned_bytes, sample.available_bytes) == (12.5, 16 * GIB, 448 * GIB)
-    assert [(one.index, one.page_table_bytes) for one in sample.devices] == [(0, 32 * MIB), (1, 32 * MIB)]
     assert Sample.model_validate_json(sample.model_dump_json()) == sample
 
 

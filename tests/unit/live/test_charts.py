@@ -26,7 +26,7 @@ def sample(second: float, pinned: int | None = 0, explained: int | None = 0, **c
     fields: dict[str, Any] = {
         "taken_at": BEGIN + timedelta(seconds=second), "elapsed_seconds": second, "available_bytes": 0,
         "pinned_bytes": pinned, "explained_bytes": explained, "other_pinned_bytes": other, "mlocked_bytes": 0,
-        "holders": (), "holders_left_out": 0, "devices": (), "cpu_seconds": 0.0,
+        "holders": (), "holders_left_out": 0, "cpu_seconds": 0.0,
     }  # fmt: skip
     return Sample(**(fields | changes))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pinscope.records.environment import Device, Environment
-from pinscope.records.finding import Finding, Quantity
+from pinscope.records.finding import Finding, quantity
 
 KINDS: Mapping[str, str] = {
     "replays": "packets sent again",
@@ -43,7 +43,7 @@ def _finding(device: Device, risen: Mapping[str, int]) -> Finding:
         detail="Each of them cost time, so copies of this run may be slower than the link allows. "
         "A link in order counts none.",
         evidence=tuple(
-            Quantity(name=f"{KINDS[kind].capitalize()}, {when}", value=getattr(errors, kind), unit="count")
+            quantity(f"{KINDS[kind].capitalize()}, {when}", getattr(errors, kind), "count")
             for kind in risen
             for when, errors in (("before", device.link_errors), ("after", device.link_errors_after))
         ),

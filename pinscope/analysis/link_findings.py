@@ -5,7 +5,7 @@ from __future__ import annotations
 from pinscope.analysis.link_model import payload_now
 from pinscope.analysis.rules.link import Shortfall, link_shortfall
 from pinscope.records.environment import Link
-from pinscope.records.finding import Finding, Quantity
+from pinscope.records.finding import Finding, Quantity, quantity
 from pinscope.units import format_bandwidth
 
 RESEAT = "Reseat the GPU, check risers and cables, and see in the firmware settings "
@@ -44,12 +44,12 @@ def link_below_best(index: int, link: Link, *, busy: bool | None) -> Finding | N
 def link_evidence(link: Link) -> tuple[Quantity, ...]:
     """How a PCIe link is trained, and what it carries."""
     return (
-        Quantity(name="Generation now", value=link.generation_now, unit="count"),
-        Quantity(name="Generation at best", value=link.generation_max, unit="count"),
-        Quantity(name="Lanes now", value=link.width_now, unit="count"),
-        Quantity(name="Lanes at best", value=link.width_max, unit="count"),
-        Quantity(name="Payload limit now", value=payload_now(link), unit="bytes/second"),
-        Quantity(name="Payload limit at best", value=link.limit_bytes_per_second, unit="bytes/second"),
+        quantity("Generation now", link.generation_now, "count"),
+        quantity("Generation at best", link.generation_max, "count"),
+        quantity("Lanes now", link.width_now, "count"),
+        quantity("Lanes at best", link.width_max, "count"),
+        quantity("Payload limit now", payload_now(link), "bytes/second"),
+        quantity("Payload limit at best", link.limit_bytes_per_second, "bytes/second"),
     )
 
 

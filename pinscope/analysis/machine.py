@@ -11,7 +11,7 @@ from pinscope.probes.capabilities import HOST_MODEL_LOCKED_BYTES, MEMLOCK_ADVICE
 from pinscope.probes.cupy_wheel import cupy_problem, wheels
 from pinscope.probes.virtualization import WSL2
 from pinscope.records.environment import Device, Environment, Link
-from pinscope.records.finding import Finding, Quantity
+from pinscope.records.finding import Finding, known, quantity
 from pinscope.units import format_bandwidth, format_bytes
 
 
@@ -29,7 +29,7 @@ def _no_gpu(environment: Environment) -> Iterator[Finding]:
         severity="note",
         title="No GPU here: nothing about one can be measured",
         detail=f"GPU experiments cannot run: {reason}.",
-        evidence=(Quantity(name="GPUs", value=0, unit="count"),),
+        evidence=(quantity("GPUs", 0, "count"),),
         advice="Still at work: the host model (pinscope run EXPERIMENT --lab host), the recorded GPU runs, "
         "imported runs, charts and reports.",
     )
@@ -71,9 +71,9 @@ def _driver(environment: Environment) -> Iterator[Finding]:
         title="The installed CuPy and the NVIDIA driver do not fit",
         detail=f"GPU experiments cannot run: {problem.reason}.",
         evidence=(
-            Quantity(name="Driver", value=environment.driver, unit="text", reason=environment.missing.get("driver")),
-            Quantity(name="CUDA of the driver", value=environment.cuda_driver, unit="text"),
-            Quantity(name="CuPy", value=", ".join(sorted(wheels(environment))), unit="text"),
+            known("Driver", environment, "driver", "text"),
+            quantity("CUDA of the driver", environment.cuda_driver, "text"),
+            quantity("CuPy", ", ".join(sorted(wheels(environment))), "text"),
         ),
         advice=problem.advice,
     )
@@ -88,7 +88,7 @@ def _transparent_huge_pages(environment: Environment) -> Iterator[Finding]:
         title="Transparent huge pages are off",
         detail=f"Ordinary memory is then touched and pinned in pages of {format_bytes(environment.page_bytes)}, one "
         "page fault each. The experiment pinning_strategy measures what huge pages gain on a host that has them.",
-        evidence=(Quantity(name="Transparent huge pages", value="never", unit="text"),),
+        evidence=(quantity("Transparent huge pages", "never", "text"),),
         advice="As root: echo madvise > /sys/kernel/mm/transparent_hugepage/enabled. "
         "Programs that ask for huge pages then get them.",
     )
@@ -105,8 +105,8 @@ def _locked_memory(environment: Environment) -> Iterator[Finding]:
         detail="The host model locks its pinned buffers with mlock, which RLIMIT_MEMLOCK bounds. "
         "CUDA pins through its driver and is not bound by it.",
         evidence=(
-            Quantity(name="May still be locked", value=headroom, unit="bytes"),
-            Quantity(name="Wanted by the host model's quick runs", value=HOST_MODEL_LOCKED_BYTES, unit="bytes"),
+            quantity("May still be locked", headroom, "bytes"),
+            quantity("Wanted by the host model's quick runs", HOST_MODEL_LOCKED_BYTES, "bytes"),
         ),
         advice=MEMLOCK_ADVICE,
     )
@@ -127,10 +127,10 @@ def _control_group(environment: Environment) -> Iterator[Finding]:
         detail="Pinned memory is charged to the control group of the container or service. Programs that size "
         "their buffers from the host's memory are killed when they pass its limit.",
         evidence=(
-            Quantity(name="Control group limit", value=limit, unit="bytes"),
-            Quantity(name="Left in the control group", value=headroom, unit="bytes"),
-            Quantity(name="Host memory", value=limits.host_total_bytes, unit="bytes"),
-            Quantity(name="Host memory available", value=limits.host_available_bytes, unit="bytes"),
+            quantity("Control group limit", limit, "bytes"),
+            quantity("Left in the control group", headroom, "bytes"),
+            quantity("Host memory", limits.host_total_bytes, "bytes"),
+            quantity("Host memory available", limits.host_available_bytes, "bytes"),
         ),
         advice="Size pinned buffers by the smaller figure, or raise the limit (docker run --memory, "
         "resources.limits.memory, MemoryMax=).",
@@ -151,18 +151,19 @@ def _numa(environment: Environment) -> Iterator[Finding]:
         title=f"{nodes} NUMA nodes: memory near the GPU copies best",
         detail="Memory on another node crosses the link between processors on its way to the GPU.",
         evidence=(
-            Quantity(name="NUMA nodes", value=nodes, unit="count"),
+            quantity("NUMA nodes", nodes, "count"),
             *(
-                Quantity(
-                    name=f"Node of GPU {device.index}", unit="text",
-                    value=None if device.numa_node is None else str(device.numa_node),
+                quantity(
+                    f"Node of GPU {device.index}",
+                    None if device.numa_node is None else str(device.numa_node),
+                    "text",
                     reason=device.missing.get("numa_node"),
                 )
                 for device in environment.devices
             ),
         ),
         advice=f"Allocate and pin on the GPU's node, for example: {command}",
-    )  # fmt: skip
+    )
 
 
 def _wsl(environment: Environment) -> Iterator[Finding]:
@@ -175,8 +176,8 @@ def _wsl(environment: Environment) -> Iterator[Finding]:
         detail="Windows bounds how much memory a WSL2 guest may pin; "
         "pinning fails long before the guest's memory is used up.",
         evidence=(
-            Quantity(name="Virtualization", value=environment.virtualization, unit="text"),
-            Quantity(name="Host memory", value=environment.limits.host_total_bytes, unit="bytes"),
+            quantity("Virtualization", environment.virtualization, "text"),
+            quantity("Host memory", environment.limits.host_total_bytes, "bytes"),
         ),
         advice="Keep pinned buffers small and reuse them, or measure on native Linux.",
     )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pinscope.analysis.statistics import LEAST_VALUES, Summary
-from pinscope.records.finding import Finding, Quantity
+from pinscope.records.finding import Finding, quantity
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_share
 
@@ -34,7 +34,7 @@ class Repeated:
     settings: tuple[str, ...] = ()
 
 
-def precision_not_reached(run: ExperimentRun, repeated: Sequence[Repeated]) -> list[Finding]:
+def precision_not_reached(run: ExperimentRun, repeated: Sequence[Repeated]) -> Iterator[Finding]:
     """One finding on the combinations whose median is known less well than asked for; none where all are.
 
     Its parameter ``precision`` says what was asked for; a run without it asked for nothing. While a run goes on its
@@ -42,32 +42,32 @@ def precision_not_reached(run: ExperimentRun, repeated: Sequence[Repeated]) -> l
     """
     asked = run.params.get("precision")
     if asked is None or run.status == "running":
-        return []
+        return
     late = [one for one in repeated if one.summary.uncertainty > asked]
     if not late:
-        return []
+        return
     last = max(late, key=lambda one: (one.summary.uncertainty, -one.summary.count))
     words, worst = last.words, last.summary
     known = math.isfinite(worst.uncertainty)
-    return [
-        Finding(
-            rule="precision-not-reached", severity="note",
-            title=f"{len(late)} of {len(repeated)} combinations did not reach the precision asked for, ± "
-            f"{format_share(asked)}",
-            detail=f"The worst: {words}, known to ± {format_share(worst.uncertainty)} after {worst.count} repeats."
-            if known
-            else f"The worst: {words}, with {worst.count} repeats; fewer than {LEAST_VALUES} have no interval.",
-            evidence=(
-                Quantity(
-                    name="The worst is known to ±", value=worst.uncertainty if known else None, unit="share",
-                    reason=None if known else f"that takes {LEAST_VALUES} repeats",
-                ),
-                Quantity(name="Asked for: ±", value=asked, unit="share"),
-                Quantity(name="Repeats of the worst", value=worst.count, unit="count"),
+    yield Finding(
+        rule="precision-not-reached", severity="note",
+        title=f"{len(late)} of {len(repeated)} combinations did not reach the precision asked for, ± "
+        f"{format_share(asked)}",
+        detail=f"The worst: {words}, known to ± {format_share(worst.uncertainty)} after {worst.count} repeats."
+        if known
+        else f"The worst: {words}, with {worst.count} repeats; fewer than {LEAST_VALUES} have no interval.",
+        evidence=(
+            quantity(
+                "The worst is known to ±",
+                worst.uncertainty if known else None,
+                "share",
+                reason=f"that takes {LEAST_VALUES} repeats"
             ),
-            advice="Let the machine idle, and run the worst again for longer" + _longer(run, asked, last),
-        )
-    ]  # fmt: skip
+            quantity("Asked for: ±", asked, "share"),
+            quantity("Repeats of the worst", worst.count, "count"),
+        ),
+        advice="Let the machine idle, and run the worst again for longer" + _longer(run, asked, last),
+    )  # fmt: skip
 
 
 def _longer(run: ExperimentRun, asked: float, one: Repeated) -> str:

@@ -15,6 +15,8 @@ from functools import lru_cache
 
 import numpy as np
 
+from pinscope.records.finding import Quantity, quantity
+
 CONFIDENCE = 0.99
 """Of every interval of a median."""
 LOOKS = 5
@@ -45,6 +47,11 @@ class Summary:
     uncertainty: float
 
 
+def measured(name: str, summary: Summary, unit: str) -> Quantity:
+    """A median as findings and headlines show it, with its spread."""
+    return quantity(name, summary.median, unit, spread=summary.spread)
+
+
 def summarize(values: Sequence[float]) -> Summary:
     """Median, quartiles and spread.
 
@@ -55,9 +62,7 @@ def summarize(values: Sequence[float]) -> Summary:
         raise ValueError("no values to summarize")
     lower, middle, upper = (float(q) for q in np.quantile(np.asarray(values, dtype=float), (0.25, 0.5, 0.75)))
     spread = _relative((upper - lower) / 2, middle)
-    return Summary(
-        len(values), middle, lower, upper, spread, median_interval(values), median_uncertainty(values)
-    )  # fmt: skip
+    return Summary(len(values), middle, lower, upper, spread, median_interval(values), median_uncertainty(values))
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float] | None:

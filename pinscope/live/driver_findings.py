@@ -8,7 +8,7 @@ from pinscope.analysis.page_table_model import page_table_bytes
 from pinscope.analysis.rules.gpu_memory import page_table_severity, unattributed_severity
 from pinscope.analysis.rules.host_memory import DRIVER_BYTES, DRIVER_SHARE
 from pinscope.records.bound import bound_of_sum
-from pinscope.records.finding import Finding, Quantity
+from pinscope.records.finding import Finding, known, quantity
 from pinscope.records.snapshot import Holder, Snapshot
 from pinscope.units import format_bytes
 
@@ -35,18 +35,15 @@ def page_tables(snapshot: Snapshot) -> Iterator[Finding]:
             detail="A GPU keeps a page table for pinned host memory, 8 bytes a page, for every process, on every GPU "
             "on which the process has a context. No process is charged for it.",
             evidence=(
-                Quantity(name=f"Page tables{_explained_by(snapshot)}", value=tables, unit="bytes"),
-                Quantity(name="GPU memory", value=total, unit="bytes"),
-                Quantity(name="Share of it", value=tables / total, unit="share"),
-                Quantity(name="Processes with a context", value=payers, unit="count"),
-                Quantity(
-                    name="Used by no process", value=device.unattributed_bytes, unit="bytes",
-                    reason=device.missing.get("unattributed_bytes"),
-                ),
+                quantity(f"Page tables{_explained_by(snapshot)}", tables, "bytes"),
+                quantity("GPU memory", total, "bytes"),
+                quantity("Share of it", tables / total, "share"),
+                quantity("Processes with a context", payers, "count"),
+                known("Used by no process", device, "unattributed_bytes", "bytes"),
             ),
             advice="Pin less, keep contexts only on the GPUs that a process uses (CUDA_VISIBLE_DEVICES), or let one "
             "process own the memory. 'pinscope plan' works out what each of these saves.",
-        )  # fmt: skip
+        )
 
 
 def _explained_by(snapshot: Snapshot) -> str:
@@ -71,12 +68,11 @@ def memory_of_the_driver(snapshot: Snapshot) -> Iterator[Finding]:
     held = driver_memory(holders)
     left_over = host.driver_memory_bytes
     evidence = (
-        Quantity(
-            name="Driver memory of the host, about", value=left_over, unit="bytes",
-            reason=host.missing.get("driver_memory_bytes"),
+        quantity(
+            "Driver memory of the host, about", left_over, "bytes", reason=host.missing.get("driver_memory_bytes")
         ),
-        Quantity(name="Of it mapped by holders", value=held, unit="bytes"),
-    )  # fmt: skip
+        quantity("Of it mapped by holders", held, "bytes"),
+    )
     if held >= DRIVER_BYTES:
         bound = bound_of_sum(one.estimates.get("driver_memory_bytes") for one in holders)
         amount = f"{f'{bound.words} ' if bound else ''}{format_bytes(held)}"
@@ -88,7 +84,7 @@ def memory_of_the_driver(snapshot: Snapshot) -> Iterator[Finding]:
             evidence=(
                 *evidence,
                 *(
-                    Quantity(name=f"Driver memory of {who(one)}", value=one.driver_memory_bytes, unit="bytes")
+                    quantity(f"Driver memory of {who(one)}", one.driver_memory_bytes, "bytes")
                     for one in holders[:MOST_NAMED]
                 ),
             ),
@@ -101,7 +97,7 @@ def memory_of_the_driver(snapshot: Snapshot) -> Iterator[Finding]:
             title=f"About {format_bytes(left_over - held)} of this host's memory is in no account of the kernel",
             detail="Drivers took it: NVIDIA's for memory that no process has mapped (cuMemCreate without access for "
             "the CPU), for itself, or another driver, such as a virtual machine's balloon.",
-            evidence=(*evidence, Quantity(name="Memory", value=host.total_bytes, unit="bytes")),
+            evidence=(*evidence, quantity("Memory", host.total_bytes, "bytes")),
             advice="As root, 'pinscope live --probe' shows which process calls cuMemCreate from then on.",
         )
 
@@ -128,24 +124,21 @@ def unexplained(snapshot: Snapshot) -> Iterator[Finding]:
             + "Managed memory that lies on the GPU is among it, up to what the holders have of it. "
             "Else it is the driver's own, the display's, or of a process that ended without giving everything back.",
             evidence=(
-                Quantity(name="Used by no process", value=device.unattributed_bytes, unit="bytes"),
-                Quantity(name=f"Page tables{_explained_by(snapshot)}", value=device.page_table_bytes, unit="bytes"),
-                Quantity(
-                    name="Page tables, all other pinned memory, at most",
-                    value=None if other is None else registered, unit="bytes",
+                quantity("Used by no process", device.unattributed_bytes, "bytes"),
+                quantity(f"Page tables{_explained_by(snapshot)}", device.page_table_bytes, "bytes"),
+                quantity(
+                    "Page tables, all other pinned memory, at most",
+                    None if other is None else registered,
+                    "bytes",
                     reason=snapshot.host.missing.get("other_pinned_bytes"),
                 ),
-                Quantity(name="Managed memory of the holders, at most", value=managed, unit="bytes"),
-                Quantity(
-                    name="The driver's own for contexts, about", value=device.context_overhead_bytes, unit="bytes",
-                    reason=device.missing.get("context_overhead_bytes"),
-                ),
+                quantity("Managed memory of the holders, at most", managed, "bytes"),
+                known("The driver's own for contexts, about", device, "context_overhead_bytes", "bytes"),
             ),
-            advice=(
-                "Run as root, outside of containers, to see all processes. " if hidden else ""
-            ) + "If it stays after all programs on this GPU have ended, restart the driver's services, "
+            advice=("Run as root, outside of containers, to see all processes. " if hidden else "")
+            + "If it stays after all programs on this GPU have ended, restart the driver's services, "
             "or reset the GPU when nobody uses it (nvidia-smi --gpu-reset).",
-        )  # fmt: skip
+        )
 
 
 def who(holder: Holder) -> str:

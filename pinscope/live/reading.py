@@ -29,7 +29,7 @@ from pinscope.live.driver_findings import (
     unexplained,
     who,
 )
-from pinscope.records.finding import Finding, Quantity
+from pinscope.records.finding import Finding, known, quantity
 from pinscope.records.snapshot import Holder, Snapshot
 from pinscope.units import format_bytes, format_share
 
@@ -61,12 +61,12 @@ def _pinned_share(snapshot: Snapshot) -> Iterator[Finding]:
         f"{format_bytes(host.available_bytes)} are still available to all programs. It is less than that share where "
         "pages are pinned more than once, as the kernel counts each pin.",
         evidence=(
-            Quantity(name="Pinned", value=pinned, unit="bytes"),
-            *([Quantity(name="Driver memory of the holders", value=driver, unit="bytes")] if driver else []),
-            Quantity(name="Memory", value=host.total_bytes, unit="bytes"),
-            Quantity(name="Share of it", value=share, unit="share"),
-            Quantity(name="Available", value=host.available_bytes, unit="bytes"),
-            *(Quantity(name=f"Held by {who(one)}", value=_pinned_by(one), unit="bytes") for one in top),
+            quantity("Pinned", pinned, "bytes"),
+            *([quantity("Driver memory of the holders", driver, "bytes")] if driver else []),
+            quantity("Memory", host.total_bytes, "bytes"),
+            quantity("Share of it", share, "share"),
+            quantity("Available", host.available_bytes, "bytes"),
+            *(quantity(f"Held by {who(one)}", _pinned_by(one), "bytes") for one in top),
         ),
         advice="Pin what is copied often, in buffers that are used again, and give back the rest. "
         "'pinscope run pressure' shows what pinned memory takes from everybody else here.",
@@ -97,12 +97,12 @@ def _near_group_limit(snapshot: Snapshot) -> Iterator[Finding]:
             detail="Pinned memory is charged to the control group and cannot be reclaimed. At the limit the kernel "
             "kills a process of the group, or slows it to a crawl where the limit is memory.high.",
             evidence=(
-                Quantity(name=f"Pinned or locked by {'them' if many else 'it'}", value=pinned, unit="bytes"),
-                Quantity(name="Limit of the control group", value=limit, unit="bytes"),
-                Quantity(name="Left in the control group", value=left, unit="bytes"),
-                Quantity(name="Control group", value=first.cgroup, unit="text", reason=first.missing.get("cgroup")),
+                quantity(f"Pinned or locked by {'them' if many else 'it'}", pinned, "bytes"),
+                quantity("Limit of the control group", limit, "bytes"),
+                quantity("Left in the control group", left, "bytes"),
+                known("Control group", first, "cgroup", "text"),
                 *(
-                    Quantity(name=f"Held by {who(one)}", value=_charged_to(one), unit="bytes")
+                    quantity(f"Held by {who(one)}", _charged_to(one), "bytes")
                     for one in holders[: MOST_NAMED if many else 0]
                 ),
             ),
@@ -128,14 +128,12 @@ def _pinned_twice(snapshot: Snapshot) -> Iterator[Finding]:
         "processes have registered the same shared memory, for instance. The host holds it once, but every GPU pays "
         f"page tables for each of them, {format_bytes(page_table_bytes(GIB, PAGE_BYTES))} a GiB.",
         evidence=(
-            Quantity(name="Pinned, each pin counted", value=host.pinned_bytes, unit="bytes"),
-            Quantity(name="Memory in use", value=used, unit="bytes"),
-            Quantity(
-                name="Shared memory", value=host.shmem_bytes, unit="bytes", reason=host.missing.get("shmem_bytes")
-            ),
-            Quantity(name="Processes with CUDA", value=len(users), unit="count"),
+            quantity("Pinned, each pin counted", host.pinned_bytes, "bytes"),
+            quantity("Memory in use", used, "bytes"),
+            known("Shared memory", host, "shmem_bytes", "bytes"),
+            quantity("Processes with CUDA", len(users), "count"),
             *(
-                Quantity(name=f"Registered by {who(one)}", value=one.registered_bytes, unit="bytes")
+                quantity(f"Registered by {who(one)}", one.registered_bytes, "bytes")
                 for one in _registering(snapshot.holders)[:MOST_NAMED]
             ),
         ),
@@ -162,12 +160,9 @@ def _registered_by_many(snapshot: Snapshot) -> Iterator[Finding]:
             detail="It is more than their own memory, so it is shared. Each process pays a page table of up to "
             f"{format_bytes(tables)} on every GPU on which it has a context.",
             evidence=(
-                *(
-                    Quantity(name=f"Registered by {who(one)}", value=amount, unit="bytes")
-                    for one in holders[:MOST_NAMED]
-                ),
-                Quantity(name="Page tables on one GPU, at most", value=tables * len(holders), unit="bytes"),
-                Quantity(name="With one owner, at most", value=tables, unit="bytes"),
+                *(quantity(f"Registered by {who(one)}", amount, "bytes") for one in holders[:MOST_NAMED]),
+                quantity("Page tables on one GPU, at most", tables * len(holders), "bytes"),
+                quantity("With one owner, at most", tables, "bytes"),
             ),
             advice="Let one process register the memory and copy into the others' GPU buffers through CUDA IPC; "
             "'pinscope run registration' measures both ways here.",
@@ -189,8 +184,7 @@ def _rounding(snapshot: Snapshot) -> Iterator[Finding]:
         "half of each: 20.4 GiB become 32. A program that asked for just these sizes wastes nothing, and looks the "
         "same.",
         evidence=tuple(
-            Quantity(name=f"At most, in {who(one)}", value=one.rounding_bytes, unit="bytes")
-            for one in wasting[:MOST_NAMED]
+            quantity(f"At most, in {who(one)}", one.rounding_bytes, "bytes") for one in wasting[:MOST_NAMED]
         ),
         advice=ROUNDING_ADVICE,
     )
@@ -212,16 +206,18 @@ def _parent_gone(snapshot: Snapshot) -> Iterator[Finding]:
             detail="Its parent is process 1. That is right for a program that was meant to go on by itself (nohup, a "
             "daemon), and wrong for a worker that was left behind when its parent was killed.",
             evidence=(
-                Quantity(name="Pinned or locked by it", value=pinned, unit="bytes"),
-                Quantity(name="Command", value=holder.command, unit="text", reason=holder.missing.get("command")),
-                Quantity(name="User", value=holder.user, unit="text", reason=holder.missing.get("user")),
-                Quantity(
-                    name="Started (UTC)", unit="text", reason=holder.missing.get("started_at"),
-                    value=f"{holder.started_at:%Y-%m-%d %H:%M}" if holder.started_at else None,
+                quantity("Pinned or locked by it", pinned, "bytes"),
+                known("Command", holder, "command", "text"),
+                known("User", holder, "user", "text"),
+                quantity(
+                    "Started (UTC)",
+                    f"{holder.started_at:%Y-%m-%d %H:%M}" if holder.started_at else None,
+                    "text",
+                    reason=holder.missing.get("started_at"),
                 ),
             ),
             advice=f"If it is not needed any more, end it: kill {holder.pid}. All its pinned memory then comes back.",
-        )  # fmt: skip
+        )
 
 
 def _locked_is_not_pinned(snapshot: Snapshot) -> Iterator[Finding]:
@@ -236,15 +232,12 @@ def _locked_is_not_pinned(snapshot: Snapshot) -> Iterator[Finding]:
             detail="Memory that is locked with mlock stays in RAM, but CUDA does not know it: it is copied at the "
             "speed of pageable memory, unless it is registered as well.",
             evidence=(
-                Quantity(name="Locked (VmLck)", value=locked, unit="bytes"),
-                Quantity(
-                    name="cudaHostAlloc memory", value=holder.host_alloc_bytes, unit="bytes",
-                    reason=holder.missing.get("host_alloc_bytes"),
-                ),
+                quantity("Locked (VmLck)", locked, "bytes"),
+                known("cudaHostAlloc memory", holder, "host_alloc_bytes", "bytes"),
             ),
             advice="If it is meant for copies, register it (cudaHostRegister); mlock is not needed then. "
             "'pinscope live --probe' tells what is registered.",
-        )  # fmt: skip
+        )
 
 
 def _links(snapshot: Snapshot) -> Iterator[Finding]:
@@ -254,7 +247,7 @@ def _links(snapshot: Snapshot) -> Iterator[Finding]:
             finding = link_below_best(device.index, device.link, busy=busy)
             if finding is not None:
                 reason = device.missing.get("busy_share")
-                used = Quantity(name="GPU busy", value=device.busy_share, unit="share", reason=reason)
+                used = quantity("GPU busy", device.busy_share, "share", reason=reason)
                 yield finding.model_copy(update={"evidence": (*finding.evidence, used)})
 
 

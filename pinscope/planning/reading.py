@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from pinscope.analysis.page_table_model import GPU_PAGE_SIZES, page_table_bytes
 from pinscope.analysis.pinning_recipe import DEFAULT_CHUNKS, Recipe
 from pinscope.analysis.pinning_strategy import TITLES, USUAL, WORTH_IT
 from pinscope.analysis.rules.gpu_memory import page_table_severity
 from pinscope.planning.plan import ONE_REGISTRATION_BYTES, Demand, Origin, Plan, Sharing, Source
-from pinscope.records.finding import Finding, Quantity, Reading, Severity, Table
+from pinscope.records.finding import Finding, Quantity, Reading, Severity, Table, quantity
 from pinscope.units import format_bytes, format_seconds, format_share
 
 LONG_SECONDS = 30.0
@@ -42,14 +42,16 @@ def _headline(plan: Plan) -> tuple[Quantity, ...]:
     demand, price = plan.demand, plan.price
     each, owner = plan.sharings
     found = [
-        Quantity(name="Page table of one process, on one GPU", value=price.table_bytes(demand.pinned_bytes),
-                 unit="bytes"),
+        quantity("Page table of one process, on one GPU", price.table_bytes(demand.pinned_bytes), "bytes"),
         *_paid_again(each, owner),
-        Quantity(name="Of a GPU's memory, each registers", value=each.gpu_share, unit="share"),
-        Quantity(name="Page size", value=round(price.page_bytes), unit="bytes"),
-        Quantity(name="Safe to pin on this host" + ("" if plan.budget.has_gpu else ", which has no GPU"),
-                 value=plan.budget.safe_bytes, unit="bytes"),
-    ]  # fmt: skip
+        quantity("Of a GPU's memory, each registers", each.gpu_share, "share"),
+        quantity("Page size", round(price.page_bytes), "bytes"),
+        quantity(
+            "Safe to pin on this host" + ("" if plan.budget.has_gpu else ", which has no GPU"),
+            plan.budget.safe_bytes,
+            "bytes",
+        ),
+    ]
     return (*found, *_pinned_in(plan))
 
 
@@ -59,10 +61,9 @@ def _pinned_in(plan: Plan) -> list[Quantity]:
     pace = plan.pace(recipe.strategy) if recipe else None
     reason = None if pace else "no run has measured a strategy that would do"
     return [
-        Quantity(name="Recommended to pin it", value=recipe.title if recipe else None, unit="text", reason=reason),
-        Quantity(name="Pinned in", value=pace.seconds_for(plan.demand.pinned_bytes) if pace else None, unit="seconds",
-                 reason=reason),
-    ]  # fmt: skip
+        quantity("Recommended to pin it", recipe.title if recipe else None, "text", reason=reason),
+        quantity("Pinned in", pace.seconds_for(plan.demand.pinned_bytes) if pace else None, "seconds", reason=reason),
+    ]
 
 
 def _paid_again(each: Sharing, owner: Sharing) -> list[Quantity]:
@@ -70,11 +71,11 @@ def _paid_again(each: Sharing, owner: Sharing) -> list[Quantity]:
     found = []
     if each.tables_per_gpu_bytes != owner.tables_per_gpu_bytes:
         found += [
-            Quantity(name="Page tables on a GPU, each registers", value=each.tables_per_gpu_bytes, unit="bytes"),
-            Quantity(name="Page tables on a GPU, one owner", value=owner.tables_per_gpu_bytes, unit="bytes"),
+            quantity("Page tables on a GPU, each registers", each.tables_per_gpu_bytes, "bytes"),
+            quantity("Page tables on a GPU, one owner", owner.tables_per_gpu_bytes, "bytes"),
         ]
     if each.tables_bytes != each.tables_per_gpu_bytes:
-        found.append(Quantity(name="Page tables on all GPUs, each registers", value=each.tables_bytes, unit="bytes"))
+        found.append(quantity("Page tables on all GPUs, each registers", each.tables_bytes, "bytes"))
     return found
 
 
@@ -133,7 +134,7 @@ def _page_sizes(plan: Plan) -> Table:
             (name, entries, size, size / plan.demand.gpu_memory_bytes) for name, entries, size in [*sizes, *measured]
         ),
         note="Bytes ÷ page size = entries, of 8 bytes each. Binary units: 1 TiB is 1024 GiB.",
-    )  # fmt: skip
+    )
 
 
 def _paces(plan: Plan) -> Table:
@@ -171,100 +172,92 @@ def _recommended_for(plan: Plan, strategy: str) -> str:
     return "no"
 
 
-def _over_budget(plan: Plan) -> list[Finding]:
+def _over_budget(plan: Plan) -> Iterator[Finding]:
     pinned, budget = plan.demand.pinned_bytes, plan.budget
     if pinned <= budget.safe_bytes or not budget.has_gpu:  # without a GPU here, the plan is for another host
-        return []
+        return
     impossible = pinned > budget.total_bytes
     severity: Severity = "critical" if impossible else "warning"
     which = "than this host has" if impossible else "than is safe to pin on this host"
-    return [
-        Finding(
-            rule="plan-over-budget", severity=severity,
-            title=f"{format_bytes(pinned)} is more {which}",
-            detail=f"Safe now: {format_bytes(budget.safe_bytes)}, a share of what is {budget.limit}. Pinned memory can "
-            "neither be swapped nor moved, so what is left must do for everybody else.",
-            evidence=(
-                Quantity(name="Asked for", value=pinned, unit="bytes"),
-                Quantity(name="Safe here", value=budget.safe_bytes, unit="bytes"),
-                Quantity(name="Memory of this host", value=budget.total_bytes, unit="bytes"),
-            ),
-            advice="Pin less, free memory, or raise the container's limit. A plan for another host belongs there.",
-        )
-    ]  # fmt: skip
+    yield Finding(
+        rule="plan-over-budget", severity=severity,
+        title=f"{format_bytes(pinned)} is more {which}",
+        detail=f"Safe now: {format_bytes(budget.safe_bytes)}, a share of what is {budget.limit}. Pinned memory can "
+        "neither be swapped nor moved, so what is left must do for everybody else.",
+        evidence=(
+            quantity("Asked for", pinned, "bytes"),
+            quantity("Safe here", budget.safe_bytes, "bytes"),
+            quantity("Memory of this host", budget.total_bytes, "bytes"),
+        ),
+        advice="Pin less, free memory, or raise the container's limit. A plan for another host belongs there.",
+    )  # fmt: skip
 
 
-def _share(plan: Plan) -> list[Finding]:
+def _share(plan: Plan) -> Iterator[Finding]:
     each = plan.sharings[0]
     severity = page_table_severity(each.gpu_share)
     if severity is None:
-        return []
+        return
     demand = plan.demand
-    return [
-        Finding(
-            rule="plan-page-tables", severity=severity,
-            title=f"Page tables take {format_share(each.gpu_share)} of a GPU's memory when each process registers",
-            detail=f"{_processes(demand.on_one_gpu)} on the busiest GPU, "
-            f"{format_bytes(plan.price.taken_bytes(demand.pinned_bytes))} each. NVML books it to no process.",
-            evidence=(
-                Quantity(name="Page tables on that GPU", value=each.tables_per_gpu_bytes, unit="bytes"),
-                Quantity(name="Its memory", value=demand.gpu_memory_bytes, unit="bytes"),
-            ),
-            advice="Pin less, or in fewer processes: one owner that copies for the others pays once."
-            if demand.on_one_gpu > 1 else "Pin only what is being copied: a ring of buffers in place of all the data.",
-        )
-    ]  # fmt: skip
+    yield Finding(
+        rule="plan-page-tables", severity=severity,
+        title=f"Page tables take {format_share(each.gpu_share)} of a GPU's memory when each process registers",
+        detail=f"{_processes(demand.on_one_gpu)} on the busiest GPU, "
+        f"{format_bytes(plan.price.taken_bytes(demand.pinned_bytes))} each. NVML books it to no process.",
+        evidence=(
+            quantity("Page tables on that GPU", each.tables_per_gpu_bytes, "bytes"),
+            quantity("Its memory", demand.gpu_memory_bytes, "bytes"),
+        ),
+        advice="Pin less, or in fewer processes: one owner that copies for the others pays once."
+        if demand.on_one_gpu > 1 else "Pin only what is being copied: a ring of buffers in place of all the data.",
+    )  # fmt: skip
 
 
-def _owner(plan: Plan) -> list[Finding]:
+def _owner(plan: Plan) -> Iterator[Finding]:
     each, owner = plan.sharings
     saved = each.tables_per_gpu_bytes - owner.tables_per_gpu_bytes
     if saved <= 0:
-        return []
+        return
     added = owner.contexts - each.contexts
     price = plan.context.bytes if plan.context else None
     dearer = price is not None and added * price > each.tables_bytes - owner.tables_bytes
     contexts = "" if not added else f" It needs {added} more contexts for it" + (
         f", {format_bytes(added * price)} on all GPUs." if price is not None else "."
     )  # fmt: skip
-    return [
-        Finding(
-            rule="plan-one-owner", severity="note",
-            title=f"One owner saves {format_bytes(saved)} of page tables on the busiest GPU"
-            + (", and its contexts cost more than that" if dearer else ""),
-            detail=f"{format_bytes(each.tables_per_gpu_bytes)} when each of {plan.demand.on_one_gpu} processes "
-            f"registers, {format_bytes(owner.tables_per_gpu_bytes)} when one pins for all.{contexts}",
-            evidence=(
-                Quantity(name="All GPUs, each registers", value=each.tables_bytes, unit="bytes"),
-                Quantity(name="All GPUs, one owner", value=owner.tables_bytes, unit="bytes"),
-            ),
-            advice="Let each process register: here that is the cheaper way." if dearer else
-            "Let one process pin and copy into the others' GPU buffers (cudaIpcOpenMemHandle); 'pinscope run "
-            "registration' measures both ways.",
-        )
-    ]  # fmt: skip
+    yield Finding(
+        rule="plan-one-owner", severity="note",
+        title=f"One owner saves {format_bytes(saved)} of page tables on the busiest GPU"
+        + (", and its contexts cost more than that" if dearer else ""),
+        detail=f"{format_bytes(each.tables_per_gpu_bytes)} when each of {plan.demand.on_one_gpu} processes "
+        f"registers, {format_bytes(owner.tables_per_gpu_bytes)} when one pins for all.{contexts}",
+        evidence=(
+            quantity("All GPUs, each registers", each.tables_bytes, "bytes"),
+            quantity("All GPUs, one owner", owner.tables_bytes, "bytes"),
+        ),
+        advice="Let each process register: here that is the cheaper way." if dearer else
+        "Let one process pin and copy into the others' GPU buffers (cudaIpcOpenMemHandle); 'pinscope run "
+        "registration' measures both ways.",
+    )  # fmt: skip
 
 
-def _pace(plan: Plan) -> list[Finding]:
+def _pace(plan: Plan) -> Iterator[Finding]:
     usual, recipe, pinned = plan.pace(USUAL), plan.recipe, plan.demand.pinned_bytes
     best = plan.pace(recipe.strategy) if recipe else None
     if usual is None or recipe is None or best is None:
-        return []
+        return
     slow, quick = usual.seconds_for(pinned), best.seconds_for(pinned)
     if slow < LONG_SECONDS or slow < WORTH_IT * quick:
-        return []
-    return [
-        Finding(
-            rule="plan-pin-faster", severity="warning",
-            title=f"One cudaHostAlloc would take {format_seconds(slow)}; {format_seconds(quick)} are enough",
-            detail=f"By {recipe.title}, at the pace {origin_words(best.origin)}.",
-            evidence=(
-                Quantity(name="cudaHostAlloc", value=usual.bytes_per_second, unit="bytes/second"),
-                Quantity(name=recipe.title, value=best.bytes_per_second, unit="bytes/second"),
-            ),
-            advice=f"Call {recipe.call(pinned)}.{_other_call(plan, recipe)}",
-        )
-    ]  # fmt: skip
+        return
+    yield Finding(
+        rule="plan-pin-faster", severity="warning",
+        title=f"One cudaHostAlloc would take {format_seconds(slow)}; {format_seconds(quick)} are enough",
+        detail=f"By {recipe.title}, at the pace {origin_words(best.origin)}.",
+        evidence=(
+            quantity("cudaHostAlloc", usual.bytes_per_second, "bytes/second"),
+            quantity(recipe.title, best.bytes_per_second, "bytes/second"),
+        ),
+        advice=f"Call {recipe.call(pinned)}.{_other_call(plan, recipe)}",
+    )  # fmt: skip
 
 
 def _other_call(plan: Plan, recipe: Recipe) -> str:
@@ -278,39 +271,35 @@ def _other_call(plan: Plan, recipe: Recipe) -> str:
     return f" Where other processes use the GPU and no copy crosses a chunk, {call} lets them wait less."
 
 
-def _one_call(plan: Plan) -> list[Finding]:
+def _one_call(plan: Plan) -> Iterator[Finding]:
     pinned = plan.demand.pinned_bytes
     if pinned < ONE_REGISTRATION_BYTES:
-        return []
+        return
     recipe = plan.recipe or Recipe(DEFAULT_CHUNKS, LARGEST_CHUNK_BYTES, threads=0)
-    return [
-        Finding(
-            rule="plan-one-registration", severity="warning",
-            title=f"{format_bytes(pinned)} may be too much for one registration",
-            detail="Users report that drivers of the 580 series overflow when 512 GiB or more are registered at once. "
-            "PinScope has not measured it.",
-            evidence=(Quantity(name="Asked for", value=pinned, unit="bytes"),),
-            advice=f"Register in chunks, and let no copy cross from one into the next: {recipe.call(pinned)}.",
-        )
-    ]  # fmt: skip
+    yield Finding(
+        rule="plan-one-registration", severity="warning",
+        title=f"{format_bytes(pinned)} may be too much for one registration",
+        detail="Users report that drivers of the 580 series overflow when 512 GiB or more are registered at once. "
+        "PinScope has not measured it.",
+        evidence=(quantity("Asked for", pinned, "bytes"),),
+        advice=f"Register in chunks, and let no copy cross from one into the next: {recipe.call(pinned)}.",
+    )  # fmt: skip
 
 
-def _not_measured(plan: Plan) -> list[Finding]:
+def _not_measured(plan: Plan) -> Iterator[Finding]:
     """Which prices are not this machine's own."""
     page = plan.price.origin
     foreign = [("page_tables", "page size", page)] if page.source in ("recorded", "assumed") else []
     if plan.paces and plan.paces[0].origin.source == "recorded":
         foreign.append(("pinning_strategy", "time to pin", plan.paces[0].origin))
     if not foreign:
-        return []
+        return
     words = "; ".join(f"{what}: {origin_words(origin)}" for _, what, origin in foreign)
-    return [
-        Finding(
-            rule="plan-not-measured-here", severity="note",
-            title="Not all of this was measured on this machine",
-            detail=f"{words}. Other machines differ.",
-            evidence=(Quantity(name="Page size", value=round(plan.price.page_bytes), unit="bytes"),),
-            advice="On the machine that the plan is for: "
-            + " and ".join(f"pinscope run {name}" for name, _, _ in foreign) + ".",
-        )
-    ]  # fmt: skip
+    yield Finding(
+        rule="plan-not-measured-here", severity="note",
+        title="Not all of this was measured on this machine",
+        detail=f"{words}. Other machines differ.",
+        evidence=(quantity("Page size", round(plan.price.page_bytes), "bytes"),),
+        advice="On the machine that the plan is for: "
+        + " and ".join(f"pinscope run {name}" for name, _, _ in foreign) + ".",
+    )  # fmt: skip

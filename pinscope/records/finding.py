@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Literal, Protocol
 
 from pinscope.records.base import Record
 
@@ -22,6 +23,30 @@ class Quantity(Record):
     """Relative spread of ``value``: half the interquartile range over the median, or half its 95 % interval."""
     reason: str | None = None
     """Why ``value`` is ``None``."""
+
+
+class _Explained(Protocol):
+    """A record that says why figures of it are ``None``."""
+
+    @property
+    def missing(self) -> Mapping[str, str]: ...
+
+
+def quantity(
+    name: str,
+    value: float | int | str | bool | None,
+    unit: str,
+    *,
+    reason: str | None = None,
+    spread: float | None = None,
+) -> Quantity:
+    """A :class:`Quantity`; of a known value without the ``reason`` why it would be unknown."""
+    return Quantity(name=name, value=value, unit=unit, reason=reason if value is None else None, spread=spread)
+
+
+def known(name: str, record: _Explained, field: str, unit: str) -> Quantity:
+    """A figure of a record, with the reason that the record gives where it is unknown."""
+    return quantity(name, getattr(record, field), unit, reason=record.missing.get(field))
 
 
 class Finding(Record):

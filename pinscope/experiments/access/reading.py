@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pinscope.analysis.precision import Repeated, precision_not_reached
+from pinscope.analysis.statistics import measured
 from pinscope.experiments.access.arithmetic import (
     AS_GOOD,
     PATTERN_TITLES,
@@ -20,7 +21,7 @@ from pinscope.experiments.access.arithmetic import (
     verdict,
     winners,
 )
-from pinscope.records.finding import Finding, Quantity, Reading, Table
+from pinscope.records.finding import Finding, Quantity, Reading, Table, quantity
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bytes, format_seconds, format_share
 
@@ -52,12 +53,11 @@ def _headline(found: Sequence[Cell], patterns: Sequence[str]) -> tuple[Quantity,
         if alike:
             best, name = winners(alike)[0], PATTERN_TITLES[pattern]
             quantities += [
-                Quantity(name=f"Used once: {name}", value=_best(alike), unit="text"),
-                Quantity(
-                    name=f"Its rate: {name}", value=best.useful_bytes_per_second, unit="bytes/second",
-                    spread=best.wall_seconds.spread,
+                quantity(f"Used once: {name}", _best(alike), "text"),
+                quantity(
+                    f"Its rate: {name}", best.useful_bytes_per_second, "bytes/second", spread=best.wall_seconds.spread
                 ),
-            ]  # fmt: skip
+            ]
     return tuple(quantities)
 
 
@@ -125,29 +125,27 @@ def _all(found: Sequence[Cell]) -> Table:
     )  # fmt: skip
 
 
-def _wrong(found: Sequence[Cell]) -> list[Finding]:
+def _wrong(found: Sequence[Cell]) -> Iterator[Finding]:
     wrong = [cell for cell in found if cell.wrong]
     if not wrong:
-        return []
+        return
     first = wrong[0]
-    return [
-        Finding(
-            rule="access-wrong", severity="critical", title="Data was read or written wrong",
-            detail=f"The first case: {WAY_TITLES[first.way]}, {PATTERN_TITLES[first.pattern]}.",
-            evidence=(Quantity(name="Wrong repeats", value=sum(cell.wrong for cell in wrong), unit="count"),),
-            advice="Do not trust this machine's copies. Run it again; if it repeats, check ECC counters and the "
-            "kernel log.",
-        )
-    ]  # fmt: skip
+    yield Finding(
+        rule="access-wrong", severity="critical", title="Data was read or written wrong",
+        detail=f"The first case: {WAY_TITLES[first.way]}, {PATTERN_TITLES[first.pattern]}.",
+        evidence=(quantity("Wrong repeats", sum(cell.wrong for cell in wrong), "count"),),
+        advice="Do not trust this machine's copies. Run it again; if it repeats, check ECC counters and the "
+        "kernel log.",
+    )  # fmt: skip
 
 
-def _uses(found: Sequence[Cell], pattern: str) -> list[Finding]:
+def _uses(found: Sequence[Cell], pattern: str) -> Iterator[Finding]:
     """How zero-copy access does beside a copy over the number of uses, for data that is used whole."""
     curves = over_uses(found, pattern, 1)
     mapped, copy = curves.get("mapped", []), curves.get("copy", [])
     course = stretches(mapped, copy, "uses")
     if not course or len(mapped) < 2:
-        return []
+        return
     size, last = format_bytes(mapped[0].bytes), mapped[-1]
     how = {each.verdict: each for each in course}
     if "slower" not in how:
@@ -159,18 +157,16 @@ def _uses(found: Sequence[Cell], pattern: str) -> list[Finding]:
             f"Copy data that kernels use {how['slower'].points[0]} times or more; below that let them reach it on the "
             "host, which takes no memory of the GPU."
         )
-    return [
-        Finding(
-            rule=f"access-uses-{pattern}", severity="note",
-            title=f"{PATTERN_TITLES[pattern].capitalize()} of all data: zero-copy is "
-            + _course(course, "an explicit copy", _over_uses),
-            detail=f"Zero-copy takes {_ratio(mapped[0], copy[0])} times as long as the copy for "
-            f"{_times(mapped[0].uses)} and {_ratio(last, copy[-1])} times for {_times(last.uses)} of {size}. Ways "
-            f"{_CLOSE} of each other count as equally good.",
-            evidence=tuple(_quantity(cell, _times(cell.uses)) for cell in (mapped[0], copy[0], mapped[-1], copy[-1])),
-            advice=advice,
-        )
-    ]  # fmt: skip
+    yield Finding(
+        rule=f"access-uses-{pattern}", severity="note",
+        title=f"{PATTERN_TITLES[pattern].capitalize()} of all data: zero-copy is "
+        + _course(course, "an explicit copy", _over_uses),
+        detail=f"Zero-copy takes {_ratio(mapped[0], copy[0])} times as long as the copy for "
+        f"{_times(mapped[0].uses)} and {_ratio(last, copy[-1])} times for {_times(last.uses)} of {size}. Ways "
+        f"{_CLOSE} of each other count as equally good.",
+        evidence=tuple(_quantity(cell, _times(cell.uses)) for cell in (mapped[0], copy[0], mapped[-1], copy[-1])),
+        advice=advice,
+    )  # fmt: skip
 
 
 def _times(uses: int) -> str:
@@ -182,10 +178,7 @@ def _ratio(one: Cell, other: Cell) -> str:
 
 
 def _quantity(cell: Cell, where: str) -> Quantity:
-    return Quantity(
-        name=f"{WAY_TITLES[cell.way]}, {where}", value=cell.wall_seconds.median, unit="seconds",
-        spread=cell.wall_seconds.spread,
-    )  # fmt: skip
+    return measured(f"{WAY_TITLES[cell.way]}, {where}", cell.wall_seconds, "seconds")
 
 
 def _course(course: Sequence[Stretch], other: str, where: Callable[[Stretch, bool, bool], str]) -> str:
@@ -212,14 +205,14 @@ def _over_shares(each: Stretch, first: bool, last: bool) -> str:
     return f"at {most}" if len(each.points) == 1 else f"from {most} to {least}"
 
 
-def _sparse(found: Sequence[Cell], pattern: str) -> list[Finding]:
+def _sparse(found: Sequence[Cell], pattern: str) -> Iterator[Finding]:
     """How zero-copy access does beside a copy of what is used, over the share of the data, for the fewest uses."""
     uses = min(cell.uses for cell in found)
     curves = over_spacing(found, pattern, uses)
     mapped, copy = curves.get("mapped", []), copies_of_what_is_used(curves)
     course = stretches(mapped, copy, "spacing")
     if len(mapped) < 2 or not course:
-        return []
+        return
     name, last, theirs = PATTERN_TITLES[pattern].capitalize(), mapped[-1], copy[-1]
     whole = curves["copy"][-1]
     in_part = theirs.way == "copy_part"
@@ -227,19 +220,17 @@ def _sparse(found: Sequence[Cell], pattern: str) -> list[Finding]:
     ways = " (there and back, to keep the rest)" if pattern in WRITES else ""
     measured = (last, theirs, whole) if in_part else (last, theirs)
     size = format_bytes(last.bytes)
-    return [
-        Finding(
-            rule=f"access-sparse-{pattern}", severity="note",
-            title=f"{name} of a part, {_times(uses)}: zero-copy is "
-            + _course(course, "a 2D copy of that part" if in_part else "copying all", _over_shares),
-            detail=f"With {where}, zero-copy takes {format_seconds(last.wall_seconds.median)}, "
-            + (f"the 2D copy {format_seconds(theirs.wall_seconds.median)} and " if in_part else "")
-            + f"copying all {size}{ways} {format_seconds(whole.wall_seconds.median)}. Only these shares were measured: "
-            + ", ".join(format_share(1 / cell.spacing) for cell in mapped) + ".",
-            evidence=tuple(_quantity(cell, where) for cell in measured),
-            advice=_for_parts(course, in_part),
-        )
-    ]  # fmt: skip
+    yield Finding(
+        rule=f"access-sparse-{pattern}", severity="note",
+        title=f"{name} of a part, {_times(uses)}: zero-copy is "
+        + _course(course, "a 2D copy of that part" if in_part else "copying all", _over_shares),
+        detail=f"With {where}, zero-copy takes {format_seconds(last.wall_seconds.median)}, "
+        + (f"the 2D copy {format_seconds(theirs.wall_seconds.median)} and " if in_part else "")
+        + f"copying all {size}{ways} {format_seconds(whole.wall_seconds.median)}. Only these shares were measured: "
+        + ", ".join(format_share(1 / cell.spacing) for cell in mapped) + ".",
+        evidence=tuple(_quantity(cell, where) for cell in measured),
+        advice=_for_parts(course, in_part),
+    )  # fmt: skip
 
 
 def _for_parts(course: Sequence[Stretch], in_part: bool) -> str:
@@ -254,15 +245,15 @@ def _for_parts(course: Sequence[Stretch], in_part: bool) -> str:
     return "Copy all of it before the kernel uses it."
 
 
-def _on_demand(found: Sequence[Cell]) -> list[Finding]:
+def _on_demand(found: Sequence[Cell]) -> Iterator[Finding]:
     """How much on-demand migration costs beyond a copy, and whether prefetching mends it."""
     alike = {cell.way: cell for cell in _alike(found, "stream_read", 1, 1)}
     managed, copy, prefetched = alike.get("managed"), alike.get("copy"), alike.get("prefetched")
     if managed is None or copy is None:
-        return []
+        return
     times = managed.wall_seconds.median / copy.wall_seconds.median
     if times < SLOW_MANAGED:
-        return []
+        return
     whole_and_once = [
         managed_cell.wall_seconds.median / copy_cell.wall_seconds.median
         for pattern in dict.fromkeys(cell.pattern for cell in found)
@@ -270,18 +261,16 @@ def _on_demand(found: Sequence[Cell]) -> list[Finding]:
         and (managed_cell := ways.get("managed")) and (copy_cell := ways.get("copy"))
     ]  # fmt: skip
     mended = f" Prefetched, that read is {_beside(prefetched, copy)}." if prefetched else ""
-    return [
-        Finding(
-            rule="managed-on-demand", severity="warning",
-            title=f"Managed memory that migrates on demand takes {times:.1f} times as long as a copy, streaming read "
-            "of all data",
-            detail=f"{format_bytes(managed.bytes)}, 1 use; over all patterns {min(whole_and_once):.1f} to "
-            f"{max(whole_and_once):.1f} times.{mended}",
-            evidence=tuple(_quantity(cell, _times(1)) for cell in (managed, copy, prefetched) if cell),
-            advice="Where all of it is read, call cudaMemPrefetchAsync before the kernel, or copy from pinned memory."
-            + _prefetched_writes(found),
-        )
-    ]  # fmt: skip
+    yield Finding(
+        rule="managed-on-demand", severity="warning",
+        title=f"Managed memory that migrates on demand takes {times:.1f} times as long as a copy, streaming read "
+        "of all data",
+        detail=f"{format_bytes(managed.bytes)}, 1 use; over all patterns {min(whole_and_once):.1f} to "
+        f"{max(whole_and_once):.1f} times.{mended}",
+        evidence=tuple(_quantity(cell, _times(1)) for cell in (managed, copy, prefetched) if cell),
+        advice="Where all of it is read, call cudaMemPrefetchAsync before the kernel, or copy from pinned memory."
+        + _prefetched_writes(found),
+    )  # fmt: skip
 
 
 def _prefetched_writes(found: Sequence[Cell]) -> str:

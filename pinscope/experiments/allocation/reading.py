@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pinscope.analysis.precision import Repeated, precision_not_reached
@@ -25,7 +25,7 @@ from pinscope.experiments.allocation.arithmetic import (
     per_gib,
     without,
 )
-from pinscope.records.finding import Finding, Quantity, Reading, Table
+from pinscope.records.finding import Finding, Quantity, Reading, Table, quantity
 from pinscope.records.run import ExperimentRun
 from pinscope.units import exact_bytes, format_bytes, format_seconds
 
@@ -84,11 +84,13 @@ def _headline(cells: Cells, evens: Sequence[BreakEven], titles: Mapping[str, str
         if size := _largest(cells, way):
             cell = cells[way, size]
             found.append(
-                Quantity(
-                    name=f"{titles[way]}, each GiB of {format_bytes(size)}",
-                    value=per_gib(cell.get_seconds.median, size), unit="seconds", spread=cell.get_seconds.spread,
+                quantity(
+                    f"{titles[way]}, each GiB of {format_bytes(size)}",
+                    per_gib(cell.get_seconds.median, size),
+                    "seconds",
+                    spread=cell.get_seconds.spread,
                 )
-            )  # fmt: skip
+            )
     for even in evens:
         if even.usual and even.way in ("pinned", "registered_4k") and even.bytes == _largest(cells, even.way):
             name = f"Pays after, {titles[even.way]}, {even.direction}, {format_bytes(even.bytes)}"
@@ -97,13 +99,13 @@ def _headline(cells: Cells, evens: Sequence[BreakEven], titles: Mapping[str, str
     for way in POOLS:
         if size and (way, size) in cells:
             saved = cells["pinned", size].both_seconds.median - cells[way, size].both_seconds.median
-            found.append(Quantity(name=f"Saved, {titles[way]}, {format_bytes(size)}", value=saved, unit="seconds"))
+            found.append(quantity(f"Saved, {titles[way]}, {format_bytes(size)}", saved, "seconds"))
     return tuple(found)
 
 
 def _copies_quantity(name: str, even: BreakEven) -> Quantity:
     reason = None if even.copies is not None else "at this size copies from pinned memory are not faster"
-    return Quantity(name=f"{name} (copies)", value=even.copies, unit="count", reason=reason)
+    return quantity(f"{name} (copies)", even.copies, "count", reason=reason)
 
 
 def _tables(cells: Cells, evens: Sequence[BreakEven], titles: Mapping[str, str]) -> tuple[Table, ...]:
@@ -139,102 +141,94 @@ def _tables(cells: Cells, evens: Sequence[BreakEven], titles: Mapping[str, str])
         note="Extra cost: getting and giving back, less those of the pageable memory that it is in place of; for "
         "registered memory, registering and unregistering alone, as the memory is there anyway. 0 copies: it costs "
         "nothing extra. n/a: copies from pinned memory are not faster at this size.",
-    )  # fmt: skip
+    )
     return tuple(table for table in (every, paid) if table.rows)
 
 
-def _not_fresh(reused: Sequence[BufferCell], page_bytes: int, titles: Mapping[str, str]) -> list[Finding]:
+def _not_fresh(reused: Sequence[BufferCell], page_bytes: int, titles: Mapping[str, str]) -> Iterator[Finding]:
     """Memory that was there before says nothing of what fresh memory costs."""
     if not reused:
-        return []
+        return
     worst = max(reused, key=lambda cell: cell.bytes)
     needed = needed_faults(worst.way, worst.bytes, page_bytes)
-    return [
-        Finding(
-            rule="not-fresh", severity="warning",
-            title=f"{worst.page_faults:,} page faults for {needed:,} pages: memory that is called fresh was not",
-            detail=f"The largest case: {titles[worst.way]}, {format_bytes(worst.bytes)}. Such buffers are left out of "
-            "what is compared with them.",
-            evidence=(
-                Quantity(name="Page faults, the fewest of a row", value=worst.page_faults, unit="count"),
-                Quantity(name="Pages", value=needed, unit="count"),
-                Quantity(name="Combinations affected", value=len(reused), unit="count"),
-            ),
-            advice="Do not quote these rows. See the settings in /sys/kernel/mm/transparent_hugepage: pages larger "
-            "than PinScope assumes take fewer faults.",
-        )
-    ]  # fmt: skip
+    yield Finding(
+        rule="not-fresh", severity="warning",
+        title=f"{worst.page_faults:,} page faults for {needed:,} pages: memory that is called fresh was not",
+        detail=f"The largest case: {titles[worst.way]}, {format_bytes(worst.bytes)}. Such buffers are left out of "
+        "what is compared with them.",
+        evidence=(
+            quantity("Page faults, the fewest of a row", worst.page_faults, "count"),
+            quantity("Pages", needed, "count"),
+            quantity("Combinations affected", len(reused), "count"),
+        ),
+        advice="Do not quote these rows. See the settings in /sys/kernel/mm/transparent_hugepage: pages larger "
+        "than PinScope assumes take fewer faults.",
+    )  # fmt: skip
 
 
-def _kept(kept: Sequence[BufferCell], titles: Mapping[str, str]) -> list[Finding]:
+def _kept(kept: Sequence[BufferCell], titles: Mapping[str, str]) -> Iterator[Finding]:
     """Small buffers that the driver did not allocate anew."""
     if not kept:
-        return []
+        return
     largest = max(kept, key=lambda cell: cell.bytes)
-    return [
-        Finding(
-            rule="kept-by-driver", severity="note",
-            title=f"{format_seconds(largest.both_seconds.median)}: up to {format_bytes(largest.bytes)}, "
-            f"{titles[largest.way]} gave memory that the driver had kept",
-            detail=f"Getting and giving back {format_bytes(largest.bytes)} took {largest.page_faults:,} page faults: "
-            "nothing was allocated. These buffers are not compared with fresh memory.",
-            evidence=(
-                Quantity(name="Page faults", value=largest.page_faults, unit="count"),
-                Quantity(name="Sizes affected", value=len(kept), unit="count"),
-            ),
-            advice="Nothing to do: while another small pinned buffer is in use, one more costs this little.",
-        )
-    ]  # fmt: skip
+    yield Finding(
+        rule="kept-by-driver", severity="note",
+        title=f"{format_seconds(largest.both_seconds.median)}: up to {format_bytes(largest.bytes)}, "
+        f"{titles[largest.way]} gave memory that the driver had kept",
+        detail=f"Getting and giving back {format_bytes(largest.bytes)} took {largest.page_faults:,} page faults: "
+        "nothing was allocated. These buffers are not compared with fresh memory.",
+        evidence=(
+            quantity("Page faults", largest.page_faults, "count"),
+            quantity("Sizes affected", len(kept), "count"),
+        ),
+        advice="Nothing to do: while another small pinned buffer is in use, one more costs this little.",
+    )  # fmt: skip
 
 
-def _break_even(cells: Cells, evens: Sequence[BreakEven]) -> list[Finding]:
+def _break_even(cells: Cells, evens: Sequence[BreakEven]) -> Iterator[Finding]:
     """For the largest size: is a fresh pinned buffer worth making for a few copies?"""
     largest = _largest(cells, "pinned")
     mine = [even for even in evens if even.way == "pinned" and even.bytes == largest and even.usual]
     if not mine:
-        return []
+        return
     worst = max(mine, key=lambda even: (even.copies is None, even.copies or 0))
     size = format_bytes(worst.bytes)
     evidence = (
         *(_copies_quantity(f"Pays after, {even.direction}", even) for even in mine),
-        Quantity(name="Extra cost of the pinned buffer", value=worst.extra_seconds, unit="seconds"),
-        Quantity(name=f"Gain per copy, {worst.direction}", value=worst.gain_seconds, unit="seconds"),
+        quantity("Extra cost of the pinned buffer", worst.extra_seconds, "seconds"),
+        quantity(f"Gain per copy, {worst.direction}", worst.gain_seconds, "seconds"),
     )
     if worst.copies is None:
-        return [
-            Finding(
-                rule="pinning-never-pays", severity="note",
-                title=f"A pinned buffer of {size} never pays for itself, {worst.direction}",
-                detail="Copies from pinned memory are not faster than from pageable memory here, at this size.",
-                evidence=evidence, advice="Keep such copies pageable, unless they must run beside other work.",
-            )
-        ]  # fmt: skip
+        yield Finding(
+            rule="pinning-never-pays", severity="note",
+            title=f"A pinned buffer of {size} never pays for itself, {worst.direction}",
+            detail="Copies from pinned memory are not faster than from pageable memory here, at this size.",
+            evidence=evidence, advice="Keep such copies pageable, unless they must run beside other work.",
+        )  # fmt: skip
+        return
     if worst.copies == 0:
-        return [
-            Finding(
-                rule="pinning-costs-nothing", severity="good",
-                title=f"A fresh pinned buffer of {size} costs no more than fresh touched memory in 4 KiB pages",
-                detail=f"That is to get it and to give it back.{_elsewhere(evens, worst)}",
-                evidence=evidence, advice="Nothing to do.",
-            )
-        ]  # fmt: skip
+        yield Finding(
+            rule="pinning-costs-nothing", severity="good",
+            title=f"A fresh pinned buffer of {size} costs no more than fresh touched memory in 4 KiB pages",
+            detail=f"That is to get it and to give it back.{_elsewhere(evens, worst)}",
+            evidence=evidence, advice="Nothing to do.",
+        )  # fmt: skip
+        return
     late = worst.copies > MANY_COPIES
-    return [
-        Finding(
-            rule="pays-late" if late else "pays-soon", severity="warning" if late else "good",
-            title=f"A fresh pinned buffer of {size} has paid for itself after {worst.copies:,} "
-            f"{_copy_word(worst.copies)}, "
-            f"{worst.direction}",
-            detail=f"It costs {format_seconds(worst.extra_seconds)} more to get and give back than fresh touched "
-            f"memory in 4 KiB pages, and each copy gains {format_seconds(worst.gain_seconds)}."
-            + _elsewhere(evens, worst),
-            evidence=evidence,
-            advice="Make pinned buffers once and keep them, or take them from a pool; for memory that is there "
-            "already, compare with registering it (the table)."
-            if late
-            else "A buffer of this size may be pinned for a few copies; one that is kept costs nothing again.",
-        )
-    ]  # fmt: skip
+    yield Finding(
+        rule="pays-late" if late else "pays-soon",
+        severity="warning" if late else "good",
+        title=f"A fresh pinned buffer of {size} has paid for itself after {worst.copies:,} "
+        f"{_copy_word(worst.copies)}, "
+        f"{worst.direction}",
+        detail=f"It costs {format_seconds(worst.extra_seconds)} more to get and give back than fresh touched "
+        f"memory in 4 KiB pages, and each copy gains {format_seconds(worst.gain_seconds)}." + _elsewhere(evens, worst),
+        evidence=evidence,
+        advice="Make pinned buffers once and keep them, or take them from a pool; for memory that is there "
+        "already, compare with registering it (the table)."
+        if late
+        else "A buffer of this size may be pinned for a few copies; one that is kept costs nothing again.",
+    )
 
 
 def _elsewhere(evens: Sequence[BreakEven], shown: BreakEven) -> str:
@@ -258,57 +252,52 @@ def _copy_word(count: int) -> str:
     return "copy" if count == 1 else "copies"
 
 
-def _pool(cells: Cells, titles: Mapping[str, str]) -> list[Finding]:
+def _pool(cells: Cells, titles: Mapping[str, str]) -> Iterator[Finding]:
     size = _largest(cells, "pinned")
     reused = [cells[way, size] for way in POOLS if size and (way, size) in cells]
     if not size or not reused:
-        return []
+        return
     fresh, best = cells["pinned", size], min(reused, key=lambda cell: cell.both_seconds.median)
     ratio = fresh.both_seconds.median / best.both_seconds.median
     if ratio < POOL_SAVES:
-        return []
-    return [
-        Finding(
-            rule="pool-saves", severity="note",
-            title=f"Reusing a pinned buffer of {format_bytes(size)} saves "
-            f"{format_seconds(fresh.both_seconds.median - best.both_seconds.median)} each time",
-            detail=f"A fresh one takes {format_seconds(fresh.both_seconds.median)} to get and give back; "
-            f"{titles[best.way]}: {format_seconds(best.both_seconds.median)}. The pool keeps the memory pinned "
-            "meanwhile.",
-            evidence=(
-                Quantity(name="Fresh", value=fresh.both_seconds.median, unit="seconds"),
-                Quantity(name="Reused", value=best.both_seconds.median, unit="seconds"),
-            ),
-            advice="Take pinned buffers from a pool (cupy.get_default_pinned_memory_pool, PyTorch's caching host "
-            "allocator, or a list of your own), and empty it when the host needs the memory.",
-        )
-    ]  # fmt: skip
+        return
+    yield Finding(
+        rule="pool-saves", severity="note",
+        title=f"Reusing a pinned buffer of {format_bytes(size)} saves "
+        f"{format_seconds(fresh.both_seconds.median - best.both_seconds.median)} each time",
+        detail=f"A fresh one takes {format_seconds(fresh.both_seconds.median)} to get and give back; "
+        f"{titles[best.way]}: {format_seconds(best.both_seconds.median)}. The pool keeps the memory pinned "
+        "meanwhile.",
+        evidence=(
+            quantity("Fresh", fresh.both_seconds.median, "seconds"),
+            quantity("Reused", best.both_seconds.median, "seconds"),
+        ),
+        advice="Take pinned buffers from a pool (cupy.get_default_pinned_memory_pool, PyTorch's caching host "
+        "allocator, or a list of your own), and empty it when the host needs the memory.",
+    )  # fmt: skip
 
 
-def _cheaper(cells: Cells, titles: Mapping[str, str]) -> list[Finding]:
+def _cheaper(cells: Cells, titles: Mapping[str, str]) -> Iterator[Finding]:
     """Is there a fresh way to pinned memory that is clearly faster than the usual one?"""
     size = _largest(cells, "pinned")
     others = [
-        cell for (way, nbytes), cell in cells.items()
-        if nbytes == size and way in ("write_combined", *REGISTERED)
-    ]  # fmt: skip
+        cell for (way, nbytes), cell in cells.items() if nbytes == size and way in ("write_combined", *REGISTERED)
+    ]
     if not size or not others:
-        return []
+        return
     usual, best = cells["pinned", size], min(others, key=lambda cell: cell.both_seconds.median)
     gain = usual.both_seconds.median / best.both_seconds.median
     if gain < FASTER:
-        return []
-    return [
-        Finding(
-            rule="faster-way", severity="note",
-            title=f"{format_bytes(size)}: {titles['pinned']} takes {gain:.1f} times as long as {titles[best.way]}",
-            detail=f"{format_seconds(usual.both_seconds.median)} instead of {format_seconds(best.both_seconds.median)} "
-            "to get and give back, with one thread.",
-            evidence=(
-                Quantity(name=titles["pinned"], value=usual.both_seconds.median, unit="seconds"),
-                Quantity(name=titles[best.way], value=best.both_seconds.median, unit="seconds"),
-            ),
-            advice="pinscope.pinned_empty touches with several threads; the experiment pinning_strategy measures which "
-            "way is the fastest here.",
-        )
-    ]  # fmt: skip
+        return
+    yield Finding(
+        rule="faster-way", severity="note",
+        title=f"{format_bytes(size)}: {titles['pinned']} takes {gain:.1f} times as long as {titles[best.way]}",
+        detail=f"{format_seconds(usual.both_seconds.median)} instead of {format_seconds(best.both_seconds.median)} "
+        "to get and give back, with one thread.",
+        evidence=(
+            quantity(titles["pinned"], usual.both_seconds.median, "seconds"),
+            quantity(titles[best.way], best.both_seconds.median, "seconds"),
+        ),
+        advice="pinscope.pinned_empty touches with several threads; the experiment pinning_strategy measures which "
+        "way is the fastest here.",
+    )  # fmt: skip

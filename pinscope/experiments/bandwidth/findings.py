@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from pinscope.analysis.link_findings import link_below_best
 from pinscope.analysis.link_model import link_limit, packet_words
@@ -11,7 +11,7 @@ from pinscope.analysis.rules.link import SHARED_UPLINK, SLOW_LINK
 from pinscope.experiments.bandwidth.arithmetic import PAYS, Cell, pays_from, speedups
 from pinscope.experiments.bandwidth.curves import Curves, curve_of
 from pinscope.records.environment import Link
-from pinscope.records.finding import Finding, Quantity
+from pinscope.records.finding import Finding, quantity
 from pinscope.records.run import ExperimentRun
 from pinscope.units import exact_bytes, format_bandwidth, format_bytes, format_share
 
@@ -30,28 +30,25 @@ def bandwidth_findings(run: ExperimentRun, alone: Curves, curves: Curves) -> tup
     )  # fmt: skip
 
 
-def _arrival(curves: Curves) -> list[Finding]:
+def _arrival(curves: Curves) -> Iterator[Finding]:
     all_cells = [cell for curve in curves.values() for cell in curve]
     wrong = [cell for cell in all_cells if cell.wrong_words]
     if not wrong:
-        return []
+        return
     worst = max(wrong, key=lambda cell: cell.wrong_words)
-    return [
-        Finding(
-            rule="content-wrong",
-            severity="critical",
-            title=f"{len(wrong)} of {len(all_cells)} combinations delivered wrong data",
-            detail=f"The worst: {worst.line.state} {worst.line.direction}, {format_bytes(worst.bytes)} by "
-            f"{worst.line.copier}.",
-            evidence=(Quantity(name="Wrong 8-byte words", value=worst.wrong_words, unit="count"),),
-            advice="Do not trust this machine's copies. Run it again; if it repeats, check ECC counters "
-            "(nvidia-smi -q -d ECC), the kernel log and the link's replay counter.",
-        )
-    ]
+    yield Finding(
+        rule="content-wrong",
+        severity="critical",
+        title=f"{len(wrong)} of {len(all_cells)} combinations delivered wrong data",
+        detail=f"The worst: {worst.line.state} {worst.line.direction}, {format_bytes(worst.bytes)} by "
+        f"{worst.line.copier}.",
+        evidence=(quantity("Wrong 8-byte words", worst.wrong_words, "count"),),
+        advice="Do not trust this machine's copies. Run it again; if it repeats, check ECC counters "
+        "(nvidia-smi -q -d ECC), the kernel log and the link's replay counter.",
+    )
 
 
-def _pageable(run: ExperimentRun, curves: Curves) -> list[Finding]:
-    found = []
+def _pageable(run: ExperimentRun, curves: Curves) -> Iterator[Finding]:
     for direction in ("h2d", "d2h"):
         pinned, pageable = curve_of(curves, "pinned", direction), curve_of(curves, "pageable", direction)
         ratios = speedups(pinned, pageable)
@@ -65,27 +62,23 @@ def _pageable(run: ExperimentRun, curves: Curves) -> list[Finding]:
             where, worth = f"from {format_bytes(start)} on", f" of {format_bytes(start)} and more"
         held = next(cell for cell in pageable if cell.bytes == size)
         freed = next(cell for cell in pinned if cell.bytes == size)
-        found.append(
-            Finding(
-                rule="pageable-slower",
-                severity="warning" if run.lab == "cuda" else "note",
-                title=f"Pageable {direction} copies take {ratio:.1f} times as long as pinned ones at "
-                f"{format_bytes(size)}",
-                detail=f"{_against(pageable)}Pinned copies are faster {where}; the call that starts a pageable copy "
-                "also keeps the CPU while the data is staged.",
-                evidence=(
-                    Quantity(name="Pinned", value=freed.bytes_per_second, unit="bytes/second"),
-                    Quantity(name="Pageable", value=held.bytes_per_second, unit="bytes/second"),
-                    Quantity(name="Issue time, pinned", value=freed.issue_seconds.median, unit="seconds"),
-                    Quantity(name="Issue time, pageable", value=held.issue_seconds.median, unit="seconds"),
-                ),
-                advice=f"Pin buffers of {direction} copies{worth} once, and reuse them; the experiment allocation "
-                "measures what pinning itself takes, and after how many copies that has paid."
-                if run.lab == "cuda"
-                else "This is the mechanism, on this machine's memory. Measure on a GPU host before you decide.",
-            )
+        yield Finding(
+            rule="pageable-slower",
+            severity="warning" if run.lab == "cuda" else "note",
+            title=f"Pageable {direction} copies take {ratio:.1f} times as long as pinned ones at {format_bytes(size)}",
+            detail=f"{_against(pageable)}Pinned copies are faster {where}; the call that starts a pageable copy "
+            "also keeps the CPU while the data is staged.",
+            evidence=(
+                quantity("Pinned", freed.bytes_per_second, "bytes/second"),
+                quantity("Pageable", held.bytes_per_second, "bytes/second"),
+                quantity("Issue time, pinned", freed.issue_seconds.median, "seconds"),
+                quantity("Issue time, pageable", held.issue_seconds.median, "seconds"),
+            ),
+            advice=f"Pin buffers of {direction} copies{worth} once, and reuse them; the experiment allocation "
+            "measures what pinning itself takes, and after how many copies that has paid."
+            if run.lab == "cuda"
+            else "This is the mechanism, on this machine's memory. Measure on a GPU host before you decide.",
         )
-    return found
 
 
 def _against(pageable: Sequence[Cell]) -> str:
@@ -97,9 +90,8 @@ def _against(pageable: Sequence[Cell]) -> str:
     return f"Compared is memory with {pages}, {caches}. "
 
 
-def _states(curves: Curves) -> list[Finding]:
+def _states(curves: Curves) -> Iterator[Finding]:
     """How far the rate of pageable copies depends on pages and caches, at the size where it does most."""
-    found = []
     for direction in ("h2d", "d2h"):
         lines = [
             curve
@@ -115,26 +107,21 @@ def _states(curves: Curves) -> list[Finding]:
         slow, fast = (choose(worst, key=lambda cell: cell.bytes_per_second) for choose in (min, max))
         if _range(worst) < PAYS:
             continue
-        found.append(
-            Finding(
-                rule="pageable-state",
-                severity="note",
-                title=f"Pageable {direction} copies of {format_bytes(slow.bytes)} take up to {_range(worst):.1f} times "
-                "as long, by the memory's pages and the processor's caches",
-                detail=f"{format_bandwidth(slow.bytes_per_second)} ({slow.line.state}) against "
-                f"{format_bandwidth(fast.bytes_per_second)} ({fast.line.state}): the widest difference of all sizes "
-                f"from {format_bytes(LARGE)} on.",
-                evidence=tuple(
-                    Quantity(name=cell.line.state, value=cell.bytes_per_second, unit="bytes/second") for cell in worst
-                ),
-                advice="When you compare pageable copies, take the same pages (4k or thp) and the same caches (warm: "
-                "just written; cold: not touched for long).",
-            )
+        yield Finding(
+            rule="pageable-state",
+            severity="note",
+            title=f"Pageable {direction} copies of {format_bytes(slow.bytes)} take up to {_range(worst):.1f} times "
+            "as long, by the memory's pages and the processor's caches",
+            detail=f"{format_bandwidth(slow.bytes_per_second)} ({slow.line.state}) against "
+            f"{format_bandwidth(fast.bytes_per_second)} ({fast.line.state}): the widest difference of all sizes "
+            f"from {format_bytes(LARGE)} on.",
+            evidence=tuple(quantity(cell.line.state, cell.bytes_per_second, "bytes/second") for cell in worst),
+            advice="When you compare pageable copies, take the same pages (4k or thp) and the same caches (warm: "
+            "just written; cold: not touched for long).",
         )
-    return found
 
 
-def _by_kernel(run: ExperimentRun, curves: Curves) -> list[Finding]:
+def _by_kernel(run: ExperimentRun, curves: Curves) -> Iterator[Finding]:
     """How copies by a kernel compare with those by the copy engines, at the largest size that both have."""
     found = []
     for direction in ("h2d", "d2h", "bidirectional"):
@@ -150,29 +137,27 @@ def _by_kernel(run: ExperimentRun, curves: Curves) -> list[Finding]:
         if both := kernels.keys() & engines.keys():
             found.append((kernels[max(both)], engines[max(both)]))
     if run.lab != "cuda" or not found:
-        return []
+        return
     shares = [kernel.bytes_per_second / engine.bytes_per_second for kernel, engine in found]
     ways = [_WAYS[kernel.line.direction] for kernel, _ in found]
     slower = min(shares) < AS_FAST
     listed = ", ".join(f"{format_share(share)} {way}" for share, way in zip(shares, ways, strict=True))
-    return [
-        Finding(
-            rule="by-kernel",
-            severity="note",
-            title=f"Copies by a kernel reach {listed} of the copy engines' rate",
-            detail=f"The memory is {found[0][0].line.memory.replace('_', '-')}, one copy "
-            f"{format_bytes(found[0][0].bytes)}; both ways counts the two directions together.",
-            evidence=tuple(
-                Quantity(name=f"By {cell.line.copier}, {way}", value=cell.bytes_per_second, unit="bytes/second")
-                for pair, way in zip(found, ways, strict=True)
-                for cell in pair
-            ),
-            advice="Copy large blocks with cudaMemcpyAsync; a kernel of one's own pays where it gathers or computes "
-            "as well (the experiment access)."
-            if slower
-            else "Either will do for large blocks.",
-        )
-    ]
+    yield Finding(
+        rule="by-kernel",
+        severity="note",
+        title=f"Copies by a kernel reach {listed} of the copy engines' rate",
+        detail=f"The memory is {found[0][0].line.memory.replace('_', '-')}, one copy "
+        f"{format_bytes(found[0][0].bytes)}; both ways counts the two directions together.",
+        evidence=tuple(
+            quantity(f"By {cell.line.copier}, {way}", cell.bytes_per_second, "bytes/second")
+            for pair, way in zip(found, ways, strict=True)
+            for cell in pair
+        ),
+        advice="Copy large blocks with cudaMemcpyAsync; a kernel of one's own pays where it gathers or computes "
+        "as well (the experiment access)."
+        if slower
+        else "Either will do for large blocks.",
+    )
 
 
 def _range(cells_of_a_size: Sequence[Cell]) -> float:
@@ -180,30 +165,28 @@ def _range(cells_of_a_size: Sequence[Cell]) -> float:
     return max(rates) / min(rates)
 
 
-def _link(run: ExperimentRun, curves: Curves) -> list[Finding]:
+def _link(run: ExperimentRun, curves: Curves) -> Iterator[Finding]:
     link, limit = (run.gpu.link if run.gpu else None), link_limit(run)
     if link is None or limit is None:
-        return []
-    found = []
+        return
     # The generation of an idle link drops to save power; after a run at full speed the rate itself tells.
     narrow = link_below_best(run.device, link, busy=False)
     if narrow is not None:
-        found.append(narrow)
+        yield narrow
     for direction in ("h2d", "d2h"):
         if curve := curve_of(curves, "pinned", direction):
             best = max(curve, key=lambda cell: cell.bytes_per_second)
             share = best.bytes_per_second / limit
             if best.bytes >= LARGE:
-                found.append(_link_share(direction, best, share, link, limit))
-    return found
+                yield _link_share(direction, best, share, link, limit)
 
 
 def _link_share(direction: str, best: Cell, share: float, link: Link, limit: float) -> Finding:
     carries = f"PCIe generation {link.generation_max} × {link.width_max}" if link.kind == "pcie" else "The link"
     counted = f"{carries} carries at most {format_bandwidth(limit)} one way{packet_words(link)}."
     evidence = (
-        Quantity(name="Best pinned rate", value=best.bytes_per_second, unit="bytes/second"),
-        Quantity(name="Link limit", value=limit, unit="bytes/second"),
+        quantity("Best pinned rate", best.bytes_per_second, "bytes/second"),
+        quantity("Link limit", limit, "bytes/second"),
     )
     if share >= SLOW_LINK:
         return Finding(
@@ -225,9 +208,8 @@ def _link_share(direction: str, best: Cell, share: float, link: Link, limit: flo
     )
 
 
-def _uplink(curves: Curves) -> list[Finding]:
+def _uplink(curves: Curves) -> Iterator[Finding]:
     together = [cell for line, curve in curves.items() if line.devices > 1 for cell in curve]
-    found = []
     for direction in sorted({cell.line.direction for cell in together}):
         members = [cell for cell in together if cell.line.direction == direction]
         alone = {
@@ -242,24 +224,21 @@ def _uplink(curves: Curves) -> list[Finding]:
         total = sum(cell.bytes_per_second for cell in members)
         share = total / sum(alone[cell.line.device] for cell in members)
         shared = share < SHARED_UPLINK
-        found.append(
-            Finding(
-                rule="shared-uplink" if shared else "own-uplinks",
-                severity="warning" if shared else "good",
-                title=f"{len(members)} GPUs at once reach {format_share(share)} of their rates alone, {direction}",
-                detail="They share an uplink, a NUMA link or host memory bandwidth."
-                if shared
-                else "Each GPU has its own way to host memory.",
-                evidence=(
-                    Quantity(name="Together", value=total, unit="bytes/second"),
-                    Quantity(name="Sum of each alone", value=total / share, unit="bytes/second"),
-                ),
-                advice="Spread transfers over time, or over GPUs on different switches (nvidia-smi topo -m)."
-                if shared
-                else "Nothing to do.",
-            )
+        yield Finding(
+            rule="shared-uplink" if shared else "own-uplinks",
+            severity="warning" if shared else "good",
+            title=f"{len(members)} GPUs at once reach {format_share(share)} of their rates alone, {direction}",
+            detail="They share an uplink, a NUMA link or host memory bandwidth."
+            if shared
+            else "Each GPU has its own way to host memory.",
+            evidence=(
+                quantity("Together", total, "bytes/second"),
+                quantity("Sum of each alone", total / share, "bytes/second"),
+            ),
+            advice="Spread transfers over time, or over GPUs on different switches (nvidia-smi topo -m)."
+            if shared
+            else "Nothing to do.",
         )
-    return found
 
 
 def _repeated(curves: Curves) -> list[Repeated]:

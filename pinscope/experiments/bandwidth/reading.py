@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pinscope.analysis.link_model import link_limit
+from pinscope.analysis.statistics import measured
 from pinscope.experiments.bandwidth.arithmetic import PAYS, Cell, by_line, cells, fit_latency, pays_from, speedups
 from pinscope.experiments.bandwidth.curves import Curves, curve_of
 from pinscope.experiments.bandwidth.findings import bandwidth_findings
-from pinscope.records.finding import Quantity, Reading, Table
+from pinscope.records.finding import Quantity, Reading, Table, quantity
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bytes
 
@@ -43,10 +44,10 @@ def _headline(run: ExperimentRun, curves: Curves) -> tuple[Quantity, ...]:
         if pinned:
             best = pinned[-1]
             found.append(
-                Quantity(
-                    name=f"Pinned {direction}, {format_bytes(best.bytes)}",
-                    value=best.bytes_per_second,
-                    unit="bytes/second",
+                quantity(
+                    f"Pinned {direction}, {format_bytes(best.bytes)}",
+                    best.bytes_per_second,
+                    "bytes/second",
                     spread=best.one_more.spread,
                 )
             )
@@ -55,17 +56,17 @@ def _headline(run: ExperimentRun, curves: Curves) -> tuple[Quantity, ...]:
             against = pageable[0].line.state
             size, ratio = ratios[-1]
             name = f"Pinned ÷ {against}, {direction}, {format_bytes(size)}"
-            found.append(Quantity(name=name, value=ratio, unit="ratio"))
+            found.append(quantity(name, ratio, "ratio"))
             start = pays_from(ratios)
             smallest = ", the smallest size" if start == ratios[0][0] else ""
             reason = None if start else f"from no measured size on are pinned copies {PAYS} times as fast"
             name = f"Pinned copies faster from, {direction}{smallest}"
-            found.append(Quantity(name=name, value=start, unit="bytes", reason=reason))
+            found.append(quantity(name, start, "bytes", reason=reason))
     limit = link_limit(run)
     pinned = curve_of(curves, "pinned", "h2d")
     if limit and pinned:
         share = pinned[-1].bytes_per_second / limit
-        found.append(Quantity(name="Share of the link's limit, h2d", value=share, unit="share"))
+        found.append(quantity("Share of the link's limit, h2d", share, "share"))
     return tuple(found)
 
 
@@ -75,10 +76,8 @@ def _smallest(cell: Cell) -> list[Quantity]:
         return []
     what = f"{cell.line.direction}, {format_bytes(cell.bytes)}"
     return [
-        Quantity(name=f"One copy, {what}", value=cell.one_copy.median, unit="seconds", spread=cell.one_copy.spread),
-        Quantity(
-            name=f"One more copy, {what}", value=cell.one_more.median, unit="seconds", spread=cell.one_more.spread
-        ),
+        measured(f"One copy, {what}", cell.one_copy, "seconds"),
+        measured(f"One more copy, {what}", cell.one_more, "seconds"),
     ]
 
 

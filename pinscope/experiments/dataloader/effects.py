@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pinscope.experiments.dataloader.arithmetic import Combination, speedup
 from pinscope.experiments.dataloader.steady_state import Estimate
-from pinscope.records.finding import Finding, Quantity
+from pinscope.records.finding import Finding, Quantity, quantity
 
 
 @dataclass(frozen=True)
@@ -90,19 +90,17 @@ def workers_title(workers: int) -> str:
     return f"{workers} worker{'' if workers == 1 else 's'}"
 
 
-def effect_findings(found: Sequence[Combination], fastest: Combination) -> list[Finding]:
+def effect_findings(found: Sequence[Combination], fastest: Combination) -> Iterator[Finding]:
     """For each setting, what it does with the workers of the fastest loop; one more where it makes a loop slower."""
-    findings = []
     for setting in SETTINGS:
         measured = effects(found, setting)
         slower = [effect for effect in measured if effect.verdict == "slower"]
         leading = min(measured, key=lambda effect: abs(effect.workers - fastest.workers), default=None)
         shown = leading is not None and leading not in slower
         if leading is not None and shown:
-            findings.append(_finding(setting, leading, measured))
+            yield _finding(setting, leading, measured)
         if slower:
-            findings.append(_slower(setting, slower, slower if shown else measured))
-    return findings
+            yield _slower(setting, slower, slower if shown else measured)
 
 
 def _finding(setting: Setting, leading: Effect, measured: Sequence[Effect]) -> Finding:
@@ -146,10 +144,11 @@ def _detail(leading: Effect, measured: Sequence[Effect]) -> str:
 
 def _evidence(measured: Sequence[Effect]) -> tuple[Quantity, ...]:
     return tuple(
-        Quantity(name=f"With ÷ without, {workers_title(one.workers)}", value=one.ratio.value, unit="ratio",
-                 spread=one.ratio.uncertainty)
+        quantity(
+            f"With ÷ without, {workers_title(one.workers)}", one.ratio.value, "ratio", spread=one.ratio.uncertainty
+        )
         for one in measured
-    )  # fmt: skip
+    )
 
 
 def _workers_list(some: Sequence[Effect]) -> str:

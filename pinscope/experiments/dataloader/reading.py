@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pinscope.analysis.pytorch_pinned import ROUNDING_ADVICE, rounded_up
@@ -10,7 +10,7 @@ from pinscope.analysis.rules.host_memory import ROUNDING_RATIO
 from pinscope.experiments.dataloader.arithmetic import Combination, combinations, speedup
 from pinscope.experiments.dataloader.bound import advice, bound, busy
 from pinscope.experiments.dataloader.effects import effect_findings, workers_title
-from pinscope.records.finding import Finding, Quantity, Reading, Table
+from pinscope.records.finding import Finding, Quantity, Reading, Table, quantity
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bandwidth, format_bytes, format_share
 
@@ -38,36 +38,29 @@ def _headline(best: Combination, steady: Sequence[Combination]) -> tuple[Quantit
     pace, found = best.steps_per_second, bound(best)
     plain = next((one for one in steady if one.workers == best.workers and one.plain), None)
     gain = speedup(best, plain) if plain else None
-    gains = (
-        [Quantity(name="× pageable and blocking", value=gain.value, unit="ratio", spread=gain.uncertainty)]
-        if gain
-        else []
-    )
+    gains = [quantity("× pageable and blocking", gain.value, "ratio", spread=gain.uncertainty)] if gain else []
     return (
-        Quantity(name="Fastest", value=_words(best), unit="text"),
-        Quantity(
-            name="Its steps a second, ± half the 95 % interval", value=pace.value, unit="count", spread=pace.uncertainty
-        ),
+        quantity("Fastest", _words(best), "text"),
+        quantity("Its steps a second, ± half the 95 % interval", pace.value, "count", spread=pace.uncertainty),
         *gains,
         *_as_good(best, steady),
-        Quantity(
-            name="Busiest part", value=f"{found.title}, {format_share(found.share)} of a step" if found else None,
-            unit="text", reason=None if found else "this run did not time the workers and the pinning thread apart",
+        quantity(
+            "Busiest part",
+            f"{found.title}, {format_share(found.share)} of a step" if found else None,
+            "text",
+            reason="this run did not time the workers and the pinning thread apart",
         ),
-        Quantity(name="GPU idle, of a step", value=best.share("stall_seconds"), unit="share"),
-        Quantity(name="Waiting for the loader, of a step", value=best.share("wait_seconds"), unit="share"),
-        Quantity(
-            name="Pinned for it", value=best.pinned_bytes, unit="bytes",
-            reason=None if best.pinned_bytes is not None else "the kernel has no count of pinned pages",
-        ),
-    )  # fmt: skip
+        quantity("GPU idle, of a step", best.share("stall_seconds"), "share"),
+        quantity("Waiting for the loader, of a step", best.share("wait_seconds"), "share"),
+        quantity("Pinned for it", best.pinned_bytes, "bytes", reason="the kernel has no count of pinned pages"),
+    )
 
 
 def _as_good(best: Combination, steady: Sequence[Combination]) -> list[Quantity]:
     """Those that the rounds do not tell apart from the fastest; none where a single round has no interval."""
     ratios = [(one, speedup(best, one)) for one in steady if one is not best]
     close = [_words(one) for one, ratio in ratios if ratio and ratio.low is not None and ratio.low <= 1]
-    return [Quantity(name="As good, round by round", value="; ".join(close), unit="text")] if close else []
+    return [quantity("As good, round by round", "; ".join(close), "text")] if close else []
 
 
 def _table(found: Sequence[Combination]) -> Table:
@@ -107,44 +100,40 @@ def _on(value: bool) -> str:
     return "on" if value else "off"
 
 
-def _wrong(found: Sequence[Combination]) -> list[Finding]:
+def _wrong(found: Sequence[Combination]) -> Iterator[Finding]:
     wrong = [one for one in found if one.wrong_items]
     if not wrong:
-        return []
-    return [
-        Finding(
-            rule="batch-wrong", severity="critical", title="Batches arrived wrong on the GPU",
-            detail=f"The first case: {_words(wrong[0])}.",
-            evidence=(Quantity(name="Wrong items", value=sum(one.wrong_items for one in wrong), unit="count"),),
-            advice="Do not trust this machine's copies. Run it again; if it repeats, check ECC counters and the "
-            "kernel log.",
-        )
-    ]  # fmt: skip
+        return
+    yield Finding(
+        rule="batch-wrong", severity="critical", title="Batches arrived wrong on the GPU",
+        detail=f"The first case: {_words(wrong[0])}.",
+        evidence=(quantity("Wrong items", sum(one.wrong_items for one in wrong), "count"),),
+        advice="Do not trust this machine's copies. Run it again; if it repeats, check ECC counters and the "
+        "kernel log.",
+    )  # fmt: skip
 
 
-def _never_steady(found: Sequence[Combination]) -> list[Finding]:
+def _never_steady(found: Sequence[Combination]) -> Iterator[Finding]:
     restless = [one for one in found if not one.steady]
     if not restless:
-        return []
+        return
     most = max(len(visit.steps) + 1 for one in restless for visit in one.visits)
-    return [
-        Finding(
-            rule="never-steady", severity="warning",
-            title=f"{len(restless)} of {len(found)} combinations never became steady: they have no figures",
-            detail=f"{'; '.join(map(_words, restless))}.",
-            evidence=(Quantity(name="Steps in a round, at most", value=most, unit="count"),),
-            advice=f"Let the machine idle and take more steps: --set steps={2 * most}",
-        )
-    ]  # fmt: skip
+    yield Finding(
+        rule="never-steady", severity="warning",
+        title=f"{len(restless)} of {len(found)} combinations never became steady: they have no figures",
+        detail=f"{'; '.join(map(_words, restless))}.",
+        evidence=(quantity("Steps in a round, at most", most, "count"),),
+        advice=f"Let the machine idle and take more steps: --set steps={2 * most}",
+    )  # fmt: skip
 
 
-def _bound(best: Combination, steady: Sequence[Combination]) -> list[Finding]:
+def _bound(best: Combination, steady: Sequence[Combination]) -> Iterator[Finding]:
     """What the fastest loop waits for, with the busiest part of every other one as evidence."""
     found = bound(best)
     if found is None:
-        return []
+        return
     evidence = tuple(
-        Quantity(name=_words(one), value=f"{other.title}, {format_share(other.share)}", unit="text")
+        quantity(_words(one), f"{other.title}, {format_share(other.share)}", "text")
         for one in steady
         if (other := bound(one))
     )
@@ -152,12 +141,10 @@ def _bound(best: Combination, steady: Sequence[Combination]) -> list[Finding]:
         title = f"{format_share(found.share)} of a step: {found.title} bounds the fastest loop"
     else:
         title = f"{format_share(found.share)} of a step: no part of the fastest loop is busy all the time"
-    return [
-        Finding(
-            rule="bound", severity="note", title=title, detail=_bound_detail(best), evidence=evidence,
-            advice=advice(best, steady),
-        )
-    ]  # fmt: skip
+    yield Finding(
+        rule="bound", severity="note", title=title, detail=_bound_detail(best), evidence=evidence,
+        advice=advice(best, steady),
+    )  # fmt: skip
 
 
 def _bound_detail(best: Combination) -> str:
@@ -176,27 +163,25 @@ def _of_a_step(one: Combination, name: str) -> str:
     return f" ({format_share(one.share(name))} of a step)"
 
 
-def _rounding(found: Sequence[Combination]) -> list[Finding]:
+def _rounding(found: Sequence[Combination]) -> Iterator[Finding]:
     """Pinned blocks are rounded up to powers of two."""
     pinned = [one for one in found if one.pin_memory and one.pinned_bytes]
     if not pinned:
-        return []
+        return
     most = max(pinned, key=lambda one: one.pinned_bytes or 0)
     waste = rounded_up(most.batch_bytes) / most.batch_bytes
     if waste < ROUNDING_RATIO:
-        return []
-    return [
-        Finding(
-            rule="pinned-rounding", severity="warning",
-            title=f"PyTorch pins {format_bytes(rounded_up(most.batch_bytes))} for a batch of "
-            f"{format_bytes(most.batch_bytes)}",
-            detail=f"Its pinned allocator rounds requests up to powers of two and keeps them: "
-            f"{format_bytes(most.pinned_bytes)} were pinned with {workers_title(most.workers)}.",
-            evidence=(
-                Quantity(name="Asked for, a batch", value=most.batch_bytes, unit="bytes"),
-                Quantity(name="Pinned in all", value=most.pinned_bytes, unit="bytes"),
-                Quantity(name="Rounded up", value=waste, unit="ratio"),
-            ),
-            advice=ROUNDING_ADVICE,
-        )
-    ]  # fmt: skip
+        return
+    yield Finding(
+        rule="pinned-rounding", severity="warning",
+        title=f"PyTorch pins {format_bytes(rounded_up(most.batch_bytes))} for a batch of "
+        f"{format_bytes(most.batch_bytes)}",
+        detail=f"Its pinned allocator rounds requests up to powers of two and keeps them: "
+        f"{format_bytes(most.pinned_bytes)} were pinned with {workers_title(most.workers)}.",
+        evidence=(
+            quantity("Asked for, a batch", most.batch_bytes, "bytes"),
+            quantity("Pinned in all", most.pinned_bytes, "bytes"),
+            quantity("Rounded up", waste, "ratio"),
+        ),
+        advice=ROUNDING_ADVICE,
+    )  # fmt: skip

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pinscope.analysis.precision import Repeated, precision_not_reached
 from pinscope.experiments.overlap.arithmetic import FULL_DEPTH, PassCell, Recipe, passes
-from pinscope.records.finding import Finding, Quantity, Reading, Table
+from pinscope.records.finding import Finding, Quantity, Reading, Table, quantity
 from pinscope.records.run import ExperimentRun, LabKind
 from pinscope.units import format_seconds, format_share
 
@@ -36,10 +36,12 @@ def read_overlap(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> Readi
         headline=_headline(cells),
         tables=(_table(cells),) if cells else (),
         findings=(
-            *_corruption(cells), *_recipe(run, cells), *_ingredients(cells),
+            *_corruption(cells),
+            *_recipe(run, cells),
+            *_ingredients(cells),
             *precision_not_reached(run, _repeated(cells)),
         ),
-    )  # fmt: skip
+    )
 
 
 def _full(cells: Sequence[PassCell]) -> list[PassCell]:
@@ -55,13 +57,13 @@ def _headline(cells: Sequence[PassCell]) -> tuple[Quantity, ...]:
     found: list[Quantity] = []
     for cell in _full(_balanced(cells)):
         words = f"full recipe, {cell.direction} {cell.balance}"
-        found.append(Quantity(name=f"Overlap, {words}", value=cell.overlap, unit="share"))
-        found.append(Quantity(name=f"Compute stall, {words}", value=cell.stall_seconds.median, unit="seconds"))
+        found.append(quantity(f"Overlap, {words}", cell.overlap, "share"))
+        found.append(quantity(f"Compute stall, {words}", cell.stall_seconds.median, "seconds"))
     for (memory, direction), unordered in _unordered(cells).items():
         if memory == "pinned":
             for balance, share in _corrupted_shares(_balanced(unordered)).items():
                 name = f"Chunks corrupted without events, {direction} {balance}"
-                found.append(Quantity(name=name, value=share, unit="share"))
+                found.append(quantity(name, share, "share"))
     return tuple(found)
 
 
@@ -95,27 +97,21 @@ def _table(cells: Sequence[PassCell]) -> Table:
     )  # fmt: skip
 
 
-def _corruption(cells: Sequence[PassCell]) -> list[Finding]:
-    found = []
+def _corruption(cells: Sequence[PassCell]) -> Iterator[Finding]:
     ordered = [cell for cell in cells if cell.corrupted_chunks and _is_ordered(cell.recipe)]
     if ordered:
-        found.append(
-            Finding(
-                rule="ordered-copy-corrupted",
-                severity="critical",
-                title="Chunks arrived wrong although events or one stream kept the order",
-                detail=f"{len(ordered)} combinations are affected; the first: {ordered[0].recipe.label}, "
-                f"{ordered[0].direction}.",
-                evidence=(
-                    Quantity(name="Corrupted chunks", value=sum(c.corrupted_chunks for c in ordered), unit="count"),
-                ),
-                advice="Do not trust this machine's copies. Run it again; if it repeats, check ECC counters and the "
-                "kernel log.",
-            )
+        yield Finding(
+            rule="ordered-copy-corrupted",
+            severity="critical",
+            title="Chunks arrived wrong although events or one stream kept the order",
+            detail=f"{len(ordered)} combinations are affected; the first: {ordered[0].recipe.label}, "
+            f"{ordered[0].direction}.",
+            evidence=(quantity("Corrupted chunks", sum(c.corrupted_chunks for c in ordered), "count"),),
+            advice="Do not trust this machine's copies. Run it again; if it repeats, check ECC counters and the "
+            "kernel log.",
         )
     for (memory, direction), unordered in _unordered(cells).items():
-        found.append(_without_events(f"{memory} memory, {direction}", unordered))
-    return found
+        yield _without_events(f"{memory} memory, {direction}", unordered)
 
 
 def _unordered(cells: Sequence[PassCell]) -> dict[tuple[str, str], list[PassCell]]:
@@ -142,8 +138,8 @@ def _without_events(case: str, cells: Sequence[PassCell]) -> Finding:
     """What became of the data of one memory and direction whose two streams nothing ordered."""
     shares, checked = _corrupted_shares(cells), sum(cell.checked_chunks for cell in cells)
     evidence = (
-        *(Quantity(name=f"Corrupted, {balance}", value=share, unit="share") for balance, share in shares.items()),
-        Quantity(name="Checked chunks", value=checked, unit="count"),
+        *(quantity(f"Corrupted, {balance}", share, "share") for balance, share in shares.items()),
+        quantity("Checked chunks", checked, "count"),
     )
     if not any(shares.values()):
         return Finding(
@@ -167,34 +163,29 @@ def _is_ordered(recipe: Recipe) -> bool:
     return recipe.events or not recipe.separate_stream
 
 
-def _recipe(run: ExperimentRun, cells: Sequence[PassCell]) -> list[Finding]:
-    found = []
+def _recipe(run: ExperimentRun, cells: Sequence[PassCell]) -> Iterator[Finding]:
     for cell in _full(_balanced(cells)):
         good = cell.overlap >= GOOD_OVERLAP * cell.ideal
         evidence = (
-            Quantity(name="Overlap", value=cell.overlap, unit="share"),
-            Quantity(name="Possible with this many chunks", value=cell.ideal, unit="share"),
-            Quantity(name="Compute stall", value=cell.stall_seconds.median, unit="seconds"),
+            quantity("Overlap", cell.overlap, "share"),
+            quantity("Possible with this many chunks", cell.ideal, "share"),
+            quantity("Compute stall", cell.stall_seconds.median, "seconds"),
         )
-        found.append(
-            Finding(
-                rule="recipe-overlaps" if good else "recipe-does-not-overlap",
-                severity="good" if good else "warning",
-                title=f"The full recipe hides {_hidden(cell)} of the shorter side, {cell.direction} "
-                f"{cell.balance.replace('_', '-')}",
-                detail="Copies and kernels run side by side." if good else IN_THE_WAY[run.lab],
-                evidence=evidence,
-                advice="Nothing to do."
-                if good
-                else "Run it again with the machine idle, and look at the spans of the copies in the timeline.",
-            )
+        yield Finding(
+            rule="recipe-overlaps" if good else "recipe-does-not-overlap",
+            severity="good" if good else "warning",
+            title=f"The full recipe hides {_hidden(cell)} of the shorter side, {cell.direction} "
+            f"{cell.balance.replace('_', '-')}",
+            detail="Copies and kernels run side by side." if good else IN_THE_WAY[run.lab],
+            evidence=evidence,
+            advice="Nothing to do."
+            if good
+            else "Run it again with the machine idle, and look at the spans of the copies in the timeline.",
         )
-    return found
 
 
-def _ingredients(cells: Sequence[PassCell]) -> list[Finding]:
+def _ingredients(cells: Sequence[PassCell]) -> Iterator[Finding]:
     """One finding a direction and missing ingredient that costs overlap, beside the full recipe."""
-    found = []
     full = {(cell.direction, cell.balance): cell for cell in _full(cells)}
     for cell in _balanced(cells):
         best = full.get((cell.direction, cell.balance))
@@ -203,26 +194,23 @@ def _ingredients(cells: Sequence[PassCell]) -> list[Finding]:
         (missing,) = cell.recipe.missing
         if missing == "events" or not _costs_something(cell, best):
             continue
-        found.append(
-            Finding(
-                rule="ingredient-missing",
-                severity="note",
-                title=_cost(missing, cell, best),
-                detail=f"The pipeline takes {format_seconds(cell.device_seconds.median)} instead of "
-                f"{format_seconds(best.device_seconds.median)}, compute stands idle for "
-                f"{format_seconds(cell.stall_seconds.median)} instead of {format_seconds(best.stall_seconds.median)}, "
-                f"and the copy calls keep the CPU for {format_seconds(cell.issue_seconds.median)} instead of "
-                f"{format_seconds(best.issue_seconds.median)}.",
-                evidence=(
-                    Quantity(name="Time against the full recipe", value=_times(cell, best), unit="ratio"),
-                    Quantity(name="Copies alone against pinned ones", value=cell.copy_slowdown, unit="ratio"),
-                    Quantity(name="Hidden beside its own copies", value=cell.own_overlap, unit="share"),
-                    Quantity(name="Hidden, full recipe", value=best.own_overlap, unit="share"),
-                ),
-                advice=ADVICE[missing],
-            )
+        yield Finding(
+            rule="ingredient-missing",
+            severity="note",
+            title=_cost(missing, cell, best),
+            detail=f"The pipeline takes {format_seconds(cell.device_seconds.median)} instead of "
+            f"{format_seconds(best.device_seconds.median)}, compute stands idle for "
+            f"{format_seconds(cell.stall_seconds.median)} instead of {format_seconds(best.stall_seconds.median)}, "
+            f"and the copy calls keep the CPU for {format_seconds(cell.issue_seconds.median)} instead of "
+            f"{format_seconds(best.issue_seconds.median)}.",
+            evidence=(
+                quantity("Time against the full recipe", _times(cell, best), "ratio"),
+                quantity("Copies alone against pinned ones", cell.copy_slowdown, "ratio"),
+                quantity("Hidden beside its own copies", cell.own_overlap, "share"),
+                quantity("Hidden, full recipe", best.own_overlap, "share"),
+            ),
+            advice=ADVICE[missing],
         )
-    return found
 
 
 def _hidden(cell: PassCell) -> str:

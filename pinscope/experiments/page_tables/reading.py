@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pinscope.analysis.page_table_model import GPU_PAGE_SIZES, GRANULE_BYTES, page_table_bytes
 from pinscope.experiments.page_tables.arithmetic import GIB, GPU_METERS, Cost, Growth, costs
-from pinscope.records.finding import Finding, Quantity, Reading, Table
+from pinscope.records.finding import Finding, Quantity, Reading, Table, quantity
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bytes, format_seconds, format_share
 
@@ -51,26 +51,18 @@ def _headline(run: ExperimentRun, own: Sequence[Cost]) -> tuple[Quantity, ...]:
         growth, words = cost.growth, way_words(cost)
         per_byte = growth.per_byte
         found.append(
-            Quantity(
-                name=f"{_tables_of(run).capitalize() if run.lab == 'host' else 'GPU memory'} per pinned GiB, {words}",
-                value=None if per_byte is None else per_byte * GIB, unit="bytes",
-                reason=_unseen(cost) if per_byte is None else None,
+            quantity(
+                f"{_tables_of(run).capitalize() if run.lab == 'host' else 'GPU memory'} per pinned GiB, {words}",
+                None if per_byte is None else per_byte * GIB,
+                "bytes",
+                reason=_unseen(cost),
             )
-        )  # fmt: skip
-    first = own[0].growth
-    found.append(
-        Quantity(
-            name="Page size this means", value=first.page_bytes, unit="bytes",
-            reason=_unseen(own[0]) if first.page_bytes is None else None,
         )
-    )  # fmt: skip
+    first = own[0].growth
+    found.append(quantity("Page size this means", first.page_bytes, "bytes", reason=_unseen(own[0])))
     returned = first.returned
     reason = "not freed yet" if first.left_bytes is None else "nothing had grown"
-    found.append(
-        Quantity(
-            name="Returned after freeing", value=returned, unit="share", reason=reason if returned is None else None
-        )
-    )
+    found.append(quantity("Returned after freeing", returned, "share", reason=reason))
     return tuple(found)
 
 
@@ -144,19 +136,18 @@ def _amounts(run: ExperimentRun, cost: Cost) -> tuple[Table, ...]:
     )  # fmt: skip
 
 
-def _price(run: ExperimentRun, cost: Cost) -> list[Finding]:
+def _price(run: ExperimentRun, cost: Cost) -> Iterator[Finding]:
     growth, slope = cost.growth, cost.growth.known_slope
     if slope is None or growth.page_bytes is None:
-        return [
-            Finding(
-                rule="page-tables-unseen",
-                severity="note",
-                title=f"{format_bytes(growth.bytes[-1])} of pinned memory took too little to see",
-                detail=_unseen(cost) + ". Pages of 2 MiB would take 4 KiB a GiB.",
-                evidence=(Quantity(name="Growth", value=growth.table_bytes[-1], unit="bytes"),),
-                advice="Pin more at once to see it: --set total=64GiB",
-            )
-        ]
+        yield Finding(
+            rule="page-tables-unseen",
+            severity="note",
+            title=f"{format_bytes(growth.bytes[-1])} of pinned memory took too little to see",
+            detail=_unseen(cost) + ". Pages of 2 MiB would take 4 KiB a GiB.",
+            evidence=(quantity("Growth", growth.table_bytes[-1], "bytes"),),
+            advice="Pin more at once to see it: --set total=64GiB",
+        )
+        return
     known = growth.known_page_bytes
     named = f"pages of {format_bytes(known)}" if known else f"{format_bytes(round(growth.page_bytes))} a page"
     whose = "the GPU maps it" if run.lab == "cuda" else "the kernel maps it"
@@ -169,54 +160,49 @@ def _price(run: ExperimentRun, cost: Cost) -> list[Finding]:
         if run.lab == "cuda"
         else "Where several processes map the same data, each has page tables of its own for it."
     )
-    return [
-        Finding(
-            rule="page-table-price",
-            severity="note",
-            title=f"Each pinned GiB takes {format_bytes(round(slope.middle * GIB))} of {_tables_of(run)}: {whose} "
-            f"in {named}",
-            detail=f"By the steps of the meter ({format_bytes(growth.granule_bytes)}) and of the run ({step}) it is "
-            f"{format_bytes(round(slope.low * GIB))} to {format_bytes(round(slope.high * GIB))}{back}. A TiB would "
-            f"take {format_bytes(round(1024 * GIB * slope.middle))}.",
-            evidence=(
-                Quantity(name="Page table per pinned GiB, at least", value=slope.low * GIB, unit="bytes"),
-                Quantity(name="Page table per pinned GiB, at most", value=slope.high * GIB, unit="bytes"),
-                Quantity(name="Page size this means", value=growth.page_bytes, unit="bytes"),
-                Quantity(name="Pinned at most", value=growth.bytes[-1], unit="bytes"),
-            ),
-            advice=advice,
-        )
-    ]
+    yield Finding(
+        rule="page-table-price",
+        severity="note",
+        title=f"Each pinned GiB takes {format_bytes(round(slope.middle * GIB))} of {_tables_of(run)}: {whose} "
+        f"in {named}",
+        detail=f"By the steps of the meter ({format_bytes(growth.granule_bytes)}) and of the run ({step}) it is "
+        f"{format_bytes(round(slope.low * GIB))} to {format_bytes(round(slope.high * GIB))}{back}. A TiB would "
+        f"take {format_bytes(round(1024 * GIB * slope.middle))}.",
+        evidence=(
+            quantity("Page table per pinned GiB, at least", slope.low * GIB, "bytes"),
+            quantity("Page table per pinned GiB, at most", slope.high * GIB, "bytes"),
+            quantity("Page size this means", growth.page_bytes, "bytes"),
+            quantity("Pinned at most", growth.bytes[-1], "bytes"),
+        ),
+        advice=advice,
+    )
 
 
-def _backings(run: ExperimentRun, own: Sequence[Cost]) -> list[Finding]:
+def _backings(run: ExperimentRun, own: Sequence[Cost]) -> Iterator[Finding]:
     """Whether huge pages under the memory make the page table smaller."""
     small = next((cost for cost in own if cost.way.backing == "4k"), None)
     huge = [cost for cost in own if cost.way.backing in ("thp", "hugetlb")]
     if small is None or small.growth.per_byte is None or not huge:
-        return []
+        return
     least = small.growth.known_slope.low if small.growth.known_slope else 0.0
     helping = [cost for cost in huge if cost.growth.slope and cost.growth.slope.high < least]
     names = " and ".join(cost.way.backing for cost in (helping or huge))
     evidence = tuple(_per_gib_quantity(cost) for cost in huge)
     if helping:
-        return [
-            Finding(
-                rule="huge-pages-shrink-tables", severity="good",
-                title=f"Huge pages ({names}) under the memory make its page table smaller",
-                detail=f"Small pages take {format_bytes(round(small.growth.per_byte * GIB))} a GiB.",
-                evidence=evidence, advice=f"Register memory over huge pages ({names}) where much of it is pinned.",
-            )
-        ]  # fmt: skip
-    return [
-        Finding(
-            rule="huge-pages-same-tables", severity="note",
-            title=f"Huge pages ({names}) under the memory do not make its page table smaller",
-            detail=_same_tables(run, small),
-            evidence=evidence,
-            advice=_faster(small, huge),
-        )
-    ]  # fmt: skip
+        yield Finding(
+            rule="huge-pages-shrink-tables", severity="good",
+            title=f"Huge pages ({names}) under the memory make its page table smaller",
+            detail=f"Small pages take {format_bytes(round(small.growth.per_byte * GIB))} a GiB.",
+            evidence=evidence, advice=f"Register memory over huge pages ({names}) where much of it is pinned.",
+        )  # fmt: skip
+        return
+    yield Finding(
+        rule="huge-pages-same-tables", severity="note",
+        title=f"Huge pages ({names}) under the memory do not make its page table smaller",
+        detail=_same_tables(run, small),
+        evidence=evidence,
+        advice=_faster(small, huge),
+    )  # fmt: skip
 
 
 def _same_tables(run: ExperimentRun, small: Cost) -> str:
@@ -233,10 +219,9 @@ def _same_tables(run: ExperimentRun, small: Cost) -> str:
 
 def _per_gib_quantity(cost: Cost) -> Quantity:
     per_byte = cost.growth.per_byte
-    return Quantity(
-        name=f"Per GiB, {way_words(cost)}", value=None if per_byte is None else per_byte * GIB, unit="bytes",
-        reason=_unseen(cost) if per_byte is None else None,
-    )  # fmt: skip
+    return quantity(
+        f"Per GiB, {way_words(cost)}", None if per_byte is None else per_byte * GIB, "bytes", reason=_unseen(cost)
+    )
 
 
 def _faster(small: Cost, huge: Sequence[Cost]) -> str:
@@ -255,76 +240,68 @@ def _total_seconds(cost: Cost) -> float:
     return sum(part.median for part in (cost.touch_seconds, cost.pin_seconds) if part)
 
 
-def _other_devices(run: ExperimentRun, found: Sequence[Cost]) -> list[Finding]:
+def _other_devices(run: ExperimentRun, found: Sequence[Cost]) -> Iterator[Finding]:
     paying: dict[int, float] = {}
     for cost in found:
         if cost.way.device != run.device and cost.growth.per_byte is not None:
             paying.setdefault(cost.way.device, cost.growth.per_byte)
     others = {cost.way.device for cost in found} - {run.device}
     if not others:
-        return []
+        return
     if not paying:
-        return [
-            Finding(
-                rule="one-gpu-pays", severity="note",
-                title="Only the GPU that pinned the memory pays for it",
-                detail=f"The other GPUs with a context ({len(others)}) show no growth.",
-                evidence=(Quantity(name="GPUs with a context", value=len(others) + 1, unit="count"),),
-                advice="Nothing to do.",
-            )
-        ]  # fmt: skip
-    return [
-        Finding(
-            rule="every-gpu-pays",
-            severity="note",
-            title=f"Every GPU with a context pays: {len(paying) + 1} of {len(others) + 1}",
-            detail="The process pinned the memory once; each GPU on which it has a context keeps a page table of "
-            "its own for it.",
-            evidence=tuple(
-                Quantity(name=f"GPU {device}, per pinned GiB", value=slope * GIB, unit="bytes")
-                for device, slope in sorted(paying.items())
-            ),
-            advice="Make contexts only on GPUs that a process uses (CUDA_VISIBLE_DEVICES), one process a GPU.",
-        )
-    ]
+        yield Finding(
+            rule="one-gpu-pays", severity="note",
+            title="Only the GPU that pinned the memory pays for it",
+            detail=f"The other GPUs with a context ({len(others)}) show no growth.",
+            evidence=(quantity("GPUs with a context", len(others) + 1, "count"),),
+            advice="Nothing to do.",
+        )  # fmt: skip
+        return
+    yield Finding(
+        rule="every-gpu-pays",
+        severity="note",
+        title=f"Every GPU with a context pays: {len(paying) + 1} of {len(others) + 1}",
+        detail="The process pinned the memory once; each GPU on which it has a context keeps a page table of "
+        "its own for it.",
+        evidence=tuple(
+            quantity(f"GPU {device}, per pinned GiB", slope * GIB, "bytes") for device, slope in sorted(paying.items())
+        ),
+        advice="Make contexts only on GPUs that a process uses (CUDA_VISIBLE_DEVICES), one process a GPU.",
+    )
 
 
-def _not_returned(run: ExperimentRun, found: Sequence[Cost]) -> list[Finding]:
+def _not_returned(run: ExperimentRun, found: Sequence[Cost]) -> Iterator[Finding]:
     kept = [cost for cost in found if cost.growth.returned is not None and cost.growth.returned < ALL_RETURNED
             and (cost.growth.left_bytes or 0) > GRANULE_BYTES]  # fmt: skip
     if not kept:
-        return []
+        return
     worst = min(kept, key=lambda cost: cost.growth.returned or 0.0)
-    return [
-        Finding(
-            rule="page-tables-kept",
-            severity="warning",
-            title=f"{format_bytes(worst.growth.left_bytes)} of {_tables_of(run)} did not come back after freeing",
-            detail=f"The way: {way_words(worst)}, device {worst.way.device}. Another process that took memory "
-            "meanwhile would look the same.",
-            evidence=(Quantity(name="Returned", value=worst.growth.returned, unit="share"),),
-            advice="Run it again while nothing else uses the GPU.",
-        )
-    ]
+    yield Finding(
+        rule="page-tables-kept",
+        severity="warning",
+        title=f"{format_bytes(worst.growth.left_bytes)} of {_tables_of(run)} did not come back after freeing",
+        detail=f"The way: {way_words(worst)}, device {worst.way.device}. Another process that took memory "
+        "meanwhile would look the same.",
+        evidence=(quantity("Returned", worst.growth.returned, "share"),),
+        advice="Run it again while nothing else uses the GPU.",
+    )
 
 
-def _not_straight(run: ExperimentRun, found: Sequence[Cost]) -> list[Finding]:
+def _not_straight(run: ExperimentRun, found: Sequence[Cost]) -> Iterator[Finding]:
     bent = [cost for cost in found if cost.growth.per_byte and not cost.growth.straight]
     if not bent:
-        return []
+        return
     worst = max(bent, key=_off_the_line)
-    return [
-        Finding(
-            rule="growth-not-straight",
-            severity="warning",
-            title=f"{_tables_of(run)} did not grow in a straight line: readings are up to "
-            f"{format_bytes(_off_the_line(worst))} off it",
-            detail=f"The way: {way_words(worst)}, device {worst.way.device}. Other processes that take or free "
-            "memory meanwhile are in the figures.",
-            evidence=(Quantity(name="Farthest from a line", value=_off_the_line(worst), unit="bytes"),),
-            advice="Run it again while nothing else uses the GPU.",
-        )
-    ]
+    yield Finding(
+        rule="growth-not-straight",
+        severity="warning",
+        title=f"{_tables_of(run)} did not grow in a straight line: readings are up to "
+        f"{format_bytes(_off_the_line(worst))} off it",
+        detail=f"The way: {way_words(worst)}, device {worst.way.device}. Other processes that take or free "
+        "memory meanwhile are in the figures.",
+        evidence=(quantity("Farthest from a line", _off_the_line(worst), "bytes"),),
+        advice="Run it again while nothing else uses the GPU.",
+    )
 
 
 def _off_the_line(cost: Cost) -> int:
@@ -332,43 +309,39 @@ def _off_the_line(cost: Cost) -> int:
     return cost.growth.slope.steps * cost.growth.granule_bytes if cost.growth.slope else 0
 
 
-def _meters(own: Sequence[Cost]) -> list[Finding]:
+def _meters(own: Sequence[Cost]) -> Iterator[Finding]:
     for cost in own:
         slopes = [growth.known_slope for growth in cost.growths]
         nvml, runtime = slopes if len(slopes) == 2 else (None, None)
         if nvml and runtime and (nvml.high < runtime.low or runtime.high < nvml.low):
-            return [
-                Finding(
-                    rule="meters-disagree", severity="note",
-                    title="NVML and cudaMemGetInfo do not agree on what pinned memory takes",
-                    detail=f"The way: {way_words(cost)}. NVML's figure is the one used.",
-                    evidence=(
-                        Quantity(name="Per GiB, NVML", value=nvml.middle * GIB, unit="bytes"),
-                        Quantity(name="Per GiB, cudaMemGetInfo", value=runtime.middle * GIB, unit="bytes"),
-                    ),
-                    advice="Run it again while nothing else uses the GPU.",
-                )
-            ]  # fmt: skip
-    return []
+            yield Finding(
+                rule="meters-disagree", severity="note",
+                title="NVML and cudaMemGetInfo do not agree on what pinned memory takes",
+                detail=f"The way: {way_words(cost)}. NVML's figure is the one used.",
+                evidence=(
+                    quantity("Per GiB, NVML", nvml.middle * GIB, "bytes"),
+                    quantity("Per GiB, cudaMemGetInfo", runtime.middle * GIB, "bytes"),
+                ),
+                advice="Run it again while nothing else uses the GPU.",
+            )  # fmt: skip
+            return
 
 
-def _where_time_goes(own: Sequence[Cost]) -> list[Finding]:
+def _where_time_goes(own: Sequence[Cost]) -> Iterator[Finding]:
     cost = next((cost for cost in own if cost.touch_seconds and cost.pin_seconds), None)
     if cost is None or cost.touch_seconds is None or cost.pin_seconds is None:
-        return []
+        return
     touching, pinning = cost.touch_seconds.median, cost.pin_seconds.median
     share = touching / (touching + pinning)
-    return [
-        Finding(
-            rule="time-of-pinning",
-            severity="note",
-            title=f"{format_share(share)} of the time goes into touching the memory, by one thread: {way_words(cost)}",
-            detail=f"A GiB takes {format_seconds(touching)} to touch and {format_seconds(pinning)} to register. "
-            "Allocating pinned memory does both in one call.",
-            evidence=(
-                Quantity(name="Touching a GiB", value=touching, unit="seconds", spread=cost.touch_seconds.spread),
-                Quantity(name="Registering a GiB", value=pinning, unit="seconds", spread=cost.pin_seconds.spread),
-            ),
-            advice="Touch with several threads, or use huge pages, before registering.",
-        )
-    ]
+    yield Finding(
+        rule="time-of-pinning",
+        severity="note",
+        title=f"{format_share(share)} of the time goes into touching the memory, by one thread: {way_words(cost)}",
+        detail=f"A GiB takes {format_seconds(touching)} to touch and {format_seconds(pinning)} to register. "
+        "Allocating pinned memory does both in one call.",
+        evidence=(
+            quantity("Touching a GiB", touching, "seconds", spread=cost.touch_seconds.spread),
+            quantity("Registering a GiB", pinning, "seconds", spread=cost.pin_seconds.spread),
+        ),
+        advice="Touch with several threads, or use huge pages, before registering.",
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pinscope.analysis.pinning_recipe import Recipe
@@ -20,7 +20,7 @@ from pinscope.analysis.pinning_strategy import (
     recommend,
     strategy_cells,
 )
-from pinscope.records.finding import Finding, Quantity, Reading, Table
+from pinscope.records.finding import Finding, Quantity, Reading, Table, quantity
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bytes, format_seconds
 
@@ -61,10 +61,9 @@ def _headline(run: ExperimentRun, cells: Cells, found: Recommended) -> tuple[Qua
         quantities += _of_chunks(found.chunks)
     if usual:
         quantities += [
-            Quantity(name=f"One cudaHostAlloc of {format_bytes(usual.bytes)}", value=usual.total_seconds.median,
-                     unit="seconds"),
+            quantity(f"One cudaHostAlloc of {format_bytes(usual.bytes)}", usual.total_seconds.median, "seconds"),
             _wait_quantity("Longest neighbour wait, one cudaHostAlloc", usual),
-        ]  # fmt: skip
+        ]
     if IDLE in cells:
         quantities.append(_wait_quantity("Longest neighbour wait, idle", cells[IDLE]))
     return tuple(quantities)
@@ -74,38 +73,36 @@ def _of_array(run: ExperimentRun, best: StrategyCell, usual: StrategyCell | None
     """The strategy for one array that any copy may use."""
     target = _target(run, best)
     found = [
-        Quantity(name="Recommended for an array", value=TITLES[best.strategy], unit="text"),
-        Quantity(
-            name=f"It pins {format_bytes(best.bytes)} in", value=best.total_seconds.median, unit="seconds",
-            spread=_spread(best),
-        ),
-        Quantity(name="Its rate", value=best.bytes_per_second, unit="bytes/second"),
-        Quantity(name=f"Your {format_bytes(target)} take, at the same pace", value=best.seconds_for(target),
-                 unit="seconds"),
-    ]  # fmt: skip
+        quantity("Recommended for an array", TITLES[best.strategy], "text"),
+        quantity(f"It pins {format_bytes(best.bytes)} in", best.total_seconds.median, "seconds", spread=_spread(best)),
+        quantity("Its rate", best.bytes_per_second, "bytes/second"),
+        quantity(f"Your {format_bytes(target)} take, at the same pace", best.seconds_for(target), "seconds"),
+    ]
     if usual:
         gain = usual.total_seconds.median / best.total_seconds.median
-        found.append(Quantity(name="Times faster than one cudaHostAlloc", value=gain, unit="ratio"))
+        found.append(quantity("Times faster than one cudaHostAlloc", gain, "ratio"))
     return [*found, _wait_quantity("Longest neighbour wait, an array", best)]
 
 
 def _of_chunks(best: StrategyCell) -> list[Quantity]:
     """The strategy beside processes that must not wait."""
     return [
-        Quantity(name="Recommended in chunks", value=TITLES[best.strategy], unit="text"),
-        Quantity(
-            name=f"In chunks of {format_bytes(best.chunk_bytes)} it takes", value=best.total_seconds.median,
-            unit="seconds", spread=_spread(best),
+        quantity("Recommended in chunks", TITLES[best.strategy], "text"),
+        quantity(
+            f"In chunks of {format_bytes(best.chunk_bytes)} it takes",
+            best.total_seconds.median,
+            "seconds",
+            spread=_spread(best),
         ),
         _wait_quantity("Longest neighbour wait, in chunks", best),
-    ]  # fmt: skip
+    ]
 
 
 def _wait_quantity(name: str, cell: StrategyCell) -> Quantity:
     """The longest wait of both phases, and in which it was."""
     wait = cell.longest_wait
     phase = "" if cell.strategy == IDLE else f" (while {wait.phase})"
-    return Quantity(name=f"{name}{phase}", value=wait.seconds, unit="seconds")
+    return quantity(f"{name}{phase}", wait.seconds, "seconds")
 
 
 def _spread(cell: StrategyCell) -> float | None:
@@ -169,57 +166,52 @@ def _wait_table(cells: Cells) -> Table:
     )
 
 
-def _not_pinned(cells: Cells) -> list[Finding]:
+def _not_pinned(cells: Cells) -> Iterator[Finding]:
     wrong = [cell for cell in _strategies(cells) if cell.pinned is False]
     if not wrong:
-        return []
-    return [
-        Finding(
-            rule="not-pinned", severity="critical",
-            title="CUDA does not take memory as pinned that was registered",
-            detail=f"Affected: {'; '.join(TITLES[cell.strategy] for cell in wrong)}. On systems that share the host's "
-            "page tables, registering does not page-lock.",
-            evidence=(Quantity(name="Strategies affected", value=len(wrong), unit="count"),),
-            advice="Take cudaHostAlloc here.",
-        )
-    ]  # fmt: skip
+        return
+    yield Finding(
+        rule="not-pinned", severity="critical",
+        title="CUDA does not take memory as pinned that was registered",
+        detail=f"Affected: {'; '.join(TITLES[cell.strategy] for cell in wrong)}. On systems that share the host's "
+        "page tables, registering does not page-lock.",
+        evidence=(quantity("Strategies affected", len(wrong), "count"),),
+        advice="Take cudaHostAlloc here.",
+    )  # fmt: skip
 
 
-def _recommended(run: ExperimentRun, cells: Cells, found: Recommended) -> list[Finding]:
+def _recommended(run: ExperimentRun, cells: Cells, found: Recommended) -> Iterator[Finding]:
     """The strategy for one array, against one cudaHostAlloc."""
     best, usual = found.array, cells.get(USUAL)
     if best is None or usual is None:
-        return []
+        return
     size = format_bytes(best.bytes)
     others = [cell for cell in _strategies(cells) if cell.strategy != USUAL and cell.pinned is not False]
     evidence = (
-        Quantity(name="One cudaHostAlloc", value=usual.total_seconds.median, unit="seconds"),
-        *(Quantity(name=TITLES[cell.strategy], value=cell.total_seconds.median, unit="seconds")
+        quantity("One cudaHostAlloc", usual.total_seconds.median, "seconds"),
+        *(quantity(TITLES[cell.strategy], cell.total_seconds.median, "seconds")
           for cell in (others if best.strategy == USUAL else [best])),
         _wait_quantity("Longest neighbour wait, one cudaHostAlloc", usual),
     )  # fmt: skip
     if best.strategy == USUAL:
-        return [
-            Finding(
-                rule="usual-is-fast", severity="good",
-                title=f"{format_seconds(usual.total_seconds.median)}: one cudaHostAlloc pins {size} about as fast as "
-                "any other strategy in one piece",
-                detail="No strategy that leaves one array for any copy is clearly faster here.", evidence=evidence,
-                advice="Nothing to do.",
-            )
-        ]  # fmt: skip
+        yield Finding(
+            rule="usual-is-fast", severity="good",
+            title=f"{format_seconds(usual.total_seconds.median)}: one cudaHostAlloc pins {size} about as fast as "
+            "any other strategy in one piece",
+            detail="No strategy that leaves one array for any copy is clearly faster here.", evidence=evidence,
+            advice="Nothing to do.",
+        )  # fmt: skip
+        return
     recipe, gain = Recipe.of(best, run.params), usual.total_seconds.median / best.total_seconds.median
-    return [
-        Finding(
-            rule="faster-strategy", severity="warning",
-            title=f"One cudaHostAlloc takes {gain:.1f} times as long to pin {size} as what is recommended: "
-            f"{format_seconds(best.total_seconds.median)}",
-            detail=f"Recommended for one array that any copy may use: {recipe.title}{_threads(recipe)}."
-            f"{_parts(best)}",
-            evidence=(*evidence, _wait_quantity("Longest neighbour wait, recommended", best)),
-            advice=f"Call {recipe.call(best.bytes)}, or paste the code.", code=recipe.code(),
-        )
-    ]  # fmt: skip
+    yield Finding(
+        rule="faster-strategy", severity="warning",
+        title=f"One cudaHostAlloc takes {gain:.1f} times as long to pin {size} as what is recommended: "
+        f"{format_seconds(best.total_seconds.median)}",
+        detail=f"Recommended for one array that any copy may use: {recipe.title}{_threads(recipe)}."
+        f"{_parts(best)}",
+        evidence=(*evidence, _wait_quantity("Longest neighbour wait, recommended", best)),
+        advice=f"Call {recipe.call(best.bytes)}, or paste the code.", code=recipe.code(),
+    )  # fmt: skip
 
 
 def _threads(recipe: Recipe) -> str:
@@ -234,40 +226,38 @@ def _parts(cell: StrategyCell) -> str:
     return f" Touching its pages took {touched}, registering them {pinned}."
 
 
-def _in_chunks(run: ExperimentRun, found: Recommended) -> list[Finding]:
+def _in_chunks(run: ExperimentRun, found: Recommended) -> Iterator[Finding]:
     """The gentler way, where each copy can stay within a chunk."""
     chunks, array = found.chunks, found.array
     if chunks is None or (array is not None and not found.gentler_in_chunks):
-        return []
+        return
     recipe, size, wait = Recipe.of(chunks, run.params), format_bytes(chunks.bytes), chunks.longest_wait
     against = f", not {format_seconds(array.longest_wait.seconds)}" if array else ""
-    return [
-        Finding(
-            rule="gentler-in-chunks", severity="note",
-            title=f"In chunks of {format_bytes(chunks.chunk_bytes)}, other processes on the GPU waited at most "
-            f"{format_seconds(wait.seconds)}{against}",
-            detail=f"Recommended where each copy stays within a chunk: {recipe.title}{_threads(recipe)}, {size} in "
-            f"{format_seconds(chunks.total_seconds.median)}. An array for any copy must be in one piece, because CUDA "
-            "refuses copies that cross.",
-            evidence=(
-                Quantity(name=TITLES[chunks.strategy], value=chunks.total_seconds.median, unit="seconds"),
-                *_wait_evidence("In chunks", chunks),
-                *(_wait_evidence("In one piece", array) if array else ()),
-            ),
-            advice=f"Where others use the GPU: {recipe.call(chunks.bytes)}, or paste the code.", code=recipe.code(),
-        )
-    ]  # fmt: skip
+    yield Finding(
+        rule="gentler-in-chunks", severity="note",
+        title=f"In chunks of {format_bytes(chunks.chunk_bytes)}, other processes on the GPU waited at most "
+        f"{format_seconds(wait.seconds)}{against}",
+        detail=f"Recommended where each copy stays within a chunk: {recipe.title}{_threads(recipe)}, {size} in "
+        f"{format_seconds(chunks.total_seconds.median)}. An array for any copy must be in one piece, because CUDA "
+        "refuses copies that cross.",
+        evidence=(
+            quantity(TITLES[chunks.strategy], chunks.total_seconds.median, "seconds"),
+            *_wait_evidence("In chunks", chunks),
+            *(_wait_evidence("In one piece", array) if array else ()),
+        ),
+        advice=f"Where others use the GPU: {recipe.call(chunks.bytes)}, or paste the code.", code=recipe.code(),
+    )  # fmt: skip
 
 
 def _wait_evidence(name: str, cell: StrategyCell) -> list[Quantity]:
     """The longest wait, named, and what a process without driver calls felt meanwhile."""
     wait = cell.longest_wait
     late = cell.control_seconds.get(wait.phase)
-    control = [Quantity(name=f"{name}: woke late meanwhile, without driver calls", value=late, unit="seconds")]
-    return [Quantity(name=f"{name}: {wait.words}", value=wait.seconds, unit="seconds"), *(control if late else ())]
+    control = [quantity(f"{name}: woke late meanwhile, without driver calls", late, "seconds")]
+    return [quantity(f"{name}: {wait.words}", wait.seconds, "seconds"), *(control if late else ())]
 
 
-def _waits(cells: Cells, found: Recommended) -> list[Finding]:
+def _waits(cells: Cells, found: Recommended) -> Iterator[Finding]:
     """What others wait for: with one cudaHostAlloc, as programs usually pin, else with the strategy that is worst."""
     worst = max(_strategies(cells), key=lambda cell: cell.longest_wait.seconds)
     shown = cells.get(USUAL, worst)
@@ -275,24 +265,22 @@ def _waits(cells: Cells, found: Recommended) -> list[Finding]:
         shown = worst
     wait = shown.longest_wait
     if wait.seconds < LONG_WAIT:
-        return []
+        return
     gentle = found.chunks if found.gentler_in_chunks else None
-    return [
-        Finding(
-            rule="neighbours-wait", severity="warning",
-            title=f"Another process's {wait.call} took {format_seconds(wait.seconds)} while "
-            f"{format_bytes(shown.bytes)} were being {wait.phase}: {TITLES[shown.strategy]}",
-            detail=f"{_why_waiting(shown, wait)}{_worse(worst, shown)}",
-            evidence=(
-                *_wait_evidence(f"With {TITLES[shown.strategy]}", shown),
-                *(_wait_evidence(f"With {TITLES[worst.strategy]}", worst) if worst is not shown else ()),
-                *(_wait_evidence(f"With {TITLES[gentle.strategy]}", gentle) if gentle else ()),
-                *([_wait_quantity("Idle", cells[IDLE])] if IDLE in cells else ()),
-            ),
-            advice="Pin and free large buffers before others start working"
-            + (", or pin in chunks, as the note on chunks shows." if gentle else "."),
-        )
-    ]  # fmt: skip
+    yield Finding(
+        rule="neighbours-wait", severity="warning",
+        title=f"Another process's {wait.call} took {format_seconds(wait.seconds)} while "
+        f"{format_bytes(shown.bytes)} were being {wait.phase}: {TITLES[shown.strategy]}",
+        detail=f"{_why_waiting(shown, wait)}{_worse(worst, shown)}",
+        evidence=(
+            *_wait_evidence(f"With {TITLES[shown.strategy]}", shown),
+            *(_wait_evidence(f"With {TITLES[worst.strategy]}", worst) if worst is not shown else ()),
+            *(_wait_evidence(f"With {TITLES[gentle.strategy]}", gentle) if gentle else ()),
+            *([_wait_quantity("Idle", cells[IDLE])] if IDLE in cells else ()),
+        ),
+        advice="Pin and free large buffers before others start working"
+        + (", or pin in chunks, as the note on chunks shows." if gentle else "."),
+    )  # fmt: skip
 
 
 def _worse(worst: StrategyCell, shown: StrategyCell) -> str:
@@ -311,22 +299,20 @@ def _why_waiting(cell: StrategyCell, wait: Wait) -> str:
     return f"The driver holds a lock that other processes on the GPU need, also for monitoring{known}."
 
 
-def _crossing(cells: Cells) -> list[Finding]:
+def _crossing(cells: Cells) -> Iterator[Finding]:
     refused = [cell for cell in _strategies(cells) if cell.crossing_copies is False]
     if not refused:
-        return []
+        return
     chunk = format_bytes(refused[0].chunk_bytes)
-    return [
-        Finding(
-            rule="copies-refused-across-chunks", severity="warning",
-            title="A copy across the boundary of two registered chunks is refused",
-            detail="CUDA answers cudaErrorInvalidValue (invalid argument), although CUDA calls both sides pinned; "
-            "kernels may cross.",
-            evidence=(
-                Quantity(name="Chunk", value=refused[0].chunk_bytes, unit="bytes"),
-                Quantity(name="Strategies affected", value=len(refused), unit="count"),
-            ),
-            advice=f"Keep each copy within a multiple of the chunk ({chunk} here), for instance by making the chunk a "
-            "multiple of your block, or pin in one piece.",
-        )
-    ]  # fmt: skip
+    yield Finding(
+        rule="copies-refused-across-chunks", severity="warning",
+        title="A copy across the boundary of two registered chunks is refused",
+        detail="CUDA answers cudaErrorInvalidValue (invalid argument), although CUDA calls both sides pinned; "
+        "kernels may cross.",
+        evidence=(
+            quantity("Chunk", refused[0].chunk_bytes, "bytes"),
+            quantity("Strategies affected", len(refused), "count"),
+        ),
+        advice=f"Keep each copy within a multiple of the chunk ({chunk} here), for instance by making the chunk a "
+        "multiple of your block, or pin in one piece.",
+    )  # fmt: skip

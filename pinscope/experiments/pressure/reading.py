@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from pinscope.experiments.pressure.arithmetic import (
     stages,
 )
 from pinscope.records.environment import Limits
-from pinscope.records.finding import Finding, Quantity, Reading, Table
+from pinscope.records.finding import Finding, Quantity, Reading, Table, quantity
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bandwidth, format_bytes, format_seconds, format_share
 
@@ -85,10 +85,9 @@ def _memory(limits: Limits) -> _Memory:
 
 def _lost(found: Stages) -> Quantity:
     lost = lost_per_byte(found)
-    return Quantity(
-        name="Available memory lost per pinned GiB", value=None if lost is None else lost * GIB, unit="bytes",
-        reason="too few steps" if lost is None else None,
-    )  # fmt: skip
+    return quantity(
+        "Available memory lost per pinned GiB", None if lost is None else lost * GIB, "bytes", reason="too few steps"
+    )
 
 
 def _least_share(found: Stages) -> tuple[Stage, float] | None:
@@ -108,25 +107,34 @@ def _headline(found: Stages, memory: _Memory) -> tuple[Quantity, ...]:
     ratio = (median_of(slowest.fault) or 0.0) / fault.rounds.median if fault else None
     return (
         _lost(found),
-        Quantity(name="Most that was pinned", value=found.most_bytes, unit="bytes"),
-        Quantity(name=f"Of the {memory.owner} memory", value=memory.pinned(found.most_bytes), unit="share"),
-        Quantity(
-            name="Page fault before", value=median_of(fault), unit="seconds",
-            spread=fault.rounds.spread if fault else None, reason=None if fault else "not measured yet",
+        quantity("Most that was pinned", found.most_bytes, "bytes"),
+        quantity(f"Of the {memory.owner} memory", memory.pinned(found.most_bytes), "share"),
+        quantity(
+            "Page fault before",
+            median_of(fault),
+            "seconds",
+            reason="not measured yet",
+            spread=fault.rounds.spread if fault else None,
         ),
-        Quantity(
-            name=f"Page fault at most, with {format_bytes(slowest.bytes)} pinned", value=ratio, unit="ratio",
-            reason=None if fault else "nothing to compare with",
+        quantity(
+            f"Page fault at most, with {format_bytes(slowest.bytes)} pinned",
+            ratio,
+            "ratio",
+            reason="nothing to compare with",
         ),
-        Quantity(
-            name="Least of the file still in the cache", value=share[1] if share else None, unit="share",
-            reason=None if share else "no file could be made; the notes say why",
+        quantity(
+            "Least of the file still in the cache",
+            share[1] if share else None,
+            "share",
+            reason="no file could be made; the notes say why",
         ),
-        Quantity(
-            name="Stalls for memory, at most", value=stalled[1] if stalled else None, unit="share",
+        quantity(
+            "Stalls for memory, at most",
+            stalled[1] if stalled else None,
+            "share",
             reason=None if stalled else _why_no_stalls(found),
         ),
-    )  # fmt: skip
+    )
 
 
 def _why_no_stalls(found: Stages) -> str:
@@ -170,12 +178,12 @@ def _rate(felt: Felt | None) -> float | None:
     return 1 / felt.rounds.median if felt else None
 
 
-def _gone(found: Stages) -> list[Finding]:
+def _gone(found: Stages) -> Iterator[Finding]:
     """Each pinned GiB is gone for everybody."""
     lost, returned = lost_per_byte(found), returned_share(found)
     last = found.held[-1]
     if lost is None:
-        return []
+        return
     straight = abs(lost - 1) <= STRAIGHT
     detail = (
         f"With {format_bytes(last.bytes)} pinned, {format_bytes(last.available_bytes)} were available to everybody. "
@@ -187,21 +195,16 @@ def _gone(found: Stages) -> list[Finding]:
         detail += f" Only {format_share(returned)} of what went was back afterwards: other programs took some."
     evidence = (
         _lost(found),
-        Quantity(name="Least memory available", value=last.available_bytes, unit="bytes"),
-        Quantity(
-            name="Back after giving it back", value=returned, unit="share",
-            reason="not measured" if returned is None else None,
-        ),
+        quantity("Least memory available", last.available_bytes, "bytes"),
+        quantity("Back after giving it back", returned, "share", reason="not measured"),
+    )
+    yield Finding(
+        rule="gone-for-everybody", severity="note",
+        title=f"Each pinned GiB takes {format_bytes(lost * GIB)} from everybody on the host",
+        detail=detail, evidence=evidence,
+        advice="Pin what is copied again and again, reuse it, and give it back; the page Plan says what is safe "
+        "here." if straight else "Run it again on an idle machine for the exact price.",
     )  # fmt: skip
-    return [
-        Finding(
-            rule="gone-for-everybody", severity="note",
-            title=f"Each pinned GiB takes {format_bytes(lost * GIB)} from everybody on the host",
-            detail=detail, evidence=evidence,
-            advice="Pin what is copied again and again, reuse it, and give it back; the page Plan says what is safe "
-            "here." if straight else "Run it again on an idle machine for the exact price.",
-        )
-    ]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -244,15 +247,15 @@ _SENSES = (
 )  # fmt: skip
 
 
-def _slower(found: Stages, sense: _Sense) -> list[Finding]:
+def _slower(found: Stages, sense: _Sense) -> Iterator[Finding]:
     """A finding if something became slower; only a note if it stayed slow after all was given back."""
     seen = slower(found, sense.part, sense.factor)
     if seen is None or found.before is None:
-        return []
+        return
     evidence = (
-        Quantity(name=f"{sense.what}, slowest step over before", value=seen.ratio, unit="ratio"),
-        Quantity(name="From this much pinned on", value=seen.stage.bytes, unit="bytes"),
-        Quantity(name="Most that was pinned", value=found.most_bytes, unit="bytes"),
+        quantity(f"{sense.what}, slowest step over before", seen.ratio, "ratio"),
+        quantity("From this much pinned on", seen.stage.bytes, "bytes"),
+        quantity("Most that was pinned", found.most_bytes, "bytes"),
     )
     after = f", {sense.text(found.after)} after it was given back" if found.after else ""
     detail = (
@@ -260,93 +263,81 @@ def _slower(found: Stages, sense: _Sense) -> list[Finding]:
         f"{after}. Medians over rounds of an ordinary process beside the run."
     )
     if seen.recovered is False:
-        return [
-            Finding(
-                rule="host-changed", severity="note",
-                title=f"{sense.what} became slower, and stayed so without the pinned memory",
-                detail=f"{detail} Something else weighs on this host.", evidence=evidence,
-                advice="Run it again on an idle machine.",
-            )
-        ]  # fmt: skip
-    return [
-        Finding(
-            rule=sense.rule, severity="warning",
-            title=f"{sense.what} took {seen.ratio:.1f} times as long from {format_bytes(seen.stage.bytes)} pinned on",
-            detail=detail, evidence=evidence, advice=sense.advice,
-        )
-    ]  # fmt: skip
+        yield Finding(
+            rule="host-changed", severity="note",
+            title=f"{sense.what} became slower, and stayed so without the pinned memory",
+            detail=f"{detail} Something else weighs on this host.", evidence=evidence,
+            advice="Run it again on an idle machine.",
+        )  # fmt: skip
+        return
+    yield Finding(
+        rule=sense.rule, severity="warning",
+        title=f"{sense.what} took {seen.ratio:.1f} times as long from {format_bytes(seen.stage.bytes)} pinned on",
+        detail=detail, evidence=evidence, advice=sense.advice,
+    )  # fmt: skip
 
 
-def _cache_lost(found: Stages) -> list[Finding]:
+def _cache_lost(found: Stages) -> Iterator[Finding]:
     before = found.before.cached_share if found.before else None
     least = _least_share(found)
     if before is None or least is None or least[1] >= before - CACHE_LOST:
-        return []
+        return
     shares = [(stage, stage.cached_share) for stage in found.held if stage.cached_share is not None]
     lost = [stage for stage, share in shares if share < before - CACHE_LOST]
-    return [
-        Finding(
-            rule="cache-pushed-out", severity="warning",
-            title=f"A file that was in the page cache was pushed out from {format_bytes(lost[0].bytes)} pinned on",
-            detail=f"{format_share(before)} of the ordinary process's file was in the cache before, "
-            f"{format_share(least[1])} with {format_bytes(least[0].bytes)} pinned. What was pushed out must be read "
-            "from the disk again.",
-            evidence=(
-                Quantity(name="In the cache before", value=before, unit="share"),
-                Quantity(name="Least in the cache", value=least[1], unit="share"),
-                Quantity(name="From this much pinned on", value=lost[0].bytes, unit="bytes"),
-            ),
-            advice="Leave the page cache what the data loaders read again and again: pin less than that.",
-        )
-    ]  # fmt: skip
+    yield Finding(
+        rule="cache-pushed-out", severity="warning",
+        title=f"A file that was in the page cache was pushed out from {format_bytes(lost[0].bytes)} pinned on",
+        detail=f"{format_share(before)} of the ordinary process's file was in the cache before, "
+        f"{format_share(least[1])} with {format_bytes(least[0].bytes)} pinned. What was pushed out must be read "
+        "from the disk again.",
+        evidence=(
+            quantity("In the cache before", before, "share"),
+            quantity("Least in the cache", least[1], "share"),
+            quantity("From this much pinned on", lost[0].bytes, "bytes"),
+        ),
+        advice="Leave the page cache what the data loaders read again and again: pin less than that.",
+    )  # fmt: skip
 
 
-def _stalled(found: Stages) -> list[Finding]:
+def _stalled(found: Stages) -> Iterator[Finding]:
     before = (found.before.stalled["memory_some"] if found.before else None) or 0.0
     limit = max(STALLED, 3 * before)
     bad = [stage for stage in found.held if (stage.stalled["memory_some"] or 0.0) > limit]
     most = _most_stalled(found, "memory_some")
     if not bad or most is None:
-        return []
-    return [
-        Finding(
-            rule="stalled", severity="warning",
-            title=f"Tasks stalled for memory for {format_share(most[1])} of the time, from "
-            f"{format_bytes(bad[0].bytes)} pinned on",
-            detail=f"It was {format_share(before)} before. The kernel counts the time in which at least one task "
-            "waited for memory (/proc/pressure/memory).",
-            evidence=tuple(
-                Quantity(
-                    name=f"Stalled: {words}", value=most[0].stalled[name], unit="share",
-                    reason="this kernel does not tell" if most[0].stalled[name] is None else None,
-                )
-                for name, words in STALLS.items()
-            ),
-            advice="Pin less than that, or give the host (or the container) more memory.",
-        )
-    ]  # fmt: skip
+        return
+    yield Finding(
+        rule="stalled", severity="warning",
+        title=f"Tasks stalled for memory for {format_share(most[1])} of the time, from "
+        f"{format_bytes(bad[0].bytes)} pinned on",
+        detail=f"It was {format_share(before)} before. The kernel counts the time in which at least one task "
+        "waited for memory (/proc/pressure/memory).",
+        evidence=tuple(
+            quantity(f"Stalled: {words}", most[0].stalled[name], "share", reason="this kernel does not tell")
+            for name, words in STALLS.items()
+        ),
+        advice="Pin less than that, or give the host (or the container) more memory.",
+    )  # fmt: skip
 
 
-def _swapped(found: Stages) -> list[Finding]:
+def _swapped(found: Stages) -> Iterator[Finding]:
     out = sum(stage.swapped_out_bytes or 0 for stage in found.held)
     back = sum(stage.swapped_in_bytes or 0 for stage in found.held)
     if out + back < SWAPPED:
-        return []
-    return [
-        Finding(
-            rule="swapped", severity="warning",
-            title=f"The kernel swapped {format_bytes(out)} out and {format_bytes(back)} in while memory was pinned",
-            detail="Pinned pages stay; those of all other programs went to the disk in their place.",
-            evidence=(
-                Quantity(name="Swapped out", value=out, unit="bytes"),
-                Quantity(name="Swapped in", value=back, unit="bytes"),
-            ),
-            advice="Pin less: programs that were swapped out come back page by page, at the disk's pace.",
-        )
-    ]  # fmt: skip
+        return
+    yield Finding(
+        rule="swapped", severity="warning",
+        title=f"The kernel swapped {format_bytes(out)} out and {format_bytes(back)} in while memory was pinned",
+        detail="Pinned pages stay; those of all other programs went to the disk in their place.",
+        evidence=(
+            quantity("Swapped out", out, "bytes"),
+            quantity("Swapped in", back, "bytes"),
+        ),
+        advice="Pin less: programs that were swapped out come back page by page, at the disk's pace.",
+    )  # fmt: skip
 
 
-def _nobody_felt_it(found: Stages, memory: _Memory) -> list[Finding]:
+def _nobody_felt_it(found: Stages, memory: _Memory) -> Iterator[Finding]:
     last = found.held[-1]
     known = [
         f"reading a file again took at most {reads:.2f} times as long ({after:.2f} times once all was given back)"
@@ -358,22 +349,19 @@ def _nobody_felt_it(found: Stages, memory: _Memory) -> list[Finding]:
         known.append(f"tasks stalled for memory for {format_share(last.stalled['memory_some'])} of the time")
     faults, _ = _against_before(found, lambda stage: stage.fault)
     detail = f"Meanwhile {', '.join(known)}. " if known else ""
-    return [
-        Finding(
-            rule="nobody-felt-it", severity="good",
-            title=f"{format_share(memory.pinned(found.most_bytes))} of the {memory.owner} memory was pinned "
-            f"({format_bytes(found.most_bytes)}), and page faults took at most {faults or 1:.2f} times as long",
-            detail=f"{detail}Nothing was clearly worse than before, and larger shares were not tried.",
-            evidence=(
-                Quantity(name="Most that was pinned", value=found.most_bytes, unit="bytes"),
-                Quantity(name=f"Of the {memory.owner} memory", value=memory.pinned(found.most_bytes), unit="share"),
-                Quantity(name="Left here then", value=last.left_bytes, unit="bytes",
-                         reason="not read yet" if last.left_bytes is None else None),
-            ),
-            advice="Nothing to do at this share. To see what a fuller machine feels, pin all that is safe: "
-            "--set share=1 --set cap=1TiB.",
-        )
-    ]  # fmt: skip
+    yield Finding(
+        rule="nobody-felt-it", severity="good",
+        title=f"{format_share(memory.pinned(found.most_bytes))} of the {memory.owner} memory was pinned "
+        f"({format_bytes(found.most_bytes)}), and page faults took at most {faults or 1:.2f} times as long",
+        detail=f"{detail}Nothing was clearly worse than before, and larger shares were not tried.",
+        evidence=(
+            quantity("Most that was pinned", found.most_bytes, "bytes"),
+            quantity(f"Of the {memory.owner} memory", memory.pinned(found.most_bytes), "share"),
+            quantity("Left here then", last.left_bytes, "bytes", reason="not read yet"),
+        ),
+        advice="Nothing to do at this share. To see what a fuller machine feels, pin all that is safe: "
+        "--set share=1 --set cap=1TiB.",
+    )  # fmt: skip
 
 
 def _against_before(found: Stages, part: Callable[[Stage], Felt | None]) -> tuple[float | None, float | None]:
@@ -386,22 +374,19 @@ def _against_before(found: Stages, part: Callable[[Stage], Felt | None]) -> tupl
     return max(held) / before if held else None, after / before if after is not None else None
 
 
-def _floor(found: Stages) -> list[Finding]:
+def _floor(found: Stages) -> Iterator[Finding]:
     if not found.floor_reached:
-        return []
+        return
     last = found.held[-1]
-    return [
-        Finding(
-            rule="floor-reached", severity="note",
-            title=f"The run stopped by itself at {format_bytes(found.most_bytes)} of "
-            f"{format_bytes(found.target_bytes)}: more would have gone below the floor",
-            detail=f"{format_bytes(last.left_bytes)} were left here then. The floor keeps the machine usable for "
-            "others while the run goes on.",
-            evidence=(
-                Quantity(name="Left here", value=last.left_bytes, unit="bytes",
-                         reason="not read" if last.left_bytes is None else None),
-                Quantity(name="Meant to be pinned", value=found.target_bytes, unit="bytes"),
-            ),
-            advice="Nothing to do. A lower floor (--set floor=…) goes further, at the risk of all that runs here.",
-        )
-    ]  # fmt: skip
+    yield Finding(
+        rule="floor-reached", severity="note",
+        title=f"The run stopped by itself at {format_bytes(found.most_bytes)} of "
+        f"{format_bytes(found.target_bytes)}: more would have gone below the floor",
+        detail=f"{format_bytes(last.left_bytes)} were left here then. The floor keeps the machine usable for "
+        "others while the run goes on.",
+        evidence=(
+            quantity("Left here", last.left_bytes, "bytes", reason="not read"),
+            quantity("Meant to be pinned", found.target_bytes, "bytes"),
+        ),
+        advice="Nothing to do. A lower floor (--set floor=…) goes further, at the risk of all that runs here.",
+    )  # fmt: skip

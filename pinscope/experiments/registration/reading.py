@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pinscope.analysis.link_model import packet_words
 from pinscope.analysis.page_table_model import GRANULE_BYTES
 from pinscope.analysis.rules.link import SATURATED
-from pinscope.analysis.statistics import Summary
+from pinscope.analysis.statistics import Summary, measured
 from pinscope.experiments.registration.arithmetic import Trial, trials
-from pinscope.records.finding import Finding, Quantity, Reading, Table
+from pinscope.records.finding import Finding, Quantity, Reading, Table, quantity
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bandwidth, format_bytes, format_share
 
@@ -55,18 +55,18 @@ def _headline(run: ExperimentRun, each: Trial | None, owner: Trial | None) -> tu
     for trial in (trial for trial in (each, owner) if trial):
         words = f"{trial.title}, {trial.processes} processes"
         unknown = None if trial.table_bytes is not None else "not all that were to pin had pinned, or no meter told"
-        found.append(
-            Quantity(name=f"{tables_words(run)}, {words}", value=trial.table_bytes, unit="bytes", reason=unknown)
-        )
+        found.append(quantity(f"{tables_words(run)}, {words}", trial.table_bytes, "bytes", reason=unknown))
     for trial in (trial for trial in (each, owner) if trial):
         words = f"{trial.title}, {trial.processes} processes"
         found.append(
-            Quantity(
-                name=f"Rate of all together, {words}", value=_median(trial.rate), unit="bytes/second",
+            quantity(
+                f"Rate of all together, {words}",
+                _median(trial.rate),
+                "bytes/second",
+                reason="no round was completed",
                 spread=trial.rate.spread if trial.rate else None,
-                reason=None if trial.rate else "no round was completed",
             )
-        )  # fmt: skip
+        )
     return tuple(found)
 
 
@@ -100,121 +100,114 @@ def _table(found: Sequence[Trial]) -> Table:
     )  # fmt: skip
 
 
-def _wrong(found: Sequence[Trial]) -> list[Finding]:
+def _wrong(found: Sequence[Trial]) -> Iterator[Finding]:
     wrong = [trial for trial in found if trial.wrong_words]
     if not wrong:
-        return []
-    return [
-        Finding(
-            rule="content-wrong",
-            severity="critical",
-            title="Data arrived wrong in a process",
-            detail=f"The first case: {wrong[0].title}, {wrong[0].processes} processes.",
-            evidence=(
-                Quantity(name="Wrong words", value=sum(trial.wrong_words for trial in wrong), unit="count"),
-                Quantity(name="Checked words", value=sum(trial.checked_words for trial in wrong), unit="count"),
-            ),
-            advice="Do not trust this machine's copies. Run it again; if it repeats, check ECC counters and the "
-            "kernel log.",
-        )
-    ]
+        return
+    yield Finding(
+        rule="content-wrong",
+        severity="critical",
+        title="Data arrived wrong in a process",
+        detail=f"The first case: {wrong[0].title}, {wrong[0].processes} processes.",
+        evidence=(
+            quantity("Wrong words", sum(trial.wrong_words for trial in wrong), "count"),
+            quantity("Checked words", sum(trial.checked_words for trial in wrong), "count"),
+        ),
+        advice="Do not trust this machine's copies. Run it again; if it repeats, check ECC counters and the "
+        "kernel log.",
+    )
 
 
-def _duplicates(run: ExperimentRun, each: Trial | None, owner: Trial | None, found: Sequence[Trial]) -> list[Finding]:
+def _duplicates(
+    run: ExperimentRun, each: Trial | None, owner: Trial | None, found: Sequence[Trial]
+) -> Iterator[Finding]:
     """Whether every process pays for the same memory again."""
     if each is None or each.table_bytes is None or each.processes < 2 or not each.table_steps:
-        return []
+        return
     first = each.table_steps[0]
     if first < (GRANULE_BYTES if run.lab == "cuda" else 1):
-        return []
+        return
     times = each.table_bytes / first
     if times < 1.5:
-        return [
-            Finding(
-                rule="registration-shared", severity="good",
-                title="The page table of shared memory is paid for once",
-                detail=f"{each.processes} processes registered the same {format_bytes(each.bytes)}.",
-                evidence=(Quantity(name="Page tables", value=each.table_bytes, unit="bytes"),),
-                advice="Nothing to do.",
-            )
-        ]  # fmt: skip
+        yield Finding(
+            rule="registration-shared", severity="good",
+            title="The page table of shared memory is paid for once",
+            detail=f"{each.processes} processes registered the same {format_bytes(each.bytes)}.",
+            evidence=(quantity("Page tables", each.table_bytes, "bytes"),),
+            advice="Nothing to do.",
+        )  # fmt: skip
+        return
     evidence = [
-        Quantity(name="Page tables of the first process", value=first, unit="bytes"),
-        Quantity(name=f"Page tables of all {each.processes}", value=each.table_bytes, unit="bytes"),
+        quantity("Page tables of the first process", first, "bytes"),
+        quantity(f"Page tables of all {each.processes}", each.table_bytes, "bytes"),
     ]
     once = ""
     if owner is not None and owner.table_bytes is not None:
-        evidence.append(Quantity(name="Page tables with one owner", value=owner.table_bytes, unit="bytes"))
+        evidence.append(quantity("Page tables with one owner", owner.table_bytes, "bytes"))
         same = [
             one.processes for one in found if (one.strategy, one.table_bytes) == (owner.strategy, owner.table_bytes)
         ]
         counts = ", ".join(str(count) for count in sorted(same))
         once = f" One owner took {format_bytes(owner.table_bytes)}; processes that it copied for: {counts}."
-    return [
-        Finding(
-            rule="every-process-pays",
-            severity="note",
-            title=f"Each process that registers the same memory pays again: {times:.1f} times the page tables for "
-            f"{each.processes} processes",
-            detail=f"{format_bytes(each.bytes)} took {format_bytes(first)} in the first process and "
-            f"{format_bytes(each.table_bytes)} in all.{once}",
-            evidence=tuple(evidence),
-            advice="Where much memory is shared by many processes, let one own and pin it and copy into the others' "
-            + ("GPU buffers (cudaIpcOpenMemHandle)." if run.lab == "cuda" else "buffers."),
-        )
-    ]
+    yield Finding(
+        rule="every-process-pays",
+        severity="note",
+        title=f"Each process that registers the same memory pays again: {times:.1f} times the page tables for "
+        f"{each.processes} processes",
+        detail=f"{format_bytes(each.bytes)} took {format_bytes(first)} in the first process and "
+        f"{format_bytes(each.table_bytes)} in all.{once}",
+        evidence=tuple(evidence),
+        advice="Where much memory is shared by many processes, let one own and pin it and copy into the others' "
+        + ("GPU buffers (cudaIpcOpenMemHandle)." if run.lab == "cuda" else "buffers."),
+    )
 
 
-def _contexts(each: Trial | None) -> list[Finding]:
+def _contexts(each: Trial | None) -> Iterator[Finding]:
     if each is None or not each.context_bytes or not each.table_bytes:
-        return []
+        return
     if min(each.context_bytes, each.table_bytes) < 0:  # others gave memory back meanwhile
-        return []
+        return
     one = each.context_bytes / each.processes
     per_process = each.table_bytes / each.processes
     as_much = each.bytes * one / per_process
-    return [
-        Finding(
-            rule="contexts-beside-tables",
-            severity="note",
-            title=f"A process's CUDA context takes {format_bytes(round(one))}, its page table "
-            f"{format_bytes(round(per_process))}",
-            detail=f"Below {format_bytes(round(as_much))} of pinned memory a process's context takes more GPU memory "
-            "than its page table.",
-            evidence=(
-                Quantity(name="Contexts of all", value=each.context_bytes, unit="bytes"),
-                Quantity(name="Page tables of all", value=each.table_bytes, unit="bytes"),
-            ),
-            advice="Count a context for every process on every GPU, whatever it pins.",
-        )
-    ]
+    yield Finding(
+        rule="contexts-beside-tables",
+        severity="note",
+        title=f"A process's CUDA context takes {format_bytes(round(one))}, its page table "
+        f"{format_bytes(round(per_process))}",
+        detail=f"Below {format_bytes(round(as_much))} of pinned memory a process's context takes more GPU memory "
+        "than its page table.",
+        evidence=(
+            quantity("Contexts of all", each.context_bytes, "bytes"),
+            quantity("Page tables of all", each.table_bytes, "bytes"),
+        ),
+        advice="Count a context for every process on every GPU, whatever it pins.",
+    )
 
 
-def _counted_again(each: Trial | None) -> list[Finding]:
+def _counted_again(each: Trial | None) -> Iterator[Finding]:
     if each is None or each.host_pinned_bytes is None or each.processes < 2:
-        return []
+        return
     if each.host_pinned_bytes < 1.5 * each.bytes:
-        return []
-    return [
-        Finding(
-            rule="host-counts-again",
-            severity="note",
-            title=f"The host counts {format_bytes(each.host_pinned_bytes)} as pinned for "
-            f"{format_bytes(each.bytes)} of memory",
-            detail="The kernel counts each registration's pins; the memory is there once.",
-            evidence=(Quantity(name="Host pins", value=each.host_pinned_bytes, unit="bytes"),),
-            advice="Read the host's total of pinned pages as an upper bound where processes share memory.",
-        )
-    ]
+        return
+    yield Finding(
+        rule="host-counts-again",
+        severity="note",
+        title=f"The host counts {format_bytes(each.host_pinned_bytes)} as pinned for "
+        f"{format_bytes(each.bytes)} of memory",
+        detail="The kernel counts each registration's pins; the memory is there once.",
+        evidence=(quantity("Host pins", each.host_pinned_bytes, "bytes"),),
+        advice="Read the host's total of pinned pages as an upper bound where processes share memory.",
+    )
 
 
-def _rates(run: ExperimentRun, each: Trial | None, owner: Trial | None) -> list[Finding]:
+def _rates(run: ExperimentRun, each: Trial | None, owner: Trial | None) -> Iterator[Finding]:
     if each is None or owner is None or not each.rate or not owner.rate or each.processes < 2:
-        return []
+        return
     ratio = owner.rate.median / each.rate.median
     evidence = (
-        Quantity(name="Each registers", value=each.rate.median, unit="bytes/second", spread=each.rate.spread),
-        Quantity(name="One owner", value=owner.rate.median, unit="bytes/second", spread=owner.rate.spread),
+        measured("Each registers", each.rate, "bytes/second"),
+        measured("One owner", owner.rate, "bytes/second"),
     )
     rates = (
         f"{format_bandwidth(owner.rate.median)} when one copies for all, {format_bandwidth(each.rate.median)} when "
@@ -222,26 +215,23 @@ def _rates(run: ExperimentRun, each: Trial | None, owner: Trial | None) -> list[
     )
     if ratio >= 1 - SAME_RATE:
         where = "on one GPU" if run.lab == "cuda" else "on the host model"
-        return [
-            Finding(
-                rule="owner-as-fast", severity="good",
-                title=f"{format_bandwidth(owner.rate.median)}: {where}, one owner copies at least as fast as "
-                f"{each.processes} processes by themselves",
-                detail=f"{rates}{_link_words(run, min(owner.rate.median, each.rate.median))}. The "
-                "bandwidth of large copies was compared, not latency, several GPUs or the owner's processor time.",
-                evidence=evidence,
-                advice="For large copies to one GPU, one process may copy for all. Measure small copies and several "
-                "GPUs before you decide for them.",
-            )
-        ]  # fmt: skip
-    return [
-        Finding(
-            rule="owner-slower", severity="warning",
-            title=f"One owner copies at {format_share(ratio)} of the rate of all by themselves",
-            detail=f"{rates}.", evidence=evidence,
-            advice="Weigh the page tables saved against the rate lost; one owner for each NUMA node or GPU may do.",
-        )
-    ]  # fmt: skip
+        yield Finding(
+            rule="owner-as-fast", severity="good",
+            title=f"{format_bandwidth(owner.rate.median)}: {where}, one owner copies at least as fast as "
+            f"{each.processes} processes by themselves",
+            detail=f"{rates}{_link_words(run, min(owner.rate.median, each.rate.median))}. The "
+            "bandwidth of large copies was compared, not latency, several GPUs or the owner's processor time.",
+            evidence=evidence,
+            advice="For large copies to one GPU, one process may copy for all. Measure small copies and several "
+            "GPUs before you decide for them.",
+        )  # fmt: skip
+        return
+    yield Finding(
+        rule="owner-slower", severity="warning",
+        title=f"One owner copies at {format_share(ratio)} of the rate of all by themselves",
+        detail=f"{rates}.", evidence=evidence,
+        advice="Weigh the page tables saved against the rate lost; one owner for each NUMA node or GPU may do.",
+    )  # fmt: skip
 
 
 def _link_words(run: ExperimentRun, rate: float) -> str:
@@ -255,19 +245,17 @@ def _link_words(run: ExperimentRun, rate: float) -> str:
     return f": the link carries at most {most} and was nearly full either way"
 
 
-def _left(run: ExperimentRun, found: Sequence[Trial]) -> list[Finding]:
+def _left(run: ExperimentRun, found: Sequence[Trial]) -> Iterator[Finding]:
     kept = [trial for trial in found if (trial.left_bytes or 0) > 2 * GRANULE_BYTES]
     if run.lab != "cuda" or not kept:
-        return []
+        return
     worst = max(kept, key=lambda trial: trial.left_bytes or 0)
-    return [
-        Finding(
-            rule="gpu-memory-left",
-            severity="warning",
-            title=f"{format_bytes(worst.left_bytes)} of GPU memory were still used when all processes had ended",
-            detail=f"The case: {worst.title}, {worst.processes} processes. Another process that took memory "
-            "meanwhile would look the same.",
-            evidence=(Quantity(name="Left", value=worst.left_bytes, unit="bytes"),),
-            advice="Run it again while nothing else uses the GPU.",
-        )
-    ]
+    yield Finding(
+        rule="gpu-memory-left",
+        severity="warning",
+        title=f"{format_bytes(worst.left_bytes)} of GPU memory were still used when all processes had ended",
+        detail=f"The case: {worst.title}, {worst.processes} processes. Another process that took memory "
+        "meanwhile would look the same.",
+        evidence=(quantity("Left", worst.left_bytes, "bytes"),),
+        advice="Run it again while nothing else uses the GPU.",
+    )

@@ -28,7 +28,7 @@ from pinscope.experiments.timeline.arithmetic import (
     summed,
 )
 from pinscope.live.driver_findings import DRIVER_MEMORY_ADVICE, DRIVER_MEMORY_IS
-from pinscope.records.finding import Finding, Quantity, Severity
+from pinscope.records.finding import Finding, Quantity, Severity, quantity
 from pinscope.units import format_bandwidth, format_bytes, format_duration, format_share
 
 MOST_SUSPECTS = 5
@@ -65,11 +65,12 @@ def _leaks(seen: Watched) -> Iterator[Finding]:
             f"A program that fills its buffers until {'its end' if life.gone else 'it has them all'} looks the same.",
             evidence=(
                 *_growth(seen, growth, life.gone),
-                Quantity(
-                    name="It held before it ended" if life.gone else "It held at the end", unit="bytes",
-                    value=_until_gone(life, life.amounts)[-1][1],
+                quantity(
+                    "It held before it ended" if life.gone else "It held at the end",
+                    _until_gone(life, life.amounts)[-1][1],
+                    "bytes",
                 ),
-                Quantity(name="User", value=life.user, unit="text", reason="not known" if life.user is None else None),
+                quantity("User", life.user, "text", reason="not known"),
             ),
             advice="Look for buffers that are allocated or registered in a loop, and keep them instead. "
             + (
@@ -77,7 +78,7 @@ def _leaks(seen: Watched) -> Iterator[Finding]:
                 if life.gone
                 else f"Watch on with 'pinscope record --pid {life.pid}'; with --probe it also shows what is registered."
             ),
-        )  # fmt: skip
+        )
 
 
 def _locked(seen: Watched) -> Iterator[Finding]:
@@ -114,13 +115,13 @@ def _until_gone(life: Life, amounts: Amounts) -> Amounts:
 
 def _growth(seen: Watched, growth: Growth, gone: bool = False) -> Iterator[Quantity]:
     available = seen.host[-1]["available_bytes"]
-    yield Quantity(name="Before these steps", value=growth.first_bytes, unit="bytes")
-    yield Quantity(name="Taken in them, less what was given back", value=growth.bytes, unit="bytes")
-    yield Quantity(name="On average in a minute", value=60 * growth.bytes_per_second, unit="bytes")
-    yield Quantity(name="Available on the host at the end", value=available, unit="bytes")
+    yield quantity("Before these steps", growth.first_bytes, "bytes")
+    yield quantity("Taken in them, less what was given back", growth.bytes, "bytes")
+    yield quantity("On average in a minute", 60 * growth.bytes_per_second, "bytes")
+    yield quantity("Available on the host at the end", available, "bytes")
     if not gone:
         pace = available / growth.bytes_per_second
-        yield Quantity(name="At that pace all of it is taken in", value=pace, unit="seconds")
+        yield quantity("At that pace all of it is taken in", pace, "seconds")
 
 
 def _unexplained_growth(seen: Watched) -> Iterator[Finding]:
@@ -156,8 +157,8 @@ def _steady(seen: Watched) -> Iterator[Finding]:
         title=f"In {format_duration(seen.last_seconds - looks[0][0])} {nobody} took more and more without giving back",
         detail=f"The rule for a leak: {STEADY_GROWTH}.",
         evidence=(
-            Quantity(name="Holders", value=len(seen.lives), unit="count"),
-            Quantity(name="Samples", value=len(seen.host), unit="count"),
+            quantity("Holders", len(seen.lives), "count"),
+            quantity("Samples", len(seen.host), "count"),
         ),
         advice="Nothing to do. A slow leak shows in a longer timeline.",
     )
@@ -188,15 +189,11 @@ def _pinned_share(seen: Watched) -> Iterator[Finding]:
         detail=f"That was {when(at)}; memory that is pinned twice counts twice. Pinned memory can be neither swapped "
         "nor moved nor reclaimed.",
         evidence=(
-            Quantity(name="Pinned", value=_pins(row), unit="bytes"),
-            *(
-                [Quantity(name="Driver memory of the holders", value=driver[at], unit="bytes")]
-                if driver.get(at)
-                else []
-            ),
-            Quantity(name="Memory", value=row["total_bytes"], unit="bytes"),
-            Quantity(name="Available then", value=row["available_bytes"], unit="bytes"),
-            Quantity(name=f"Samples with {format_share(RAM_NOTE)} or more", value=long, unit="share"),
+            quantity("Pinned", _pins(row), "bytes"),
+            *([quantity("Driver memory of the holders", driver[at], "bytes")] if driver.get(at) else []),
+            quantity("Memory", row["total_bytes"], "bytes"),
+            quantity("Available then", row["available_bytes"], "bytes"),
+            quantity(f"Samples with {format_share(RAM_NOTE)} or more", long, "share"),
         ),
         advice="Pin what is copied often, in buffers that are used again, and give back the rest. "
         "'pinscope run pressure' shows what pinned memory takes from everybody else here.",
@@ -224,9 +221,7 @@ def _driver(seen: Watched) -> Iterator[Finding]:
         title=f"At their peak holders had {format_bytes(most)} of driver memory, which the count of pins lacks",
         detail=f"That was {when(at)}. {DRIVER_MEMORY_IS}",
         evidence=tuple(
-            Quantity(
-                name=f"Most driver memory of {who(life)}", value=max(each for _, each in life.driver), unit="bytes"
-            )
+            quantity(f"Most driver memory of {who(life)}", max(each for _, each in life.driver), "bytes")
             for life in holding[:MOST_SUSPECTS]
         ),
         advice=DRIVER_MEMORY_ADVICE,
@@ -276,9 +271,9 @@ def _near_limit(row: Row, held: int | None) -> Finding:
         "be reclaimed. At the limit the kernel kills a process of the group."
         + (" How much of the host's pinned memory is this group's is not known." if held is None else ""),
         evidence=(
-            Quantity(name="Least left", value=left, unit="bytes"),
-            Quantity(name="Limit", value=limit, unit="bytes"),
-            *([] if held is None else [Quantity(name="Pinned or locked by holders then", value=held, unit="bytes")]),
+            quantity("Least left", left, "bytes"),
+            quantity("Limit", limit, "bytes"),
+            *([] if held is None else [quantity("Pinned or locked by holders then", held, "bytes")]),
             _pinned_then(row),
         ),
         advice=("Pin less, or raise" if held is not None else "See what fills the group, or raise")
@@ -288,7 +283,7 @@ def _near_limit(row: Row, held: int | None) -> Finding:
 
 def _pinned_then(row: Row) -> Quantity:
     reason = None if row["pinned_bytes"] is not None else reason_of(row, "pinned_bytes")
-    return Quantity(name="Pinned then, on the whole host", value=row["pinned_bytes"], unit="bytes", reason=reason)
+    return quantity("Pinned then, on the whole host", row["pinned_bytes"], "bytes", reason=reason)
 
 
 def _unexplained(seen: Watched) -> Iterator[Finding]:
@@ -307,9 +302,9 @@ def _unexplained(seen: Watched) -> Iterator[Finding]:
         + ("before the probe started, " if seen.probed else "")
         + "or pins of other drivers (RDMA, VFIO guests, io_uring). The kernel does not say which process owns it.",
         evidence=(
-            Quantity(name="Pinned then", value=row["pinned_bytes"], unit="bytes"),
-            Quantity(name="Explained by holders", value=row["explained_bytes"], unit="bytes"),
-            Quantity(name="Not explained", value=most, unit="bytes"),
+            quantity("Pinned then", row["pinned_bytes"], "bytes"),
+            quantity("Explained by holders", row["explained_bytes"], "bytes"),
+            quantity("Not explained", most, "bytes"),
         ),
         advice="Start the recording before the programs: the probe sees registrations from then on."
         if seen.probed
@@ -347,8 +342,8 @@ def _links(seen: Watched) -> Iterator[Finding]:
             + _at_best(last)
             + "An idle link lowers its generation to save power, not its lanes; a busy one should do neither.",
             evidence=(
-                Quantity(name="Samples that were judged", value=len(judged), unit="count"),
-                Quantity(name="Of them with the link below its best", value=len(short), unit="count"),
+                quantity("Samples that were judged", len(judged), "count"),
+                quantity("Of them with the link below its best", len(short), "count"),
             ),
             advice=SLOT_ADVICE,
         )
@@ -393,10 +388,10 @@ def _gaps(seen: Watched) -> Iterator[Finding]:
         detail="What happened meanwhile is not known; the charts leave these times blank. "
         + " ".join(f"{cause.rstrip('.')}." for cause in causes),
         evidence=(
-            Quantity(name="Missing, of all samples", value=share, unit="share"),
-            Quantity(name="Times without samples", value=len(seen.gaps), unit="count"),
-            Quantity(name="The longest", value=longest.seconds, unit="seconds"),
-            Quantity(name="It began after", value=longest.start_seconds, unit="seconds"),
+            quantity("Missing, of all samples", share, "share"),
+            quantity("Times without samples", len(seen.gaps), "count"),
+            quantity("The longest", longest.seconds, "seconds"),
+            quantity("It began after", longest.start_seconds, "seconds"),
         ),
         advice="A longer --interval asks less of a busy machine."
         if untold

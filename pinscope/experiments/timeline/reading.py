@@ -17,7 +17,7 @@ from pinscope.experiments.timeline.arithmetic import (
 )
 from pinscope.experiments.timeline.findings import timeline_findings, when, who
 from pinscope.records.figure import figures
-from pinscope.records.finding import Quantity, Reading, Table
+from pinscope.records.finding import Quantity, Reading, Table, quantity
 from pinscope.records.run import Run
 from pinscope.records.snapshot import Holder
 
@@ -47,7 +47,7 @@ def _headline(seen: Watched) -> Iterator[Quantity]:
     why = None if pinned else _why(seen, "pinned_bytes")
     yield _moment("Most pinned", pinned, max, why)
     for name, place in (("Pinned at the beginning", 0), ("Pinned at the end", -1)):
-        yield Quantity(name=name, value=pinned[place][1] if pinned else None, unit="bytes", reason=why)
+        yield quantity(name, pinned[place][1] if pinned else None, "bytes", reason=why)
     driver = points(seen.host, "driver_memory_bytes")
     if driver:  # recordings of older versions have none
         yield _moment("Most driver memory on the host, about", driver, max, None)
@@ -63,9 +63,9 @@ def _moment(name: str, series: Sequence[tuple[float, float]], pick: Callable[...
     """The least or the largest value; when that was, unless it was always the same."""
     found = extreme(series, pick)
     if found is None:
-        return Quantity(name=name, value=None, unit="bytes", reason=why)
+        return quantity(name, None, "bytes", reason=why)
     varies = any(value != found[1] for _, value in series)
-    return Quantity(name=f"{name}, {when(found[0])}" if varies else name, value=found[1], unit="bytes")
+    return quantity(f"{name}, {when(found[0])}" if varies else name, found[1], "bytes")
 
 
 def _why(seen: Watched, name: str) -> str:
@@ -76,8 +76,8 @@ def _grew_most(seen: Watched) -> Quantity:
     grown = max(seen.lives, key=lambda life: life.grew_bytes or 0, default=None)
     if grown is None or not grown.grew_bytes:
         reason = "no holder grew" if seen.lives else "no process held any"
-        return Quantity(name="Grew most", value=None, unit="bytes", reason=reason)
-    return Quantity(name=f"Grew most: {who(grown)}", value=grown.grew_bytes, unit="bytes")
+        return quantity("Grew most", None, "bytes", reason=reason)
+    return quantity(f"Grew most: {who(grown)}", grown.grew_bytes, "bytes")
 
 
 def _most_unattributed(seen: Watched) -> Quantity:
@@ -89,10 +89,10 @@ def _most_unattributed(seen: Watched) -> Quantity:
     if most is not None:
         index, at, value = most
         name = f"Most GPU memory of no process: GPU {index}, {when(at)}"
-        return Quantity(name=name, value=value, unit="bytes")
+        return quantity(name, value, "bytes")
     last = next((rows[-1] for rows in seen.devices.values()), None)
     reason = _why(seen, "devices") if last is None else reason_of(last, "unattributed_bytes") or "it was not told"
-    return Quantity(name="Most GPU memory of no process", value=None, unit="bytes", reason=reason)
+    return quantity("Most GPU memory of no process", None, "bytes", reason=reason)
 
 
 def _cost(seen: Watched) -> Quantity:
@@ -100,8 +100,8 @@ def _cost(seen: Watched) -> Quantity:
     last = seen.host[-1]
     name, seconds = "Watching took, of one core", last["elapsed_seconds"]
     if not seconds:
-        return Quantity(name=name, value=None, unit="share", reason="there is one sample only")
-    return Quantity(name=name, value=last["watch_cpu_seconds"] / seconds, unit="share")
+        return quantity(name, None, "share", reason="there is one sample only")
+    return quantity(name, last["watch_cpu_seconds"] / seconds, "share")
 
 
 # Tables

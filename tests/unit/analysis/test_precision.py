@@ -18,18 +18,18 @@ def run(**params: float) -> Run:
 
 
 def test_where_all_are_known_as_asked_there_is_no_finding() -> None:
-    assert precision_not_reached(run(precision=0.01), [STEADY]) == []
-    assert precision_not_reached(run(precision=0.5), [STEADY, NOISY, NOISIEST]) == []
-    assert precision_not_reached(run(precision=0.01), []) == []
+    assert list(precision_not_reached(run(precision=0.01), [STEADY])) == []
+    assert list(precision_not_reached(run(precision=0.5), [STEADY, NOISY, NOISIEST])) == []
+    assert list(precision_not_reached(run(precision=0.01), [])) == []
 
 
 def test_a_run_that_asked_for_nothing_reached_it() -> None:
-    assert precision_not_reached(run(), [NOISY]) == []
+    assert list(precision_not_reached(run(), [NOISY])) == []
 
 
 def test_a_run_that_goes_on_is_not_flagged() -> None:
     going_on = run(precision=0.01).model_copy(update={"status": "running"})
-    assert precision_not_reached(going_on, [NOISY]) == []
+    assert list(precision_not_reached(going_on, [NOISY])) == []
 
 
 def test_one_finding_counts_them_and_names_the_worst_by_how_much_and_what_to_do() -> None:

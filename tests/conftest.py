@@ -2,6 +2,10 @@
 
 Servers that outlive a test belong into session or module fixtures: those start before the count is taken.
 What starts later and may stay is entered in ``outliving``.
+
+``scripts/test`` runs several tests at once, each in a worker process. So what a test leaves is told from what the tests
+beside it have: threads, open files and locked memory are the worker's own, folders and temporary files the test's own,
+processes bear the test's mark, and shared memory that a process of another test uses belongs to that one.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator, Set
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,12 +43,27 @@ SETTLE_SECONDS = 3.0
 _MARK = "PINSCOPE_TEST_MARK"
 """Environment variable by which a process is known to come from one test, however deep or orphaned."""
 
+_TOGETHER = {"chromium": "browser", "forks": "forks", "kernel": "tracefs"}
+"""Fixtures that are costly, or of which a machine has one: the tests that use them run in one worker."""
+
 # A busy machine must not fail a test for being slow.
 if importlib.util.find_spec("hypothesis"):  # the GPU tests do without it
     import hypothesis
 
     hypothesis.settings.register_profile("pinscope", deadline=None)
     hypothesis.settings.load_profile("pinscope")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What several tests share is made once: they run in one worker, after each other."""
+    for item in items:
+        if item.get_closest_marker("xdist_group"):
+            continue
+        fixtures = getattr(item, "_fixtureinfo").name2fixturedefs  # noqa: B009 - only functions have it
+        if together := sorted(_TOGETHER[name] for name in fixtures if name in _TOGETHER):
+            item.add_marker(pytest.mark.xdist_group(together[0]))
+        elif any(definition[-1].scope == "module" for definition in fixtures.values()):
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
 
 @dataclass
@@ -103,10 +123,10 @@ def _leaves_nothing_behind(tmp_path_factory: pytest.TempPathFactory, outliving: 
         # Not numbered: to find the next number takes longer with each folder that is there.
         temporary = _use_private_places(patch, tmp_path_factory.mktemp(f"own-{mark}", numbered=False))
         patch.setenv(_MARK, mark)
-        before = _resources(temporary)  # nobody can have the mark yet
+        before, older = _resources(temporary), _pids()
         yield
         deadline = time.monotonic() + SETTLE_SECONDS
-        while left := _left_over(before, _resources(temporary, _marked_processes(mark)), outliving):
+        while left := _left_over(before, _resources(temporary), _started(older, mark), outliving):
             if time.monotonic() > deadline:
                 pytest.fail("left behind: " + "; ".join(left), pytrace=False)
             gc.collect()
@@ -116,17 +136,15 @@ def _leaves_nothing_behind(tmp_path_factory: pytest.TempPathFactory, outliving: 
 @dataclass(frozen=True)
 class _Resources:
     threads: frozenset[threading.Thread]
-    processes: frozenset[int]
     shared_memory: frozenset[str]
     open_files: frozenset[str]
     temporary_files: frozenset[str]
     locked_kib: int
 
 
-def _resources(temporary: Path, marked: Set[int] = frozenset()) -> _Resources:
+def _resources(temporary: Path) -> _Resources:
     return _Resources(
         threads=frozenset(threading.enumerate()),
-        processes=frozenset(_children() | marked),
         shared_memory=frozenset(_names("/dev/shm")),
         open_files=frozenset(_open_files()),
         temporary_files=frozenset(str(path) for path in temporary.iterdir()),
@@ -134,13 +152,14 @@ def _resources(temporary: Path, marked: Set[int] = frozenset()) -> _Resources:
     )
 
 
-def _left_over(before: _Resources, after: _Resources, outliving: Outliving) -> list[str]:
-    """What is there after and was not before, one line each."""
+def _left_over(before: _Resources, after: _Resources, started: Set[int], outliving: Outliving) -> list[str]:
+    """What is there after and was not before, one line each; ``started``: processes of this test."""
     threads = [t for t in after.threads - before.threads if t.name not in outliving.threads]
-    processes = [p for p in after.processes - before.processes if not _below(p, outliving.processes)]
+    processes = [p for p in started if not _below(p, outliving.processes)]
     left = [f"thread {thread.name!r}" for thread in threads]
     left += [f"process {pid} ({_read(pid, 'cmdline').replace(chr(0), ' ').strip()})" for pid in processes]
-    left += [f"/dev/shm/{name}" for name in after.shared_memory - before.shared_memory]
+    if shared := after.shared_memory - before.shared_memory:
+        left += [f"/dev/shm/{name}" for name in shared - _used_beside(started)]
     left += [f"open file {name}" for name in after.open_files - before.open_files]
     left += [f"temporary file {name}" for name in after.temporary_files - before.temporary_files]
     if after.locked_kib > before.locked_kib:
@@ -156,26 +175,40 @@ def _read(pid: int, name: str) -> str:
         return ""
 
 
-def _names(folder: str) -> set[str]:
+def _names(folder: str | Path) -> set[str]:
     return {path.name for path in Path(folder).iterdir()}
 
 
-def _children() -> set[int]:
-    """Direct children, ended but unread ones included."""
-    return {child.pid for child in psutil.Process().children()}
+def _pids() -> set[int]:
+    return {int(name) for name in os.listdir("/proc") if name.isdecimal()}  # noqa: PTH208 - twice a test
 
 
-def _marked_processes(mark: str) -> set[int]:
-    """Processes that inherited this test's environment, orphans included."""
-    pids = {int(name) for name in _names("/proc") if name.isdecimal()} - {os.getpid()}
-    return {pid for pid in pids if mark in _read(pid, "environ")}
+def _started(older: Set[int], mark: str) -> set[int]:
+    """What this test started: children, ended but unread ones included, and all that inherited its environment."""
+    return {pid for pid in _pids() - older if _parent(pid) == os.getpid() or mark in _read(pid, "environ")}
+
+
+def _parent(pid: int) -> int:
+    """Its parent's process id; 0 if it is gone."""
+    parent = re.search(r"PPid:\s+(\d+)", _read(pid, "status"))
+    return int(parent[1]) if parent else 0
+
+
+def _used_beside(started: Set[int]) -> set[str]:
+    """Names in /dev/shm that living processes of other tests have mapped or open."""
+    names = set()
+    for pid in _pids() - started - {os.getpid()}:
+        used = re.findall(r"/dev/shm/(\S+)", _read(pid, "maps"))
+        with suppress(OSError):  # it is gone, or another user's
+            used += [str(link.readlink()).removeprefix("/dev/shm/") for link in Path(f"/proc/{pid}/fd").iterdir()]
+        names.update(used)
+    return names
 
 
 def _below(pid: int, allowed: set[int]) -> bool:
     """True if the process or one of its ancestors is allowed."""
     while pid > 1 and pid not in allowed:
-        parent = re.search(r"PPid:\s+(\d+)", _read(pid, "status"))
-        pid = int(parent[1]) if parent else 0
+        pid = _parent(pid)
     return pid in allowed
 
 

@@ -9,32 +9,31 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from _pytest.terminal import TerminalReporter
 
 from tests.faults.campaign import Campaign
 from tests.faults.forked import forks
 
 __all__ = ["forks"]
 
-_CAMPAIGNS = pytest.StashKey[list[Campaign]]()
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    config.stash[_CAMPAIGNS] = []
+_PROPERTY = "campaign"
+"""What a campaign found, in the report of its test: that comes back from a worker process too."""
 
 
 @pytest.fixture
 def campaign(request: pytest.FixtureRequest) -> Iterator[Campaign]:
     """Named as the test's function; the test fails at its end if an attempt failed."""
     one = Campaign(request.node.originalname.removeprefix("test_"))
-    request.config.stash[_CAMPAIGNS].append(one)
     yield one
+    request.node.user_properties.append((_PROPERTY, {**vars(one), "counted": dict(one.counted)}))
     if one.failures:
         shown = "\n".join(one.failures[:20])
         pytest.fail(f"{len(one.failures)} of {sum(one.counted.values())} attempts failed:\n{shown}", pytrace=False)
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    campaigns = config.stash[_CAMPAIGNS]
+def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
+    ended = [one for some in terminalreporter.stats.values() for one in some if getattr(one, "when", "") == "teardown"]
+    campaigns = [Campaign(**found) for one in ended for name, found in one.user_properties if name == _PROPERTY]
     if not campaigns:
         return
     terminalreporter.section("attempts at breaking PinScope")

@@ -22,6 +22,8 @@ from tests.data.synthetic_snapshot import snapshot
 from tests.faults.campaign import WHOLE, Campaign
 from tests.faults.tabs import dashboard, load
 
+pytestmark = pytest.mark.alone
+
 MIB = 2**20
 LONGEST_GAP_SECONDS = 10.0
 WORST_HEALTH_SECONDS = 1.0 if WHOLE else 3.0

@@ -262,6 +262,7 @@ def _is_whole(holder: Holder | None, seen: Snapshot) -> bool:
     return holder is not None and sum(one.count for one in holder.allocations) == 20_000
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(
     ("kind", "amount", "is_said"),
     [

@@ -138,6 +138,7 @@ def test_what_a_program_locks_and_frees_is_in_the_timeline(tmp_path: Path) -> No
     assert read_bundle(file) == [(run, rows)]
 
 
+@pytest.mark.xdist_group("tracefs")
 def test_with_the_probe_registered_memory_is_in_the_timeline_of_its_process(tmp_path: Path) -> None:
     library = build(tmp_path)
     steps = iter([("register", 4 * MIB), ("register", 2 * MIB), None])

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 LEAKS = """
 import ctypes, mmap, os, subprocess, tempfile, threading, time, uuid
 from pathlib import Path
@@ -63,6 +65,7 @@ def teardown_module():
 """
 
 
+@pytest.mark.alone  # the tests beside it would see what is left in /dev/shm
 def test_each_kind_of_leftover_fails_the_test_that_left_it(tmp_path: Path) -> None:
     guard = Path(__file__).parents[1] / "conftest.py"
     shutil.copy(guard, tmp_path)

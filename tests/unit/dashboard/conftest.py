@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import streamlit as st
+from sqlalchemy.engine import make_url
+from streamlit.components.v2 import manifest_scanner
 from streamlit.testing.v1 import AppTest
 
 from pinscope.dashboard import state
@@ -21,6 +25,15 @@ from tests.data import synthetic
 
 ROOT = Path(__file__).resolve().parents[3]
 Open = Callable[..., AppTest]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _components_are_looked_for_once() -> Iterator[None]:
+    """Streamlit parses what every installed package says of itself, again for each AppTest."""
+    with pytest.MonkeyPatch.context() as patch:
+        once = functools.cache(manifest_scanner.scan_component_manifests)
+        patch.setattr(manifest_scanner, "scan_component_manifests", once)
+        yield
 
 
 @pytest.fixture
@@ -54,9 +67,9 @@ def forget_recordings() -> None:
     recordings._rows.cache_clear()
 
 
-@pytest.fixture
-def full_store(store: Store, overlap_rows: list[Row]) -> Store:
-    """A store with runs of every experiment, lab and status, and one of an experiment of the future."""
+@pytest.fixture(scope="session")
+def full_database(overlap_rows: list[Row], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database with runs of every experiment, lab and status, and one of an experiment of the future."""
     runs: list[tuple[Run, list[Row]]] = [
         (synthetic.run("bandwidth"), synthetic.bandwidth_rows()),
         (synthetic.run("bandwidth", "host"), synthetic.bandwidth_rows("host")),
@@ -65,8 +78,19 @@ def full_store(store: Store, overlap_rows: list[Row]) -> Store:
     ]
     runs += [(synthetic.run("overlap", id=f"a-{word}", status=word), []) for word in ("failed", "cancelled")]
     runs += [(synthetic.run("bandwidth", id="a-interrupted", status="interrupted", error="the child is gone"), [])]
-    store.import_runs(runs)
-    return store
+    file = tmp_path_factory.mktemp("full") / "full.sqlite"
+    with Store(f"sqlite:///{file}") as store:
+        store.import_runs(runs)
+    return file
+
+
+@pytest.fixture
+def full_store(full_database: Path) -> Iterator[Store]:
+    """A copy of that database, where the pages under test look for theirs."""
+    url = os.environ["PINSCOPE_DATABASE"]
+    shutil.copy(full_database, make_url(url).database or "")
+    with Store(url) as opened:
+        yield opened
 
 
 @pytest.fixture

@@ -22,6 +22,8 @@ from tests.data.one_door import OneDoor
 from tests.data.processor_time import processor_seconds
 from tests.data.synthetic_host import SyntheticHost, busy_host
 
+pytestmark = pytest.mark.alone
+
 MOST_TIMES_STATUS = 22
 """A snapshot of the synthetic host, beside plain reads of everybody's status: the same machine takes twice the time for
 either after minutes of other work. On a virtual machine with 2 cores it takes 15 to 17 times as much."""

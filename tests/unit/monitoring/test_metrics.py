@@ -191,14 +191,14 @@ def test_names_from_outside_are_labels_and_nothing_else(name: str) -> None:
 
 
 def seconds_of_a_scrape(seen: Snapshot) -> float:
-    """The fastest of a few: others use this machine too."""
+    """Processor time of the fastest of a few: others use this machine too."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(SnapshotCollector(lambda: History(latest=seen), lambda: seen.taken_at))
     times: list[float] = []
     while len(times) < 10 and min(times, default=1.0) > MOST_SECONDS:
-        begun = time.perf_counter()
+        begun = time.thread_time()
         generate_latest(registry)
-        times.append(time.perf_counter() - begun)
+        times.append(time.thread_time() - begun)
     return min(times)
 
 

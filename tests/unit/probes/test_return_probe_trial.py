@@ -20,9 +20,10 @@ from tests.unit.probes.conftest import Plant
 GETPPID = 110
 """A system call that the trial's program can be kept from for certain (x86-64)."""
 
-pytestmark = pytest.mark.skipif(
-    os.uname().machine != "x86_64", reason="only x86-64 returns from probes by a system call"
-)
+pytestmark = [
+    pytest.mark.skipif(os.uname().machine != "x86_64", reason="only x86-64 returns from probes by a system call"),
+    pytest.mark.xdist_group("tracefs"),
+]
 
 
 @pytest.fixture

@@ -54,6 +54,7 @@ if importlib.util.find_spec("hypothesis"):  # the GPU tests do without it
     hypothesis.settings.load_profile("pinscope")
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist notes the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What several tests share is made once: they run in one worker, after each other."""
     for item in items:

@@ -17,7 +17,7 @@ from pinscope.store.store import Store
 from tests.browser.conftest import PATIENCE, ROOT, Served, Watched, free_port, settle, until
 from tests.browser.test_journey import download, open_downloads, start
 from tests.conftest import ARGUMENTS
-from tests.data.network_witness import Namespace, Witness, empty_namespace, make_witness
+from tests.data.network_witness import Namespace, Witness, compile_witness, empty_namespace
 from tests.faults.child import run_pinscope
 
 NO_LOOK_UPS = ("--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1", "--no-proxy-server")
@@ -31,9 +31,14 @@ font = "Elsewhere:http://192.0.2.1/font.css"
 """In a user's home, for other apps of Streamlit. 192.0.2.1 is nobody's (RFC 5737)."""
 
 
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compile_witness(tmp_path_factory.mktemp("witness"))
+
+
 @pytest.fixture
-def witness(tmp_path: Path) -> Witness:
-    return make_witness(tmp_path)
+def witness(compiled: Path, tmp_path: Path) -> Witness:
+    return Witness(compiled, tmp_path / "witnessed")
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ import pytest
 
 from pinscope.dashboard import gate
 from tests.conftest import Outliving
-from tests.data.network_witness import Witness, make_witness
+from tests.data.network_witness import Witness, compile_witness
 from tests.faults.campaign import Campaign
 from tests.faults.child import TREE
 from tests.faults.web_client import (
@@ -72,7 +72,7 @@ class Served:
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory, outliving: Outliving) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("served")
-    witness = make_witness(folder)
+    witness = Witness(compile_witness(folder), folder / "witnessed")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

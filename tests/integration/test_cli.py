@@ -1,8 +1,13 @@
-"""The command ``pinscope`` as people run it: real processes, a real database, real runs on the host model."""
+"""The command ``pinscope`` as people run it: a real database, real runs on the host model.
+
+A command line is carried out in this process, which costs a tenth of a new one. Processes of their own have those that
+meet signals, pipes or terminals, and one that stands for all.
+"""
 
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
 import pty
@@ -13,7 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, redirect_stderr, redirect_stdout
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -34,6 +39,12 @@ SMALL = ("--set", "sizes=64KiB,256KiB", "--set", "repeats=8", "--set", "precisio
 ENDLESS = ("--set", "sizes=64KiB", "--set", "repeats=10000", "--set", "precision=1e-9", "--set", "time_limit=60")
 """Minutes if nobody stops it."""
 
+REPORTS = """
+import sys
+from pinscope.cli.main import main
+sys.exit(max(main(["report", sys.argv[1], "-o", file]) for file in sys.argv[2:]))
+"""
+
 Done = subprocess.CompletedProcess[str]
 
 
@@ -43,8 +54,20 @@ def variables(**changes: str) -> dict[str, str]:
 
 def pinscope(*arguments: str, **changes: str) -> Done:
     """One command to its end, without a terminal."""
+    out, errors = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, Path(os.devnull).open() as nothing:
+        for name, value in changes.items():
+            patch.setenv(name, value)
+        patch.setattr(sys, "stdin", nothing)
+        with redirect_stdout(out), redirect_stderr(errors):
+            code = main(arguments)
+    return Done(arguments, code, out.getvalue(), errors.getvalue())
+
+
+def in_own_process(*command: str, **changes: str) -> Done:
+    """The same in a process of its own, with another hash of each string."""
     return subprocess.run(
-        [sys.executable, "-m", "pinscope", *arguments], env=variables(**changes), stdin=subprocess.DEVNULL,
+        [sys.executable, *command], env=variables(**changes), stdin=subprocess.DEVNULL,
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
 
@@ -70,7 +93,8 @@ def fails(done: Done, code: int) -> str:
 def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any]]:
     """A database with one run of the host model, and what ``run --json`` printed of it."""
     database = f"sqlite:///{tmp_path_factory.mktemp('measured') / 'runs.db'}"
-    done = pinscope("run", "bandwidth", "--lab", "host", "--quick", "--json", *SMALL, PINSCOPE_DATABASE=database)
+    command = ("-m", "pinscope", "run", "bandwidth", "--lab", "host", "--quick", "--json", *SMALL)
+    done = in_own_process(*command, PINSCOPE_DATABASE=database)
     return database, document(done)
 
 
@@ -136,11 +160,13 @@ def test_a_bundle_carries_the_run_into_an_empty_database_and_every_report_is_the
     imported = document(pinscope("import", str(bundle), "--json", PINSCOPE_DATABASE=elsewhere))
     assert imported == {"added": [run_id], "completed": [], "skipped": []}
     assert document(pinscope("runs", "show", run_id, "--json", PINSCOPE_DATABASE=elsewhere)) == measured[1]
-    for suffix in (".html", ".md", ".csv", ".parquet", ".json"):  # here in this process, there in another
-        here, there = tmp_path / f"here{suffix}", tmp_path / f"there{suffix}"
+    suffixes = (".html", ".md", ".csv", ".parquet", ".json")  # here in this process, there in another
+    theirs = [str(tmp_path / f"there{suffix}") for suffix in suffixes]
+    assert in_own_process("-c", REPORTS, run_id, *theirs, PINSCOPE_DATABASE=elsewhere).returncode == 0
+    for suffix in suffixes:
+        here = tmp_path / f"here{suffix}"
         assert main(["report", run_id, "-o", str(here)]) == 0
-        assert pinscope("report", run_id, "-o", str(there), PINSCOPE_DATABASE=elsewhere).returncode == 0
-        assert here.read_bytes() == there.read_bytes(), suffix
+        assert here.read_bytes() == here.with_stem("there").read_bytes(), suffix
     rows = measured[1]["observations"]
     assert json.loads((tmp_path / "there.json").read_text()) == measured[1]
     frame = pd.read_parquet(tmp_path / "there.parquet")

@@ -52,8 +52,7 @@ class Copy:
 
     def __init__(self, folder: Path) -> None:
         self.root = folder / "copy"
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / "pinscope", self.root / "pinscope", ignore=ignored)
+        shutil.copytree(ROOT / "pinscope", self.root / "pinscope")  # with what is compiled already
         shutil.copytree(ROOT / ".streamlit", self.root / ".streamlit")
         for name in ("app.py", "pyproject.toml"):
             shutil.copy(ROOT / name, self.root)

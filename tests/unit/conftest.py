@@ -1,0 +1,36 @@
+"""Which unit tests ``scripts/test --quick`` leaves out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+SLOW = (
+    "dashboard",
+    "experiments/bandwidth/test_charts.py",
+    "experiments/bandwidth/test_experiment.py",
+    "experiments/dataloader/test_steady_state.py",
+    "experiments/pinning_strategy/test_neighbours.py",
+    "experiments/pressure/test_experiment.py",
+    "experiments/test_adding_an_experiment.py",
+    "experiments/test_registry.py",
+    "experiments/timeline/test_charts.py",
+    "lab/test_coverage.py",
+    "lab/test_hostmodel.py",
+    "lab/test_members.py",
+    "lab/test_pinned_array.py",
+    "lab/test_pinning.py",
+    "lab/test_placement.py",
+    "lab/test_recommended_strategy.py",
+)
+"""Folders and files that start processes or pages, draw figures by the hundred, or simulate: each takes about two
+seconds of a core or more."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    slow = [here / name for name in SLOW]
+    for item in items:
+        if any(path == item.path or path in item.path.parents for path in slow):
+            item.add_marker(pytest.mark.slow)

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import psutil
 import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, expect
 
@@ -20,7 +19,6 @@ from pinscope.probes.environment import capture_environment
 from pinscope.records.run import Run
 from pinscope.runner import jobs
 from pinscope.store.store import Store
-from tests.conftest import Outliving
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 30_000
@@ -81,64 +79,34 @@ Serve = Callable[[], Served]
 Begin = Callable[[], Run]
 
 
-def start_dashboard(**variables: str) -> Served:
-    """A dashboard as `pinscope dashboard` starts it; answers once it can be asked."""
-    port = free_port()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "pinscope", "dashboard"],
-        cwd=ROOT,
-        env={**os.environ, "PINSCOPE_PORT": str(port), **variables},
-        stdout=subprocess.DEVNULL,
-    )
-    served = Served(process, f"http://127.0.0.1:{port}", Store(variables.get("PINSCOPE_DATABASE")))
-    until(lambda: process.poll() is not None or healthy(served.url))
-    return served
-
-
-def stop_dashboard(served: Served) -> None:
-    """End it, and let go of its store."""
-    served.process.terminate()
-    served.process.wait(timeout=20)
-    served.store.close()
-
-
 @pytest.fixture
 def serve() -> Iterator[Serve]:
-    """Starts dashboards on this test's own database, for tests that kill them."""
+    """Starts dashboards on this test's own database, as `pinscope dashboard` does."""
     servers: list[Served] = []
 
     def serve() -> Served:
-        servers.append(start_dashboard())
+        port = free_port()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "pinscope", "dashboard"],
+            cwd=ROOT,
+            env={**os.environ, "PINSCOPE_PORT": str(port)},
+            stdout=subprocess.DEVNULL,
+        )
+        servers.append(Served(process, f"http://127.0.0.1:{port}", Store()))
+        until(lambda: process.poll() is not None or healthy(servers[-1].url))
         return servers[-1]
 
     yield serve
     for served in servers:
-        stop_dashboard(served)
-
-
-@pytest.fixture(scope="session")
-def one_dashboard(tmp_path_factory: pytest.TempPathFactory, outliving: Outliving) -> Iterator[Served]:
-    """The dashboard of all tests: to start one, and to draw its first page, takes longer than most tests."""
-    database = tmp_path_factory.mktemp("dashboard") / "runs.sqlite"
-    served = start_dashboard(PINSCOPE_DATABASE=f"sqlite:///{database}")
-    outliving.processes.add(served.process.pid)
-    yield served
-    stop_dashboard(served)
+        served.process.terminate()
+        served.process.wait(timeout=20)
+        served.store.close()
 
 
 @pytest.fixture
-def dashboard(one_dashboard: Served) -> Iterator[Served]:
-    """The dashboard, with an empty store; what a test started there has ended with the test."""
-    yield one_dashboard
-    until(lambda: psutil.Process(one_dashboard.process.pid).children(recursive=True) == [], 10)
-    for run in one_dashboard.store.runs(recordings=False):
-        one_dashboard.store.delete(run.id)
-
-
-@pytest.fixture
-def new_page(chromium: Browser, serve: Serve, dashboard: Served) -> Iterator[Callable[..., Page]]:
+def new_page(chromium: Browser, serve: Serve) -> Iterator[Callable[..., Page]]:
     """Opens pages, each in a browser profile of its own; at the end nothing may have been complained of."""
-    del serve, dashboard  # pages close before the servers do
+    del serve  # pages close before the servers do
     expect.set_options(timeout=PATIENCE)
     contexts: list[BrowserContext] = []
     watched = Watched()
@@ -163,6 +131,12 @@ def new_page(chromium: Browser, serve: Serve, dashboard: Served) -> Iterator[Cal
 def page(new_page: Callable[..., Page]) -> Page:
     """One page on a wide screen."""
     return new_page()
+
+
+@pytest.fixture
+def dashboard(serve: Serve) -> Served:
+    """One served dashboard."""
+    return serve()
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ def export_runs(
 
     with store_to_read() as store:
         runs = [store.run(run_id) for run_id in dict.fromkeys(run_ids)]
-        write_bundle(output, [(run, store.observations(run.id)) for run in runs])
+        write_bundle(output, [(run, store.observations(run.id)) for run in runs], store.parts)
     size = output.stat().st_size
     if as_json:
         print_json({"file": str(output), "bytes": size, "runs": [run.id for run in runs]})
@@ -48,7 +48,7 @@ def import_runs(
 
     with open_bundle(bundle) as opened, Store() as store:
         reconcile(store)  # a run that the bundle completes may not have been marked as interrupted yet
-        imported = store.import_runs(opened.items())
+        imported = store.import_runs(opened.items(), opened.parts)
     outcome = asdict(imported)
     if as_json:
         print_json(outcome)

@@ -71,4 +71,4 @@ def bundle_button(store: Store, runs: Mapping[str, int], label: str, file_name: 
 
 
 def _bundle(store: Store, run_ids: Sequence[str]) -> bytes:
-    return render_bundle([(store.run(run_id), store.observations(run_id)) for run_id in run_ids])
+    return render_bundle([(store.run(run_id), store.observations(run_id)) for run_id in run_ids], store.parts)

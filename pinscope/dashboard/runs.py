@@ -118,7 +118,7 @@ def _import(store: Store, file: IO[bytes], name: str) -> bool:
     try:
         with BundleReader(file, name) as bundle:
             bundle.check()
-            imported = store.import_runs(bundle.items())
+            imported = store.import_runs(bundle.items(), bundle.parts)
     except BadInput as error:
         show_error(error)
         return False

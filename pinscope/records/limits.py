@@ -13,7 +13,7 @@ BUNDLE_RUNS = 10_000
 BUNDLE_ROWS = 1_000_000
 """Observations of all its runs together."""
 BUNDLE_BYTES = 512 * MIB
-"""Unpacked."""
+"""Unpacked, without attachments."""
 BUNDLE_RATIO = 200
 """Unpacked bytes of a member ÷ its packed ones; real observations reach 20. Small members may be more."""
 SMALL_MEMBER_BYTES = MIB
@@ -38,6 +38,19 @@ TEXT_CHARACTERS = 8192
 """Of all text in one observation."""
 FIELD_NAMES = 512
 """Different names of fields in all observations of a run."""
+
+# An attachment: a table of many events, in parts
+ATTACHMENTS = 16
+"""Of one run."""
+PART_ROWS = 2**17
+PART_COLUMNS = 64
+PART_BYTES = 16 * MIB
+"""Of one part, which is in memory whole; ten million events of eight columns are 77 parts of 2.4 MB."""
+BUNDLE_PARTS = 10_000
+"""Of all attachments in a bundle together, as the two that follow."""
+BUNDLE_PART_ROWS = 100_000_000
+BUNDLE_PART_BYTES = 2048 * MIB
+"""No ratio of unpacked to packed bytes limits a part: its size alone bounds the memory that it takes."""
 
 # A reading
 ROWS_READ = 250_000

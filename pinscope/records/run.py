@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import computed_field
+from pydantic import Field, computed_field
 
+from pinscope.records.attachment import Attachment
 from pinscope.records.base import Moment, Record
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Device, Environment
+from pinscope.records.limits import ATTACHMENTS
 
 FORMAT = 2
 """Newest version of the run format, in bundles and JSON. Additive changes keep it; :attr:`Run.format` says which a run
@@ -107,11 +109,13 @@ class Run(Record):
     """True for a run that ships with PinScope."""
     observations: int = 0
     """How many are stored."""
+    attachments: Annotated[tuple[Attachment, ...], Field(max_length=ATTACHMENTS)] = ()
+    """Tables of many events that it carries."""
 
     @computed_field  # type: ignore[prop-decorator]
     @property
     def format(self) -> int:
-        """Oldest version of the format that can hold it: version 1 knows only runs with a device and a budget."""
+        """Oldest version of the format that can hold it: version 1 knows runs of experiments without attachments."""
         return FORMAT
 
     @property
@@ -141,7 +145,7 @@ class ExperimentRun(Run):
     @property
     def format(self) -> int:
         """As of every run."""
-        return 1
+        return 2 if self.attachments else 1
 
     @property
     def gpu(self) -> Device | None:

@@ -5,6 +5,7 @@ A bundle is a zip archive with these members and no others::
     manifest.json                   {"format", "written_by": {"version", "commit"}, "created", "runs": [ids]}
     runs/ID/run.json                the run, as :class:`pinscope.records.run.Run` writes it
     runs/ID/observations.jsonl      one observation a line, in the order in which they were measured
+    runs/ID/attachments/NAME/NUMBER.parquet   a part of a table that it carries
 
 Its format is the newest one among its runs, so an older PinScope reads what it can know.
 Floats are written with the shortest digits that give back the same value, so they come back bit by bit.
@@ -19,34 +20,42 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from functools import cache
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Self
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 import pinscope
 from pinscope.errors import BadBundle, BadInput, InvalidParameter
-from pinscope.probes.software import source_commit
-from pinscope.records.base import Moment
+from pinscope.records.attachment import Attachment
 from pinscope.records.limits import (
     BUNDLE_BYTES,
+    BUNDLE_PART_BYTES,
     BUNDLE_RATIO,
     BUNDLE_ROWS,
     BUNDLE_RUNS,
     FIELD_NAMES,
     MANIFEST_BYTES,
+    PART_BYTES,
     ROW_BYTES,
     RUN_BYTES,
     SMALL_MEMBER_BYTES,
 )
 from pinscope.records.run import FORMAT, Run, parse_run
+from pinscope.store.attachments import Parts, no_parts, read_part, too_much_attached
+from pinscope.store.bundle_layout import (
+    PARTS_FOLDER,
+    Manifest,
+    member_info,
+    part_member,
+    rows_member,
+    run_member,
+    this_version,
+)
 from pinscope.store.new_file import new_file
 from pinscope.store.rows import Row, RunWithRows, check_run, checked, dump_json, first_complaint
 
 SUFFIX = ".pinscope"
-_EPOCH = (1980, 1, 1, 0, 0, 0)
-"""Member times carry nothing: equal runs make equal members."""
 _COMPRESSIONS = frozenset({zipfile.ZIP_DEFLATED, zipfile.ZIP_STORED})
 _ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, RuntimeError, OverflowError, MemoryError)
 """What zipfile raises on damaged archives (RuntimeError, for one, where a flipped bit says encrypted)."""
@@ -54,26 +63,8 @@ _CHUNK_BYTES = 2**16
 _ANY_ROW: TypeAdapter[Row] = TypeAdapter(dict[str, Any])
 
 
-class WrittenBy(BaseModel):
-    """Which PinScope wrote a bundle."""
-
-    version: str
-    commit: str | None
-
-
-class Manifest(BaseModel):
-    """What a bundle says of itself."""
-
-    model_config = ConfigDict(extra="ignore")  # additive fields keep the format
-
-    format: int
-    written_by: WrittenBy
-    created: Moment
-    runs: list[str]
-
-
-def write_bundle(path: Path | str, items: Sequence[RunWithRows]) -> None:
-    """Write runs with their observations to one new file, all or nothing.
+def write_bundle(path: Path | str, items: Sequence[RunWithRows], parts: Parts = no_parts) -> None:
+    """Write runs with their observations to one new file, all or nothing; ``parts`` gives those of attachments.
 
     Raises:
         PathExists: there is such a file.
@@ -82,10 +73,10 @@ def write_bundle(path: Path | str, items: Sequence[RunWithRows]) -> None:
     """
     _check_ids(items)
     with new_file(Path(path)) as file:
-        _pack(file, items)
+        _pack(file, items, parts)
 
 
-def render_bundle(items: Sequence[RunWithRows]) -> bytes:
+def render_bundle(items: Sequence[RunWithRows], parts: Parts = no_parts) -> bytes:
     """The bundle as bytes, for a download.
 
     Raises:
@@ -93,7 +84,7 @@ def render_bundle(items: Sequence[RunWithRows]) -> bytes:
     """
     _check_ids(items)
     packed = io.BytesIO()
-    _pack(packed, items)
+    _pack(packed, items, parts)
     return packed.getvalue()
 
 
@@ -105,39 +96,42 @@ def _check_ids(items: Sequence[RunWithRows]) -> None:
         raise BadInput(f"a bundle holds each run once, and at most {BUNDLE_RUNS} of them")
 
 
-def _pack(file: BinaryIO, items: Sequence[RunWithRows]) -> None:
-    """Write the archive, an observation at a time."""
+def _pack(file: BinaryIO, items: Sequence[RunWithRows], parts: Parts) -> None:
+    """Write the archive, an observation, and a part of an attachment, at a time."""
+    attached = [attachment for run, _ in items for attachment in run.attachments]
+    if much := too_much_attached(attached):
+        raise BadInput(f"these runs carry {much}, the most that one bundle holds; export fewer at once")
     if (total := sum(len(rows) for _, rows in items)) > BUNDLE_ROWS:
         raise BadInput(
             f"{total:,} observations are more than one bundle holds ({BUNDLE_ROWS:,}); export fewer runs at once, "
             "or write a report in .csv, .parquet or .json"
         )
     ids = [run.id for run, _ in items]
-    oldest = max(run.format for run, _ in items)
-    manifest = Manifest(format=oldest, written_by=_this_version(), created=datetime.now(UTC), runs=ids)
+    newest = max(run.format for run, _ in items)
+    carried = {run.id: {one.name: one.parts for one in run.attachments} for run, _ in items if run.attachments}
+    manifest = Manifest(
+        format=newest, attachments=carried, written_by=this_version(), created=datetime.now(UTC), runs=ids
+    )
     unpacked = 0
     with zipfile.ZipFile(file, "w") as archive:
-        archive.writestr(_member("manifest.json"), manifest.model_dump_json())
+        archive.writestr(member_info("manifest.json"), manifest.model_dump_json(exclude_defaults=True))
         for run, rows in items:
             check_run(run)
             stored = run.model_copy(update={"recording": False, "observations": len(rows)})
             text = dump_json(stored.model_dump(mode="json"))
-            archive.writestr(_member(_run_member(run.id)), text)
+            archive.writestr(member_info(run_member(run.id)), text)
             unpacked += len(text)
-            with archive.open(_member(_rows_member(run.id)), "w") as member:
+            with archive.open(member_info(rows_member(run.id)), "w") as file_of_rows:
                 for row in checked(rows):
-                    unpacked += member.write(f"{dump_json(row)}\n".encode())  # the text is ASCII
+                    unpacked += file_of_rows.write(f"{dump_json(row)}\n".encode())  # the text is ASCII
                     if unpacked > BUNDLE_BYTES:
                         raise BadInput(
                             f"these runs are more than one bundle holds ({BUNDLE_BYTES >> 20} MiB); "
                             "export fewer at once"
                         )
-
-
-def _member(name: str) -> zipfile.ZipInfo:
-    info = zipfile.ZipInfo(name, _EPOCH)
-    info.compress_type = zipfile.ZIP_DEFLATED
-    return info
+            for attachment in run.attachments:
+                for number, content in enumerate(parts(run, attachment)):
+                    archive.writestr(member_info(part_member(run.id, attachment.name, number)), content)
 
 
 def read_bundle(path: Path | str) -> list[tuple[Run, list[Row]]]:
@@ -253,17 +247,38 @@ class BundleReader:
 
     def check(self) -> None:
         """Read everything once: afterwards nothing of it is refused."""
-        total = 0
+        total, attached = 0, list[Attachment]()
         for run, rows in self.items():
             total += run.observations
             if total > BUNDLE_ROWS:
                 raise self._too_much(f"it has more than {BUNDLE_ROWS:,} observations, the most that a bundle holds")
             for _ in rows:
                 pass
+            attached += run.attachments
+            if much := too_much_attached(attached):
+                raise self._too_much(f"it has {much}")
+            for attachment in run.attachments:
+                self._check_parts(run, attachment)
+
+    def _check_parts(self, run: Run, attachment: Attachment) -> None:
+        rows = size = 0
+        for content in self.parts(run, attachment):
+            try:
+                rows += read_part(content).num_rows
+            except InvalidParameter as error:
+                raise self._bad(f"a part of {attachment.name} of run {run.id}: {error}") from None
+            size += len(content)
+        if (rows, size) != (attachment.rows, attachment.bytes):
+            raise self._bad(f"{attachment.name} of run {run.id} is not as long as the run says")
+
+    def parts(self, run: Run, attachment: Attachment) -> Iterator[bytes]:
+        """The parts of an attachment of one of the bundle's runs, as they are."""
+        for number in range(attachment.parts):
+            yield self._read(part_member(run.id, attachment.name, number), PART_BYTES)
 
     def each_row(self, run: Run) -> Iterator[Row]:
         """The observations of a run, checked."""
-        name = _rows_member(run.id)
+        name = rows_member(run.id)
         count, fields = 0, set[str]()
         try:
             for count, row in enumerate(checked(map(_ANY_ROW.validate_json, self._lines(name))), start=1):
@@ -305,9 +320,12 @@ class BundleReader:
             raise BadBundle(f"{self._name} is not a PinScope bundle: it has no manifest.json")
         if any(member.compress_type not in _COMPRESSIONS for member in members):
             raise self._bad("a member is compressed in a way that bundles are not")
-        if sum(member.file_size for member in members) > BUNDLE_BYTES:
-            raise self._too_much(f"it unpacks to more than {BUNDLE_BYTES >> 20} MiB")
-        if any(member.file_size > max(SMALL_MEMBER_BYTES, BUNDLE_RATIO * member.compress_size) for member in members):
+        parts = [member for member in members if PARTS_FOLDER in member.filename]
+        others = [member for member in members if PARTS_FOLDER not in member.filename]
+        for some, most in ((others, BUNDLE_BYTES), (parts, BUNDLE_PART_BYTES)):
+            if sum(member.file_size for member in some) > most:
+                raise self._too_much(f"it unpacks to more than {most >> 20} MiB")
+        if any(member.file_size > max(SMALL_MEMBER_BYTES, BUNDLE_RATIO * member.compress_size) for member in others):
             raise self._too_much(f"a member unpacks to more than {BUNDLE_RATIO} times its size")
         text = self._read("manifest.json", MANIFEST_BYTES)
         self._check_format(text)
@@ -317,7 +335,10 @@ class BundleReader:
             raise self._bad(f"manifest.json: {first_complaint(error)}") from None
         expected = ["manifest.json"]
         for run_id in manifest.runs:
-            expected += [_run_member(run_id), _rows_member(run_id)]
+            expected += [run_member(run_id), rows_member(run_id)]
+        named = [(run_id, *one) for run_id, names in manifest.attachments.items() for one in names.items()]
+        if sum(count for *_, count in named) == len(parts):  # else they would be too many to name
+            expected += [part_member(run_id, name, number) for run_id, name, count in named for number in range(count)]
         if len(set(expected)) < len(expected) or sorted(self._archive.namelist()) != sorted(expected):
             raise self._bad("its members are not those that the manifest names")
         return manifest
@@ -343,7 +364,7 @@ class BundleReader:
             )
 
     def _read_run(self, run_id: str) -> Run:
-        name = _run_member(run_id)
+        name = run_member(run_id)
         try:
             fields = _ANY_ROW.validate_json(self._read(name, RUN_BYTES))
             self._check_version(fields.get("format", 1), f"{self._name}: run {run_id}", "format")
@@ -355,6 +376,8 @@ class BundleReader:
             raise self._bad(str(error)) from None
         if run.id != run_id:
             raise self._bad(f"{name} holds run {run.id}")
+        if {one.name: one.parts for one in run.attachments} != self.manifest.attachments.get(run_id, {}):
+            raise self._bad(f"run {run.id} has other attachments than the manifest says")
         if run.observations > BUNDLE_ROWS:
             raise self._too_much(
                 f"run {run.id} has {run.observations:,} observations; a bundle holds at most {BUNDLE_ROWS:,}"
@@ -398,16 +421,3 @@ class BundleRows:
 
     def __iter__(self) -> Iterator[Row]:
         return self._bundle.each_row(self._run)
-
-
-@cache
-def _this_version() -> WrittenBy:
-    return WrittenBy(version=pinscope.__version__, commit=source_commit().value)
-
-
-def _run_member(run_id: str) -> str:
-    return f"runs/{run_id}/run.json"
-
-
-def _rows_member(run_id: str) -> str:
-    return f"runs/{run_id}/observations.jsonl"

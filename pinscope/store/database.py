@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import platformdirs
-from sqlalchemy import URL, Connection, Engine, create_engine, event, insert, inspect, make_url, select, text
+from sqlalchemy import URL, Connection, Engine, create_engine, delete, event, insert, inspect, make_url, select, text
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
@@ -31,7 +31,7 @@ from pinscope.store.sqlite_file import (
     obstacle,
     use_write_ahead_log,
 )
-from pinscope.store.tables import SCHEMA_VERSION, MetaTable, Table
+from pinscope.store.tables import ADDED_IN, SCHEMA_VERSION, MetaTable, Table
 from pinscope.text import quoted
 
 VARIABLE = "PINSCOPE_DATABASE"
@@ -101,6 +101,8 @@ class Database:
         self._file = Path(self._url.database) if _is_file(self._url) and self._url.database else None
         self._identity: tuple[int, int] | None = None
         self._is_open = False
+        self._version: int | None = None
+        """Of the tables, as they were when they were last looked at."""
         self._next_try = 0.0
         self._opening = threading.RLock()
         self._engine = self._create_engine()
@@ -133,9 +135,14 @@ class Database:
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """A transaction that writes: all of it or nothing. SQLite's write lock is held from its beginning."""
+        """A transaction that writes: all of it or nothing. SQLite's write lock is held from its beginning.
+
+        The first one brings the tables of an older version up to date; reading leaves them as they are.
+        """
         with self._plain_errors():
             self._open()
+            if self._version != SCHEMA_VERSION:
+                self._bring_up_to_date()
             with self._writing.begin() as connection:
                 yield connection
 
@@ -175,10 +182,9 @@ class Database:
                 self._file.parent.mkdir(parents=True, exist_ok=True)
                 use_write_ahead_log(self._engine)
             with self._engine.begin() as connection:
-                fits = self._fits(connection)
-            if not fits:
-                with self._writing.begin() as connection:
-                    self._create_tables(connection)
+                self._version = self._version_of(connection)
+            if self._version is None:
+                self._bring_up_to_date()
             self._identity = self._file_identity()
             self._is_open = True
 
@@ -209,11 +215,11 @@ class Database:
         """The file as it is now, if PinScope's tables are in it, else a database without runs."""
         engine = _engine_for(file.connect)
         with engine.connect() as connection:
-            fits = self._fits(connection)
-        return engine if fits else _engine_for(connect_empty)
+            version = self._version_of(connection)
+        return _engine_for(connect_empty) if version is None else engine
 
-    def _fits(self, connection: Connection) -> bool:
-        """Whether the tables are there; False if nothing of the kind is.
+    def _version_of(self, connection: Connection) -> int | None:
+        """Version of the tables that are there; ``None`` if there are none.
 
         Raises:
             BadInput: a newer PinScope made them.
@@ -222,7 +228,7 @@ class Database:
         inspector = inspect(connection)
         there = set(inspector.get_table_names()) & set(Table.metadata.tables)
         if not there:
-            return False
+            return None
         foreign = StoreFailed(f"{self.name} is not a PinScope database: it has tables that PinScope did not make")
         if MetaTable.__tablename__ not in there:
             raise foreign
@@ -230,22 +236,28 @@ class Database:
         if columns != ["schema_version"]:
             raise foreign
         version = connection.scalar(select(MetaTable.schema_version))
-        if not isinstance(version, int) or version < 1 or there != set(Table.metadata.tables):
+        if not isinstance(version, int) or version < 1:
+            raise foreign
+        later = frozenset().union(*(names for since, names in ADDED_IN.items() if since > version))
+        if there - later != set(Table.metadata.tables) - later:
             raise foreign
         if version > SCHEMA_VERSION:
             raise BadInput(
                 f"{self.name} has schema version {version}; PinScope {pinscope.__version__} reads up to "
                 f"{SCHEMA_VERSION}: install a newer PinScope, or point {VARIABLE} to another database"
             )
-        return True
+        return version
 
-    def _create_tables(self, connection: Connection) -> None:
-        if connection.dialect.name == "postgresql":
-            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _PREPARE_LOCK})
-        if self._fits(connection):  # another process was faster
-            return
-        Table.metadata.create_all(connection)
-        connection.execute(insert(MetaTable).values(schema_version=SCHEMA_VERSION))
+    def _bring_up_to_date(self) -> None:
+        """Make the tables that are missing, all or none; what older versions stored stays as it is."""
+        with self._writing.begin() as connection:
+            if connection.dialect.name == "postgresql":
+                connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _PREPARE_LOCK})
+            if self._version_of(connection) != SCHEMA_VERSION:  # else another process was faster
+                Table.metadata.create_all(connection)
+                connection.execute(delete(MetaTable))
+                connection.execute(insert(MetaTable).values(schema_version=SCHEMA_VERSION))
+        self._version = SCHEMA_VERSION
 
     def _file_identity(self) -> tuple[int, int] | None:
         if self._file is None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
 from pinscope.errors import BadBundle, StoreFailed
+from pinscope.records.attachment import Attachment
 from pinscope.records.run import Run
 from pinscope.store.bundle import SUFFIX, BundleReader
 from pinscope.store.rows import Row
@@ -47,6 +49,20 @@ def recorded_observations(run_id: str) -> list[Row]:
         StoreFailed: a shipped bundle is damaged.
     """
     return [dict(row) for row in _rows(run_id)]  # the caller may change his
+
+
+def recorded_parts(run: Run, attachment: Attachment) -> Iterator[bytes]:
+    """The parts of a recording's attachment.
+
+    Raises:
+        KeyError: no such recording.
+        StoreFailed: a shipped bundle is damaged.
+    """
+    recording = {one.run.id: one for one in _recordings()}[run.id]
+    try:
+        yield from _open(recording.file).parts(run, attachment)
+    except BadBundle as error:
+        raise _damaged(error) from None
 
 
 @cache

@@ -40,7 +40,7 @@ RunT = TypeVar("RunT", bound=Run)
 
 _RUN_ID = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{RUN_ID_LENGTH - 1}}}")
 _NAME = re.compile(rf"[^\x00-\x1f\x7f]{{1,{NAME_LENGTH}}}")
-_FIXED = frozenset({"kind", "id", "experiment", "lab", "created_at", "observations", "recording"})
+_FIXED = frozenset({"kind", "id", "experiment", "lab", "created_at", "observations", "attachments", "recording"})
 """Fields of a run that no change may touch."""
 _ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 _SHOWN = 60
@@ -59,6 +59,8 @@ def check_run(run: Run) -> None:
             f"{quoted(run.id)} cannot be a run's id: letters, digits, dot, hyphen and underscore, "
             f"at most {RUN_ID_LENGTH}"
         )
+    if len({attachment.name for attachment in run.attachments}) < len(run.attachments):
+        raise InvalidParameter(f"run {run.id} has two attachments of the same name")
     if not _NAME.fullmatch(run.experiment):
         raise InvalidParameter(f"{quoted(run.experiment)} cannot be the name of an experiment")
     if len(run.params) > PARAMETERS:

@@ -5,19 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from types import TracebackType
-from typing import Any, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 from sqlalchemy import Connection, delete, func, insert, select, update
 
 from pinscope.errors import BadInput, StoreFailed, UnknownName
+from pinscope.records.attachment import Attachment
 from pinscope.records.run import Origin, Run, Status
+from pinscope.store.attachments import AttachedTable, AttachmentWriter, Parts, no_parts, parts_alike, with_part
 from pinscope.store.damage import DamagedRun
 from pinscope.store.database import Database
 from pinscope.store.merge import as_imported, is_completed_by, knows_all
 from pinscope.store.observations import StoredRows, insert_rows
-from pinscope.store.recordings import recorded_observations, recorded_run, recorded_runs
+from pinscope.store.parts import insert_part, insert_parts, stored_parts
+from pinscope.store.recordings import recorded_observations, recorded_parts, recorded_run, recorded_runs
 from pinscope.store.rows import (
     Row,
     Rows,
@@ -30,8 +34,11 @@ from pinscope.store.rows import (
     is_run_id,
 )
 from pinscope.store.stored_runs import OWN_COLUMNS, as_columns, fetched, ids_of, read_run, run_or_damage
-from pinscope.store.tables import ObservationTable, RunTable
+from pinscope.store.tables import ObservationTable, PartTable, RunTable
 from pinscope.text import quoted
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _ENDING = frozenset({"status", "error", "finished_at", "progress"})
 """Fields that tell how a run ended."""
@@ -181,8 +188,33 @@ class Store:
                 accepted = accepted[count - start :]
             return insert_rows(connection, run_id, int(count), accepted)
 
+    def attach(self, run_id: str, name: str, schema: pa.Schema) -> AttachmentWriter:
+        """A writer of a table that the run carries beside its observations. What it stored stays if it is killed.
+
+        Raises:
+            UnknownName: no such run.
+            BadInput: a recording, an attachment of that name is there, or it is no name or table for one.
+        """
+        run = self.run(run_id)
+        if run.recording:
+            raise self._no_such_run(run.id)
+        if any(attachment.name == name for attachment in run.attachments):
+            raise BadInput(f"run {run.id} has an attachment {quoted(name)} already")
+        with_part(run, name, 0, 0)  # refuses now what could not be stored later
+        return AttachmentWriter(partial(self._append_part, run.id, name), schema)
+
+    def _append_part(self, run_id: str, name: str, number: int, content: bytes, rows: int) -> None:
+        """Store the next part of an attachment; one that is there already is left as it is."""
+        with self._database.writing() as connection:
+            run = self._locked(connection, run_id)
+            if number < next((found.parts for found in run.attachments if found.name == name), 0):
+                return
+            insert_part(connection, run_id, name, number, content)
+            changed = as_columns(with_part(run, name, rows, len(content)))
+            connection.execute(update(RunTable).where(RunTable.id == run_id).values(document=changed["document"]))
+
     def delete(self, run_id: str) -> None:
-        """Remove a run and its observations, also one that can no longer be read.
+        """Remove a run with its observations and attachments, also one that can no longer be read.
 
         Raises:
             UnknownName: no such run.
@@ -196,15 +228,20 @@ class Store:
             if run is not None and run.status == "running":
                 raise BadInput(f"run {run_id} is still running; cancel it first")
             connection.execute(delete(ObservationTable).where(ObservationTable.run_id == run_id))
+            connection.execute(delete(PartTable).where(PartTable.run_id == run_id))
             connection.execute(delete(RunTable).where(RunTable.id == run_id))
 
-    def import_runs(self, items: Iterable[RunWithRows]) -> Imported:
+    def import_runs(self, items: Iterable[RunWithRows], parts: Parts = no_parts) -> Imported:
         """Store the runs of a bundle, all of them or none.
 
         A run is skipped if the database knows all that the bundle does. It is completed if its observations here are
         the first ones of the bundle's, and it was interrupted or cancelled, or reads as running while the bundle knows
         how it ended: then the database took no more, and the bundle is what was saved. One that still ran when it
-        was exported arrives as interrupted. Observations are read and stored a few at a time.
+        was exported arrives as interrupted. Observations and parts of attachments are read and stored a few at a time.
+
+        Args:
+            items: the runs with their observations.
+            parts: gives the parts of their attachments.
 
         Raises:
             BadInput: a different run of the same id is here.
@@ -213,10 +250,10 @@ class Store:
         with self._database.writing() as connection:
             for run, rows in items:
                 incoming, has_ended = as_imported(run, rows), run.status != "running"
-                outcome[self._import_run(connection, incoming, rows, has_ended)].append(run.id)
+                outcome[self._import_run(connection, incoming, rows, has_ended, parts)].append(run.id)
         return Imported(**{key: tuple(ids) for key, ids in outcome.items()})
 
-    def _import_run(self, connection: Connection, incoming: Run, rows: Rows, has_ended: bool) -> str:
+    def _import_run(self, connection: Connection, incoming: Run, rows: Rows, has_ended: bool, parts: Parts) -> str:
         check_run(incoming)
         here: Sequence[Row]
         stored = read_run(connection, incoming.id, lock=True)
@@ -227,15 +264,19 @@ class Store:
             if stored is None:
                 _insert_run(connection, incoming)
                 insert_rows(connection, incoming.id, 0, checked(rows))
+                insert_parts(connection, incoming, parts)
                 return "added"
             here = recorded_observations(stored.id)
-        if knows_all(stored, here, incoming, rows, has_ended):
+        there = recorded_parts if stored.recording else partial(stored_parts, lambda: nullcontext(connection))
+        alike = partial(parts_alike, stored, there, incoming, parts)
+        if knows_all(stored, here, incoming, rows, has_ended) and alike(incoming.attachments):
             return "skipped"
-        if not is_completed_by(stored, here, incoming, rows, has_ended):
+        if not (is_completed_by(stored, here, incoming, rows, has_ended) and alike(stored.attachments)):
             raise BadInput(f"a different run {incoming.id} is in the database already; nothing was imported")
         if stored.status == "cancelled":  # a run ends once; what it had measured by then is all the same welcome
             incoming = incoming.model_copy(update={field: getattr(stored, field) for field in _ENDING})
         insert_rows(connection, stored.id, len(here), islice(checked(rows), len(here), None))
+        insert_parts(connection, incoming, parts, stored)
         connection.execute(update(RunTable).where(RunTable.id == stored.id).values(as_columns(incoming)))
         return "completed"
 
@@ -329,6 +370,29 @@ class Store:
         if recorded_run(run_id) is None:
             raise self._no_such_run(run_id)
         return recorded_observations(run_id)[start:]
+
+    def parts(self, run: Run, attachment: Attachment) -> Iterator[bytes]:
+        """The parts of a run's attachment, each a Parquet file, read one after the other.
+
+        Raises:
+            StoreFailed: one is missing: the run may have been deleted meanwhile.
+        """
+        return (
+            recorded_parts(run, attachment) if run.recording else stored_parts(self._database.reading, run, attachment)
+        )
+
+    def attachment(self, run_id: str, name: str) -> AttachedTable:
+        """A table that the run carries, as far as it is stored now.
+
+        Raises:
+            UnknownName: no such run, or it has no such attachment.
+        """
+        run = self.run(run_id)
+        for attachment in run.attachments:
+            if attachment.name == name:
+                return AttachedTable(attachment.rows, partial(self.parts, run, attachment))
+        there = ", ".join(attachment.name for attachment in run.attachments) or "none"
+        raise UnknownName(f"run {run.id} has no attachment {quoted(name)}; there are: {there}")
 
     def _as_presumed(self, run: Run) -> Run:
         changes = self._presumed.get(run.id)

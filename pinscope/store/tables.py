@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, ClassVar
 
 from sqlalchemy import JSON, DateTime, ForeignKey, String
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Raised with every change of the tables; an older PinScope refuses a newer database."""
 
 RUN_ID_LENGTH = 100
@@ -59,3 +60,20 @@ class ObservationTable(Table):
     )
     sequence: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     row: Mapped[dict[str, Any]]
+
+
+class PartTable(Table):
+    """One row a part of an attachment. New in version 2."""
+
+    __tablename__ = "attachments"
+
+    run_id: Mapped[str] = mapped_column(
+        String(RUN_ID_LENGTH), ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True
+    )
+    name: Mapped[str] = mapped_column(String(NAME_LENGTH), primary_key=True)
+    sequence: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    content: Mapped[bytes]
+
+
+ADDED_IN: Mapping[int, frozenset[str]] = {2: frozenset({PartTable.__tablename__})}
+"""Version → tables that are new in it; older databases get them when they are first written to."""

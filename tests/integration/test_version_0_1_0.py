@@ -13,6 +13,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+from contextlib import closing
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -22,6 +23,7 @@ from typer.testing import CliRunner, Result
 from pinscope.cli.main import app
 from pinscope.store.bundle import read_bundle, write_bundle
 from pinscope.store.store import Store
+from tests.data.events import SCHEMA, events
 from tests.unit.store.runs import new_rows, new_run
 
 OLD = Path(__file__).parents[1] / "data" / "v0.1.0"
@@ -139,3 +141,20 @@ def test_an_old_bundle_is_imported_whole(tmp_path: Path) -> None:
 def test_an_old_bundle_and_an_old_database_know_the_same_runs() -> None:
     said = json.loads(pinscope("import", OLD / "runs.pinscope", "--json").stdout)
     assert said == {"added": [], "completed": [], "skipped": list(RUNS)}
+
+
+def test_reading_leaves_an_old_database_to_older_versions_and_writing_brings_it_up_to_date(old_database: Path) -> None:
+    def version() -> tuple[int, int]:
+        with closing(sqlite3.connect(old_database)) as connection:
+            (found,) = connection.execute("SELECT schema_version FROM meta").fetchone()
+            (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'attachments'").fetchone()
+        return found, tables
+
+    with Store() as store:
+        assert len(store.runs(recordings=False)) == len(RUNS)
+        assert version() == (1, 0)
+        with store.attach("20261122-053927-a05261", "copies", SCHEMA) as writer:
+            writer.write(events(0, 10))
+        assert version() == (2, 1)
+        assert store.observations("20261122-053927-a05261") == raw_rows("20261122-053927-a05261")
+        assert sum(piece.num_rows for piece in store.attachment("20261122-053927-a05261", "copies").tables()) == 10

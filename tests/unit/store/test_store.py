@@ -477,8 +477,8 @@ def test_many_processes_may_open_a_new_database_at_once(url: str) -> None:
 
 def test_a_newer_schema_is_refused_with_both_versions(url: str) -> None:
     Store(url).close()
-    raw(url, "UPDATE meta SET schema_version = 2")
-    with pytest.raises(BadInput, match=r"has schema version 2; PinScope \S+ reads up to 1: install a newer"):
+    raw(url, "UPDATE meta SET schema_version = 3")
+    with pytest.raises(BadInput, match=r"has schema version 3; PinScope \S+ reads up to 2: install a newer"):
         Store(url)
 
 

@@ -59,10 +59,6 @@ class HostTotals(Estimated):
     total_bytes: Annotated[int, Figure(
         label="Memory", help="Memory of the host.", metric="pinscope_host_memory_bytes", timeline=True, report=None,
     )]
-    available_bytes: Annotated[int, Figure(
-        label="Available", help="What programs can still get without swapping (MemAvailable).", page="shown",
-        metric="pinscope_host_memory_available_bytes", timeline=True, report=None,
-    )]
     cgroup_limit_bytes: Annotated[int | None, Figure(
         label="Limit of the control group",
         help="Limit of the control group, around the reading process, that leaves the least.",
@@ -101,6 +97,10 @@ class HostTotals(Estimated):
     mlocked_bytes: Annotated[int | None, Figure(
         label="Locked (mlock)", help="Locked with mlock: it stays in memory, but is not pinned for CUDA.",
         short="mlocked", page="shown", metric="pinscope_host_mlocked_bytes", timeline=True, report=None,
+    )]
+    available_bytes: Annotated[int, Figure(
+        label="Available", help="What programs can still get without swapping (MemAvailable).", page="shown",
+        metric="pinscope_host_memory_available_bytes", timeline=True, report=None,
     )]
     unevictable_bytes: Annotated[int | None, Figure(
         label="Unevictable", help="Memory that the kernel cannot reclaim.", metric="pinscope_host_unevictable_bytes",

@@ -23,6 +23,19 @@ SLOW = (
     "lab/test_pinning.py",
     "lab/test_placement.py",
     "lab/test_recommended_strategy.py",
+    "live/test_broken_entries.py",
+    "live/test_holders.py",
+    "live/test_ownership.py",
+    "live/test_sampler.py",
+    "planning/test_prices.py",
+    "probes/test_environment.py",
+    "probes/test_parent.py",
+    "report/test_code.py",
+    "report/test_readable.py",
+    "report/test_tables_round_trip.py",
+    "store/test_bundle.py",
+    "store/test_read_only.py",
+    "store/test_store.py",
 )
 """Folders and files that start processes or pages, draw figures by the hundred, or simulate: each takes about two
 seconds of a core or more."""

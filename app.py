@@ -7,6 +7,8 @@ import sys
 
 import streamlit as st
 
+from pinscope.cli.docs import whole_site
+from pinscope.cli.main import command_line
 from pinscope.dashboard.middleware import middleware
 from pinscope.dashboard.origins import origins_from_environment
 from pinscope.dashboard.shell import SCRIPT, show
@@ -19,7 +21,7 @@ except InvalidParameter as error:
     sys.stderr.write(f"pinscope: {error}\n")
     sys.exit(error.exit_code)
 
-app = st.App(SCRIPT, middleware=middleware(named), lifespan=closing_tabs)
+app = st.App(SCRIPT, middleware=middleware(whole_site(command_line()), named), lifespan=closing_tabs)
 
 if __name__ == "__main__":  # run as a plain script, which is what Streamlit's AppTest does
     show()

@@ -8,6 +8,7 @@ import typer
 
 
 def dashboard(
+    context: typer.Context,
     port: Annotated[
         int | None, typer.Option(metavar="PORT", help="Instead of PINSCOPE_PORT, or 8501.", show_default=False)
     ] = None,
@@ -23,8 +24,10 @@ def dashboard(
     open_browser: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
 ) -> int:
     """Serve the dashboard on 127.0.0.1 until Ctrl-C."""
+    from pinscope.cli.docs import whole_site
     from pinscope.dashboard.origins import named_origins, origins_from_environment
     from pinscope.dashboard.serve import port_from_environment, serve
 
     named = named_origins(origin) if origin else origins_from_environment()
-    return serve(port_from_environment() if port is None else port, open_browser, named)
+    site = whole_site(context.find_root().command)
+    return serve(port_from_environment() if port is None else port, open_browser, site, named)

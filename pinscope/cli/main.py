@@ -7,14 +7,14 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer.exceptions import TyperException
 from typer.main import get_command
 
 import pinscope
-from pinscope.cli import bundles, dashboard, doctor, exporter, live, plan, record, report, run, runs
+from pinscope.cli import bundles, dashboard, docs, doctor, exporter, live, plan, record, report, run, runs
 from pinscope.cli.terminal import complain
 from pinscope.errors import Cancelled, PinScopeError
 from pinscope.text import MOST_OF_ANOTHER, error_line
@@ -31,6 +31,7 @@ app.command("live", short_help="Who holds pinned memory now.")(live.live)
 app.command("record", short_help="Keep a timeline of who holds pinned memory, as a run.")(record.record)
 app.command("exporter", short_help="The live figures for Prometheus.")(exporter.exporter)
 app.command("dashboard")(dashboard.dashboard)
+app.command("docs", short_help="The documentation, without network.")(docs.docs)
 
 
 def _print_version(wanted: bool) -> None:
@@ -71,6 +72,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
+def command_line() -> Any:
+    """The command ``pinscope`` with all that it can do, as Typer made it."""
+    return get_command(app)
+
+
 def _open_streams() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by whoever started us
@@ -95,7 +101,7 @@ def _explained(error: BaseException) -> tuple[str, int]:
 
 def _carry_out(arguments: list[str]) -> int:
     """Parse and call; commands return their exit code, or nothing for 0."""
-    command = get_command(app)
+    command = command_line()
     try:
         with command.make_context("pinscope", arguments) as context:
             code = command.invoke(context)

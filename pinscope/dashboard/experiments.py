@@ -9,6 +9,7 @@ from pinscope.dashboard.budget_card import budget_card
 from pinscope.dashboard.failures import show_error
 from pinscope.dashboard.finding_list import headline
 from pinscope.dashboard.lab_choice import Place, choose_place
+from pinscope.dashboard.manual_pages import help_links
 from pinscope.dashboard.opened_run import open_run
 from pinscope.dashboard.pages import RUNS
 from pinscope.dashboard.parameter_form import parameter_form
@@ -32,6 +33,7 @@ def show() -> None:
     st.header(plain(entry.experiment.question), anchor=False)
     with st.expander("How it is measured", icon=":material/menu_book:"):
         st.markdown(plain(method(entry.experiment)))
+        help_links({"How to read it, and what to do": f"experiments/{entry.experiment.name}"})
     _set_up(store, entry)
 
 

@@ -13,8 +13,10 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pinscope.dashboard.gate import Gate
+from pinscope.dashboard.manual_pages import ManualPages
 from pinscope.dashboard.origins import Origin
 from pinscope.dashboard.websocket import WholeConversations, log_clients_in_one_line
+from pinscope.manual.site import Site
 
 CONTENT_POLICY: Mapping[str, str] = {
     "default-src": "'none'",
@@ -125,10 +127,11 @@ def _hashes(page: bytes) -> str:
     return " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
 
 
-def middleware(named: Sequence[Origin] = ()) -> tuple[Middleware, ...]:
+def middleware(site: Site, named: Sequence[Origin] = ()) -> tuple[Middleware, ...]:
     """From the outside in.
 
     Args:
+        site: the documentation.
         named: origins under which the dashboard is reached, beside its own.
     """
     log_clients_in_one_line()
@@ -138,6 +141,7 @@ def middleware(named: Sequence[Origin] = ()) -> tuple[Middleware, ...]:
         Middleware(WholeConversations),
         # Streamlit sends its JavaScript (megabytes) uncompressed, which is slow through an SSH tunnel to a GPU host.
         Middleware(GZipMiddleware, minimum_size=1000, compresslevel=4),
+        Middleware(ManualPages, site=site),
         # Inside of compression, which would hide the page from it.
         Middleware(KnownBase),
     )

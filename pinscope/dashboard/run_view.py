@@ -11,6 +11,7 @@ import streamlit as st
 from pinscope.dashboard.chart_view import chart_view
 from pinscope.dashboard.fact_table import fact_table
 from pinscope.dashboard.finding_list import finding_list, headline
+from pinscope.dashboard.manual_pages import help_links
 from pinscope.dashboard.opened_run import OpenedRun
 from pinscope.dashboard.plain import plain
 from pinscope.dashboard.run_words import badges, started, title
@@ -76,6 +77,7 @@ def _background(opened: OpenedRun) -> None:
     if opened.document:
         with st.expander("Method", icon=":material/science:"):
             st.markdown(plain(opened.document.method))
+            help_links({"How to read it, and what to do": f"experiments/{run.experiment}"})
     with st.expander("Run and parameters", icon=":material/tune:"):
         fact_table([*run_facts(run), *(parameter_facts(opened.document) if opened.document else ())])
     with st.expander("Machine", icon=":material/memory:"):

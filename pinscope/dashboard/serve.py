@@ -16,6 +16,7 @@ from pathlib import Path
 from pinscope.dashboard.origins import Origin
 from pinscope.dashboard.settings import ADDRESS, SETTINGS
 from pinscope.errors import InvalidParameter, NotPossible
+from pinscope.manual.site import Site
 from pinscope.text import quoted
 
 DEFAULT_PORT = 8501
@@ -35,12 +36,13 @@ def port_from_environment() -> int:
     return _checked_port(int(text))
 
 
-def serve(port: int, open_browser: bool, named: Sequence[Origin] = ()) -> int:
+def serve(port: int, open_browser: bool, site: Site, named: Sequence[Origin] = ()) -> int:
     """Serve the dashboard on 127.0.0.1 until it is stopped (Ctrl+C or SIGTERM); the exit code.
 
     Args:
         port: 1 to 65535.
         open_browser: open the page in this machine's web browser once it answers.
+        site: the documentation to serve beside the pages.
         named: origins under which it is reached, beside its own.
 
     Raises:
@@ -65,7 +67,7 @@ def serve(port: int, open_browser: bool, named: Sequence[Origin] = ()) -> int:
         threading.Thread(target=_open_when_ready, args=(port, url), daemon=True).start()
     with suppress(KeyboardInterrupt):  # raised again by the server after it has put everything away
         own = {"server.port": port, "logger.hideWelcomeMessage": True}  # the line above says all that it would
-        st.App(SCRIPT, middleware=middleware(named), lifespan=closing_tabs).run(config={**SETTINGS, **own})
+        st.App(SCRIPT, middleware=middleware(site, named), lifespan=closing_tabs).run(config={**SETTINGS, **own})
     return 0
 
 

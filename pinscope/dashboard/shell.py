@@ -7,6 +7,7 @@ from pathlib import Path
 import streamlit as st
 
 from pinscope.dashboard.failures import one_clear_line
+from pinscope.dashboard.manual_pages import help_links
 from pinscope.dashboard.mark import ICON, LOGO
 from pinscope.dashboard.pages import HOME, PAGES
 from pinscope.dashboard.tabs import drawn_in_turn
@@ -21,10 +22,13 @@ def show() -> None:
         st.set_page_config(page_title="PinScope", page_icon=ICON, layout="wide")
         st.logo(LOGO, size="large")
         st.html(STYLE)
-        pages = [st.Page(entry.path, title=entry.title, icon=entry.icon, default=entry is HOME) for entry in PAGES]
-        page = st.navigation(pages, position="top")
+        pages = {
+            st.Page(entry.path, title=entry.title, icon=entry.icon, default=entry is HOME): entry for entry in PAGES
+        }
+        page = st.navigation(list(pages), position="top")
         with one_clear_line():
             page.run()
+        help_links({"Help with this page": pages[page].help, "Glossary": "glossary"})
 
 
 if __name__ == "__main__":

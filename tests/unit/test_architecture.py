@@ -27,6 +27,7 @@ FLOORS = (
     "planning",
     "report",
     "runner",
+    "manual",
     "dashboard",
     "cli",
 )
@@ -49,6 +50,7 @@ DOORS: Mapping[str, Sequence[str]] = {
     "typer": ("pinscope.cli.",),
     "rich": ("pinscope.cli.",),
     "jinja2": ("pinscope.report.",),
+    "markdown_it": ("pinscope.manual.",),
     "prometheus_client": ("pinscope.monitoring.",),
 }
 """Third party → beginnings of the modules that may import it; ``*`` is any name."""

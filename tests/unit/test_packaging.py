@@ -17,13 +17,16 @@ from packaging.requirements import Requirement
 from typer.main import get_command
 
 import pinscope
+from pinscope import errors
 from pinscope.cli.main import app
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 
-IMPORT_NAMES = {"nvidia-ml-py": "pynvml", "prometheus-client": "prometheus_client"}
+DOCUMENTS = ["README.md", "CONTRIBUTING.md", *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("docs/**/*.md"))]
+
+IMPORT_NAMES = {"markdown-it-py": "markdown_it", "nvidia-ml-py": "pynvml", "prometheus-client": "prometheus_client"}
 """Where the module is not called as the distribution is."""
 COME_WITH = {"starlette": "streamlit", "google": "streamlit", "markupsafe": "jinja2"}
 """Modules that are part of what a dependency offers → that dependency."""
@@ -96,10 +99,10 @@ def _commands_in(text: str) -> list[list[str]]:
     return [line.split("#")[0].split() for line in lines if line.removeprefix("$ ").startswith("pinscope ")]
 
 
-@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
+@pytest.mark.parametrize("name", DOCUMENTS)
 def test_every_command_in_the_documents_exists_with_its_options(name: str) -> None:
     commands = _commands_in((ROOT / name).read_text())
-    assert commands or name != "README.md"
+    assert commands or name not in ("README.md", "docs/quick-start.md")
     for words in commands:
         command = get_command(app)
         for word in words[1:]:
@@ -111,33 +114,22 @@ def test_every_command_in_the_documents_exists_with_its_options(name: str) -> No
         assert not hasattr(command, "commands") or "--help" in words or "--version" in words, " ".join(words)
 
 
-def test_readme_names_every_command_every_exit_code_and_every_variable() -> None:
+def test_every_exit_code_and_every_variable_is_documented() -> None:
     """A variable that only developers set may stand in CONTRIBUTING.md."""
-    readme = (ROOT / "README.md").read_text()
-    documents = readme + (ROOT / "CONTRIBUTING.md").read_text()
-    for name in get_command(app).commands:  # type: ignore[attr-defined]
-        assert f"pinscope {name}" in readme, name
+    settings = (ROOT / "docs" / "settings.md").read_text()
+    codes = {error.exit_code for error in (errors.PinScopeError, *_subclasses(errors.PinScopeError))}
+    for code in {0, *codes}:
+        assert f"\n| {code} |" in settings, code
+    documents = settings + (ROOT / "CONTRIBUTING.md").read_text()
     sources = "".join(path.read_text() for path in [*(ROOT / "pinscope").rglob("*.py"), *(ROOT / "scripts").iterdir()])
     for variable in set(re.findall(r"\bPINSCOPE_[A-Z]+\b", sources)):
         assert re.search(f"`{variable}[=`]", documents), variable
 
 
-def test_readme_names_every_option_of_every_command() -> None:
-    readme = (ROOT / "README.md").read_text()
-    commands = [*get_command(app).commands.values()]  # type: ignore[attr-defined]
-    while commands:
-        command = commands.pop()
-        commands += getattr(command, "commands", {}).values()
-        for parameter in command.params:
-            for option in parameter.opts if parameter.param_type_name == "option" else ():
-                assert option in readme, f"{command.name} {option}"
-
-
-@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
-def test_links_to_files_lead_somewhere(name: str) -> None:
-    targets = re.findall(r"\]\((?!https?:|#)([^)#]+)", (ROOT / name).read_text())
-    missing = [target for target in targets if not (ROOT / target).exists()]
-    assert missing == []
+def _subclasses(error: type[errors.PinScopeError]) -> Iterator[type[errors.PinScopeError]]:
+    for one in error.__subclasses__():
+        yield one
+        yield from _subclasses(one)
 
 
 _PRIVATE = re.compile(
@@ -162,24 +154,3 @@ def test_no_tracked_file_names_a_private_path_or_a_package_registry() -> None:
             for text in _texts(path):
                 found = _PRIVATE.search(text)
                 assert found is None, f"{path.relative_to(ROOT)}: {found[0]}"
-
-
-def test_readme_documents_every_key_of_the_json_documents() -> None:
-    from pinscope.cli.runs import RUN_LIST_FIELDS
-    from pinscope.experiments.registry import readers
-    from pinscope.records import snapshot
-    from pinscope.records.capability import Capability
-    from pinscope.records.environment import Link
-    from pinscope.records.finding import Finding, Quantity
-    from pinscope.records.registration import ProbedLibrary, ProbeState
-    from pinscope.records.run import Run
-    from pinscope.records.timeline import Event
-
-    live = (snapshot.Snapshot, snapshot.Unreadable, snapshot.Pressure, snapshot.HostTotals, snapshot.Allocations)
-    live += (snapshot.GpuUse, snapshot.Holder, snapshot.GpuProcess, snapshot.MigInstance, snapshot.DeviceFigures)
-    live += (Event, Link, ProbeState, ProbedLibrary)
-    readme = (ROOT / "README.md").read_text()
-    keys = set(RUN_LIST_FIELDS)
-    for record in (Run, Finding, Quantity, Capability, *live, *(reader.kind.Observation for reader in readers())):
-        keys |= set(record.model_fields)
-    assert [key for key in sorted(keys) if f"`{key}`" not in readme] == []

@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from pinscope.live.holders import snapshot as look
 from pinscope.live.sampler import History
+from pinscope.manual.metrics_reference import metrics_reference
 from pinscope.monitoring.metrics import (
     GPU,
     HOLDER,
@@ -28,7 +29,6 @@ from pinscope.records.snapshot import GpuUse, MigInstance, Pressure, Snapshot, U
 from tests.data.synthetic_host import SyntheticHost, busy_host, zero
 from tests.data.synthetic_snapshot import GIB, MIB, TAKEN_AT, device, holder, host, snapshot
 
-ROOT = Path(__file__).parents[3]
 MOST_SECONDS = 0.1
 Labels = frozenset[tuple[str, str]]
 
@@ -104,8 +104,8 @@ def test_figures_of_host_holders_and_gpus_are_exported_as_they_are() -> None:
 def test_every_metric_is_there_where_everything_is_known_and_is_documented() -> None:
     figures = {figure.metric for figure in (*HOST, *HOLDER, *HOLDER_GPU, *GPU, *LINK)}
     assert figures <= names()
-    readme = (ROOT / "README.md").read_text()
-    assert [name for name in sorted(names()) if f"`{name}`" not in readme] == []
+    reference = metrics_reference()
+    assert [name for name in sorted(names()) if f"`{name}`" not in reference] == []
 
 
 def test_of_a_gpu_in_parts_no_unattributed_memory_is_told() -> None:

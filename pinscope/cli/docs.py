@@ -1,0 +1,91 @@
+"""``pinscope docs``: the documentation, without network."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pinscope.cli.terminal import console, print_json, print_line
+from pinscope.errors import NotPossible
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import Any
+
+    from pinscope.manual.site import Site
+
+_DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY")
+"""Variables that a desktop sets: without one, a browser would start in the terminal, or not at all."""
+
+
+def docs(
+    context: typer.Context,
+    page: Annotated[
+        str, typer.Argument(metavar="[PAGE]", help="A page, such as glossary, json or bandwidth.", show_default=False)
+    ] = "index",
+    as_text: Annotated[bool, typer.Option("--text", help="Print the page here.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: the page's file, and all pages.")] = False,
+) -> None:
+    """Open the documentation in the browser; where there is none, print the page's file. It needs no network."""
+    site = whole_site(context.find_root().command)
+    name = site.find(page)
+    if as_text and not as_json:
+        _print(site.markdown(name))
+        return
+    file = _written(site, name)
+    if as_json:
+        print_json({"page": name, "file": str(file), "pages": list(site.names)})
+    elif not _opened(file):
+        print_line(str(file))
+
+
+def whole_site(root: Any) -> Site:
+    """The documentation with the reference of the command line.
+
+    Args:
+        root: the command ``pinscope``.
+    """
+    from pinscope.cli.reference import command_reference
+    from pinscope.cli.runs import RUN_LIST_FIELDS
+    from pinscope.manual.site import Site
+
+    return Site(command_reference=lambda: command_reference(root), listed=RUN_LIST_FIELDS)
+
+
+def _written(site: Site, name: str) -> Path:
+    """The page's file, in the folder for what can be made again.
+
+    Raises:
+        NotPossible: this user has no home folder.
+    """
+    import platformdirs
+
+    import pinscope
+    from pinscope.manual.html import write_html
+
+    try:
+        folder = platformdirs.user_cache_path("pinscope", appauthor=False) / f"docs-{pinscope.__version__}"
+    except RuntimeError:
+        raise NotPossible("there is no place for the pages, because this user has no home folder; use --text") from None
+    write_html(site, folder)
+    return folder / f"{name}.html"
+
+
+def _opened(file: Path) -> bool:
+    """True if a browser of this desktop shows the file."""
+    import webbrowser
+
+    return any(os.environ.get(name) for name in _DISPLAYS) and webbrowser.open(file.as_uri())
+
+
+def _print(markdown: str) -> None:
+    """The page, laid out for a terminal; as it is written where stdout goes elsewhere."""
+    if not sys.stdout.isatty():
+        sys.stdout.write(markdown)
+        return
+    from rich.markdown import Markdown
+
+    console(sys.stdout).print(Markdown(markdown))

@@ -1,0 +1,108 @@
+"""All pages of the documentation: those of docs/, with what is made from the code put in where they ask for it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+
+from pinscope.errors import UnknownName
+from pinscope.experiments.registry import EXPERIMENTS
+from pinscope.manual.experiment_page import experiment_page
+from pinscope.manual.json_reference import json_reference
+from pinscope.manual.metrics_reference import metrics_reference
+from pinscope.text import quoted
+
+HOME = "index"
+SECTIONS: Mapping[str, tuple[str, ...]] = {
+    "Start": (HOME, "quick-start", "reading-results", "glossary"),
+    "Watch and plan": ("live-view", "experiments/timeline", "plan", "exporter", "pinned-arrays"),
+    "Experiments": (),
+    "Reference": ("reference/cli", "reference/json", "reference/metrics", "settings"),
+    "Behind it": ("safety", "promises", "architecture"),
+}
+"""Headings of the navigation → the pages below each. The experiments' pages are those of the registry."""
+_FOLDER = "experiments/"
+_GENERATED = re.compile(r"<!-- generated: (\w+) -->")
+
+
+@dataclass(frozen=True)
+class Site:
+    """The documentation.
+
+    Attributes:
+        command_reference: Markdown of the command line's reference; the command line stands above this room.
+        listed: keys of a run that ``pinscope runs list --json`` prints, beside ``host``.
+    """
+
+    command_reference: Callable[[], str]
+    listed: Collection[str]
+    _made: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @cached_property
+    def sections(self) -> Mapping[str, tuple[str, ...]]:
+        """Headings of the navigation → names of the pages below each."""
+        experiments = tuple(f"{_FOLDER}{entry.experiment.name}" for entry in EXPERIMENTS)
+        return {title: pages or experiments for title, pages in SECTIONS.items()}
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """All pages, in the order of the navigation."""
+        return tuple(name for names in self.sections.values() for name in names)
+
+    def find(self, words: str) -> str:
+        """The page of that name; the folder before it may be left out: ``bandwidth``, ``json``.
+
+        Raises:
+            UnknownName: there is none; the message lists those there are.
+        """
+        wanted = words.strip().lower().removesuffix(".md").replace(" ", "-")
+        for name in self.names:
+            if wanted in (name, name.rpartition("/")[2]):
+                return name
+        short = ", ".join(name.rpartition("/")[2] for name in self.names)
+        raise UnknownName(f"no page {quoted(words)}; there are: {short}")
+
+    def markdown(self, name: str) -> str:
+        """The page as Markdown, whole."""
+        if name not in self._made:
+            self._made[name] = self._make(name)
+        return self._made[name]
+
+    def _make(self, name: str) -> str:
+        if name.startswith(_FOLDER):
+            experiment = name.removeprefix(_FOLDER)
+            return experiment_page(experiment, _shipped(name) or "", has_picture=_picture(experiment).is_file())
+        made = {
+            "cli": self.command_reference,
+            "json": lambda: json_reference(self.listed),
+            "metrics": metrics_reference,
+        }
+        return _GENERATED.sub(lambda found: made[found[1]](), _shipped(name) or "")
+
+    def title(self, name: str) -> str:
+        """The heading of a page."""
+        return re.sub(r"^# ", "", self.markdown(name).split("\n", 1)[0])
+
+
+def pictures() -> Iterator[tuple[str, bytes]]:
+    """Path below the site and content of every picture."""
+    for picture in sorted((_pages() / "pictures").iterdir(), key=lambda one: one.name):
+        yield f"pictures/{picture.name}", picture.read_bytes()
+
+
+def _pages() -> Traversable:
+    return files("pinscope.manual") / "pages"
+
+
+def _picture(experiment: str) -> Traversable:
+    return _pages() / "pictures" / f"{experiment}.png"
+
+
+def _shipped(name: str) -> str | None:
+    """The text of docs/NAME.md; ``None`` if there is no such file."""
+    path = _pages() / f"{name}.md"
+    return path.read_text(encoding="utf-8") if path.is_file() else None

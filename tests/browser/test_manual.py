@@ -1,0 +1,41 @@
+"""The documentation that the dashboard serves: each page links to its own, and nothing comes from elsewhere."""
+
+from __future__ import annotations
+
+from playwright.sync_api import Page, expect
+
+from tests.browser.conftest import Served, settle
+
+
+def test_help_opens_the_page_that_explains_what_is_shown(page: Page, dashboard: Served) -> None:
+    for path, heading in (("now", "Live view"), ("plan", "Plan")):
+        page.goto(f"{dashboard.url}/{path}")
+        settle(page)
+        with page.context.expect_page() as opened:
+            page.get_by_role("link", name="Help with this page").click()
+        expect(opened.value.get_by_role("heading", level=1)).to_have_text(heading)
+    with page.context.expect_page() as opened:
+        page.get_by_role("link", name="Glossary").click()
+    expect(opened.value.get_by_role("heading", level=1)).to_have_text("Glossary")
+    opened.value.get_by_role("link", name="Bandwidth").click()
+    picture = opened.value.get_by_role("img")
+    assert picture.evaluate("image => image.naturalWidth") > 500
+    assert opened.value.evaluate("getComputedStyle(document.body).display") == "grid"  # the style sheet is there
+
+
+def test_an_experiment_links_to_its_own_page(page: Page, dashboard: Served) -> None:
+    page.goto(f"{dashboard.url}/experiments")
+    settle(page)
+    page.get_by_role("radio", name="Overlap").or_(page.get_by_role("button", name="Overlap")).first.click()
+    settle(page)
+    page.get_by_text("How it is measured").click()
+    with page.context.expect_page() as opened:
+        page.get_by_role("link", name="How to read it, and what to do").click()
+    expect(opened.value.get_by_role("heading", level=1)).to_have_text("Overlap")
+
+
+def test_a_page_that_is_not_there_is_said_to_be_missing(page: Page, dashboard: Served) -> None:
+    answer = page.request.get(f"{dashboard.url}/manual/nothing.html")
+    assert answer.status == 404
+    assert answer.text() == "There is no such page."
+    assert page.request.get(f"{dashboard.url}/manual/").status == 200

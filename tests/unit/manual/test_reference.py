@@ -1,0 +1,133 @@
+"""The reference says all of it: every option, every key of real documents, every metric, each with its meaning."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pinscope.cli.main import command_line, main
+from pinscope.cli.reference import command_reference, commands
+from pinscope.cli.runs import RUN_LIST_FIELDS
+from pinscope.experiments.registry import EXPERIMENTS, readers
+from pinscope.live.reading import read_snapshot
+from pinscope.manual.json_reference import json_parts, json_reference
+from pinscope.manual.metrics_reference import metrics, metrics_reference
+from pinscope.manual.site import Site
+from pinscope.manual.specimen import specimen
+from pinscope.records.finding import Finding
+from pinscope.records.run import Run
+from pinscope.records.snapshot import Snapshot
+from pinscope.records.timeline import Event
+from pinscope.report.snapshot_json import snapshot_document
+from pinscope.store.recordings import recorded_observations, recorded_runs
+
+BY_NAME = ("missing", "estimates", "bounds", "params", "packages")
+"""Keys whose value is an object of names that are no keys of ours: fields, parameters, packages."""
+
+
+@pytest.fixture(scope="module")
+def reference() -> str:
+    return json_reference(RUN_LIST_FIELDS)
+
+
+def keys_in(document: Any) -> Iterator[str]:
+    """Every key at any depth."""
+    if isinstance(document, dict):
+        for key, value in document.items():
+            yield key
+            yield from () if key in BY_NAME else keys_in(value)
+    elif isinstance(document, list):
+        for item in document:
+            yield from keys_in(item)
+
+
+def undocumented(document: Any, reference: str) -> list[str]:
+    return sorted({key for key in keys_in(document) if f"| `{key}` |" not in reference})
+
+
+def test_every_option_and_argument_of_every_command_is_in_the_reference_and_says_what_it_does() -> None:
+    root = command_line()
+    reference = command_reference(root)
+    found = dict(commands(root))
+    assert "pinscope runs list" in found
+    for name, command in found.items():
+        section = reference.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
+        assert section, name
+        for parameter in command.params:
+            assert parameter.help, f"{name} {parameter.name}"
+            for option in (*parameter.opts, *parameter.secondary_opts):
+                shown = option if option.startswith("-") else parameter.metavar.replace("|", r"\|")
+                assert re.search(rf"`{re.escape(shown)}[ `]", section), f"{name} {option}"
+
+
+@pytest.mark.parametrize("command", [("doctor",), ("plan", "--pinned", "1GiB"), ("runs", "list"), ("docs",)])
+def test_every_key_that_a_command_prints_is_in_the_reference(
+    command: tuple[str, ...], reference: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command, "--json"]) == 0
+    assert undocumented(json.loads(capsys.readouterr().out), reference) == []
+
+
+@pytest.mark.parametrize("run", recorded_runs(), ids=lambda run: f"{run.experiment}-{run.environment.host}")
+def test_every_key_of_every_recorded_run_is_in_the_reference(run: Run, reference: str) -> None:
+    keys = {key for row in recorded_observations(run.id) for key in row}
+    assert undocumented([run.model_dump(mode="json"), dict.fromkeys(keys)], reference) == []
+
+
+def test_every_key_of_a_whole_document_is_in_the_reference(reference: str, capsys: pytest.CaptureFixture[str]) -> None:
+    small = min(recorded_runs(), key=lambda run: run.observations)
+    assert main(["runs", "show", small.id, "--json"]) == 0
+    assert undocumented(json.loads(capsys.readouterr().out), reference) == []
+
+
+def test_every_key_of_a_snapshot_is_in_the_reference(reference: str) -> None:
+    seen = specimen(Snapshot)
+    assert undocumented(json.loads(json.dumps(snapshot_document(seen, read_snapshot(seen)))), reference) == []
+
+
+def test_every_field_of_every_record_is_in_the_reference(reference: str) -> None:
+    for record in (Run, Snapshot, Event, Finding, *(reader.kind.Observation for reader in readers())):
+        assert undocumented(dict.fromkeys(record.model_fields), reference) == [], record.__name__
+
+
+def test_every_key_says_what_it_means_and_has_a_type() -> None:
+    for part in json_parts(RUN_LIST_FIELDS):
+        for key in part.keys:
+            assert key.meaning, f"{part.title}: {key.name} has no docstring"
+            assert "<class" not in key.type, f"{part.title}: {key.name}: {key.type}"
+
+
+def test_units_follow_from_the_keys(reference: str) -> None:
+    assert "| `rx_bytes_per_second` | number or null | bytes/second |" in reference
+    assert "| `host_alloc_bytes` | integer or null | bytes |" in reference
+    assert "| `busy_share` | number or null | share, 0 to 1 |" in reference
+
+
+def test_every_metric_is_in_the_reference_with_type_and_meaning() -> None:
+    reference = metrics_reference()
+    for one in metrics():
+        assert f"| `{one.name}` | {one.type} |" in reference
+        assert one.help
+    named = {one.name for one in metrics()}
+    assert {"pinscope_up", "pinscope_probe_lost_events_total", "pinscope_gpu_memory_unattributed_bytes"} <= named
+
+
+def test_a_specimen_knows_everything() -> None:
+    for record in (Snapshot, Event, Finding):
+        values = list(specimen(record).model_dump().values())
+        assert None not in values
+        assert () not in values
+
+
+def test_every_parameter_of_an_experiment_is_on_its_page() -> None:
+    site = Site(command_reference=str, listed=RUN_LIST_FIELDS)
+    for entry in EXPERIMENTS:
+        page = site.markdown(f"experiments/{entry.experiment.name}")
+        assert entry.experiment.question in page
+        assert entry.experiment.method in page
+        for name in entry.experiment.Params.model_fields:
+            assert f"| `{name}` |" in page

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, computed_field
+from pydantic import Field, computed_field, model_validator
 
 from pinscope.records.attachment import Attachment
 from pinscope.records.base import Moment, Record
@@ -37,8 +37,18 @@ HOST_MODEL_NOTE = (
 )
 
 
+Positive = Annotated[int, Field(gt=0)]
+"""A size or a number that a reading divides by."""
+Lasted = Annotated[float, Field(gt=0)]
+"""Seconds that something took: never none at all."""
+
+
 class Observation(Record):
-    """One raw reading. Experiments subclass it: labels first, then values with the unit in the name."""
+    """One raw reading. Experiments subclass it: labels first, then values with the unit in the name.
+
+    Rows from elsewhere are validated as observations before they are read. What a reading relies on stands here: in
+    the types of the fields, and in :meth:`needs`.
+    """
 
     repeat: int
     """0, 1, 2 … within one combination of labels."""
@@ -48,6 +58,17 @@ class Observation(Record):
     """NUMA node on which the run's host buffers lay; ``None`` where the kernel does not tell, or on several."""
     host_nodes: str | None = None
     """These, by comma, where there were several."""
+
+    def needs(self) -> tuple[str, Iterable[str]]:
+        """What such a row is called, and the fields that it must have though others have not."""
+        return "a row", ()
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        what, names = self.needs()
+        if lacking := [name for name in names if getattr(self, name) is None]:
+            raise ValueError(f"{what} without {lacking[0]}")
+        return self
 
 
 class Process(Record):

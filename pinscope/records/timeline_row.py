@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Literal, Self
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from pinscope.records.base import Moment
 from pinscope.records.environment import Link
@@ -82,9 +82,6 @@ class TimelineRow(Observation):
     missing: str | None = None
     """Why figures of this row are null: a line each, ``field: reason``."""
 
-    @model_validator(mode="after")
-    def _is_whole(self) -> Self:
-        """A row has what rows of its kind have: readings rely on it."""
-        if lacking := [name for name in NEEDED[self.kind] if getattr(self, name) is None]:
-            raise ValueError(f"a row of kind {self.kind} without {lacking[0]}")
-        return self
+    def needs(self) -> tuple[str, Iterable[str]]:
+        """What rows of its kind have."""
+        return f"a row of kind {self.kind}", NEEDED[self.kind]

@@ -17,7 +17,7 @@ from pinscope.lab.protocol import DeviceBuffer, HostBuffer, Lab
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
 from pinscope.records.finding import Reading
-from pinscope.records.run import ExperimentRun, LabKind, Observation
+from pinscope.records.run import ExperimentRun, LabKind, Lasted, Observation, Positive
 from pinscope.units import format_bytes
 
 if TYPE_CHECKING:
@@ -110,17 +110,17 @@ class AccessObservation(Observation):
     """``copy`` (of all), ``copy_part`` (of the blocks used), ``mapped``, ``managed`` or ``prefetched``."""
     pattern: Pattern
     """``stream_read``, ``stream_write``, ``random_read`` or ``scatter_write``."""
-    bytes: int
+    bytes: Positive
     """Size of the data on the host."""
-    spacing: int
+    spacing: Positive
     """One block or word of so many is used."""
-    uses: int
+    uses: Positive
     """How often the kernel uses it."""
-    touched_bytes: int
+    touched_bytes: Positive
     """What one use touches."""
     device_seconds: float
     """From the first to the last work on the GPU."""
-    wall_seconds: float
+    wall_seconds: Lasted
     """Until the program has what it wants; for managed memory that was written, until the CPU has read every page."""
     intact: bool
     """Whether the kernel read what was there, or exactly the words it should have written were written."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 from pydantic import Field
@@ -16,7 +16,7 @@ from pinscope.lab.protocol import Lab
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
 from pinscope.records.finding import Reading
-from pinscope.records.run import Backing, ExperimentRun, HostMemory, LabKind, Observation
+from pinscope.records.run import Backing, ExperimentRun, HostMemory, LabKind, Lasted, Observation, Positive
 from pinscope.units import format_bytes, parse_bytes
 
 OneWay = Literal["h2d", "d2h"]
@@ -78,17 +78,21 @@ class AllocationParams(Params):
         return self.with_overrides({"sizes": self.sizes[:-1]}) if len(self.sizes) > 1 else None
 
 
+BUFFER_VALUES = ("way", "get_seconds", "give_back_seconds")
+COPY_VALUES = ("memory", "direction", "wall_seconds")
+
+
 class AllocationObservation(Observation):
     """Either one buffer got and given back (``kind`` = buffer) or one copy from or to one (``kind`` = copy)."""
 
     kind: Literal["buffer", "copy"]
     """``buffer`` (got and given back) or ``copy``."""
-    bytes: int
+    bytes: Positive
     """Size of the buffer or the copy."""
     # One buffer:
     way: Way | None = None
     """How the buffer was got, such as ``fresh_4k``, ``pinned``, ``registered_thp`` or ``cupy_pool``."""
-    get_seconds: float | None = None
+    get_seconds: Lasted | None = None
     """Until the buffer was there, touched and pinned as its way says."""
     touch_seconds: float | None = None
     """Of that: writing to every page, by one thread."""
@@ -96,7 +100,7 @@ class AllocationObservation(Observation):
     """Of that: pinning memory that was there already."""
     unregister_seconds: float | None = None
     """Unpinning memory that stays, before it was given back."""
-    give_back_seconds: float | None = None
+    give_back_seconds: Lasted | None = None
     """Until it was gone, unregistering included."""
     page_faults: int | None = None
     """Of the measuring process while it got the buffer; ``None`` where the kernel does not count them."""
@@ -109,6 +113,10 @@ class AllocationObservation(Observation):
     """``h2d`` (host to device) or ``d2h``."""
     wall_seconds: float | None = None
     """From before the call until the copy was complete, by the host clock."""
+
+    def needs(self) -> tuple[str, Iterable[str]]:
+        """A buffer has its way and times, a copy its kind, direction and time."""
+        return f"a {self.kind}", BUFFER_VALUES if self.kind == "buffer" else COPY_VALUES
 
 
 class Allocation:

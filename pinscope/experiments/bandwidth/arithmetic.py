@@ -118,7 +118,7 @@ def cells(rows: Iterable[Mapping[str, Any]]) -> list[Cell]:
 
 def _cell(line: Line, size: int, rows: Sequence[Mapping[str, Any]]) -> Cell:
     def summary(name: str) -> Summary:
-        return summarize([row[name] for row in rows])
+        return summarize([row[name] for row in rows if row[name] is not None])
 
     return Cell(
         line,

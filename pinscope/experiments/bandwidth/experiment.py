@@ -30,7 +30,17 @@ from pinscope.lab.protocol import Lab
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
 from pinscope.records.finding import Reading
-from pinscope.records.run import Backing, Cache, Direction, ExperimentRun, HostMemory, LabKind, Observation
+from pinscope.records.run import (
+    Backing,
+    Cache,
+    Direction,
+    ExperimentRun,
+    HostMemory,
+    LabKind,
+    Lasted,
+    Observation,
+    Positive,
+)
 from pinscope.units import format_bytes, format_seconds, parse_bytes
 
 MemoryChoice = Literal["pageable", "pinned", "write_combined", "mapped", "registered"]
@@ -125,20 +135,20 @@ class BandwidthObservation(Observation):
     """``h2d`` (host to device), ``d2h`` or ``bidirectional``."""
     copier: CopierChoice
     """``engine`` (a copy engine of the GPU) or ``kernel``."""
-    bytes: int
+    bytes: Positive
     """Moved in each direction by one copy."""
     device: int
     """Index of the GPU."""
-    devices: int
+    devices: Positive
     """How many GPUs copied at the same time."""
-    device_seconds: float
+    device_seconds: Lasted
     """One copy from an idle stream, by device events; without the call, but for pageable memory, where it copies."""
-    one_more_seconds: float | None = None
+    one_more_seconds: Lasted | None = None
     """One more copy: of ``one_more_copies`` in a row the whole time, divided. ``None`` in runs of 0.1.0, whose one
     copy had the call in it."""
-    one_more_copies: int | None = None
+    one_more_copies: Positive | None = None
     """1: the one copy itself."""
-    wall_seconds: float
+    wall_seconds: Lasted
     """One copy from before the call to after the synchronisation, by the host clock."""
     issue_seconds: float
     """How long the calls that start it (both, if bidirectional) kept the CPU."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from itertools import product
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from pinscope.analysis.statistics import summarize
 from pinscope.experiments.contract import AnyExperiment, Bytes, Params, Row, Several
@@ -20,7 +20,7 @@ from pinscope.lab.protocol import Lab, Load
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
 from pinscope.records.finding import Reading
-from pinscope.records.run import ExperimentRun, LabKind, Observation
+from pinscope.records.run import ExperimentRun, LabKind, Lasted, Observation, Positive
 from pinscope.units import parse_bytes
 
 Balance = Literal["copy_bound", "balanced", "compute_bound"]
@@ -104,12 +104,12 @@ class OverlapObservation(Observation):
     """Device buffers in the ring."""
     events: bool
     """Events order copies and kernels across the two streams."""
-    bytes: int
+    bytes: Positive
     """One chunk."""
-    chunks: int
+    chunks: Positive
     """In one pass."""
     # One pass:
-    device_seconds: float | None = None
+    device_seconds: Lasted | None = None
     """From the first kernel's or copy's start to the last one's end, by device events."""
     wall_seconds: float | None = None
     """The pass by the host clock."""
@@ -117,11 +117,11 @@ class OverlapObservation(Observation):
     """Time that the copy calls of the pass kept the CPU, together."""
     stall_seconds: float | None = None
     """Time that the compute stream stood idle between its first and its last kernel."""
-    copy_alone_seconds: float | None = None
+    copy_alone_seconds: Lasted | None = None
     """The same copies with nothing beside them (median)."""
-    pinned_copy_seconds: float | None = None
+    pinned_copy_seconds: Lasted | None = None
     """The same copies from pinned memory with nothing beside them (median): the yardstick of all recipes."""
-    compute_alone_seconds: float | None = None
+    compute_alone_seconds: Lasted | None = None
     """The same kernels with nothing beside them (median)."""
     corrupted_chunks: int | None = None
     """Chunks that a kernel (h2d) or the host (d2h) found wrong."""
@@ -135,13 +135,9 @@ class OverlapObservation(Observation):
     end_seconds: float | None = None
     """Since the pass began."""
 
-    @model_validator(mode="after")
-    def _is_whole(self) -> Self:
-        """A pass has all values of a pass, a span all of a span: readings rely on it."""
-        names = PASS_VALUES if self.kind == "pass" else SPAN_VALUES
-        if lacking := [name for name in names if getattr(self, name) is None]:
-            raise ValueError(f"a {self.kind} without {lacking[0]}")
-        return self
+    def needs(self) -> tuple[str, Iterable[str]]:
+        """A pass has all values of a pass, a span all of a span."""
+        return f"a {self.kind}", PASS_VALUES if self.kind == "pass" else SPAN_VALUES
 
 
 def recipes(params: OverlapParams) -> list[Recipe]:

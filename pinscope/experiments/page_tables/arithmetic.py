@@ -188,11 +188,18 @@ def _cost(
         growths,
         _per_gib(held, "touch_seconds"),
         _per_gib(held, "pin_seconds"),
-        after["free_seconds"] * GIB / last["bytes"] if after and after["free_seconds"] is not None else None,
+        _free_per_gib(after, last["bytes"]),
         last["pinned_bytes"] - before["pinned_bytes"] if both else None,
     )
 
 
+def _free_per_gib(after: Mapping[str, Any] | None, nbytes: int) -> float | None:
+    """Giving all of it back; ``None`` before that."""
+    if after is None or after["free_seconds"] is None or not nbytes:
+        return None
+    return float(after["free_seconds"] * GIB / nbytes)
+
+
 def _per_gib(held: Sequence[Mapping[str, Any]], name: str) -> Summary | None:
-    told = [row[name] * GIB / row["step_bytes"] for row in held if row[name] is not None]
+    told = [row[name] * GIB / row["step_bytes"] for row in held if row[name] is not None and row["step_bytes"]]
     return summarize(told) if told else None

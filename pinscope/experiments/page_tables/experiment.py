@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -85,7 +85,7 @@ class PageTablesObservation(Observation):
     """Index of the GPU."""
     devices: int
     """GPUs with a context of this process."""
-    bytes: int
+    bytes: Annotated[int, Field(ge=0)]
     """Pinned by this way at the moment."""
     step_bytes: int
     """Pinned by the last step."""

@@ -26,7 +26,7 @@ from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
 from pinscope.records.finding import Reading
 from pinscope.records.pinning_strategy import STRATEGIES, Strategy, StrategyName
-from pinscope.records.run import ExperimentRun, LabKind, Observation
+from pinscope.records.run import ExperimentRun, LabKind, Lasted, Observation, Positive
 from pinscope.units import format_bytes, format_seconds, parse_bytes
 
 IDLE_SECONDS = 1.0
@@ -96,13 +96,13 @@ class PinningStrategyObservation(Observation):
 
     strategy: StrategyName | Literal["idle"]
     """How all of it was pinned; ``idle``: nothing went on."""
-    bytes: int
+    bytes: Positive
     """How much was pinned."""
     chunk_bytes: int | None
     """Length of a piece; ``None`` where all is pinned by one call."""
     threads: int
     """Threads that touched or pinned."""
-    total_seconds: float
+    total_seconds: Lasted
     """Until all of it was pinned (idle: how long the neighbours were watched)."""
     touch_seconds: float | None = None
     """Of that: until every page was touched; ``None`` where pinning does it, or both go on at once."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -22,7 +22,7 @@ from pinscope.probes.pressure import HostPressure, read_pressure
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment, Limits
 from pinscope.records.finding import Reading
-from pinscope.records.run import ExperimentRun, LabKind, Observation
+from pinscope.records.run import ExperimentRun, LabKind, Lasted, Observation, Positive
 from pinscope.units import format_bytes, parse_bytes
 
 Phase = Literal["before", "held", "after"]
@@ -129,17 +129,17 @@ class PressureObservation(Observation):
     # One round of the ordinary process:
     fault_pages: int | None = None
     """Pages of fresh memory that it touched."""
-    fault_median_seconds: float | None = None
+    fault_median_seconds: Lasted | None = None
     """For one of them."""
-    fault_longest_seconds: float | None = None
+    fault_longest_seconds: Lasted | None = None
     """For the slowest of them."""
-    file_bytes: int | None = None
+    file_bytes: Positive | None = None
     """Length of its file; ``None`` where there could be none."""
     file_cached_bytes: int | None = None
     """How much of the file was in the page cache before it read it again."""
     read_bytes: int | None = None
     """How much of its file it read again."""
-    read_seconds: float | None = None
+    read_seconds: Lasted | None = None
     """How long that took."""
     # One reading of the host, before a step changed anything (begin) or at its end:
     moment: Literal["begin", "end"] | None = None
@@ -172,6 +172,13 @@ class PressureObservation(Observation):
     """Pinning the step."""
     release_seconds: float | None = None
     """Giving all of it back."""
+
+    def needs(self) -> tuple[str, Iterable[str]]:
+        """A round has the times of its faults, and of a file that it read; a reading of the host its memory."""
+        if self.kind == "host":
+            return "a reading of the host", ("moment", "available_bytes")
+        of_file = ("file_bytes", "read_seconds") if self.read_bytes or self.file_cached_bytes is not None else ()
+        return "a round", ("fault_median_seconds", "fault_longest_seconds", *of_file)
 
 
 class Pressure:

@@ -106,10 +106,9 @@ def _grown(before: Sequence[Row], after: Sequence[Row], meter: str) -> int | Non
 
 
 def _gpu_tables(steps: Mapping[str, Sequence[Row]], meter: str) -> tuple[int, ...]:
-    if not steps["buffers"]:
-        return ()
-    base = steps["buffers"][-1][meter]
-    return tuple(row[meter] - base for row in steps["pin"])
+    base = steps["buffers"][-1][meter] if steps["buffers"] else None
+    readings = [row[meter] for row in steps["pin"]]
+    return () if base is None or None in readings else tuple(reading - base for reading in readings)
 
 
 def _kernel_tables(steps: Mapping[str, Sequence[Row]]) -> tuple[int, ...]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -20,7 +20,7 @@ from pinscope.lab.protocol import Lab
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
 from pinscope.records.finding import Reading
-from pinscope.records.run import ExperimentRun, LabKind, Observation
+from pinscope.records.run import ExperimentRun, LabKind, Observation, Positive
 from pinscope.units import format_bytes, parse_bytes
 
 Strategy = Literal["each_registers", "one_owner"]
@@ -87,12 +87,15 @@ class RegistrationParams(BareParams):
         return self.with_overrides({"shared": self.shared // 2, "buffer": self.buffer // 2})
 
 
+COPY_VALUES = ("begun_seconds", "ended_seconds", "copied_bytes", "wrong_words", "checked_words")
+
+
 class RegistrationObservation(Observation):
     """One process after one step, or all of them (``process`` is ``None``). ``repeat`` is the round of a copy."""
 
     strategy: Strategy
     """``each_registers`` or ``one_owner``."""
-    processes: int
+    processes: Positive
     """How many take part."""
     process: int | None
     """0, 1, 2 …; 0 is the one that touches the shared memory, or owns it."""
@@ -126,6 +129,17 @@ class RegistrationObservation(Observation):
     """8-byte words of the last piece that were not what the shared memory holds there."""
     checked_words: int | None = None
     """8-byte words that were compared."""
+
+    def needs(self) -> tuple[str, Iterable[str]]:
+        """A copy has its times and what it brought."""
+        return f"a row of step {self.step}", COPY_VALUES if self.step == "copy" else ()
+
+    @model_validator(mode="after")
+    def _takes_time(self) -> Self:
+        begun, ended = self.begun_seconds, self.ended_seconds
+        if begun is not None and ended is not None and ended <= begun:
+            raise ValueError("copies that ended before they had begun")
+        return self
 
 
 class Registration:

@@ -66,7 +66,7 @@ def test_every_kind_of_run_has_words_for_a_report_and_a_module_that_draws_it(rea
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"available_bytes": None}, "a row of kind host without available_bytes"),
+        ({"available_bytes": None}, "field 'available_bytes' does not fit"),
         ({"pinned_bytes": -1}, "field 'pinned_bytes' does not fit"),
         ({"taken_at": "yesterday"}, "field 'taken_at' does not fit"),
         ({"kind": "rumour"}, "field 'kind' does not fit"),
@@ -103,3 +103,19 @@ def test_figures_that_make_no_sense_are_refused_in_one_line(recorded: Run, value
         for use in (read_run, draw_run):
             with suppress(BadInput):
                 use(recorded, wrong)
+
+
+def test_a_fault_in_a_reading_is_not_laid_at_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    def faulty(*_: object) -> None:
+        raise KeyError("a name that nobody wrote")
+
+    monkeypatch.setattr(type(find("bandwidth").experiment), "read", faulty)
+    with pytest.raises(KeyError):
+        read_run(synthetic.run("bandwidth"), [])
+
+
+def test_rows_of_a_copy_that_took_no_time_are_refused() -> None:
+    run = next(run for run in recorded_runs() if run.experiment == "registration")
+    rows = [row for row in recorded_observations(run.id) if row["step"] == "copy"][:1]
+    with pytest.raises(BadInput, match="copies that ended before they had begun"):
+        read_run(run, [{**row, "ended_seconds": row["begun_seconds"]} for row in rows])

@@ -91,7 +91,9 @@ REFUSED: Mapping[str, tuple[str, Callable[[], bytes]]] = {
     "too many rows": (
         "a bundle holds at most", lambda: of_rows("registration", [_SMALLEST] * 1_000_001, zipfile.ZIP_STORED),
     ),
-    "newlines, stored": ("a bundle holds at most", lambda: of_rows("registration", [b""] * 50_000_000, zipfile.ZIP_STORED)),
+    "newlines, stored": (
+        "a bundle holds at most", lambda: of_rows("registration", [b""] * 50_000_000, zipfile.ZIP_STORED),
+    ),
     "a long line": (
         "is longer than", lambda: of_rows("registration", [b'{"x":"' + b"x" * 80_000_000 + b'"}'], zipfile.ZIP_STORED),
     ),

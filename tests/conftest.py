@@ -45,6 +45,11 @@ _MARK = "PINSCOPE_TEST_MARK"
 
 _TOGETHER = {"chromium": "browser", "forks": "forks", "kernel": "tracefs"}
 """Fixtures that are costly, or of which a machine has one: the tests that use them run in one worker."""
+_TRACING = frozenset({
+    "test_live_command", "test_probe", "test_probe_setup", "test_probed_copies", "test_record",
+    "test_return_probe_trial", "test_tracefs",
+})  # fmt: skip
+"""Modules whose tests trace the driver's library on this machine, or run programs that have it: likewise."""
 
 # A busy machine must not fail a test for being slow.
 if importlib.util.find_spec("hypothesis"):  # the GPU tests do without it
@@ -59,6 +64,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What several tests share is made once: they run in one worker, after each other."""
     for item in items:
         if item.get_closest_marker("xdist_group"):
+            continue
+        if item.path.stem in _TRACING:
+            item.add_marker(pytest.mark.xdist_group("tracefs"))
             continue
         fixtures = getattr(item, "_fixtureinfo").name2fixturedefs  # noqa: B009 - only functions have it
         if together := sorted(_TOGETHER[name] for name in fixtures if name in _TOGETHER):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -41,7 +42,8 @@ def test_a_session_is_closed_some_time_after_its_tab_and_not_before(
             assert closed == []
             await asyncio.sleep(1.0)
 
-    asyncio.run(serve())
+    with ThreadPoolExecutor(1) as pool:  # Playwright's loop may run in this thread
+        pool.submit(asyncio.run, serve()).result()
     assert closed == ["closing"]
     assert set(fresh.connected_at) == {"open"}
     assert fresh.pace.pages == 0

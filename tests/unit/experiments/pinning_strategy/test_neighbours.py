@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from pathlib import Path
 from time import sleep
 
 import pytest
@@ -12,6 +13,11 @@ import pytest
 from pinscope.errors import MeasurementFailed
 from pinscope.experiments.pinning_strategy import cuda_neighbour
 from pinscope.experiments.pinning_strategy.neighbours import NeighbourCall, Neighbours
+
+
+@pytest.fixture(autouse=True)
+def _children_find_the_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[4]))
 
 
 def odd(how: str, *calls: NeighbourCall) -> Neighbours:

@@ -196,7 +196,7 @@ def _moments(chance: random.Random) -> list[int]:
 def test_histories_on_postgresql(
     campaign: Campaign, server: PostgreSQLServer, outliving: Outliving, tmp_path: Path
 ) -> None:
-    for number in range(campaign.size(sample=1, whole=75)):
+    for number in range(campaign.size(sample=1, whole=100)):
         chance = campaign.random(number)
 
         def restart(proxy: Proxy, seconds: float = chance.choice((0.0, 0.0, 1.0, 3.0))) -> None:

@@ -100,7 +100,7 @@ class CsvRows:
 
 
 def csv_columns() -> tuple[str, ...]:
-    """Names of the columns: what is told of a holder, and its figures."""
+    """Names of the columns: who a holder is, and its figures."""
     from pinscope.report.holder_table import COLUMNS
 
     figures = (name for name, figure in COLUMNS.items() if figure.csv)

@@ -44,7 +44,7 @@ class TimelineRows:
     def __init__(self, pids: Collection[int] = ()) -> None:
         self._pids = frozenset(pids)
         self._before: Snapshot | None = None
-        self._told: dict[Identity, tuple[Holder, Mapping[str, Number]]] = {}
+        self._kept: dict[Identity, tuple[Holder, Mapping[str, Number]]] = {}
 
     def of(self, snapshot: Snapshot, moment: Moment, watch_cpu_seconds: float) -> list[Row]:
         """The rows of one snapshot: the host first.
@@ -60,12 +60,12 @@ class TimelineRows:
         make = _Maker(moment, snapshot.taken_at)
         holders = [one for one in snapshot.holders if self._is_wanted(one.pid)]
         rows = [_host(make, snapshot, len(holders), watch_cpu_seconds)]
-        told = dict(self._told)
+        kept = dict(self._kept)
         if snapshot.host.explained_bytes is not None:  # else nobody could look at the processes
-            rows += _holders(make, holders, told)
+            rows += _holders(make, holders, kept)
         rows += (_device(make, one) for one in snapshot.devices)
         rows += (_event(make, one) for one in changes(self._before, snapshot) if self._is_wanted(one.pid))
-        self._before, self._told = snapshot, told  # only now: of a snapshot that cannot be kept nothing was told
+        self._before, self._kept = snapshot, kept  # only now: a snapshot that cannot be kept left no row
         return rows
 
     def missed(self, reason: str, moment: Moment) -> list[Row]:
@@ -113,16 +113,16 @@ def _host(make: _Maker, snapshot: Snapshot, holders: int, watch_cpu_seconds: flo
 
 
 def _holders(
-    make: _Maker, holders: Collection[Holder], told: dict[Identity, tuple[Holder, Mapping[str, Number]]]
+    make: _Maker, holders: Collection[Holder], kept: dict[Identity, tuple[Holder, Mapping[str, Number]]]
 ) -> Iterator[Row]:
-    """Rows of those that are new or changed, and of those that are gone; ``told`` is brought up to date."""
+    """Rows of those that are new or changed, and of those that are gone; ``kept`` is brought up to date."""
     present = {(one.pid, one.started_at): one for one in holders}
-    for key in [key for key in told if key not in present]:
-        yield _holder(make, told.pop(key)[0], _NOTHING, gone=True)
+    for key in [key for key in kept if key not in present]:
+        yield _holder(make, kept.pop(key)[0], _NOTHING, gone=True)
     for key, one in present.items():
         values = _values(one, _HELD)
-        if key not in told or told[key][1] != values:
-            told[key] = (one, values)
+        if key not in kept or kept[key][1] != values:
+            kept[key] = (one, values)
             yield _holder(make, one, values, gone=False)
 
 

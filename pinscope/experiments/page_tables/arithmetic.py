@@ -161,11 +161,11 @@ def _meters(before: Mapping[str, Any]) -> tuple[Meter, ...]:
 def _growth(
     meter: Meter, before: Mapping[str, Any], held: Sequence[Mapping[str, Any]], after: Mapping[str, Any] | None
 ) -> Growth | None:
-    told = [row for row in held if row[meter] is not None]
-    if before[meter] is None or not told:
+    metered = [row for row in held if row[meter] is not None]
+    if before[meter] is None or not metered:
         return None
-    x = [0, *(row["bytes"] for row in told)]
-    y = [0, *(row[meter] - before[meter] for row in told)]
+    x = [0, *(row["bytes"] for row in metered)]
+    y = [0, *(row[meter] - before[meter] for row in metered)]
     left = after[meter] - before[meter] if after and after[meter] is not None else None
     return Growth(meter, tuple(x), tuple(y), bound_slope(x, y, _granule(meter)), left)
 
@@ -201,5 +201,5 @@ def _free_per_gib(after: Mapping[str, Any] | None, nbytes: int) -> float | None:
 
 
 def _per_gib(held: Sequence[Mapping[str, Any]], name: str) -> Summary | None:
-    told = [row[name] * GIB / row["step_bytes"] for row in held if row[name] is not None and row["step_bytes"]]
-    return summarize(told) if told else None
+    rates = [row[name] * GIB / row["step_bytes"] for row in held if row[name] is not None and row["step_bytes"]]
+    return summarize(rates) if rates else None

@@ -54,7 +54,7 @@ def _headline(run: ExperimentRun, each: Trial | None, owner: Trial | None) -> tu
     found = []
     for trial in (trial for trial in (each, owner) if trial):
         words = f"{trial.title}, {trial.processes} processes"
-        unknown = None if trial.table_bytes is not None else "not all that were to pin had pinned, or no meter told"
+        unknown = None if trial.table_bytes is not None else "some of them did not pin, or no meter could be read"
         found.append(quantity(f"{tables_words(run)}, {words}", trial.table_bytes, "bytes", reason=unknown))
     for trial in (trial for trial in (each, owner) if trial):
         words = f"{trial.title}, {trial.processes} processes"

@@ -65,7 +65,7 @@ def _ended(store: Store, run: Run) -> None:
 
 
 def _choose() -> Entry:
-    names = [entry.experiment.name for entry in EXPERIMENTS]
+    names = [entry.name for entry in EXPERIMENTS]
     name = st.segmented_control(
         "Experiment", names, default=names[0], required=True, format_func=experiment_title,
         key="experiment", bind="query-params", label_visibility="collapsed",

@@ -70,7 +70,7 @@ def _list(store: Store) -> None:
 
 def _filtered(store: Store) -> tuple[int, dict[str, int], list[DamagedRun]]:
     """How many runs can be read, how many observations each of those has that fit, by id, and which are damaged."""
-    known = [reader.kind.name for reader in readers()]
+    known = [reader.name for reader in readers()]
     with st.container(horizontal=True, gap="medium", vertical_alignment="bottom"):
         experiment = st.selectbox(
             "Experiment", [None, *known], key="filter-experiment", persist_state="session", width=220,

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, cast
 
 from pinscope.analysis.link_errors import link_error_findings
 from pinscope.errors import BadInput, UnknownName
 from pinscope.experiments.contract import AnyExperiment, AnyKind, Row
 from pinscope.experiments.read_rows import ReadRows
-from pinscope.experiments.timeline.experiment import Timeline
 from pinscope.records.finding import Reading
 from pinscope.records.run import ExperimentRun, Run, TimelineRun
 from pinscope.text import quoted
@@ -25,34 +25,37 @@ if TYPE_CHECKING:
 class Reader:
     """How runs of one kind are read.
 
+    The code stands in the folder of that name and is imported when it is first asked for: a command needs one of
+    them, and drawing needs Plotly, which takes a fifth of a second to import.
+
     Attributes:
-        kind: what they are, and what is concluded from their rows.
+        name: of the kind, and of its folder.
         run: the class of their records.
-        chart_module: module with ``draw(run, rows) -> list[Chart]``; by name, because drawing needs Plotly,
-            which takes a fifth of a second to import, and most commands draw nothing.
     """
 
-    kind: AnyKind
+    name: str
     run: type[Run]
-    chart_module: str
+
+    @property
+    def kind(self) -> AnyKind:
+        """What they are, and what is concluded from their rows."""
+        return cast("AnyKind", self._module("experiment").EXPERIMENT)
 
     def charts(self, run: Run, rows: Sequence[Row]) -> list[Chart]:
         """The figures of a run, from its rows."""
-        return cast("list[Chart]", import_module(self.chart_module).draw(run, rows))
+        return cast("list[Chart]", self._module("charts").draw(run, rows))
+
+    def _module(self, name: str) -> ModuleType:
+        return import_module(f"pinscope.experiments.{self.name}.{name}")
 
 
-@dataclass(frozen=True)
-class Entry:
-    """An experiment and the module that draws it, as :class:`Reader` wants it."""
+class Entry(Reader):
+    """An experiment: its runs are read, and it can be run."""
 
-    experiment: AnyExperiment
-    chart_module: str
-
-
-def _entry(name: str) -> Entry:
-    """The experiment in the folder of that name; how it is drawn stands in the same folder."""
-    folder = f"pinscope.experiments.{name}"
-    return Entry(cast("AnyExperiment", import_module(f"{folder}.experiment").EXPERIMENT), f"{folder}.charts")
+    @property
+    def experiment(self) -> AnyExperiment:
+        """What :attr:`kind` gives, as what can be run."""
+        return cast("AnyExperiment", self.kind)
 
 
 _FOLDERS = (
@@ -66,17 +69,17 @@ _FOLDERS = (
     "pressure",
     "dataloader",
 )
-EXPERIMENTS: tuple[Entry, ...] = tuple(map(_entry, _FOLDERS))
+EXPERIMENTS: tuple[Entry, ...] = tuple(Entry(name, ExperimentRun) for name in _FOLDERS)
 """In the order in which they are shown."""
 
 
-KEPT: tuple[Reader, ...] = (Reader(Timeline(), TimelineRun, "pinscope.experiments.timeline.charts"),)
+KEPT: tuple[Reader, ...] = (Reader("timeline", TimelineRun),)
 """What is not an experiment and cannot be run, but is kept as runs and read like them."""
 
 
 def readers() -> tuple[Reader, ...]:
     """Of everything that a stored run can be."""
-    return (*(Reader(entry.experiment, ExperimentRun, entry.chart_module) for entry in EXPERIMENTS), *KEPT)
+    return (*EXPERIMENTS, *KEPT)
 
 
 def find(name: str) -> Entry:
@@ -86,10 +89,10 @@ def find(name: str) -> Entry:
         UnknownName: there is none; the message lists those there are.
     """
     for entry in EXPERIMENTS:
-        if entry.experiment.name == name:
+        if entry.name == name:
             return entry
-    known = ", ".join(entry.experiment.name for entry in EXPERIMENTS)
-    if name in [reader.kind.name for reader in KEPT]:
+    known = ", ".join(entry.name for entry in EXPERIMENTS)
+    if name in [reader.name for reader in KEPT]:
         raise UnknownName(f"{name} is no experiment that can be run: `pinscope record` keeps one; there are: {known}")
     raise UnknownName(f"no experiment {quoted(name)}; there are: {known}")
 
@@ -103,7 +106,7 @@ PLACED = (
 
 def method(kind: AnyKind) -> str:
     """How the answer is measured, with what is the same for all experiments."""
-    return kind.method if kind in [reader.kind for reader in KEPT] else f"{kind.method} {PLACED}"
+    return kind.method if kind.name in [reader.name for reader in KEPT] else f"{kind.method} {PLACED}"
 
 
 def find_reader(name: str) -> Reader:
@@ -113,9 +116,9 @@ def find_reader(name: str) -> Reader:
         UnknownName: this version does not know such runs.
     """
     for reader in readers():
-        if reader.kind.name == name:
+        if reader.name == name:
             return reader
-    known = ", ".join(reader.kind.name for reader in readers())
+    known = ", ".join(reader.name for reader in readers())
     raise UnknownName(f"no experiment {quoted(name)}; there are: {known}")
 
 

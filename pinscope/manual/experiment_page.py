@@ -30,7 +30,7 @@ def _parts(kind: AnyKind, body: str, has_picture: bool) -> Iterator[str]:
         yield f"![{kind.title}: a recorded run](../pictures/{kind.name}.png)"
     yield body
     yield f"## Method\n\n{method(kind)}"
-    labs = next((entry.experiment.labs for entry in EXPERIMENTS if entry.experiment.name == kind.name), {})
+    labs = next((entry.experiment.labs for entry in EXPERIMENTS if entry.name == kind.name), {})
     yield "\n".join(f"It does not run on the host model: {reason}." for reason in [labs.get("host")] if reason)
     if labs:
         yield f"## Parameters\n\nSet one with `pinscope run {kind.name} --set NAME=VALUE`."

@@ -45,7 +45,7 @@ class Site:
     @cached_property
     def sections(self) -> Mapping[str, tuple[str, ...]]:
         """Headings of the navigation → names of the pages below each."""
-        experiments = tuple(f"{_FOLDER}{entry.experiment.name}" for entry in EXPERIMENTS)
+        experiments = tuple(f"{_FOLDER}{entry.name}" for entry in EXPERIMENTS)
         return {title: pages or experiments for title, pages in SECTIONS.items()}
 
     @cached_property

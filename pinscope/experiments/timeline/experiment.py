@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pydantic import Field
 
 from pinscope.analysis.rules.growth import STEADY_GROWTH
-from pinscope.experiments.contract import Inputs, Row
+from pinscope.experiments.contract import AnyKind, Inputs, Row
 from pinscope.experiments.timeline.reading import read_timeline
 from pinscope.records.finding import Reading
 from pinscope.records.run import Run
@@ -53,3 +53,7 @@ class Timeline:
     def read(self, run: Run, rows: Sequence[Row]) -> Reading:
         """Headline, tables and findings from the rows alone."""
         return read_timeline(run, rows)
+
+
+EXPERIMENT: AnyKind = Timeline()
+"""As the registry finds it in each folder; this one cannot be run."""

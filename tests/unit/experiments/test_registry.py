@@ -45,11 +45,11 @@ def test_a_run_of_an_experiment_from_the_future_is_named() -> None:
 
 
 def test_what_is_kept_is_read_but_cannot_be_run() -> None:
-    kept = {reader.kind.name for reader in KEPT}
-    runnable = {entry.experiment.name for entry in EXPERIMENTS}
+    kept = {reader.name for reader in KEPT}
+    runnable = {entry.name for entry in EXPERIMENTS}
     assert kept == {"timeline"}
     assert not kept & runnable
-    assert {reader.kind.name for reader in readers()} == kept | runnable
+    assert {reader.name for reader in readers()} == kept | runnable
     assert find_reader("timeline").kind.title == "Timeline"
     with pytest.raises(UnknownName, match="timeline is no experiment that can be run: `pinscope record` keeps one"):
         find("timeline")
@@ -58,6 +58,7 @@ def test_what_is_kept_is_read_but_cannot_be_run() -> None:
 @pytest.mark.parametrize("reader", readers(), ids=lambda reader: reader.kind.name)
 def test_every_kind_of_run_has_words_for_a_report_and_a_module_that_draws_it(reader: Reader) -> None:
     kind = reader.kind
+    assert kind.name == reader.name
     assert all((kind.title, kind.question.endswith("?"), kind.method))
     assert kind.Params.model_json_schema()["properties"]
     assert reader.charts(synthetic.run(kind.name), []) == []

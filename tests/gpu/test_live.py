@@ -117,7 +117,11 @@ def test_ordinary_shared_memory_of_a_cuda_program_is_not_taken_for_pinned(progra
     one = holder(held, pid)
     assert abs(grown(before.host, held.host, "pinned_bytes")) <= MIB
     assert figure(held.host, "explained_bytes") <= figure(held.host, "pinned_bytes") + 4 * MIB
-    assert one.host_alloc_bytes == 0
+    if size > figure(held.host, "pinned_bytes") + 4 * MIB:
+        assert one.host_alloc_bytes == 0
+    else:  # others here pin as much: it may be pinned, and is marked so
+        assert one.host_alloc_bytes in (0, size)
+        assert one.host_alloc_bytes == 0 or one.estimates["host_alloc_bytes"].kind == "at_most"
     assert one.context_pinned_bytes == 8 * MIB
     assert [use.page_table_bytes for use in one.gpus] == [2 * MIB]
 

@@ -69,7 +69,7 @@ class OverlapParams(Params):
             combinations="leave_one_out",
             depths=("1", "2") if quick else ("1", "2", "4"),
             precision=0.05 if lab == "host" else 0.01,
-            repeats=8 if quick else 15, time_limit=1.0 if quick else 4.0,
+            repeats=8 if quick else 15, time_limit=0.5 if quick else 4.0,
         )  # fmt: skip
 
     def shape(self) -> Shape:

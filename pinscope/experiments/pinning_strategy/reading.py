@@ -8,6 +8,7 @@ from typing import Any
 from pinscope.analysis.pinning_recipe import Recipe
 from pinscope.analysis.pinning_strategy import (
     CALLS,
+    GENTLE,
     IDLE,
     NEAR,
     PHASES,
@@ -137,7 +138,7 @@ def _speeds(run: ExperimentRun, cells: Cells) -> Table:
         "Your size: at the same pace. Copies at: one copy to the device within a chunk. Copies across "
         "chunks: whether CUDA takes one that crosses a boundary; n/a in one piece, and where chunks are separate "
         f"allocations. Recommended, in one piece and in chunks: of the strategies within {NEAR:g} times the fastest, "
-        f"the fastest of those whose usual wait is within {NEAR:g} times the shortest; cudaHostAlloc unless that is "
+        f"the fastest of those whose usual wait is within {GENTLE:g} times the shortest; cudaHostAlloc unless that is "
         f"{WORTH_IT:g} times as fast.",
     )  # fmt: skip
 

@@ -21,6 +21,7 @@ IN_CHUNKS = {
 }
 CALLS = ("info", "nvml", "kernel", "allocation")
 NEAR = 1.5
+GENTLE = 2.0
 """Times that still count as as good; and from which on cudaHostAlloc is no longer recommended."""
 
 
@@ -42,7 +43,7 @@ def usual_waits(rows: pd.DataFrame) -> pd.Series:
 def best(names: list[str], total: pd.Series, wait: pd.Series) -> str:
     """The fastest of the fast ones that are gentle."""
     fast = [name for name in names if total[name] <= NEAR * total[names].min()]
-    gentle = [name for name in fast if wait[name] <= NEAR * wait[fast].min()]
+    gentle = [name for name in fast if wait[name] <= GENTLE * wait[fast].min()]
     return min(gentle, key=lambda name: total[name])
 
 

@@ -6,6 +6,10 @@ from typing import Annotated
 
 import typer
 
+from pinscope.cli.docs import whole_site
+from pinscope.dashboard.origins import named_origins, origins_from_environment
+from pinscope.dashboard.serve import port_from_environment, serve
+
 
 def dashboard(
     context: typer.Context,
@@ -24,10 +28,6 @@ def dashboard(
     open_browser: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
 ) -> int:
     """Serve the dashboard on 127.0.0.1 until Ctrl-C."""
-    from pinscope.cli.docs import whole_site
-    from pinscope.dashboard.origins import named_origins, origins_from_environment
-    from pinscope.dashboard.serve import port_from_environment, serve
-
     named = named_origins(origin) if origin else origins_from_environment()
     site = whole_site(context.find_root().command)
     return serve(port_from_environment() if port is None else port, open_browser, site, named)

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Annotated
+import webbrowser
+from pathlib import Path
+from typing import Annotated, Any
 
+import platformdirs
 import typer
 
+import pinscope
+from pinscope.cli.reference import command_reference
+from pinscope.cli.runs import RUN_LIST_FIELDS
 from pinscope.cli.terminal import console, print_json, print_line
 from pinscope.errors import NotPossible
-
-if TYPE_CHECKING:
-    from pathlib import Path
-    from typing import Any
-
-    from pinscope.manual.site import Site
+from pinscope.manual.html import write_html
+from pinscope.manual.site import Site
 
 _DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY")
 """Variables that a desktop sets: without one, a browser would start in the terminal, or not at all."""
@@ -48,10 +50,6 @@ def whole_site(root: Any) -> Site:
     Args:
         root: the command ``pinscope``.
     """
-    from pinscope.cli.reference import command_reference
-    from pinscope.cli.runs import RUN_LIST_FIELDS
-    from pinscope.manual.site import Site
-
     return Site(command_reference=lambda: command_reference(root), listed=RUN_LIST_FIELDS)
 
 
@@ -61,11 +59,6 @@ def _written(site: Site, name: str) -> Path:
     Raises:
         NotPossible: this user has no home folder.
     """
-    import platformdirs
-
-    import pinscope
-    from pinscope.manual.html import write_html
-
     try:
         folder = platformdirs.user_cache_path("pinscope", appauthor=False) / f"docs-{pinscope.__version__}"
     except RuntimeError:
@@ -76,8 +69,6 @@ def _written(site: Site, name: str) -> Path:
 
 def _opened(file: Path) -> bool:
     """True if a browser of this desktop shows the file."""
-    import webbrowser
-
     return any(os.environ.get(name) for name in _DISPLAYS) and webbrowser.open(file.as_uri())
 
 

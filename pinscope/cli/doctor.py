@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
-
-import typer
-
+from pinscope.analysis.machine import machine_findings
+from pinscope.cli.options import AsJson
+from pinscope.cli.reading import print_findings
 from pinscope.cli.terminal import print_json, print_line, print_table
 from pinscope.errors import BadInput, NotPossible
-
-if TYPE_CHECKING:
-    from pinscope.records.capability import Capability
+from pinscope.probes.capabilities import capabilities
+from pinscope.probes.environment import capture_environment
+from pinscope.records.capability import Capability
+from pinscope.report.machine_facts import environment_facts, version_text
+from pinscope.store.database import place_of_runs
 
 FORMAT = 1
 """Version of ``doctor --json``; additive changes keep it."""
 
 
-def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+def doctor(as_json: AsJson = False) -> None:
     """Tell what can be measured on this machine, its links and limits, and what to change."""
-    from pinscope.analysis.machine import machine_findings
-    from pinscope.cli.reading import print_findings
-    from pinscope.probes.capabilities import capabilities
-    from pinscope.probes.environment import capture_environment
-    from pinscope.report.facts import environment_facts, version_text
-
     environment, database = capture_environment(), _database()
     able, findings = capabilities(environment), machine_findings(environment)
     if as_json:
@@ -47,8 +42,6 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
 
 def _database() -> str:
     """Where runs are kept, or why that cannot be told: the doctor answers all the same."""
-    from pinscope.store.database import place_of_runs
-
     try:
         return place_of_runs()
     except (BadInput, NotPossible) as error:

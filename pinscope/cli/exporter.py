@@ -5,17 +5,18 @@ from __future__ import annotations
 import sys
 import time
 from importlib.resources import files
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from pinscope.cli.following import Stop
-from pinscope.cli.live import LOOK_SECONDS, checked_interval
+from pinscope.cli.following import LOOK_SECONDS, Stop
+from pinscope.cli.options import Gpus, Interval, Probe, checked_interval
 from pinscope.cli.terminal import complain, print_line
 from pinscope.errors import BadInput
-
-if TYPE_CHECKING:
-    from pinscope.live.sampler import Sampler
+from pinscope.live.sampler import Sampler
+from pinscope.live.source import open_source
+from pinscope.monitoring.metrics import SnapshotCollector
+from pinscope.monitoring.server import MetricsServer, is_loopback
 
 ALERTS, DASHBOARD = "alerts.yaml", "dashboard.json"
 """Files in pinscope/monitoring/."""
@@ -24,14 +25,9 @@ ALERTS, DASHBOARD = "alerts.yaml", "dashboard.json"
 def exporter(  # noqa: PLR0917 - typer calls it by keyword
     address: Annotated[str, typer.Option(metavar="ADDRESS", help="Listen on this IP address.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(metavar="PORT", help="0: any free one.")] = 10435,
-    interval: Annotated[
-        float, typer.Option(metavar="SECONDS", help="From one reading of the host to the next, 0.1 to 3600.")
-    ] = 5.0,
-    probe: Annotated[
-        bool,
-        typer.Option("--probe", help="Follow what programs register or take from the driver, from now on; needs root."),
-    ] = False,
-    gpus: Annotated[bool, typer.Option("--gpus/--no-gpu", help="Ask the GPUs' driver.")] = True,
+    interval: Interval = 5.0,
+    probe: Probe = False,
+    gpus: Gpus = True,
     print_rules: Annotated[bool, typer.Option("--print-rules", help="Print alert rules for Prometheus.")] = False,
     print_dashboard: Annotated[
         bool, typer.Option("--print-dashboard", help="Print a dashboard for Grafana to import.")
@@ -45,11 +41,6 @@ def exporter(  # noqa: PLR0917 - typer calls it by keyword
         sys.stdout.write((files("pinscope.monitoring") / name).read_text(encoding="utf-8"))
         return 0
     seconds = checked_interval(interval)
-    from pinscope.live.sampler import Sampler
-    from pinscope.live.source import open_source
-    from pinscope.monitoring.metrics import SnapshotCollector
-    from pinscope.monitoring.server import MetricsServer, is_loopback
-
     with Stop(hangup=True) as stop, open_source(probe=probe, gpus=gpus, interval_seconds=seconds) as source:
         sampler = Sampler(source.take, interval_seconds=seconds, history_seconds=0.0)
         with MetricsServer(SnapshotCollector(sampler.history), address, port) as server, sampler:
@@ -63,16 +54,16 @@ def exporter(  # noqa: PLR0917 - typer calls it by keyword
 
 def _serve(sampler: Sampler, stop: Stop) -> None:
     """Until somebody stops it; says once what cannot be read, and when readings begin to fail."""
-    told_gaps = told_trouble = False
+    gaps_are_said, trouble = False, None
     while True:
         history = sampler.history()
-        if history.latest is not None and not told_gaps:
-            told_gaps = True
+        if history.latest is not None and not gaps_are_said:
+            gaps_are_said = True
             for gap in history.latest.unreadable:
                 complain(f"cannot be read: {gap.what}: {gap.reason}")
-        if history.trouble is not None and not told_trouble:
+        if history.trouble is not None and trouble is None:
             complain(history.trouble)
-        told_trouble = history.trouble is not None
+        trouble = history.trouble
         if stop.asked:
             return
         time.sleep(LOOK_SECONDS)

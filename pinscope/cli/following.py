@@ -8,18 +8,18 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from pinscope.cli.terminal import complain, console
-from pinscope.errors import StoreFailed, UnknownName
+from pinscope.errors import Cancelled, MeasurementFailed, StoreFailed, UnknownName
+from pinscope.records.run import LAB_TITLES, ExperimentRun, Progress, Run
+from pinscope.runner.jobs import Job
+from pinscope.store.store import Store
 from pinscope.text import one_line
-
-if TYPE_CHECKING:
-    from pinscope.records.run import ExperimentRun, Progress
-    from pinscope.runner.jobs import Job
-    from pinscope.store.store import Store
+from pinscope.units import format_seconds
 
 LOOK_SECONDS = 0.2
+"""How soon Ctrl-C, the end of a run, a closed pipe or a resized window is noticed."""
 LINE_SECONDS = 10.0
 """Where there is no terminal, a line at most this often."""
 
@@ -60,9 +60,6 @@ def follow(store: Store, run: ExperimentRun, job: Job, stop: Stop) -> None:
     A database that fails meanwhile ends nothing: the child would end with this process, and it alone holds what the
     database did not take.
     """
-    from pinscope.records.run import LAB_TITLES
-    from pinscope.units import format_seconds
-
     complain(
         f"{run.experiment} on {LAB_TITLES[run.lab]}, run {run.id}, about {format_seconds(run.budget.seconds)}; "
         "Ctrl-C cancels"
@@ -78,6 +75,15 @@ def follow(store: Store, run: ExperimentRun, job: Job, stop: Stop) -> None:
                     complain(f"{error}; the run goes on, and keeps what it measures until it can be stored")
                 failing = True
             time.sleep(LOOK_SECONDS)
+
+
+def say_how_it_ended(run: Run) -> int:
+    """A line on stderr if the run failed or was stopped; the exit code that fits."""
+    if run.status == "done":
+        return 0
+    reason = f": {one_line(run.error)}" if run.error else ""
+    complain(f"run {run.id} {'failed' if run.status == 'failed' else f'was {run.status}'}{reason}")
+    return Cancelled.exit_code if run.status == "cancelled" else MeasurementFailed.exit_code
 
 
 @contextmanager

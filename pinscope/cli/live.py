@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import queue
 import select
 import shutil
@@ -10,26 +9,25 @@ import sys
 import time
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from pinscope.cli.following import Stop
+from pinscope.cli.following import LOOK_SECONDS, Stop
 from pinscope.cli.live_print import Form, print_lines, print_once, printer
+from pinscope.cli.live_view import View, frame, whole
+from pinscope.cli.options import PROBE_HELP, Gpus, Interval, checked_interval, checked_pids
 from pinscope.cli.terminal import complain, console, is_steerable, terminal_columns
-from pinscope.errors import BadInput, InvalidParameter
+from pinscope.errors import BadInput
+from pinscope.live.changes import growing
+from pinscope.live.reading import read_snapshot
+from pinscope.live.sampler import History, Sampler
+from pinscope.live.source import LiveSource, open_source
+from pinscope.records.snapshot import Snapshot
+from pinscope.records.timeline import Event, Sample
+from pinscope.report.facts import by_severity
 from pinscope.text import one_line, visible
 
-if TYPE_CHECKING:
-    from pinscope.cli.live_view import View
-    from pinscope.live.sampler import History, Sampler
-    from pinscope.live.source import LiveSource
-    from pinscope.records.snapshot import Snapshot
-    from pinscope.records.timeline import Event, Sample
-
-LEAST_SECONDS, MOST_SECONDS = 0.1, 3600.0
-LOOK_SECONDS = 0.2
-"""How soon Ctrl-C, a closed pipe or a resized window is noticed."""
 GROWTH_SAMPLES = 300
 """Over so many samples a holder must grow, and give nothing back, to be marked."""
 WAITING_SNAPSHOTS = 16
@@ -42,20 +40,13 @@ def live(  # noqa: PLR0917 - typer calls it by keyword
         bool, typer.Option("--json", help="Print JSON: one document with --once, else one a line.")
     ] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV: one row a holder and moment.")] = False,
-    interval: Annotated[float, typer.Option(metavar="SECONDS", help="From one moment to the next, 0.1 to 3600.")] = 1.0,
+    interval: Interval = 1.0,
     pid: Annotated[
         list[int] | None,
         typer.Option(metavar="PID", help="Show only this process; may be repeated.", show_default=False),
     ] = None,
-    probe: Annotated[
-        bool,
-        typer.Option(
-            "--probe",
-            help="Follow what programs register or take from the driver, from now on; needs root. With --once: an "
-            "interval.",
-        ),
-    ] = False,
-    gpus: Annotated[bool, typer.Option("--gpus/--no-gpu", help="Ask the GPUs' driver.")] = True,
+    probe: Annotated[bool, typer.Option("--probe", help=f"{PROBE_HELP} With --once: for one interval.")] = False,
+    gpus: Gpus = True,
 ) -> int:
     """Show who holds pinned memory now, and what it costs each GPU, until Ctrl-C."""
     if as_json and as_csv:
@@ -63,8 +54,6 @@ def live(  # noqa: PLR0917 - typer calls it by keyword
     form: Form = "json" if as_json else "csv" if as_csv else "table"
     pids = checked_pids(pid or ())
     seconds = checked_interval(interval)
-    from pinscope.live.source import open_source
-
     with Stop(hangup=True) as stop, open_source(probe=probe, gpus=gpus, interval_seconds=seconds) as source:
         if once:
             _show_once(source, stop, form, pids, seconds if probe else 0.0)
@@ -73,28 +62,7 @@ def live(  # noqa: PLR0917 - typer calls it by keyword
     return 0
 
 
-def checked_interval(seconds: float) -> float:
-    """The interval as given.
-
-    Raises:
-        InvalidParameter: too short, too long, or no number.
-    """
-    if not math.isfinite(seconds) or not LEAST_SECONDS <= seconds <= MOST_SECONDS:
-        raise InvalidParameter(f"--interval {seconds:g}: it must be {LEAST_SECONDS:g} to {MOST_SECONDS:g} seconds")
-    return seconds
-
-
-def checked_pids(pids: Collection[int]) -> frozenset[int]:
-    """The pids as given; BadInput if one of them is no process here."""
-    from pinscope.probes.proc import HERE
-
-    for pid in sorted(pids):
-        if pid < 1 or not HERE.exists(f"/proc/{pid}"):
-            raise BadInput(f"there is no process {pid}")
-    return frozenset(pids)
-
-
-def only(seen: Snapshot, pids: Collection[int]) -> Snapshot:
+def _only(seen: Snapshot, pids: Collection[int]) -> Snapshot:
     """The snapshot with these holders alone, or all if no pid is given; totals are always the host's."""
     if not pids:
         return seen
@@ -114,8 +82,6 @@ def _show_once(source: LiveSource, stop: Stop, form: Form, pids: Collection[int]
 
 
 def _follow(source: LiveSource, stop: Stop, form: Form, pids: Collection[int], seconds: float) -> None:
-    from pinscope.live.sampler import Sampler
-
     with Sampler(source.take, interval_seconds=seconds) as sampler:
         if form == "table" and is_steerable():
             _refresh(sampler, stop, pids)
@@ -125,13 +91,8 @@ def _follow(source: LiveSource, stop: Stop, form: Form, pids: Collection[int], s
 
 def _view(seen: Snapshot, pids: Collection[int], history: History | None = None, events: Sequence[Event] = ()) -> View:
     """What is to be shown of a snapshot. Findings are those of the whole host."""
-    from pinscope.cli.live_view import View
-    from pinscope.live.changes import growing
-    from pinscope.live.reading import read_snapshot
-    from pinscope.report.facts import by_severity
-
     return View(
-        snapshot=only(seen, pids),
+        snapshot=_only(seen, pids),
         findings=by_severity(read_snapshot(seen)),
         growing=growing(history.samples[-GROWTH_SAMPLES:]) if history else (),
         events=[one for one in events if not pids or one.pid in pids],
@@ -145,8 +106,6 @@ def _refresh(sampler: Sampler, stop: Stop, pids: Collection[int]) -> None:
     """A screen that changes in place. The last one is left behind, whole."""
     from rich.live import Live
     from rich.text import Text
-
-    from pinscope.cli.live_view import frame, whole
 
     view: View | None = None
     drawn: object = None

@@ -5,14 +5,17 @@ from __future__ import annotations
 import csv
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+from pinscope.cli.live_view import Line, View, tail, whole
+from pinscope.cli.reading import print_findings
 from pinscope.cli.terminal import is_steerable, print_json, print_line, print_prose, terminal_columns
+from pinscope.records.figure import figures
+from pinscope.records.snapshot import GpuUse, Holder, Snapshot
+from pinscope.report.csv_cell import csv_cell
+from pinscope.report.holder_table import COLUMNS
+from pinscope.report.snapshot_json import snapshot_document
 from pinscope.text import one_line, visible
-
-if TYPE_CHECKING:
-    from pinscope.cli.live_view import Line, View
-    from pinscope.records.snapshot import Holder, Snapshot
 
 Form = Literal["table", "json", "csv"]
 
@@ -26,10 +29,6 @@ _FIRST_COLUMNS = (
 
 def print_once(form: Form, view: View) -> None:
     """One moment, with all that is to be said of it."""
-    from pinscope.cli.live_view import whole
-    from pinscope.cli.reading import print_findings
-    from pinscope.report.snapshot_json import snapshot_document
-
     if form == "json":
         print_json(snapshot_document(view.snapshot, view.findings))
         return
@@ -63,16 +62,12 @@ def print_lines(lines: Sequence[Line]) -> None:
 
 
 def _print_table(view: View) -> None:
-    from pinscope.cli.live_view import tail, whole
-
     room = terminal_columns()
     print_lines([*whole(view, room), *tail(view, room)])
     print_line()
 
 
 def _print_json_line(view: View) -> None:
-    from pinscope.report.snapshot_json import snapshot_document
-
     shown = {holder.pid for holder in view.snapshot.holders}
     more = {
         "events": [event.model_dump(mode="json") for event in view.events],
@@ -89,8 +84,6 @@ class CsvRows:
         self._begun = False
 
     def __call__(self, view: View) -> None:
-        from pinscope.report.csv_cell import csv_cell
-
         if not self._begun:
             self._writer.writerow(csv_columns())
             self._begun = True
@@ -101,16 +94,11 @@ class CsvRows:
 
 def csv_columns() -> tuple[str, ...]:
     """Names of the columns: who a holder is, and its figures."""
-    from pinscope.report.holder_table import COLUMNS
-
-    figures = (name for name, figure in COLUMNS.items() if figure.csv)
-    return tuple(dict.fromkeys((*_FIRST_COLUMNS, *figures)))
+    others = (name for name, figure in COLUMNS.items() if figure.csv)
+    return tuple(dict.fromkeys((*_FIRST_COLUMNS, *others)))
 
 
 def _csv_row(seen: Snapshot, holder: Holder) -> dict[str, Any]:
-    from pinscope.records.figure import figures
-    from pinscope.records.snapshot import GpuUse
-
     row: dict[str, Any] = {name: getattr(holder, name, None) for name in csv_columns()}
     row |= {
         "taken_at": seen.taken_at.isoformat(),

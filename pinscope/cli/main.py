@@ -5,33 +5,73 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
+from typer.core import TyperGroup
 from typer.exceptions import TyperException
 from typer.main import get_command
 
 import pinscope
-from pinscope.cli import bundles, dashboard, docs, doctor, exporter, live, plan, record, report, run, runs
 from pinscope.cli.terminal import complain
 from pinscope.errors import Cancelled, PinScopeError
 from pinscope.text import MOST_OF_ANOTHER, error_line
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-app.command("doctor", short_help="What can be measured here; links, limits, advice.")(doctor.doctor)
-app.command("run", cls=run.RunCommand)(run.run)
-app.add_typer(runs.app, name="runs")
-app.command("report")(report.report)
-app.command("export", short_help="Write runs into one bundle.")(bundles.export_runs)
-app.command("import", short_help="Take the runs of a bundle into the database.")(bundles.import_runs)
-app.command("plan", short_help="What pinning an amount will take, in advance.")(plan.plan)
-app.command("live", short_help="Who holds pinned memory now.")(live.live)
-app.command("record", short_help="Keep a timeline of who holds pinned memory, as a run.")(record.record)
-app.command("exporter", short_help="The live figures for Prometheus.")(exporter.exporter)
-app.command("dashboard")(dashboard.dashboard)
-app.command("docs", short_help="The documentation, without network.")(docs.docs)
+_COMMANDS: Mapping[str, tuple[str, str, str]] = {
+    "doctor": ("doctor", "doctor", "What can be measured here; links, limits, advice."),
+    "run": ("run", "app", "Measure, and print the result."),
+    "runs": ("runs", "app", "List, show or delete runs."),
+    "report": ("runs", "report", "Write a report of one or several runs."),
+    "export": ("runs", "export_runs", "Write runs into one bundle."),
+    "import": ("runs", "import_runs", "Take the runs of a bundle into the database."),
+    "plan": ("plan", "plan", "What pinning an amount will take, in advance."),
+    "live": ("live", "live", "Who holds pinned memory now."),
+    "record": ("record", "record", "Keep a timeline of who holds pinned memory, as a run."),
+    "exporter": ("exporter", "exporter", "The live figures for Prometheus."),
+    "dashboard": ("dashboard", "dashboard", "The same in the browser, on 127.0.0.1."),
+    "docs": ("docs", "docs", "The documentation, without network."),
+}
+"""Name of a command → module, function (or group of commands) in it, and what it is for."""
+_TYPER: Mapping[str, Any] = {"add_completion": False, "rich_markup_mode": None, "pretty_exceptions_enable": False}
+
+
+class _Commands(Mapping[str, Any]):
+    """The commands by name. The module of one is imported when that is asked for, so that help answers at once."""
+
+    def __getitem__(self, name: str) -> Any:
+        module, attribute, _ = _COMMANDS[name]
+        found = getattr(import_module(f"pinscope.cli.{module}"), attribute)
+        if isinstance(found, typer.Typer):
+            return get_command(found)
+        alone = typer.Typer(**_TYPER)
+        alone.command(name)(found)
+        return get_command(alone)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_COMMANDS)
+
+    def __len__(self) -> int:
+        return len(_COMMANDS)
+
+
+class _Pinscope(TyperGroup):
+    """The command ``pinscope``."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = cast("MutableMapping[str, Any]", _Commands())
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """List the commands, without a look into their modules."""
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, _, summary) in _COMMANDS.items()])
+
+
+app = typer.Typer(cls=_Pinscope, **_TYPER)
 
 
 def _print_version(wanted: bool) -> None:

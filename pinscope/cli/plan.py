@@ -6,8 +6,17 @@ from typing import Annotated
 
 import typer
 
-from pinscope.cli.opened_store import store_to_read
+from pinscope.cli.options import AsJson
+from pinscope.cli.reading import print_reading
+from pinscope.cli.runs import store_to_read
 from pinscope.cli.terminal import print_json, print_line, print_prose
+from pinscope.planning.parameters import PlanParams
+from pinscope.planning.planner import plan_for
+from pinscope.planning.prices import known_prices
+from pinscope.planning.reading import origin_words, read_plan
+from pinscope.probes.environment import capture_environment
+from pinscope.report.plan_json import plan_document
+from pinscope.units import format_bytes
 
 
 def plan(  # noqa: PLR0917 - typer calls it by keyword
@@ -30,18 +39,9 @@ def plan(  # noqa: PLR0917 - typer calls it by keyword
             help="Pages in which the GPU maps the memory. Default: as measured here, else as recorded.",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Work out page tables, contexts, time and a safe budget for pinned memory. Nothing is pinned."""
-    from pinscope.cli.reading import print_reading
-    from pinscope.planning.parameters import PlanParams
-    from pinscope.planning.planner import plan_for
-    from pinscope.planning.prices import known_prices
-    from pinscope.planning.reading import origin_words, read_plan
-    from pinscope.probes.environment import capture_environment
-    from pinscope.report.plan_json import plan_document
-    from pinscope.units import format_bytes
-
     given = {
         "pinned": pinned, "processes": processes, "gpus": gpus, "all_gpus": all_gpus,
         "gpu_memory": gpu_memory, "page_size": page_size,

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from pinscope.cli.terminal import print_line, print_prose, print_table
+from pinscope.records.finding import Finding, Quantity, Reading, Table
+from pinscope.report.document import Document
+from pinscope.report.facts import (
+    SEVERITY_WORDS,
+    by_severity,
+    caveats,
+    parameter_facts,
+    place,
+    quantity_text,
+    run_facts,
+)
 from pinscope.text import one_line
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pinscope.records.finding import Finding, Quantity, Reading, Table
-    from pinscope.report.document import Document
+from pinscope.units import format_value
 
 
 def print_outcome(document: Document) -> None:
     """What a person wants after a run: headline, findings, and what to do next."""
-    from pinscope.report.facts import by_severity, place
-
     run = document.run
     _print_question(document)
     print_line(f"{place(run)}, {run.status}, {run.observations:,} observations\n")
@@ -31,22 +35,15 @@ def print_outcome(document: Document) -> None:
 
 def print_run(document: Document) -> None:
     """Everything about a run but its raw rows."""
-    from pinscope.report.facts import by_severity, parameter_facts, run_facts
-
     _print_question(document)
     print_line()
     print_table(("", ""), [*run_facts(document.run), ("Host", document.run.environment.host)])
     print_table(("", ""), parameter_facts(document), title="Parameters")
-    _print_headline(document.reading.headline)
-    for table in document.reading.tables:
-        _print_table(table)
-    print_findings(by_severity(document.reading.findings))
+    print_reading(document.reading)
 
 
 def print_reading(reading: Reading) -> None:
     """Headline, tables and findings that belong to no run."""
-    from pinscope.report.facts import by_severity
-
     _print_headline(reading.headline)
     for table in reading.tables:
         _print_table(table)
@@ -55,8 +52,6 @@ def print_reading(reading: Reading) -> None:
 
 def print_findings(findings: Sequence[Finding]) -> None:
     """Each with its numbers and what to do."""
-    from pinscope.report.facts import SEVERITY_WORDS, quantity_text
-
     for finding in findings:
         print_prose(f"{SEVERITY_WORDS[finding.severity]}: {one_line(finding.title)}", hanging="  ")
         print_prose(finding.detail, "  ", "  ")
@@ -70,25 +65,18 @@ def print_findings(findings: Sequence[Finding]) -> None:
 
 def _print_question(document: Document) -> None:
     """What was asked, and what a reader must know before the figures."""
-    from pinscope.records.run import HOST_MODEL_NOTE
-    from pinscope.report.facts import caveats
-
     run = document.run
     print_prose(f"{document.title}: {document.question}")
-    for caveat in [*caveats(run), *([HOST_MODEL_NOTE] if run.lab == "host" else []), *run.notes]:
+    for caveat in [*caveats(run), *run.notes]:
         print_prose(f"Note: {caveat}")
 
 
 def _print_headline(headline: Sequence[Quantity]) -> None:
-    from pinscope.report.facts import quantity_text
-
     if headline:
         print_table(("", ""), [(quantity.name, quantity_text(quantity)) for quantity in headline], title="Headline")
 
 
 def _print_table(table: Table) -> None:
-    from pinscope.units import format_value
-
     numbers = [place for place, unit in enumerate(table.units) if unit != "text"]
     rows = [[format_value(value, unit) for value, unit in zip(row, table.units, strict=True)] for row in table.rows]
     print_table(table.columns, rows, title=table.title, numbers=numbers)

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from pinscope.cli.following import Stop, progress_shown
-from pinscope.cli.live import checked_interval, checked_pids
+from pinscope.cli.following import Stop, progress_shown, say_how_it_ended
+from pinscope.cli.options import AsJson, Interval, Probe, checked_interval, checked_pids
+from pinscope.cli.reading import print_outcome
 from pinscope.cli.terminal import complain, print_json
-from pinscope.errors import Cancelled, InvalidParameter, MeasurementFailed, StoreFailed
-from pinscope.text import one_line
-
-if TYPE_CHECKING:
-    from pinscope.experiments.timeline.experiment import TimelineParams
-    from pinscope.records.run import Run
-    from pinscope.runner.recording import Recorded
+from pinscope.errors import InvalidParameter, StoreFailed
+from pinscope.experiments.timeline.experiment import TimelineParams
+from pinscope.live.source import open_source
+from pinscope.probes.environment import capture_environment
+from pinscope.report.document import open_document
+from pinscope.report.json_report import run_document
+from pinscope.runner.jobs import reconcile
+from pinscope.runner.recording import Recorded, Recorder, check_output, prepare_timeline
+from pinscope.store.rescue import saved_line
+from pinscope.store.store import Store
+from pinscope.units import format_seconds, parse_seconds
 
 
 def record(  # noqa: PLR0917 - typer calls it by keyword
@@ -31,26 +35,20 @@ def record(  # noqa: PLR0917 - typer calls it by keyword
         typer.Option("-o", "--output", metavar="FILE", help="Also write a bundle: a file that is not there yet, such "
                      "as night.pinscope.", show_default=False),
     ] = None,
-    interval: Annotated[float, typer.Option(metavar="SECONDS", help="From one sample to the next, 0.1 to 3600.")] = 1.0,
+    interval: Interval = 1.0,
     pid: Annotated[
         list[int] | None,
         typer.Option(metavar="PID", help="Keep only this process among the holders; may be repeated.",
                      show_default=False),
     ] = None,
-    probe: Annotated[
-        bool,
-        typer.Option("--probe", help="Follow what programs register or take from the driver, from now on; needs root."),
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document with every sample.")] = False,
+    probe: Probe = False,
+    as_json: AsJson = False,
 ) -> int:  # fmt: skip
-    """Keep a timeline of who holds pinned memory. Ctrl-C ends it well; every sample is stored as it comes."""
-    from pinscope.live.source import open_source
-    from pinscope.probes.environment import capture_environment
-    from pinscope.runner.jobs import reconcile
-    from pinscope.runner.recording import Recorder, check_output, prepare_timeline
-    from pinscope.store.store import Store
-
-    params = _params(duration, interval, pid or (), probe)
+    """Keep a timeline of who holds pinned memory, as a run. Each reading is stored at once; Ctrl-C ends it."""
+    params = TimelineParams(
+        interval_seconds=checked_interval(interval), for_seconds=_seconds(duration), probe=probe,
+        pids=tuple(sorted(checked_pids(pid or ()))),
+    )  # fmt: skip
     if output is not None:
         check_output(output)
     run = prepare_timeline(params, capture_environment())
@@ -61,33 +59,19 @@ def record(  # noqa: PLR0917 - typer calls it by keyword
         complain(f"recording run {run.id}{f' for {duration}' if duration else ''}; Ctrl-C ends it well")
         with progress_shown(endless=duration is None) as show:
             recorded = Recorder(store, source.take, lambda: stop.asked, show, output).record(run)
-    return _tell(recorded, output, as_json)
+    return _print_recorded(recorded, output, as_json)
 
 
-def _params(duration: str | None, interval: float, pids: Sequence[int], probe: bool) -> TimelineParams:
-    from pinscope.experiments.timeline.experiment import TimelineParams
-    from pinscope.units import parse_seconds
-
+def _seconds(duration: str | None) -> float | None:
     try:
-        seconds = None if duration is None else parse_seconds(duration)
+        return None if duration is None else parse_seconds(duration)
     except InvalidParameter as error:
         raise InvalidParameter(f"--for: {error}") from None
-    return TimelineParams(
-        interval_seconds=checked_interval(interval), for_seconds=seconds, pids=tuple(sorted(checked_pids(pids))),
-        probe=probe,
-    )  # fmt: skip
 
 
-def _tell(recorded: Recorded, output: Path | None, as_json: bool) -> int:
+def _print_recorded(recorded: Recorded, output: Path | None, as_json: bool) -> int:
     """Print what was recorded; the exit code that fits how it ended."""
-    from pinscope.cli.reading import print_outcome
-    from pinscope.report.document import open_document
-    from pinscope.report.json_report import run_document
-    from pinscope.store.rescue import saved_line
-    from pinscope.units import format_seconds
-
-    run = recorded.run
-    document = open_document(run, recorded.rows, with_charts=False)
+    document = open_document(recorded.run, recorded.rows, with_charts=False)
     if as_json:
         print_json(run_document(document))
     else:
@@ -99,12 +83,4 @@ def _tell(recorded: Recorded, output: Path | None, as_json: bool) -> int:
         complain(saved_line(recorded.saved))
     elif output is not None:
         complain(f"wrote {output}")
-    return _exit_code(run, lost=recorded.saved is not None)
-
-
-def _exit_code(run: Run, lost: bool) -> int:
-    if run.status == "done":
-        return StoreFailed.exit_code if lost else 0
-    reason = f": {one_line(run.error)}" if run.error else ""
-    complain(f"run {run.id} {'failed' if run.status == 'failed' else f'was {run.status}'}{reason}")
-    return Cancelled.exit_code if run.status == "cancelled" else MeasurementFailed.exit_code
+    return say_how_it_ended(recorded.run) or (StoreFailed.exit_code if recorded.saved is not None else 0)

@@ -5,51 +5,57 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import Annotated, Any, cast
 
 import typer
 from typer.core import TyperCommand
 
-from pinscope.cli.following import Stop
+from pinscope.cli.following import Stop, follow, say_how_it_ended
+from pinscope.cli.options import AsJson
+from pinscope.cli.reading import print_outcome
 from pinscope.cli.terminal import complain, print_json
-from pinscope.errors import (
-    BadInput,
-    Cancelled,
-    InvalidParameter,
-    MeasurementFailed,
-    NotPossible,
-    StoreFailed,
-    UnknownName,
-)
-from pinscope.text import one_line, quoted
-
-if TYPE_CHECKING:
-    from pinscope.experiments.contract import AnyExperiment
-    from pinscope.records.environment import Environment
-    from pinscope.records.run import ExperimentRun, LabKind, Run
-    from pinscope.runner.jobs import Request
-    from pinscope.store.rows import Row
-    from pinscope.store.store import Store
+from pinscope.errors import BadInput, InvalidParameter, MeasurementFailed, NotPossible, StoreFailed, UnknownName
+from pinscope.experiments.contract import AnyExperiment, Inputs
+from pinscope.experiments.registry import EXPERIMENTS
+from pinscope.probes.environment import capture_environment
+from pinscope.records.environment import Environment
+from pinscope.records.run import LAB_TITLES, ExperimentRun, LabKind, Run
+from pinscope.report.document import open_document
+from pinscope.report.json_report import run_document
+from pinscope.report.parameters import parameters_of
+from pinscope.runner.jobs import Request, cancel, mark_interrupted, prepare, reconcile, start, usable_gpu
+from pinscope.store.bundle import read_bundle
+from pinscope.store.rescue import find_saved
+from pinscope.store.rows import Row
+from pinscope.store.store import Store
+from pinscope.text import quoted
 
 ALL = "all"
 PATIENCE_SECONDS = 15.0
 """How long a database may be away when a run has ended, until its result is not printed."""
 
 
-class RunCommand(TyperCommand):
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+class _RunCommand(TyperCommand):
     """Adds to ``run --help`` what can be set, generated from each experiment's parameters."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help of the command, then the parameters of every experiment."""
-        from pinscope.cli.parameters import parameter_help
-        from pinscope.experiments.registry import EXPERIMENTS
-
         super().format_help(ctx, formatter)
         for entry in EXPERIMENTS:
             with formatter.section(f"Parameters of {entry.experiment.name}"):
                 formatter.write_dl(parameter_help(entry.experiment.Params))
 
 
+def parameter_help(params: type[Inputs]) -> list[tuple[str, str]]:
+    """What ``--set`` takes: name and explanation of each parameter, in the order of the fields."""
+    units = {one.name: f" ({one.unit})" if one.unit else "" for one in parameters_of(params)}
+    return [(one.name, f"{one.title}{units[one.name]}. {one.meaning()}") for one in parameters_of(params)]
+
+
+@app.command("run", cls=_RunCommand)
 def run(  # noqa: PLR0917 - typer calls it by keyword
     experiment: Annotated[str, typer.Argument(metavar="EXPERIMENT|all", help="What to measure.", show_default=False)],
     lab: Annotated[
@@ -64,16 +70,9 @@ def run(  # noqa: PLR0917 - typer calls it by keyword
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A parameter other than its preset; may be repeated."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document with every observation.")] = False,
+    as_json: AsJson = False,
 ) -> int:
-    """Measure, and print the result. Ctrl-C cancels the run; what was measured stays stored."""
-    from pinscope.cli.reading import print_outcome
-    from pinscope.probes.environment import capture_environment
-    from pinscope.report.document import open_document
-    from pinscope.report.json_report import run_document
-    from pinscope.runner.jobs import Request, prepare, reconcile
-    from pinscope.store.store import Store
-
+    """Measure, and print the result; with --json, every observation too. Ctrl-C cancels; what was measured is kept."""
     environment = capture_environment()
     chosen = cast("LabKind | None", lab)  # prepare() checks that it is one
     asked = Request(experiment, chosen, device, quick, parse_settings(settings or ()))
@@ -121,10 +120,6 @@ def parse_settings(texts: Sequence[str]) -> dict[str, str]:
 
 def _requests(asked: Request, environment: Environment) -> tuple[list[Request], list[str]]:
     """What to run, one request an experiment, and a line for each that does not run on the lab."""
-    from pinscope.experiments.registry import EXPERIMENTS
-    from pinscope.records.run import LAB_TITLES
-    from pinscope.runner.jobs import usable_gpu
-
     if asked.experiment != ALL:
         return [asked], []
     experiments = [entry.experiment for entry in EXPERIMENTS]
@@ -152,8 +147,6 @@ def _possible(requests: Sequence[Request], environment: Environment) -> list[Req
         BadInput: one of the requests makes no sense.
         NotPossible: none can run here, or one cannot with the settings asked for.
     """
-    from pinscope.runner.jobs import prepare
-
     possible: list[Request] = []
     refused: list[tuple[str, NotPossible]] = []
     for request in requests:
@@ -180,9 +173,6 @@ def _check_known(settings: Mapping[str, Any], experiments: Sequence[AnyExperimen
 
 
 def _say_which_lab(lab: str | None, environment: Environment) -> None:
-    from pinscope.records.run import LAB_TITLES
-    from pinscope.runner.jobs import usable_gpu
-
     if lab is None and not usable_gpu(environment):
         complain(f"no usable GPU here (pinscope doctor says why): this runs on the {LAB_TITLES['host']}")
 
@@ -192,9 +182,6 @@ def _measure(store: Store, prepared: ExperimentRun, stop: Stop) -> tuple[Run, Se
 
     A run that failed or was stopped is told on stderr at once; its result is still printed.
     """
-    from pinscope.cli.following import follow
-    from pinscope.runner.jobs import cancel, start
-
     job = start(store, prepared)
     follow(store, prepared, job, stop)
     if stop.asked:
@@ -205,13 +192,10 @@ def _measure(store: Store, prepared: ExperimentRun, stop: Stop) -> tuple[Run, Se
             job.stop()
     child_code = job.wait()
     ended, rows, is_stored = _ended(store, prepared.id)
-    if ended.status == "done":
-        return ended, rows, 0 if is_stored else StoreFailed.exit_code
-    reason = f": {one_line(ended.error)}" if ended.error else ""
-    complain(f"run {ended.id} {'failed' if ended.status == 'failed' else f'was {ended.status}'}{reason}")
-    if ended.status == "cancelled":
-        return ended, rows, Cancelled.exit_code
-    return ended, rows, child_code if child_code == NotPossible.exit_code else MeasurementFailed.exit_code
+    code = say_how_it_ended(ended)
+    if code == MeasurementFailed.exit_code and child_code == NotPossible.exit_code:
+        code = child_code
+    return ended, rows, code or (0 if is_stored else StoreFailed.exit_code)
 
 
 def _ended(store: Store, run_id: str) -> tuple[Run, Sequence[Row], bool]:
@@ -224,10 +208,6 @@ def _ended(store: Store, run_id: str) -> tuple[Run, Sequence[Row], bool]:
         MeasurementFailed: somebody deleted the run.
         StoreFailed: the database does not come back.
     """
-    from pinscope.runner.jobs import mark_interrupted
-    from pinscope.store.bundle import read_bundle
-    from pinscope.store.rescue import find_saved
-
     if saved := find_saved(run_id):
         ((ended, rows),) = read_bundle(saved)
         return ended, rows, False

@@ -1,20 +1,31 @@
-"""``pinscope runs``: list, show and delete stored runs and recordings."""
+"""Commands over stored runs: list, show and delete, reports, and bundles to other machines."""
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
-from pinscope.cli.opened_store import store_to_read
+from pinscope.cli.options import AsJson, RunId, RunIds
+from pinscope.cli.reading import print_run
 from pinscope.cli.terminal import complain, print_json, print_line, print_long_json, print_table
 from pinscope.errors import BadInput, StoreFailed
+from pinscope.records.run import Run
+from pinscope.report.document import open_document
+from pinscope.report.facts import place
+from pinscope.report.json_report import run_without_rows
+from pinscope.report.write import write_report
+from pinscope.runner.jobs import reconcile
+from pinscope.store.bundle import open_bundle, write_bundle
+from pinscope.store.damage import DamagedRun
+from pinscope.store.store import Store
 from pinscope.text import visible
-
-if TYPE_CHECKING:
-    from pinscope.records.run import Run
-    from pinscope.store.damage import DamagedRun
+from pinscope.units import format_bytes
 
 app = typer.Typer(help="List, show or delete runs.", rich_markup_mode=None)
 
@@ -23,27 +34,28 @@ RUN_LIST_FIELDS = {
     "created_at", "finished_at", "error",
 }  # fmt: skip
 """Fields of a run that ``runs list --json`` prints, beside ``host``."""
-
-_PLACE_CHARACTERS = 80
-"""Of a GPU's name in the list."""
 DAMAGED = "damaged"
 """Shown as the status of a run that cannot be read."""
+_PLACE_CHARACTERS = 80
+"""Of a GPU's name in the list."""
 
-_AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-_RunId = Annotated[str, typer.Argument(metavar="ID", help="A run's id, or its beginning.", show_default=False)]
+
+@contextmanager
+def store_to_read() -> Iterator[Store]:
+    """The store, with runs marked whose child is gone. Says in one line if nothing can be stored in it."""
+    with Store() as store:
+        reconcile(store)
+        if store.refusal:
+            complain(f"nothing can be stored in {store.name}: {store.refusal}")
+        yield store
 
 
 @app.command("list", short_help="List all runs, newest first.")
-def list_runs(as_json: _AsJson = False) -> None:
+def list_runs(as_json: AsJson = False) -> None:
     """List all runs, newest first, then the recordings that ship with PinScope."""
-    from pinscope.report.facts import place
-    from pinscope.store.damage import DamagedRun
-
     with store_to_read() as store:
         if as_json:
-            print_json(
-                [_damaged_object(run) if isinstance(run, DamagedRun) else run_object(run) for run in store.each()]
-            )
+            print_json([run_object(run) for run in store.each()])
             return
         rows = []
         for run in store.each():
@@ -53,22 +65,17 @@ def list_runs(as_json: _AsJson = False) -> None:
                 continue
             status = f"{run.status}, recording" if run.recording else run.status
             started = f"{run.created_at:%Y-%m-%d %H:%M}"
-            rows.append(
-                (run.id, run.experiment, place(run)[:_PLACE_CHARACTERS], status, started, f"{run.observations:,}")
-            )
-    if not rows:
+            where = place(run)[:_PLACE_CHARACTERS]
+            rows.append((run.id, run.experiment, where, status, started, f"{run.observations:,}"))
+    if rows:
+        print_table(("id", "experiment", "on", "status", "started (UTC)", "rows"), rows, numbers=(5,))
+    else:
         print_line("No runs yet. Start one: pinscope run bandwidth --quick")
-        return
-    print_table(("id", "experiment", "on", "status", "started (UTC)", "rows"), rows, numbers=(5,))
 
 
 @app.command("show")
-def show(run_id: _RunId, as_json: _AsJson = False) -> None:
+def show(run_id: RunId, as_json: AsJson = False) -> None:
     """Show one run: parameters, headline, tables, findings. With --json also every observation."""
-    from pinscope.cli.reading import print_run
-    from pinscope.report.document import open_document
-    from pinscope.report.json_report import run_without_rows
-
     with store_to_read() as store:
         run = store.run(run_id)
         document = open_document(run, store.observations(run.id), with_charts=False)
@@ -80,14 +87,11 @@ def show(run_id: _RunId, as_json: _AsJson = False) -> None:
 
 @app.command("delete")
 def delete(
-    run_id: _RunId,
+    run_id: RunId,
     yes: Annotated[bool, typer.Option("--yes", help="Delete without asking.")] = False,
-    as_json: _AsJson = False,
+    as_json: AsJson = False,
 ) -> None:
     """Delete one run and its observations. A run that still measures, and a recording, stay."""
-    from pinscope.runner.jobs import reconcile
-    from pinscope.store.store import Store
-
     with Store() as store:
         reconcile(store)
         try:
@@ -104,16 +108,77 @@ def delete(
         print_line(f"Deleted run {whole_id}.")
 
 
-def run_object(run: Run) -> dict[str, Any]:
-    """A run in ``runs list --json``: flat, without its environment and observations; null where its kind has no such
-    field."""
+def report(
+    run_ids: RunIds,
+    output: Annotated[
+        Path,
+        typer.Option("-o", "--output", metavar="FILE", help="A file that is not there yet; its suffix is the kind: "
+                     ".html, .md, .csv, .parquet, .json, .perfetto.json (timeline).", show_default=False),
+    ],
+    as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """Write a report of one or several runs."""
+    drawn = output.suffix.lower() in (".html", ".md")
+    with store_to_read() as store:
+        runs = _chosen(store, run_ids)
+        write_report(output, [open_document(run, store.observations(run.id), with_charts=drawn) for run in runs])
+    _say_written(output, runs, as_json)
+
+
+def export_runs(
+    run_ids: RunIds,
+    output: Annotated[
+        Path,
+        typer.Option("-o", "--output", metavar="FILE", help="A file that is not there yet, such as runs.pinscope.",
+                     show_default=False),
+    ],
+    as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """Write runs with all their observations into one bundle."""
+    with store_to_read() as store:
+        runs = _chosen(store, run_ids)
+        write_bundle(output, [(run, store.observations(run.id)) for run in runs], store.parts)
+    _say_written(output, runs, as_json)
+
+
+def import_runs(
+    bundle: Annotated[Path, typer.Argument(metavar="FILE", help="A bundle that `pinscope export` wrote.")],
+    as_json: AsJson = False,
+) -> None:
+    """Take all runs of a bundle into the database, or none if one of them cannot be taken."""
+    with open_bundle(bundle) as opened, Store() as store:
+        reconcile(store)  # a run that the bundle completes may not have been marked as interrupted yet
+        outcome = asdict(store.import_runs(opened.items(), opened.parts))
+    if as_json:
+        print_json(outcome)
+        return
+    words = {"added": "Imported", "completed": "Completed", "skipped": "Already here"}
+    for key, ids in outcome.items():
+        if ids:
+            print_line(f"{words[key]}: {', '.join(ids)}.")
+
+
+def run_object(run: Run | DamagedRun) -> dict[str, Any]:
+    """A run in ``runs list --json``: flat, without its environment and observations.
+
+    What its kind has not, or what is not known of a run that cannot be read, is null.
+    """
+    if isinstance(run, DamagedRun):
+        return {**dict.fromkeys([*RUN_LIST_FIELDS, "host"]), "id": run.id, "status": DAMAGED, "error": run.why}
     fields = run.model_dump(mode="json", include=RUN_LIST_FIELDS)
     return {**fields, **dict.fromkeys(sorted(RUN_LIST_FIELDS - set(fields))), "host": run.environment.host}
 
 
-def _damaged_object(run: DamagedRun) -> dict[str, Any]:
-    """A run that cannot be read, in the same shape: what is not known is null."""
-    return {**dict.fromkeys([*RUN_LIST_FIELDS, "host"]), "id": run.id, "status": DAMAGED, "error": run.why}
+def _chosen(store: Store, run_ids: list[str]) -> list[Run]:
+    return [store.run(run_id) for run_id in dict.fromkeys(run_ids)]
+
+
+def _say_written(file: Path, runs: list[Run], as_json: bool) -> None:
+    size = file.stat().st_size
+    if as_json:
+        print_json({"file": str(file), "bytes": size, "runs": [run.id for run in runs]})
+    else:
+        print_line(f"Wrote {file} ({format_bytes(size)}): {', '.join(run.id for run in runs)}.")
 
 
 def _ask(run_id: str, what: str) -> None:

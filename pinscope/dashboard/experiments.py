@@ -5,23 +5,22 @@ from __future__ import annotations
 import streamlit as st
 
 from pinscope.dashboard import state
-from pinscope.dashboard.budget_card import budget_card
-from pinscope.dashboard.failures import show_error
-from pinscope.dashboard.finding_list import headline
-from pinscope.dashboard.lab_choice import Place, choose_place
 from pinscope.dashboard.manual_pages import help_links
-from pinscope.dashboard.opened_run import open_run
 from pinscope.dashboard.pages import RUNS
 from pinscope.dashboard.parameter_form import parameter_form
 from pinscope.dashboard.plain import plain, sentence
-from pinscope.dashboard.run_progress import run_progress
-from pinscope.dashboard.run_words import badges, experiment_title, title
-from pinscope.dashboard.storage import storage_note
+from pinscope.dashboard.run_cards import badges, experiment_title, run_progress, title
+from pinscope.dashboard.state import open_run
+from pinscope.dashboard.widgets import headline, show_error, storage_note
 from pinscope.errors import PinScopeError, UnknownName
+from pinscope.experiments.contract import AnyExperiment
 from pinscope.experiments.registry import EXPERIMENTS, Entry, find, method
-from pinscope.records.run import ExperimentRun, Run
+from pinscope.lab.budget import safe_pinned_bytes
+from pinscope.records.environment import Device
+from pinscope.records.run import HOST_MODEL_NOTE, LAB_TITLES, ExperimentRun, LabKind, Run
 from pinscope.runner.jobs import Request, prepare, start
 from pinscope.store.store import Store
+from pinscope.units import format_bytes, format_seconds
 
 
 def show() -> None:
@@ -76,10 +75,11 @@ def _choose() -> Entry:
 def _set_up(store: Store, entry: Entry) -> None:
     form, side = st.columns([2, 1], gap="large")
     with form:
-        place, quick = choose_place(entry.experiment, state.environment())
-        preset = entry.experiment.Params.preset(place.lab, quick)
-        overrides = parameter_form(preset, key=f"{entry.experiment.name}-{place.lab}-{'quick' if quick else 'full'}")
-    request = Request(entry.experiment.name, place.lab, place.device, quick, overrides)
+        gpu, quick = _choose_place(entry.experiment)
+        lab: LabKind = "cuda" if gpu else "host"
+        preset = entry.experiment.Params.preset(lab, quick)
+        overrides = parameter_form(preset, key=f"{entry.experiment.name}-{lab}-{'quick' if quick else 'full'}")
+    request = Request(entry.experiment.name, lab, gpu.index if gpu else 0, quick, overrides)
     with side:
         try:
             run = prepare(request, state.environment())
@@ -87,15 +87,55 @@ def _set_up(store: Store, entry: Entry) -> None:
             show_error(error)
             st.button("Start", type="primary", width="stretch", disabled=True, key="start-refused")
             return
-        budget_card(run, place)
-        _start_button(store, request, place)
+        _budget(run, gpu)
+        _start_button(store, request, _title(gpu) if gpu else f"the {_title(None)}")
 
 
-def _start_button(store: Store, request: Request, place: Place) -> None:
+def _title(gpu: Device | None) -> str:
+    return f"GPU {gpu.index}: {gpu.name}" if gpu else LAB_TITLES["host"]
+
+
+def _choose_place(experiment: AnyExperiment) -> tuple[Device | None, bool]:
+    """Draw the two choices; the GPU, none for the host model, and whether the run is to be quick."""
+    every = [*state.environment().devices, None]
+    possible = [gpu for gpu in every if experiment.labs.get("cuda" if gpu else "host", "unknown") is None] or every
+    titles = [_title(gpu) for gpu in possible]
+    grid = st.grid(2, min_column_width=280, gap=("small", "large"))
+    with grid.cell():
+        chosen = st.selectbox("Runs on", titles, key="place", persist_state="session")
+    with grid.cell():
+        size = st.segmented_control(
+            "Size", ["Quick", "Full"], default="Quick", required=True, key="size", persist_state="session",
+            help="Quick takes seconds and is less precise. Full covers more sizes and combinations.",
+        )  # fmt: skip
+    gpu = possible[titles.index(chosen) if chosen in titles else 0]
+    if gpu is None:
+        st.caption(plain(HOST_MODEL_NOTE))
+    return gpu, size != "Full"
+
+
+def _budget(run: ExperimentRun, gpu: Device | None) -> None:
+    """What the run will take, beside what is safe on this machine."""
+    budget = run.budget
+    safe = format_bytes(safe_pinned_bytes(run.environment.limits, run.lab))
+    free = f" Free on the GPU: {format_bytes(gpu.memory_free_bytes)}." if gpu else ""
+    with st.container(border=True):
+        st.markdown("**What it takes**")
+        with st.grid(2, min_column_width=120):
+            st.metric("Pinned", format_bytes(budget.pinned_bytes), help=f"At once. Safe here: up to {safe}.")
+            st.metric("Other host memory", format_bytes(budget.pageable_bytes))
+            st.metric("GPU memory" if gpu else "Model's device memory", format_bytes(budget.device_bytes))
+            st.metric("Time, roughly", format_seconds(budget.seconds))
+        st.caption(f"Safe to pin here: up to {safe}.{free}")
+        for note in run.notes:
+            st.caption(f":material/sticky_note_2: {plain(note)}")
+
+
+def _start_button(store: Store, request: Request, where: str) -> None:
     """Start on a click; a second click of a double click finds a button that is no longer there."""
     number = st.session_state.setdefault("starts", 0)
     runs = [run for run in store.unfinished() if isinstance(run, ExperimentRun)]
-    busy = any((run.lab, run.device) == (place.lab, place.device) for run in runs)
+    busy = any((run.lab, run.device) == (request.lab, request.device) for run in runs)
     label = "Start (waits for its turn)" if busy else "Start"
     if st.button(label, type="primary", width="stretch", icon=":material/play_arrow:", key=f"start-{number}"):
         st.session_state["starts"] = number + 1
@@ -106,7 +146,6 @@ def _start_button(store: Store, request: Request, place: Place) -> None:
         st.query_params["run"] = run.id
         # Not st.switch_page: a refresh of a progress bar that waits its turn would take the browser back to this page.
         st.rerun()
-    where = place.title if place.gpu else f"the {place.title}"
     st.caption(f"Runs on {plain(where)} in a process of its own. You may close this page meanwhile.")
 
 

@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import islice
 
 import streamlit as st
 
 from pinscope.analysis.machine import machine_findings
-from pinscope.dashboard import state
-from pinscope.dashboard.failures import one_clear_line
-from pinscope.dashboard.finding_list import finding_list
-from pinscope.dashboard.machine_view import capability_cards, gpu_cards, machine_table
+from pinscope.dashboard import state, widgets
 from pinscope.dashboard.pages import EXPERIMENTS, RUNS
 from pinscope.dashboard.plain import plain, sentence
-from pinscope.dashboard.run_list import run_list
-from pinscope.dashboard.storage import storage_note
+from pinscope.dashboard.run_cards import run_list
 from pinscope.experiments.registry import EXPERIMENTS as REGISTRY
-from pinscope.records.environment import Environment
-from pinscope.records.run import Run
+from pinscope.probes.capabilities import capabilities
+from pinscope.records.capability import Capability
+from pinscope.records.environment import Device, Environment
+from pinscope.records.run import Origin
+from pinscope.report.machine_facts import environment_facts, gpu_facts, link_text, version_text
 from pinscope.store.recordings import recorded_runs
 from pinscope.store.store import Store
+from pinscope.units import format_bandwidth
 
 LATEST = 3
 """Runs shown here; the Runs page has all."""
+_RECORDED: tuple[tuple[Origin, str, str], ...] = (
+    ("cuda", "Recorded on GPUs", "These runs ship with PinScope. They were measured on other machines, as each says."),
+    ("live", "Recorded live views", "These ship with PinScope too. Another machine was watched while its own programs "
+     "ran."),
+    ("host", "Recorded without a GPU", "These ship with PinScope too. They were measured on another machine's host "
+     "model: their figures describe that machine's memory, not a GPU."),
+)  # fmt: skip
+"""Where recordings were made, with a heading and a caption: runs of different labs are never compared."""
 
 
 def show() -> None:
@@ -31,11 +38,10 @@ def show() -> None:
     environment = state.environment()
     _welcome()
     if environment.devices:
-        st.header("GPUs", anchor=False)
-        gpu_cards(environment)
+        widgets.gpu_cards(environment.devices, _gpu)
     else:
         _no_gpu(environment)
-    with one_clear_line():
+    with widgets.errors_shown():
         _runs(bool(environment.devices))
     _machine(environment)
 
@@ -60,12 +66,21 @@ def _no_gpu(environment: Environment) -> None:
     )
 
 
+def _gpu(device: Device) -> None:
+    link = device.link
+    st.markdown(f"**GPU {device.index}: {plain(device.name)}**")
+    with st.grid(2, min_column_width=150):
+        st.metric("Link at best", link_text(link, at_best=True))
+        st.metric("It carries at most", format_bandwidth(link.limit_bytes_per_second if link else None))
+    widgets.fact_table(gpu_facts(device))
+
+
 def _runs(has_gpu: bool) -> None:
     store = state.store()
     own = list(islice(store.each_run(recordings=False), LATEST))
-    storage_note(store)
+    widgets.storage_note(store)
     if not has_gpu:
-        _recordings(store, recorded_runs())
+        _recordings(store)
     st.header("Latest runs", anchor=False)
     if own:
         run_list(store, own)
@@ -74,39 +89,33 @@ def _runs(has_gpu: bool) -> None:
         st.caption("No runs of this machine yet. The first one takes less than a minute.")
 
 
-def _recordings(store: Store, recorded: Sequence[Run]) -> None:
-    """Those of GPUs, in the order of the experiments; apart from them live views and the host model: never compared."""
+def _recordings(store: Store) -> None:
+    """In the order of the experiments, apart by where they were made."""
     names = [entry.experiment.name for entry in REGISTRY]
-    known = sorted(recorded, key=lambda run: names.index(run.experiment) if run.experiment in names else len(names))
-    on_gpus = [run for run in known if run.lab == "cuda"]
-    without = [run for run in known if run.lab == "host"]
-    watched = [run for run in known if run.lab == "live"]
-    if on_gpus:
-        st.header("Recorded on GPUs", anchor=False)
-        st.caption("These runs ship with PinScope. They were measured on other machines, as each says.")
-        run_list(store, on_gpus)
-    if watched:
-        st.header("Recorded live views", anchor=False)
-        st.caption("These ship with PinScope too. Another machine was watched while its own programs ran.")
-        run_list(store, watched)
-    if without:
-        st.header("Recorded without a GPU", anchor=False)
-        st.caption(
-            "These ship with PinScope too. They were measured on another machine's host model: their figures describe "
-            "that machine's memory, not a GPU."
-        )
-        run_list(store, without)
+    runs = sorted(recorded_runs(), key=lambda run: names.index(run.experiment) if run.experiment in names else 99)
+    for lab, heading, caption in _RECORDED:
+        if made_there := [run for run in runs if run.lab == lab]:
+            st.header(heading, anchor=False)
+            st.caption(caption)
+            run_list(store, made_there)
 
 
 def _machine(environment: Environment) -> None:
     findings = [finding for finding in machine_findings(environment) if finding.rule != "no-gpu"]  # said above
     if findings:
         st.header("Findings on this machine", anchor=False)
-        finding_list(findings)
+        widgets.finding_list(findings)
     st.header("What can be measured here", anchor=False)
-    capability_cards(environment)
+    widgets.cards(capabilities(environment), _capability)
     st.header("The machine", anchor=False)
-    machine_table(environment)
+    facts = [fact for fact in environment_facts(environment) if not fact[0].startswith("GPU ")]  # they have cards
+    widgets.fact_columns([*facts, ("PinScope", version_text(environment))])
+
+
+def _capability(capability: Capability) -> None:
+    mark = ":green[:material/check_circle:]" if capability.works else ":gray[:material/cancel:]"
+    st.markdown(f"{mark} **{plain(capability.title)}**")
+    widgets.reason_and_advice(capability.reason, capability.advice)
 
 
 if __name__ == "__main__":

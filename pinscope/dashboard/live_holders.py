@@ -11,9 +11,9 @@ import streamlit as st
 from pandas.io.formats.style import Styler
 
 from pinscope.analysis.rules.growth import STEADY_GROWTH
-from pinscope.dashboard.fact_table import fact_columns
 from pinscope.dashboard.live_controls import View
 from pinscope.dashboard.plain import plain
+from pinscope.dashboard.widgets import fact_columns
 from pinscope.live.changes import growing
 from pinscope.live.charts import trends, within
 from pinscope.live.sampler import History

@@ -3,86 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import streamlit as st
 
 from pinscope.charts.theme import words
 from pinscope.experiments.contract import Inputs, Params
+from pinscope.report.parameters import Parameter, parameters_of
 from pinscope.units import exact_bytes
 
 Kind = Literal["switch", "choice", "choices", "sizes", "counts", "whole", "number", "text"]
+_KINDS: Mapping[str, Kind] = {"boolean": "switch", "integer": "whole", "number": "number", "string": "text"}
+_TYPED: Mapping[str, str] = {"share": " (%)", "seconds": " (s)"}
+"""Unit of a number → what its label says of it."""
 
 
-@dataclass(frozen=True)
-class Control:
-    """One field as a form shows it.
-
-    Attributes:
-        name: the field's name.
-        title: its label.
-        description: what it means, for the tooltip.
-        kind: which widget asks for it.
-        unit: ``bytes``, ``seconds``, ``share``, ``count`` or nothing.
-        choices: the words to choose from, if any.
-        words: choices that read better in other words.
-        least, most: bounds of a number, if any.
-    """
-
-    name: str
-    title: str
-    description: str
-    kind: Kind
-    unit: str
-    choices: tuple[str, ...]
-    words: Mapping[str, str]
-    least: float | None
-    most: float | None
-
-    @property
-    def label(self) -> str:
-        """The title with the unit to type, where the title alone does not tell."""
-        unit = {"share": "%", "seconds": "s"}.get(self.unit)
-        return f"{self.title} ({unit})" if unit else self.title
-
-
-def controls(params: type[Inputs]) -> tuple[Control, ...]:
-    """The controls of an experiment's parameters: its own first, those common to all experiments last."""
-    fields = params.model_json_schema()["properties"]
-    ordered = [name for name in fields if name not in Params.model_fields]
-    ordered += [name for name in fields if name in Params.model_fields]
-    return tuple(_control(name, fields[name]) for name in ordered)
-
-
-def _control(name: str, field: Mapping[str, Any]) -> Control:
-    items = field.get("items", {})
-    return Control(
-        name=name,
-        title=field["title"],
-        description=field["description"],
-        kind=_kind(field),
-        unit=field.get("unit", ""),
-        choices=tuple(field.get("enum") or items.get("enum") or ()),
-        words=field.get("words", {}),
-        least=field.get("minimum", field.get("exclusiveMinimum")),
-        most=field.get("maximum", field.get("exclusiveMaximum")),
-    )
-
-
-def _kind(field: Mapping[str, Any]) -> Kind:
-    if field["type"] == "boolean":
-        return "switch"
-    if field.get("unit") == "bytes":
-        return "sizes"
-    if field.get("items", {}).get("type") == "integer":
-        return "counts"
-    if "enum" in field:
-        return "choice"
-    if "enum" in field.get("items", {}):
-        return "choices"
-    kinds: Mapping[str, Kind] = {"integer": "whole", "number": "number", "string": "text"}
-    return kinds[field["type"]]
+def form_parameters(params: type[Inputs]) -> list[Parameter]:
+    """In the order of the form: the experiment's own first, those common to all experiments last."""
+    return sorted(parameters_of(params), key=lambda parameter: parameter.name in Params.model_fields)
 
 
 def parameter_form(preset: Inputs, key: str) -> dict[str, Any]:
@@ -97,64 +35,72 @@ def parameter_form(preset: Inputs, key: str) -> dict[str, Any]:
     """
     overrides = {}
     grid = st.grid(2, min_column_width=280, gap=("small", "large"))
-    for control in controls(type(preset)):
-        start = _shown(control, getattr(preset, control.name))
+    for parameter in form_parameters(type(preset)):
+        start = _shown(parameter, getattr(preset, parameter.name))
         with grid.cell():
-            given = _ask(control, start, f"{key}-{control.name}")
+            given = _ask(parameter, start, f"{key}-{parameter.name}")
         if given != start:
-            overrides[control.name] = _meant(control, given)
+            overrides[parameter.name] = _meant(parameter, given)
     return overrides
 
 
-def _shown(control: Control, value: Any) -> Any:
+def _kind(parameter: Parameter) -> Kind:
+    """Which widget asks for it."""
+    if parameter.unit == "bytes":
+        return "sizes"
+    if parameter.choices:
+        return "choice" if "enum" in parameter.schema else "choices"
+    return "counts" if parameter.items else _KINDS[parameter.schema["type"]]
+
+
+def _shown(parameter: Parameter, value: Any) -> Any:
     """A field's value as its widget shows it."""
-    if control.kind == "sizes":
-        sizes = value if isinstance(value, tuple) else (value,)
-        return ", ".join(exact_bytes(size) for size in sizes)
-    if control.kind == "counts":
-        return ", ".join(str(number) for number in value)
-    if control.kind == "choices":
-        return list(value)
-    return round(value * 100, 6) if control.unit == "share" else value
+    match _kind(parameter):
+        case "sizes":
+            return ", ".join(exact_bytes(size) for size in (value if isinstance(value, tuple) else (value,)))
+        case "counts":
+            return ", ".join(map(str, value))
+        case "choices":
+            return list(value)
+    return round(value * 100, 6) if parameter.unit == "share" else value
 
 
-def _meant(control: Control, given: Any) -> Any:
+def _meant(parameter: Parameter, given: Any) -> Any:
     """What a widget's value means as a field's value."""
-    if control.kind == "choices":
+    if _kind(parameter) == "choices":
         return tuple(given)
-    if control.unit == "share" and given is not None:
-        return round(given / 100, 8)
-    return given
+    return round(given / 100, 8) if parameter.unit == "share" and given is not None else given
 
 
-def _ask(control: Control, start: Any, key: str) -> Any:
+def _ask(parameter: Parameter, start: Any, key: str) -> Any:
     """Draw the widget and return what it says. Values stay while the user looks at other pages."""
-    label, tip = control.label, control.description
-    if control.kind == "switch":
-        return st.toggle(label, value=start, help=tip, key=key, persist_state="session")
-    if control.kind in ("sizes", "counts", "text"):
-        return st.text_input(label, value=start, help=tip, key=key, persist_state="session")
-    if control.kind == "choice":
-        return st.selectbox(
-            label, control.choices, index=control.choices.index(start),
-            format_func=lambda choice: control.words.get(choice, words(choice)),
-            help=tip, key=key, persist_state="session",
-        )  # fmt: skip
-    if control.kind == "choices":
-        return st.pills(
-            label, control.choices, selection_mode="multi", default=start, format_func=words,
-            help=tip, key=key, persist_state="session", wrap=True,
-        )  # fmt: skip
-    scale = 100 if control.unit == "share" else 1
-    number = int if control.kind == "whole" else float
-    return st.number_input(
-        label, value=start, help=tip, key=key, persist_state="session",
-        min_value=None if control.least is None else number(control.least * scale),
-        max_value=None if control.most is None else number(control.most * scale),
-        step=1 if control.kind == "whole" else _step(start), format=None if control.kind == "whole" else "%.6g",
-    )  # fmt: skip
+    label = parameter.title + _TYPED.get(parameter.unit, "")
+    common: Any = {"help": parameter.description, "key": key, "persist_state": "session"}
+    match _kind(parameter):
+        case "switch":
+            return st.toggle(label, value=start, **common)
+        case "sizes" | "counts" | "text":
+            return st.text_input(label, value=start, **common)
+        case "choice":
+            choices, better = parameter.choices, parameter.schema.get("words", {})
+            return st.selectbox(
+                label, choices, index=choices.index(start), **common,
+                format_func=lambda choice: better.get(choice, words(choice)),
+            )  # fmt: skip
+        case "choices":
+            return st.pills(
+                label, parameter.choices, selection_mode="multi", default=start, format_func=words, wrap=True, **common
+            )
+        case "whole":
+            return _ask_number(label, parameter, start, 1, format=None, **common)
+    return _ask_number(label, parameter, float(start), 0.1 if start < 1 else 0.5, format="%.6g", **common)
 
 
-def _step(start: float) -> float:
-    """A step of the plus and minus buttons that suits the size of the number."""
-    return 0.1 if start < 1 else 0.5
+def _ask_number(label: str, parameter: Parameter, start: float, step: float, **common: Any) -> Any:
+    """Between the bounds of the field, in the unit of the form."""
+    scale, kind = 100 if parameter.unit == "share" else 1, type(start)
+    least, most = (
+        next((kind(parameter.schema[name] * scale) for name in names if name in parameter.schema), None)
+        for names in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum"))
+    )
+    return st.number_input(label, value=start, min_value=least, max_value=most, step=step, **common)

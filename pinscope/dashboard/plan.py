@@ -5,11 +5,8 @@ from __future__ import annotations
 import streamlit as st
 
 from pinscope.dashboard import state
-from pinscope.dashboard.chart_view import chart_view
-from pinscope.dashboard.failures import show_error
-from pinscope.dashboard.finding_list import finding_list, headline
 from pinscope.dashboard.parameter_form import parameter_form
-from pinscope.dashboard.table_view import table_view
+from pinscope.dashboard.widgets import reading_view, show_error
 from pinscope.errors import InvalidParameter
 from pinscope.planning.charts import draw_plan
 from pinscope.planning.command import command_line
@@ -38,17 +35,7 @@ def show() -> None:
         return
     plan = plan_for(params, prices, environment)
     reading = read_plan(plan)
-    headline(reading.headline)
-    st.header("Findings", anchor=False)
-    finding_list(reading.findings)
-    st.header("Charts", anchor=False)
-    grid = st.grid(2, min_column_width=480)
-    for chart in draw_plan(plan):
-        with grid:
-            chart_view(chart, key=chart.key)
-    st.header("Tables", anchor=False)
-    for number, table in enumerate(reading.tables):
-        table_view(table, key=f"table-{number}")
+    reading_view(reading, draw_plan(plan))
     st.header("The same on the command line", anchor=False)
     st.code(command_line(params), language="bash")
 

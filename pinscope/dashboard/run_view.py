@@ -1,27 +1,40 @@
-"""One run in full: what came out, why it can be trusted, and everything behind it."""
+"""One run in full: what came out, why it can be trusted, everything behind it, and the files to take away."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pandas as pd
 import streamlit as st
 
-from pinscope.dashboard.chart_view import chart_view
-from pinscope.dashboard.fact_table import fact_table
-from pinscope.dashboard.finding_list import finding_list, headline
+from pinscope.dashboard import widgets
 from pinscope.dashboard.manual_pages import help_links
-from pinscope.dashboard.opened_run import OpenedRun
 from pinscope.dashboard.plain import plain
-from pinscope.dashboard.run_words import badges, started, title
-from pinscope.dashboard.table_view import table_view
-from pinscope.records.run import HOST_MODEL_NOTE, Run
-from pinscope.report.document import Document
-from pinscope.report.facts import caveats, environment_facts, parameter_facts, run_facts
+from pinscope.dashboard.run_cards import badges, started, title
+from pinscope.dashboard.state import OpenedRun
+from pinscope.records.limits import BUNDLE_ROWS, UPLOAD_MIB
+from pinscope.records.run import Run
+from pinscope.report.facts import caveats, parameter_facts, run_facts
+from pinscope.report.machine_facts import environment_facts
+from pinscope.report.write import render
+from pinscope.store.bundle import render_bundle
+from pinscope.store.store import Store
 from pinscope.text import visible
 
 ROWS_A_PAGE = 500
+REPORTS: Mapping[str, tuple[str, str]] = {
+    ".html": ("HTML report", "text/html"),
+    ".md": ("Markdown report", "text/markdown"),
+    ".csv": ("Observations, CSV", "text/csv"),
+    ".parquet": ("Observations, Parquet", "application/vnd.apache.parquet"),
+    ".json": ("Run, JSON", "application/json"),
+    ".perfetto.json": ("Timeline, Perfetto", "application/json"),
+}
+"""Suffix of a file that a run can be written to → what it is called, and its type."""
+_NEEDS_SPANS = ".perfetto.json"
+"""For runs that recorded when each copy and kernel began and ended."""
 
 
 def run_header(run: Run) -> None:
@@ -29,8 +42,6 @@ def run_header(run: Run) -> None:
     st.title(plain(title(run)), anchor=False)
     badges(run)
     st.caption(f"{started(run)} · {plain(run.environment.host)} · run {plain(run.id)}")
-    if run.lab == "host":
-        st.info(HOST_MODEL_NOTE, icon=":material/info:")
     show = st.info if run.status == "done" else st.warning
     for caveat in caveats(run):
         show(plain(caveat))
@@ -40,51 +51,26 @@ def run_header(run: Run) -> None:
 
 def run_view(opened: OpenedRun) -> None:
     """Everything below the header."""
+    run, document = opened.run, opened.document
     if opened.unreadable:
-        st.warning(
-            plain(opened.unreadable), title="This version of PinScope cannot interpret the run; its raw data is below"
-        )
-    elif not opened.rows and opened.run.status == "done":
+        title = "This version of PinScope cannot interpret the run; its raw data is below"
+        st.warning(plain(opened.unreadable), title=title)
+    elif not opened.rows and run.status == "done":
         st.info("Nothing was measured.", icon=":material/hourglass_empty:")
-    if opened.document:
-        st.markdown(f"##### {plain(opened.document.question)}")
-        _results(opened.document)
-    _background(opened)
-
-
-def _results(document: Document) -> None:
-    reading = document.reading
-    if reading.headline:
-        headline(reading.headline)
-    if reading.findings:
-        st.header("Findings", anchor=False)
-        finding_list(reading.findings)
-    if document.charts:
-        st.header("Charts", anchor=False)
-        grid = st.grid(2, min_column_width=480)
-        for chart in document.charts:
-            with grid:
-                chart_view(chart, key=f"chart-{chart.key}")
-    if reading.tables:
-        st.header("Tables", anchor=False)
-        for number, table in enumerate(reading.tables):
-            table_view(table, key=f"table-{number}")
-
-
-def _background(opened: OpenedRun) -> None:
-    run = opened.run
+    if document:
+        st.markdown(f"##### {plain(document.question)}")
+        widgets.reading_view(document.reading, document.charts)
     st.header("Behind it", anchor=False)
-    if opened.document:
+    if document:
         with st.expander("Method", icon=":material/science:"):
-            st.markdown(plain(opened.document.method))
+            st.markdown(plain(document.method))
             help_links({"How to read it, and what to do": f"experiments/{run.experiment}"})
     with st.expander("Run and parameters", icon=":material/tune:"):
-        fact_table([*run_facts(run), *(parameter_facts(opened.document) if opened.document else ())])
+        widgets.fact_table([*run_facts(run), *(parameter_facts(document) if document else ())])
     with st.expander("Machine", icon=":material/memory:"):
-        fact_table(environment_facts(run.environment))
-    with st.expander(
-        f"Raw observations ({len(opened.rows):,})", icon=":material/table_rows:", key="raw", on_change="rerun"
-    ) as raw:
+        widgets.fact_table(environment_facts(run.environment))
+    label = f"Raw observations ({len(opened.rows):,})"
+    with st.expander(label, icon=":material/table_rows:", key="raw", on_change="rerun") as raw:
         if raw.open:
             _raw(opened.rows)
 
@@ -104,3 +90,36 @@ def _raw(rows: Sequence[dict[str, Any]]) -> None:
     ]
     frame = pd.DataFrame(shown, index=range(first, first + len(shown)))
     st.dataframe(frame, height=420, placeholder="n/a")
+
+
+def download_buttons(store: Store, opened: OpenedRun) -> None:
+    """One button a kind of file; a file is written when its button is pressed."""
+    run = opened.run
+    if opened.is_large:
+        st.caption(
+            f"Its observations are more than {UPLOAD_MIB} MiB, too many for a download from this page. On the command "
+            f"line: `pinscope report {plain(run.id)} -o report.html`, `pinscope export {plain(run.id)} -o FILE`."
+        )
+        return
+    for suffix, (label, mime) in REPORTS.items():
+        if opened.document and (opened.has_spans or suffix != _NEEDS_SPANS):
+            content = partial(render, [opened.document], suffix)
+            _button(label, content, f"pinscope-{run.id}{suffix}", mime, icon=":material/download:")
+    bundle_button(store, {run.id: run.observations}, "Bundle for another PinScope", f"pinscope-{run.id}.pinscope")
+
+
+def bundle_button(store: Store, runs: Mapping[str, int], label: str, file_name: str) -> None:
+    """A button that packs the runs, by id with the number of their observations, into one file."""
+    if (rows := sum(runs.values())) > BUNDLE_ROWS:
+        st.caption(f"{rows:,} observations are more than one bundle holds ({BUNDLE_ROWS:,}): filter the list.")
+        return
+
+    def bundle() -> bytes:
+        return render_bundle([(store.run(run_id), store.observations(run_id)) for run_id in runs], store.parts)
+
+    _button(label, bundle, file_name, "application/octet-stream", icon=":material/inventory_2:")
+
+
+def _button(label: str, content: Callable[[], bytes], file_name: str, mime: str, *, icon: str) -> None:
+    key = f"download-{label}"
+    st.download_button(label, content, file_name, mime, key=key, on_click="ignore", width="stretch", icon=icon)

@@ -8,17 +8,13 @@ from typing import IO
 import streamlit as st
 
 from pinscope.dashboard import state
-from pinscope.dashboard.downloads import bundle_button, download_buttons
-from pinscope.dashboard.failures import one_clear_line, show_error
-from pinscope.dashboard.opened_run import open_run
 from pinscope.dashboard.pages import EXPERIMENTS as EXPERIMENTS_PAGE
 from pinscope.dashboard.pages import RUNS
-from pinscope.dashboard.plain import plain
-from pinscope.dashboard.run_list import run_list
-from pinscope.dashboard.run_progress import run_progress
-from pinscope.dashboard.run_view import run_header, run_view
-from pinscope.dashboard.run_words import badges, experiment_title, title
-from pinscope.dashboard.storage import damaged_list, storage_note
+from pinscope.dashboard.plain import plain, sentence
+from pinscope.dashboard.run_cards import badges, experiment_title, run_list, run_progress, title
+from pinscope.dashboard.run_view import bundle_button, download_buttons, run_header, run_view
+from pinscope.dashboard.state import open_run
+from pinscope.dashboard.widgets import errors_shown, show_error, storage_note
 from pinscope.errors import BadInput, UnknownName
 from pinscope.experiments.registry import readers
 from pinscope.records.run import LAB_TITLES, Run
@@ -50,7 +46,8 @@ def _list(store: Store) -> None:
         st.success(message, icon=":material/check:")
     there, shown, damaged = _filtered(store)
     storage_note(store)
-    damaged_list(damaged)
+    for broken in damaged:
+        st.error(plain(sentence(str(broken))), icon=":material/broken_image:")
     if there:
         st.caption(f"{len(shown):,} of {there:,} runs")
         pages = max(1, -(-len(shown) // RUNS_A_PAGE))
@@ -162,7 +159,7 @@ def _confirm_delete(store: Store, run: Run) -> None:
     if keep.button("Keep it", width="stretch"):
         st.rerun()
     if delete.button("Delete", type="primary", width="stretch", key="really-delete"):
-        with one_clear_line():
+        with errors_shown():
             store.delete(run.id)
             st.session_state["runs-message"] = f"Deleted run {plain(run.id)}."
             st.query_params.clear()

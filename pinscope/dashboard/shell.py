@@ -6,11 +6,11 @@ from pathlib import Path
 
 import streamlit as st
 
-from pinscope.dashboard.failures import one_clear_line
 from pinscope.dashboard.manual_pages import help_links
 from pinscope.dashboard.mark import ICON, LOGO
 from pinscope.dashboard.pages import HOME, PAGES
 from pinscope.dashboard.tabs import drawn_in_turn
+from pinscope.dashboard.widgets import errors_shown
 
 SCRIPT = Path(__file__).resolve()
 STYLE = SCRIPT.parent / "style.css"
@@ -26,7 +26,7 @@ def show() -> None:
             st.Page(entry.path, title=entry.title, icon=entry.icon, default=entry is HOME): entry for entry in PAGES
         }
         page = st.navigation(list(pages), position="top")
-        with one_clear_line():
+        with errors_shown():
             page.run()
         help_links({"Help with this page": pages[page].help, "Glossary": "glossary"})
 

@@ -1,14 +1,22 @@
-"""What all pages and all browser tabs share: the open store, and what is known of this machine."""
+"""What all pages and all browser tabs share: the open store, this machine, and the runs that are looked at."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import streamlit as st
 
+from pinscope.errors import BadInput
 from pinscope.probes.environment import capture_environment
 from pinscope.records.environment import Environment
+from pinscope.records.limits import MIB, UPLOAD_MIB
+from pinscope.records.run import ExperimentRun, Run, TimelineRun
+from pinscope.report.document import Document, open_document
 from pinscope.runner.jobs import reconcile
+from pinscope.store.observations import StoredRows
 from pinscope.store.store import Store
 
 
@@ -32,3 +40,52 @@ def _open_store(address: str | None) -> Store:
 def environment() -> Environment:
     """This machine as it was up to half a minute ago, for display and for the budget line."""
     return capture_environment()
+
+
+@dataclass(frozen=True)
+class OpenedRun:
+    """A run as the pages show it.
+
+    Attributes:
+        run: the run.
+        rows: its observations, in the order in which they were measured; read from the database when asked for.
+        document: what reports are written from; ``None`` if this version cannot read the run.
+        unreadable: why not.
+        has_spans: some of its observations are copies and kernels of a timeline.
+        is_large: its observations are more than a page makes a file of.
+    """
+
+    run: Run
+    rows: Sequence[dict[str, Any]]
+    document: Document | None
+    unreadable: str | None = None
+    has_spans: bool = False
+    is_large: bool = False
+
+
+def _version(run: Run) -> tuple[object, ...]:
+    """What tells whether a run is still the same."""
+    return run.id, run.status, run.observations
+
+
+_SAME: dict[Any, Callable[[Any], Any]] = {
+    Store: lambda opened: opened.url, ExperimentRun: _version, TimelineRun: _version,
+}  # fmt: skip
+
+
+@st.cache_resource(show_spinner="Opening the run …", max_entries=8, hash_funcs=_SAME)
+def open_run(store: Store, run: Run) -> OpenedRun:
+    """The run with its rows, reading and charts.
+
+    Raises:
+        UnknownName: it has been deleted meanwhile.
+        StoreFailed: the database cannot be read.
+    """
+    rows = store.observations(run.id)
+    is_large = isinstance(rows, StoredRows) and rows.characters() > UPLOAD_MIB * MIB
+    try:
+        document = open_document(run, rows)
+    except BadInput as error:  # from a newer version: its raw rows can still be shown
+        return OpenedRun(run, rows, None, str(error), is_large=is_large)
+    has_spans = not is_large and any(row.get("kind") == "span" for row in rows)
+    return OpenedRun(document.run, rows, document, has_spans=has_spans, is_large=is_large)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from pinscope.experiments.contract import AnyKind, Inputs
 from pinscope.experiments.registry import EXPERIMENTS, find_reader, method
-
-_UNITS = ("bytes", "seconds", "share")
-"""Of a parameter; others stand in its description."""
+from pinscope.report.parameters import parameters_of
 
 
 def experiment_page(name: str, body: str, *, has_picture: bool) -> str:
@@ -41,17 +38,7 @@ def _parts(kind: AnyKind, body: str, has_picture: bool) -> Iterator[str]:
 
 def _parameters(params: type[Inputs]) -> str:
     lines = ["| parameter | unit | meaning |", "| --- | --- | --- |"]
-    for name, field in params.model_json_schema()["properties"].items():
-        unit = field.get("unit", "")
-        lines.append(f"| `{name}` | {unit if unit in _UNITS else ''} | {_meaning(field)} |")
+    for one in parameters_of(params):
+        meaning = f"{one.title}. {one.meaning(quote='`')}".replace("|", r"\|")
+        lines.append(f"| `{one.name}` | {one.unit} | {meaning} |")
     return "\n".join(lines)
-
-
-def _meaning(field: Mapping[str, Any]) -> str:
-    one, several = field.get("enum"), field.get("items", {}).get("enum")
-    words = f"{field['title']}. {field['description']}".replace("|", r"\|")
-    if one:
-        words += f" One of: {', '.join(f'`{choice}`' for choice in one)}."
-    if several:
-        words += f" Any of: {', '.join(f'`{choice}`' for choice in several)}."
-    return words

@@ -24,10 +24,10 @@ from plotly.offline import get_plotlyjs
 import pinscope
 from pinscope.charts.chart import Chart
 from pinscope.charts.theme import SCHEMES, SchemeName, template
-from pinscope.records.run import HOST_MODEL_NOTE
 from pinscope.report import facts
 from pinscope.report.document import Document
 from pinscope.report.json_report import json_pieces
+from pinscope.report.machine_facts import environment_facts
 from pinscope.text import escaped, visible
 from pinscope.units import format_value
 
@@ -65,7 +65,7 @@ def _page(documents: Sequence[Document], raw_data: str) -> str:
     return environment.get_template("report.html.jinja").render(
         documents=documents,
         facts=facts,
-        host_model_note=HOST_MODEL_NOTE,
+        environment_facts=environment_facts,
         policy=CONTENT_SECURITY_POLICY,
         version=pinscope.__version__,
         plotly=_packed_plotly(),

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator, Sequence
 
 from pinscope.records.finding import Table
-from pinscope.records.run import HOST_MODEL_NOTE
 from pinscope.report import facts
 from pinscope.report.document import Document
+from pinscope.report.machine_facts import environment_facts
 from pinscope.text import one_line
 from pinscope.units import format_value
 
@@ -31,8 +31,6 @@ def _run(document: Document) -> Iterator[str]:
     yield f"{plain(document.question)}\n"
     for caveat in facts.caveats(run):
         yield f"> {plain(caveat)}\n"
-    if run.lab == "host":
-        yield f"> {plain(HOST_MODEL_NOTE)}\n"
     yield "## Answer\n"
     if reading.headline:
         yield from _pairs(
@@ -50,7 +48,7 @@ def _run(document: Document) -> Iterator[str]:
     yield "## Parameters\n"
     yield from _pairs(("", ""), facts.parameter_facts(document))
     yield "## Machine\n"
-    yield from _pairs(("", ""), facts.environment_facts(run.environment))
+    yield from _pairs(("", ""), environment_facts(run.environment))
     yield f"## Method\n\n{plain(document.method)}\n"
     if run.notes:
         yield "## Notes\n"

@@ -9,7 +9,7 @@ from pinscope.records.bound import BoundKind, Estimated
 from pinscope.records.environment import Link
 from pinscope.records.figure import Figure, figures
 from pinscope.records.snapshot import DeviceFigures, GpuUse, Holder, HostTotals, Pressure
-from pinscope.report.facts import Fact
+from pinscope.report.machine_facts import Fact, link_text
 from pinscope.units import format_bytes, format_share, format_value
 
 SIGNS: Mapping[BoundKind, str] = {"at_least": "≥", "at_most": "≤", "about": "~"}
@@ -49,12 +49,6 @@ def host_facts(host: HostTotals) -> list[Fact]:
         ("Huge pages", _huge_text(host)),
         ("Tasks stalled for memory", _pressure_text(host)),
     ]
-
-
-def share_of_memory(host: HostTotals, field: str) -> str | None:
-    """``12.5 % of memory``; ``None`` where the figure is not known, or the host shows no memory at all."""
-    value = getattr(host, field)
-    return None if value is None or host.total_bytes <= 0 else f"{format_share(value / host.total_bytes)} of memory"
 
 
 def _group_text(host: HostTotals) -> str:
@@ -160,7 +154,7 @@ def device_facts(device: DeviceFigures) -> list[Fact]:
         ("Memory", _device_memory(device)),
         *_listed(device),
         ("BAR1", f"{figure_text(device, 'bar1_used_bytes')} of {figure_text(device, 'bar1_total_bytes')}"),
-        ("Link", link_text(device.link) if device.link else figure_text(device, "link", "text")),
+        ("Link", _link(device.link) if device.link else figure_text(device, "link", "text")),
         ("Busy", _busy(device)),
         ("Clocks", f"SM {_clock(device, 'sm_clock_hertz')}, memory {_clock(device, 'memory_clock_hertz')}"),
         *(
@@ -181,16 +175,10 @@ def _device_memory(device: DeviceFigures) -> str:
     return f"{used} used of {total}; {reserved} reserved by driver and firmware"
 
 
-def link_text(link: Link) -> str:
-    """``PCIe Gen5 x16``, and what it is at best where that is more."""
-    if link.kind == "nvlink-c2c":
-        return "NVLink-C2C"
-    now, best = (_trained(link.generation_now, link.width_now), _trained(link.generation_max, link.width_max))
+def _link(link: Link) -> str:
+    """What it is now, and what it is at best where that is more."""
+    now, best = link_text(link), link_text(link, at_best=True)
     return now if now == best else f"{now}; at best {best}"
-
-
-def _trained(generation: int | None, width: int | None) -> str:
-    return "n/a" if generation is None or width is None else f"PCIe Gen{generation} x{width}"
 
 
 def _busy(device: DeviceFigures) -> str:
@@ -203,10 +191,18 @@ def _clock(device: DeviceFigures, field: str) -> str:
     return figure_text(device, field) if hertz is None else f"{hertz / 1e6:,.0f} MHz"
 
 
-def share_words(device: DeviceFigures, field: str) -> str | None:
-    """``0.1 % of its memory`` or ``47.9 % of the link``; ``None`` where that is not known."""
-    value, whole = getattr(device, field), device.memory_total_bytes
+def share_text(record: HostTotals | DeviceFigures, field: str) -> str | None:
+    """``12.5 % of memory``, of a GPU ``0.1 % of its memory`` or ``47.9 % of the link``; ``None`` where not known.
+
+    Some containers show a host without any memory.
+    """
+    value = getattr(record, field)
     if field.endswith("_bytes_per_second"):
-        share = getattr(device, field.replace("_bytes_per_second", "_share"), None)
+        share = getattr(record, field.replace("_bytes_per_second", "_share"), None)
         return None if share is None else f"{format_share(share)} of the link"
-    return None if value is None or not whole else f"{format_share(value / whole)} of its memory"
+    whole, words = (
+        (record.total_bytes, "memory") if isinstance(record, HostTotals) else (record.memory_total_bytes, "its memory")
+    )
+    if value is None or whole is None or whole <= 0:
+        return None
+    return f"{format_share(value / whole)} of {words}"

@@ -16,7 +16,6 @@ from pinscope.cli.live_print import csv_columns
 from pinscope.cli.live_view import GROWS, Line, View, event_text, frame, whole
 from pinscope.cli.main import main
 from pinscope.errors import NotPossible
-from pinscope.live import source
 from pinscope.live.gpu_watch import GpuWatch
 from pinscope.live.reading import read_snapshot
 from pinscope.live.source import LiveSource
@@ -218,8 +217,8 @@ def busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
     def opened(probe: bool = False, gpus: bool = True, interval_seconds: float = 1.0) -> LiveSource:
         return LiveSource(made.proc, GpuWatch(lambda: nvml, proc=made.proc) if gpus else None)
 
-    monkeypatch.setattr(source, "open_source", opened)
-    monkeypatch.setattr("pinscope.probes.proc.HERE", made.proc)
+    monkeypatch.setattr("pinscope.cli.live.open_source", opened)
+    monkeypatch.setattr("pinscope.cli.options.HERE", made.proc)
     return pid
 
 
@@ -315,6 +314,6 @@ def test_a_probe_that_cannot_run_is_refused_with_its_reason(
         def __enter__(self) -> LiveSource:
             raise NotPossible("the kernel has no uprobes; use one with CONFIG_UPROBE_EVENTS")
 
-    monkeypatch.setattr(source, "open_source", lambda **_: Refused())
+    monkeypatch.setattr("pinscope.cli.live.open_source", lambda **_: Refused())
     assert main(["live", "--probe", "--once"]) == 3
     assert capsys.readouterr().err == "pinscope: the kernel has no uprobes; use one with CONFIG_UPROBE_EVENTS\n"

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pinscope.cli.main import main
-from pinscope.cli.parameters import parameter_help
-from pinscope.cli.run import parse_settings
+from pinscope.cli.run import parameter_help, parse_settings
 from pinscope.errors import InvalidParameter
 from pinscope.experiments.registry import EXPERIMENTS, find
 

@@ -8,7 +8,7 @@ import pytest
 from pydantic import Field
 from streamlit.testing.v1 import AppTest
 
-from pinscope.dashboard.parameter_form import controls
+from pinscope.dashboard.parameter_form import form_parameters
 from pinscope.experiments.contract import Bytes, Params, Several, Sizes
 from pinscope.experiments.registry import EXPERIMENTS
 from pinscope.records.run import LabKind
@@ -60,7 +60,7 @@ def changed(app: AppTest) -> MadeUpParams:
 
 
 def test_every_field_has_a_control_and_the_common_ones_come_last() -> None:
-    names = [control.name for control in controls(MadeUpParams)]
+    names = [parameter.name for parameter in form_parameters(MadeUpParams)]
     assert set(names) == set(MadeUpParams.model_fields)
     assert names[-3:] == ["precision", "repeats", "time_limit"]
 
@@ -69,11 +69,11 @@ def test_every_field_has_a_control_and_the_common_ones_come_last() -> None:
 @pytest.mark.parametrize("entry", EXPERIMENTS, ids=lambda entry: entry.experiment.name)
 def test_every_experiment_can_be_asked_for_by_a_form(entry: Any, lab: LabKind) -> None:
     experiment = entry.experiment
-    for control in controls(experiment.Params):
-        assert control.title
-        assert control.description
-        chosen = getattr(experiment.Params.preset(lab, True), control.name)
-        assert not control.choices or set(control.choices) >= {chosen} or set(control.choices) >= set(chosen)
+    for parameter in form_parameters(experiment.Params):
+        assert parameter.title
+        assert parameter.description
+        chosen = getattr(experiment.Params.preset(lab, True), parameter.name)
+        assert not parameter.choices or set(parameter.choices) >= {chosen} or set(parameter.choices) >= set(chosen)
 
 
 def test_a_form_left_alone_asks_for_the_preset(app: AppTest) -> None:

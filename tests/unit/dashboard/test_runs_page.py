@@ -8,9 +8,9 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from pinscope.dashboard.pages import RUNS
-from pinscope.dashboard.plain import plain
-from pinscope.dashboard.run_words import title
+from pinscope.dashboard.run_cards import title
 from pinscope.dashboard.runs import RUNS_A_PAGE
+from pinscope.dashboard.widgets import plain
 from pinscope.probes.process import current_process
 from pinscope.records.run import Progress, Run
 from pinscope.store.bundle import write_bundle

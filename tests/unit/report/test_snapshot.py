@@ -15,8 +15,7 @@ from pinscope.report.snapshot_facts import (
     figure_text,
     holder_facts,
     host_facts,
-    share_of_memory,
-    share_words,
+    share_text,
 )
 from pinscope.report.snapshot_json import render_snapshot, snapshot_document
 from tests.data.synthetic_live import GIB, LOCKER, MIB, TRAINER, WORKER, empty, full
@@ -96,12 +95,12 @@ def test_exact_figures_stand_bare_and_others_say_what_they_are(taken: Snapshot) 
 def test_shares_are_of_what_they_say(taken: Snapshot) -> None:
     device = taken.devices[0]
 
-    assert share_of_memory(taken.host, "pinned_bytes") == "11.1 % of memory"
-    assert share_words(device, "page_table_bytes") == "0.013 % of its memory"
-    assert share_words(device, "rx_bytes_per_second") == "47.9 % of the link"
+    assert share_text(taken.host, "pinned_bytes") == "11.1 % of memory"
+    assert share_text(device, "page_table_bytes") == "0.013 % of its memory"
+    assert share_text(device, "rx_bytes_per_second") == "47.9 % of the link"
     unknown = device.model_copy(update={"page_table_bytes": None, "rx_share": None})
-    assert share_words(unknown, "page_table_bytes") is None
-    assert share_words(unknown, "rx_bytes_per_second") is None
+    assert share_text(unknown, "page_table_bytes") is None
+    assert share_text(unknown, "rx_bytes_per_second") is None
 
 
 def test_a_link_below_its_best_says_both(taken: Snapshot) -> None:

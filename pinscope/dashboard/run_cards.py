@@ -1,25 +1,72 @@
-"""A run while it goes: how far it is, what it waits for, what it measured so far, and a way to stop it."""
+"""A run on any page: its name, its badges, a link to it, and how far it is."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC
+
 import streamlit as st
 
-from pinscope.dashboard.chart_view import chart_view
-from pinscope.dashboard.failures import one_clear_line, show_error
+from pinscope.dashboard.pages import RUNS
 from pinscope.dashboard.plain import plain
-from pinscope.dashboard.run_link import open_link
-from pinscope.dashboard.run_words import started
 from pinscope.dashboard.tabs import live
-from pinscope.errors import BadInput
+from pinscope.dashboard.widgets import Colour, chart_view, errors_shown
+from pinscope.errors import BadInput, UnknownName
 from pinscope.experiments.read_rows import ReadRows
 from pinscope.experiments.registry import draw_run, find_reader
-from pinscope.records.run import Run
+from pinscope.records.run import LAB_TITLES, Run, Status
+from pinscope.report.facts import size_word
 from pinscope.runner.jobs import cancel, reconcile
 from pinscope.store.store import Store
 from pinscope.units import format_seconds
 
 PROGRESS_SECONDS = 0.5
 CHART_SECONDS = 2.0
+_STATUS: Mapping[Status, tuple[Colour, str]] = {
+    "running": ("blue", ":material/progress_activity:"),
+    "done": ("green", ":material/check:"),
+    "failed": ("red", ":material/error:"),
+    "cancelled": ("gray", ":material/block:"),
+    "interrupted": ("orange", ":material/power_off:"),
+}
+
+
+def experiment_title(name: str) -> str:
+    """The experiment's title, or its bare name if this version does not know it."""
+    try:
+        return find_reader(name).kind.title
+    except UnknownName:
+        return name
+
+
+def title(run: Run) -> str:
+    """``Bandwidth · NVIDIA H200``; for a run without a GPU the host model or the live view."""
+    return f"{experiment_title(run.experiment)} · {run.gpu.name if run.gpu else LAB_TITLES[run.lab]}"
+
+
+def started(run: Run) -> str:
+    """``2026-11-21 03:15 UTC``."""
+    return f"{run.created_at.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def badges(run: Run) -> None:
+    """Status, size and origin, side by side."""
+    with st.container(horizontal=True, gap="xsmall"):
+        colour, icon = _STATUS[run.status]
+        st.badge(run.status, color=colour, icon=icon)
+        if size := size_word(run):
+            st.badge(size, color="gray")
+        if run.lab == "host":
+            st.badge(LAB_TITLES["host"], color="violet")
+        if run.recording:
+            tip = "Ships with PinScope; measured on another machine."
+            st.badge("recording", color="yellow", icon=":material/inventory_2:", help=tip)
+
+
+def open_link(run: Run) -> None:
+    """A link to the run, by its title."""
+    st.page_link(RUNS.path, label=f"**{plain(title(run))}**", icon="", query_params={"run": run.id})
 
 
 def run_progress(store: Store, run: Run, with_link: bool = True, with_chart: bool = False) -> None:
@@ -38,7 +85,7 @@ def run_progress(store: Store, run: Run, with_link: bool = True, with_chart: boo
 
 
 def _bar(store: Store, run_id: str, with_link: bool) -> None:
-    with one_clear_line():
+    with errors_shown():
         reconcile(store)  # a child that was killed cannot say so itself
         run = store.run(run_id)
         if run.status != "running":
@@ -52,7 +99,9 @@ def _bar(store: Store, run_id: str, with_link: bool) -> None:
             length = "until stopped" if seconds is None else f"roughly {format_seconds(seconds)} in all"
             st.caption(f"Started {started(run)} · {length} · {run.observations:,} observations so far")
         if right.button("Cancel", icon=":material/stop_circle:", key=f"cancel-{run.id}", width="stretch"):
-            _cancel(store, run)
+            with st.spinner("Stopping …"), suppress(BadInput):  # it ended in the same moment
+                cancel(store, run.id)
+            st.rerun()
         waiting = run.progress.waiting_for
         if waiting:
             st.progress(0.0, text=f"Waiting for {plain(waiting)}, which uses the same device")
@@ -61,18 +110,9 @@ def _bar(store: Store, run_id: str, with_link: bool) -> None:
             st.progress(run.progress.fraction, text=f"{run.progress.fraction:.0%} · {message}")
 
 
-def _cancel(store: Store, run: Run) -> None:
-    try:
-        with st.spinner("Stopping …"):
-            cancel(store, run.id)
-    except BadInput as error:  # it ended in the same moment
-        show_error(error)
-    st.rerun()
-
-
 def _partial_chart(store: Store, run_id: str) -> None:
     """The run's first chart from what it has measured so far."""
-    with one_clear_line():
+    with errors_shown():
         run = store.run(run_id)
         rows = _rows_so_far(store, run)
         charts = draw_run(run, rows) if rows else []
@@ -92,3 +132,19 @@ def _rows_so_far(store: Store, run: Run) -> ReadRows:
 
 def _rows_key(run_id: str) -> str:
     return f"rows of {run_id}"
+
+
+def run_list(store: Store, runs: Sequence[Run]) -> None:
+    """Draw the runs in the order given; those that go on show how far they are."""
+    for run in runs:
+        if run.status == "running":
+            run_progress(store, run)
+            continue
+        with st.container(border=True, key=f"run-{run.id}", gap="xsmall"):
+            left, right = st.columns([5, 2], vertical_alignment="center")
+            with left:
+                open_link(run)
+                host, run_id = plain(run.environment.host), plain(run.id)
+                st.caption(f"{started(run)} · {run.observations:,} observations · {host} · {run_id}")
+            with right:
+                badges(run)

@@ -8,8 +8,7 @@ from pinscope.probes.device_details import with_details
 from pinscope.probes.devices import read_devices
 from pinscope.probes.proc import Proc
 from pinscope.records.environment import Device, LinkErrors
-from pinscope.report.device_facts import bus_facts
-from pinscope.report.facts import environment_facts
+from pinscope.report.machine_facts import bus_facts, environment_facts
 from tests.data import synthetic
 from tests.data.gpu_fake import FakeNvml
 from tests.data.synthetic_gpu import idle_h200, on_bus

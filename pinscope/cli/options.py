@@ -1,0 +1,45 @@
+"""Options and arguments that several commands take."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from typing import Annotated
+
+import typer
+
+from pinscope.errors import BadInput, InvalidParameter
+from pinscope.probes.proc import HERE
+
+LEAST_SECONDS, MOST_SECONDS = 0.1, 3600.0
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+RunId = Annotated[str, typer.Argument(metavar="ID", help="A run's id, or its beginning.", show_default=False)]
+RunIds = Annotated[list[str], typer.Argument(metavar="ID…", help="Runs, by id or its beginning.")]
+Interval = Annotated[float, typer.Option(metavar="SECONDS", help="From one reading to the next, 0.1 to 3600.")]
+Gpus = Annotated[bool, typer.Option("--gpus/--no-gpu", help="Ask the GPUs' driver.")]
+PROBE_HELP = "Follow what programs register or take from the driver, from now on; needs root."
+Probe = Annotated[bool, typer.Option("--probe", help=PROBE_HELP)]
+
+
+def checked_interval(seconds: float) -> float:
+    """The interval as given.
+
+    Raises:
+        InvalidParameter: too short, too long, or no number.
+    """
+    if not math.isfinite(seconds) or not LEAST_SECONDS <= seconds <= MOST_SECONDS:
+        raise InvalidParameter(f"--interval {seconds:g}: it must be {LEAST_SECONDS:g} to {MOST_SECONDS:g} seconds")
+    return seconds
+
+
+def checked_pids(pids: Collection[int]) -> frozenset[int]:
+    """The pids as given.
+
+    Raises:
+        BadInput: one of them is no process here.
+    """
+    for pid in sorted(pids):
+        if pid < 1 or not HERE.exists(f"/proc/{pid}"):
+            raise BadInput(f"there is no process {pid}")
+    return frozenset(pids)

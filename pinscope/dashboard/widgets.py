@@ -1,0 +1,198 @@
+"""What pages are built from: error lines, cards, facts, figures, findings, charts and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Literal, TypeVar
+
+import pandas as pd
+import streamlit as st
+
+from pinscope.charts.chart import Chart
+from pinscope.charts.theme import dressed
+from pinscope.dashboard.plain import plain, sentence
+from pinscope.errors import PinScopeError, StoreFailed
+from pinscope.records.figure import Figure
+from pinscope.records.finding import Finding, Quantity, Reading, Severity, Table
+from pinscope.records.snapshot import DeviceFigures, HostTotals
+from pinscope.report.facts import SEVERITY_WORDS, by_severity, quantity_text
+from pinscope.report.machine_facts import Fact
+from pinscope.report.snapshot_facts import figure_text, share_text
+from pinscope.store.store import Store
+from pinscope.units import format_share, format_value
+
+_Item = TypeVar("_Item")
+Colour = Literal["red", "orange", "blue", "green", "gray"]
+
+_COLOURS: Mapping[Severity, Colour] = {"critical": "red", "warning": "orange", "note": "blue", "good": "green"}
+_FONT = '"Source Sans", sans-serif'
+"""What Streamlit sets its pages in, and brings along."""
+_CHART_CONFIG = {
+    "displaylogo": False,
+    "modeBarButtonsToRemove": ["lasso2d", "select2d", "zoomIn2d", "zoomOut2d", "autoScale2d"],
+    "responsive": True,
+}
+
+
+def show_error(error: PinScopeError) -> None:
+    """The error's own line."""
+    title = "The database cannot be used" if isinstance(error, StoreFailed) else None
+    st.error(plain(sentence(str(error))), title=title, icon=":material/error:")
+
+
+@contextmanager
+def errors_shown() -> Iterator[None]:
+    """Show what PinScope raises on purpose as one line, never a traceback, in the place where the block draws."""
+    try:
+        yield
+    except PinScopeError as error:
+        show_error(error)
+
+
+def storage_note(store: Store) -> None:
+    """Say that nothing can be stored, if the last reading found it so."""
+    if store.refusal:
+        line = plain(sentence(f"{store.name}: {store.refusal}"))
+        st.warning(line, title="Nothing can be stored here", icon=":material/lock:")
+
+
+def cards(
+    items: Sequence[_Item], draw: Callable[[_Item], None], columns: int | Literal["auto"] = "auto", width: int = 380
+) -> None:
+    """One card an item, all of equal height.
+
+    Args:
+        items: what to draw.
+        draw: fills an item's card.
+        columns: at most so many side by side.
+        width: of a card, in pixels, at least.
+    """
+    with st.grid(columns, min_column_width=width):
+        for item in items:
+            with st.container(border=True, height="stretch", gap="xsmall"):
+                draw(item)
+
+
+def gpu_cards(devices: Sequence[_Item], draw: Callable[[_Item], None]) -> None:
+    """One card a GPU, below their heading."""
+    st.header("GPUs", anchor=False)
+    cards(devices, draw, columns=2 if len(devices) <= 2 else "auto")
+
+
+def reason_and_advice(reason: str | None, advice: str | None) -> None:
+    """Why something is as it is, and what to do about it, where that is known."""
+    if reason:
+        st.markdown(plain(sentence(reason)))
+    if advice:
+        st.caption(f":material/arrow_forward: {plain(advice)}")
+
+
+def fact_table(facts: Sequence[Fact]) -> None:
+    """Draw the facts, one a line."""
+    lines = [(f"**{plain(name)}**", plain(text)) for name, text in facts]
+    st.table(pd.DataFrame(lines, columns=["fact", "value"]), border="horizontal", hide_index=True, hide_header=True)
+
+
+def fact_columns(facts: Sequence[Fact]) -> None:
+    """Draw the facts in two columns, where there is room for two."""
+    half = (len(facts) + 1) // 2
+    for column, part in zip(st.columns(2, gap="large"), (facts[:half], facts[half:]), strict=True):
+        with column:
+            fact_table(part)
+
+
+def figure_card(record: HostTotals | DeviceFigures, figure: Figure, *, border: bool = False) -> None:
+    """One figure of the live view; why it is missing or no more than an estimate stands in its help.
+
+    Args:
+        record: the host's totals or a GPU's figures.
+        figure: which of them.
+        border: draw a card around it.
+    """
+    note = record.note(figure.field)
+    text = figure_text(record, figure.field, figure.unit, because=False)
+    _metric(
+        figure.label,
+        text,
+        share_text(record, figure.field),
+        f"{figure.help} {plain(sentence(note))}" if note else figure.help,
+        border,
+    )
+
+
+def headline(quantities: Sequence[Quantity]) -> None:
+    """Draw the figures that answer the question."""
+    with st.grid(min_column_width=240):
+        for quantity in quantities:
+            spread = f"± {format_share(quantity.spread)}" if quantity.spread is not None else None
+            reason = quantity.reason and plain(quantity.reason)
+            _metric(plain(quantity.name), format_value(quantity.value, quantity.unit), spread, reason)
+
+
+def _metric(label: str, value: str, below: str | None, tip: str | None, border: bool = True) -> None:
+    st.metric(
+        label, plain(value), delta=below, delta_color="off", delta_arrow="off", help=tip, border=border,
+        height="stretch" if border else "content",
+    )  # fmt: skip
+
+
+def reading_view(reading: Reading, charts: Sequence[Chart]) -> None:
+    """Headline, findings, charts and tables, each where there are any."""
+    if reading.headline:
+        headline(reading.headline)
+    if reading.findings:
+        st.header("Findings", anchor=False)
+        finding_list(reading.findings)
+    if charts:
+        st.header("Charts", anchor=False)
+        grid = st.grid(2, min_column_width=480)
+        for chart in charts:
+            with grid:
+                chart_view(chart, key=f"chart-{chart.key}")
+    if reading.tables:
+        st.header("Tables", anchor=False)
+        for number, table in enumerate(reading.tables):
+            table_view(table, key=f"table-{number}")
+
+
+def finding_list(findings: Sequence[Finding]) -> None:
+    """Draw the findings, the gravest first."""
+    cards(by_severity(findings), _finding, columns=2, width=420)
+
+
+def _finding(finding: Finding) -> None:
+    badge = f":{_COLOURS[finding.severity]}-badge[{SEVERITY_WORDS[finding.severity]}]"
+    st.markdown(f"{badge} **{plain(finding.title)}**")
+    if finding.detail:
+        st.markdown(plain(sentence(finding.detail)))
+    if finding.evidence:
+        figures = (f"{plain(quantity.name)}: **{plain(quantity_text(quantity))}**" for quantity in finding.evidence)
+        st.caption(" · ".join(figures))
+    if finding.advice and finding.severity != "good":
+        st.markdown(f":material/arrow_forward: {plain(finding.advice)}")
+    if finding.code:
+        with st.expander("Code to paste"):
+            st.code(finding.code, language="python")
+
+
+def chart_view(chart: Chart, key: str, border: bool = True) -> None:
+    """Draw one chart; ``key`` is unique on the page."""
+    scheme = st.context.theme.type or "neutral"  # neutral reads on light and dark: the browser has not told yet
+    with st.container(border=border, height="stretch"):
+        st.markdown(f"**{plain(chart.title)}**")
+        figure = dressed(chart.figure, scheme).update_layout(font_family=_FONT)
+        st.plotly_chart(figure, theme=None, key=key, config=_CHART_CONFIG, width="stretch")
+        if chart.caption:
+            st.caption(plain(chart.caption))
+
+
+def table_view(table: Table, key: str) -> None:
+    """Draw a table whose values sort as numbers and read with their units; ``key`` is unique on the page."""
+    frame = pd.DataFrame(table.rows, columns=list(table.columns), dtype=object)  # keeps whole numbers and None
+    formats = {name: partial(format_value, unit=unit) for name, unit in zip(table.columns, table.units, strict=True)}
+    st.markdown(f"**{plain(table.title)}**")
+    st.dataframe(frame.style.format(formats), hide_index=True, key=key, placeholder="n/a")  # type: ignore[arg-type]
+    if table.note:
+        st.caption(plain(table.note))

@@ -73,7 +73,7 @@ def test_pageable_copies_are_slower_and_hold_the_cpu(at_512_mib: list[Cell]) -> 
 
 @pytest.fixture(scope="module")
 def overlap_passes() -> Mapping[tuple[str, Recipe], PassCell]:
-    document = run("overlap", "--quick")
+    document = run("overlap", "--quick", "--set", "chunks=64")
     return {(cell.direction, cell.recipe): cell for cell in passes(document["observations"])}
 
 

@@ -71,7 +71,7 @@ class DataloaderParams(BareParams):
     @classmethod
     def preset(cls, lab: LabKind, quick: bool) -> Self:
         return cls(
-            batch=64, workers=(0, 2) if quick else (0, 2, 8), pin_memory=("off", "on"),
+            batch=64, workers=(2,) if quick else (0, 2, 8), pin_memory=("off", "on"),
             non_blocking=("off", "on"), steps=40 if quick else 80, rounds=3 if quick else 4,
         )  # fmt: skip
 

@@ -63,7 +63,7 @@ class OverlapParams(Params):
     def preset(cls, lab: LabKind, quick: bool) -> OverlapParams:
         chunk = "8MiB" if lab == "host" and quick else "16MiB"
         return cls(
-            chunk=parse_bytes(chunk), chunks=16 if lab == "host" else 64,
+            chunk=parse_bytes(chunk), chunks=16 if lab == "host" else 32 if quick else 64,
             directions=("h2d", "d2h"),
             balance=("balanced",) if quick else ("copy_bound", "balanced", "compute_bound"),
             combinations="leave_one_out",

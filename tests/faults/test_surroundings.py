@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import resource
+import shutil
 import signal
 import socket
 import struct
@@ -48,7 +49,8 @@ class Surroundings:
     """What a command finds when it begins.
 
     Attributes:
-        environment: variables that differ; ``None`` takes one away. ``{folder}`` is the attempt's own.
+        environment: variables that differ; ``None`` takes one away. ``{folder}`` is the attempt's own,
+            ``{clock}`` the library of a wall clock that is off.
         harmless: everything works as it does elsewhere.
         prefix: a command that runs it.
         working_folder: what becomes of it after the command's start there.
@@ -81,6 +83,11 @@ def _mounted(line: str) -> Sequence[str]:
     return ("unshare", "--mount", "sh", "-c", f'{line} && exec "$@"', "sh")
 
 
+def _clock(**off: str) -> Mapping[str, str]:
+    """A wall clock that is off; see tests/data/other_clock.c."""
+    return {"LD_PRELOAD": "{clock}", **off}
+
+
 SURROUNDINGS: Mapping[str, Surroundings] = {
     "folder deleted": Surroundings(working_folder="deleted"),
     "folder unreadable": Surroundings(prefix=NAMELESS, working_folder="unreadable"),
@@ -100,6 +107,11 @@ SURROUNDINGS: Mapping[str, Surroundings] = {
     "zone far away": Surroundings({"TZ": "Pacific/Chatham"}),
     "zone of no sense": Surroundings({"TZ": "XXX+24:59:59YYY-24:59:59,J1/0,J365/25"}),
     "zone missing": Surroundings({"TZ": ":/nowhere/at/all"}),
+    "clock of 1970": Surroundings(_clock(CLOCK_OFF=str(-int(time.time()) + 86400))),
+    "clock before 1970": Surroundings(_clock(CLOCK_OFF=str(-int(time.time()) - 400 * 86400))),
+    "clock of 2250": Surroundings(_clock(CLOCK_OFF="7000000000")),
+    "clock jumps an hour": Surroundings(_clock(CLOCK_JUMP="-3600")),
+    "clock jumps a century": Surroundings(_clock(CLOCK_JUMP="3155760000")),
     "boot clock ahead": Surroundings(prefix=("unshare", "--time", "--monotonic", "8640000", "--boottime", "8640000",
                                              "--fork", "--kill-child")),
     "32 descriptors": Surroundings(limits=((resource.RLIMIT_NOFILE, 32),)),
@@ -153,6 +165,7 @@ class Material:
 
     recording: str
     bundle: Path
+    clock: Path
 
 
 @pytest.fixture(scope="module")
@@ -163,8 +176,14 @@ def material(tmp_path_factory: pytest.TempPathFactory) -> Material:
     recording = next(run["id"] for run in json.loads(listed.stdout) if run["experiment"] == "page_tables")
     bundle = folder / "one.pinscope"
     assert run_pinscope("export", recording, "-o", str(bundle)).exit_code == 0
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler here, for clocks that are off")
+    clock = folder / "other_clock.so"
+    source = TREE / "tests" / "data" / "other_clock.c"
+    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", clock, source, "-ldl"], check=True)
     folder.chmod(0o755)
-    return Material(recording, bundle)
+    return Material(recording, bundle, clock)
 
 
 def test_surroundings(campaign: Campaign, tmp_path: Path, material: Material) -> None:
@@ -198,7 +217,10 @@ def answer(where: Surroundings, command: str, folder: Path, material: Material) 
     variables = {
         **os.environ, "PYTHONPATH": str(TREE), "PINSCOPE_DATABASE": f"sqlite:///{folder}/runs.sqlite",
         "TMPDIR": str(temporary), "COLUMNS": "200",
-        **{key: value and value.format(folder=folder) for key, value in where.environment.items()},
+        **{
+            key: value and value.format(folder=folder, clock=material.clock)
+            for key, value in where.environment.items()
+        },
     }  # fmt: skip
     home.chmod(where.home)
     with _Streams(where.streams, folder) as streams:

@@ -105,10 +105,11 @@ def chromium(outliving: Outliving) -> Iterator[Browser]:
 
 
 def _use_private_places(patch: pytest.MonkeyPatch, folder: Path) -> Path:
-    """Point the store, the data folders and the temporary folder below ``folder``; returns the last."""
+    """Point the store, the queue, the data folders and the temporary folder below ``folder``; returns the last."""
     temporary = folder / "t"
     temporary.mkdir()
     patch.setenv("PINSCOPE_DATABASE", f"sqlite:///{folder / 'pinscope.sqlite'}")
+    patch.setenv("PINSCOPE_QUEUE", str(folder / "queue"))  # nobody waits for the runs of other tests
     for name in ("XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CONFIG_HOME"):
         patch.setenv(name, str(folder / name.lower()))
     patch.setenv("TMPDIR", str(temporary))
@@ -121,6 +122,7 @@ def _session_uses_private_places(tmp_path_factory: pytest.TempPathFactory) -> It
     """Servers of session fixtures must not see a user's data either."""
     with pytest.MonkeyPatch.context() as patch:
         _use_private_places(patch, tmp_path_factory.mktemp("session"))
+        patch.setenv("PINSCOPE_COMMIT", "0" * 40)  # else git is asked twice for each run
         yield
 
 

@@ -3,7 +3,8 @@
 Whoever may take a turn can make others wait for it. So a turn is a lock on a file that no other user can open: the runs
 of one user queue, whatever others do. Where users trust each other, the administrator makes a folder for their turns
 (:data:`SHARED`), which belongs to root and which they may write in; the runs of all of them queue then. A lock is free
-the moment its holder ends, however it ends. Containers with a /tmp of their own have a queue of their own.
+the moment its holder ends, however it ends. Containers with a /tmp of their own have a queue of their own, and so has
+whoever names a folder for it (:data:`VARIABLE`).
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from pinscope.text import one_line
 POLL_SECONDS = 0.1
 SHARED = Path("/run/lock/pinscope")
 """For users who are to wait for each other. Root makes it: ``install -d -g GROUP -m 2770 /run/lock/pinscope``."""
+VARIABLE = "PINSCOPE_QUEUE"
+"""Environment variable with the folder in which this user's runs queue instead."""
 _MOST_READ = 200
 """Bytes that a holder says of itself."""
 _TRIES = 5
@@ -61,6 +64,8 @@ def turn(
 
 def places() -> list[Path]:
     """Folders for locks, best first. They do not depend on the session: runs from all of a user's sessions queue."""
+    if named := os.environ.get(VARIABLE):
+        return [Path(named)]
     own = f"pinscope-{os.getuid()}"
     folders = [SHARED, *(Path(base, own) for base in ("/tmp", "/var/tmp", "/dev/shm"))]  # noqa: S108 - checked
     with suppress(RuntimeError):  # this user has no home folder

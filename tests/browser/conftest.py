@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
 import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, expect
 
 from pinscope.probes.environment import capture_environment
 from pinscope.records.run import Run
 from pinscope.runner import jobs
+from pinscope.runner.queue import VARIABLE as QUEUE
 from pinscope.store.store import Store
+from tests.conftest import Outliving
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 30_000
@@ -79,34 +84,70 @@ Serve = Callable[[], Served]
 Begin = Callable[[], Run]
 
 
+def start_dashboard() -> Served:
+    """A dashboard as `pinscope dashboard` starts it, on the database of the environment; it can be asked."""
+    port = free_port()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pinscope", "dashboard"],
+        cwd=ROOT,
+        env={**os.environ, "PINSCOPE_PORT": str(port)},
+        stdout=subprocess.DEVNULL,
+    )
+    served = Served(process, f"http://127.0.0.1:{port}", Store())
+    until(lambda: process.poll() is not None or healthy(served.url))
+    return served
+
+
+def stop_dashboard(served: Served) -> None:
+    """End it, and let go of its store."""
+    served.process.terminate()
+    served.process.wait(timeout=20)
+    served.store.close()
+
+
 @pytest.fixture
 def serve() -> Iterator[Serve]:
-    """Starts dashboards on this test's own database, as `pinscope dashboard` does."""
+    """Starts dashboards on this test's own database, for tests that kill them."""
     servers: list[Served] = []
 
     def serve() -> Served:
-        port = free_port()
-        process = subprocess.Popen(
-            [sys.executable, "-m", "pinscope", "dashboard"],
-            cwd=ROOT,
-            env={**os.environ, "PINSCOPE_PORT": str(port)},
-            stdout=subprocess.DEVNULL,
-        )
-        servers.append(Served(process, f"http://127.0.0.1:{port}", Store()))
-        until(lambda: process.poll() is not None or healthy(servers[-1].url))
+        servers.append(start_dashboard())
         return servers[-1]
 
     yield serve
     for served in servers:
-        served.process.terminate()
-        served.process.wait(timeout=20)
-        served.store.close()
+        stop_dashboard(served)
+
+
+@pytest.fixture(scope="session")
+def one_dashboard(outliving: Outliving) -> Iterator[Served]:
+    """The dashboard of all tests: to start one, and to draw its first page, takes longer than most tests."""
+    served = start_dashboard()
+    outliving.processes.add(served.process.pid)
+    yield served
+    stop_dashboard(served)
+
+
+@pytest.fixture(scope="session")
+def queue() -> str:
+    """Where the runs of that dashboard queue."""
+    return os.environ[QUEUE]
 
 
 @pytest.fixture
-def new_page(chromium: Browser, serve: Serve) -> Iterator[Callable[..., Page]]:
+def dashboard(one_dashboard: Served, queue: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+    """The dashboard, with an empty store; what a test started there has ended with the test."""
+    monkeypatch.setenv(QUEUE, queue)
+    yield one_dashboard
+    until(lambda: working_children(one_dashboard.process.pid) == [], 10)
+    for run in one_dashboard.store.runs(recordings=False):
+        one_dashboard.store.delete(run.id)
+
+
+@pytest.fixture
+def new_page(chromium: Browser, serve: Serve, dashboard: Served) -> Iterator[Callable[..., Page]]:
     """Opens pages, each in a browser profile of its own; at the end nothing may have been complained of."""
-    del serve  # pages close before the servers do
+    del serve, dashboard  # pages close before the servers do
     expect.set_options(timeout=PATIENCE)
     contexts: list[BrowserContext] = []
     watched = Watched()
@@ -134,12 +175,6 @@ def page(new_page: Callable[..., Page]) -> Page:
 
 
 @pytest.fixture
-def dashboard(serve: Serve) -> Served:
-    """One served dashboard."""
-    return serve()
-
-
-@pytest.fixture
 def begin(dashboard: Served) -> Iterator[Begin]:
     """Starts a long run on the host model, without the form; it has begun to measure."""
     started: list[jobs.Job] = []
@@ -157,6 +192,27 @@ def begin(dashboard: Served) -> Iterator[Begin]:
     for job in started:
         job.stop()
         job.wait(timeout=20)
+
+
+def working_children(pid: int) -> list[int]:
+    """Processes below this one, without those that have ended and wait to be noticed."""
+    found = []
+    for child in psutil.Process(pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if child.status() != psutil.STATUS_ZOMBIE:
+                found.append(child.pid)
+    return found
+
+
+@contextmanager
+def standing_still(run: Run) -> Iterator[None]:
+    """It measures nothing while the block runs, so that a slow browser misses nothing of it."""
+    assert run.process is not None
+    os.kill(run.process.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(run.process.pid, signal.SIGCONT)
 
 
 def free_port() -> int:

@@ -14,7 +14,7 @@ from playwright.sync_api import Page, expect
 
 from pinscope.records.run import Run
 from pinscope.store.bundle import parse_bundle, read_bundle
-from tests.browser.conftest import PATIENCE, Begin, Served, Watched, settle, until
+from tests.browser.conftest import PATIENCE, Begin, Served, Watched, settle, standing_still, until
 from tests.data import synthetic
 
 
@@ -52,7 +52,7 @@ def fraction(page: Page) -> float:
 
 
 def test_a_run_is_started_watched_found_again_and_read(page: Page, dashboard: Served) -> None:
-    fill(page, dashboard, 2)
+    fill(page, dashboard, 1)
     run = start(page, dashboard)
     assert run.lab == "host"
     assert run.params["sizes"] == [2**16, 2**20]
@@ -62,12 +62,13 @@ def test_a_run_is_started_watched_found_again_and_read(page: Page, dashboard: Se
     until(lambda: fraction(page) > 0)
     first = fraction(page)
     until(lambda: fraction(page) > first)
-    page.locator(".js-plotly-plot").first.wait_for()  # what it has measured so far
+    with standing_still(dashboard.store.run(run.id)):
+        page.locator(".js-plotly-plot").first.wait_for()  # what it has measured so far
 
-    page.reload()
-    expect(page.get_by_role("button", name="Cancel")).to_be_visible()
-    assert dashboard.store.run(run.id).status == "running"
-    assert run_in(page) == run.id
+        page.reload()
+        expect(page.get_by_role("button", name="Cancel")).to_be_visible()
+        assert dashboard.store.run(run.id).status == "running"
+        assert run_in(page) == run.id
 
     page.get_by_role("link", name="Open the result").click(timeout=2 * PATIENCE)
     expect(page.get_by_role("heading", name="Charts")).to_be_visible()
@@ -81,13 +82,14 @@ def test_a_run_is_shown_wherever_runs_are_and_can_be_cancelled(page: Page, dashb
     page.goto(f"{dashboard.url}/experiments?run={run.id}")
     settle(page)
     navigation = page.get_by_role("navigation", name="App pages")
-    for title in ("Home", "Runs", "Experiments", "Runs", "Home", "Runs"):  # while its progress is drawn twice a second
-        navigation.get_by_role("link", name=title).click()
-        expect(page.get_by_role("progressbar")).to_be_visible()
-    for path in ("", "experiments", "runs"):
-        page.goto(f"{dashboard.url}/{path}")
-        settle(page)
-        expect(page.get_by_role("progressbar")).to_be_visible()
+    with standing_still(run):
+        for title in ("Home", "Runs", "Experiments", "Runs", "Home", "Runs"):  # it is drawn twice a second meanwhile
+            navigation.get_by_role("link", name=title).click()
+            expect(page.get_by_role("progressbar")).to_be_visible()
+        for path in ("", "experiments", "runs"):
+            page.goto(f"{dashboard.url}/{path}")
+            settle(page)
+            expect(page.get_by_role("progressbar")).to_be_visible()
     page.get_by_role("button", name="Cancel").click()
     expect(page.get_by_role("progressbar")).to_have_count(0)
     stopped = dashboard.store.run(run.id)

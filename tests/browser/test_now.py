@@ -154,7 +154,7 @@ def what_is_set_stays_while_the_page_follows(page: Page, zebra: Locker, aardvark
         until(lambda amount=amount: held(page) == {aardvark.name: amount, zebra.name: 512 * KIB})  # type: ignore[misc]
         seen.add(as_of(page))
     until(lambda: seen.add(as_of(page)) or len(seen) >= 5)  # type: ignore[func-returns-value]
-    assert time.monotonic() - begun < 10, "it does not draw once a second"
+    assert time.monotonic() - begun < 20, "it does not draw by itself about once a second"
 
     assert times(page) == zoomed
     assert list(held(page)) == [aardvark.name, zebra.name]

@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from pinscope.dashboard.pages import HOME, PAGES, PageEntry
 from pinscope.probes.process import is_alive
-from tests.browser.conftest import Begin, Serve, Served, settle, until
+from tests.browser.conftest import Begin, Serve, Served, settle, standing_still, until
 from tests.browser.test_journey import fill, run_in, start
 from tests.conftest import REBOUND
 from tests.data import synthetic
@@ -104,11 +104,12 @@ def test_a_killed_child_is_noticed_by_the_page_that_shows_it(page: Page, dashboa
 
 def test_a_second_run_waits_and_says_for_what(page: Page, dashboard: Served, begin: Begin) -> None:
     first = begin()
-    page.goto(f"{dashboard.url}/experiments")
-    page.get_by_role("button", name="Start (waits for its turn)").click()
-    page.wait_for_url("**/experiments?*run=*")
-    second = run_in(page)
-    expect(page.get_by_text(f"Waiting for run {first.id}")).to_be_visible()
+    with standing_still(first):
+        page.goto(f"{dashboard.url}/experiments")
+        page.get_by_role("button", name="Start (waits for its turn)").click()
+        page.wait_for_url("**/experiments?*run=*")
+        second = run_in(page)
+        expect(page.get_by_text(f"Waiting for run {first.id}")).to_be_visible()
     for run_id in (second, first.id):
         page.goto(f"{dashboard.url}/runs?run={run_id}")
         page.get_by_role("button", name="Cancel").click()

@@ -36,7 +36,7 @@ GIVEN_BACK_SECONDS = 110.0
 
 def test_tabs(campaign: Campaign) -> None:
     """Each tab of the page Now is redrawn, none is dropped, the server answers, and what they held comes back."""
-    sizes = [(1, 20), (5, 30), (10, 30), (20, 60), (50, 300)] if WHOLE else [(5, 3.0)]
+    sizes = [(1, 20), (5, 30), (10, 30), (20, 60), (50, 300)] if WHOLE else [(3, 2.0)]
     with dashboard() as served:
         if WHOLE:
             load(served, 1, 10)  # loads modules

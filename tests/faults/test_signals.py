@@ -131,13 +131,6 @@ def test_a_worker_that_is_interrupted_cancels_its_run_without_a_traceback(tmp_pa
     assert f"run {run.id} was cancelled" in command.said()
 
 
-_OWN_QUEUE = (
-    "unshare", "--mount", "sh", "-c",
-    'mount -t tmpfs none /run/lock && install -d -m 2770 /run/lock/pinscope && exec "$@"', "sh",
-)  # fmt: skip
-"""Runs that are tried side by side do not wait for each other."""
-
-
 class Command:
     """PinScope as a child of this test, with a database, a temporary folder and a queue of its own."""
 
@@ -148,14 +141,13 @@ class Command:
         self.url = f"sqlite:///{folder}/runs.sqlite"
         self.mark = uuid.uuid4().hex
         text = {**RUNS, **OTHERS}[attempt.subject].format(folder=folder)
-        alone = _OWN_QUEUE if os.geteuid() == 0 else ()
         variables = {
             **os.environ, "PYTHONPATH": str(TREE), "PINSCOPE_DATABASE": self.url, "TMPDIR": str(self.temporary),
-            "ATTEMPT": self.mark,
+            "PINSCOPE_QUEUE": f"{folder}/queue", "ATTEMPT": self.mark,
         }  # fmt: skip
         with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
             self.process = subprocess.Popen(
-                [*alone, sys.executable, "-P", "-m", "pinscope", *text.split()], env=variables, cwd=folder,
+                [sys.executable, "-P", "-m", "pinscope", *text.split()], env=variables, cwd=folder,
                 stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True,
             )  # fmt: skip
 

@@ -149,15 +149,14 @@ def test_every_answer_keeps_the_browser_from_others(path: str, port: int) -> Non
     assert answer.getheader("x-content-type-options") == "nosniff"
 
 
-def test_settings_made_for_other_apps_are_not_read(tmp_path: Path) -> None:
+@pytest.fixture
+def foreign_settings(tmp_path: Path) -> Mapping[str, str]:
+    """Variables of a user who has settings for other apps, which are not PinScope's."""
     (tmp_path / ".streamlit").mkdir()
     (tmp_path / ".streamlit" / "config.toml").write_text(
         '[server]\naddress = "0.0.0.0"\nsslCertFile = "/nowhere"\nbaseUrlPath = "x"\n[theme]\nbase = "nowhere.toml"\n'
     )
-    port = free_port()
-    variables = {**os.environ, "HOME": str(tmp_path), "STREAMLIT_SERVER_SSL_KEY_FILE": "/nowhere"}
-    with served(STARTS["pinscope dashboard"](port), port, variables):
-        assert get(port, "/runs").status == 200
+    return {**os.environ, "HOME": str(tmp_path), "STREAMLIT_SERVER_SSL_KEY_FILE": "/nowhere"}
 
 
 @pytest.mark.parametrize("encoding", ["identity", "gzip"])
@@ -234,10 +233,13 @@ def test_nonsense_in_the_environment_is_refused(text: str, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_it_ends_when_it_is_told_to(number: signal.Signals) -> None:
+def test_it_does_not_read_the_settings_of_other_apps_and_ends_when_it_is_told_to(
+    number: signal.Signals, foreign_settings: Mapping[str, str]
+) -> None:
     port = free_port()
-    with served(STARTS["pinscope dashboard"](port), port) as child:
+    with served(STARTS["pinscope dashboard"](port), port, foreign_settings) as child:
         assert child.stdout is not None
+        assert get(port, "/runs").status == 200
         os.kill(child.pid, number)
         output = child.communicate(timeout=20)[0]
         assert f"http://127.0.0.1:{port}" in output

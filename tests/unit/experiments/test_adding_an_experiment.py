@@ -11,7 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,20 @@ print(json.dumps({
     "fields": [field.label for field in (*app.text_input, *app.number_input)],
     "buttons": [button.label for button in app.button if not button.disabled],
 }))
+"""
+
+
+COMMANDS = """
+import io, json, sys
+from contextlib import redirect_stdout
+from pinscope.cli.main import main
+
+printed = []
+for command in json.loads(sys.argv[1]):
+    with redirect_stdout(io.StringIO()) as out:
+        assert main(command) == 0, command
+    printed.append(out.getvalue())
+print(json.dumps(printed))
 """
 
 
@@ -91,9 +105,10 @@ class Copy:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    def pinscope(self, *arguments: str) -> str:
-        """Standard output of a command of the copy."""
-        return self.python("-m", "pinscope", *arguments)
+    def pinscope(self, *commands: Sequence[str]) -> list[str]:
+        """Standard output of each command of the copy, all in one process."""
+        printed: list[str] = json.loads(self.python("-c", COMMANDS, json.dumps(commands)))
+        return printed
 
 
 @pytest.fixture(scope="module")
@@ -106,9 +121,21 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Copy:
 @pytest.fixture(scope="module")
 def ran(copy: Copy) -> dict[str, Any]:
     """What a run of the example printed."""
-    printed = copy.pinscope("run", "pin_once", "--lab", "host", "--quick", "--json", "--set", "sizes=64KiB,1MiB")
-    document: dict[str, Any] = json.loads(printed)
+    command = ["run", "pin_once", "--lab", "host", "--quick", "--json", "--set", "sizes=64KiB,1MiB"]
+    document: dict[str, Any] = json.loads(copy.pinscope(command)[0])
     return document
+
+
+@pytest.fixture(scope="module")
+def shown(copy: Copy, ran: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """That run as the list, the command that shows it, and two reports have it."""
+    run_id, folder = ran["run"]["id"], tmp_path_factory.mktemp("reports")
+    html, csv = (folder / name for name in ("report.html", "rows.csv"))
+    listed, run, *_ = copy.pinscope(
+        ["runs", "list", "--json"], ["runs", "show", run_id, "--json"],
+        ["report", run_id, "-o", str(html)], ["report", run_id, "-o", str(csv)],
+    )  # fmt: skip
+    return {"list": listed, "run": run, "html": html.read_text(), "csv": csv.read_text()}
 
 
 def test_it_is_one_folder_and_one_line_of_the_registry(copy: Copy) -> None:
@@ -130,7 +157,7 @@ def test_it_keeps_the_rules_of_the_house(copy: Copy) -> None:
 
 
 def test_its_parameters_become_options_and_form_fields(copy: Copy) -> None:
-    options = copy.pinscope("run", "--help")
+    (options,) = copy.pinscope(["run", "--help"])
     assert "Parameters of pin_once" in options
     assert "Buffer sizes (bytes)" in options
     form = json.loads(copy.python("-c", FORM).splitlines()[-1])
@@ -140,14 +167,14 @@ def test_its_parameters_become_options_and_form_fields(copy: Copy) -> None:
     assert any(label.startswith("Start") for label in form["buttons"])
 
 
-def test_it_runs_and_is_stored(copy: Copy, ran: dict[str, Any]) -> None:
+def test_it_runs_and_is_stored(ran: dict[str, Any], shown: dict[str, str]) -> None:
     run, rows = ran["run"], ran["observations"]
     assert (run["experiment"], run["status"], run["params"]["sizes"]) == ("pin_once", "done", [2**16, 2**20])
     assert {row["bytes"] for row in rows} == {2**16, 2**20}
     assert all(row["wrong_words"] == 0 and row["pin_seconds"] > 0 and row["wall_seconds"] > 0 for row in rows)
-    listed = json.loads(copy.pinscope("runs", "list", "--json"))
+    listed = json.loads(shown["list"])
     assert (listed[0]["id"], listed[0]["experiment"]) == (run["id"], "pin_once")
-    assert json.loads(copy.pinscope("runs", "show", run["id"], "--json")) == ran
+    assert json.loads(shown["run"]) == ran
 
 
 def test_it_is_read(ran: dict[str, Any]) -> None:
@@ -156,11 +183,7 @@ def test_it_is_read(ran: dict[str, Any]) -> None:
     assert all(value > 0 for value in headline.values())
 
 
-def test_it_is_drawn_in_its_report(copy: Copy, ran: dict[str, Any], tmp_path: Path) -> None:
-    run_id = ran["run"]["id"]
-    copy.pinscope("report", run_id, "-o", str(tmp_path / "report.html"))
-    html = (tmp_path / "report.html").read_text()
-    for words in ("Pin once", "What pinning takes", "How many copies must a pinned buffer serve", run_id):
-        assert words in html
-    copy.pinscope("report", run_id, "-o", str(tmp_path / "rows.csv"))
-    assert "pin_seconds" in (tmp_path / "rows.csv").read_text().splitlines()[0]
+def test_it_is_drawn_in_its_report(ran: dict[str, Any], shown: dict[str, str]) -> None:
+    for words in ("Pin once", "What pinning takes", "How many copies must a pinned buffer serve", ran["run"]["id"]):
+        assert words in shown["html"]
+    assert "pin_seconds" in shown["csv"].splitlines()[0]

@@ -18,9 +18,9 @@ from pinscope.experiments.registry import (
     read_run,
     readers,
 )
-from pinscope.records.run import Run
 from pinscope.store.recordings import recorded_observations, recorded_runs
 from tests.data import synthetic, synthetic_timeline
+from tests.data.senseless import VALUES, senseless, subjects
 
 
 @pytest.mark.parametrize(
@@ -80,30 +80,17 @@ def test_rows_that_no_timeline_has_are_refused(changes: dict[str, Any], complain
             use(synthetic_timeline.run(), rows)
 
 
-@pytest.mark.parametrize("value", [0, None, 2**62])
-def test_figures_of_a_timeline_that_make_no_sense_are_refused_in_one_line(value: int | None) -> None:
-    rows = synthetic_timeline.growing(samples=12)
-    for field in sorted({key for row in rows for key in row} - {"repeat", "warmup"}):
-        wrong = [{**row, field: value} if row.get(field) is not None else row for row in rows]
-        for use in (read_run, draw_run):
-            with suppress(BadInput):
-                use(synthetic_timeline.run(), wrong)
+SUBJECTS = subjects()
 
 
-ONE_EACH = {run.experiment: run for run in recorded_runs() if run.experiment != "timeline"}
-"""One recording of each experiment; the timeline has the test above, which covers each of its kinds of row."""
-
-
-@pytest.mark.parametrize("recorded", ONE_EACH.values(), ids=ONE_EACH)
-@pytest.mark.parametrize("value", [0, None])
-def test_figures_that_make_no_sense_are_refused_in_one_line(recorded: Run, value: int | None) -> None:
+@pytest.mark.parametrize("name", SUBJECTS)
+@pytest.mark.parametrize("value", VALUES)
+def test_figures_that_make_no_sense_are_refused_in_one_line(name: str, value: int | None) -> None:
     """Whatever number or missing value a bundle brings: a reading, or one line that says what is wrong."""
-    rows = recorded_observations(recorded.id)[:150]
-    for field in sorted({key for row in rows for key in row} - {"repeat", "warmup"}):
-        wrong = [{**row, field: type(row[field])(0) if value == 0 else None} if row.get(field) else row for row in rows]
-        for use in (read_run, draw_run):
-            with suppress(BadInput):
-                use(recorded, wrong)
+    run, rows = SUBJECTS[name]
+    for _, wrong in senseless(rows, value):
+        with suppress(BadInput):
+            read_run(run, wrong)
 
 
 def test_a_fault_in_a_reading_is_not_laid_at_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:

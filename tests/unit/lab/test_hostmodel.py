@@ -221,6 +221,7 @@ def test_waiting_for_an_event_that_was_never_recorded_waits_for_nothing(lab: Hos
 # Times
 
 
+@pytest.mark.alone
 def test_a_calibrated_load_takes_its_time_within_two_percent(lab: HostModelLab) -> None:
     asked = 0.01
     with lab.stream() as stream, lab.event() as start, lab.event() as end:
@@ -239,6 +240,7 @@ def test_a_calibrated_load_takes_its_time_within_two_percent(lab: HostModelLab) 
         assert in_a_quiet_moment(takes_its_time)
 
 
+@pytest.mark.alone
 def test_a_load_leaves_the_processor_to_others(lab: HostModelLab) -> None:
     with lab.stream() as stream:
 
@@ -251,6 +253,7 @@ def test_a_load_leaves_the_processor_to_others(lab: HostModelLab) -> None:
         assert in_a_quiet_moment(idles)
 
 
+@pytest.mark.alone
 def test_the_time_of_a_producing_load_contains_its_writing(lab: HostModelLab) -> None:
     load = Load(0.05, 0.05)
     with ExitStack() as stack:
@@ -341,6 +344,7 @@ class Recipe:
         self.issue_seconds += time.perf_counter() - begun
 
 
+@pytest.mark.alone
 def test_copies_hide_behind_loads_only_with_the_full_recipe(lab: HostModelLab) -> None:
     def hides() -> bool:
         copies_alone = min(Recipe(lab, "pinned", 2, 2, Load(1e-6, 0.0)).seconds for _ in range(3))
@@ -357,6 +361,7 @@ def test_copies_hide_behind_loads_only_with_the_full_recipe(lab: HostModelLab) -
     assert in_a_quiet_moment(hides)
 
 
+@pytest.mark.alone
 def test_pageable_copies_hold_the_caller_through_the_pipeline_and_pinned_ones_do_not(
     lab: HostModelLab,
 ) -> None:

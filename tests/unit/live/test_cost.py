@@ -46,10 +46,12 @@ from pinscope.live.holders import snapshot
 from pinscope.probes.proc import Proc
 from tests.data.processor_time import plain_reads, processor_seconds
 proc, root = Proc.below(Path(sys.argv[1])), Path(sys.argv[1]) / "proc"
-print(min(
-    processor_seconds(lambda: snapshot(proc), times=5) / processor_seconds(lambda: plain_reads(root, "status"), times=5)
-    for _ in range(4)
-))
+for _ in range(4):
+    unit = processor_seconds(lambda: plain_reads(root, "status"), times=5)
+    found = processor_seconds(lambda: snapshot(proc), times=5) / unit
+    print(found)
+    if found < {MOST_TIMES_STATUS}:
+        break  # the machine was quiet
 """
 SLEEPERS = """
 #include <signal.h>
@@ -82,6 +84,8 @@ for _ in range(4):
     first = processor_seconds(snapshot, times=5)
     later = processor_seconds(lambda: snapshot(remembered=remembered), times=5)
     print(first / unit, later / unit)
+    if first / unit < {MOST_TIMES_STATM} and later / unit < {MOST_TIMES_STATM_OF_SERIES}:
+        break  # the machine was quiet
 """
 
 
@@ -97,7 +101,7 @@ def test_a_snapshot_of_500_processes_and_a_holder_of_24_gib_costs_a_few_reads_of
     assert found.host.other_pinned_bytes == 0
     # In a process of its own, as users run it.
     looked = subprocess.run([sys.executable, "-c", LOOKS, str(busy.folder)], check=True, capture_output=True, text=True)
-    assert float(looked.stdout) < MOST_TIMES_STATUS
+    assert min(map(float, looked.stdout.split())) < MOST_TIMES_STATUS
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler for thousands of small processes")

@@ -27,7 +27,7 @@ from tests.data.synthetic_gpu import idle_h200
 from tests.data.synthetic_host import SyntheticHost, zero
 from tests.data.synthetic_snapshot import GIB, MIB, TAKEN_AT, device, holder
 
-LONG = 20.0
+LONG = 60.0
 PROMPT = 5.0
 HOUR = 3600.0
 MOST_BYTES_OF_A_SAMPLE = 13_000

@@ -13,13 +13,12 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from pinscope.runner.queue import turn
+from pinscope.runner.queue import VARIABLE, turn
 
 HOLD = """
-import os, sys, time
-from pathlib import Path
+import sys, time
 from pinscope.runner.queue import turn
-with turn(sys.argv[1], lambda holder: None, folders=[Path(os.environ["QUEUE_FOLDER"])]):
+with turn(sys.argv[1], lambda holder: None):
     print("held", flush=True)
     time.sleep(60)
 """
@@ -36,9 +35,7 @@ def _give_up(holder: str) -> None:
 @pytest.fixture(autouse=True)
 def _own_folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """A holder that is killed leaves its file, which the next run of that GPU removes; these tests name none twice."""
-    folder = tmp_path_factory.mktemp("queue") / "own"
-    monkeypatch.setattr("pinscope.runner.queue.places", lambda: [folder])
-    monkeypatch.setenv("QUEUE_FOLDER", str(folder))
+    monkeypatch.setenv(VARIABLE, str(tmp_path_factory.mktemp("queue") / "own"))
 
 
 @pytest.fixture
@@ -174,6 +171,18 @@ def test_a_turn_leaves_no_file_and_a_name_cannot_leave_its_folder(tmp_path: Path
     with turn("../../GPU 1\0", _give_up, folders=[own]):
         assert [path.name for path in own.iterdir()] == ["______GPU_1_.lock"]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_who_names_a_folder_queues_there_and_nowhere_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = uuid.uuid4().hex
+    with turn(name, _give_up):
+        monkeypatch.setenv(VARIABLE, str(tmp_path / "named"))
+        with turn(name, _give_up) as problem:
+            assert problem is None
+            assert [path.name for path in (tmp_path / "named").iterdir()] == [f"{name}.lock"]
+    monkeypatch.setenv(VARIABLE, "/proc")
+    with turn(name, _give_up) as problem:
+        assert problem == "Other runs could not be kept from measuring meanwhile: none of /proc is safe."
 
 
 @needs_root

@@ -94,6 +94,7 @@ def test_rows_that_come_faster_than_the_store_takes_them_are_stored_together(tro
     assert troubled.calls < elapsed / 0.1 + 3  # at most half of the time is spent in the store
 
 
+@pytest.mark.alone
 def test_what_nothing_follows_is_stored_soon_all_the_same(troubled: Troubled) -> None:
     troubled.seconds = 0.05
     writer = SafeWriter(troubled, troubled.add(new_run("r")))
@@ -329,6 +330,7 @@ def test_the_writer_may_be_used_while_others_read(store: Store, writer: SafeWrit
     reader.join()
 
 
+@pytest.mark.alone
 def test_kill_of_the_process_loses_nothing_older_than_the_limit(store: Store, url: str) -> None:
     run = store.add(new_run("r"))
     program = """

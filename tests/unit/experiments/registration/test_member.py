@@ -99,7 +99,7 @@ def test_a_process_killed_at_any_step_ends_the_run_soon_with_its_name(step: str,
     begun = time.monotonic()
     with pytest.raises(MeasurementFailed, match=f"process {rank + 1} of 2 was killed by SIGKILL .* {step}") as caught:
         measure(params(strategies=strategy), kill)
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < 25, "it waited for the limit of a step"
     kept = json.loads(caught.value.__notes__[0])
     assert kept[0] == "before"
     # In the first strategy process 1 has pinned by the time that process 2 dies; its row stays.

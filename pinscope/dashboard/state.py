@@ -16,8 +16,8 @@ from pinscope.records.limits import MIB, UPLOAD_MIB
 from pinscope.records.run import ExperimentRun, Run, TimelineRun
 from pinscope.report.document import Document, open_document
 from pinscope.runner.jobs import reconcile
-from pinscope.store.observations import StoredRows
 from pinscope.store.store import Store
+from pinscope.store.stored_runs import StoredRows
 
 
 def store() -> Store:

@@ -139,6 +139,15 @@ class Run(Record):
         """Oldest version of the format that can hold it: version 1 knows runs of experiments without attachments."""
         return FORMAT
 
+    def attachment(self, name: str) -> Attachment | None:
+        """The attachment of that name, if it carries one."""
+        return next((attachment for attachment in self.attachments if attachment.name == name), None)
+
+    @property
+    def parts(self) -> dict[str, int]:
+        """Name of each attachment → number of its parts."""
+        return {attachment.name: attachment.parts for attachment in self.attachments}
+
     @property
     def gpu(self) -> Device | None:
         """The GPU that it measured; ``None`` if it measured none."""

@@ -14,20 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from pydantic import ValidationError
 
 from pinscope.errors import InvalidParameter
+from pinscope.records import limits
 from pinscope.records.attachment import Attachment
-from pinscope.records.limits import (
-    BUNDLE_PART_BYTES,
-    BUNDLE_PART_ROWS,
-    BUNDLE_PARTS,
-    PART_BYTES,
-    PART_COLUMNS,
-    PART_ROWS,
-)
 from pinscope.records.run import Run
 from pinscope.store.rows import first_complaint
 from pinscope.text import quoted
@@ -47,8 +40,8 @@ _PHYSICAL = frozenset({"BOOLEAN", "INT32", "INT64", "FLOAT", "DOUBLE", "BYTE_ARR
 
 def too_much_attached(attachments: Sequence[Attachment]) -> str | None:
     """What these are more than, if they are more than one bundle holds."""
-    limits = {"parts": BUNDLE_PARTS, "rows": BUNDLE_PART_ROWS, "bytes": BUNDLE_PART_BYTES}
-    for unit, most in limits.items():
+    allowed = {"parts": limits.BUNDLE_PARTS, "rows": limits.BUNDLE_PART_ROWS, "bytes": limits.BUNDLE_PART_BYTES}
+    for unit, most in allowed.items():
         if sum(getattr(attachment, unit) for attachment in attachments) > most:
             return f"more than {most:,} {unit} of attachments"
     return None
@@ -69,10 +62,10 @@ def with_part(run: Run, name: str, rows: int, size: int) -> Run:
     Raises:
         InvalidParameter: it would have too many attachments, or no attachment can have that name.
     """
-    known = {attachment.name: attachment for attachment in run.attachments}
     try:
-        had = known.get(name) or Attachment(name=name, rows=0, parts=0, bytes=0)
-        known[name] = Attachment(name=name, rows=had.rows + rows, parts=had.parts + 1, bytes=had.bytes + size)
+        had = run.attachment(name) or Attachment(name=name, rows=0, parts=0, bytes=0)
+        has = Attachment(name=name, rows=had.rows + rows, parts=had.parts + 1, bytes=had.bytes + size)
+        known = {attachment.name: attachment for attachment in (*run.attachments, has)}
         return type(run).model_validate({**dict(run), "attachments": tuple(known.values())})
     except ValidationError as error:
         raise InvalidParameter(f"attachment {quoted(name)}: {first_complaint(error)}") from None
@@ -115,11 +108,11 @@ class AttachmentWriter:
             there, wanted = _names(batch.schema), _names(self._schema)
             raise InvalidParameter(f"the columns are {there}; this attachment has {wanted}")
         while batch.num_rows:
-            piece = batch.slice(0, PART_ROWS - self._rows)
+            piece = batch.slice(0, limits.PART_ROWS - self._rows)
             batch = batch.slice(piece.num_rows)
             self._waiting.append(piece)
             self._rows += piece.num_rows
-            if self._rows == PART_ROWS:
+            if self._rows == limits.PART_ROWS:
                 self.flush()
 
     def flush(self) -> None:
@@ -139,13 +132,13 @@ class AttachmentWriter:
 
     def _store(self, table: pa.Table) -> None:
         content = _encoded(table)
-        if len(content) > PART_BYTES and table.num_rows > 1:
+        if len(content) > limits.PART_BYTES and table.num_rows > 1:
             half = table.num_rows // 2
             self._store(table.slice(0, half))
             self._store(table.slice(half))
             return
-        if len(content) > PART_BYTES:
-            raise InvalidParameter(f"one row is {len(content) >> 20} MiB; a part may be {PART_BYTES >> 20} MiB")
+        if len(content) > limits.PART_BYTES:
+            raise InvalidParameter(f"one row is {len(content) >> 20} MiB; a part may be {limits.PART_BYTES >> 20} MiB")
         self._put(self._parts, content, table.num_rows)
         self._parts += 1
 
@@ -183,16 +176,16 @@ def read_part(content: bytes) -> pa.Table:
     import pyarrow as pa  # noqa: PLC0415
     import pyarrow.parquet as pq  # noqa: PLC0415
 
-    if len(content) > PART_BYTES:
-        raise InvalidParameter(f"a part of {len(content):,} bytes; it may be {PART_BYTES:,}")
-    limits = {"thrift_string_size_limit": PART_BYTES, "thrift_container_size_limit": _CONTAINER_ITEMS}
+    if len(content) > limits.PART_BYTES:
+        raise InvalidParameter(f"a part of {len(content):,} bytes; it may be {limits.PART_BYTES:,}")
+    bounds = {"thrift_string_size_limit": limits.PART_BYTES, "thrift_container_size_limit": _CONTAINER_ITEMS}
     with _plain_errors():
-        described = pq.ParquetFile(pa.BufferReader(content), **limits)
+        described = pq.ParquetFile(pa.BufferReader(content), **bounds)
         for wrong in _complaints(described, len(content)):
             raise InvalidParameter(wrong)
         text = [field.name for field in described.schema_arrow if not _is_number(field.type)]
         whole = pq.ParquetFile(
-            pa.BufferReader(content), metadata=described.metadata, read_dictionary=text, pre_buffer=False, **limits
+            pa.BufferReader(content), metadata=described.metadata, read_dictionary=text, pre_buffer=False, **bounds
         )
         table = whole.read(use_threads=False)
         table.validate(full=True)
@@ -202,10 +195,10 @@ def read_part(content: bytes) -> pa.Table:
 def _complaints(file: pq.ParquetFile, length: int) -> Iterator[str]:
     """Why a file of so many bytes is not decoded."""
     found = file.metadata
-    if found.num_rows > PART_ROWS:
-        yield f"{found.num_rows:,} rows; a part has at most {PART_ROWS:,}"
-    if found.num_columns > PART_COLUMNS:
-        yield f"{found.num_columns:,} columns; an attachment has at most {PART_COLUMNS}"
+    if found.num_rows > limits.PART_ROWS:
+        yield f"{found.num_rows:,} rows; a part has at most {limits.PART_ROWS:,}"
+    if found.num_columns > limits.PART_COLUMNS:
+        yield f"{found.num_columns:,} columns; an attachment has at most {limits.PART_COLUMNS}"
     if found.num_row_groups > _MOST_GROUPS or b"ARROW:schema" in (found.metadata or {}):
         yield "it is not a part as PinScope writes them"
     groups = [found.row_group(number) for number in range(found.num_row_groups)]
@@ -265,8 +258,8 @@ def _encoded(table: pa.Table) -> bytes:
         raise InvalidParameter(
             f"column {refused.name!r} is of type {refused.type}; an attachment has numbers, times and text"
         )
-    if len(plain) > PART_COLUMNS:
-        raise InvalidParameter(f"{len(plain):,} columns; an attachment has at most {PART_COLUMNS}")
+    if len(plain) > limits.PART_COLUMNS:
+        raise InvalidParameter(f"{len(plain):,} columns; an attachment has at most {limits.PART_COLUMNS}")
     sink = pa.BufferOutputStream()
     with _plain_errors():
         pq.write_table(
@@ -276,7 +269,7 @@ def _encoded(table: pa.Table) -> bytes:
             use_dictionary=[field.name for field in plain if field.name not in whole],
             column_encoding=dict.fromkeys(whole, "DELTA_BINARY_PACKED"),
             store_schema=False,
-            row_group_size=PART_ROWS,
+            row_group_size=limits.PART_ROWS,
         )
     return bytes(sink.getvalue().to_pybytes())
 
@@ -301,12 +294,9 @@ def _plain_errors() -> Iterator[None]:
 def parts_alike(here: Run, those: Parts, incoming: Run, these: Parts, only: Sequence[Attachment]) -> bool:
     """Whether two runs have these attachments, as far as they go, and the same in them."""
     for attachment in only:
-        both: list[Any] = []
-        for run, parts in ((here, those), (incoming, these)):
-            found = next((other for other in run.attachments if other.name == attachment.name), None)
-            if found is None or found.parts < attachment.parts:
-                return False
-            both.append(parts(run, attachment))
-        if any(one != another for one, another in zip(*both, strict=True)):
+        if min(run.parts.get(attachment.name, -1) for run in (here, incoming)) < attachment.parts:
+            return False
+        both = zip(those(here, attachment), these(incoming, attachment), strict=True)
+        if any(mine != theirs for mine, theirs in both):
             return False
     return True

@@ -27,20 +27,8 @@ from pydantic import TypeAdapter, ValidationError
 
 import pinscope
 from pinscope.errors import BadBundle, BadInput, InvalidParameter
+from pinscope.records import limits
 from pinscope.records.attachment import Attachment
-from pinscope.records.limits import (
-    BUNDLE_BYTES,
-    BUNDLE_PART_BYTES,
-    BUNDLE_RATIO,
-    BUNDLE_ROWS,
-    BUNDLE_RUNS,
-    FIELD_NAMES,
-    MANIFEST_BYTES,
-    PART_BYTES,
-    ROW_BYTES,
-    RUN_BYTES,
-    SMALL_MEMBER_BYTES,
-)
 from pinscope.records.run import FORMAT, Run, parse_run
 from pinscope.store.attachments import Parts, no_parts, read_part, too_much_attached
 from pinscope.store.bundle_layout import (
@@ -71,7 +59,6 @@ def write_bundle(path: Path | str, items: Sequence[RunWithRows], parts: Parts = 
         BadInput: no runs, the same run twice, more than a bundle holds, or no such folder.
         PinScopeError: the file could not be written.
     """
-    _check_ids(items)
     with new_file(Path(path)) as file:
         _pack(file, items, parts)
 
@@ -82,35 +69,32 @@ def render_bundle(items: Sequence[RunWithRows], parts: Parts = no_parts) -> byte
     Raises:
         BadInput: no runs, the same run twice, or more than a bundle holds.
     """
-    _check_ids(items)
     packed = io.BytesIO()
     _pack(packed, items, parts)
     return packed.getvalue()
 
 
-def _check_ids(items: Sequence[RunWithRows]) -> None:
+def _pack(file: BinaryIO, items: Sequence[RunWithRows], parts: Parts) -> None:
+    """Write the archive, an observation, and a part of an attachment, at a time."""
     ids = [run.id for run, _ in items]
     if not ids:
         raise BadInput("a bundle needs at least one run")
-    if len(ids) > BUNDLE_RUNS or len(set(ids)) < len(ids):
-        raise BadInput(f"a bundle holds each run once, and at most {BUNDLE_RUNS} of them")
-
-
-def _pack(file: BinaryIO, items: Sequence[RunWithRows], parts: Parts) -> None:
-    """Write the archive, an observation, and a part of an attachment, at a time."""
+    if len(ids) > limits.BUNDLE_RUNS or len(set(ids)) < len(ids):
+        raise BadInput(f"a bundle holds each run once, and at most {limits.BUNDLE_RUNS} of them")
     attached = [attachment for run, _ in items for attachment in run.attachments]
     if much := too_much_attached(attached):
         raise BadInput(f"these runs carry {much}, the most that one bundle holds; export fewer at once")
-    if (total := sum(len(rows) for _, rows in items)) > BUNDLE_ROWS:
+    if (total := sum(len(rows) for _, rows in items)) > limits.BUNDLE_ROWS:
         raise BadInput(
-            f"{total:,} observations are more than one bundle holds ({BUNDLE_ROWS:,}); export fewer runs at once, "
-            "or write a report in .csv, .parquet or .json"
+            f"{total:,} observations are more than one bundle holds ({limits.BUNDLE_ROWS:,}); "
+            "export fewer runs at once, or write a report in .csv, .parquet or .json"
         )
-    ids = [run.id for run, _ in items]
-    newest = max(run.format for run, _ in items)
-    carried = {run.id: {one.name: one.parts for one in run.attachments} for run, _ in items if run.attachments}
     manifest = Manifest(
-        format=newest, attachments=carried, written_by=this_version(), created=datetime.now(UTC), runs=ids
+        format=max(run.format for run, _ in items),
+        attachments={run.id: run.parts for run, _ in items if run.attachments},
+        written_by=this_version(),
+        created=datetime.now(UTC),
+        runs=ids,
     )
     unpacked = 0
     with zipfile.ZipFile(file, "w") as archive:
@@ -124,9 +108,9 @@ def _pack(file: BinaryIO, items: Sequence[RunWithRows], parts: Parts) -> None:
             with archive.open(member_info(rows_member(run.id)), "w") as file_of_rows:
                 for row in checked(rows):
                     unpacked += file_of_rows.write(f"{dump_json(row)}\n".encode())  # the text is ASCII
-                    if unpacked > BUNDLE_BYTES:
+                    if unpacked > limits.BUNDLE_BYTES:
                         raise BadInput(
-                            f"these runs are more than one bundle holds ({BUNDLE_BYTES >> 20} MiB); "
+                            f"these runs are more than one bundle holds ({limits.BUNDLE_BYTES >> 20} MiB); "
                             "export fewer at once"
                         )
             for attachment in run.attachments:
@@ -137,13 +121,7 @@ def _pack(file: BinaryIO, items: Sequence[RunWithRows], parts: Parts) -> None:
 def read_bundle(path: Path | str) -> list[tuple[Run, list[Row]]]:
     """The runs of a bundle, each with its observations, all in memory. Errors as for :func:`open_bundle`."""
     with open_bundle(path) as bundle:
-        return bundle.load()
-
-
-def parse_bundle(data: bytes, name: str) -> list[tuple[Run, list[Row]]]:
-    """The same from bytes; ``name`` is used in messages only."""
-    with BundleReader(io.BytesIO(data), name) as bundle:
-        return bundle.load()
+        return [(run, list(rows)) for run, rows in bundle.items()]
 
 
 @contextmanager
@@ -241,17 +219,13 @@ class BundleReader:
         """Each run with its observations."""
         return ((run, self.rows(run)) for run in self.runs())
 
-    def load(self) -> list[tuple[Run, list[Row]]]:
-        """The same, all in memory."""
-        return [(run, list(rows)) for run, rows in self.items()]
-
     def check(self) -> None:
         """Read everything once: afterwards nothing of it is refused."""
         total, attached = 0, list[Attachment]()
         for run, rows in self.items():
             total += run.observations
-            if total > BUNDLE_ROWS:
-                raise self._too_much(f"it has more than {BUNDLE_ROWS:,} observations, the most that a bundle holds")
+            if total > limits.BUNDLE_ROWS:
+                raise self._too_much(f"it has more than {limits.BUNDLE_ROWS:,} observations")
             for _ in rows:
                 pass
             attached += run.attachments
@@ -274,7 +248,7 @@ class BundleReader:
     def parts(self, run: Run, attachment: Attachment) -> Iterator[bytes]:
         """The parts of an attachment of one of the bundle's runs, as they are."""
         for number in range(attachment.parts):
-            yield self._read(part_member(run.id, attachment.name, number), PART_BYTES)
+            yield self._read(part_member(run.id, attachment.name, number), limits.PART_BYTES)
 
     def each_row(self, run: Run) -> Iterator[Row]:
         """The observations of a run, checked."""
@@ -285,8 +259,10 @@ class BundleReader:
                 if count > run.observations:
                     break
                 fields.update(row)
-                if len(fields) > FIELD_NAMES:
-                    raise self._too_much(f"{name}: its observations have more than {FIELD_NAMES} different fields")
+                if len(fields) > limits.FIELD_NAMES:
+                    raise self._too_much(
+                        f"{name}: its observations have more than {limits.FIELD_NAMES} different fields"
+                    )
                 yield row
         except ValidationError as error:
             raise self._bad(f"{name}: {first_complaint(error)}") from None
@@ -298,21 +274,12 @@ class BundleReader:
 
     def _lines(self, name: str) -> Iterator[bytes]:
         """The lines of a member."""
-        with self._damage_reported():
-            member = self._archive.open(name)
-        with member:
-            rest = b""
-            while True:
-                with self._damage_reported():
-                    chunk = member.read(_CHUNK_BYTES)
-                *lines, rest = (rest + chunk).split(b"\n")
-                if max(map(len, lines), default=0) > ROW_BYTES or len(rest) > ROW_BYTES:
-                    raise self._too_much(f"{name}: a line of it is longer than {ROW_BYTES >> 10} KiB")
-                yield from lines
-                if not chunk:
-                    break
-            if rest:
-                yield rest
+        with self._damage_reported(), self._archive.open(name) as packed:
+            member = io.BufferedReader(packed, _CHUNK_BYTES)  # type: ignore[type-var]  # typeshed calls it IO
+            while line := member.readline(limits.ROW_BYTES + 1):
+                if len(line) > limits.ROW_BYTES and not line.endswith(b"\n"):
+                    raise self._too_much(f"{name}: a line of it is longer than {limits.ROW_BYTES >> 10} KiB")
+                yield line.removesuffix(b"\n")
 
     def _read_manifest(self) -> Manifest:
         members = self._archive.infolist()
@@ -322,12 +289,13 @@ class BundleReader:
             raise self._bad("a member is compressed in a way that bundles are not")
         parts = [member for member in members if PARTS_FOLDER in member.filename]
         others = [member for member in members if PARTS_FOLDER not in member.filename]
-        for some, most in ((others, BUNDLE_BYTES), (parts, BUNDLE_PART_BYTES)):
+        for some, most in ((others, limits.BUNDLE_BYTES), (parts, limits.BUNDLE_PART_BYTES)):
             if sum(member.file_size for member in some) > most:
                 raise self._too_much(f"it unpacks to more than {most >> 20} MiB")
-        if any(member.file_size > max(SMALL_MEMBER_BYTES, BUNDLE_RATIO * member.compress_size) for member in others):
-            raise self._too_much(f"a member unpacks to more than {BUNDLE_RATIO} times its size")
-        text = self._read("manifest.json", MANIFEST_BYTES)
+        for member in others:
+            if member.file_size > max(limits.SMALL_MEMBER_BYTES, limits.BUNDLE_RATIO * member.compress_size):
+                raise self._too_much(f"a member unpacks to more than {limits.BUNDLE_RATIO} times its size")
+        text = self._read("manifest.json", limits.MANIFEST_BYTES)
         self._check_format(text)
         try:
             manifest = Manifest.model_validate_json(text)
@@ -336,7 +304,7 @@ class BundleReader:
         expected = ["manifest.json"]
         for run_id in manifest.runs:
             expected += [run_member(run_id), rows_member(run_id)]
-        named = [(run_id, *one) for run_id, names in manifest.attachments.items() for one in names.items()]
+        named = [(run_id, *each) for run_id, parts_of in manifest.attachments.items() for each in parts_of.items()]
         if sum(count for *_, count in named) == len(parts):  # else they would be too many to name
             expected += [part_member(run_id, name, number) for run_id, name, count in named for number in range(count)]
         if len(set(expected)) < len(expected) or sorted(self._archive.namelist()) != sorted(expected):
@@ -353,8 +321,8 @@ class BundleReader:
         if not isinstance(version, int) or isinstance(version, bool) or version < 1:
             raise self._bad("manifest.json has no format number")
         self._check_version(version, self._name, "bundle format")
-        if isinstance(runs, list) and len(runs) > BUNDLE_RUNS:
-            raise self._too_much(f"it names {len(runs):,} runs; a bundle holds at most {BUNDLE_RUNS:,}")
+        if isinstance(runs, list) and len(runs) > limits.BUNDLE_RUNS:
+            raise self._too_much(f"it names {len(runs):,} runs; a bundle holds at most {limits.BUNDLE_RUNS:,}")
 
     def _check_version(self, version: Any, what: str, name: str) -> None:
         if isinstance(version, int) and version > FORMAT:
@@ -366,7 +334,7 @@ class BundleReader:
     def _read_run(self, run_id: str) -> Run:
         name = run_member(run_id)
         try:
-            fields = _ANY_ROW.validate_json(self._read(name, RUN_BYTES))
+            fields = _ANY_ROW.validate_json(self._read(name, limits.RUN_BYTES))
             self._check_version(fields.get("format", 1), f"{self._name}: run {run_id}", "format")
             run = parse_run(fields)
             check_run(run)
@@ -376,11 +344,11 @@ class BundleReader:
             raise self._bad(str(error)) from None
         if run.id != run_id:
             raise self._bad(f"{name} holds run {run.id}")
-        if {one.name: one.parts for one in run.attachments} != self.manifest.attachments.get(run_id, {}):
+        if run.parts != self.manifest.attachments.get(run_id, {}):
             raise self._bad(f"run {run.id} has other attachments than the manifest says")
-        if run.observations > BUNDLE_ROWS:
+        if run.observations > limits.BUNDLE_ROWS:
             raise self._too_much(
-                f"run {run.id} has {run.observations:,} observations; a bundle holds at most {BUNDLE_ROWS:,}"
+                f"run {run.id} has {run.observations:,} observations; a bundle holds at most {limits.BUNDLE_ROWS:,}"
             )
         return run
 

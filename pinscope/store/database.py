@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import platformdirs
-from sqlalchemy import URL, Connection, Engine, create_engine, delete, event, insert, inspect, make_url, select, text
+from sqlalchemy import URL, Connection, Engine, create_engine, delete, insert, inspect, make_url, select, text
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
@@ -24,12 +24,11 @@ from pinscope.store.rows import dump_json
 from pinscope.store.sqlite_file import (
     BUSY_SECONDS,
     ReadOnlyFile,
-    begin_transaction,
-    configure,
     connect_empty,
     hinders_writing,
     obstacle,
     use_write_ahead_log,
+    with_sqlite_rules,
 )
 from pinscope.store.tables import ADDED_IN, SCHEMA_VERSION, MetaTable, Table
 from pinscope.text import quoted
@@ -45,6 +44,7 @@ PATIENCE = 10
 _PREPARE_LOCK = 0x50494E53
 """Key of PostgreSQL's advisory lock while tables are made; any number that nobody else uses."""
 _DRIVERS = {"postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
+_EXAMPLES = "write sqlite:////path/to/pinscope.db or postgresql://user:password@host/database"
 _REASON_LENGTH = 300
 
 
@@ -127,6 +127,15 @@ class Database:
         if self._read_only is not None:
             self._read_only.close()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
+
     @contextmanager
     def reading(self) -> Iterator[Connection]:
         """A transaction that only reads."""
@@ -145,6 +154,7 @@ class Database:
                 self._bring_up_to_date()
             with self._writing.begin() as connection:
                 yield connection
+        self._next_try = 0.0  # it can be written to, whatever the last reading found
 
     def _create_engine(self) -> Engine:
         options: dict[str, Any] = {"json_serializer": dump_json, "json_deserializer": load_json}
@@ -155,18 +165,12 @@ class Database:
         try:
             engine = create_engine(self._url, **options)
         except NoSuchModuleError:
-            raise BadInput(
-                f"no database of kind {quoted(self._url.drivername)}; write sqlite:////path/to/pinscope.db "
-                "or postgresql://user:password@host/database"
-            ) from None
+            raise BadInput(f"no database of kind {quoted(self._url.drivername)}; {_EXAMPLES}") from None
         except ImportError as error:
             raise NotPossible(_missing_driver(self._url, error)) from None
         except (SQLAlchemyError, TypeError, ValueError) as error:
             raise BadInput(f"database {self.name}: {self._hide(_one_line(error))}") from None
-        if engine.dialect.name == "sqlite":
-            event.listen(engine, "connect", configure)
-            event.listen(engine, "begin", begin_transaction)
-        return engine
+        return with_sqlite_rules(engine) if engine.dialect.name == "sqlite" else engine
 
     def _open(self) -> None:
         """Make the database if it is not there, and see that its tables fit; once, unless its file is replaced.
@@ -213,10 +217,10 @@ class Database:
 
     def _read_only_engine(self, file: ReadOnlyFile) -> Engine:
         """The file as it is now, if PinScope's tables are in it, else a database without runs."""
-        engine = _engine_for(file.connect)
+        engine = _unpooled_engine(file.connect)
         with engine.connect() as connection:
             version = self._version_of(connection)
-        return _engine_for(connect_empty) if version is None else engine
+        return _unpooled_engine(connect_empty) if version is None else engine
 
     def _version_of(self, connection: Connection) -> int | None:
         """Version of the tables that are there; ``None`` if there are none.
@@ -229,24 +233,20 @@ class Database:
         there = set(inspector.get_table_names()) & set(Table.metadata.tables)
         if not there:
             return None
-        foreign = StoreFailed(f"{self.name} is not a PinScope database: it has tables that PinScope did not make")
-        if MetaTable.__tablename__ not in there:
-            raise foreign
-        columns = [column["name"] for column in inspector.get_columns(MetaTable.__tablename__)]
-        if columns != ["schema_version"]:
-            raise foreign
-        version = connection.scalar(select(MetaTable.schema_version))
-        if not isinstance(version, int) or version < 1:
-            raise foreign
-        later = frozenset().union(*(names for since, names in ADDED_IN.items() if since > version))
-        if there - later != set(Table.metadata.tables) - later:
-            raise foreign
+        version: Any = None
+        if MetaTable.__tablename__ in there:
+            columns = [column["name"] for column in inspector.get_columns(MetaTable.__tablename__)]
+            version = connection.scalar(select(MetaTable.schema_version)) if columns == ["schema_version"] else None
+        known = isinstance(version, int) and version >= 1
+        later = {name for since, names in ADDED_IN.items() if known and since > version for name in names}
+        if not known or there - later != set(Table.metadata.tables) - later:
+            raise StoreFailed(f"{self.name} is not a PinScope database: it has tables that PinScope did not make")
         if version > SCHEMA_VERSION:
             raise BadInput(
                 f"{self.name} has schema version {version}; PinScope {pinscope.__version__} reads up to "
                 f"{SCHEMA_VERSION}: install a newer PinScope, or point {VARIABLE} to another database"
             )
-        return version
+        return int(version)
 
     def _bring_up_to_date(self) -> None:
         """Make the tables that are missing, all or none; what older versions stored stays as it is."""
@@ -260,13 +260,11 @@ class Database:
         self._version = SCHEMA_VERSION
 
     def _file_identity(self) -> tuple[int, int] | None:
-        if self._file is None:
-            return None
         try:
-            status = self._file.stat()
+            status = self._file.stat() if self._file else None
         except FileNotFoundError:
             return None
-        return status.st_dev, status.st_ino
+        return (status.st_dev, status.st_ino) if status else None
 
     @contextmanager
     def _plain_errors(self) -> Iterator[None]:
@@ -278,8 +276,7 @@ class Database:
             raise StoreFailed(f"database {self.name}: {self._hide(_one_line(error, why))}") from error
 
     def _hide(self, message: str) -> str:
-        secrets = [self._url.password, self._url.query.get("password")]
-        for secret in secrets:
+        for secret in (self._url.password, self._url.query.get("password")):
             if isinstance(secret, str) and secret:
                 message = message.replace(secret, "***")
         return message
@@ -290,10 +287,7 @@ def _parse(address: str) -> URL:
         url = make_url(address)
     except (ArgumentError, ValueError):
         # The text is not repeated: it may hold a password.
-        raise BadInput(
-            f"{VARIABLE} is not a database URL; write sqlite:////path/to/pinscope.db "
-            "or postgresql://user:password@host/database"
-        ) from None
+        raise BadInput(f"{VARIABLE} is not a database URL; {_EXAMPLES}") from None
     url = url.set(drivername=_DRIVERS.get(url.drivername, url.drivername))
     if _is_file(url):
         if url.database in (None, "", ":memory:"):
@@ -322,12 +316,11 @@ def _missing_driver(url: URL, error: ImportError) -> str:
     return f"{url.drivername} needs a Python package that is not installed: {error.name or error}"
 
 
-def _engine_for(connect: Callable[[], sqlite3.Connection]) -> Engine:
+def _unpooled_engine(connect: Callable[[], sqlite3.Connection]) -> Engine:
     """Each transaction connects anew: what keeps a file from being written may pass at any time."""
-    engine = create_engine("sqlite://", creator=connect, poolclass=NullPool, json_deserializer=load_json)
-    event.listen(engine, "connect", configure)
-    event.listen(engine, "begin", begin_transaction)
-    return engine
+    return with_sqlite_rules(
+        create_engine("sqlite://", creator=connect, poolclass=NullPool, json_deserializer=load_json)
+    )
 
 
 def _one_line(error: BaseException, why: str | None = None) -> str:

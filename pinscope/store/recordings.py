@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -14,12 +14,6 @@ from pinscope.records.attachment import Attachment
 from pinscope.records.run import Run
 from pinscope.store.bundle import SUFFIX, BundleReader
 from pinscope.store.rows import Row
-
-
-@dataclass(frozen=True)
-class _Recording:
-    run: Run
-    file: Traversable
 
 
 def folder() -> Traversable:
@@ -33,12 +27,12 @@ def recorded_runs() -> list[Run]:
     Raises:
         StoreFailed: a shipped bundle is damaged.
     """
-    return [recording.run for recording in _recordings()]
+    return [run for run, _ in _recordings().values()]
 
 
 def recorded_run(run_id: str) -> Run | None:
     """The recording of exactly that id."""
-    return next((run for run in recorded_runs() if run.id == run_id), None)
+    return _recordings()[run_id][0] if run_id in _recordings() else None
 
 
 def recorded_observations(run_id: str) -> list[Row]:
@@ -52,47 +46,37 @@ def recorded_observations(run_id: str) -> list[Row]:
 
 
 def recorded_parts(run: Run, attachment: Attachment) -> Iterator[bytes]:
-    """The parts of a recording's attachment.
-
-    Raises:
-        KeyError: no such recording.
-        StoreFailed: a shipped bundle is damaged.
-    """
-    recording = {one.run.id: one for one in _recordings()}[run.id]
-    try:
-        yield from _open(recording.file).parts(run, attachment)
-    except BadBundle as error:
-        raise _damaged(error) from None
+    """The parts of a recording's attachment. Errors as of its rows."""
+    with _opened(_recordings()[run.id][1]) as bundle:
+        yield from bundle.parts(run, attachment)
 
 
 @cache
-def _recordings() -> tuple[_Recording, ...]:
+def _recordings() -> Mapping[str, tuple[Run, Traversable]]:
+    """Id → recording, and the bundle that holds it."""
     there = folder()
-    shipped = sorted(there.iterdir(), key=lambda file: file.name) if there.is_dir() else []
-    found = [
-        _Recording(run.model_copy(update={"recording": True}), file)
-        for file in shipped
-        if file.name.endswith(SUFFIX)
-        for run in _open(file).runs()
-    ]
-    return tuple(sorted(found, key=lambda recording: recording.run.created_at, reverse=True))
+    found: list[tuple[Run, Traversable]] = []
+    for file in sorted(there.iterdir(), key=lambda file: file.name) if there.is_dir() else ():
+        if file.name.endswith(SUFFIX):
+            with _opened(file) as bundle:
+                found += [(run.model_copy(update={"recording": True}), file) for run in bundle.runs()]
+    found.sort(key=lambda recording: recording[0].created_at, reverse=True)
+    return {run.id: (run, file) for run, file in found}
 
 
 @cache
 def _rows(run_id: str) -> tuple[Row, ...]:
-    recording = {one.run.id: one for one in _recordings()}[run_id]
-    try:
-        return tuple(_open(recording.file).rows(recording.run))
-    except BadBundle as error:
-        raise _damaged(error) from None
+    run, file = _recordings()[run_id]
+    with _opened(file) as bundle:
+        return tuple(bundle.rows(run))
 
 
-def _open(file: Traversable) -> BundleReader:
+@contextmanager
+def _opened(file: Traversable) -> Iterator[BundleReader]:
     try:
-        return BundleReader(io.BytesIO(file.read_bytes()), file.name)
+        with BundleReader(io.BytesIO(file.read_bytes()), file.name) as bundle:
+            yield bundle
     except (BadBundle, OSError) as error:
-        raise _damaged(error) from None
-
-
-def _damaged(error: Exception) -> StoreFailed:
-    return StoreFailed(f"a recording that ships with PinScope cannot be read ({error}); install PinScope again")
+        raise StoreFailed(
+            f"a recording that ships with PinScope cannot be read ({error}); install PinScope again"
+        ) from None

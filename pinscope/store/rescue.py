@@ -13,7 +13,7 @@ from typing import Any
 from pinscope.errors import PathExists, PinScopeError, StoreFailed
 from pinscope.records.run import Run
 from pinscope.store.bundle import SUFFIX, write_bundle
-from pinscope.store.rows import Row, changed_run, check_rows
+from pinscope.store.rows import Row, changed_run, checked
 from pinscope.store.store import Store
 
 FLUSH_SECONDS = 0.2
@@ -45,31 +45,25 @@ class SafeWriter:
     def __init__(
         self, store: Store, run: Run, clock: Callable[[], float] = time.monotonic, refuge: Path | None = None
     ) -> None:
+        self.run = run
+        """The run as it was last stored, or as it should have been."""
+        self.rows: list[Row] = []
+        """All observations so far, stored or not."""
+        self.problem: str | None = None
+        """Why rows or changes wait in memory, one line; ``None`` while the store takes them."""
+        self.cancelled = False
+        """Whether somebody marked the run as cancelled, as of the last change that was stored."""
         self._store = store
-        self._run = run
         self._clock = clock
         self._refuge = refuge
-        self._rows: list[Row] = []
         self._stored = 0
         self._changes: dict[str, Any] = {}
         self._waiting_since: float | None = None
         self._next_try = clock()
-        self._problem: str | None = None
-        self._cancelled = False
         self._closed = False
         self._changed = threading.Condition()
         self._flusher = threading.Thread(target=self._store_leftovers, name="pinscope-writer", daemon=True)
         self._flusher.start()
-
-    @property
-    def problem(self) -> str | None:
-        """Why rows or changes wait in memory, one line; ``None`` while the store takes them."""
-        return self._problem
-
-    @property
-    def cancelled(self) -> bool:
-        """Whether somebody marked the run as cancelled, as far as the last change that was stored tells."""
-        return self._cancelled
 
     def append(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Store rows, now or soon.
@@ -77,9 +71,9 @@ class SafeWriter:
         Raises:
             BadInput: a row that is not an observation. A failing store raises nothing here.
         """
-        checked = check_rows(rows)
+        accepted = list(checked(rows))
         with self._changed:
-            self._rows += checked
+            self.rows += accepted
             self._take_turn()
 
     def update(self, **changes: Any) -> None:
@@ -89,8 +83,7 @@ class SafeWriter:
             BadInput: a field that cannot be changed, or a value that does not fit it.
         """
         with self._changed:
-            self._run = changed_run(self._run, changes)
-            self._changes |= changes
+            self._change(changes)
             self._take_turn()
 
     def close(self, **changes: Any) -> Path | None:
@@ -103,34 +96,26 @@ class SafeWriter:
         with self._changed:
             if self._closed:
                 return None
-            self._run = changed_run(self._run, changes)
-            self._changes |= changes
+            self._change(changes)
             self._closed = True
             self._changed.notify()
         self._flusher.join()
         saved: Path | None = None
         for attempt in range(LAST_TRIES):
-            if self._problem is not None and saved is None:
-                saved = self._rescued()  # first: a user who waits for this process may lose patience
+            if self.problem is not None and saved is None and self._has_something:
+                with suppress(StoreFailed):  # tried again when the database has been
+                    saved = self._save()  # first: a user who waits for this process may lose patience
             time.sleep(FLUSH_SECONDS * attempt)
             self._flush()
             if self._all_stored():
                 if saved is not None:
                     saved.unlink(missing_ok=True)
                 return None
-        if saved is not None or not self._tells:
-            return saved
-        return self._rescue()
+        return saved or (self._save() if self._has_something else None)
 
-    @property
-    def run(self) -> Run:
-        """The run as it was last stored, or as it should have been."""
-        return self._run
-
-    @property
-    def rows(self) -> list[Row]:
-        """All observations so far, stored or not."""
-        return self._rows
+    def _change(self, changes: dict[str, Any]) -> None:
+        self.run = changed_run(self.run, changes)
+        self._changes |= changes
 
     def _take_turn(self) -> None:
         """Store what waits if the store has rested as long as the last call took; else leave it to the thread."""
@@ -158,22 +143,22 @@ class SafeWriter:
 
     @property
     def _waits(self) -> bool:
-        return self._stored < len(self._rows) or bool(self._changes)
+        return self._stored < len(self.rows) or bool(self._changes)
 
     def _flush(self) -> None:
         begun = self._clock()
         try:
-            if self._stored < len(self._rows):
+            if self._stored < len(self.rows):
                 # With its start the call may be repeated, even if it had succeeded and only the answer was lost.
-                self._store.append(self._run.id, self._rows[self._stored :], start=self._stored)
-                self._stored = len(self._rows)
+                self._store.append(self.run.id, self.rows[self._stored :], start=self._stored)
+                self._stored = len(self.rows)
             if self._changes:
-                stored = self._store.update(self._run.id, **self._changes)
-                self._cancelled = stored.status == "cancelled"
+                stored = self._store.update(self.run.id, **self._changes)
+                self.cancelled = stored.status == "cancelled"
                 self._changes = {}
-            self._problem = self._waiting_since = None
+            self.problem = self._waiting_since = None
         except PinScopeError as error:  # rows and changes were checked: it is the store, or the run is not in it
-            self._problem = str(error)
+            self.problem = str(error)
         now = self._clock()
         self._next_try = now + (now - begun)
 
@@ -181,39 +166,33 @@ class SafeWriter:
         try:
             if self._waits:
                 return False
-            stored = self._store.run(self._run.id)
+            stored = self._store.run(self.run.id)
         except PinScopeError as error:
-            self._problem = str(error)
+            self.problem = str(error)
             return False
-        if stored.observations < len(self._rows):
-            self._problem = f"run {self._run.id} has lost observations in the database"
+        if stored.observations < len(self.rows):
+            self.problem = f"run {self.run.id} has lost observations in the database"
             return False
-        self._run = stored
+        self.run = stored
         return True
 
     @property
-    def _tells(self) -> bool:
+    def _has_something(self) -> bool:
         """Whether there is anything that must not be lost: observations, or how the run ended."""
-        return bool(self._rows or self._changes)
+        return bool(self.rows or self._changes)
 
-    def _rescued(self) -> Path | None:
-        try:
-            return self._rescue() if self._tells else None
-        except StoreFailed:
-            return None  # tried again when the database has been
-
-    def _rescue(self) -> Path:
+    def _save(self) -> Path:
         """Save the whole run to a bundle, where there is room for it."""
-        for path in _places(self._run.id, self._refuge):
+        for path in _places(self.run.id, self._refuge):
             try:
-                write_bundle(path, [(self._run, self._rows)])
+                write_bundle(path, [(self.run, self.rows)])
             except PathExists:
                 continue
             except PinScopeError as error:
-                self._problem = f"{self._problem}; {error}"
+                self.problem = f"{self.problem}; {error}"
                 continue
             return path
-        raise StoreFailed(f"{len(self._rows)} observations could be saved nowhere: {self._problem}")
+        raise StoreFailed(f"{len(self.rows)} observations could be saved nowhere: {self.problem}")
 
 
 def saved_line(path: Path) -> str:

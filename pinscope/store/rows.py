@@ -12,14 +12,7 @@ from typing import Any, Protocol, TypeVar
 from pydantic import ValidationError
 
 from pinscope.errors import InvalidParameter
-from pinscope.records.limits import (
-    DEPTH,
-    NAME_CHARACTERS,
-    PARAMETERS,
-    ROW_FIELDS,
-    RUN_BYTES,
-    TEXT_CHARACTERS,
-)
+from pinscope.records import limits
 from pinscope.records.run import Run
 from pinscope.store.tables import NAME_LENGTH, RUN_ID_LENGTH
 from pinscope.text import quoted
@@ -63,20 +56,22 @@ def check_run(run: Run) -> None:
         raise InvalidParameter(f"run {run.id} has two attachments of the same name")
     if not _NAME.fullmatch(run.experiment):
         raise InvalidParameter(f"{quoted(run.experiment)} cannot be the name of an experiment")
-    if len(run.params) > PARAMETERS:
-        raise InvalidParameter(f"run {run.id} has {len(run.params):,} parameters; a run has at most {PARAMETERS}")
-    if not _is_flat(run.params, DEPTH + 1):
-        raise InvalidParameter(f"run {run.id}: its parameters are nested more than {DEPTH} deep")
+    if len(run.params) > limits.PARAMETERS:
+        raise InvalidParameter(
+            f"run {run.id} has {len(run.params):,} parameters; a run has at most {limits.PARAMETERS}"
+        )
+    if not _is_flat(run.params, limits.DEPTH + 1):
+        raise InvalidParameter(f"run {run.id}: its parameters are nested more than {limits.DEPTH} deep")
     try:
         written = run.model_dump(mode="json")
         dump_json(dict(run.params))  # pydantic writes NaN as null
         size = len(dump_json(written))
     except (TypeError, ValueError) as error:
         raise InvalidParameter(f"run {run.id}: the parameters cannot be stored: {error}") from None
-    if size > RUN_BYTES:
+    if size > limits.RUN_BYTES:
         raise InvalidParameter(
             f"the record of run {run.id}, without its observations, is {size >> 10:,} KiB; "
-            f"it may be {RUN_BYTES >> 10} KiB"
+            f"it may be {limits.RUN_BYTES >> 10} KiB"
         )
     if field := next((field for field, value in written.items() if not _fits(value)), None):
         raise InvalidParameter(f"run {run.id}: {field}: a number in it has more than 64 bits")
@@ -104,13 +99,8 @@ def changed_run(run: RunT, changes: Mapping[str, Any]) -> RunT:
     return changed
 
 
-def check_rows(rows: Iterable[Mapping[str, Any]]) -> list[Row]:
-    """The rows as plain flat dicts that JSON carries exactly. Errors as for :func:`checked`."""
-    return list(checked(rows))
-
-
 def checked(rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
-    """The same one after the other.
+    """The rows as plain flat dicts that JSON carries exactly, one after the other.
 
     Raises:
         InvalidParameter: a row that is not flat, not finite, too large, or lacks ``repeat`` or ``warmup``.
@@ -130,8 +120,8 @@ def _complaint(row: Mapping[str, Any]) -> str | None:
         return "repeat must be a whole number"
     if not isinstance(row.get("warmup"), bool):
         return "warmup must be true or false"
-    if len(row) > ROW_FIELDS:
-        return f"it has {len(row):,} fields; an observation has at most {ROW_FIELDS}"
+    if len(row) > limits.ROW_FIELDS:
+        return f"it has {len(row):,} fields; an observation has at most {limits.ROW_FIELDS}"
     return _field_complaint(row)
 
 
@@ -145,8 +135,8 @@ def _field_complaint(row: Mapping[Any, Any]) -> str | None:
         if wrong := _value_complaint(value):
             return f"{key[:_SHOWN]}: {wrong}"
         text += len(value) if isinstance(value, str) else 0
-    if text > TEXT_CHARACTERS:
-        return f"it has {text:,} characters of text; an observation has at most {TEXT_CHARACTERS:,}"
+    if text > limits.TEXT_CHARACTERS:
+        return f"it has {text:,} characters of text; an observation has at most {limits.TEXT_CHARACTERS:,}"
     return None
 
 
@@ -163,7 +153,7 @@ def _value_complaint(value: Any) -> str | None:
 @lru_cache(maxsize=1024)
 def _is_name(key: str) -> bool:
     """Whether a field of an observation may be called so."""
-    return len(key) <= NAME_CHARACTERS and _is_text(key)
+    return len(key) <= limits.NAME_CHARACTERS and _is_text(key)
 
 
 def _is_flat(value: Any, depth: int) -> bool:

@@ -6,12 +6,12 @@ import os
 import shutil
 import sqlite3
 import threading
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, event
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import CreateTable
@@ -21,11 +21,9 @@ from pinscope.store.tables import Table
 
 BUSY_SECONDS = 30
 """How long a writer waits for another process's transaction before it gives up."""
-_HINDERING = frozenset(
-    {
-        sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN,
-        sqlite3.SQLITE_PROTOCOL,  # it tried again and again to work the log in, and could not
-    }
+_HINDERING = (
+    sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_PROTOCOL,  # it tried again and again to work the log in, and could not
 )  # fmt: skip
 """What SQLite answers where a file, or the log beside it, cannot be written."""
 _CHANGES = ("-wal", "-journal")
@@ -35,21 +33,26 @@ _LOG_HEADER_BYTES = 32
 not write, tries it for 10 s in vain (sqlite.org/fileformat.html, "The Write-Ahead Log")."""
 
 
-def configure(connection: Any, _record: Any) -> None:
-    """How every connection behaves; a listener of SQLAlchemy."""
-    # The driver's own rules for beginning transactions are switched off: begin_transaction does it.
+def with_sqlite_rules(engine: Engine) -> Engine:
+    """The engine, whose connections and transactions behave as they must everywhere here."""
+    event.listen(engine, "connect", _configure)
+    event.listen(engine, "begin", _begin_transaction)
+    return engine
+
+
+def _configure(connection: Any, _record: Any) -> None:
+    # The driver's own rules for beginning transactions are switched off: _begin_transaction does it.
     connection.isolation_level = None
     connection.text_factory = load_text
-    cursor = connection.cursor()
-    cursor.execute(f"PRAGMA busy_timeout={BUSY_SECONDS * 1000}")
-    cursor.execute("PRAGMA foreign_keys=ON")
-    # With the write-ahead log NORMAL survives a killed process; only a power cut may take the last moments.
-    cursor.execute("PRAGMA synchronous=NORMAL")
-    cursor.close()
+    with closing(connection.cursor()) as cursor:
+        cursor.execute(f"PRAGMA busy_timeout={BUSY_SECONDS * 1000}")
+        cursor.execute("PRAGMA foreign_keys=ON")
+        # With the write-ahead log NORMAL survives a killed process; only a power cut may take the last moments.
+        cursor.execute("PRAGMA synchronous=NORMAL")
 
 
-def begin_transaction(connection: Connection) -> None:
-    """Begin as the option ``writes`` says; a listener of SQLAlchemy."""
+def _begin_transaction(connection: Connection) -> None:
+    """Begin as the option ``writes`` says."""
     # IMMEDIATE: a transaction that reads first and writes later could not wait for its turn any more.
     writes = connection.get_execution_options().get("writes", False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
@@ -57,18 +60,15 @@ def begin_transaction(connection: Connection) -> None:
 
 def use_write_ahead_log(engine: Engine) -> None:
     """Readers and the writer then do not wait for each other. The file remembers the mode."""
-    connection = engine.raw_connection()  # not in a transaction, where the mode cannot be changed
-    try:
-        cursor = connection.cursor()
-        try:
-            if cursor.execute("PRAGMA journal_mode").fetchone() != ("wal",):
-                cursor.execute("PRAGMA journal_mode=WAL")
-        except sqlite3.OperationalError:
-            pass  # refused where the file cannot be written, or while another process does the same: it works without
-        finally:
-            cursor.close()
-    finally:
-        connection.close()
+    # Not in a transaction, where the mode cannot be changed.
+    with (
+        closing(engine.raw_connection()) as connection,
+        closing(connection.cursor()) as cursor,
+        # Refused where the file cannot be written, or while another process does the same: it works without.
+        suppress(sqlite3.OperationalError),
+    ):
+        if cursor.execute("PRAGMA journal_mode").fetchone() != ("wal",):
+            cursor.execute("PRAGMA journal_mode=WAL")
 
 
 def hinders_writing(error: BaseException) -> bool:

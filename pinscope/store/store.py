@@ -6,11 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import Connection, delete, func, select
 
 from pinscope.errors import BadInput, StoreFailed, UnknownName
 from pinscope.records.attachment import Attachment
@@ -19,21 +18,22 @@ from pinscope.store.attachments import AttachedTable, AttachmentWriter, Parts, n
 from pinscope.store.damage import DamagedRun
 from pinscope.store.database import Database
 from pinscope.store.merge import as_imported, is_completed_by, knows_all
-from pinscope.store.observations import StoredRows, insert_rows
-from pinscope.store.parts import insert_part, insert_parts, stored_parts
 from pinscope.store.recordings import recorded_observations, recorded_parts, recorded_run, recorded_runs
-from pinscope.store.rows import (
-    Row,
-    Rows,
-    RunT,
-    RunWithRows,
-    changed_run,
-    check_rows,
-    check_run,
-    checked,
-    is_run_id,
+from pinscope.store.rows import Row, Rows, RunT, RunWithRows, changed_run, check_run, checked, is_run_id
+from pinscope.store.stored_runs import (
+    OWN_COLUMNS,
+    StoredRows,
+    as_columns,
+    change_run,
+    ids_of,
+    insert_part,
+    insert_parts,
+    insert_rows,
+    insert_run,
+    read_run,
+    read_runs,
+    stored_parts,
 )
-from pinscope.store.stored_runs import OWN_COLUMNS, as_columns, fetched, ids_of, read_run, run_or_damage
 from pinscope.store.tables import ObservationTable, PartTable, RunTable
 from pinscope.text import quoted
 
@@ -70,54 +70,20 @@ class Imported:
     skipped: tuple[str, ...]
 
 
-class Store:
+class Store(Database):
     """Runs and their observations. Safe to share between threads; processes each open their own.
 
-    The recordings that ship with PinScope stand in the same lists and are read-only.
+    The recordings that ship with PinScope stand in the same lists and are read-only. Every method may raise
+    :class:`StoreFailed`: the database cannot be reached, opened or written.
 
     Args:
         url: any SQLAlchemy URL. Default: ``PINSCOPE_DATABASE``, or a SQLite file in the user's data folder.
         at_once: open it now; else when it is first used, and again at each use until that succeeds.
-
-    Raises:
-        BadInput: no database URL, or the database was made by a newer PinScope.
-        NotPossible: the driver of that database is not installed.
-        StoreFailed: the database cannot be reached, opened or written. Every method may raise it.
     """
 
     def __init__(self, url: str | None = None, at_once: bool = True) -> None:
-        self._database = Database(url, at_once)
+        super().__init__(url, at_once)
         self._presumed: dict[str, dict[str, Any]] = {}
-
-    @property
-    def url(self) -> str:
-        """The whole address, password included: for a child's ``PINSCOPE_DATABASE``, never for display."""
-        return self._database.url
-
-    @property
-    def name(self) -> str:
-        """Where the runs are, for display: no password in it."""
-        return self._database.name
-
-    @property
-    def refusal(self) -> str | None:
-        """Why nothing can be stored here, though what is stored can be read; ``None`` if nothing is known of it."""
-        return self._database.refusal
-
-    def __repr__(self) -> str:
-        return f"Store({self.name!r})"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close all connections."""
-        self._database.close()
 
     # Writing
 
@@ -129,10 +95,10 @@ class Store:
         """
         run = run.model_copy(update={"observations": 0, "recording": False})
         check_run(run)
-        with self._database.writing() as connection:
+        with self.writing() as connection:
             if read_run(connection, run.id) is not None:
                 raise BadInput(f"run {run.id} is in the database already")
-            _insert_run(connection, run)
+            insert_run(connection, run)
         return run
 
     def update(self, run_id: str, **changes: Any) -> Run:
@@ -146,7 +112,7 @@ class Store:
             UnknownName: no such run.
             BadInput: a field that cannot be changed, a value that does not fit it, or a recording.
         """
-        with self._database.writing() as connection:
+        with self.writing() as connection:
             run = self._locked(connection, run_id)
             if run.status != "running" and changes.get("status", run.status) != run.status:
                 changes = {field: value for field, value in changes.items() if field not in _ENDING}
@@ -154,7 +120,7 @@ class Store:
             columns = as_columns(changed)
             if not set(changes) - OWN_COLUMNS:
                 del columns["document"]  # some kilobytes that did not change
-            connection.execute(update(RunTable).where(RunTable.id == run_id).values(columns))
+            change_run(connection, run_id, **columns)
         return changed
 
     def presume(self, run_id: str, **changes: Any) -> None:
@@ -177,8 +143,8 @@ class Store:
             UnknownName: no such run.
             BadInput: a row that is not an observation, a gap before ``start``, or a recording.
         """
-        accepted = check_rows(rows)
-        with self._database.writing() as connection:
+        accepted = list(checked(rows))
+        with self.writing() as connection:
             count = connection.scalar(select(RunTable.observations).where(RunTable.id == run_id).with_for_update())
             if count is None:
                 raise self._no_such_run(run_id)
@@ -198,20 +164,20 @@ class Store:
         run = self.run(run_id)
         if run.recording:
             raise self._no_such_run(run.id)
-        if any(attachment.name == name for attachment in run.attachments):
+        if run.attachment(name):
             raise BadInput(f"run {run.id} has an attachment {quoted(name)} already")
         with_part(run, name, 0, 0)  # refuses now what could not be stored later
         return AttachmentWriter(partial(self._append_part, run.id, name), schema)
 
     def _append_part(self, run_id: str, name: str, number: int, content: bytes, rows: int) -> None:
         """Store the next part of an attachment; one that is there already is left as it is."""
-        with self._database.writing() as connection:
+        with self.writing() as connection:
             run = self._locked(connection, run_id)
-            if number < next((found.parts for found in run.attachments if found.name == name), 0):
+            if (stored := run.attachment(name)) and number < stored.parts:
                 return
             insert_part(connection, run_id, name, number, content)
             changed = as_columns(with_part(run, name, rows, len(content)))
-            connection.execute(update(RunTable).where(RunTable.id == run_id).values(document=changed["document"]))
+            change_run(connection, run_id, document=changed["document"])
 
     def delete(self, run_id: str) -> None:
         """Remove a run with its observations and attachments, also one that can no longer be read.
@@ -220,7 +186,7 @@ class Store:
             UnknownName: no such run.
             BadInput: a recording, or a run that is still running.
         """
-        with self._database.writing() as connection:
+        with self.writing() as connection:
             try:
                 run = self._locked(connection, run_id)
             except StoreFailed:
@@ -247,7 +213,7 @@ class Store:
             BadInput: a different run of the same id is here.
         """
         outcome: dict[str, list[str]] = {"added": [], "completed": [], "skipped": []}
-        with self._database.writing() as connection:
+        with self.writing() as connection:
             for run, rows in items:
                 incoming, has_ended = as_imported(run, rows), run.status != "running"
                 outcome[self._import_run(connection, incoming, rows, has_ended, parts)].append(run.id)
@@ -262,7 +228,7 @@ class Store:
         else:
             stored = recorded_run(incoming.id)
             if stored is None:
-                _insert_run(connection, incoming)
+                insert_run(connection, incoming)
                 insert_rows(connection, incoming.id, 0, checked(rows))
                 insert_parts(connection, incoming, parts)
                 return "added"
@@ -277,7 +243,7 @@ class Store:
             incoming = incoming.model_copy(update={field: getattr(stored, field) for field in _ENDING})
         insert_rows(connection, stored.id, len(here), islice(checked(rows), len(here), None))
         insert_parts(connection, incoming, parts, stored)
-        connection.execute(update(RunTable).where(RunTable.id == stored.id).values(as_columns(incoming)))
+        change_run(connection, stored.id, **as_columns(incoming))
         return "completed"
 
     # Reading
@@ -290,20 +256,23 @@ class Store:
         """
         if not is_run_id(run_id):  # some databases fail on characters that no id has
             raise self._no_such_run(run_id)
-        with self._database.reading() as connection:
+        with self.reading() as connection:
             found = read_run(connection, run_id) or recorded_run(run_id)
-            if found is not None:
-                return self._as_presumed(found)
-            begins = func.substr(RunTable.id, 1, len(run_id)) == run_id
-            ids = list(connection.scalars(select(RunTable.id).where(begins).order_by(RunTable.id)))
-            ids += [run.id for run in recorded_runs() if run.id.startswith(run_id) and run.id not in ids]
-            if len(ids) > 1 and run_id:
-                shown = ", ".join(ids[:4]) + (" …" if len(ids) > 4 else "")
-                raise UnknownName(f"{quoted(run_id)} begins {len(ids)} runs: {shown}; write more of the id")
-            found = read_run(connection, ids[0]) or recorded_run(ids[0]) if ids and run_id else None
+            if found is None and (only := self._only_id(connection, run_id)):
+                found = read_run(connection, only) or recorded_run(only)
         if found is None:
-            raise UnknownName(f"no run {quoted(run_id)}; `pinscope runs list` shows what there is")
+            raise self._no_such_run(run_id)
         return self._as_presumed(found)
+
+    def _only_id(self, connection: Connection, beginning: str) -> str | None:
+        """The id that begins so, if there is one; UnknownName if there are several."""
+        begins = func.substr(RunTable.id, 1, len(beginning)) == beginning
+        ids = list(connection.scalars(select(RunTable.id).where(begins).order_by(RunTable.id)))
+        ids += [run.id for run in recorded_runs() if run.id.startswith(beginning) and run.id not in ids]
+        if len(ids) > 1:
+            shown = ", ".join(ids[:4]) + (" …" if len(ids) > 4 else "")
+            raise UnknownName(f"{len(ids)} runs begin with {quoted(beginning)}: {shown}; write more of the id")
+        return ids[0] if ids else None
 
     def each(self, **wanted: Unpack[Wanted]) -> Iterator[Run | DamagedRun]:
         """Runs that match, and those that cannot be read, one after the other: there may be more than fit into memory.
@@ -316,15 +285,14 @@ class Store:
         for field, value in fields.items():
             if field != "status" or not self._presumed:
                 query = query.where(getattr(RunTable, field) == value)
-        with self._database.reading() as connection:
+        with self.reading() as connection:
             ids = ids_of(connection, query)
             stored = set(connection.scalars(select(RunTable.id))) if recordings else set()
-        for first in range(0, len(ids), _RUNS_AT_ONCE):
-            for run in self._some_runs(ids[first : first + _RUNS_AT_ONCE]):
-                if isinstance(run, DamagedRun) or all(getattr(run, field) == value for field, value in fields.items()):
-                    yield run
-        for run in recorded_runs() if recordings else ():
-            if run.id not in stored and all(getattr(run, field) == value for field, value in fields.items()):
+        groups = (ids[first : first + _RUNS_AT_ONCE] for first in range(0, len(ids), _RUNS_AT_ONCE))
+        own = chain.from_iterable(map(self._read_runs, groups))
+        shipped = (run for run in recorded_runs() if run.id not in stored) if recordings else ()
+        for run in chain(own, shipped):
+            if isinstance(run, DamagedRun) or all(getattr(run, field) == value for field, value in fields.items()):
                 yield run
 
     def each_run(self, **wanted: Unpack[Wanted]) -> Iterator[Run]:
@@ -335,10 +303,10 @@ class Store:
         """The same as a list."""
         return list(self.each_run(**wanted))
 
-    def _some_runs(self, ids: Sequence[str]) -> list[Run | DamagedRun]:
+    def _read_runs(self, ids: Sequence[str]) -> list[Run | DamagedRun]:
         """Those of the ids that are there still, in their order."""
-        with self._database.reading() as connection:
-            read = [run_or_damage(row) for row in fetched(connection, ids)]
+        with self.reading() as connection:
+            read = read_runs(connection, ids)
         found = {run.id: self._as_presumed(run) if isinstance(run, Run) else run for run in read}
         return [found[run_id] for run_id in ids if run_id in found]
 
@@ -350,10 +318,9 @@ class Store:
         """
         if presumed:
             return self.runs(status="running", recordings=False)
-        with self._database.reading() as connection:
+        with self.reading() as connection:
             running = connection.scalars(select(RunTable.id).where(RunTable.status == "running")).all()
-            read = [run_or_damage(row) for row in fetched(connection, running)]
-        return [run for run in read if isinstance(run, Run)]
+            return [run for run in read_runs(connection, running) if isinstance(run, Run)]
 
     def observations(self, run_id: str, start: int = 0) -> Sequence[Row]:
         """The rows of a run in the order in which they were measured, from number ``start`` on.
@@ -363,10 +330,10 @@ class Store:
         Raises:
             UnknownName: no such run.
         """
-        with self._database.reading() as connection:
+        with self.reading() as connection:
             count = connection.scalar(select(RunTable.observations).where(RunTable.id == run_id))
         if count is not None:
-            return StoredRows(self._database.reading, run_id, start, int(count) - start)
+            return StoredRows(self.reading, run_id, start, int(count) - start)
         if recorded_run(run_id) is None:
             raise self._no_such_run(run_id)
         return recorded_observations(run_id)[start:]
@@ -377,9 +344,7 @@ class Store:
         Raises:
             StoreFailed: one is missing: the run may have been deleted meanwhile.
         """
-        return (
-            recorded_parts(run, attachment) if run.recording else stored_parts(self._database.reading, run, attachment)
-        )
+        return recorded_parts(run, attachment) if run.recording else stored_parts(self.reading, run, attachment)
 
     def attachment(self, run_id: str, name: str) -> AttachedTable:
         """A table that the run carries, as far as it is stored now.
@@ -388,9 +353,8 @@ class Store:
             UnknownName: no such run, or it has no such attachment.
         """
         run = self.run(run_id)
-        for attachment in run.attachments:
-            if attachment.name == name:
-                return AttachedTable(attachment.rows, partial(self.parts, run, attachment))
+        if attachment := run.attachment(name):
+            return AttachedTable(attachment.rows, partial(self.parts, run, attachment))
         there = ", ".join(attachment.name for attachment in run.attachments) or "none"
         raise UnknownName(f"run {run.id} has no attachment {quoted(name)}; there are: {there}")
 
@@ -408,7 +372,3 @@ class Store:
         if recorded_run(run_id) is not None:
             return BadInput(f"run {run_id} is a recording that ships with PinScope; it cannot be changed or deleted")
         return UnknownName(f"no run {quoted(run_id)}; `pinscope runs list` shows what there is")
-
-
-def _insert_run(connection: Connection, run: Run) -> None:
-    connection.execute(insert(RunTable).values(**as_columns(run), observations=0))

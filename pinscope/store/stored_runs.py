@@ -1,24 +1,35 @@
-"""Runs and observations as the tables hold them: each is read by itself, so that a damaged one hides no other."""
+"""Runs as the tables hold them: their records, observations and parts of attachments.
+
+Each record is read by itself, so that a damaged one hides no other. Observations are written and read a few hundred at
+a time, parts one at a time, however many a run has.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import UTC
-from typing import Any
+from itertools import islice
+from typing import Any, overload
 
 from pydantic import ValidationError
-from sqlalchemy import Connection, Select, select
+from sqlalchemy import ColumnElement, Connection, Select, func, insert, select, update
 from sqlalchemy.exc import DatabaseError, NoResultFound, OperationalError
 
 from pinscope.errors import StoreFailed
-from pinscope.records.limits import RUN_BYTES
+from pinscope.records.attachment import Attachment
+from pinscope.records.limits import ROW_BYTES, RUN_BYTES
 from pinscope.records.run import Run, parse_run
-from pinscope.store.bounded import RECORD, RECORD_LENGTH
+from pinscope.store.attachments import Parts
 from pinscope.store.damage import Damage, DamagedRun
-from pinscope.store.rows import first_complaint
-from pinscope.store.tables import RunTable
+from pinscope.store.rows import Row, first_complaint
+from pinscope.store.tables import RECORD, RECORD_LENGTH, ROW, ROW_LENGTH, ObservationTable, PartTable, RunTable
 from pinscope.units import format_bytes
 
+Reading = Callable[[], AbstractContextManager[Connection]]
+"""Opens a transaction that reads."""
+BATCH = 250
+"""Observations in memory at a time."""
 OWN_COLUMNS = frozenset({"status", "progress", "observations", "recording"})
 """Fields of a run that do not stand in its document."""
 RUN_COLUMNS = (
@@ -29,54 +40,49 @@ RUN_COLUMNS = (
 
 def as_columns(run: Run) -> dict[str, Any]:
     """A run as the values of its row, without the count of its observations."""
-    document = run.model_dump(mode="json", exclude=set(OWN_COLUMNS))
-    created = run.created_at.astimezone(UTC).replace(tzinfo=None)
     return {
         "id": run.id,
         "experiment": run.experiment,
         "lab": run.lab,
         "status": run.status,
-        "created_at": created,
+        "created_at": run.created_at.astimezone(UTC).replace(tzinfo=None),
         "progress": run.progress.model_dump(mode="json"),
-        "document": document,
+        "document": run.model_dump(mode="json", exclude=set(OWN_COLUMNS)),
     }
 
 
-def as_run(row: Mapping[Any, Any]) -> Run:
-    """A stored run.
+def insert_run(connection: Connection, run: Run) -> None:
+    """Add a run, without observations so far."""
+    connection.execute(insert(RunTable).values(**as_columns(run), observations=0))
+
+
+def change_run(connection: Connection, run_id: str, **columns: Any) -> None:
+    """Give some columns of its row other values."""
+    connection.execute(update(RunTable).where(RunTable.id == run_id).values(columns))
+
+
+def read_run(connection: Connection, run_id: str, lock: bool = False) -> Run | None:
+    """The run of exactly that id.
 
     Raises:
         StoreFailed: it cannot be read.
     """
-    run = run_or_damage(row)
+    query: Select[Any] = select(*RUN_COLUMNS).where(RunTable.id == run_id)
+    row = connection.execute(query.with_for_update() if lock else query).mappings().one_or_none()
+    run = None if row is None else _run_or_damage(row)
     if isinstance(run, DamagedRun):
         raise StoreFailed(str(run))
     return run
 
 
-def run_or_damage(row: Mapping[Any, Any] | DamagedRun) -> Run | DamagedRun:
-    """A stored run, or why it cannot be read."""
-    if isinstance(row, DamagedRun):
-        return row
-    if row["length"] > RUN_BYTES:
-        limit = format_bytes(RUN_BYTES)
-        return DamagedRun(
-            _text(row["id"]), f"its record is {format_bytes(row['length'])}, and {limit} are read at most"
-        )
-    fields = {key: row[key] for key in ("id", "status", "progress", "observations")}
+def read_runs(connection: Connection, ids: Sequence[str]) -> list[Run | DamagedRun]:
+    """The runs of these ids, in no order; where the file itself is damaged, each is fetched alone."""
     try:
-        for part in (row["document"], row["progress"]):
-            if isinstance(part, Damage):
-                return DamagedRun(_text(row["id"]), part.why)
-        return parse_run({**row["document"], **fields})
-    except ValidationError as error:
-        return DamagedRun(_text(row["id"]), first_complaint(error))
-    except TypeError:
-        return DamagedRun(_text(row["id"]), "it is not a document")
-
-
-def _text(found: str | bytes) -> str:
-    return found if isinstance(found, str) else found.decode(errors="replace")
+        rows = connection.execute(select(*RUN_COLUMNS).where(RunTable.id.in_(ids))).mappings().all()
+    except DatabaseError as error:
+        _refuse_unless_damaged(connection, error)
+        return [_fetched_alone(connection, run_id) for run_id in ids]
+    return [_run_or_damage(row) for row in rows]
 
 
 def ids_of(connection: Connection, query: Select[Any]) -> list[str]:
@@ -88,35 +94,152 @@ def ids_of(connection: Connection, query: Select[Any]) -> list[str]:
     return list(connection.scalars(select(RunTable.id).order_by(RunTable.id.desc())))
 
 
-def fetched(connection: Connection, ids: Sequence[str]) -> list[Mapping[Any, Any] | DamagedRun]:
-    """The rows of runs; where the file itself is damaged, those that can still be fetched one by one."""
-    try:
-        return list(connection.execute(select(*RUN_COLUMNS).where(RunTable.id.in_(ids))).mappings())
-    except DatabaseError as error:
-        _refuse_unless_damaged(connection, error)
-    return [_fetched_alone(connection, run_id) for run_id in ids]
-
-
 def _refuse_unless_damaged(connection: Connection, error: DatabaseError) -> None:
     """Pass an error on that says nothing of damage: the database cannot be reached now."""
     if isinstance(error, OperationalError) or connection.dialect.name != "sqlite":
         raise error
 
 
-def _fetched_alone(connection: Connection, run_id: str) -> Mapping[Any, Any] | DamagedRun:
+def _fetched_alone(connection: Connection, run_id: str) -> Run | DamagedRun:
     try:
-        return connection.execute(select(*RUN_COLUMNS).where(RunTable.id == run_id)).mappings().one()
+        return _run_or_damage(connection.execute(select(*RUN_COLUMNS).where(RunTable.id == run_id)).mappings().one())
     except (DatabaseError, NoResultFound) as error:
-        why = error.orig if isinstance(error, DatabaseError) else "its row is missing"
-        return DamagedRun(run_id, str(why))
+        return DamagedRun(run_id, str(error.orig if isinstance(error, DatabaseError) else "its row is missing"))
 
 
-def read_run(connection: Connection, run_id: str, lock: bool = False) -> Run | None:
-    """The run of exactly that id.
+def _run_or_damage(row: Mapping[Any, Any]) -> Run | DamagedRun:
+    """A stored run, or why it cannot be read."""
+    run_id, document, length = row["id"], row["document"], row["length"]
+    name = run_id if isinstance(run_id, str) else run_id.decode(errors="replace")
+    if length > RUN_BYTES:
+        why = f"its record is {format_bytes(length)}, and {format_bytes(RUN_BYTES)} are read at most"
+        return DamagedRun(name, why)
+    for part in (document, row["progress"]):
+        if isinstance(part, Damage):
+            return DamagedRun(name, part.why)
+    try:
+        return parse_run({**document, **{key: row[key] for key in ("id", "status", "progress", "observations")}})
+    except ValidationError as error:
+        return DamagedRun(name, first_complaint(error))
+    except TypeError:
+        return DamagedRun(name, "it is not a document")
+
+
+class StoredRows(Sequence[Row]):
+    """The observations of one run in the order in which they were measured, read from the database when asked for.
+
+    Equal to any sequence of equal rows. Reading raises :class:`StoreFailed` where a row cannot be read, or where the
+    run was deleted meanwhile.
+
+    Args:
+        reading: opens a transaction that reads.
+        run_id: the run.
+        start: number of the first row.
+        count: how many rows.
+    """
+
+    def __init__(self, reading: Reading, run_id: str, start: int, count: int) -> None:
+        self._reading = reading
+        self._run_id = run_id
+        self._start = start
+        self._count = max(count, 0)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Row]:
+        for first in range(0, self._count, BATCH):
+            yield from self._read(first, min(BATCH, self._count - first))
+
+    @overload
+    def __getitem__(self, place: int) -> Row: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Row]: ...
+    def __getitem__(self, place: int | slice) -> Row | Sequence[Row]:
+        if isinstance(place, int):
+            return self._read(range(self._count)[place], 1)[0]
+        places = range(self._count)[place]
+        if places.step != 1:
+            return [self[each] for each in places]
+        return StoredRows(self._reading, self._run_id, self._start + places.start, len(places))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence) or isinstance(other, str):
+            return NotImplemented
+        return len(self) == len(other) and all(mine == theirs for mine, theirs in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]  # as of a list
+
+    def __repr__(self) -> str:
+        return f"StoredRows({self._run_id!r}, {self._count} from {self._start} on)"
+
+    def characters(self) -> int:
+        """Of the JSON of all these rows, as they are stored."""
+        with self._reading() as connection:
+            return int(connection.scalar(select(func.sum(ROW_LENGTH)).where(*self._among(0, self._count))) or 0)
+
+    def _among(self, first: int, count: int) -> tuple[ColumnElement[bool], ...]:
+        """Chooses so many rows from the ``first`` of these on."""
+        begin = self._start + first
+        sequence = ObservationTable.sequence
+        return ObservationTable.run_id == self._run_id, sequence >= begin, sequence < begin + count
+
+    def _read(self, first: int, count: int) -> list[Row]:
+        query = select(ObservationTable.sequence, ROW).where(*self._among(first, count))
+        with self._reading() as connection:
+            found = connection.execute(query.order_by(ObservationTable.sequence)).all()
+        for sequence, row in found:
+            observation = f"observation {sequence} of run {self._run_id}"
+            if row is None:
+                raise StoreFailed(f"{observation} is larger than {ROW_BYTES >> 10} KiB, too large to read")
+            if not isinstance(row, dict):
+                why = row.why if isinstance(row, Damage) else "it is not a document"
+                raise StoreFailed(f"{observation} in the database cannot be read ({why})")
+        if len(found) < count:
+            raise StoreFailed(f"observations of run {self._run_id} are missing; it may have been deleted meanwhile")
+        return [row for _, row in found]
+
+
+def insert_rows(connection: Connection, run_id: str, first: int, rows: Iterable[Row]) -> int:
+    """Add rows from number ``first`` on, and count them. How many rows the run has then."""
+    count, left = first, iter(rows)
+    while batch := list(islice(left, BATCH)):
+        records: list[dict[str, Any]] = [
+            {"run_id": run_id, "sequence": place, "row": row} for place, row in enumerate(batch, start=count)
+        ]
+        connection.execute(insert(ObservationTable), records)
+        count += len(batch)
+    if count > first:
+        change_run(connection, run_id, observations=count)
+    return count
+
+
+def insert_part(connection: Connection, run_id: str, name: str, number: int, content: bytes) -> None:
+    """Add one part of an attachment."""
+    connection.execute(insert(PartTable).values(run_id=run_id, name=name, sequence=number, content=content))
+
+
+def insert_parts(connection: Connection, run: Run, parts: Parts, stored: Run | None = None) -> None:
+    """Add the parts of a run that are not stored yet."""
+    there = stored.parts if stored else {}
+    for attachment in run.attachments:
+        for number, content in enumerate(parts(run, attachment)):
+            if number >= there.get(attachment.name, 0):
+                insert_part(connection, run.id, attachment.name, number, content)
+
+
+def stored_parts(reading: Reading, run: Run, attachment: Attachment) -> Iterator[bytes]:
+    """As many parts as the attachment says.
 
     Raises:
-        StoreFailed: it cannot be read.
+        StoreFailed: one is missing.
     """
-    query: Select[Any] = select(*RUN_COLUMNS).where(RunTable.id == run_id)
-    row = connection.execute(query.with_for_update() if lock else query).mappings().one_or_none()
-    return None if row is None else as_run(row)
+    for number in range(attachment.parts):
+        query = select(PartTable.content).where(
+            PartTable.run_id == run.id, PartTable.name == attachment.name, PartTable.sequence == number
+        )
+        with reading() as connection:
+            content = connection.scalar(query)
+        if content is None:
+            raise StoreFailed(f"part {number} of {attachment.name} of run {run.id} is missing in the database")
+        yield content

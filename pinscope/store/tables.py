@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, ClassVar
 
-from sqlalchemy import JSON, DateTime, ForeignKey, String
+from sqlalchemy import JSON, DateTime, ForeignKey, String, Text, case, cast, func
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from pinscope.records.limits import ROW_BYTES, RUN_BYTES
 
 SCHEMA_VERSION = 2
 """Raised with every change of the tables; an older PinScope refuses a newer database."""
@@ -77,3 +79,13 @@ class PartTable(Table):
 
 ADDED_IN: Mapping[int, frozenset[str]] = {2: frozenset({PartTable.__tablename__})}
 """Version → tables that are new in it; older databases get them when they are first written to."""
+
+# What an older version stored may be of any size: text is loaded only if it is no larger than it may be.
+RECORD_LENGTH = func.length(cast(RunTable.document, Text))
+"""Of a run's own record, in characters."""
+RECORD = case((RECORD_LENGTH <= RUN_BYTES, RunTable.document), else_=None)
+"""A run's own record; ``None`` if it is too large."""
+ROW_LENGTH = func.length(cast(ObservationTable.row, Text))
+"""Of an observation, in characters."""
+ROW = case((ROW_LENGTH <= ROW_BYTES, ObservationTable.row), else_=None)
+"""An observation; ``None`` if it is too large."""

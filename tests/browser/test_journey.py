@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from pinscope.records.run import Run
-from pinscope.store.bundle import parse_bundle, read_bundle
+from pinscope.store.bundle import read_bundle
 from tests.browser.conftest import PATIENCE, Begin, Served, Watched, settle, standing_still, until
 from tests.data import synthetic
 
@@ -164,7 +164,7 @@ def test_a_run_is_deleted_and_brought_back_by_its_bundle(
     rows = dashboard.store.observations(overlap.id)
     open_downloads(page, dashboard, overlap)
     bundle = download(page, "Bundle for another PinScope", tmp_path)
-    assert parse_bundle(bundle.read_bytes(), "bundle")
+    assert read_bundle(bundle)
     page.keyboard.press("Escape")
     page.get_by_role("button", name="Delete").click()
     page.get_by_role("button", name="Keep it").click()

@@ -48,7 +48,7 @@ def url(server: PostgreSQLServer) -> str:
 
 
 def test_it_is_really_postgresql(store: Store) -> None:
-    with store._database.reading() as connection:
+    with store.reading() as connection:
         assert str(connection.exec_driver_sql("SELECT version()").scalar()).startswith("PostgreSQL")
 
 

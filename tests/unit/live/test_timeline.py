@@ -9,7 +9,7 @@ import pytest
 
 from pinscope.live.timeline import Moment, Row, TimelineRows
 from pinscope.records.snapshot import Snapshot, Unreadable
-from pinscope.store.rows import check_rows
+from pinscope.store.rows import checked
 from tests.data.synthetic_snapshot import GIB, MIB, TAKEN_AT, device, holder, host, link, snapshot
 
 
@@ -125,7 +125,7 @@ def test_a_snapshot_that_cannot_be_kept_is_as_if_it_had_not_been_taken() -> None
 def test_whatever_a_process_calls_itself_can_be_stored() -> None:
     named = holder(1, name="py\udcffthon", user="<b>")
     for sample in keep(taken(named), taken()):
-        check_rows(sample)
+        list(checked(sample))
     ((_, row),) = keep(taken(named))
     assert row["name"] == "py?thon"
 

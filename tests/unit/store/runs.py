@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -12,7 +13,9 @@ from pinscope.probes.environment import capture_environment
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
 from pinscope.records.run import Run, parse_run
+from pinscope.store.bundle import BundleReader
 from pinscope.store.damage import DamagedRun
+from pinscope.store.rows import Row
 from pinscope.store.store import Store
 
 _numbers = itertools.count()
@@ -46,6 +49,12 @@ def new_run(run_id: str | None = None, **changes: Any) -> Run:
 def damaged_runs(store: Store) -> list[DamagedRun]:
     """Those that cannot be read."""
     return [run for run in store.each() if isinstance(run, DamagedRun)]
+
+
+def parse_bundle(data: bytes, name: str) -> list[tuple[Run, list[Row]]]:
+    """The runs of a bundle with their observations; ``name`` is used in messages only."""
+    with BundleReader(io.BytesIO(data), name) as bundle:
+        return [(run, list(rows)) for run, rows in bundle.items()]
 
 
 def new_rows(count: int, first: int = 0) -> list[dict[str, Any]]:

@@ -123,7 +123,7 @@ def test_what_is_no_attachment_is_refused_before_anything_is_stored(store: Store
 def test_deleting_a_run_deletes_its_events(store: Store) -> None:
     run = run_with_events(store, 10, status="done")
     store.delete(run.id)
-    with store._database.reading() as connection:
+    with store.reading() as connection:
         assert connection.exec_driver_sql("SELECT count(*) FROM attachments").scalar() == 0
     with pytest.raises(StoreFailed, match="part 0 of copies"):
         list(store.parts(run, run.attachments[0]))

@@ -163,7 +163,7 @@ def test_a_full_disk_is_told_and_costs_only_what_did_not_fit(tmp_path: Path) -> 
 
 def limit_pages(store: Store, pages: int) -> None:
     """Let the database grow to so many pages and no further, as a full disk does."""
-    engine = store._database._engine
+    engine = store._engine
 
     def limit(connection: sqlite3.Connection, _record: object) -> None:
         connection.execute(f"PRAGMA max_page_count={pages}").close()

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import queue
 import secrets
 import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -43,9 +42,9 @@ from pinscope.text import quoted
 GRACE_SECONDS = 5.0
 """How long a cancelled child has to put things away before it is ended."""
 UNBORN_SECONDS = 60.0
-"""A run without a child for so long has lost the one who was to start it."""
+"""A run that has had no child for so long will get none: whoever was to start it is gone."""
 SILENT_SECONDS = 60.0
-"""A child in another container that has told nothing for so long has ended; it tells something every 5 s."""
+"""A child in another container that has stored no progress for so long has ended; it stores some every 2 s."""
 
 
 @dataclass(frozen=True)
@@ -155,40 +154,12 @@ def _changed(before: BareParams, after: BareParams) -> set[str]:
     return {name for name in type(before).model_fields if getattr(before, name) != getattr(after, name)}
 
 
-class _Launcher:
-    """Starts children from one thread that lives as long as this process.
+_launcher = ThreadPoolExecutor(1, "pinscope-launcher")
+"""A thread that lives as long as this process, to start children from.
 
-    A child asks the kernel to be killed when its parent ends (PR_SET_PDEATHSIG), and the kernel counts the
-    *thread* that started it as the parent. A page's script thread ends within seconds; this one does not.
-    """
-
-    def __init__(self) -> None:
-        self._orders: queue.SimpleQueue[tuple[Callable[[], Job], Future[Job]]] = queue.SimpleQueue()
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-
-    def run(self, order: Callable[[], Job]) -> Job:
-        """Call ``order`` in the launcher's thread and hand back what it returns or raises."""
-        if threading.current_thread() is threading.main_thread():
-            return order()  # the main thread lives as long as the process already
-        with self._lock:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._serve, name="pinscope-launcher", daemon=True)
-                self._thread.start()
-        future: Future[Job] = Future()
-        self._orders.put((order, future))
-        return future.result()
-
-    def _serve(self) -> None:
-        while True:
-            order, future = self._orders.get()
-            try:
-                future.set_result(order())
-            except BaseException as error:  # noqa: BLE001 - handed to the thread that asked
-                future.set_exception(error)
-
-
-_launcher = _Launcher()
+A child asks the kernel to be killed when its parent ends (PR_SET_PDEATHSIG), and the kernel counts the *thread* that
+started it as the parent. A page's script thread ends within seconds; this one does not, and neither does the main one.
+"""
 
 
 class Job:
@@ -249,8 +220,9 @@ def start(store: Store, run: ExperimentRun) -> Job:
         )
         return Job(run.id, child)
 
+    in_main_thread = threading.current_thread() is threading.main_thread()
     try:
-        job = _launcher.run(launch)
+        job = launch() if in_main_thread else _launcher.submit(launch).result()
     except OSError as error:
         raise MeasurementFailed(f"the process that measures could not be started: {error.strerror}") from None
     try:
@@ -267,8 +239,8 @@ def start(store: Store, run: ExperimentRun) -> Job:
 def cancel(store: Store, run_id: str) -> None:
     """Stop a run, whoever started it and wherever; what it measured stays.
 
-    A child that signals from here do not reach (another machine, another container, another user's) is told through
-    the database, and stops within seconds.
+    A child that signals from here do not reach (another machine, another container, another user's) reads it in the
+    database, and stops within seconds.
 
     Raises:
         UnknownName: no such run.
@@ -301,20 +273,13 @@ def _end(process: Process, by_force: bool) -> None:
 
     A recording is not made to: it may be writing its file, or taking the probe out of everybody's programs.
     """
-    with suppress(PermissionError):
-        _signal(process.pid, signal.SIGTERM)
+    with suppress(PermissionError, ProcessLookupError):  # the second: it ended by itself meanwhile
+        os.kill(process.pid, signal.SIGTERM)
         deadline = time.monotonic() + GRACE_SECONDS
         while is_alive(process) and time.monotonic() < deadline:
             time.sleep(0.05)
         if by_force and is_alive(process):
-            _signal(process.pid, signal.SIGKILL)
-
-
-def _signal(pid: int, number: signal.Signals) -> None:
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        return  # it ended by itself meanwhile
+            os.kill(process.pid, signal.SIGKILL)
 
 
 def reconcile(store: Store) -> list[str]:
@@ -323,40 +288,38 @@ def reconcile(store: Store) -> list[str]:
     A database that takes no mark (its disk is full, or it may only be read) is still good for reading and exporting:
     ``store`` shows these runs as interrupted all the same.
     """
-    marked = []
+    marked: list[str] = []
     takes_marks = True
     for run in store.unfinished(presumed=False):
         if _is_gone(run):
-            takes_marks = takes_marks and _mark(store, run.id)
-            if takes_marks:
-                marked.append(run.id)
-            else:
-                store.presume(run.id, **_interrupted())
+            takes_marks = mark_interrupted(store, run.id, takes_marks)
+            marked += [run.id] if takes_marks else []
     return marked
 
 
-def mark_interrupted(store: Store, run_id: str) -> None:
-    """Mark a run whose child has certainly ended, or show it so where the database takes no mark."""
-    if not _mark(store, run_id):
-        store.presume(run_id, **_interrupted())
+def mark_interrupted(store: Store, run_id: str, takes_marks: bool = True) -> bool:
+    """Mark a run whose child has certainly ended, or show it so where the database takes no mark.
 
+    Args:
+        store: where the run is.
+        run_id: the run.
+        takes_marks: false where the database is known to take none: it may have taken seconds to say so.
 
-def _mark(store: Store, run_id: str) -> bool:
-    try:
-        store.update(run_id, **_interrupted())
-    except StoreFailed:
-        return False
-    except UnknownName:
-        pass  # somebody else has marked and deleted it in this moment
-    return True
-
-
-def _interrupted() -> dict[str, Any]:
-    return {
+    Returns:
+        Whether the database has the mark.
+    """
+    changes = {
         "status": "interrupted",
         "error": "the process that measured it ended before the run did",
         "finished_at": datetime.now(UTC),
     }
+    if takes_marks:
+        with suppress(StoreFailed):
+            with suppress(UnknownName):  # somebody else has marked and deleted it in this moment
+                store.update(run_id, **changes)
+            return True
+    store.presume(run_id, **changes)
+    return False
 
 
 def _is_gone(run: Run) -> bool:

@@ -88,11 +88,16 @@ class Recorder:
         saved = writer.close(**ending, finished_at=datetime.now(UTC))
         if saved is not None:
             return Recorded(*read_bundle(saved)[0], saved, sampling.full_after_seconds)
-        self._write(writer.run, writer.rows)
-        return Recorded(writer.run, writer.rows, None, sampling.full_after_seconds)
+        run, rows = writer.run, writer.rows
+        try:
+            if self.output is not None:
+                write_bundle(self.output, [(run, rows)])
+        except PinScopeError as error:
+            raise PinScopeError(f"{error}; run {run.id} is kept: pinscope export {run.id} -o FILE") from None
+        return Recorded(run, rows, None, sampling.full_after_seconds)
 
     def _ending(self, sampling: _Sampling) -> dict[str, Any]:
-        """Sample, and tell how it went: fields of the run."""
+        """Sample; gives the fields of the run that say how it went."""
         try:
             with Reporter(sampling.writer, sampling.run) as reporter:
                 sampling.go_on(reporter)
@@ -104,14 +109,6 @@ class Recorder:
             return {"status": "failed", "error": f"no sample could be taken: {sampling.failures[0]}"}
         status: Status = "cancelled" if sampling.writer.cancelled or not sampling.samples else "done"
         return {"status": status, "progress": Progress(fraction=1.0, message=status)}
-
-    def _write(self, run: Run, rows: Sequence[Row]) -> None:
-        if self.output is None:
-            return
-        try:
-            write_bundle(self.output, [(run, rows)])
-        except PinScopeError as error:
-            raise PinScopeError(f"{error}; run {run.id} is kept: pinscope export {run.id} -o FILE") from None
 
 
 @dataclass(frozen=True)

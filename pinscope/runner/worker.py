@@ -12,7 +12,6 @@ import traceback
 from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
-from types import FrameType
 from typing import Any
 
 from pinscope.errors import Cancelled, PinScopeError, StoreFailed
@@ -33,18 +32,6 @@ from pinscope.runner.reporter import Reporter
 from pinscope.store.rescue import SafeWriter, saved_line
 from pinscope.store.store import Store
 from pinscope.text import error_line, visible
-
-
-class _Stop:
-    """Remembers that somebody asked to stop (SIGTERM, SIGINT, SIGHUP); the harness asks between turns."""
-
-    def __init__(self) -> None:
-        self.asked = False
-
-    def handle(self, number: int, frame: FrameType | None) -> None:
-        """Signal handler: only notes the wish, so that nothing is torn in the middle."""
-        del number, frame
-        self.asked = True
 
 
 def queues(run: ExperimentRun) -> list[str]:
@@ -75,8 +62,13 @@ def open_lab(run: ExperimentRun, near: bool = False) -> Lab:
     return CudaLab(run.device, bus_ids, near=nodes)
 
 
-def measure(writer: SafeWriter, run: ExperimentRun, stop: _Stop) -> None:
+def measure(writer: SafeWriter, run: ExperimentRun, signals: Sequence[int]) -> None:
     """Measure the run from queueing to its last observation.
+
+    Args:
+        writer: takes the observations.
+        run: the run.
+        signals: those by which somebody has asked to stop; looked at between turns, so that none is torn.
 
     Raises:
         Cancelled: somebody asked to stop.
@@ -84,7 +76,7 @@ def measure(writer: SafeWriter, run: ExperimentRun, stop: _Stop) -> None:
     """
 
     def cancelled() -> bool:
-        return stop.asked or writer.cancelled  # by a signal, or by somebody whose signals do not reach here
+        return bool(signals) or writer.cancelled  # the latter by somebody whose signals do not reach here
 
     def waiting(holder: str) -> None:
         if cancelled():
@@ -147,10 +139,10 @@ def _with_link(device: Device, before: Device, after: Device | None) -> Device:
     )  # fmt: skip
 
 
-def _outcome(writer: SafeWriter, run: ExperimentRun, stop: _Stop) -> tuple[Status, str | None, int]:
-    """Measure, and tell how it went: status, error line, exit code."""
+def _outcome(writer: SafeWriter, run: ExperimentRun, signals: Sequence[int]) -> tuple[Status, str | None, int]:
+    """Measure; gives the run's status, its error line, and the exit code."""
     try:
-        measure(writer, run, stop)
+        measure(writer, run, signals)
     except Cancelled:
         return "cancelled", None, Cancelled.exit_code
     except PinScopeError as error:
@@ -166,32 +158,28 @@ def main(arguments: list[str]) -> int:
     """Measure the run named on the command line; its exit code."""
     _, parent = arguments
     end_with(int(parent))  # an exec of a Python with file capabilities drops what was asked before it
-    stop = _Stop()
-    heed(stop.handle)
+    signals: list[int] = []
+    heed(lambda number, _frame: signals.append(number))
     order = sys.stdin.buffer.read()
     if not order:
         return StoreFailed.exit_code  # the run could not be stored: its starter says so
     try:
         # Opened when it is first needed: a database that fails right now may be back before the run has ended.
         with Store(at_once=False) as store:
-            return _run(store, ExperimentRun.model_validate_json(order), stop)
+            return _run(store, ExperimentRun.model_validate_json(order), signals)
     except PinScopeError as error:
         print(f"pinscope: {error_line(str(error))}", file=sys.stderr)  # noqa: T201 - the only word a child without a store can say
         return error.exit_code
 
 
-def _run(store: Store, run: ExperimentRun, stop: _Stop) -> int:
+def _run(store: Store, run: ExperimentRun, signals: Sequence[int]) -> int:
     """Measure, and store how it went; the exit code."""
     writer = SafeWriter(store, run)
     if run.process is None:
         writer.update(process=current_process())
-    status, error, code = _outcome(writer, run, stop)
-    changes: dict[str, Any] = {"status": status, "finished_at": datetime.now(UTC)}
-    if error:
-        changes["error"] = error
-    if status == "done":
-        changes["progress"] = Progress(fraction=1.0, message="done")
-    if rescued := writer.close(**changes):
+    status, error, code = _outcome(writer, run, signals)
+    ended = {"progress": Progress(fraction=1.0, message="done")} if status == "done" else {}
+    if rescued := writer.close(status=status, error=error, finished_at=datetime.now(UTC), **ended):
         print(f"pinscope: {visible(saved_line(rescued))}", file=sys.stderr)  # noqa: T201
     return code
 

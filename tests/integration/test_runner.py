@@ -204,7 +204,7 @@ time.sleep(600)
 def test_a_child_outlives_the_thread_that_started_it(
     store: Store, start: Callable[..., Job], outliving: Outliving
 ) -> None:
-    outliving.threads.add("pinscope-launcher")  # lives as long as this process, by design
+    outliving.threads.add("pinscope-launcher_0")  # lives as long as this process, by design
     started: list[Job] = []
     page = threading.Thread(target=lambda: started.append(start(SHORT)))
     page.start()

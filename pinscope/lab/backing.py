@@ -1,4 +1,4 @@
-"""What stands under ordinary memory: small pages, huge pages of either sort, shared memory.
+"""Memory of this process: what stands under it (small pages, huge pages of either sort, shared memory), and locking it.
 
 Used by both labs: memory of each backing is mapped here, and pinned (or locked) there.
 """
@@ -8,9 +8,10 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import resource
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Protocol
+from typing import Protocol, Self
 
 from pinscope.errors import NotEnoughMemory
 from pinscope.probes.environment import read_huge_pages
@@ -22,6 +23,7 @@ HUGE_PAGE = 2**21
 """A transparent huge page covers what one entry of the second page-table level does: 2 MiB with 4 KiB pages."""
 _MAP_HUGETLB = 0x40000
 _ANONYMOUS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+_LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class _Stretch(Protocol):
@@ -73,19 +75,83 @@ def _why_not_transparent(pages: HugePages) -> str | None:
     )
 
 
-def map_memory(nbytes: int, backing: Backing | None) -> tuple[mmap.mmap, int]:
-    """Untouched memory, and the offset in it at which ``nbytes`` bytes of the backing begin.
+class OwnMemory:
+    """Memory of this process, page-aligned; the system takes it back on ``close``.
 
     Args:
-        nbytes: how much.
+        nbytes: its length; the system rounds up to whole pages.
         backing: what stands under it; ``None`` leaves that to the system.
+        descriptor: of shared memory to map instead of new memory; stays the caller's.
 
     Raises:
-        NotEnoughMemory: the system does not give that much, with the reason.
+        NotEnoughMemory: the system gives no such memory, with the reason.
     """
+
+    def __init__(self, nbytes: int, backing: Backing | None = None, descriptor: int | None = None) -> None:
+        self.nbytes = nbytes
+        if descriptor is None:
+            self._memory, offset = _mapped(nbytes, backing)
+        else:
+            self._memory, offset = _mapped_file(descriptor, nbytes), 0
+        # The exporting object must go at once: a mapping with exports cannot be closed.
+        self._address: int | None = ctypes.addressof(ctypes.c_char.from_buffer(self._memory)) + offset
+
+    @property
+    def address(self) -> int:
+        """Where it begins.
+
+        Raises:
+            ValueError: it has been closed.
+        """
+        if self._address is None:
+            raise ValueError("this memory has been released")
+        return self._address
+
+    def lock(self) -> None:
+        """Keep every page in RAM; undone by ``close``. Raises as :func:`lock`."""
+        lock(self.address, self.nbytes)
+
+    def close(self) -> None:
+        """Give the memory back; ``munmap`` unlocks it as well. Closing twice is harmless."""
+        self._address = None
+        self._memory.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def lock(address: int, nbytes: int) -> None:
+    """Keep pages in RAM (``mlock``, which also touches them).
+
+    Raises:
+        NotEnoughMemory: the limit on locked memory, or the memory itself, does not suffice.
+    """
+    if _LIBC.mlock(ctypes.c_void_p(address), ctypes.c_size_t(nbytes)) == 0:
+        return
+    reason = os.strerror(ctypes.get_errno())
+    limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    allowed = "unlimited" if limit == resource.RLIM_INFINITY else format_bytes(limit)
+    raise NotEnoughMemory(
+        f"cannot lock {format_bytes(nbytes)} of memory ({reason}): RLIMIT_MEMLOCK is {allowed}, "
+        "less what is locked already; raise it with 'ulimit -l' or 'memlock' in "
+        "/etc/security/limits.conf, or give the process CAP_IPC_LOCK"
+    )
+
+
+def unlock(address: int, nbytes: int) -> None:
+    """Undo :func:`lock`."""
+    _LIBC.munlock(ctypes.c_void_p(address), ctypes.c_size_t(nbytes))
+
+
+def _mapped(nbytes: int, backing: Backing | None) -> tuple[mmap.mmap, int]:
+    """Untouched memory, and the offset in it at which ``nbytes`` bytes of the backing begin."""
     try:
         if backing == "shm":
-            return _shared(nbytes), 0
+            with shared_region(nbytes) as descriptor:
+                return _mapped_file(descriptor, nbytes), 0
         if backing == "hugetlb":
             return _hugetlb(nbytes), 0
         if backing == "thp":
@@ -101,12 +167,13 @@ def map_memory(nbytes: int, backing: Backing | None) -> tuple[mmap.mmap, int]:
     return memory, 0
 
 
-def map_file(descriptor: int, nbytes: int) -> mmap.mmap:
-    """Shared memory that another process made, by its file descriptor (which may be closed afterwards)."""
+def _mapped_file(descriptor: int, nbytes: int) -> mmap.mmap:
+    """Shared memory by its file descriptor, which may be closed afterwards."""
     return mmap.mmap(descriptor, nbytes, flags=mmap.MAP_SHARED)
 
 
-def shared_file(nbytes: int) -> int:
+@contextmanager
+def shared_region(nbytes: int) -> Iterator[int]:
     """The descriptor of new shared memory without a name: it is gone with its last user, also after a crash.
 
     It is the same memory as a file in /dev/shm (tmpfs), but not bound to that file system's size.
@@ -114,26 +181,7 @@ def shared_file(nbytes: int) -> int:
     descriptor = os.memfd_create("pinscope", os.MFD_CLOEXEC)
     try:
         os.ftruncate(descriptor, nbytes)
-    except OSError:
-        os.close(descriptor)
-        raise
-    return descriptor
-
-
-@contextmanager
-def shared_region(nbytes: int) -> Iterator[int]:
-    """The descriptor of shared memory that is gone with its last user."""
-    descriptor = shared_file(nbytes)
-    try:
         yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-def _shared(nbytes: int) -> mmap.mmap:
-    descriptor = shared_file(nbytes)
-    try:
-        return map_file(descriptor, nbytes)
     finally:
         os.close(descriptor)
 

@@ -6,7 +6,6 @@ library's. No managed memory, no memory pool, no change of clocks or modes.
 
 from __future__ import annotations
 
-import ctypes
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,23 +19,13 @@ from numpy.typing import NDArray
 
 from pinscope.analysis.statistics import summarize
 from pinscope.errors import MeasurementFailed, NoDevice, NotPossible
-from pinscope.lab import locked_memory
-from pinscope.lab.backing import touch, why_not_backing
-from pinscope.lab.cuda_handles import (
-    DEVICE_TO_HOST,
-    HOST_TO_DEVICE,
-    CudaCounters,
-    CudaEvent,
-    CudaStream,
-    DevicePart,
-    cuda_event,
-    cuda_stream,
-)
+from pinscope.lab.backing import OwnMemory, touch, why_not_backing
+from pinscope.lab.cuda_handles import DEVICE_TO_HOST, HOST_TO_DEVICE, CudaCounters, CudaEvent, CudaStream, DevicePart
 from pinscope.lab.cuda_hold import Gate
 from pinscope.lab.cuda_kernels import SOURCE
 from pinscope.lab.cuda_memory import PAGE, HostPart, MemoryMeter, allocate, host_memory, registered_memory
 from pinscope.lab.host_nodes import HostNodes
-from pinscope.lab.pattern import WORD_BYTES, Block, Pattern
+from pinscope.lab.pattern import WORD_BYTES, Block, Pattern, words_at
 from pinscope.lab.placement import preferring
 from pinscope.lab.protocol import (
     Copier,
@@ -49,6 +38,7 @@ from pinscope.lab.protocol import (
     Stream,
     Touch,
     never_ends,
+    own,
 )
 from pinscope.probes.installation import install_command
 from pinscope.records.run import Backing, HostMemory, LabKind
@@ -65,11 +55,6 @@ WARM_SECONDS = 0.3
 CALIBRATED = 0.02
 _Result = TypeVar("_Result")
 _ACTIONS = {"consume": 1, "produce": 2}
-
-
-def _words(address: int, nbytes: int) -> NDArray[np.uint64]:
-    """Host memory as words; owns nothing."""
-    return np.ctypeslib.as_array((ctypes.c_uint64 * (nbytes // WORD_BYTES)).from_address(address))
 
 
 class CudaLab:
@@ -206,9 +191,11 @@ class CudaLab:
             yield buffer
 
     @contextmanager
-    def ordinary_memory(self, nbytes: int, backing: Backing) -> Iterator[HostBuffer]:
-        with locked_memory.Mapping(nbytes, backing) as mapping, self._entered(mapping) as part:
-            yield part
+    def ordinary_memory(
+        self, nbytes: int, backing: Backing | None = None, descriptor: int | None = None
+    ) -> Iterator[HostBuffer]:
+        with OwnMemory(nbytes, backing, descriptor) as memory, self.host_nodes.holding(memory.address, nbytes):
+            yield HostPart(memory.address, nbytes, "pageable")
 
     @contextmanager
     def register(self, buffer: HostBuffer) -> Iterator[HostBuffer]:
@@ -219,16 +206,6 @@ class CudaLab:
     @property
     def place(self) -> str:
         return str(runtime.deviceGetPCIBusId(self._ordinal))
-
-    @contextmanager
-    def file_memory(self, descriptor: int, nbytes: int) -> Iterator[HostBuffer]:
-        with locked_memory.Mapping(nbytes, descriptor=descriptor) as mapping, self._entered(mapping) as part:
-            yield part
-
-    @contextmanager
-    def _entered(self, mapping: locked_memory.Mapping) -> Iterator[HostPart]:
-        with self.host_nodes.holding(mapping.address, mapping.nbytes):
-            yield HostPart(mapping.address, mapping.nbytes, "pageable")
 
     @contextmanager
     def exported_buffer(self, nbytes: int) -> Iterator[tuple[DeviceBuffer, str]]:
@@ -286,7 +263,7 @@ class CudaLab:
         self, target: DeviceBuffer, source: HostBuffer, stream: Stream, copier: Copier = "engine"
     ) -> None:
         if copier == "engine":
-            queue = cuda_stream(stream)
+            queue = own(stream, CudaStream)
             if queue.held and source.memory == "pageable":
                 raise never_ends("a copy of pageable memory")
             runtime.memcpyAsync(target.address, source.address, target.nbytes, HOST_TO_DEVICE, queue.handle)
@@ -295,7 +272,7 @@ class CudaLab:
 
     def copy_to_host(self, target: HostBuffer, source: DeviceBuffer, stream: Stream, copier: Copier = "engine") -> None:
         if copier == "engine":
-            queue = cuda_stream(stream)
+            queue = own(stream, CudaStream)
             if queue.held and target.memory == "pageable":
                 raise never_ends("a copy of pageable memory")
             runtime.memcpyAsync(target.address, source.address, target.nbytes, DEVICE_TO_HOST, queue.handle)
@@ -341,12 +318,7 @@ class CudaLab:
         raise MeasurementFailed(f"a compute load of {seconds:.2e} s does not settle; the GPU's clock keeps changing")
 
     def compute(
-        self,
-        stream: Stream,
-        load: Load,
-        touch: Touch | None = None,
-        counters: Counters | None = None,
-        slot: int = 0,
+        self, stream: Stream, load: Load, touch: Touch | None = None, counters: Counters | None = None, slot: int = 0
     ) -> None:
         action, words, nbytes, pattern = 0, self._scratch.address, 8, Pattern(0, 0)
         if touch is not None:
@@ -360,16 +332,16 @@ class CudaLab:
         self._launch("compute_load", self._sms, arguments, stream)
 
     def wait(self, stream: Stream, event: Event) -> None:
-        runtime.streamWaitEvent(cuda_stream(stream).handle, cuda_event(event).handle)
+        runtime.streamWaitEvent(own(stream, CudaStream).handle, own(event, CudaEvent).handle)
 
     @contextmanager
     def hold(self, *streams: Stream) -> Iterator[None]:
         runtime.setDevice(self._ordinal)
-        with self._gate.hold([cuda_stream(stream) for stream in streams], self._wait_by_kernel):
+        with self._gate.hold([own(stream, CudaStream) for stream in streams], self._wait_by_kernel):
             yield
 
     def elapsed(self, start: Event, end: Event) -> float:
-        return float(runtime.eventElapsedTime(cuda_event(start).handle, cuda_event(end).handle)) / 1e3
+        return float(runtime.eventElapsedTime(own(start, CudaEvent).handle, own(end, CudaEvent).handle)) / 1e3
 
     def fresh_pattern(self) -> Pattern:
         return Pattern.fresh(self._generator)
@@ -387,10 +359,9 @@ class CudaLab:
         if isinstance(buffer, HostPart) and buffer.memory != "write_combined":
             return sum(self._on_host(self._block.count_wrong, buffer, pattern))
         with self.counters(1) as wrong:
-            if not isinstance(wrong, CudaCounters):
-                raise TypeError("counters of another lab")
-            words = (np.uint64(buffer.address), np.uint64(buffer.nbytes // 8))
-            arguments = (*words, *self._pattern_arguments(pattern), np.uint64(wrong.address))
+            content = (np.uint64(buffer.address), np.uint64(buffer.nbytes // 8))
+            counter = np.uint64(own(wrong, CudaCounters).address)
+            arguments = (*content, *self._pattern_arguments(pattern), counter)
             self._launch("check_pattern", self._sms * 2, arguments, self._own_stream)
             self._own_stream.synchronize()
             return wrong.read()[0]
@@ -402,7 +373,7 @@ class CudaLab:
         parts = range(0, buffer.nbytes, THREAD_BYTES)
 
         def one(at: int) -> _Result:
-            return work(_words(buffer.address + at, min(THREAD_BYTES, buffer.nbytes - at)), pattern.part(at))
+            return work(words_at(buffer.address + at, min(THREAD_BYTES, buffer.nbytes - at)), pattern.part(at))
 
         return [one(0)] if len(parts) == 1 else list(self._threads.map(one, parts))
 
@@ -421,5 +392,5 @@ class CudaLab:
         self, name: str, blocks: int, arguments: tuple[Any, ...], stream: Stream, threads: int = THREADS
     ) -> None:
         runtime.setDevice(self._ordinal)
-        with cuda_stream(stream).queue:
+        with own(stream, CudaStream).queue:
             self._kernels[name]((blocks,), (threads,), arguments)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from cupy.cuda import runtime
 
-from pinscope.lab.protocol import Event, Stream, never_ends
+from pinscope.lab.protocol import Stream, never_ends, own
 
 HOST_TO_DEVICE, DEVICE_TO_HOST = 1, 2
 
@@ -42,7 +42,7 @@ class CudaEvent:
     handle: int
 
     def record(self, stream: Stream) -> None:
-        runtime.eventRecord(self.handle, cuda_stream(stream).handle)
+        runtime.eventRecord(self.handle, own(stream, CudaStream).handle)
 
     def synchronize(self) -> None:
         runtime.eventSynchronize(self.handle)
@@ -57,15 +57,3 @@ class CudaCounters:
         values = np.zeros(self.count, dtype=np.uint64)
         runtime.memcpy(values.ctypes.data, self.address, values.nbytes, DEVICE_TO_HOST)
         return tuple(int(value) for value in values)
-
-
-def cuda_stream(stream: Stream) -> CudaStream:
-    if not isinstance(stream, CudaStream):
-        raise TypeError("this stream belongs to another lab")
-    return stream
-
-
-def cuda_event(event: Event) -> CudaEvent:
-    if not isinstance(event, CudaEvent):
-        raise TypeError("this event belongs to another lab")
-    return event

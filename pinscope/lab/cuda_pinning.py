@@ -9,11 +9,11 @@ from typing import Any, Self
 from cupy.cuda import PinnedMemoryPool, runtime
 
 from pinscope.errors import NoDevice
+from pinscope.lab.cuda_handles import HOST_TO_DEVICE
 from pinscope.lab.cuda_memory import allocate
 
 MEMORY_TYPE_HOST = 1
 """cudaMemoryTypeHost: what CUDA calls pinned memory."""
-_HOST_TO_DEVICE = 1
 _INVALID_VALUE = 1
 _HOST_REGISTER_SUPPORTED, _USES_HOST_PAGE_TABLES = 99, 100
 """cudaDevAttrHostRegisterSupported, cudaDevAttrPageableMemoryAccessUsesHostPageTables."""
@@ -101,7 +101,7 @@ def takes_copy(target: int, source: int, nbytes: int) -> bool:
         CUDARuntimeError: another failure.
     """
     try:
-        runtime.memcpy(target, source, nbytes, _HOST_TO_DEVICE)
+        runtime.memcpy(target, source, nbytes, HOST_TO_DEVICE)
     except runtime.CUDARuntimeError as error:
         if error.status == _INVALID_VALUE:
             return False

@@ -12,16 +12,14 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from queue import SimpleQueue
-from typing import TypeVar
 
 from pinscope.errors import MeasurementFailed
-from pinscope.lab.protocol import Stream, never_ends
+from pinscope.lab.protocol import Stream, never_ends, own
 
 Clock = Callable[[], float]
 Work = Callable[[float], None]
 """What an operation does; called with the time at which the device was ready for it."""
 
-_T = TypeVar("_T")
 _LIBC = ctypes.CDLL(None)
 _PR_SET_TIMERSLACK = 29
 _LATE_SECONDS = 35e-6
@@ -198,7 +196,7 @@ class HostStream:
         """Later work of this stream waits for these as well."""
         self._frontier = (*self.frontier, *operations)
 
-    def settle(self) -> None:
+    def wait_until_idle(self) -> None:
         """Hold the calling thread until everything queued so far is over, without asking how it went.
 
         Raises:
@@ -215,15 +213,8 @@ class HostStream:
         Raises:
             MeasurementFailed: an engine broke off.
         """
-        self.settle()
+        self.wait_until_idle()
         self._fault.check()
-
-
-def own(thing: object, kind: type[_T]) -> _T:
-    """The stream, event or counters as the host model's own."""
-    if not isinstance(thing, kind):
-        raise TypeError(f"{type(thing).__name__} belongs to another lab")
-    return thing
 
 
 class HostEvent:

@@ -11,11 +11,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Self
 
-import numpy as np
-from numpy.typing import NDArray
-
+from pinscope.lab.backing import OwnMemory
 from pinscope.lab.hostengine import Engine, HostStream, Operation
-from pinscope.lab.locked_memory import Mapping
 from pinscope.lab.pattern import WORD_BYTES
 from pinscope.records.run import HostMemory
 
@@ -29,7 +26,7 @@ SLOTS = 2
 class Area:
     """A stretch of a mapping; stands for device memory."""
 
-    mapping: Mapping
+    mapping: OwnMemory
     nbytes: int
     offset: int = 0
 
@@ -54,11 +51,6 @@ class HostArea(Area):
     """Host memory of one kind."""
 
     memory: HostMemory
-
-
-def words(address: int, nbytes: int) -> NDArray[np.uint64]:
-    """The memory there as 8-byte words. The view keeps nothing alive: drop it before the memory goes."""
-    return np.frombuffer(memoryview((ctypes.c_char * nbytes).from_address(address)), dtype=np.uint64)
 
 
 def move(target: int, source: int, nbytes: int, ready: float = 0.0) -> None:  # noqa: ARG001 - an engine's Work
@@ -94,7 +86,7 @@ class StagingRing:
     def __enter__(self) -> Self:
         """Lock the ring's memory. Raises NotEnoughMemory."""
         with ExitStack() as opening:
-            memory = opening.enter_context(Mapping(self.nbytes))
+            memory = opening.enter_context(OwnMemory(self.nbytes))
             memory.lock()
             self._slots.extend(_Slot(memory.address + number * SLOT_BYTES) for number in range(SLOTS))
             self._open = opening.pop_all()
@@ -107,7 +99,7 @@ class StagingRing:
     def to_device(self, target: int, source: int, nbytes: int, stream: HostStream) -> None:
         """Return when all is staged; the last piece may still be on its way to ``target``."""
         with self._lock:
-            stream.settle()
+            stream.wait_until_idle()
             for offset, length in _pieces(nbytes):
                 slot = self._free_slot()
                 move(slot.address, source + offset, length)

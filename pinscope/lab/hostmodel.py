@@ -37,12 +37,11 @@ from typing import Self
 import numpy as np
 
 from pinscope.errors import MeasurementFailed, NoDevice, NotPossible
-from pinscope.lab.backing import shared_file, why_not_backing
+from pinscope.lab.backing import OwnMemory, lock, shared_region, touch, unlock, why_not_backing
 from pinscope.lab.host_nodes import HostNodes
-from pinscope.lab.hostengine import Clock, Engine, Fault, Gate, HostEvent, HostStream, Work, own, wait_until
-from pinscope.lab.hostmemory import Area, HostArea, StagingRing, move, words
-from pinscope.lab.locked_memory import Mapping, lock, unlock
-from pinscope.lab.pattern import WORD_BYTES, Block, Pattern
+from pinscope.lab.hostengine import Clock, Engine, Fault, Gate, HostEvent, HostStream, Work, wait_until
+from pinscope.lab.hostmemory import Area, HostArea, StagingRing, move
+from pinscope.lab.pattern import WORD_BYTES, Block, Pattern, words_at
 from pinscope.lab.protocol import (
     Copier,
     Counters,
@@ -54,6 +53,7 @@ from pinscope.lab.protocol import (
     Stream,
     Touch,
     never_ends,
+    own,
 )
 from pinscope.probes.memory import page_table_bytes
 from pinscope.records.run import Backing, HostMemory, LabKind
@@ -164,18 +164,18 @@ class HostModelLab:
             NotEnoughMemory: it cannot be had, or not be locked.
         """
         self._require(memory)
-        with self._mapping(nbytes, backing if memory == "registered" else None) as mapping:
+        with self.ordinary_memory(nbytes, backing if memory == "registered" else None) as area:
             if memory != "pinned":  # registered memory is ordinary memory that was in use before
-                mapping.touch()
+                touch(area)
             if memory in _LOCKED:
-                mapping.lock()
-            with self.host_nodes.holding(mapping.address, nbytes):
-                yield HostArea(mapping, nbytes, memory=memory)
+                area.mapping.lock()
+            yield replace(area, memory=memory)
 
     @contextmanager
-    def ordinary_memory(self, nbytes: int, backing: Backing) -> Iterator[HostArea]:
-        """Untouched memory of one backing. Raises NotEnoughMemory."""
-        with self._mapping(nbytes, backing) as mapping, self.host_nodes.holding(mapping.address, nbytes):
+    def ordinary_memory(
+        self, nbytes: int, backing: Backing | None = None, descriptor: int | None = None
+    ) -> Iterator[HostArea]:
+        with self._mapping(nbytes, backing, descriptor) as mapping, self.host_nodes.holding(mapping.address, nbytes):
             yield HostArea(mapping, nbytes, memory="pageable")
 
     @contextmanager
@@ -190,23 +190,11 @@ class HostModelLab:
             unlock(area.address, area.nbytes)
 
     @contextmanager
-    def file_memory(self, descriptor: int, nbytes: int) -> Iterator[HostArea]:
-        with (
-            self._mapping(nbytes, descriptor=descriptor) as mapping,
-            self.host_nodes.holding(mapping.address, nbytes),
-        ):
-            yield HostArea(mapping, nbytes, memory="pageable")
-
-    @contextmanager
     def exported_buffer(self, nbytes: int) -> Iterator[tuple[Area, str]]:
         """Shared memory without a name; the handle is where the kernel shows its descriptor."""
-        descriptor = shared_file(nbytes)
-        try:
-            with self._mapping(nbytes, descriptor=descriptor) as mapping:
-                mapping.touch()
-                yield Area(mapping, nbytes), f"/proc/{os.getpid()}/fd/{descriptor}"
-        finally:
-            os.close(descriptor)
+        with shared_region(nbytes) as descriptor, self._mapping(nbytes, descriptor=descriptor) as mapping:
+            touch(mapping)
+            yield Area(mapping, nbytes), f"/proc/{os.getpid()}/fd/{descriptor}"
 
     @contextmanager
     def imported_buffer(self, handle: str, nbytes: int) -> Iterator[Area]:
@@ -230,7 +218,7 @@ class HostModelLab:
     def device_buffer(self, nbytes: int) -> Iterator[Area]:
         """Resident memory that stands for the GPU's. Raises NotEnoughMemory."""
         with self._mapping(nbytes) as mapping:
-            mapping.touch()
+            touch(mapping)
             yield Area(mapping, nbytes)
 
     @contextmanager
@@ -289,12 +277,7 @@ class HostModelLab:
         return Load(seconds, max(seconds - overshoot, 0.0))
 
     def compute(
-        self,
-        stream: Stream,
-        load: Load,
-        touch: Touch | None = None,
-        counters: Counters | None = None,
-        slot: int = 0,
+        self, stream: Stream, load: Load, touch: Touch | None = None, counters: Counters | None = None, slot: int = 0
     ) -> None:
         """Queue a load. A consuming touch samples one word in :data:`SAMPLE_WORDS`; a producing one writes all.
 
@@ -340,10 +323,10 @@ class HostModelLab:
         return Pattern.fresh(self._generator)
 
     def fill(self, buffer: HostBuffer | DeviceBuffer, pattern: Pattern) -> None:
-        self._block.lay(words(buffer.address, buffer.nbytes), pattern)
+        self._block.lay(words_at(buffer.address, buffer.nbytes), pattern)
 
     def wrong_words(self, buffer: HostBuffer | DeviceBuffer, pattern: Pattern) -> int:
-        return self._block.count_wrong(words(buffer.address, buffer.nbytes), pattern)
+        return self._block.count_wrong(words_at(buffer.address, buffer.nbytes), pattern)
 
     # What the compute engine does; ``ready`` is when it could begin. The load's length counts from there, so the
     # time that a thread takes to wake up is part of the load, not added to it.
@@ -353,7 +336,7 @@ class HostModelLab:
 
     def _consuming(self, load: Load, touch: Touch, counters: HostCounters, slot: int) -> Work:
         """Prepared by the calling thread: while the engine's runs Python code, no copy can start."""
-        content = words(touch.buffer.address, touch.buffer.nbytes)
+        content = words_at(touch.buffer.address, touch.buffer.nbytes)
         first = int(self._generator.integers(min(SAMPLE_WORDS, len(content))))
         found = content[first::SAMPLE_WORDS]
         expected = self._block.sample(touch.pattern, np.arange(first, len(content), SAMPLE_WORDS))
@@ -382,11 +365,13 @@ class HostModelLab:
             engine.drain()
 
     @contextmanager
-    def _mapping(self, nbytes: int, backing: Backing | None = None, descriptor: int | None = None) -> Iterator[Mapping]:
+    def _mapping(
+        self, nbytes: int, backing: Backing | None = None, descriptor: int | None = None
+    ) -> Iterator[OwnMemory]:
         """Memory that is given back only when no engine works on it any more, as ``cudaFree`` does it."""
         if nbytes <= 0 or nbytes % WORD_BYTES:
             raise ValueError(f"a buffer of {nbytes} bytes; it takes a positive multiple of {WORD_BYTES}")
-        with Mapping(nbytes, backing, descriptor) as mapping:
+        with OwnMemory(nbytes, backing, descriptor) as mapping:
             try:
                 yield mapping
             finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -13,6 +14,11 @@ BLOCK_WORDS = 524_287
 WORD_BYTES = 8
 _CHECK_WORDS = 65_536
 """Words compared at a time: the intermediate results stay in the processor's cache."""
+
+
+def words_at(address: int, nbytes: int) -> NDArray[np.uint64]:
+    """The memory there as 8-byte words. The view keeps nothing alive: drop it before the memory goes."""
+    return np.frombuffer(memoryview((ctypes.c_char * nbytes).from_address(address)), dtype=np.uint64)
 
 
 @dataclass(frozen=True)

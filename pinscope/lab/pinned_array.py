@@ -16,9 +16,8 @@ from numpy.typing import DTypeLike, NDArray
 
 from pinscope.analysis.pinning_recipe import default_strategy
 from pinscope.errors import InvalidParameter, NotEnoughMemory, NotPossible
-from pinscope.lab.backing import why_not_backing
+from pinscope.lab.backing import OwnMemory, why_not_backing
 from pinscope.lab.budget import binding_limit, safe_pinned_bytes
-from pinscope.lab.locked_memory import Mapping
 from pinscope.lab.pinning import Pinner, PinningCalls, default_threads
 from pinscope.probes.installation import install_command
 from pinscope.probes.limits import read_limits
@@ -146,7 +145,7 @@ def _pinned_memory(nbytes: int, pinner: Pinner, calls: GpuCalls) -> tuple[ctypes
     pin = _Pin(calls)
     if calls.can_register and pinner.strategy.backing is not None:
         with ExitStack() as failed:
-            mapping = failed.enter_context(Mapping(nbytes, pinner.strategy.backing))
+            mapping = failed.enter_context(OwnMemory(nbytes, pinner.strategy.backing))
             failed.callback(pin.release)  # before it is unmapped
             pinner.register(mapping.address, nbytes, [], pin.on_release)
             failed.pop_all()

@@ -18,8 +18,8 @@ from typing import Protocol
 
 import numpy as np
 
+from pinscope.lab.backing import OwnMemory
 from pinscope.lab.harness import Clock
-from pinscope.lab.locked_memory import Mapping
 from pinscope.records.pinning_strategy import Strategy
 
 TOUCH_BYTES = 64 * 2**20
@@ -99,7 +99,7 @@ class Pinner:
                     stack.callback(self.calls.free, address)
                     held.pieces.append((address, length))
             else:
-                mapping = stack.enter_context(Mapping(nbytes, self.strategy.backing))
+                mapping = stack.enter_context(OwnMemory(nbytes, self.strategy.backing))
                 held.touch_seconds = self.register(mapping.address, nbytes, held.pieces, stack.callback)
             held.pin_seconds = self.clock() - begun - (held.touch_seconds or 0.0)
             yield held

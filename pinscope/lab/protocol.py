@@ -12,13 +12,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeVar
 
 from pinscope.errors import MeasurementFailed
 from pinscope.lab.host_nodes import HostNodes
 from pinscope.lab.pattern import Pattern
 from pinscope.records.run import Backing, HostMemory, LabKind
 
+_T = TypeVar("_T")
 Copier = Literal["engine", "kernel"]
 """Who moves the bytes: a copy engine, or threads of a kernel that reach host memory through its mapping."""
 
@@ -159,8 +160,13 @@ class Lab(Protocol):
         """
         ...
 
-    def ordinary_memory(self, nbytes: int, backing: Backing) -> AbstractContextManager[HostBuffer]:
-        """Pageable memory that nobody has touched yet (:func:`pinscope.lab.backing.touch`). Raises NotEnoughMemory."""
+    def ordinary_memory(
+        self, nbytes: int, backing: Backing | None = None, descriptor: int | None = None
+    ) -> AbstractContextManager[HostBuffer]:
+        """Pageable memory that nobody has touched yet (:func:`pinscope.lab.backing.touch`). Raises NotEnoughMemory.
+
+        With ``descriptor``, memory that several processes share, mapped from its file.
+        """
         ...
 
     def register(self, buffer: HostBuffer) -> AbstractContextManager[HostBuffer]:
@@ -173,10 +179,6 @@ class Lab(Protocol):
     @property
     def place(self) -> str:
         """What another process needs to open a lab on the same device (:mod:`pinscope.lab.child_processes`)."""
-        ...
-
-    def file_memory(self, descriptor: int, nbytes: int) -> AbstractContextManager[HostBuffer]:
-        """Pageable memory that several processes share, mapped from its file descriptor."""
         ...
 
     def exported_buffer(self, nbytes: int) -> AbstractContextManager[tuple[DeviceBuffer, str]]:
@@ -218,12 +220,7 @@ class Lab(Protocol):
         ...
 
     def compute(
-        self,
-        stream: Stream,
-        load: Load,
-        touch: Touch | None = None,
-        counters: Counters | None = None,
-        slot: int = 0,
+        self, stream: Stream, load: Load, touch: Touch | None = None, counters: Counters | None = None, slot: int = 0
     ) -> None:
         """Queue a compute load. With a consuming ``touch``, wrong words are added to ``counters[slot]``."""
         ...
@@ -255,6 +252,17 @@ class Lab(Protocol):
     def wrong_words(self, buffer: HostBuffer | DeviceBuffer, pattern: Pattern) -> int:
         """How many 8-byte words differ from the pattern. Not for timed parts."""
         ...
+
+
+def own(thing: object, kind: type[_T]) -> _T:
+    """A stream, an event or counters as those of the lab itself.
+
+    Raises:
+        TypeError: they are another lab's.
+    """
+    if not isinstance(thing, kind):
+        raise TypeError(f"{type(thing).__name__} belongs to another lab")
+    return thing
 
 
 def never_ends(what: str) -> MeasurementFailed:

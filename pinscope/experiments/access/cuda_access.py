@@ -13,9 +13,9 @@ import numpy as np
 from cupy.cuda import runtime
 
 from pinscope.lab.cuda import CudaLab
-from pinscope.lab.cuda_handles import DEVICE_TO_HOST, HOST_TO_DEVICE, cuda_stream
+from pinscope.lab.cuda_handles import DEVICE_TO_HOST, HOST_TO_DEVICE, CudaStream
 from pinscope.lab.cuda_memory import HostPart, allocate, driver_library
-from pinscope.lab.protocol import DeviceBuffer, Stream
+from pinscope.lab.protocol import DeviceBuffer, Stream, own
 
 AccessPattern = Literal["stream_read", "stream_write", "random_read", "scatter_write"]
 BLOCK_WORDS = 512
@@ -166,7 +166,7 @@ class Accessor:
 
     def prefetch(self, data: HostPart, stream: Stream, to_host: bool) -> None:
         """Queue the move of managed memory."""
-        handle = cuda_stream(stream).handle
+        handle = own(stream, CudaStream).handle
         if to_host:
             _prefetch_to_host(data, handle)
         else:
@@ -181,7 +181,7 @@ class Accessor:
             call(
                 ctypes.byref(address), ctypes.byref(nbytes), ctypes.c_size_t(1), ctypes.byref(place),
                 ctypes.byref(first), ctypes.c_size_t(1), ctypes.c_ulonglong(0),
-                ctypes.c_void_p(cuda_stream(stream).handle),
+                ctypes.c_void_p(own(stream, CudaStream).handle),
             )
         )  # fmt: skip
 
@@ -192,7 +192,7 @@ class Accessor:
         """
         width, pitch = 8 * BLOCK_WORDS, 8 * BLOCK_WORDS * visit.spacing
         kind = DEVICE_TO_HOST if to_host else HOST_TO_DEVICE
-        handle = cuda_stream(stream).handle
+        handle = own(stream, CudaStream).handle
         runtime.memcpy2DAsync(target, pitch, source, pitch, width, visit.nbytes // pitch, kind, handle)
 
     def read_pages(self, data: HostPart) -> int:
@@ -226,10 +226,10 @@ class Accessor:
     @staticmethod
     def clear(address: int, stream: Stream) -> None:
         """Queue: set an 8-byte word of the device to zero."""
-        runtime.memsetAsync(address, 0, 8, cuda_stream(stream).handle)
+        runtime.memsetAsync(address, 0, 8, own(stream, CudaStream).handle)
 
     def _launch(self, name: str, arguments: tuple[Any, ...], stream: Stream) -> None:
-        with cuda_stream(stream).queue:
+        with own(stream, CudaStream).queue:
             self._kernels[name]((self._blocks,), (THREADS,), arguments)
 
 

@@ -11,9 +11,8 @@ from functools import partial
 from typing import Literal, Protocol
 
 from pinscope.errors import NotEnoughMemory
-from pinscope.lab.backing import why_not_backing
+from pinscope.lab.backing import OwnMemory, touch, why_not_backing
 from pinscope.lab.harness import Clock
-from pinscope.lab.locked_memory import Mapping as OwnMemory
 from pinscope.lab.pinning import PAGE, touch_pages
 from pinscope.lab.protocol import HostBuffer, Lab
 from pinscope.records.run import Backing, HostMemory
@@ -99,7 +98,7 @@ def why_no_page_faults() -> str | None:
     """Why page faults of this process cannot be counted here; ``None`` if they can."""
     before = _page_faults()
     with OwnMemory(PAGE) as fresh:
-        fresh.touch()
+        touch(fresh)
     return None if _page_faults() > before else "this kernel does not count the page faults of a process"
 
 

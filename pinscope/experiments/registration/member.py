@@ -76,7 +76,7 @@ class Member:
 
     def register(self, first: bool) -> Reply:
         """Map the shared memory and pin it; the first process touches it before."""
-        memory = self._held.enter_context(self._lab.file_memory(self._descriptor, self._nbytes))
+        memory = self._held.enter_context(self._lab.ordinary_memory(self._nbytes, descriptor=self._descriptor))
         begun = time.monotonic()
         if first:
             touch(memory)

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from pinscope.errors import NotEnoughMemory
-from pinscope.lab.backing import HUGE_PAGE, touch, why_not_backing
+from pinscope.lab.backing import HUGE_PAGE, OwnMemory, touch, why_not_backing
 from pinscope.lab.budget import check_budget
 from pinscope.lab.hostmodel import HostModelLab
-from pinscope.lab.locked_memory import Mapping
 from pinscope.probes.environment import read_huge_pages
 from pinscope.probes.limits import read_limits
 from pinscope.probes.memory import page_table_bytes, pinned_bytes
@@ -42,7 +41,7 @@ def resident_kib(name: str) -> int:
 def test_memory_is_taken_when_it_is_touched_not_before(backing: Backing) -> None:
     kind = "RssShmem" if backing == "shm" else "RssAnon"
     before = resident_kib(kind)
-    with Mapping(64 * MIB, backing) as mapping:
+    with OwnMemory(64 * MIB, backing) as mapping:
         assert resident_kib(kind) - before < 8 * 1024
         touch(mapping)
         assert resident_kib(kind) - before > 60 * 1024
@@ -50,7 +49,7 @@ def test_memory_is_taken_when_it_is_touched_not_before(backing: Backing) -> None
 
 
 def test_transparent_huge_pages_begin_at_a_huge_page() -> None:
-    with Mapping(3 * MIB, "thp") as mapping:
+    with OwnMemory(3 * MIB, "thp") as mapping:
         assert mapping.address % HUGE_PAGE == 0
         touch(mapping)
 
@@ -100,7 +99,7 @@ def test_kernels_without_huge_pages_say_so() -> None:
 def test_more_hugetlb_memory_than_is_reserved_is_refused_with_the_reason() -> None:
     free = read_huge_pages().hugetlb_free_pages or 0
     with pytest.raises(NotEnoughMemory, match=r"sysctl vm\.nr_hugepages="):
-        Mapping((free + 8) * 2 * MIB, "hugetlb")
+        OwnMemory((free + 8) * 2 * MIB, "hugetlb")
 
 
 def test_a_budget_of_hugetlb_memory_is_checked_before_anything_starts() -> None:

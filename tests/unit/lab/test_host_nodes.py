@@ -8,10 +8,9 @@ from typing import cast
 import pytest
 
 from pinscope.lab import host_nodes
-from pinscope.lab.backing import touch
+from pinscope.lab.backing import OwnMemory, touch
 from pinscope.lab.host_nodes import SAMPLED_PAGES, HostNodes
 from pinscope.lab.hostmodel import HostModelLab
-from pinscope.lab.locked_memory import Mapping
 from pinscope.probes.answer import Answer
 from pinscope.probes.numa import read_nodes
 from pinscope.records.run import HostMemory
@@ -52,8 +51,8 @@ def test_memory_that_nobody_has_touched_lies_nowhere_yet() -> None:
 
 def test_a_buffer_that_is_gone_before_it_is_asked_for_was_seen_by_a_look() -> None:
     nodes = HostNodes()
-    with Mapping(PAGE) as memory, nodes.holding(memory.address, PAGE):
-        memory.touch()
+    with OwnMemory(PAGE) as memory, nodes.holding(memory.address, PAGE):
+        touch(memory)
         nodes.look()
     assert set(nodes.take()) <= HERE
     assert nodes.ever
@@ -62,8 +61,8 @@ def test_a_buffer_that_is_gone_before_it_is_asked_for_was_seen_by_a_look() -> No
 
 def test_memory_that_is_no_labs_can_be_shown() -> None:
     nodes = HostNodes()
-    with Mapping(PAGE) as memory:
-        memory.touch()
+    with OwnMemory(PAGE) as memory:
+        touch(memory)
         nodes.look([(memory.address, PAGE)])
     assert set(nodes.take()) <= HERE
     assert nodes.ever

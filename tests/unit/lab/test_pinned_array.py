@@ -12,7 +12,7 @@ import pytest
 
 import pinscope
 from pinscope.errors import InvalidParameter, MeasurementFailed, NotEnoughMemory, NotPossible
-from pinscope.lab.locked_memory import Mapping
+from pinscope.lab.backing import OwnMemory
 from pinscope.lab.pinned_array import PinnedArray, pinned_empty
 
 MIB = 2**20
@@ -26,7 +26,7 @@ class Notes:
         self.held: dict[int, int] = {}
         self.log: list[str] = []
         self._fail_at = fail_at
-        self._allocated: dict[int, Mapping] = {}
+        self._allocated: dict[int, OwnMemory] = {}
 
     def synchronize(self) -> None:
         self.log.append("synchronize")
@@ -42,7 +42,7 @@ class Notes:
         self.log.append("unregister")
 
     def allocate(self, nbytes: int) -> int:
-        mapping = Mapping(nbytes)
+        mapping = OwnMemory(nbytes)
         self._allocated[mapping.address] = mapping
         self.log.append("allocate")
         return mapping.address

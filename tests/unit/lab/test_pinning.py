@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from pinscope.errors import MeasurementFailed
-from pinscope.lab.locked_memory import Mapping
+from pinscope.lab.backing import OwnMemory
 from pinscope.lab.pinning import PAGE, TOUCH_BYTES, Pinner, touch_pages
 from pinscope.records.pinning_strategy import STRATEGIES
 
@@ -26,11 +26,11 @@ class Notes:
         self.log: list[tuple[str, int]] = []
         self.untouched = 0
         self._fail_at = fail_at
-        self._allocated: dict[int, Mapping] = {}
+        self._allocated: dict[int, OwnMemory] = {}
         self._lock = threading.Lock()
 
     def allocate(self, nbytes: int) -> int:
-        mapping = Mapping(nbytes)
+        mapping = OwnMemory(nbytes)
         self._allocated[mapping.address] = mapping
         self._note("allocate", mapping.address, nbytes)
         return mapping.address
@@ -114,20 +114,20 @@ def test_what_was_pinned_is_undone_when_a_later_piece_is_refused(name: str) -> N
 def test_memory_is_unpinned_before_it_is_unmapped(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = Notes()
     closed: list[dict[int, int]] = []
-    original: Callable[[Mapping], None] = Mapping.close
+    original: Callable[[OwnMemory], None] = OwnMemory.close
 
-    def close(mapping: Mapping) -> None:
+    def close(mapping: OwnMemory) -> None:
         closed.append(dict(calls.held))
         original(mapping)
 
-    monkeypatch.setattr(Mapping, "close", close)
+    monkeypatch.setattr(OwnMemory, "close", close)
     with pinner("thp_register_chunks", calls).pinned(SIZE):
         pass
     assert closed == [{}]
 
 
 def test_touching_writes_one_byte_of_every_page_and_no_other() -> None:
-    with Mapping(10 * PAGE) as mapping:
+    with OwnMemory(10 * PAGE) as mapping:
         ctypes.memset(mapping.address, 7, 10 * PAGE)
         touch_pages(mapping.address + 2 * PAGE, 5 * PAGE + 1)
         content = ctypes.string_at(mapping.address, 10 * PAGE)

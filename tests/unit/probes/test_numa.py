@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pinscope.lab.locked_memory import Mapping
+from pinscope.lab.backing import OwnMemory, touch
 from pinscope.probes import numa
 from pinscope.probes.limits import read_limits
 from pinscope.probes.numa import BIND, MOST_NODES, bound_nodes, node_mask, page_nodes, read_nodes, system_call
@@ -59,7 +59,7 @@ def test_a_list_that_is_none_is_a_reason(plant: Plant, text: str) -> None:
 
 def test_touched_pages_lie_on_a_node_and_untouched_ones_nowhere() -> None:
     page = mmap.PAGESIZE
-    with Mapping(64 * page, "4k") as memory:
+    with OwnMemory(64 * page, "4k") as memory:
         ctypes.memset(memory.address, 1, 32 * page)
         found = page_nodes([memory.address, memory.address + 31 * page, memory.address + 32 * page])
     assert found.value is not None, found.reason
@@ -73,8 +73,8 @@ def test_memory_that_is_not_there_lies_nowhere() -> None:
 
 def test_a_bound_thread_says_so_and_its_memory_lies_there(bound: int) -> None:
     assert bound_nodes() == (bound,)
-    with Mapping(64 * mmap.PAGESIZE) as memory:
-        memory.touch()
+    with OwnMemory(64 * mmap.PAGESIZE) as memory:
+        touch(memory)
         assert page_nodes([memory.address]).value == (bound,)
 
 

@@ -55,6 +55,8 @@ WARM_SECONDS = 0.3
 CALIBRATED = 0.02
 _Result = TypeVar("_Result")
 _ACTIONS = {"consume": 1, "produce": 2}
+_NO_LOAD = Load(0.0, 0.0)
+"""Only lays or checks a pattern."""
 
 
 class CudaLab:
@@ -108,7 +110,7 @@ class CudaLab:
         self._sms = int(properties["multiProcessorCount"])
         try:
             module = cupy.RawModule(code=SOURCE)
-            names = ("lay_pattern", "check_pattern", "copy_words", "compute_load", "wait_for_word", "copy_both_ways")
+            names = ("copy_words", "compute_load", "wait_for_word", "copy_both_ways")
             self._kernels = {name: module.get_function(name) for name in names}
         except Exception as error:  # CuPy raises several unrelated types where NVRTC or its headers are missing
             raise NotPossible(
@@ -327,7 +329,8 @@ class CudaLab:
         wrong = counters.address + 8 * slot if isinstance(counters, CudaCounters) else self._scratch.address
         arguments = (
             np.uint64(load.amount), np.int32(action), np.uint64(words), np.uint64(nbytes // 8),
-            *self._pattern_arguments(pattern), np.uint64(wrong), np.uint64(self._scratch.address),
+            np.uint64(self._block_address), np.uint64(len(self._block.words)), np.uint64(pattern.offset),
+            np.uint64(pattern.key), np.uint64(wrong), np.uint64(self._scratch.address),
         )  # fmt: skip
         self._launch("compute_load", self._sms, arguments, stream)
 
@@ -350,8 +353,7 @@ class CudaLab:
         if isinstance(buffer, HostPart):
             self._on_host(self._block.lay, buffer, pattern)
             return
-        arguments = (np.uint64(buffer.address), np.uint64(buffer.nbytes // 8), *self._pattern_arguments(pattern))
-        self._launch("lay_pattern", self._sms * 2, arguments, self._own_stream)
+        self.compute(self._own_stream, _NO_LOAD, Touch(buffer, pattern, "produce"))
         self._own_stream.synchronize()
 
     def wrong_words(self, buffer: HostBuffer | DeviceBuffer, pattern: Pattern) -> int:
@@ -359,10 +361,7 @@ class CudaLab:
         if isinstance(buffer, HostPart) and buffer.memory != "write_combined":
             return sum(self._on_host(self._block.count_wrong, buffer, pattern))
         with self.counters(1) as wrong:
-            content = (np.uint64(buffer.address), np.uint64(buffer.nbytes // 8))
-            counter = np.uint64(own(wrong, CudaCounters).address)
-            arguments = (*content, *self._pattern_arguments(pattern), counter)
-            self._launch("check_pattern", self._sms * 2, arguments, self._own_stream)
+            self.compute(self._own_stream, _NO_LOAD, Touch(buffer, pattern, "consume"), wrong)
             self._own_stream.synchronize()
             return wrong.read()[0]
 
@@ -376,10 +375,6 @@ class CudaLab:
             return work(words_at(buffer.address + at, min(THREAD_BYTES, buffer.nbytes - at)), pattern.part(at))
 
         return [one(0)] if len(parts) == 1 else list(self._threads.map(one, parts))
-
-    def _pattern_arguments(self, pattern: Pattern) -> tuple[np.uint64, np.uint64, np.uint64, np.uint64]:
-        length = len(self._block.words)
-        return np.uint64(self._block_address), np.uint64(length), np.uint64(pattern.offset), np.uint64(pattern.key)
 
     def _copy_words(self, target: int, source: int, nbytes: int, stream: Stream) -> None:
         arguments = (np.uint64(target), np.uint64(source), np.uint64(nbytes // 8))

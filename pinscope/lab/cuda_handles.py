@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from cupy.cuda import runtime
@@ -18,8 +18,8 @@ class DevicePart:
     address: int
     nbytes: int
 
-    def part(self, offset: int, nbytes: int) -> DevicePart:
-        return DevicePart(self.address + offset, nbytes)
+    def part(self, offset: int, nbytes: int) -> Self:
+        return type(self)(self.address + offset, nbytes)
 
 
 @dataclass

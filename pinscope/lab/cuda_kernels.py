@@ -24,16 +24,6 @@ extern "C" __device__ __forceinline__ void check(
     if (mine && threadIdx.x % 32 == 0) atomicAdd(wrong, mine);  // one a warp: wrong data must not slow the kernel
 }
 
-extern "C" __global__ void lay_pattern(
-        u64* words, u64 count, const u64* block, u64 length, u64 offset, u64 key) {
-    lay(words, count, block, length, offset, key);
-}
-
-extern "C" __global__ void check_pattern(
-        const u64* words, u64 count, const u64* block, u64 length, u64 offset, u64 key, u64* wrong) {
-    check(words, count, block, length, offset, key, wrong);
-}
-
 // 16 bytes a thread and turn, neighbours side by side; the tail of 8 bytes goes to one thread.
 extern "C" __global__ void copy_words(u64* target, const u64* source, u64 count) {
     ulonglong2* wide_target = (ulonglong2*)target;

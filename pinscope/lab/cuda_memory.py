@@ -35,9 +35,9 @@ class HostPart:
     nbytes: int
     memory: HostMemory
 
-    def part(self, offset: int, nbytes: int) -> HostPart:
+    def part(self, offset: int, nbytes: int) -> Self:
         """A view of a part; owns nothing."""
-        return HostPart(self.address + offset, nbytes, self.memory)
+        return type(self)(self.address + offset, nbytes, self.memory)
 
 
 @contextmanager

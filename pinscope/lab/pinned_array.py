@@ -8,6 +8,7 @@ import os
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from operator import index
 from typing import Any, Protocol, Self, SupportsIndex
 
@@ -18,7 +19,7 @@ from pinscope.analysis.pinning_recipe import default_strategy
 from pinscope.errors import InvalidParameter, NotEnoughMemory, NotPossible
 from pinscope.lab.backing import OwnMemory, why_not_backing
 from pinscope.lab.budget import binding_limit, safe_pinned_bytes
-from pinscope.lab.pinning import Pinner, PinningCalls, default_threads
+from pinscope.lab.pinning import PAGE, Pinner, PinningCalls, default_threads
 from pinscope.probes.installation import install_command
 from pinscope.probes.limits import read_limits
 from pinscope.records.pinning_strategy import STRATEGIES, Strategy, StrategyName
@@ -43,22 +44,31 @@ class _Pin:
     """The pinning of one stretch of memory; undone once, by hand or when nothing uses the memory any more."""
 
     def __init__(self, calls: GpuCalls) -> None:
+        self.undo = ExitStack()
+        """Takes what undoes the pinning."""
         self._calls = calls
-        self._undo = ExitStack()
         self._process = os.getpid()
-
-    def on_release(self, undo: Callable[[int], None], address: int) -> None:
-        """Do this when the pinning is undone."""
-        self._undo.callback(undo, address)
 
     def release(self) -> None:
         """Wait for the GPU, then unpin. In a forked child nothing: the pinning is its parent's."""
-        undo = self._undo.pop_all()
+        undo = self.undo.pop_all()
         if os.getpid() != self._process:
             undo.pop_all()
             return
         with undo:
             self._calls.synchronize()  # a copy may still be under way
+
+    def free(self, address: int) -> None:
+        """Give memory of cudaHostAlloc back, which cannot be unpinned without losing it. Not in a forked child."""
+        if os.getpid() == self._process:
+            self._calls.free(address)
+
+    def end(self, give_back: Callable[[], None]) -> None:
+        """Release, and give the memory back, also where the GPU's driver has failed."""
+        try:
+            self.release()
+        finally:
+            give_back()
 
 
 class PinnedArray(np.ndarray[Any, Any]):
@@ -128,7 +138,9 @@ def pinned_empty(
     """
     kind = np.dtype(dtype)
     whole, dimensions = _size(nbytes, kind, shape)
-    step = _chunk(chunk)
+    step = None if chunk is None else parse_bytes(chunk)
+    if step is not None and (step <= 0 or step % PAGE):
+        raise InvalidParameter(f"chunk is {step} bytes; it must be a positive multiple of {PAGE}")
     if threads is not None and threads < 1:
         raise InvalidParameter(f"threads is {threads}; at least 1 is needed")
     how = _strategy(strategy, step is not None)
@@ -147,14 +159,15 @@ def _pinned_memory(nbytes: int, pinner: Pinner, calls: GpuCalls) -> tuple[ctypes
         with ExitStack() as failed:
             mapping = failed.enter_context(OwnMemory(nbytes, pinner.strategy.backing))
             failed.callback(pin.release)  # before it is unmapped
-            pinner.register(mapping.address, nbytes, [], pin.on_release)
+            pinner.register(mapping.address, nbytes, [], pin.undo.callback)
             failed.pop_all()
-        address, close = mapping.address, mapping.close
+        address = mapping.address
+        give_back: Callable[[], None] = mapping.close
     else:
         address = calls.allocate(nbytes)
-        close = _freeing(calls, address)
+        give_back = partial(pin.free, address)
     owner = (ctypes.c_uint8 * nbytes).from_address(address)
-    weakref.finalize(owner, _end, pin, close).atexit = False  # arrays may live longer; the system takes all back
+    weakref.finalize(owner, pin.end, give_back).atexit = False  # arrays may live longer; the system takes all back
     return owner, pin
 
 
@@ -170,24 +183,6 @@ def _strategy(name: StrategyName | None, chunked: bool) -> Strategy:
             f"strategy {quoted(name)} does not pin in {'chunks' if chunked else 'one piece'}: {names} do"
         )
     return strategy
-
-
-def _freeing(calls: GpuCalls, address: int) -> Callable[[], None]:
-    """Memory of cudaHostAlloc cannot be unpinned without losing it: it is freed with its last user."""
-    process = os.getpid()
-
-    def close() -> None:
-        if os.getpid() == process:
-            calls.free(address)
-
-    return close
-
-
-def _end(pin: _Pin, close: Callable[[], None]) -> None:
-    try:
-        pin.release()
-    finally:  # also where the GPU's driver has failed
-        close()
 
 
 def _size(
@@ -211,15 +206,6 @@ def _size(
             f"{whole} bytes: it must be a positive multiple of {dtype.itemsize}, the size of {dtype}"
         )
     return whole, dimensions if dimensions is not None else (whole // dtype.itemsize,)
-
-
-def _chunk(chunk: int | str | None) -> int | None:
-    if chunk is None:
-        return None
-    step = parse_bytes(chunk)
-    if step <= 0 or step % 4096:
-        raise InvalidParameter(f"chunk is {step} bytes; it must be a positive multiple of 4096")
-    return step
 
 
 def _cuda_calls(device: int | None) -> GpuCalls:

@@ -55,13 +55,13 @@ def placement(wanted: str, environment: Environment, lab: LabKind, device: int) 
     """
     nodes = {node.number: node for node in environment.nodes}
     if wanted == ANY:
-        return _anywhere("Host buffers and the threads that copy were bound to no NUMA node (node=any).")
+        return Placement(None, False, "Host buffers and the threads that copy were bound to no NUMA node (node=any).")
     if wanted != NEAR:
         node = _asked(int(wanted), nodes, environment)
         return Placement(node, True, f"Host buffers and the threads that copy were bound to NUMA node {wanted}.")
     near = _nearest(nodes, environment, lab, device)
     if near.value is None:
-        return _anywhere(near.reason or "")
+        return Placement(None, False, near.reason or "")
     why = f"Host buffers and the threads that copy were placed on NUMA node {near.value.number}, near GPU {device}."
     return Placement(near.value, False, why)
 
@@ -86,10 +86,6 @@ def _nearest(nodes: dict[int, NumaNode], environment: Environment, lab: LabKind,
     if node is None or not node.memory_bytes:
         return Answer.missing(f"Nothing was bound: NUMA node {number}, which GPU {device} is near, has no memory.")
     return Answer(node)
-
-
-def _anywhere(why: str) -> Placement:
-    return Placement(None, False, why)
 
 
 def _asked(number: int, nodes: dict[int, NumaNode], environment: Environment) -> NumaNode:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, Protocol, Self, TypeVar
 
 from pinscope.errors import MeasurementFailed
 from pinscope.lab.host_nodes import HostNodes
@@ -24,20 +24,6 @@ Copier = Literal["engine", "kernel"]
 """Who moves the bytes: a copy engine, or threads of a kernel that reach host memory through its mapping."""
 
 
-class HostBuffer(Protocol):
-    """Host memory of one kind, page-aligned."""
-
-    @property
-    def nbytes(self) -> int: ...
-    @property
-    def memory(self) -> HostMemory: ...
-    @property
-    def address(self) -> int: ...
-    def part(self, offset: int, nbytes: int) -> HostBuffer:
-        """A view of ``nbytes`` bytes from ``offset`` (both multiples of 8); owns nothing."""
-        ...
-
-
 class DeviceBuffer(Protocol):
     """Memory of the GPU (of the resident arena, on the host model)."""
 
@@ -45,9 +31,16 @@ class DeviceBuffer(Protocol):
     def nbytes(self) -> int: ...
     @property
     def address(self) -> int: ...
-    def part(self, offset: int, nbytes: int) -> DeviceBuffer:
+    def part(self, offset: int, nbytes: int) -> Self:
         """A view of ``nbytes`` bytes from ``offset`` (both multiples of 8); owns nothing."""
         ...
+
+
+class HostBuffer(DeviceBuffer, Protocol):
+    """Host memory of one kind, page-aligned."""
+
+    @property
+    def memory(self) -> HostMemory: ...
 
 
 class Stream(Protocol):

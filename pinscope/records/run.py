@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, computed_field, model_validator
 
-from pinscope.records.attachment import Attachment
 from pinscope.records.base import Moment, Record
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Device, Environment
@@ -95,6 +94,22 @@ class Progress(Record):
     """Set while the run queues: what holds the GPU."""
     at: float | None = None
     """When the child said so: CLOCK_MONOTONIC of its machine, which containers share. Told every few seconds."""
+
+
+class Attachment(Record):
+    """A table of many events that a run carries beside its observations.
+
+    It is kept in parts of a few megabytes, each of them a Parquet file.
+    """
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,39}$")]
+    """Unique in its run; part of the names of files in a bundle."""
+    rows: Annotated[int, Field(ge=0)]
+    """Of all its parts."""
+    parts: Annotated[int, Field(ge=0)]
+    """How many are stored."""
+    bytes: Annotated[int, Field(ge=0)]
+    """Of all its parts, as they are stored."""
 
 
 class Run(Record):

@@ -12,7 +12,6 @@ from copy import copy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from pinscope.errors import BadInput, InvalidParameter, PathExists, PinScopeError
 from pinscope.experiments.timeline.experiment import TimelineParams
@@ -23,7 +22,7 @@ from pinscope.records.limits import ROWS_READ
 from pinscope.records.run import Progress, Run, Status, TimelineRun
 from pinscope.records.snapshot import Snapshot
 from pinscope.runner.jobs import new_id
-from pinscope.runner.reporter import Reporter
+from pinscope.runner.reporter import Outcome, Reporter
 from pinscope.store.bundle import SUFFIX, read_bundle, write_bundle
 from pinscope.store.rescue import SafeWriter
 from pinscope.store.rows import Row
@@ -84,8 +83,9 @@ class Recorder:
         run = self.store.add(run)
         writer = SafeWriter(self.store, run, refuge=self.output)
         sampling = _Sampling(self, run, writer)
-        ending = self._ending(sampling)
-        saved = writer.close(**ending, finished_at=datetime.now(UTC))
+        outcome = Outcome.of(sampling.to_the_end)
+        ended = {} if outcome.error else {"progress": Progress(fraction=1.0, message=outcome.status)}
+        saved = writer.close(status=outcome.status, error=outcome.error, finished_at=datetime.now(UTC), **ended)
         if saved is not None:
             return Recorded(*read_bundle(saved)[0], saved, sampling.full_after_seconds)
         run, rows = writer.run, writer.rows
@@ -95,20 +95,6 @@ class Recorder:
         except PinScopeError as error:
             raise PinScopeError(f"{error}; run {run.id} is kept: pinscope export {run.id} -o FILE") from None
         return Recorded(run, rows, None, sampling.full_after_seconds)
-
-    def _ending(self, sampling: _Sampling) -> dict[str, Any]:
-        """Sample; gives the fields of the run that say how it went."""
-        try:
-            with Reporter(sampling.writer, sampling.run) as reporter:
-                sampling.go_on(reporter)
-        except PinScopeError as error:
-            return {"status": "failed", "error": str(error)}
-        except Exception as error:  # noqa: BLE001 - whatever it was, the run must say so, and its file be written
-            return {"status": "failed", "error": f"unexpected {type(error).__name__}: {error}".splitlines()[0]}
-        if not sampling.samples and sampling.failures:
-            return {"status": "failed", "error": f"no sample could be taken: {sampling.failures[0]}"}
-        status: Status = "cancelled" if sampling.writer.cancelled or not sampling.samples else "done"
-        return {"status": status, "progress": Progress(fraction=1.0, message=status)}
 
 
 @dataclass(frozen=True)
@@ -142,7 +128,19 @@ class _Sampling:
         self._unreadable: set[str] = set()
         self._seen: Snapshot | None = None
 
-    def go_on(self, reporter: Reporter) -> None:
+    def to_the_end(self) -> Status:
+        """Take all samples; gives the status that the run has then.
+
+        Raises:
+            PinScopeError: none could be taken.
+        """
+        with Reporter(self.writer, self.run) as reporter:
+            self._take_samples(reporter)
+        if not self.samples and self.failures:
+            raise PinScopeError(f"no sample could be taken: {self.failures[0]}")
+        return "cancelled" if self.writer.cancelled or not self.samples else "done"
+
+    def _take_samples(self, reporter: Reporter) -> None:
         """Take one sample after the other, at even steps from the first one; steps that were missed are left out."""
         interval, seconds = self._params.interval_seconds, self._params.for_seconds
         due: float | None = None

@@ -1,18 +1,47 @@
-"""What a run tells of itself while it goes on: progress, notes, and that it lives."""
+"""What a run reports of itself: progress, notes and that it lives while it goes on, and how it went."""
 
 from __future__ import annotations
 
+import os
 import threading
 import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Self
 
-from pinscope.records.run import Progress, Run
+from pinscope.errors import Cancelled, PinScopeError
+from pinscope.records.run import Progress, Run, Status
 from pinscope.store.rescue import SafeWriter
 
 PROGRESS_SECONDS = 0.2
 """Progress is written at most this often."""
 BEAT_SECONDS = 2.0
 """Progress is written at least this often, unless the database fails."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run went."""
+
+    status: Status
+    error: str | None = None
+    """Why it failed, one line."""
+    exit_code: int = 0
+
+    @classmethod
+    def of(cls, work: Callable[[], Status]) -> Outcome:
+        """Do the work, which gives the run's status. Whatever it raises, the run must say so."""
+        try:
+            return cls(work())
+        except Cancelled as error:
+            return cls("cancelled", exit_code=error.exit_code)
+        except PinScopeError as error:
+            return cls("failed", str(error), error.exit_code)
+        except Exception as error:  # noqa: BLE001 - see above
+            if os.environ.get("PINSCOPE_DEBUG"):
+                traceback.print_exc()
+            return cls("failed", f"unexpected {type(error).__name__}: {error}".splitlines()[0], 1)
 
 
 class Reporter:

@@ -6,12 +6,11 @@ command line is for those who wait for it.
 
 from __future__ import annotations
 
-import os
 import sys
-import traceback
 from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from pinscope.errors import Cancelled, PinScopeError, StoreFailed
@@ -28,7 +27,7 @@ from pinscope.probes.process import current_process
 from pinscope.records.environment import Device
 from pinscope.records.run import ExperimentRun, Progress, Status
 from pinscope.runner.queue import turn
-from pinscope.runner.reporter import Reporter
+from pinscope.runner.reporter import Outcome, Reporter
 from pinscope.store.rescue import SafeWriter, saved_line
 from pinscope.store.store import Store
 from pinscope.text import error_line, visible
@@ -62,8 +61,8 @@ def open_lab(run: ExperimentRun, near: bool = False) -> Lab:
     return CudaLab(run.device, bus_ids, near=nodes)
 
 
-def measure(writer: SafeWriter, run: ExperimentRun, signals: Sequence[int]) -> None:
-    """Measure the run from queueing to its last observation.
+def measure(writer: SafeWriter, run: ExperimentRun, signals: Sequence[int]) -> Status:
+    """Measure the run from queueing to its last observation; gives the status that it has then.
 
     Args:
         writer: takes the observations.
@@ -107,6 +106,7 @@ def measure(writer: SafeWriter, run: ExperimentRun, signals: Sequence[int]) -> N
             if run.gpu:
                 devices = _with_links(run.environment.devices, before, capture_devices())
                 writer.update(environment=run.environment.model_copy(update={"devices": devices}))
+    return "done"
 
 
 def _where(nodes: HostNodes) -> dict[str, Any]:
@@ -139,21 +139,6 @@ def _with_link(device: Device, before: Device, after: Device | None) -> Device:
     )  # fmt: skip
 
 
-def _outcome(writer: SafeWriter, run: ExperimentRun, signals: Sequence[int]) -> tuple[Status, str | None, int]:
-    """Measure; gives the run's status, its error line, and the exit code."""
-    try:
-        measure(writer, run, signals)
-    except Cancelled:
-        return "cancelled", None, Cancelled.exit_code
-    except PinScopeError as error:
-        return "failed", str(error), error.exit_code
-    except Exception as error:  # noqa: BLE001 - whatever it was, the run must say so
-        if os.environ.get("PINSCOPE_DEBUG"):
-            traceback.print_exc()
-        return "failed", f"unexpected {type(error).__name__}: {error}".splitlines()[0], 1
-    return "done", None, 0
-
-
 def main(arguments: list[str]) -> int:
     """Measure the run named on the command line; its exit code."""
     _, parent = arguments
@@ -177,11 +162,11 @@ def _run(store: Store, run: ExperimentRun, signals: Sequence[int]) -> int:
     writer = SafeWriter(store, run)
     if run.process is None:
         writer.update(process=current_process())
-    status, error, code = _outcome(writer, run, signals)
-    ended = {"progress": Progress(fraction=1.0, message="done")} if status == "done" else {}
-    if rescued := writer.close(status=status, error=error, finished_at=datetime.now(UTC), **ended):
+    outcome = Outcome.of(partial(measure, writer, run, signals))
+    ended = {"progress": Progress(fraction=1.0, message="done")} if outcome.status == "done" else {}
+    if rescued := writer.close(status=outcome.status, error=outcome.error, finished_at=datetime.now(UTC), **ended):
         print(f"pinscope: {visible(saved_line(rescued))}", file=sys.stderr)  # noqa: T201
-    return code
+    return outcome.exit_code
 
 
 if __name__ == "__main__":

@@ -20,8 +20,7 @@ from pydantic import ValidationError
 
 from pinscope.errors import InvalidParameter
 from pinscope.records import limits
-from pinscope.records.attachment import Attachment
-from pinscope.records.run import Run
+from pinscope.records.run import Attachment, Run
 from pinscope.store.rows import first_complaint
 from pinscope.text import quoted
 

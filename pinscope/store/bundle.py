@@ -28,8 +28,7 @@ from pydantic import TypeAdapter, ValidationError
 import pinscope
 from pinscope.errors import BadBundle, BadInput, InvalidParameter
 from pinscope.records import limits
-from pinscope.records.attachment import Attachment
-from pinscope.records.run import FORMAT, Run, parse_run
+from pinscope.records.run import FORMAT, Attachment, Run, parse_run
 from pinscope.store.attachments import Parts, no_parts, read_part, too_much_attached
 from pinscope.store.bundle_layout import (
     PARTS_FOLDER,

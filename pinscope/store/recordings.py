@@ -10,8 +10,7 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 
 from pinscope.errors import BadBundle, StoreFailed
-from pinscope.records.attachment import Attachment
-from pinscope.records.run import Run
+from pinscope.records.run import Attachment, Run
 from pinscope.store.bundle import SUFFIX, BundleReader
 from pinscope.store.rows import Row
 

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from sqlalchemy import Connection, delete, func, select
 
 from pinscope.errors import BadInput, StoreFailed, UnknownName
-from pinscope.records.attachment import Attachment
-from pinscope.records.run import Origin, Run, Status
+from pinscope.records.run import Attachment, Origin, Run, Status
 from pinscope.store.attachments import AttachedTable, AttachmentWriter, Parts, no_parts, parts_alike, with_part
 from pinscope.store.damage import DamagedRun
 from pinscope.store.database import Database

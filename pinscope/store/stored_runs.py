@@ -17,9 +17,8 @@ from sqlalchemy import ColumnElement, Connection, Select, func, insert, select, 
 from sqlalchemy.exc import DatabaseError, NoResultFound, OperationalError
 
 from pinscope.errors import StoreFailed
-from pinscope.records.attachment import Attachment
 from pinscope.records.limits import ROW_BYTES, RUN_BYTES
-from pinscope.records.run import Run, parse_run
+from pinscope.records.run import Attachment, Run, parse_run
 from pinscope.store.attachments import Parts
 from pinscope.store.damage import Damage, DamagedRun
 from pinscope.store.rows import Row, first_complaint
@@ -169,9 +168,6 @@ class StoredRows(Sequence[Row]):
         return len(self) == len(other) and all(mine == theirs for mine, theirs in zip(self, other, strict=True))
 
     __hash__ = None  # type: ignore[assignment]  # as of a list
-
-    def __repr__(self) -> str:
-        return f"StoredRows({self._run_id!r}, {self._count} from {self._start} on)"
 
     def characters(self) -> int:
         """Of the JSON of all these rows, as they are stored."""

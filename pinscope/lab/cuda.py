@@ -295,7 +295,7 @@ class CudaLab:
         """Find the loop count that takes ``seconds``, by device events, on a GPU that runs at its clock.
 
         Raises:
-            MeasurementFailed: the length does not settle within 2 %.
+            MeasurementFailed: the length does not become steady within 2 %.
         """
         with self.stream() as stream, self.event() as start, self.event() as end:
 
@@ -317,7 +317,9 @@ class CudaLab:
                 if abs(took / seconds - 1) <= CALIBRATED / 2:
                     return Load(seconds, amount)
                 amount = max(1.0, amount * seconds / took)
-        raise MeasurementFailed(f"a compute load of {seconds:.2e} s does not settle; the GPU's clock keeps changing")
+        raise MeasurementFailed(
+            f"a compute load of {seconds:.2e} s has no steady length: the GPU's clock keeps changing"
+        )
 
     def compute(
         self, stream: Stream, load: Load, touch: Touch | None = None, counters: Counters | None = None, slot: int = 0

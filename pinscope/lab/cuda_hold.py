@@ -10,26 +10,17 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol, Self, TypeVar
+from typing import Self
 
 from cupy.cuda import driver, runtime
 
 from pinscope.errors import MeasurementFailed
+from pinscope.lab.cuda_handles import CudaStream
 from pinscope.lab.cuda_memory import ALLOC_FLAGS, PAGE, driver_library
 
 _AT_LEAST = 0
 """CU_STREAM_WAIT_VALUE_GEQ: until the word is the value or a later one."""
 _NOT_SUPPORTED = 801
-
-
-class Holdable(Protocol):
-    """A stream that knows whether it is held."""
-
-    handle: int
-    held: bool
-
-
-StreamT = TypeVar("StreamT", bound=Holdable)
 
 
 class Gate:
@@ -51,7 +42,7 @@ class Gate:
         runtime.freeHost(self.address)
 
     @contextmanager
-    def hold(self, streams: Sequence[StreamT], launch: Callable[[StreamT, int, int], None]) -> Iterator[None]:
+    def hold(self, streams: Sequence[CudaStream], launch: Callable[[CudaStream, int, int], None]) -> Iterator[None]:
         """Hold the streams while the block lasts; they go on when it ends, however it ends.
 
         Args:

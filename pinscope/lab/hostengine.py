@@ -63,7 +63,7 @@ class Fault:
             ) from error
 
     def check_unreported(self) -> None:
-        """The same, if nobody has been told yet."""
+        """The same, unless it has been raised before."""
         if not self._reported:
             self.check()
 

@@ -130,7 +130,7 @@ class HostModelLab:
         """Finish what is queued, end the engines, free the rings.
 
         Raises:
-            MeasurementFailed: an engine broke off and nobody has been told.
+            MeasurementFailed: an engine broke off, and nothing has raised that yet.
         """
         self._open.close()
         if not any(exception):

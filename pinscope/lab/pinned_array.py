@@ -175,12 +175,12 @@ def _strategy(name: StrategyName | None, chunked: bool) -> Strategy:
     """The one that is named, or the recommended one."""
     if name is None:
         return default_strategy(chunked, huge_pages=why_not_backing("thp") is None)
-    possible = [one for one in STRATEGIES.values() if one.makes_array and one.chunked == chunked]
-    strategy = next((one for one in possible if one.name == name), None)
+    possible = [each for each in STRATEGIES.values() if each.makes_array and each.chunked == chunked]
+    strategy = next((each for each in possible if each.name == name), None)
     if strategy is None:
-        names = ", ".join(one.name for one in possible)
+        names = ", ".join(each.name for each in possible)
         raise InvalidParameter(
-            f"strategy {quoted(name)} does not pin in {'chunks' if chunked else 'one piece'}: {names} do"
+            f"strategy {quoted(name)} does not pin in {'chunks' if chunked else 'one piece'}; those that do: {names}"
         )
     return strategy
 
@@ -192,7 +192,7 @@ def _size(
     if dtype.hasobject or dtype.itemsize == 0:
         raise InvalidParameter(f"dtype {dtype} cannot be pinned; it must be one of plain numbers or bytes")
     given = (shape,) if isinstance(shape, SupportsIndex) else shape
-    dimensions = None if given is None else tuple(index(one) for one in given)  # NumPy's own numbers overflow
+    dimensions = None if given is None else tuple(map(index, given))  # NumPy's own numbers overflow
     whole = parse_bytes(nbytes) if nbytes is not None else None
     if dimensions is not None:
         needed = math.prod(dimensions) * dtype.itemsize

@@ -11,7 +11,7 @@ import ctypes
 import os
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -158,10 +158,9 @@ def _touches(pool: ThreadPoolExecutor, address: int, nbytes: int) -> dict[int, F
 
 def _finish(work: list[Future[None]]) -> None:
     """Wait for all, then raise what one of them raised."""
-    for one in work:
-        one.exception()
-    for one in work:
-        one.result()
+    wait(work)
+    for piece in work:
+        piece.result()
 
 
 def touch_pages(address: int, nbytes: int) -> None:

@@ -75,7 +75,7 @@ def _nearest(nodes: dict[int, NumaNode], environment: Environment, lab: LabKind,
         return Answer.missing(f"Nothing was bound to a NUMA node: the nodes of this host are not known ({reason}).")
     if lab != "cuda":
         return Answer.missing(
-            f"Nothing was bound to one of the {len(nodes)} NUMA nodes: without a GPU none is near it."
+            f"Nothing was bound to one of the {len(nodes)} NUMA nodes: the run uses no GPU that one could be near."
         )
     gpu = environment.device(device)
     number = gpu.numa_node if gpu else None
@@ -156,7 +156,7 @@ def _set_policy(mode: int, node: int) -> Answer[int]:
 def _run_on(node: NumaNode) -> str | None:
     """Run on the node's processors; why that is not possible, or ``None``."""
     listed = ranges(node.processors) or ()
-    allowed = {one for one in os.sched_getaffinity(0) if any(first <= one <= last for first, last in listed)}
+    allowed = {cpu for cpu in os.sched_getaffinity(0) if any(first <= cpu <= last for first, last in listed)}
     if not allowed:
         return "this process may use none of its processors" if listed else "it has no processors"
     try:

@@ -39,27 +39,23 @@ class PcieGeneration(Record):
         return self.raw_bytes_per_second(width) * self.transaction_share * payload / packet
 
 
-def _before_flits(number: int, transfers_per_second: float, coding: tuple[int, int]) -> PcieGeneration:
-    # 24 bytes in every one of them: a 4-doubleword header (16), LCRC (4), and 4 for framing and sequence number
-    # (STP 1 + sequence 2 + END 1 up to generation 2, an STP token that holds the sequence from generation 3).
-    return PcieGeneration(
-        number=number, transfers_per_second=transfers_per_second, coding=coding,
-        transaction_share=1.0, packet_overhead_bytes=24,
-    )  # fmt: skip
-
-
 PCIE: Mapping[int, PcieGeneration] = {
-    1: _before_flits(1, 2.5e9, (8, 10)),
-    2: _before_flits(2, 5e9, (8, 10)),
-    3: _before_flits(3, 8e9, (128, 130)),
-    4: _before_flits(4, 16e9, (128, 130)),
-    5: _before_flits(5, 32e9, (128, 130)),
-    # A FLIT is 256 bytes: 236 for TLPs, 6 for the data link layer, 8 CRC, 6 error correction. Framing, sequence
-    # number and LCRC are gone, so a TLP has its 16-byte header alone.
-    6: PcieGeneration(
-        number=6, transfers_per_second=64e9, coding=(242, 256),
-        transaction_share=236 / 242, packet_overhead_bytes=16,
-    ),
+    number: PcieGeneration(
+        number=number, transfers_per_second=speed, coding=coding,
+        transaction_share=share, packet_overhead_bytes=overhead,
+    )
+    for number, speed, coding, share, overhead in (
+        # 24 bytes up to generation 5: a 4-doubleword header (16), LCRC (4), and 4 for framing and sequence number
+        # (STP 1 + sequence 2 + END 1 up to generation 2, an STP token that holds the sequence from generation 3).
+        (1, 2.5e9, (8, 10), 1.0, 24),
+        (2, 5e9, (8, 10), 1.0, 24),
+        (3, 8e9, (128, 130), 1.0, 24),
+        (4, 16e9, (128, 130), 1.0, 24),
+        (5, 32e9, (128, 130), 1.0, 24),
+        # A FLIT is 256 bytes: 236 for TLPs, 6 for the data link layer, 8 CRC, 6 error correction. Framing, sequence
+        # number and LCRC are gone, so a TLP has its 16-byte header alone.
+        (6, 64e9, (242, 256), 236 / 242, 16),
+    )
 }  # fmt: skip
 """Generations that a GPU's host link can have, by number."""
 

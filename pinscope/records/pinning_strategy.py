@@ -45,8 +45,8 @@ def _strategy(name: StrategyName, title: str, backing: Backing | None, touched: 
 
 
 STRATEGIES: Mapping[str, Strategy] = {
-    one.name: one
-    for one in (
+    strategy.name: strategy
+    for strategy in (
         _strategy("host_alloc", "one cudaHostAlloc", None, False, "one"),
         _strategy("host_alloc_chunks", "cudaHostAlloc in chunks", None, False, "chunks"),
         _strategy("register_untouched", "4 KiB pages, untouched, register", "4k", False, "one"),

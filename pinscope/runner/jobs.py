@@ -121,17 +121,16 @@ def _check_device(lab: LabKind, device: int, environment: Environment) -> None:
     if problem := cupy_problem(environment):
         raise NoDevice(f"{problem.reason}; {problem.advice}")
     if environment.device(device) is None:
-        known = ", ".join(str(one.index) for one in environment.devices)
+        known = ", ".join(str(gpu.index) for gpu in environment.devices)
         raise InvalidParameter(f"no GPU {device}; there are: {known}")
 
 
 def _fitting(
     experiment: AnyExperiment, params: BareParams, request: Request, lab: LabKind, environment: Environment
 ) -> tuple[BareParams, tuple[str, ...]]:
-    """The parameters, made smaller where a preset is more than is safe here; what was asked for by name is refused."""
+    """The parameters, reduced where a preset is more than is safe here; what was asked for by name is refused."""
     device = environment.device(request.device) if lab == "cuda" else None
-    asked = params
-    reasons: list[str] = []
+    asked, why = params, ""
     while True:
         try:
             check_budget(
@@ -141,12 +140,11 @@ def _fitting(
             smaller = params.smaller()
             if smaller is None or _changed(params, smaller) & set(request.overrides):
                 raise
-            reasons.append(str(error))
-            params = smaller
-            continue
-        changed = ", ".join(sorted(_changed(asked, params)))
-        note = f"Made smaller to what is safe to take on this machine: {changed}. As it was: {'; '.join(reasons[:1])}."
-        return params, (note,) if changed else ()
+            params, why = smaller, why or str(error)
+        else:
+            changed = ", ".join(sorted(_changed(asked, params)))
+            note = f"Reduced to what is safe on this machine: {changed}. Before that, {why}."
+            return params, (note,) if changed else ()
 
 
 def _changed(before: BareParams, after: BareParams) -> set[str]:

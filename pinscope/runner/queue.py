@@ -52,7 +52,8 @@ def turn(
     folders = places() if folders is None else folders
     lock = _taken(name, waiting, folders)
     if lock is None:
-        yield f"Other runs could not be kept from measuring meanwhile: none of {', '.join(map(str, folders))} is safe."
+        unsafe = ", ".join(map(str, folders))
+        yield f"Other runs may have measured at the same time: no folder for a lock is safe ({unsafe})."
         return
     try:
         process = f"process {os.getpid()}"

@@ -37,7 +37,7 @@ LOOK_SECONDS = 0.1
 MOST_FAILURES_NOTED = 5
 """Different reasons for missing samples that become notes; the rows have them all."""
 _GPUS = "GPUs"
-"""Why there are none now and then is told by the rows."""
+"""The rows say why there are none now and then."""
 
 
 def boot_clock() -> float:
@@ -62,7 +62,7 @@ class Recorder:
         store: where it is kept.
         take: takes a snapshot; where it raises, the timeline has a row that says so, and goes on.
         asked_to_stop: looked at several times a second.
-        show: told how far the recording is.
+        show: called with how far the recording is.
         output: a bundle to write at the end, if wanted.
     """
 
@@ -148,12 +148,12 @@ class _Sampling:
             if self._waits_until(due):
                 return
             elapsed = self._sample(number, reporter)
-            self._tell(elapsed, reporter)
+            self._report(elapsed, reporter)
             if seconds is not None and elapsed >= seconds:
                 return
             if self._kept >= MOST_ROWS:
                 self.full_after_seconds = elapsed
-                reporter.note(f"It ended by itself: one timeline holds {MOST_ROWS:,} rows.")
+                reporter.note(f"The recording ended because one timeline holds at most {MOST_ROWS:,} rows.")
                 return
             step = (math.floor((self._pace.clock() - self._begun) / interval + 1e-9) + 1) * interval
             due = self._begun + (step if seconds is None else min(step, seconds))
@@ -206,22 +206,22 @@ class _Sampling:
         try:
             self.writer.append(rows)
         except BadInput:
-            self._rows = before  # the next sample tells again what this one would have told
+            self._rows = before  # the next sample stores what this one would have
             raise
         self.samples, self._seen = self.samples + 1, taken
         return rows
 
     def _note_unreadable(self, seen: Snapshot, reporter: Reporter) -> None:
-        """What could not be looked at, once; its figures may change from sample to sample."""
-        for one in seen.unreadable:
-            kind = re.sub(r"[\d, ]+", " ", one.what)
-            if kind not in self._unreadable and one.what != _GPUS:
+        """What could not be read, once; its figures may change from sample to sample."""
+        for unreadable in seen.unreadable:
+            kind = re.sub(r"[\d, ]+", " ", unreadable.what)
+            if kind not in self._unreadable and unreadable.what != _GPUS:
                 self._unreadable.add(kind)
-                reporter.note(f"{one.what} could not be looked at: {one.reason}.")
+                reporter.note(f"{unreadable.what} could not be read: {unreadable.reason}.")
         if seen.probe is not None and seen.probe.lost_events:
             reporter.note("The probe lost calls that came too fast: registered memory is an estimate from then on.")
 
-    def _tell(self, elapsed: float, reporter: Reporter) -> None:
+    def _report(self, elapsed: float, reporter: Reporter) -> None:
         seconds = self._params.for_seconds
         share = 0.0 if seconds is None else min(elapsed / seconds, 0.999)
         host = self._seen.host if self._seen else None

@@ -52,7 +52,7 @@ class Reporter:
         self._notes = list(run.notes)
         self._written = -PROGRESS_SECONDS
         self._last = Progress()
-        self._telling = threading.Lock()
+        self._storing = threading.Lock()
         self._ended = threading.Event()
         self._heart = threading.Thread(target=self._beat, name="pinscope-heart", daemon=True)
 
@@ -67,15 +67,15 @@ class Reporter:
     def progress(self, fraction: float, message: str) -> None:
         """Store how far the run is."""
         if time.monotonic() - self._written >= PROGRESS_SECONDS or fraction >= 1:
-            self._tell(Progress(fraction=fraction, message=message))
+            self._store(Progress(fraction=fraction, message=message))
 
     def waiting(self, holder: str) -> None:
         """Store what the run waits for."""
         if time.monotonic() - self._written >= PROGRESS_SECONDS:
-            self._tell(Progress(message=f"waiting for {holder}", waiting_for=holder))
+            self._store(Progress(message=f"waiting for {holder}", waiting_for=holder))
 
-    def _tell(self, progress: Progress | None) -> None:
-        with self._telling:
+    def _store(self, progress: Progress | None) -> None:
+        with self._storing:
             self._last = progress or self._last
             self._written = time.monotonic()
             self._writer.update(progress=self._last.model_copy(update={"at": self._written}))
@@ -84,7 +84,7 @@ class Reporter:
         """Others who cannot see this process learn from it that it lives, and it learns whether they cancelled it."""
         while not self._ended.wait(BEAT_SECONDS):
             if time.monotonic() - self._written >= BEAT_SECONDS:
-                self._tell(None)
+                self._store(None)
 
     def note(self, text: str) -> None:
         """Store what a reader of the run must know, once."""

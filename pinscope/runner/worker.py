@@ -41,7 +41,7 @@ def queues(run: ExperimentRun) -> list[str]:
     if run.lab == "host":
         return ["host"]
     everywhere = bool(run.params.get("all_devices"))
-    return sorted({one.uuid for one in run.environment.devices if everywhere or one.index == run.device})
+    return sorted({gpu.uuid for gpu in run.environment.devices if everywhere or gpu.index == run.device})
 
 
 def open_lab(run: ExperimentRun, near: bool = False) -> Lab:

@@ -137,7 +137,9 @@ class AttachmentWriter:
             self._store(table.slice(half))
             return
         if len(content) > limits.PART_BYTES:
-            raise InvalidParameter(f"one row is {len(content) >> 20} MiB; a part may be {limits.PART_BYTES >> 20} MiB")
+            raise InvalidParameter(
+                f"one row has {len(content) >> 20} MiB; a part has at most {limits.PART_BYTES >> 20} MiB"
+            )
         self._put(self._parts, content, table.num_rows)
         self._parts += 1
 
@@ -176,7 +178,7 @@ def read_part(content: bytes) -> pa.Table:
     import pyarrow.parquet as pq  # noqa: PLC0415
 
     if len(content) > limits.PART_BYTES:
-        raise InvalidParameter(f"a part of {len(content):,} bytes; it may be {limits.PART_BYTES:,}")
+        raise InvalidParameter(f"a part has {len(content):,} bytes; at most {limits.PART_BYTES:,} are allowed")
     bounds = {"thrift_string_size_limit": limits.PART_BYTES, "thrift_container_size_limit": _CONTAINER_ITEMS}
     with _plain_errors():
         described = pq.ParquetFile(pa.BufferReader(content), **bounds)

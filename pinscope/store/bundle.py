@@ -354,7 +354,7 @@ class BundleReader:
     def _read(self, name: str, most: int) -> bytes:
         size = self._archive.getinfo(name).file_size
         if size > most:
-            raise self._too_much(f"{name[:150]} is {size >> 10:,} KiB; it may be {most >> 10:,} KiB")
+            raise self._too_much(f"{name[:150]} is {size >> 10:,} KiB; at most {most >> 10:,} KiB are allowed")
         with self._damage_reported(), self._archive.open(name) as member:
             # Not read(): without a number it unpacks all there is before it looks at the length that was promised.
             return member.read(size)  # checks the CRC
@@ -370,7 +370,7 @@ class BundleReader:
             raise self._bad(why or type(error).__name__) from None
 
     def _too_much(self, why: str) -> BadBundle:
-        return BadBundle(f"{self._name} is more than a bundle may be: {why}")
+        return BadBundle(f"{self._name} exceeds what a bundle may hold: {why}")
 
     def _bad(self, why: str) -> BadBundle:
         return BadBundle(f"{self._name} is a damaged bundle: {why}")

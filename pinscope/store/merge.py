@@ -52,7 +52,7 @@ def _begin_alike(here: Rows, rows: Rows, count: int) -> bool:
     if min(len(here), len(rows)) < count:
         return False
     pairs = zip(islice(here, count), islice(rows, count), strict=True)
-    return all(one == other or _canonical(one) == _canonical(other) for one, other in pairs)
+    return all(mine == other or _canonical(mine) == _canonical(other) for mine, other in pairs)
 
 
 def _canonical(row: dict[str, Any]) -> str:

@@ -192,12 +192,12 @@ class SafeWriter:
                 self.problem = f"{self.problem}; {error}"
                 continue
             return path
-        raise StoreFailed(f"{len(self.rows)} observations could be saved nowhere: {self.problem}")
+        raise StoreFailed(f"{len(self.rows)} observations are lost, no file could take them: {self.problem}")
 
 
 def saved_line(path: Path) -> str:
     """What to tell somebody whose run was saved to a bundle."""
-    return f"the database took no more; the run was saved to {path}: pinscope import takes it in from there"
+    return f"the database accepts nothing more; the run was saved to {path}: import it with `pinscope import {path}`"
 
 
 def find_saved(run_id: str) -> Path | None:

@@ -71,7 +71,7 @@ def check_run(run: Run) -> None:
     if size > limits.RUN_BYTES:
         raise InvalidParameter(
             f"the record of run {run.id}, without its observations, is {size >> 10:,} KiB; "
-            f"it may be {limits.RUN_BYTES >> 10} KiB"
+            f"at most {limits.RUN_BYTES >> 10} KiB are allowed"
         )
     if field := next((field for field, value in written.items() if not _fits(value)), None):
         raise InvalidParameter(f"run {run.id}: {field}: a number in it has more than 64 bits")

@@ -111,7 +111,7 @@ def _run_or_damage(row: Mapping[Any, Any]) -> Run | DamagedRun:
     run_id, document, length = row["id"], row["document"], row["length"]
     name = run_id if isinstance(run_id, str) else run_id.decode(errors="replace")
     if length > RUN_BYTES:
-        why = f"its record is {format_bytes(length)}, and {format_bytes(RUN_BYTES)} are read at most"
+        why = f"its record is {format_bytes(length)}; at most {format_bytes(RUN_BYTES)} are read"
         return DamagedRun(name, why)
     for part in (document, row["progress"]):
         if isinstance(part, Damage):

@@ -61,7 +61,7 @@ def test_where_there_is_nothing_to_choose_it_says_so(
 def test_without_a_gpu_no_node_is_near(tmp_path: Path) -> None:
     chosen = placement("near", machine(tmp_path, TWO_SOCKETS, 1), "host", 0)
     assert chosen == Placement(
-        None, False, "Nothing was bound to one of the 2 NUMA nodes: without a GPU none is near it."
+        None, False, "Nothing was bound to one of the 2 NUMA nodes: the run uses no GPU that one could be near."
     )
 
 

@@ -282,9 +282,7 @@ def test_what_cannot_be_looked_at_is_noted_once_though_its_numbers_change(store:
         return snapshot(devices=(), unreadable=gaps)
 
     recorded = recorder(store, hurry, take).record(new(seconds=10.0))
-    assert recorded.run.notes == (
-        "Open files of 1 of 301 processes could not be looked at: they belong to other users.",
-    )
+    assert recorded.run.notes == ("Open files of 1 of 301 processes could not be read: they belong to other users.",)
     assert rows_of(recorded, "host")[4]["missing"].endswith("devices: NVML has not answered for 5 s")
 
 
@@ -413,7 +411,7 @@ def test_a_timeline_ends_by_itself_where_a_bundle_is_full(
     assert recorder(store, hurry).record(new(seconds=3.0)).full_after_seconds is None
     assert 50 <= len(recorded.rows) < 53
     assert recorded.run.status == "done"
-    assert recorded.run.notes == ("It ended by itself: one timeline holds 50 rows.",)
+    assert recorded.run.notes == ("The recording ended because one timeline holds at most 50 rows.",)
 
 
 def test_a_file_that_could_not_be_written_is_refused_before_anything_begins(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def test_a_budget_is_never_more_than_is_safe(available: float, share: float) -> 
 def test_a_small_limit_on_locked_memory_makes_a_preset_smaller_and_says_so() -> None:
     run = prepare(Request("pressure", "host", quick=True), machine(memlock_headroom_bytes=600 * MIB))
     assert run.budget.pinned_bytes == 512 * MIB
-    assert "Made smaller to what is safe" in run.notes[0]
+    assert "Reduced to what is safe" in run.notes[0]
     assert "RLIMIT_MEMLOCK" in run.notes[0]
 
 

@@ -182,7 +182,7 @@ def test_who_names_a_folder_queues_there_and_nowhere_else(tmp_path: Path, monkey
             assert [path.name for path in (tmp_path / "named").iterdir()] == [f"{name}.lock"]
     monkeypatch.setenv(VARIABLE, "/proc")
     with turn(name, _give_up) as problem:
-        assert problem == "Other runs could not be kept from measuring meanwhile: none of /proc is safe."
+        assert problem == "Other runs may have measured at the same time: no folder for a lock is safe (/proc)."
 
 
 @needs_root

@@ -34,7 +34,10 @@ _OF_A_PROCESS: Mapping[str, int] = {
 _MOST_OF_A_PROCESS = 2**14
 """Of its other files, such as cmdline, stat, statm and comm."""
 _PROCESS_FILE = re.compile(r"/proc/(?:[0-9]+|self|thread-self)/(?:task/[0-9]+/)?(.+)", re.ASCII | re.DOTALL)
-GLANCE_BYTES = 2**16
+GLANCE_BYTES = 2**13
+"""A status has about 1500 bytes, or more if its user is in hundreds of groups."""
+_HOW = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+"""A pipe that lies where a file should be must not be waited for."""
 
 
 def most_bytes(path: str) -> int:
@@ -49,11 +52,10 @@ def read_bytes(place: str, most: int) -> tuple[bytes, bool]:
     Raises:
         OSError: it cannot be read.
     """
-    # A pipe that lies where a file should be must not be waited for.
-    descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    descriptor = os.open(place, _HOW)
     try:
         parts, left = [], most + 1
-        while left and (part := os.read(descriptor, min(left, GLANCE_BYTES))):
+        while left and (part := os.read(descriptor, min(left, 2**16))):
             parts.append(part)
             left -= len(part)
     finally:
@@ -68,7 +70,7 @@ def glance(place: str) -> bytes:
     Raises:
         OSError: it cannot be read.
     """
-    descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    descriptor = os.open(place, _HOW)
     try:
         return os.read(descriptor, GLANCE_BYTES)
     finally:
@@ -81,7 +83,7 @@ def read_at(place: str, offset: int, count: int) -> bytes:
     Raises:
         OSError: it cannot be read.
     """
-    descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    descriptor = os.open(place, _HOW)
     try:
         return os.pread(descriptor, count, offset)
     finally:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from pinscope.probes import bounded
@@ -55,6 +56,8 @@ class Proc:
         self._bases = {"proc": str(root), "sys": str(sys)}
         self._top = str(top)
         self._is_here = (str(root), str(sys), str(top)) == ("/proc", "/sys", "/")
+        # The kernel's own listing of thousands of processes needs no closer look at each name.
+        self._is_pid: Callable[[str], bool] = str.isdigit if self._is_here else _is_pid
 
     @property
     def is_here(self) -> bool:
@@ -92,7 +95,7 @@ class Proc:
         top of the kernel's. A subclass that changes one of them changes both.
         """
         try:
-            content = bounded.glance(self._place(path))
+            content = bounded.glance(path if self._is_here else self._place(path))
         except (OSError, ValueError):
             return None
         return content if len(content) < bounded.GLANCE_BYTES else (self.read(path).value or "").encode()
@@ -137,16 +140,14 @@ class Proc:
             names = os.listdir(self._place("/proc"))  # noqa: PTH208 - strings, for speed
         except OSError as error:
             return Answer.missing(_why_not("/proc", error))
-        # The kernel's own listing of thousands of processes needs no closer look at each name.
-        pids = tuple(map(int, filter(str.isdigit if self._is_here else _is_pid, names)))
+        pids = tuple(map(int, filter(self._is_pid, names)))
         return Answer(pids) if pids else Answer.missing("/proc shows no process")
 
     def tasks(self) -> Answer[dict[int, int]]:
         """Process id → inode number of its folder, which a later process with the same id does not get."""
         try:
             with os.scandir(self._place("/proc")) as entries:
-                named = ((entry.name, entry.inode()) for entry in entries)
-                tasks = {int(name): inode for name, inode in named if _is_pid(name)}
+                tasks = {int(entry.name): entry.inode() for entry in entries if self._is_pid(entry.name)}
         except OSError as error:
             return Answer.missing(_why_not("/proc", error))
         return Answer(tasks) if tasks else Answer.missing("/proc shows no process")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pinscope.records.snapshot import Holder
+from pinscope.records.timeline import HolderSample
+
 
 def held_bytes(
     host_alloc: int | None,
@@ -25,3 +28,10 @@ def held_bytes(
     if host_alloc is None and driver_memory is None and not others:
         return None
     return (host_alloc or 0) + (driver_memory or 0) + max(others, default=0)
+
+
+def held_by(one: Holder | HolderSample, vm_pin: int | None = None) -> int:
+    """What a process is known to hold, in bytes, with ``vm_pin`` where the kernel's account is to count as well."""
+    return (
+        held_bytes(one.host_alloc_bytes, one.registered_bytes, one.locked_bytes, vm_pin, one.driver_memory_bytes) or 0
+    )

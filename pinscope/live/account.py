@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from pinscope.live.created_memory import CreatedMemory
-from pinscope.probes.callers import Caller
+from pinscope.probes.process_identity import Caller
 from pinscope.probes.uprobes import CALLS, FLAGLESS, Action, Entered
 from pinscope.records.registration import DRIVER_MEMORY, PidRegistrations, Piece, PieceKind
 
@@ -111,7 +111,7 @@ class Account:
             self.book(piece, sign=-1)
         return piece is not None
 
-    def told(self) -> PidRegistrations:
+    def as_record(self) -> PidRegistrations:
         """The account as a record."""
         if self.record is None:
             self.record = PidRegistrations(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 
-from pinscope.analysis.held import held_bytes
+from pinscope.analysis.held import held_by, held_bytes
 from pinscope.analysis.rules.growth import steady_growth
 from pinscope.records.figure import figures
 from pinscope.records.snapshot import Holder, HostTotals, Snapshot
@@ -47,7 +47,7 @@ def sample_of(snapshot: Snapshot, elapsed_seconds: float, before: Sample | None 
         before: the sample before; what did not change is shared with it, so that a long history stays small.
     """
     host = snapshot.host
-    ranked = sorted((one for one in snapshot.holders if _held(one)), key=_held, reverse=True)
+    ranked = sorted(filter(held_by, snapshot.holders), key=held_by, reverse=True)
     known = {(one.pid, one.started_at): one for one in before.holders} if before is not None else {}
     missing = {name: reason for name, reason in host.missing.items() if name in _TOTALS}
     return Sample.model_construct(
@@ -93,11 +93,6 @@ def _identity(holder: Holder) -> Identity:
 
 def _amounts(holder: Holder) -> Iterable[tuple[str, int | None]]:
     return ((what, getattr(holder, f"{what}_bytes")) for what in _KINDS)
-
-
-def _held(holder: Holder) -> int:
-    amounts = (holder.host_alloc_bytes, holder.registered_bytes, holder.locked_bytes)
-    return held_bytes(*amounts, driver_memory=holder.driver_memory_bytes) or 0
 
 
 def _gone(holder: Holder, after: Snapshot) -> Iterator[Event]:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pinscope.analysis.held import held_bytes
+from pinscope.analysis.held import held_by
 from pinscope.analysis.rules.series import gap_seconds
 from pinscope.charts.theme import COLOURS
 from pinscope.records.figure import figures
@@ -241,6 +241,5 @@ def trends(samples: Sequence[Sample], window_seconds: float) -> Mapping[tuple[in
         for one in sample.holders:
             steps = found.get((one.pid, one.started_at))
             if steps is not None:
-                amounts = (one.host_alloc_bytes, one.registered_bytes, one.locked_bytes)
-                steps[number] = float(held_bytes(*amounts, driver_memory=one.driver_memory_bytes) or 0)
+                steps[number] = float(held_by(one))
     return found

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from pinscope.analysis.page_table_model import page_table_bytes
 from pinscope.analysis.rules.gpu_memory import page_table_severity, unattributed_severity
 from pinscope.analysis.rules.host_memory import DRIVER_BYTES, DRIVER_SHARE
 from pinscope.records.bound import bound_of_sum
-from pinscope.records.finding import Finding, known, quantity
+from pinscope.records.finding import Finding, Quantity, known, quantity
 from pinscope.records.snapshot import Holder, Snapshot
 from pinscope.units import format_bytes
 
@@ -61,17 +61,12 @@ def driver_memory(holders: Sequence[Holder]) -> int:
 def memory_of_the_driver(snapshot: Snapshot) -> Iterator[Finding]:
     """What no count of pins has: of the holders to the page, of the host as what the kernel's accounts leave over."""
     host = snapshot.host
-    holders = sorted(
-        (one for one in snapshot.holders if one.driver_memory_bytes),
-        key=lambda one: one.driver_memory_bytes or 0, reverse=True,
-    )  # fmt: skip
+    holders = ranked(snapshot.holders, lambda one: one.driver_memory_bytes)
     held = driver_memory(holders)
     left_over = host.driver_memory_bytes
     evidence = (
-        quantity(
-            "Driver memory of the host, about", left_over, "bytes", reason=host.missing.get("driver_memory_bytes")
-        ),
-        quantity("Of it mapped by holders", held, "bytes"),
+        known("Driver memory of the host, about", host, "driver_memory_bytes", "bytes"),
+        quantity("Mapped by holders", held, "bytes"),
     )
     if held >= DRIVER_BYTES:
         bound = bound_of_sum(one.estimates.get("driver_memory_bytes") for one in holders)
@@ -81,13 +76,7 @@ def memory_of_the_driver(snapshot: Snapshot) -> Iterator[Finding]:
             severity="note",
             title=f"Holders have {amount} of driver memory, which the count of pins lacks",
             detail=DRIVER_MEMORY_IS,
-            evidence=(
-                *evidence,
-                *(
-                    quantity(f"Driver memory of {who(one)}", one.driver_memory_bytes, "bytes")
-                    for one in holders[:MOST_NAMED]
-                ),
-            ),
+            evidence=(*evidence, *by_holder("Driver memory of", holders, lambda one: one.driver_memory_bytes)),
             advice=DRIVER_MEMORY_ADVICE,
         )
     if left_over is not None and left_over - held >= DRIVER_SHARE * host.total_bytes:
@@ -143,3 +132,13 @@ def unexplained(snapshot: Snapshot) -> Iterator[Finding]:
 
 def who(holder: Holder) -> str:
     return f"{holder.name or 'process'} (pid {holder.pid})"
+
+
+def ranked(holders: Iterable[Holder], amount: Callable[[Holder], int | None]) -> list[Holder]:
+    """Those that have any of it, most first."""
+    return sorted(filter(amount, holders), key=lambda one: amount(one) or 0, reverse=True)
+
+
+def by_holder(name: str, holders: Sequence[Holder], amount: Callable[[Holder], int | None]) -> Iterator[Quantity]:
+    """What each of the first few has, as evidence."""
+    return (quantity(f"{name} {who(one)}", amount(one), "bytes") for one in holders[:MOST_NAMED])

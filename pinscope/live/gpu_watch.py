@@ -9,7 +9,7 @@ from contextlib import ExitStack
 
 from pinscope.live.repeater import Repeater
 from pinscope.probes.answer import Answer
-from pinscope.probes.gpu import GpuReader, Nvml
+from pinscope.probes.gpu import Nvml
 from pinscope.probes.gpu_figures import read_gpus
 from pinscope.probes.proc import HERE, Proc
 from pinscope.records.snapshot import DeviceFigures
@@ -33,7 +33,7 @@ class GpuWatch:
 
     def __init__(
         self,
-        open_nvml: Callable[[], GpuReader] = Nvml,
+        open_nvml: Callable[[], Nvml] = Nvml,
         interval_seconds: float = 1.0,
         limit_seconds: float = 5.0,
         clock: Callable[[], float] = time.monotonic,
@@ -48,7 +48,7 @@ class GpuWatch:
         self._answer: Figures = _NO_ANSWER_YET
         self._asked_at: float | None = None
         self._nvml = ExitStack()
-        self._reader: GpuReader | None = None
+        self._reader: Nvml | None = None
         self._repeater = Repeater("pinscope-gpu-watch", self._ask, interval_seconds, finish=self._close)
 
     def start(self) -> None:

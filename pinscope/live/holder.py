@@ -8,8 +8,7 @@ from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass
 
 from pinscope.analysis.page_table_model import GRANULE_BYTES, page_table_memory_bytes
-from pinscope.live.driver_own import asked_driver_memory, context_count, split_pieces
-from pinscope.live.ownership import Share
+from pinscope.live.ownership import Share, asked_driver_memory, context_count, split_pieces
 from pinscope.live.registered import Registered, registered_by
 from pinscope.probes.answer import Answer
 from pinscope.probes.cgroup import GroupHeadrooms
@@ -31,13 +30,13 @@ _TABLES_OF_DRIVER = about("8 bytes for each page, also of driver memory, which h
 _TABLES_AT_MOST = at_most("some of the memory may not be pinned")
 
 _MANAGED = about("address space; how much of it is on the host, and how much on a GPU, cannot be seen")
-_ROUNDING = at_most("a program that asked for these very sizes wastes nothing")
-_NOT_RESIDENT = at_most("not all of it is resident in this process, and what is not may have been given back")
-_MORE_THAN_PINNED = at_most("the holders' mappings come to more than is pinned, so some are ordinary shared memory")
-_LOCKED_NOT_RESIDENT = at_most("it has less memory that is resident")
-_NO_CONTEXT = "it has no CUDA context; what it has mapped of the driver's is its graphics'"
+_ROUNDING = at_most("a program that asked for exactly these sizes wastes nothing")
+_NOT_RESIDENT = at_most("part of it is not resident in this process and may have been freed")
+_MORE_THAN_PINNED = at_most("the holders' mappings add up to more than is pinned, so some are ordinary shared memory")
+_LOCKED_NOT_RESIDENT = at_most("less of its memory than this is resident")
+_NO_CONTEXT = "it has no CUDA context; the driver memory that it maps is for graphics"
 _MAYBE_ORDINARY = at_most("the process does not hold CUDA's device file, so it may be ordinary shared memory")
-_OTHERS_PIDS = "the driver names processes by the ids of another pid namespace"
+_OTHERS_PIDS = "the driver lists processes by the ids of another pid namespace"
 _OWNER_ENDED = "the driver charges it to the process that made the context, which has ended"
 _STATUS = {
     "locked_bytes": "VmLck", "vm_pin_bytes": "VmPin", "hugetlb_bytes": "HugetlbPages", "rss_bytes": "VmRSS",
@@ -104,45 +103,39 @@ def read_holder(one: SeenProcess, share: Share, around: Surroundings) -> Holder:
         around: the host and its GPUs.
     """
     missing: dict[str, str] = {}
-    estimates: dict[str, Bound] = {}
     amounts = {field: _amount(one, key).note(missing, field) for field, key in _STATUS.items()}
     named = one.maps is not None and any(
         process.pid == one.pid for device in around.gpus.value or () for process in device.processes
     )
-    cuda = Answer(True) if named else one.files.then(lambda files: UVM in files, "")
+    cuda = Answer(True) if named else one.files.then(lambda files: UVM in files)
     maps = one.maps.value if one.maps is not None else None
     contexts = context_count(maps) if maps is not None else 0
     owned = _pieces(one, share)
     asked, own_bytes = split_pieces(owned.value or (), contexts)
-    pieces = owned.then(lambda _: asked, "")
+    pieces = owned.then(lambda _: asked)
     doubt = _doubt(sum(owned.value or ()), bool(cuda.value), amounts["rss_shmem_bytes"], around) if asked else None
-    if doubt is not None:
-        estimates["host_alloc_bytes"] = doubt
-    locked = amounts["locked_bytes"]
-    if locked and locked > (amounts["rss_bytes"] or 0):
-        estimates["locked_bytes"] = _LOCKED_NOT_RESIDENT
-    managed = pieces.then(lambda _: one.maps.value.managed_bytes if one.maps and one.maps.value else 0, "")
-    if managed.value:
-        estimates["managed_bytes"] = _MANAGED
+    managed = pieces.then(lambda _: one.maps.value.managed_bytes if one.maps and one.maps.value else 0)
     allocations = _allocations(pieces.value or ())
-    if len(allocations) > MOST_SIZES:
-        estimates["allocations"] = at_least(f"mappings of {len(allocations) - MOST_SIZES:,} more sizes are left out")
-    rounding = pieces.then(lambda _: sum(a.size_bytes // 2 * a.count for a in allocations if a.power_of_two), "")
-    if rounding.value:
-        estimates["rounding_bytes"] = _ROUNDING
+    rounding = pieces.then(lambda _: sum(a.size_bytes // 2 * a.count for a in allocations if a.power_of_two))
     group = group_of(one.pid, around.groups.memberships(one.pid))
     left = around.groups.of(one.pid)
-    user = _number(one, "Uid").then(user_name, "")
+    user = _number(one, "Uid").then(user_name)
     identity = around.identify(one)
     started = start_time(one.pid, identity.started, around.booted)
     registered = registered_by(one.pid, cuda.value, started.value, around.registrations)
-    if registered.estimate is not None:
-        estimates["registered_bytes"] = registered.estimate
     driver_memory, kind = _driver_memory(owned, share, contexts, cuda)
     if (registered.driver_memory.value or 0) > (driver_memory.value or 0):  # it need not be mapped for the CPU
         driver_memory, kind = registered.driver_memory, registered.driver_estimate
-    if kind is not None:
-        estimates["driver_memory_bytes"] = kind
+    more_sizes = len(allocations) - MOST_SIZES
+    estimates = {
+        "host_alloc_bytes": doubt,
+        "locked_bytes": _LOCKED_NOT_RESIDENT if (amounts["locked_bytes"] or 0) > (amounts["rss_bytes"] or 0) else None,
+        "managed_bytes": _MANAGED if managed.value else None,
+        "allocations": at_least(f"mappings of {more_sizes:,} more sizes are left out") if more_sizes > 0 else None,
+        "rounding_bytes": _ROUNDING if rounding.value else None,
+        "registered_bytes": registered.estimate,
+        "driver_memory_bytes": kind,
+    }
     return Holder(
         pid=one.pid,
         parent_pid=_number(one, "PPid").note(missing, "parent_pid"),
@@ -151,19 +144,19 @@ def read_holder(one: SeenProcess, share: Share, around: Surroundings) -> Holder:
         command=identity.command.note(missing, "command"),
         cgroup=group.note(missing, "cgroup"),
         container=group.then(container, "its control group names no container").note(missing, "container"),
-        cgroup_limit_bytes=left.then(lambda found: found.limit_bytes, "").note(missing, "cgroup_limit_bytes"),
-        cgroup_headroom_bytes=left.then(lambda found: found.bytes, "").note(missing, "cgroup_headroom_bytes"),
+        cgroup_limit_bytes=left.then(lambda found: found.limit_bytes).note(missing, "cgroup_limit_bytes"),
+        cgroup_headroom_bytes=left.then(lambda found: found.bytes).note(missing, "cgroup_headroom_bytes"),
         started_at=started.note(missing, "started_at"),
         cuda=cuda.note(missing, "cuda"),
-        host_alloc_bytes=pieces.then(sum, "").note(missing, "host_alloc_bytes"),
-        context_pinned_bytes=owned.then(lambda _: own_bytes, "").note(missing, "context_pinned_bytes"),
+        host_alloc_bytes=pieces.then(sum).note(missing, "host_alloc_bytes"),
+        context_pinned_bytes=owned.then(lambda _: own_bytes).note(missing, "context_pinned_bytes"),
         driver_memory_bytes=driver_memory.note(missing, "driver_memory_bytes"),
         allocations=allocations[:MOST_SIZES],
         registered_bytes=registered.bytes.note(missing, "registered_bytes"),
         registrations=registered.pieces.note(missing, "registrations"),
         oldest_pieces=registered.oldest,
         rounding_bytes=rounding.note(missing, "rounding_bytes"),
-        inherited_bytes=pieces.then(lambda _: sum(split_pieces(share.inherited, contexts)[0]), "").note(
+        inherited_bytes=pieces.then(lambda _: sum(split_pieces(share.inherited, contexts)[0])).note(
             missing, "inherited_bytes"
         ),
         inherited_from=tuple(sorted(share.inherited_from)),
@@ -182,7 +175,7 @@ def read_holder(one: SeenProcess, share: Share, around: Surroundings) -> Holder:
         if cuda.value
         else (),
         missing=missing,
-        estimates=estimates,
+        estimates={field: bound for field, bound in estimates.items() if bound is not None},
         **amounts,
     )
 
@@ -283,7 +276,7 @@ def _gpu_use(one: SeenProcess, mapped: _Mapped, device: DeviceFigures, around: S
     elif len(amounts) < len(entries):
         missing["memory_bytes"] = next(entry.missing["memory_bytes"] for entry in entries if entry.missing)
     page_bytes = os.sysconf("SC_PAGE_SIZE")
-    tables = mapped.bytes.then(lambda amount: page_table_memory_bytes(amount, page_bytes), "")
+    tables = mapped.bytes.then(lambda amount: page_table_memory_bytes(amount, page_bytes))
     return GpuUse(
         index=device.index,
         memory_bytes=None if "memory_bytes" in missing else sum(amounts),

@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 
-from pinscope.analysis.held import held_bytes
+from pinscope.analysis.held import held_by
 from pinscope.analysis.page_table_model import context_overhead_bytes
 from pinscope.analysis.rules.host_memory import MUCH_LOCKED_BYTES
 from pinscope.live.holder import COUNTER_SLACK_BYTES, Surroundings, page_table_bound, read_holder
@@ -44,7 +44,7 @@ _REGISTERED: Mapping[BoundKind, Bound] = {
 }
 _DOUBTFUL_TABLES = about("registered memory of some of its processes is not known exactly")
 _INIT = 1
-_TOO_MUCH = "what the holders have comes to more than is pinned: some of it is not pinned"
+_TOO_MUCH = "the holders' memory adds up to more than is pinned, so some of it is not pinned"
 
 
 def snapshot(
@@ -172,11 +172,7 @@ def _holds(holder: Holder, own_pids: bool) -> bool:
 
 
 def _weight(holder: Holder) -> tuple[int, int, int]:
-    held = held_bytes(
-        holder.host_alloc_bytes, holder.registered_bytes, holder.locked_bytes, holder.vm_pin_bytes,
-        holder.driver_memory_bytes,
-    )  # fmt: skip
-    return (held or 0, holder.inherited_bytes or 0, -holder.pid)
+    return (held_by(holder, holder.vm_pin_bytes), holder.inherited_bytes or 0, -holder.pid)
 
 
 def _with_tables(

@@ -26,7 +26,7 @@ MOST_NEW_COPIES = 4
 UNUSED_LOOKS = 60
 """A copy that nobody used so often is let go of: its probes keep the mount busy that it lies on."""
 
-_NOT_PINNING = "it exports none of the driver's pinning calls"
+_NOT_PINNING = "it exports none of the driver's calls that pin memory"
 _TOO_MANY = f"{MOST_COPIES} copies of the driver's library are in use already"
 _NOT_YET = "its copy of the driver's library has not been looked at yet"
 _NO_PROBES_THERE = (
@@ -36,7 +36,7 @@ _NO_PROBES_THERE = (
 
 @dataclass(eq=False)
 class _Copy:
-    told: ProbedLibrary
+    library: ProbedLibrary
     file: tuple[int, int]
     """Device and inode."""
     installed: bool
@@ -75,9 +75,9 @@ class ProbedCopies:
         self._numbers = itertools.count(1)
         self._pools = False
 
-    def told(self) -> tuple[ProbedLibrary, ...]:
+    def libraries(self) -> tuple[ProbedLibrary, ...]:
         """Each copy, with the reason where it is not followed."""
-        return tuple(copy.told for copy in self._copies)
+        return tuple(copy.library for copy in self._copies)
 
     def add_installed(self, path: str) -> None:
         """Probe a copy for good."""
@@ -112,7 +112,7 @@ class ProbedCopies:
             if found is None:  # the process has ended meanwhile
                 continue
             copy = found.value
-            reason = found.reason if copy is None else copy.told.reason
+            reason = found.reason if copy is None else copy.library.reason
             if reason is not None:
                 not_followed.update(dict.fromkeys(library.pids, reason))
             if copy is not None:
@@ -186,14 +186,14 @@ class ProbedCopies:
             if not self._has_room():
                 return Answer.missing(_TOO_MANY)
             copy = _Copy(ProbedLibrary(path=path), file, installed)
-            copy.told = self._probe(copy, opened.value)
+            copy.library = self._probe(copy, opened.value)
             self._copies.append(copy)
             return Answer(copy)
 
     def _probe(self, copy: _Copy, descriptor: int) -> ProbedLibrary:
         offsets = function_offsets(descriptor, CALLS, self._machine)
         if not offsets.value:
-            return copy.told.model_copy(update={"reason": offsets.reason or _NOT_PINNING})
+            return copy.library.model_copy(update={"reason": offsets.reason or _NOT_PINNING})
         # By the open file: a path in a container means another file here, and may hold blanks, which end it.
         place, calls = f"/proc/{os.getpid()}/fd/{descriptor}", offsets.value
         architecture = ARCHITECTURES[self._machine]
@@ -211,6 +211,6 @@ class ProbedCopies:
             if copy.group is not None:
                 self._instance.remove_group(copy.group)
                 copy.group = None
-            told = _NO_PROBES_THERE if error.errno == errno.EIO else f"the kernel refuses: {error.strerror or error}"
-            return copy.told.model_copy(update={"reason": told})
-        return copy.told.model_copy(update={"calls": tuple(calls)})
+            reason = _NO_PROBES_THERE if error.errno == errno.EIO else f"the kernel refuses: {error.strerror or error}"
+            return copy.library.model_copy(update={"reason": reason})
+        return copy.library.model_copy(update={"calls": tuple(calls)})

@@ -5,10 +5,9 @@ What needs several snapshots, such as memory that grows and never comes back, is
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
-from pinscope.analysis.held import held_bytes
+from pinscope.analysis.held import held_by
 from pinscope.analysis.link_findings import link_below_best
 from pinscope.analysis.page_table_model import page_table_bytes
 from pinscope.analysis.pytorch_pinned import ROUNDING_ADVICE
@@ -21,11 +20,12 @@ from pinscope.analysis.rules.host_memory import (
 )
 from pinscope.analysis.rules.link import is_busy
 from pinscope.live.driver_findings import (
-    MOST_NAMED,
     PAGE_BYTES,
+    by_holder,
     driver_memory,
     memory_of_the_driver,
     page_tables,
+    ranked,
     unexplained,
     who,
 )
@@ -34,7 +34,10 @@ from pinscope.records.snapshot import Holder, Snapshot
 from pinscope.units import format_bytes, format_share
 
 GIB = 2**30
-_SERVICE = re.compile(r"\.service$")
+_ONE_OWNER = (
+    "Let one process register the memory and copy into the others' GPU buffers through CUDA IPC; "
+    "'pinscope run registration' measures both ways here."
+)
 
 
 def read_snapshot(snapshot: Snapshot) -> tuple[Finding, ...]:
@@ -52,7 +55,6 @@ def _pinned_share(snapshot: Snapshot) -> Iterator[Finding]:
     severity = pinned_severity(share, host.available_bytes / host.total_bytes)
     if severity is None:
         return
-    top = [one for one in snapshot.holders if _pinned_by(one)][:MOST_NAMED]
     yield Finding(
         rule="pinned-share-of-ram",
         severity=severity,
@@ -66,7 +68,7 @@ def _pinned_share(snapshot: Snapshot) -> Iterator[Finding]:
             quantity("Memory", host.total_bytes, "bytes"),
             quantity("Share of it", share, "share"),
             quantity("Available", host.available_bytes, "bytes"),
-            *(quantity(f"Held by {who(one)}", _pinned_by(one), "bytes") for one in top),
+            *by_holder("Held by", [one for one in snapshot.holders if _pinned_by(one)], _pinned_by),
         ),
         advice="Pin what is copied often, in buffers that are used again, and give back the rest. "
         "'pinscope run pressure' shows what pinned memory takes from everybody else here.",
@@ -101,10 +103,7 @@ def _near_group_limit(snapshot: Snapshot) -> Iterator[Finding]:
                 quantity("Limit of the control group", limit, "bytes"),
                 quantity("Left in the control group", left, "bytes"),
                 known("Control group", first, "cgroup", "text"),
-                *(
-                    quantity(f"Held by {who(one)}", _charged_to(one), "bytes")
-                    for one in holders[: MOST_NAMED if many else 0]
-                ),
+                *by_holder("Held by", holders if many else (), _charged_to),
             ),
             advice="Pin less, or raise the limit (docker run --memory, resources.limits.memory, MemoryMax=).",
         )
@@ -132,20 +131,16 @@ def _pinned_twice(snapshot: Snapshot) -> Iterator[Finding]:
             quantity("Memory in use", used, "bytes"),
             known("Shared memory", host, "shmem_bytes", "bytes"),
             quantity("Processes with CUDA", len(users), "count"),
-            *(
-                quantity(f"Registered by {who(one)}", one.registered_bytes, "bytes")
-                for one in _registering(snapshot.holders)[:MOST_NAMED]
-            ),
+            *by_holder("Registered by", ranked(snapshot.holders, _registered), _registered),
         ),
-        advice="Let one process register the memory and copy into the others' GPU buffers through CUDA IPC; "
-        "'pinscope run registration' measures both ways here.",
+        advice=_ONE_OWNER,
     )
 
 
 def _registered_by_many(snapshot: Snapshot) -> Iterator[Finding]:
     """Equal amounts in several processes, on memory that cannot be each one's own: seen only with the probe."""
     amounts: dict[int, list[Holder]] = {}
-    for holder in _registering(snapshot.holders):
+    for holder in ranked(snapshot.holders, _registered):
         amount, own = holder.registered_bytes, holder.rss_anon_bytes
         if amount is not None and own is not None and amount > own + (holder.hugetlb_bytes or 0):
             amounts.setdefault(amount, []).append(holder)
@@ -160,19 +155,16 @@ def _registered_by_many(snapshot: Snapshot) -> Iterator[Finding]:
             detail="It is more than their own memory, so it is shared. Each process pays a page table of up to "
             f"{format_bytes(tables)} on every GPU on which it has a context.",
             evidence=(
-                *(quantity(f"Registered by {who(one)}", amount, "bytes") for one in holders[:MOST_NAMED]),
+                *by_holder("Registered by", holders, _registered),
                 quantity("Page tables on one GPU, at most", tables * len(holders), "bytes"),
                 quantity("With one owner, at most", tables, "bytes"),
             ),
-            advice="Let one process register the memory and copy into the others' GPU buffers through CUDA IPC; "
-            "'pinscope run registration' measures both ways here.",
+            advice=_ONE_OWNER,
         )
 
 
 def _rounding(snapshot: Snapshot) -> Iterator[Finding]:
-    wasting = sorted(
-        (one for one in snapshot.holders if one.rounding_bytes), key=lambda one: one.rounding_bytes or 0, reverse=True
-    )
+    wasting = ranked(snapshot.holders, lambda one: one.rounding_bytes)
     waste = sum(one.rounding_bytes or 0 for one in wasting)
     if not is_much_rounding(waste, snapshot.host.total_bytes):
         return
@@ -181,11 +173,9 @@ def _rounding(snapshot: Snapshot) -> Iterator[Finding]:
         severity="note",
         title=f"Up to {format_bytes(waste)} of pinned memory may be waste: sizes that are powers of two",
         detail="An allocator that rounds requests up to powers of two, as PyTorch's pinned one does, wastes up to "
-        "half of each: 20.4 GiB become 32. A program that asked for just these sizes wastes nothing, and looks the "
+        "half of each: 20.4 GiB become 32. A program that asked for exactly these sizes wastes nothing, and looks the "
         "same.",
-        evidence=tuple(
-            quantity(f"At most, in {who(one)}", one.rounding_bytes, "bytes") for one in wasting[:MOST_NAMED]
-        ),
+        evidence=tuple(by_holder("At most, in", wasting, lambda one: one.rounding_bytes)),
         advice=ROUNDING_ADVICE,
     )
 
@@ -196,7 +186,7 @@ def _parent_gone(snapshot: Snapshot) -> Iterator[Finding]:
         return
     for holder in snapshot.holders:
         pinned = _pinned_by(holder)
-        service = holder.container is not None or bool(_SERVICE.search(holder.cgroup or ""))
+        service = holder.container is not None or (holder.cgroup or "").endswith(".service")
         if holder.parent_pid != 1 or not pinned or not holder.cuda or service:
             continue
         yield Finding(
@@ -251,22 +241,19 @@ def _links(snapshot: Snapshot) -> Iterator[Finding]:
                 yield finding.model_copy(update={"evidence": (*finding.evidence, used)})
 
 
-def _registering(holders: Sequence[Holder]) -> list[Holder]:
-    """Those of which the probe saw registrations, most bytes first."""
-    found = [one for one in holders if one.registered_bytes]
-    return sorted(found, key=lambda one: one.registered_bytes or 0, reverse=True)
+def _registered(holder: Holder) -> int | None:
+    """What the probe saw it register."""
+    return holder.registered_bytes
 
 
 def _charged_to(holder: Holder) -> int:
     """What is known to be pinned or locked by it; of driver memory it is not known whether a control group pays."""
-    amounts = (holder.host_alloc_bytes, holder.registered_bytes, holder.locked_bytes, holder.vm_pin_bytes)
-    return held_bytes(*amounts) or 0
+    return _pinned_by(holder) - (holder.driver_memory_bytes or 0)
 
 
 def _pinned_by(holder: Holder) -> int:
     """What is known to be pinned or locked by it, with its driver memory."""
-    amounts = (holder.host_alloc_bytes, holder.registered_bytes, holder.locked_bytes, holder.vm_pin_bytes)
-    return held_bytes(*amounts, driver_memory=holder.driver_memory_bytes) or 0
+    return held_by(holder, holder.vm_pin_bytes)
 
 
 _RULES: tuple[Callable[[Snapshot], Iterator[Finding]], ...] = (

@@ -11,19 +11,19 @@ from pinscope.records.registration import PidRegistrations, Piece, Registrations
 
 OLDEST_PIECES = 10
 """So many pieces of each holder a snapshot shows."""
-NOT_FOLLOWED = "registered memory leaves no mark; 'pinscope live --probe', as root, follows it from its start on"
-CALLS_NOT_FOLLOWED = "the driver's calls are followed by 'pinscope live --probe', as root, from its start on"
+NOT_FOLLOWED = "registered memory is not shown in /proc; 'pinscope live --probe', as root, follows it from its start on"
+CALLS_NOT_FOLLOWED = "only 'pinscope live --probe', as root, follows the driver's calls, from its start on"
 _EARLIER = at_least("what it registered before the probe started is not known")
 _LOST = about("some calls came too fast to be followed")
 _TOO_MANY = at_least("not all of its pieces could be followed")
 _ANOTHER_COPY = at_least("it uses another copy of the driver's library too, which is not followed")
-_CONTEXT_ENDED = at_most("it ended a CUDA context since, which releases what was pinned in it")
-_ENDED_AND_MORE = about("it ended a CUDA context since, and not all that it pinned is known")
+_CONTEXT_ENDED = at_most("it has ended a CUDA context, which releases the memory pinned in it")
+_ENDED_AND_MORE = about("it has ended a CUDA context, and some of its pinned memory is not known")
 _LEFT_OUT = at_least("more processes pin memory than the probe follows")
 _TAKEN_EARLIER = at_least("what it took before the probe started is not known")
 _POOLS = at_least("a pool of host memory holds more than is allocated from it")
 _IMPORTED = at_least("it imported memory of another process, whose size the call does not give")
-_UNREAD = about("of some memory of cuMemCreate the handle could not be read")
+_UNREAD = about("the handle of some cuMemCreate memory could not be read")
 
 
 @dataclass(frozen=True)

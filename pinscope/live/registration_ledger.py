@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from pinscope.live.account import Account
-from pinscope.probes.callers import Caller
 from pinscope.probes.pinned_address import Wanted
+from pinscope.probes.process_identity import Caller
 from pinscope.probes.uprobes import CALLS, FLAGLESS, Action, Entered, Executed, Lost, Returned, TraceEvent
 from pinscope.records.registration import PidRegistrations, Piece
 
@@ -32,7 +32,7 @@ START_SLACK_SECONDS = 0.05
 
 
 class Callers(Protocol):
-    """Tells who calls the driver; see :class:`pinscope.probes.callers.LiveCallers`."""
+    """Tells who calls the driver; see :class:`pinscope.probes.process_identity.LiveCallers`."""
 
     def of(self, pid: int) -> Caller | None:
         """The process that has this pid now; ``None`` if there is none or it has ended."""
@@ -141,7 +141,7 @@ class Ledger:
 
     def by_pid(self) -> Mapping[int, PidRegistrations]:
         """Every account."""
-        return {pid: account.told() for pid, account in self._accounts.items()}
+        return {pid: account.as_record() for pid, account in self._accounts.items()}
 
     def _account(self, caller: Caller) -> Account | None:
         account = self._accounts.get(caller.pid)

@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from types import TracebackType
 from typing import Self
 
 from pinscope.errors import PinScopeError
@@ -109,9 +108,7 @@ class Sampler:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.stop()
 
     @property
@@ -163,7 +160,7 @@ class Sampler:
         if kept.failing is not None:
             lines.append(kept.failing.line("Reading"))
         if kept.callbacks_failing is not None:
-            lines.append(kept.callbacks_failing.line("Handing on"))
+            lines.append(kept.callbacks_failing.line("Passing a snapshot on"))
         return "; ".join(lines) or None
 
     def _sample(self) -> None:

@@ -16,20 +16,18 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from pinscope.errors import MeasurementFailed, NotPossible
 from pinscope.live.probed_copies import MOST_COPIES, ProbedCopies
 from pinscope.live.registration_ledger import Ledger
 from pinscope.live.repeater import Repeater
-from pinscope.probes.callers import LiveCallers
 from pinscope.probes.driver_library import FileKey, MappedLibraries, MappedLibrary, installed_libraries
 from pinscope.probes.pinned_address import Wanted, find_addresses
 from pinscope.probes.proc import HERE, Proc
+from pinscope.probes.process_identity import LiveCallers
 from pinscope.probes.return_probe_trial import why_not_return_probes
-from pinscope.probes.tracefs import TraceInstance, remove_leftovers
-from pinscope.probes.tracing_access import tracing_access
+from pinscope.probes.tracefs import TraceInstance, remove_leftovers, tracing_access
 from pinscope.probes.uprobes import parse_trace
 from pinscope.records.registration import Registrations
 
@@ -80,9 +78,7 @@ class Tracker:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.stop()
 
     def start(self) -> None:
@@ -133,15 +129,12 @@ class Tracker:
         Raises:
             NotPossible: it was not started.
         """
+        session = self._session
+        if session is None:
+            raise NotPossible(_NOT_STARTED)
+        self._catch_up(session)
         with self._lock:
-            if self._session is None:
-                raise NotPossible(_NOT_STARTED)
-            session = self._session
-            unresolved = self._catch_up(session)
-        found = session.addresses(unresolved)
-        with self._lock:
-            session.resolve(found)
-            return session.told(self._trouble)
+            return session.registrations(self._trouble)
 
     def _stop_at_exit(self) -> None:
         with suppress(MeasurementFailed):  # nobody is there to be told; the next start removes what is left
@@ -149,27 +142,24 @@ class Tracker:
 
     def _turn(self) -> None:
         session = self._session
-        if session is None or self._trouble is not None:
-            return
-        mapped = session.mapped()
+        if session is not None and self._trouble is None:
+            self._catch_up(session, session.mapped())
+
+    def _catch_up(self, session: _Session, mapped: Mapping[FileKey, MappedLibrary] | None = None) -> None:
+        """Book what happened, and look for the addresses that the trace did not give."""
         with self._lock:
-            unresolved = self._catch_up(session, mapped)
-        found = session.addresses(unresolved)
+            if self._session is not session or self._trouble is not None:
+                return
+            try:
+                session.read()
+                if mapped is not None:
+                    session.follow(mapped)
+            except OSError as error:
+                self._trouble = f"the probe on the driver's library broke off ({error}): stop it and start it again"
+            unresolved = session.unresolved()
+        found = session.addresses(unresolved)  # without the lock: a program's memory may be slow to answer
         with self._lock:
             session.resolve(found)
-
-    def _catch_up(self, session: _Session, mapped: Mapping[FileKey, MappedLibrary] | None = None) -> Unresolved:
-        """Book what happened. Gives the pieces whose addresses are to be looked for, then without the lock: a program's
-        memory may be slow to answer."""
-        if self._session is not session or self._trouble is not None:
-            return {}
-        try:
-            session.read()
-            if mapped is not None:
-                session.follow(mapped)
-        except OSError as error:
-            self._trouble = f"the probe on the driver's library broke off ({error}): stop it and start it again"
-        return session.unresolved()
 
 
 class _Session:
@@ -195,7 +185,7 @@ class _Session:
             for path in installed:
                 self._copies.add_installed(str(path))
             self._users = self._copies.follow(self._mapped.look(), most_new=MOST_COPIES)
-            reasons = [library.reason for library in self._copies.told()]
+            reasons = [library.reason for library in self._copies.libraries()]
             if None not in reasons:
                 raise NotPossible(f"the driver's library cannot be probed: {reasons[0] if reasons else 'it is gone'}")
             self._since, since = datetime.now(UTC), time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -243,7 +233,7 @@ class _Session:
         for pid in self._users.late:
             self._ledger.late(pid)
 
-    def told(self, trouble: str | None) -> Registrations:
+    def registrations(self, trouble: str | None) -> Registrations:
         """The books, of processes that run now; nobody's if there is trouble: they would not be up to date."""
         self._ledger.check()
         return Registrations(
@@ -251,7 +241,7 @@ class _Session:
             by_pid=self._ledger.by_pid() if trouble is None else {},
             lost_events=self._ledger.lost_events,
             not_followed=self._users.not_followed,
-            libraries=self._copies.told(),
+            libraries=self._copies.libraries(),
             left_out_processes=self._ledger.left_out_processes,
             trouble=trouble,
         )

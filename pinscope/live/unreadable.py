@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pinscope.probes.answer import Answer
+from pinscope.probes.memory import PIN_COUNTERS_ADVICE
 from pinscope.probes.proc import Proc
 from pinscope.probes.processes import Processes
 from pinscope.probes.virtualization import WSL2, has_own_pids, hides_processes, wsl_version
@@ -42,7 +43,7 @@ def _host(host: HostTotals) -> Iterator[Unreadable]:
         yield Unreadable(
             what="Pinned memory of the whole host",
             reason=host.missing["pinned_bytes"],
-            advice="Use Linux 5.7 or newer; sandboxed kernels such as gVisor have no such counters.",
+            advice=PIN_COUNTERS_ADVICE,
         )
 
 
@@ -80,19 +81,19 @@ def _bounds(host: HostTotals, processes: Processes, left_out: int) -> Iterator[U
     if left_out:
         yield Unreadable(
             what=f"{left_out:,} more processes that hold something",
-            reason="a snapshot shows no more; those that hold most are shown",
+            reason="a snapshot shows only those that hold most",
             hides_holders=True,
         )
     if processes.skipped:
         yield Unreadable(
             what=f"Open files of {processes.skipped:,} of {processes.looked_at:,} processes",
-            reason="they have more than a snapshot looks at, of one process or of all",
+            reason="they have more open files than a snapshot reads of one process, or of all together",
             hides_holders=True,
         )
     if processes.unread and _may_lock(host, processes):
         yield Unreadable(
             what=f"Locked memory of {processes.unread:,} of {processes.looked_at:,} processes, all too small for CUDA",
-            reason="of thousands of processes, a snapshot looks at some in turn",
+            reason="with thousands of processes, each snapshot reads the status of some, in turn",
             advice="Take more snapshots one after the other: 'pinscope live'.",
             hides_holders=bool(host.pinned_bytes),
         )
@@ -112,11 +113,11 @@ def _strangers(pids: frozenset[int], *, outside: bool) -> Unreadable:
     named = ", ".join(map(str, sorted(pids)[:10]))
     if not outside:
         return Unreadable(
-            what=f"What ended processes that the driver still names (pid {named}) had on each GPU",
-            reason="they ended meanwhile, or a child keeps their memory and is shown with it",
+            what=f"GPU memory of processes that have ended and that the driver still lists (pid {named})",
+            reason="a child may have their memory mapped; then it is shown with the child",
         )
     return Unreadable(
-        what=f"Processes that the driver names and /proc does not show as such (pid {named})",
+        what=f"Processes that the driver lists and /proc does not show (pid {named})",
         reason="they ended meanwhile, or run outside this container",
         advice="In a container, start it with the host's process ids: docker run --pid=host.",
         hides_holders=True,

@@ -25,7 +25,7 @@ def last_level_cache_bytes(proc: Proc = HERE) -> Answer[int]:
         folder = f"{_PROCESSORS}/{processor}/cache"
         for index in proc.names(folder):
             level = proc.number(f"{folder}/{index}/level").value
-            size = proc.line(f"{folder}/{index}/size").then(_size, "").value
+            size = proc.line(f"{folder}/{index}/size").then(_size).value
             shared = proc.line(f"{folder}/{index}/shared_cpu_list").value
             if level is not None and size is not None:
                 found[level, shared or processor] = size

@@ -7,8 +7,9 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pinscope.probes.cupy_wheel import cupy_problem, install_line
+from pinscope.probes.cupy_wheel import Problem, cupy_problem, install_line
 from pinscope.probes.installation import install_command
+from pinscope.probes.memory import PIN_COUNTERS_ADVICE, pinned_bytes
 from pinscope.probes.proc import HERE, Proc
 from pinscope.records.capability import Capability
 from pinscope.records.environment import Environment
@@ -51,100 +52,67 @@ def capabilities(
         installed: tells whether a Python module can be imported.
     """
     host = _Host(environment, proc, installed)
-    return tuple(
-        rule(host)
-        for rule in (
-            _gpu,
-            _driver,
-            _nvml,
-            _cupy,
-            _cuda_lab,
-            _host_lab,
-            _memlock,
-            _pin_counters,
-            _huge_pages,
-            _postgresql,
+    found = []
+    for name, title, rule in _CAPABILITIES:
+        problem = rule(host)
+        reason, advice = (None, None) if problem is None else (problem.reason, problem.advice)
+        found.append(Capability(name=name, title=title, works=problem is None, reason=reason, advice=advice))
+    return tuple(found)
+
+
+def _gpu(host: _Host) -> Problem | None:
+    if host.environment.devices:
+        return None
+    on_bus = gpus_on_bus(host.proc)
+    if on_bus:
+        return Problem(
+            f"an NVIDIA GPU is on the PCI bus ({on_bus[0]}), but the driver does not show it",
+            "Install NVIDIA's driver, or load its kernel module: sudo modprobe nvidia",
         )
+    return Problem(
+        "no NVIDIA GPU is visible on this machine",
+        "In a container, start it with its GPUs (docker run --gpus all). "
+        "Without a GPU, use the host model and the recorded GPU runs.",
     )
 
 
-def _gpu(host: _Host) -> Capability:
-    name, title = "gpu", "NVIDIA GPU"
-    if host.environment.devices:
-        return Capability(name=name, title=title, works=True)
-    on_bus = gpus_on_bus(host.proc)
-    if on_bus:
-        return Capability(
-            name=name, title=title, works=False,
-            reason=f"an NVIDIA GPU is on the PCI bus ({on_bus[0]}), but the driver does not show it",
-            advice="Install NVIDIA's driver, or load its kernel module: sudo modprobe nvidia",
-        )  # fmt: skip
-    return Capability(
-        name=name, title=title, works=False,
-        reason="no NVIDIA GPU is visible on this machine",
-        advice="In a container, start it with its GPUs (docker run --gpus all). "
-        "Without a GPU, use the host model and the recorded GPU runs.",
-    )  # fmt: skip
-
-
-def _driver(host: _Host) -> Capability:
-    name, title = "driver", "NVIDIA driver"
+def _driver(host: _Host) -> Problem | None:
     if host.environment.driver is not None:
-        return Capability(name=name, title=title, works=True)
-    return Capability(
-        name=name, title=title, works=False,
-        reason=host.environment.missing.get("driver", _UNKNOWN),
-        advice="Install NVIDIA's driver, version 580 or newer for CUDA 13." if gpus_on_bus(host.proc) else None,
-    )  # fmt: skip
+        return None
+    advice = "Install NVIDIA's driver, version 580 or newer for CUDA 13." if gpus_on_bus(host.proc) else None
+    return Problem(host.environment.missing.get("driver", _UNKNOWN), advice)
 
 
-def _nvml(host: _Host) -> Capability:
-    """NVML answers if it tells the driver's CUDA version; the driver's own version is in /proc, too."""
-    name, title = "nvml", "GPU readings (NVML)"
+def _nvml(host: _Host) -> Problem | None:
+    """NVML works if it gives the driver's CUDA version; the driver's own version is in /proc, too."""
     if host.environment.cuda_driver is not None:
-        return Capability(name=name, title=title, works=True)
+        return None
     advice = "In a container, set NVIDIA_DRIVER_CAPABILITIES=compute,utility." if host.environment.driver else None
-    reason = host.environment.missing.get("cuda_driver", _UNKNOWN)
-    return Capability(name=name, title=title, works=False, reason=reason, advice=advice)
+    return Problem(host.environment.missing.get("cuda_driver", _UNKNOWN), advice)
 
 
-def _cupy(host: _Host) -> Capability:
-    name, title = "cupy", "CuPy"
+def _cupy(host: _Host) -> Problem | None:
     problem = cupy_problem(host.environment)
-    if problem is not None:
-        return Capability(name=name, title=title, works=False, reason=problem.reason, advice=problem.advice)
-    if not host.installed("cupy"):
-        return Capability(
-            name=name, title=title, works=False,
-            reason="CuPy's package is there, but Python finds no module cupy",
-            advice=f"Run: {install_line(host.environment)} --force-reinstall",
-        )  # fmt: skip
-    return Capability(name=name, title=title, works=True)
+    if problem is None and not host.installed("cupy"):
+        return Problem(
+            "CuPy's package is there, but Python finds no module cupy",
+            f"Run: {install_line(host.environment)} --force-reinstall",
+        )
+    return problem
 
 
-def _cuda_lab(host: _Host) -> Capability:
+def _cuda_lab(host: _Host) -> Problem | None:
     """Needs a GPU, its driver and CuPy: the first that is missing is the reason."""
-    name, title = "cuda-lab", f"Experiments on a {LAB_TITLES['cuda']}"
-    for need in (_gpu(host), _driver(host), _cupy(host)):
-        if not need.works:
-            return Capability(name=name, title=title, works=False, reason=need.reason, advice=need.advice)
-    return Capability(name=name, title=title, works=True)
+    return _gpu(host) or _driver(host) or _cupy(host)
 
 
-def _host_lab(host: _Host) -> Capability:
-    name, title = "host-lab", f"Experiments in the {LAB_TITLES['host']}"
+def _host_lab(host: _Host) -> Problem | None:
     if not sys.platform.startswith("linux"):
-        return Capability(
-            name=name, title=title, works=False,
-            reason=f"the host model needs Linux, and this is {sys.platform}", advice="Run PinScope on Linux.",
-        )  # fmt: skip
+        return Problem(f"the host model needs Linux, and this is {sys.platform}", "Run PinScope on Linux.")
     headroom = host.environment.limits.memlock_headroom_bytes
     if headroom is not None and headroom < _HOST_MODEL_LEAST_BYTES:
-        return Capability(
-            name=name, title=title, works=False,
-            reason=f"this process may lock only {format_bytes(headroom)} of memory", advice=MEMLOCK_ADVICE,
-        )  # fmt: skip
-    return Capability(name=name, title=title, works=True)
+        return Problem(f"this process may lock only {format_bytes(headroom)} of memory", MEMLOCK_ADVICE)
+    return None
 
 
 MEMLOCK_ADVICE = (
@@ -153,53 +121,52 @@ MEMLOCK_ADVICE = (
 )
 
 
-def _memlock(host: _Host) -> Capability:
-    name, title = "memlock", "Enough lockable memory for the host model"
+def _memlock(host: _Host) -> Problem | None:
     headroom = host.environment.limits.memlock_headroom_bytes
     if headroom is None or headroom >= HOST_MODEL_LOCKED_BYTES:
-        return Capability(name=name, title=title, works=True)
-    return Capability(
-        name=name, title=title, works=False,
-        reason=f"this process may lock {format_bytes(headroom)}; "
-        f"the host model's quick runs want {format_bytes(HOST_MODEL_LOCKED_BYTES)}",
-        advice=MEMLOCK_ADVICE,
-    )  # fmt: skip
+        return None
+    return Problem(
+        f"this process may lock {format_bytes(headroom)}; "
+        f"the host model's quick runs need {format_bytes(HOST_MODEL_LOCKED_BYTES)}",
+        MEMLOCK_ADVICE,
+    )
 
 
-def _pin_counters(host: _Host) -> Capability:
-    name, title = "pin-counters", "Host total of pinned memory (kernel counters)"
-    counters = host.proc.fields("/proc/vmstat")
-    for key in ("nr_foll_pin_acquired", "nr_foll_pin_released"):
-        answer = counters.amount(key)
-        if answer.reason is not None:
-            return Capability(
-                name=name, title=title, works=False, reason=answer.reason,
-                advice="Use Linux 5.7 or newer; sandboxed kernels such as gVisor have no such counters.",
-            )  # fmt: skip
-    return Capability(name=name, title=title, works=True)
+def _pin_counters(host: _Host) -> Problem | None:
+    pinned = pinned_bytes(host.proc)
+    return None if pinned.reason is None else Problem(pinned.reason, PIN_COUNTERS_ADVICE)
 
 
-def _huge_pages(host: _Host) -> Capability:
-    name, title = "huge-pages", "Huge pages"
+def _huge_pages(host: _Host) -> Problem | None:
     pages = host.environment.huge_pages
     if pages.transparent in ("always", "madvise") or pages.hugetlb_total_pages:
-        return Capability(name=name, title=title, works=True)
-    reason = pages.missing.get("transparent", "transparent huge pages are off and no huge pages are reserved")
-    return Capability(
-        name=name, title=title, works=False, reason=reason,
-        advice="As root: echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
-    )  # fmt: skip
+        return None
+    return Problem(
+        pages.missing.get("transparent", "transparent huge pages are off and no huge pages are reserved"),
+        "As root: echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
+    )
 
 
-def _postgresql(host: _Host) -> Capability:
-    name, title = "postgresql", "Runs in PostgreSQL"
+def _postgresql(host: _Host) -> Problem | None:
     if host.installed("psycopg"):
-        return Capability(name=name, title=title, works=True)
-    return Capability(
-        name=name, title=title, works=False,
-        reason="the PostgreSQL driver psycopg is not installed (SQLite needs none)",
-        advice=f"Run: {install_command('postgresql')}",
-    )  # fmt: skip
+        return None
+    return Problem(
+        "the PostgreSQL driver psycopg is not installed (SQLite needs none)", f"Run: {install_command('postgresql')}"
+    )
+
+
+_CAPABILITIES: tuple[tuple[str, str, Callable[[_Host], Problem | None]], ...] = (
+    ("gpu", "NVIDIA GPU", _gpu),
+    ("driver", "NVIDIA driver", _driver),
+    ("nvml", "GPU readings (NVML)", _nvml),
+    ("cupy", "CuPy", _cupy),
+    ("cuda-lab", f"Experiments on a {LAB_TITLES['cuda']}", _cuda_lab),
+    ("host-lab", f"Experiments in the {LAB_TITLES['host']}", _host_lab),
+    ("memlock", "Enough lockable memory for the host model", _memlock),
+    ("pin-counters", "Host total of pinned memory (kernel counters)", _pin_counters),
+    ("huge-pages", "Huge pages", _huge_pages),
+    ("postgresql", "Runs in PostgreSQL", _postgresql),
+)
 
 
 def gpus_on_bus(proc: Proc) -> tuple[str, ...]:

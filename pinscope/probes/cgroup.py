@@ -7,12 +7,12 @@ Sources: Linux documentation, admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from pinscope.probes.answer import Answer
+from pinscope.probes.mounts import Mount, read_mounts
 from pinscope.probes.proc import Proc, whole
 
 UNLIMITED = 2**62
@@ -23,8 +23,6 @@ NO_LIMIT = "no control group limits the memory of this process"
 MOST_GROUPS = 4096
 """Control groups that one reading looks at: a process's own and all above it."""
 
-_OCTAL = re.compile(r"\\([0-7]{3})")
-
 
 @dataclass(frozen=True)
 class Headroom:
@@ -32,16 +30,6 @@ class Headroom:
 
     bytes: int
     limit_bytes: int
-
-
-class _Mount(NamedTuple):
-    """Where a hierarchy can be seen."""
-
-    kind: str
-    """File system type."""
-    root: str
-    """The part of the hierarchy that is mounted."""
-    point: str
 
 
 @dataclass(frozen=True)
@@ -70,7 +58,7 @@ class GroupHeadrooms:
 
     def __init__(self, proc: Proc) -> None:
         self._proc = proc
-        self._mounts = proc.read("/proc/self/mountinfo").then(_mounts, "")
+        self._mounts = read_mounts(proc).then(lambda mounts: tuple(filter(_limits_memory, mounts)))
         self._known: dict[str, Answer[Headroom]] = {}
         self._levels: dict[tuple[str, str], Answer[Headroom]] = {}
         self._memberships: dict[int | Literal["self"], Answer[str]] = {}
@@ -92,7 +80,7 @@ class GroupHeadrooms:
             self._known[memberships.value] = self._tightest(memberships.value, self._mounts.value)
         return self._known[memberships.value]
 
-    def _tightest(self, memberships: str, mounts: Sequence[_Mount]) -> Answer[Headroom]:
+    def _tightest(self, memberships: str, mounts: Sequence[Mount]) -> Answer[Headroom]:
         levels = []
         unreadable = []
         for kind, folder in _groups(memberships, mounts):
@@ -114,7 +102,7 @@ class GroupHeadrooms:
         return self._levels[kind, folder]
 
 
-def _groups(memberships: str, mounts: Sequence[_Mount]) -> Iterator[tuple[str, str]]:
+def _groups(memberships: str, mounts: Sequence[Mount]) -> Iterator[tuple[str, str]]:
     """(file system type, folder) of each group on the way up, for every hierarchy that may limit memory."""
     paths = {}
     for line in memberships.splitlines():
@@ -130,27 +118,11 @@ def _groups(memberships: str, mounts: Sequence[_Mount]) -> Iterator[tuple[str, s
                 yield mount.kind, folder
 
 
-def _mounts(text: str) -> tuple[_Mount, ...]:
-    """The memory hierarchies among the lines of a mountinfo."""
-    return tuple(mount for line in text.splitlines() if (mount := _mount(line)) is not None)
+def _limits_memory(mount: Mount) -> bool:
+    return mount.kind == "cgroup2" or (mount.kind == "cgroup" and "memory" in mount.options.split(","))
 
 
-def _mount(line: str) -> _Mount | None:
-    head, _, tail = line.partition(" - ")
-    front, back = head.split(" "), tail.split(" ")
-    if len(front) < 5 or len(back) < 3 or back[0] not in _VERSIONS:
-        return None
-    if back[0] == "cgroup" and "memory" not in back[2].split(","):
-        return None
-    return _Mount(back[0], _unescaped(front[3]), _unescaped(front[4]))
-
-
-def _unescaped(text: str) -> str:
-    """mountinfo writes blanks and backslashes in paths as three octal digits."""
-    return _OCTAL.sub(lambda match: chr(int(match[1], 8)), text)
-
-
-def _chain(path: str, mount: _Mount) -> Iterator[str]:
+def _chain(path: str, mount: Mount) -> Iterator[str]:
     """Folders from the process's group up to the mount point.
 
     A mount may show only a part of the hierarchy. A group outside that part – ``/..`` in a namespace – cannot be seen;

@@ -19,10 +19,10 @@ _FIRST_GPU_OF_13 = (7, 5)
 
 @dataclass(frozen=True)
 class Problem:
-    """Why CuPy cannot be used, and what to do."""
+    """Why something cannot be used, and what to do."""
 
     reason: str
-    advice: str
+    advice: str | None
 
 
 def cuda_major(environment: Environment) -> int | None:

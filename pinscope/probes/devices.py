@@ -1,12 +1,12 @@
-"""GPUs as records: NVML's answers, the NUMA node from sysfs, and the limits of the link."""
+"""GPUs as records: NVML's answers, what sysfs shows of their slot, and the limits of the link."""
 
 from __future__ import annotations
 
-from pinscope.probes.answer import Answer
-from pinscope.probes.gpu import C2c, GpuReader
-from pinscope.probes.pci import max_payload, sysfs_folder
+from pinscope.probes.answer import Answer, all_of
+from pinscope.probes.gpu import C2c, Nvml, PcieError
+from pinscope.probes.pci import iommu, link_errors, max_payload, sysfs_folder
 from pinscope.probes.proc import Proc, count_in_both, ranges
-from pinscope.records.environment import Device, Link
+from pinscope.records.environment import Device, Link, LinkErrors
 from pinscope.records.link import PCIE, PCIE_WIDTHS, c2c_bytes_per_second
 
 UNKNOWN = "unknown"
@@ -15,17 +15,15 @@ UNKNOWN = "unknown"
 _NODES = "/sys/devices/system/node/online"
 
 
-def read_devices(nvml: GpuReader, proc: Proc) -> Answer[tuple[Device, ...]]:
+def read_devices(nvml: Nvml, proc: Proc) -> Answer[tuple[Device, ...]]:
     """All GPUs that the driver shows, by NVML index (CUDA may count them in another order: compare bus ids)."""
-    count = nvml.device_count()
-    if count.value is None:
-        return Answer(None, count.reason)
-    if count.value == 0:
-        return Answer.missing("the NVIDIA driver works, but it shows no GPU")
-    return Answer(tuple(_device(nvml, proc, index) for index in range(count.value)))
+    return nvml.device_count().then(
+        lambda count: tuple(_device(nvml, proc, index) for index in range(count)) or None,
+        "the NVIDIA driver works, but it shows no GPU",
+    )
 
 
-def _device(nvml: GpuReader, proc: Proc, index: int) -> Device:
+def _device(nvml: Nvml, proc: Proc, index: int) -> Device:
     missing: dict[str, str] = {}
     name = nvml.name(index).note(missing, "name") or UNKNOWN
     bus_id = nvml.pci_bus_id(index)
@@ -36,17 +34,17 @@ def _device(nvml: GpuReader, proc: Proc, index: int) -> Device:
         name=name,
         pci_bus_id=bus_id.note(missing, "pci_bus_id"),
         numa_node=_numa_node(nvml, proc, index, bus_id).note(missing, "numa_node"),
-        memory_total_bytes=memory.then(lambda found: found.total, "").note(missing, "memory_total_bytes"),
-        memory_free_bytes=memory.then(lambda found: found.free, "").note(missing, "memory_free_bytes"),
+        memory_total_bytes=memory.then(lambda found: found.total).note(missing, "memory_total_bytes"),
+        memory_free_bytes=memory.then(lambda found: found.free).note(missing, "memory_free_bytes"),
         compute_capability=nvml.compute_capability(index)
-        .then(lambda pair: f"{pair[0]}.{pair[1]}", "")
+        .then(lambda pair: f"{pair[0]}.{pair[1]}")
         .note(missing, "compute_capability"),
         link=_link(nvml, index, name, _max_payload(proc, bus_id), missing),
         missing=missing,
     )
 
 
-def _numa_node(nvml: GpuReader, proc: Proc, index: int, bus_id: Answer[str]) -> Answer[int]:
+def _numa_node(nvml: Nvml, proc: Proc, index: int, bus_id: Answer[str]) -> Answer[int]:
     """The node the GPU's slot hangs on: from sysfs, from NVML, or the only node there is."""
     folder = sysfs_folder(bus_id.value or "")
     if folder is not None:
@@ -60,11 +58,10 @@ def _numa_node(nvml: GpuReader, proc: Proc, index: int, bus_id: Answer[str]) -> 
 
 
 def _max_payload(proc: Proc, bus_id: Answer[str]) -> Answer[int]:
-    folder = bus_id.then(sysfs_folder, f"{bus_id.value} is no PCI address")
-    return max_payload(proc, folder.value) if folder.value is not None else Answer(None, folder.reason)
+    return bus_id.then(sysfs_folder, f"{bus_id.value} is no PCI address").ask(lambda folder: max_payload(proc, folder))
 
 
-def _link(nvml: GpuReader, index: int, name: str, payload: Answer[int], missing: dict[str, str]) -> Link | None:
+def _link(nvml: Nvml, index: int, name: str, payload: Answer[int], missing: dict[str, str]) -> Link | None:
     """The host link: NVLink-C2C where the GPU has one, else PCIe; ``None`` if nothing at all is known of it."""
     c2c = nvml.c2c(index)
     if c2c.value is not None:
@@ -90,35 +87,72 @@ def _c2c_link(c2c: C2c, name: str, missing: dict[str, str]) -> Link:
     )  # fmt: skip
 
 
-def _pcie_link(nvml: GpuReader, index: int, most: Answer[int], missing: dict[str, str]) -> Link:
+def _pcie_link(nvml: Nvml, index: int, most: Answer[int], missing: dict[str, str]) -> Link:
     together = nvml.pcie(index, "generation_max")
     alone = nvml.pcie(index, "gpu_generation_max")
     known = [answer.value for answer in (together, alone) if answer.value is not None]
     generation = Answer(min(known)) if known else together
     width = nvml.pcie(index, "width_max")
-    raw, payload = _pcie_limits(generation, width, most.value)
+    rates = all_of(generation, width).ask(lambda link: _pcie_rates(link, most.value))
     return Link(
         kind="pcie",
         generation_now=nvml.pcie(index, "generation_now").note(missing, "link.generation_now"),
         width_now=nvml.pcie(index, "width_now").note(missing, "link.width_now"),
         generation_max=generation.note(missing, "link.generation_max"),
         width_max=width.note(missing, "link.width_max"),
-        limit_bytes_per_second=payload.note(missing, "link.limit_bytes_per_second"),
-        raw_bytes_per_second=raw.note(missing, "link.raw_bytes_per_second"),
+        limit_bytes_per_second=rates.then(lambda pair: pair[1]).note(missing, "link.limit_bytes_per_second"),
+        raw_bytes_per_second=rates.then(lambda pair: pair[0]).note(missing, "link.raw_bytes_per_second"),
         max_payload_bytes=most.note(missing, "link.max_payload_bytes"),
     )
 
 
-def _pcie_limits(
-    generation: Answer[int], width: Answer[int], packet_bytes: int | None
-) -> tuple[Answer[float], Answer[float]]:
-    """(raw, payload) of the link at best."""
-    if generation.value is None or width.value is None:
-        unknown: Answer[float] = Answer.missing(generation.reason or width.reason or "")
-        return unknown, unknown
-    rates = PCIE.get(generation.value)
-    if rates is None or width.value not in PCIE_WIDTHS:
-        unknown = Answer.missing(f"PinScope knows no PCIe {generation.value} link of {width.value} lanes")
-        return unknown, unknown
-    raw, payload = rates.raw_bytes_per_second(width.value), rates.payload_bytes_per_second(width.value, packet_bytes)
-    return Answer(raw), Answer(payload)
+def _pcie_rates(link: tuple[int, ...], packet_bytes: int | None) -> Answer[tuple[float, float]]:
+    """(raw, payload) at best of a link of this generation and width."""
+    generation, width = link
+    rates = PCIE.get(generation)
+    if rates is None or width not in PCIE_WIDTHS:
+        return Answer.missing(f"PinScope knows no PCIe {generation} link of {width} lanes")
+    return Answer((rates.raw_bytes_per_second(width), rates.payload_bytes_per_second(width, packet_bytes)))
+
+
+def with_details(nvml: Nvml, proc: Proc, device: Device) -> Device:
+    """The same GPU with its IOMMU, its BAR1, its persistence mode and the errors that its link has had."""
+    missing = {**device.missing, "link_errors_after": "nothing was run"}
+    bar1 = nvml.bar1(device.index).then(lambda window: window.total)
+    whole = bar1.then(
+        lambda window: window >= device.memory_total_bytes if device.memory_total_bytes else None,
+        missing.get("memory_total_bytes", "its memory is not known"),
+    )
+    return device.model_copy(
+        update={
+            "iommu": _folder(device).ask(lambda folder: iommu(proc, folder)).note(missing, "iommu"),
+            "bar1_bytes": bar1.note(missing, "bar1_bytes"),
+            "bar1_covers_memory": whole.note(missing, "bar1_covers_memory"),
+            "persistence_mode": nvml.persistence_mode(device.index).note(missing, "persistence_mode"),
+            "link_errors": read_link_errors(nvml, proc, device),
+            "missing": missing,
+        }
+    )
+
+
+def read_link_errors(nvml: Nvml, proc: Proc, device: Device) -> LinkErrors:
+    """The errors that were counted on the GPU's link until now."""
+    missing: dict[str, str] = {}
+    folder = _folder(device)
+
+    def counted(kind: PcieError) -> int | None:
+        by_kernel = folder.ask(lambda place: link_errors(proc, place, kind)).value
+        return by_kernel if by_kernel is not None else nvml.pcie_errors(device.index, kind).note(missing, kind)
+
+    return LinkErrors(
+        replays=nvml.pcie_errors(device.index, "replays").note(missing, "replays"),
+        correctable=counted("correctable"), nonfatal=counted("nonfatal"), fatal=counted("fatal"),
+        missing=missing,
+    )  # fmt: skip
+
+
+def _folder(device: Device) -> Answer[str]:
+    if device.pci_bus_id is None:
+        return Answer.missing(device.missing.get("pci_bus_id", "its PCI address is not known"))
+    folder = sysfs_folder(device.pci_bus_id)
+    return Answer(folder) if folder else Answer.missing(f"{device.pci_bus_id} is no PCI address")

@@ -6,28 +6,33 @@ import hashlib
 import os
 import platform
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
 import pinscope
 from pinscope.probes.answer import Answer
-from pinscope.probes.device_details import with_details
-from pinscope.probes.devices import read_devices
-from pinscope.probes.driver_state import VERSION_FILE, kernel_module, multi_process_service
-from pinscope.probes.gpu import GpuReader, Nvml
+from pinscope.probes.devices import read_devices, with_details
+from pinscope.probes.gpu import Nvml
 from pinscope.probes.limits import read_limits
 from pinscope.probes.numa import read_nodes
 from pinscope.probes.proc import HERE, Proc, count_in_both, ranges
 from pinscope.probes.software import package_versions, source_commit
 from pinscope.probes.virtualization import virtualization
-from pinscope.records.environment import Device, Environment, HugePages
+from pinscope.records.environment import Device, Environment, HugePages, KernelModule
 
+VERSION_FILE = "/proc/driver/nvidia/version"
+PIPE_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY"
+_USUAL_PIPES = "/tmp/nvidia-mps"  # noqa: S108 - where the daemon listens by default (NVIDIA's MPS documentation)
+_DAEMON = "nvidia-cuda-mps"
+"""Beginning of the names of the control daemon and its servers; the kernel keeps 15 characters of a name."""
+_TAINT_FILE = "/sys/module/nvidia/taint"
 _ACTIVE_WORD = re.compile(r"\[(\w+)\]")
 _PRETTY_NAME = re.compile(r'^PRETTY_NAME=["\']?(?P<name>[^"\'\n]+)', re.MULTILINE)
 _KERNEL_MODULE = re.compile(r"Kernel Module.*?\s(?P<version>[0-9]+\.[0-9.]+)\s")
 _MACHINE_ID = re.compile(r"[0-9a-f]{32}")
 
 
-def capture_environment(proc: Proc = HERE, nvml: GpuReader | None = None) -> Environment:
+def capture_environment(proc: Proc = HERE, nvml: Nvml | None = None) -> Environment:
     """Read everything about this machine that a run must carry.
 
     Args:
@@ -38,7 +43,7 @@ def capture_environment(proc: Proc = HERE, nvml: GpuReader | None = None) -> Env
     with nvml or Nvml() as gpus:
         devices = _devices(gpus, proc)
         driver = gpus.driver_version()
-        cuda = gpus.cuda_version().then(lambda pair: f"{pair[0]}.{pair[1]}", "")
+        cuda = gpus.cuda_version().then(lambda pair: f"{pair[0]}.{pair[1]}")
         confidential = gpus.confidential_computing()
     nodes = read_nodes(proc)
     packages = package_versions()
@@ -56,7 +61,7 @@ def capture_environment(proc: Proc = HERE, nvml: GpuReader | None = None) -> Env
         architecture=uname.machine,
         cpu=_cpu(proc).note(missing, "cpu"),
         cpus=_processors(proc),
-        numa_nodes=nodes.then(len, "").note(missing, "numa_nodes"),
+        numa_nodes=nodes.then(len).note(missing, "numa_nodes"),
         page_bytes=os.sysconf("SC_PAGE_SIZE"),
         huge_pages=read_huge_pages(proc),
         limits=read_limits(proc),
@@ -74,13 +79,13 @@ def capture_environment(proc: Proc = HERE, nvml: GpuReader | None = None) -> Env
     )
 
 
-def capture_devices(proc: Proc = HERE, nvml: GpuReader | None = None) -> tuple[Device, ...]:
+def capture_devices(proc: Proc = HERE, nvml: Nvml | None = None) -> tuple[Device, ...]:
     """The GPUs alone, at this moment; none where the driver does not show them."""
     with nvml or Nvml() as gpus:
         return _devices(gpus, proc).value or ()
 
 
-def _devices(gpus: GpuReader, proc: Proc) -> Answer[tuple[Device, ...]]:
+def _devices(gpus: Nvml, proc: Proc) -> Answer[tuple[Device, ...]]:
     return read_devices(gpus, proc).then(
         lambda found: tuple(with_details(gpus, proc, device) for device in found), "the driver shows no GPU"
     )
@@ -145,3 +150,29 @@ def _driver(answer: Answer[str], proc: Proc) -> Answer[str]:
         return answer
     match = _KERNEL_MODULE.search(proc.read(VERSION_FILE).value or "")
     return Answer(match["version"]) if match is not None else answer
+
+
+def kernel_module(proc: Proc) -> Answer[KernelModule]:
+    """The open kernel module names itself so; else the licence decides: a proprietary module taints the kernel (P)."""
+    version = proc.read(VERSION_FILE)
+    if "Open Kernel Module" in (version.value or ""):
+        return Answer("open")
+    taint = proc.line(_TAINT_FILE)
+    if taint.value is not None:
+        return Answer("proprietary" if "P" in taint.value else "open")
+    return Answer("proprietary") if version.value else Answer(None, version.reason)
+
+
+def multi_process_service(proc: Proc, variables: Mapping[str, str] = os.environ) -> Answer[bool]:
+    """Whether a CUDA program that is started here would share a context with others through MPS.
+
+    It would if the control daemon's pipe is there and the daemon lives. In a container of its own the daemon cannot
+    be seen: then a pipe alone says nothing.
+    """
+    folder = variables.get(PIPE_VARIABLE) or _USUAL_PIPES
+    if not proc.exists(f"{folder}/control"):
+        return Answer(False)
+    return proc.pids().then(
+        lambda pids: any((proc.line(f"/proc/{pid}/comm").value or "").startswith(_DAEMON) for pid in pids) or None,
+        f"{folder}/control is there, but its daemon cannot be seen; it may have ended",
+    )

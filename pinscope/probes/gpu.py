@@ -1,4 +1,4 @@
-"""What NVML tells about GPUs, as typed answers. The interface, and the reader that asks the driver.
+"""What NVML tells about GPUs, as typed answers.
 
 :mod:`pinscope.probes.devices` turns answers into records.
 """
@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, Self
 
 import pynvml
 
@@ -80,74 +79,6 @@ class MigPart:
     copy_engines: Answer[int]
 
 
-class GpuReader(Protocol):
-    """Answers about the GPUs of this host, by NVML index. Used as a context manager; nothing here raises."""
-
-    def __enter__(self) -> Self: ...
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
-    def driver_version(self) -> Answer[str]: ...
-    def cuda_version(self) -> Answer[tuple[int, int]]:
-        """(major, minor) of the newest CUDA that the driver supports."""
-        ...
-
-    def confidential_computing(self) -> Answer[bool]:
-        """Whether the GPUs' confidential-computing feature is on."""
-        ...
-
-    def device_count(self) -> Answer[int]: ...
-    def name(self, index: int) -> Answer[str]: ...
-    def uuid(self, index: int) -> Answer[str]: ...
-    def pci_bus_id(self, index: int) -> Answer[str]: ...
-    def minor(self, index: int) -> Answer[int]:
-        """Number of its device file, /dev/nvidiaN."""
-        ...
-
-    def memory(self, index: int) -> Answer[GpuMemory]: ...
-    def compute_capability(self, index: int) -> Answer[tuple[int, int]]: ...
-    def numa_node(self, index: int) -> Answer[int]:
-        """The host's NUMA node nearest to the GPU."""
-        ...
-
-    def pcie(self, index: int, number: PcieNumber) -> Answer[int]: ...
-    def c2c(self, index: int) -> Answer[C2c]:
-        """The NVLink-C2C link; missing where the GPU is attached by PCIe."""
-        ...
-
-    def processes(self, index: int) -> Answer[tuple[ProcessOnGpu, ...]]:
-        """Processes with a compute or graphics context, one entry for each process and MIG instance."""
-        ...
-
-    def bar1(self, index: int) -> Answer[Bar1]: ...
-    def pcie_rate(self, index: int, flow: PcieFlow) -> Answer[float]:
-        """Bytes/second over the last 20 ms, for which the call waits. ``rx``: received by the GPU."""
-        ...
-
-    def utilization(self, index: int) -> Answer[Utilization]: ...
-    def clock(self, index: int, clock: Clock) -> Answer[float]:
-        """Hertz, now."""
-        ...
-
-    def temperature(self, index: int) -> Answer[float]:
-        """Degrees Celsius."""
-        ...
-
-    def copy_engines(self, index: int) -> Answer[int]: ...
-    def persistence_mode(self, index: int) -> Answer[bool]:
-        """Whether the driver keeps the GPU ready while nobody uses it."""
-        ...
-
-    def pcie_errors(self, index: int, kind: PcieError) -> Answer[int]:
-        """Errors that the GPU counted on its link since the driver was loaded."""
-        ...
-
-    def mig(self, index: int) -> Answer[tuple[MigPart, ...]]:
-        """The instances; none where the GPU is whole, or cannot be parted."""
-        ...
-
-
 _NO_C2C = "the GPU has no NVLink-C2C"
 _PCIE_FUNCTIONS: dict[PcieNumber, str] = {
     "generation_now": "nvmlDeviceGetCurrPcieLinkGeneration",
@@ -176,7 +107,10 @@ _NODE_MASK_WORDS = 16
 
 
 class Nvml:
-    """Asks the driver through NVML. Without a driver every answer is missing, with the reason."""
+    """Asks the driver about the GPUs of this host, by NVML index. A context manager.
+
+    Nothing here raises: without a driver every answer is missing, with the reason.
+    """
 
     def __init__(self) -> None:
         self._closed_reason: str | None = "NVML has not been opened"
@@ -191,9 +125,7 @@ class Nvml:
             self._closed_reason = None
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._closed_reason is None:
             self._ask("nvmlShutdown")
         self._closed_reason = "NVML has been closed"
@@ -203,15 +135,17 @@ class Nvml:
         return _text(self._ask("nvmlSystemGetDriverVersion"))
 
     def cuda_version(self) -> Answer[tuple[int, int]]:
+        """(major, minor) of the newest CUDA that the driver supports."""
         # 13000 is 13.0, 12040 is 12.4.
         version = self._ask("nvmlSystemGetCudaDriverVersion_v2")
-        return version.then(lambda number: (number // 1000, number % 1000 // 10), "")
+        return version.then(lambda number: (number // 1000, number % 1000 // 10))
 
     def confidential_computing(self) -> Answer[bool]:
+        """Whether the GPUs' confidential-computing feature is on."""
         state = self._ask("nvmlSystemGetConfComputeState")
         if state.value is None and "Not Supported" in (state.reason or ""):
             return Answer(False)  # these GPUs have no such feature
-        return state.then(lambda found: bool(found.ccFeature), "")
+        return state.then(lambda found: bool(found.ccFeature))
 
     def device_count(self) -> Answer[int]:
         return self._ask("nvmlDeviceGetCount")
@@ -226,21 +160,18 @@ class Nvml:
         return _text(self._of(index, "nvmlDeviceGetPciInfo").then(lambda info: info.busId, "NVML gives no bus id"))
 
     def minor(self, index: int) -> Answer[int]:
+        """Number of its device file, /dev/nvidiaN."""
         return self._of(index, "nvmlDeviceGetMinorNumber")
 
     def memory(self, index: int) -> Answer[GpuMemory]:
-        version = getattr(pynvml, "nvmlMemory_v2", None)
-        if version is not None:
-            second = self._of(index, "nvmlDeviceGetMemoryInfo", version)
-            if second.value is not None:
-                return second.then(lambda info: GpuMemory(info.total, info.free, info.used, info.reserved), "")
-        first = self._of(index, "nvmlDeviceGetMemoryInfo")
-        return first.then(lambda info: GpuMemory(info.total, info.free, info.used, None), "")
+        second = self._chosen(index, "nvmlDeviceGetMemoryInfo", "nvmlMemory_v2")
+        return (second if second.value is not None else self._of(index, "nvmlDeviceGetMemoryInfo")).then(_memory)
 
     def compute_capability(self, index: int) -> Answer[tuple[int, int]]:
-        return self._of(index, "nvmlDeviceGetCudaComputeCapability").then(lambda pair: (pair[0], pair[1]), "")
+        return self._of(index, "nvmlDeviceGetCudaComputeCapability").then(lambda pair: (pair[0], pair[1]))
 
     def numa_node(self, index: int) -> Answer[int]:
+        """The host's NUMA node nearest to the GPU."""
         # Not nvmlDeviceGetNumaNodeId: that is the node that the GPU's own memory forms, on coherent systems.
         scope = getattr(pynvml, "NVML_AFFINITY_SCOPE_NODE", 0)
         mask = self._of(index, "nvmlDeviceGetMemoryAffinity", _NODE_MASK_WORDS, scope)
@@ -251,6 +182,7 @@ class Nvml:
         return self._of(index, _PCIE_FUNCTIONS[number]).then(lambda value: value or None, "NVML gives 0")
 
     def c2c(self, index: int) -> Answer[C2c]:
+        """The NVLink-C2C link; missing where the GPU is attached by PCIe."""
         rates = self._c2c_rates(index)
         if rates:
             return Answer(C2c(len(rates), sum(rates)))
@@ -258,6 +190,7 @@ class Nvml:
         return mode.then(lambda info: C2c(None, None) if info.isC2cEnabled else None, _NO_C2C)
 
     def processes(self, index: int) -> Answer[tuple[ProcessOnGpu, ...]]:
+        """Processes with a compute or graphics context, one entry for each process and MIG instance."""
         compute = self._of(index, "nvmlDeviceGetComputeRunningProcesses")
         if compute.value is None:
             return Answer(None, compute.reason)
@@ -276,41 +209,40 @@ class Nvml:
         )
 
     def pcie_rate(self, index: int, flow: PcieFlow) -> Answer[float]:
+        """Bytes/second over the last 20 ms, for which the call waits. ``rx``: received by the GPU."""
         # NVML's counters are the GPU's: it receives what is copied to it. "KB/s" in its documentation: 1000 bytes.
-        counter = self._constant("NVML_PCIE_UTIL_RX_BYTES" if flow == "rx" else "NVML_PCIE_UTIL_TX_BYTES")
-        if counter.value is None:
-            return Answer(None, counter.reason)
-        return self._of(index, "nvmlDeviceGetPcieThroughput", counter.value).then(lambda rate: rate * 1e3, "")
+        rate = self._chosen(index, "nvmlDeviceGetPcieThroughput", f"NVML_PCIE_UTIL_{flow.upper()}_BYTES")
+        return rate.then(lambda kilobytes: kilobytes * 1e3)
 
     def utilization(self, index: int) -> Answer[Utilization]:
         rates = self._of(index, "nvmlDeviceGetUtilizationRates")
-        return rates.then(lambda info: Utilization(info.gpu / 100, info.memory / 100), "")
+        return rates.then(lambda info: Utilization(info.gpu / 100, info.memory / 100))
 
     def clock(self, index: int, clock: Clock) -> Answer[float]:
-        kind = self._constant("NVML_CLOCK_SM" if clock == "sm" else "NVML_CLOCK_MEM")
-        if kind.value is None:
-            return Answer(None, kind.reason)
-        return self._of(index, "nvmlDeviceGetClockInfo", kind.value).then(lambda megahertz: megahertz * 1e6, "")
+        """Hertz, now."""
+        now = self._chosen(index, "nvmlDeviceGetClockInfo", "NVML_CLOCK_SM" if clock == "sm" else "NVML_CLOCK_MEM")
+        return now.then(lambda megahertz: megahertz * 1e6)
 
     def temperature(self, index: int) -> Answer[float]:
-        sensor = self._constant("NVML_TEMPERATURE_GPU")
-        if sensor.value is None:
-            return Answer(None, sensor.reason)
-        return self._of(index, "nvmlDeviceGetTemperature", sensor.value).then(float, "")
+        """Degrees Celsius."""
+        return self._chosen(index, "nvmlDeviceGetTemperature", "NVML_TEMPERATURE_GPU").then(float)
 
     def copy_engines(self, index: int) -> Answer[int]:
         attributes = self._of(index, "nvmlDeviceGetAttributes_v2")
         return attributes.then(lambda found: found.sharedCopyEngineCount or None, "NVML tells of no copy engine")
 
     def persistence_mode(self, index: int) -> Answer[bool]:
-        return self._of(index, "nvmlDeviceGetPersistenceMode").then(bool, "")
+        """Whether the driver keeps the GPU ready while nobody uses it."""
+        return self._of(index, "nvmlDeviceGetPersistenceMode").then(bool)
 
     def pcie_errors(self, index: int, kind: PcieError) -> Answer[int]:
+        """Errors that the GPU counted on its link since the driver was loaded."""
         if kind == "replays":
             return self._of(index, "nvmlDeviceGetPcieReplayCounter")
         return self._field(index, _PCIE_ERROR_FIELDS[kind], 0)
 
     def mig(self, index: int) -> Answer[tuple[MigPart, ...]]:
+        """The instances; none where the GPU is whole, or cannot be parted."""
         mode = self._of(index, "nvmlDeviceGetMigMode")
         if mode.value is None:
             # NVML refuses the question where a GPU has no such mode: then it is whole.
@@ -329,10 +261,8 @@ class Nvml:
         return MigPart(
             uuid=_text(self._ask("nvmlDeviceGetUUID", handle)),
             gpu_instance=self._ask("nvmlDeviceGetGpuInstanceId", handle),
-            memory=self._ask("nvmlDeviceGetMemoryInfo", handle).then(
-                lambda info: GpuMemory(info.total, info.free, info.used, None), ""
-            ),
-            copy_engines=attributes.then(lambda found: found.sharedCopyEngineCount, ""),
+            memory=self._ask("nvmlDeviceGetMemoryInfo", handle).then(_memory),
+            copy_engines=attributes.then(lambda found: found.sharedCopyEngineCount),
         )
 
     def _constant(self, name: str) -> Answer[int]:
@@ -352,20 +282,18 @@ class Nvml:
 
     def _field(self, index: int, name: str, scope: int) -> Answer[int]:
         """One of NVML's numbered field values."""
-        field = self._constant(name)
-        if field.value is None:
-            return field
-        values = self._of(index, "nvmlDeviceGetFieldValues", [(field.value, scope)])
+        values = self._constant(name).ask(lambda field: self._of(index, "nvmlDeviceGetFieldValues", [(field, scope)]))
         return values.then(lambda found: found[0].value.uiVal if found[0].nvmlReturn == 0 else None, f"no {name}")
+
+    def _chosen(self, index: int, function: str, constant: str) -> Answer[Any]:
+        """Ask about one GPU what one of NVML's constants stands for."""
+        return self._constant(constant).ask(lambda value: self._of(index, function, value))
 
     def _of(self, index: int, function: str, *arguments: Any) -> Answer[Any]:
         """Ask about one GPU."""
-        handle = self._handles.get(index)
-        if handle is None:
-            handle = self._handles[index] = self._ask("nvmlDeviceGetHandleByIndex", index)
-        if handle.value is None:
-            return handle
-        return self._ask(function, handle.value, *arguments)
+        if index not in self._handles:
+            self._handles[index] = self._ask("nvmlDeviceGetHandleByIndex", index)
+        return self._handles[index].ask(lambda handle: self._ask(function, handle, *arguments))
 
     def _ask(self, function: str, *arguments: Any) -> Answer[Any]:
         """Call an NVML function; a missing function, a refusal or nothing is a reason."""
@@ -386,6 +314,11 @@ def _init_reason(error: Exception) -> str:
         if getattr(error, "value", None) == getattr(pynvml, name, object()):
             return reason
     return f"NVML could not be opened: {error}"
+
+
+def _memory(info: Any) -> GpuMemory:
+    """The first form of the driver's answer has no reserved memory."""
+    return GpuMemory(info.total, info.free, info.used, getattr(info, "reserved", None))
 
 
 def _text(answer: Answer[Any]) -> Answer[str]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pinscope.probes.answer import Answer
+from pinscope.probes.answer import Answer, all_of
 from pinscope.probes.devices import UNKNOWN, read_devices
-from pinscope.probes.gpu import GpuMemory, GpuReader, MigPart, PcieFlow, ProcessOnGpu
+from pinscope.probes.gpu import GpuMemory, MigPart, Nvml, PcieFlow, ProcessOnGpu
 from pinscope.probes.proc import HERE, Proc
 from pinscope.records.environment import Device
 from pinscope.records.snapshot import DeviceFigures, GpuProcess, MigInstance
@@ -14,7 +14,7 @@ NOT_JOINED = "the processes have not been looked at"
 _NO_ACCOUNT = "the driver keeps no account of this process's memory"
 
 
-def read_gpus(gpus: GpuReader, proc: Proc = HERE, rates: bool = False) -> Answer[tuple[DeviceFigures, ...]]:
+def read_gpus(gpus: Nvml, proc: Proc = HERE, rates: bool = False) -> Answer[tuple[DeviceFigures, ...]]:
     """All GPUs that the driver shows. Page tables are for whoever knows the holders.
 
     Args:
@@ -27,7 +27,7 @@ def read_gpus(gpus: GpuReader, proc: Proc = HERE, rates: bool = False) -> Answer
     )
 
 
-def _figures(gpus: GpuReader, device: Device, rates: bool) -> DeviceFigures:
+def _figures(gpus: Nvml, device: Device, rates: bool) -> DeviceFigures:
     index = device.index
     missing = {key: reason for key, reason in device.missing.items() if key in ("name", "uuid") or "link" in key}
     missing |= dict.fromkeys(("page_table_bytes", "context_overhead_bytes"), NOT_JOINED)
@@ -44,24 +44,24 @@ def _figures(gpus: GpuReader, device: Device, rates: bool) -> DeviceFigures:
         minor=gpus.minor(index).note(missing, "minor"),
         uuid=device.uuid,
         name=device.name,
-        memory_total_bytes=memory.then(lambda found: found.total, "").note(missing, "memory_total_bytes"),
-        memory_free_bytes=memory.then(lambda found: found.free, "").note(missing, "memory_free_bytes"),
-        memory_used_bytes=memory.then(lambda found: found.used, "").note(missing, "memory_used_bytes"),
+        memory_total_bytes=memory.then(lambda found: found.total).note(missing, "memory_total_bytes"),
+        memory_free_bytes=memory.then(lambda found: found.free).note(missing, "memory_free_bytes"),
+        memory_used_bytes=memory.then(lambda found: found.used).note(missing, "memory_used_bytes"),
         memory_reserved_bytes=reserved.note(missing, "memory_reserved_bytes"),
         processes=tuple(_process(one) for one in processes.note(missing, "processes") or ()),
         processes_bytes=attributed.note(missing, "processes_bytes"),
         unattributed_bytes=_unattributed(memory, reserved, attributed).note(missing, "unattributed_bytes"),
         page_table_bytes=None,
         context_overhead_bytes=None,
-        bar1_total_bytes=bar1.then(lambda found: found.total, "").note(missing, "bar1_total_bytes"),
-        bar1_used_bytes=bar1.then(lambda found: found.used, "").note(missing, "bar1_used_bytes"),
+        bar1_total_bytes=bar1.then(lambda found: found.total).note(missing, "bar1_total_bytes"),
+        bar1_used_bytes=bar1.then(lambda found: found.used).note(missing, "bar1_used_bytes"),
         link=device.link,
         rx_bytes_per_second=rx.note(missing, "rx_bytes_per_second"),
         tx_bytes_per_second=tx.note(missing, "tx_bytes_per_second"),
         rx_share=_share(rx, limit).note(missing, "rx_share"),
         tx_share=_share(tx, limit).note(missing, "tx_share"),
-        busy_share=load.then(lambda found: found.busy, "").note(missing, "busy_share"),
-        memory_busy_share=load.then(lambda found: found.memory_busy, "").note(missing, "memory_busy_share"),
+        busy_share=load.then(lambda found: found.busy).note(missing, "busy_share"),
+        memory_busy_share=load.then(lambda found: found.memory_busy).note(missing, "memory_busy_share"),
         copy_engines=gpus.copy_engines(index).note(missing, "copy_engines"),
         sm_clock_hertz=gpus.clock(index, "sm").note(missing, "sm_clock_hertz"),
         memory_clock_hertz=gpus.clock(index, "memory").note(missing, "memory_clock_hertz"),
@@ -78,14 +78,14 @@ def _sum(processes: tuple[ProcessOnGpu, ...]) -> int | None:
 
 def _unattributed(memory: Answer[GpuMemory], reserved: Answer[int], attributed: Answer[int]) -> Answer[int]:
     """Used memory of no process. Without knowing what is reserved, used memory contains it and tells nothing."""
-    if memory.value is None or reserved.value is None or attributed.value is None:
-        return Answer.missing(memory.reason or reserved.reason or attributed.reason or "")
-    if attributed.value > memory.value.used:
-        return Answer.missing("the driver attributes more memory to processes than it says is used")
-    return Answer(memory.value.used - attributed.value)
+    amounts = all_of(memory.then(lambda found: found.used), reserved, attributed)
+    return amounts.then(
+        lambda used: used[0] - used[2] if used[2] <= used[0] else None,
+        "the driver attributes more memory to processes than it says is used",
+    )
 
 
-def _rate(gpus: GpuReader, device: Device, flow: PcieFlow, wanted: bool) -> Answer[float]:
+def _rate(gpus: Nvml, device: Device, flow: PcieFlow, wanted: bool) -> Answer[float]:
     if not wanted:
         return Answer.missing(NOT_SAMPLED)
     return gpus.pcie_rate(device.index, flow)
@@ -101,9 +101,7 @@ def _limit(device: Device) -> Answer[float]:
 
 
 def _share(rate: Answer[float], limit: Answer[float]) -> Answer[float]:
-    if rate.value is None or limit.value is None:
-        return Answer.missing(rate.reason or limit.reason or "")
-    return Answer(rate.value / limit.value)
+    return all_of(rate, limit).then(lambda pair: pair[0] / pair[1])
 
 
 def _process(one: ProcessOnGpu) -> GpuProcess:
@@ -116,8 +114,8 @@ def _mig(part: MigPart) -> MigInstance:
     return MigInstance(
         uuid=part.uuid.note(missing, "uuid") or UNKNOWN,
         gpu_instance=part.gpu_instance.note(missing, "gpu_instance"),
-        memory_total_bytes=part.memory.then(lambda found: found.total, "").note(missing, "memory_total_bytes"),
-        memory_used_bytes=part.memory.then(lambda found: found.used, "").note(missing, "memory_used_bytes"),
+        memory_total_bytes=part.memory.then(lambda found: found.total).note(missing, "memory_total_bytes"),
+        memory_used_bytes=part.memory.then(lambda found: found.used).note(missing, "memory_used_bytes"),
         copy_engines=part.copy_engines.note(missing, "copy_engines"),
         missing=missing,
     )

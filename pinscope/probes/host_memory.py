@@ -1,20 +1,22 @@
-"""The host's memory at this moment: totals, pins, driver memory, huge pages, pressure."""
+"""The host's memory at this moment: totals, pins, driver memory, huge pages, and how scarce memory is."""
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 
-from pinscope.probes.answer import Answer
+from pinscope.probes.answer import Answer, all_of
 from pinscope.probes.cgroup import GroupHeadrooms
-from pinscope.probes.limits import host_memory
+from pinscope.probes.limits import host_memory, read_limits
 from pinscope.probes.memory import pinned_bytes
 from pinscope.probes.proc import HERE, Fields, Proc
 from pinscope.records.bound import about
 from pinscope.records.snapshot import HostTotals, Pressure
 
 NOT_JOINED = "the processes have not been looked at"
-_LEFT_OVER = about("what the kernel's accounts leave over, with other drivers' memory and the kernel's own")
+_LEFT_OVER = about("memory in none of the kernel's accounts; it includes other drivers' memory and the kernel's own")
 _ACCOUNTS = ("MemFree", "Buffers", "Cached", "SwapCached", "AnonPages", "Slab", "PageTables", "Percpu")
 """Lines of /proc/meminfo that together have every page of an idle host but those that a driver allocated for itself;
 none counts a page of another (proc_meminfo(5); measured on H100 and H200 hosts)."""
@@ -23,11 +25,12 @@ _NEWER_ACCOUNTS = ("Hugetlb", "SecPageTables", "Zswap", "Balloon")
 _STACKS = ("VmallocUsed", "KernelStack")
 """Kernel stacks lie in the first as a rule, where the driver keeps its lists too: 12 MiB for each GiB that it pins or
 takes. Linux before 5.3 writes 0 there."""
-_KEPT_PAGES = re.compile(r"^ +count: +([0-9]{1,12})$", re.MULTILINE | re.ASCII)
+_KEPT_PAGES = re.compile(r"^\s+count:\s+([0-9]{1,20})$", re.MULTILINE | re.ASCII)
 """In /proc/zoneinfo: free pages that one processor keeps of one zone."""
+_TOTAL = re.compile(r"\btotal=([0-9]{1,20})\b", re.ASCII)
 _POOLS = "/sys/kernel/mm/hugepages"
 _POOL = re.compile(r"hugepages-([0-9]{1,12})kB", re.ASCII)
-_PRESSURE = "/proc/pressure/memory"
+_PRESSURE, _IO_PRESSURE = "/proc/pressure/memory", "/proc/pressure/io"
 _PRESSURE_LINE = re.compile(
     r"^(?P<who>some|full) avg10=(?P<ten>[0-9]{1,3}\.[0-9]+) avg60=(?P<sixty>[0-9]{1,3}\.[0-9]+) "
     r"avg300=[0-9.]+ total=(?P<total>[0-9]{1,20})$",
@@ -51,8 +54,8 @@ def read_host(proc: Proc = HERE, groups: GroupHeadrooms | None = None) -> HostTo
     return HostTotals(
         total_bytes=total,
         available_bytes=available,
-        cgroup_limit_bytes=group.then(lambda level: level.limit_bytes, "").note(missing, "cgroup_limit_bytes"),
-        cgroup_headroom_bytes=group.then(lambda level: level.bytes, "").note(missing, "cgroup_headroom_bytes"),
+        cgroup_limit_bytes=group.then(lambda level: level.limit_bytes).note(missing, "cgroup_limit_bytes"),
+        cgroup_headroom_bytes=group.then(lambda level: level.bytes).note(missing, "cgroup_headroom_bytes"),
         pinned_bytes=pinned_bytes(proc).note(missing, "pinned_bytes"),
         explained_bytes=None,
         other_pinned_bytes=None,
@@ -80,15 +83,17 @@ def driver_memory(meminfo: Fields, proc: Proc) -> Answer[int]:
         meminfo: /proc/meminfo.
         proc: where /proc/zoneinfo is read: processors keep free pages for themselves, up to hundreds of MiB.
     """
-    total = meminfo.amount("MemTotal")
-    accounts = [meminfo.amount(name) for name in _ACCOUNTS]
-    unknown = next((one.reason for one in (total, *accounts) if one.value is None), None)
-    if total.value is None or unknown is not None:
-        return Answer.missing(unknown or "")
     newer = sum(meminfo.amount(name).value or 0 for name in _NEWER_ACCOUNTS)
     stacks = max(meminfo.amount(name).value or 0 for name in _STACKS)
-    kept = sum(map(int, _KEPT_PAGES.findall(proc.read("/proc/zoneinfo").value or ""))) * os.sysconf("SC_PAGE_SIZE")
-    return Answer(max(0, total.value - sum(one.value or 0 for one in accounts) - newer - stacks - kept))
+    kept = proc.read("/proc/zoneinfo").then(_kept_by_processors).value or 0
+    accounts = all_of(*(meminfo.amount(name) for name in ("MemTotal", *_ACCOUNTS)))
+    return accounts.then(lambda amounts: max(0, amounts[0] - sum(amounts[1:]) - newer - stacks - kept))
+
+
+def _kept_by_processors(zones: str) -> int | None:
+    """Bytes of free pages that processors keep for themselves, by the text of /proc/zoneinfo."""
+    counts = _KEPT_PAGES.findall(zones)
+    return _bytes(sum(map(int, counts))) if counts else None
 
 
 def memory_pressure(proc: Proc = HERE) -> Answer[Pressure]:
@@ -118,16 +123,95 @@ def _huge_pages(proc: Proc, meminfo: Fields) -> tuple[Answer[int], Answer[int]]:
     pools = [match for match in map(_POOL.fullmatch, proc.names(_POOLS)) if match is not None]
     for match in pools:
         page = int(match[1]) * 1024
-        total, free = (proc.number(f"{_POOLS}/{match[0]}/{name}_hugepages") for name in ("nr", "free"))
-        if total.value is None or free.value is None:
-            unknown: Answer[int] = Answer.missing(total.reason or free.reason or "")
-            return unknown, unknown
-        pool += total.value * page
-        used += max(0, total.value - free.value) * page
+        counts = all_of(*(proc.number(f"{_POOLS}/{match[0]}/{name}_hugepages") for name in ("nr", "free")))
+        if counts.value is None:
+            return Answer(None, counts.reason), Answer(None, counts.reason)
+        total, free = counts.value
+        pool += total * page
+        used += max(0, total - free) * page
     if pools:
         return Answer(pool), Answer(used)
-    total, free, size = (meminfo.amount(key) for key in ("HugePages_Total", "HugePages_Free", "Hugepagesize"))
-    if total.value is None or free.value is None or size.value is None:
-        unknown = Answer.missing(total.reason or free.reason or size.reason or "")
-        return unknown, unknown
-    return Answer(total.value * size.value), Answer(max(0, total.value - free.value) * size.value)
+    known = all_of(*(meminfo.amount(key) for key in ("HugePages_Total", "HugePages_Free", "Hugepagesize")))
+    return known.then(lambda of: of[0] * of[2]), known.then(lambda of: max(0, of[0] - of[1]) * of[2])
+
+
+@dataclass(frozen=True)
+class HostPressure:
+    """One reading. Bytes and seconds; ``None`` where ``missing`` says why.
+
+    Attributes:
+        available_bytes: what programs can still get without swapping (MemAvailable).
+        cgroup_headroom_bytes: what this process's control groups leave; ``None`` where none limits it.
+        free_bytes: used by nobody, not even for caching (MemFree).
+        per_cpu_bytes: free pages that each processor has on a list of its own (/proc/zoneinfo); the kernel counts them
+            neither as free nor as available, and takes them back within a minute or so.
+        cached_bytes: the page cache, shared memory included (Cached).
+        swap_in_bytes, swap_out_bytes: swapped in and out since boot.
+        memory_some_seconds, memory_full_seconds: time since boot in which at least one task, or all of them, waited
+            for memory (pressure stall information; Linux documentation, accounting/psi.rst).
+        io_some_seconds, io_full_seconds: the same for input and output.
+        missing: field name → why it is ``None``.
+    """
+
+    available_bytes: int
+    cgroup_headroom_bytes: int | None
+    free_bytes: int | None
+    per_cpu_bytes: int | None
+    cached_bytes: int | None
+    swap_in_bytes: int | None
+    swap_out_bytes: int | None
+    memory_some_seconds: float | None
+    memory_full_seconds: float | None
+    io_some_seconds: float | None
+    io_full_seconds: float | None
+    missing: Mapping[str, str]
+
+    @property
+    def left_bytes(self) -> int:
+        """What may still be taken here: the tighter of host and control group."""
+        if self.cgroup_headroom_bytes is None:
+            return self.available_bytes
+        return min(self.available_bytes, self.cgroup_headroom_bytes)
+
+
+def read_pressure(proc: Proc = HERE) -> HostPressure:
+    """The figures of this moment; about half a millisecond."""
+    missing: dict[str, str] = {}
+    limits = read_limits(proc)
+    if limits.cgroup_headroom_bytes is None:
+        missing["cgroup_headroom_bytes"] = limits.missing["cgroup_headroom_bytes"]
+    meminfo, vmstat = proc.fields("/proc/meminfo"), proc.fields("/proc/vmstat")
+
+    def swapped(line: str, field: str) -> int | None:
+        return vmstat.amount(line).then(_bytes).note(missing, field)
+
+    def stalled(path: str, line: str, field: str) -> float | None:
+        text = proc.fields(path).text(line)
+        return text.then(_stalled_seconds, f"{path} has no total of {line}").note(missing, field)
+
+    return HostPressure(
+        available_bytes=limits.host_available_bytes,
+        cgroup_headroom_bytes=limits.cgroup_headroom_bytes,
+        free_bytes=meminfo.amount("MemFree").note(missing, "free_bytes"),
+        per_cpu_bytes=proc.read("/proc/zoneinfo")
+        .then(_kept_by_processors, "/proc/zoneinfo has no lists of processors")
+        .note(missing, "per_cpu_bytes"),
+        cached_bytes=meminfo.amount("Cached").note(missing, "cached_bytes"),
+        swap_in_bytes=swapped("pswpin", "swap_in_bytes"),
+        swap_out_bytes=swapped("pswpout", "swap_out_bytes"),
+        memory_some_seconds=stalled(_PRESSURE, "some", "memory_some_seconds"),
+        memory_full_seconds=stalled(_PRESSURE, "full", "memory_full_seconds"),
+        io_some_seconds=stalled(_IO_PRESSURE, "some", "io_some_seconds"),
+        io_full_seconds=stalled(_IO_PRESSURE, "full", "io_full_seconds"),
+        missing=missing,
+    )
+
+
+def _bytes(pages: int) -> int:
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def _stalled_seconds(line: str) -> float | None:
+    """The kernel counts microseconds: ``avg10=0.00 avg60=0.00 avg300=0.00 total=12345``."""
+    found = _TOTAL.search(line)
+    return int(found[1]) / 1e6 if found else None

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 
-from pinscope.probes.answer import Answer
+from pinscope.probes.answer import Answer, all_of
 from pinscope.probes.proc import HERE, Proc
 
-_ACQUIRED, _RELEASED = "nr_foll_pin_acquired", "nr_foll_pin_released"
+PIN_COUNTERS_ADVICE = "Use Linux 5.7 or newer; sandboxed kernels such as gVisor have no such counters."
 
 
 def pinned_bytes(proc: Proc = HERE) -> Answer[int]:
@@ -17,10 +17,8 @@ def pinned_bytes(proc: Proc = HERE) -> Answer[int]:
     twice counts twice. The kernel counts per processor and sums up now and then: some tens of pages may be missing.
     """
     vmstat = proc.fields("/proc/vmstat")
-    acquired, released = vmstat.amount(_ACQUIRED), vmstat.amount(_RELEASED)
-    if acquired.value is None or released.value is None:
-        return Answer.missing(acquired.reason or released.reason or "")
-    return Answer(max(acquired.value - released.value, 0) * os.sysconf("SC_PAGE_SIZE"))
+    counts = all_of(vmstat.amount("nr_foll_pin_acquired"), vmstat.amount("nr_foll_pin_released"))
+    return counts.then(lambda pages: max(pages[0] - pages[1], 0) * os.sysconf("SC_PAGE_SIZE"))
 
 
 def page_table_bytes(proc: Proc = HERE) -> Answer[int]:

@@ -32,7 +32,7 @@ def read_nodes(proc: Proc = HERE) -> Answer[tuple[NumaNode, ...]]:
     """The nodes that are online, by number."""
     path = f"{_FOLDER}/online"
     numbers = proc.line(path).then(_numbers, f"{path} is no list of nodes")
-    return numbers.then(lambda found: _with_host_memory(proc, [_node(proc, number) for number in found]), "")
+    return numbers.then(lambda found: _with_host_memory(proc, [_node(proc, number) for number in found]))
 
 
 def _with_host_memory(proc: Proc, nodes: Sequence[NumaNode]) -> tuple[NumaNode, ...]:
@@ -74,7 +74,7 @@ def page_nodes(addresses: Sequence[int]) -> Answer[tuple[int | None, ...]]:
     count = len(addresses)
     pages, found = (ctypes.c_void_p * count)(*addresses), (ctypes.c_int * count)()
     asked = system_call("move_pages", ctypes.c_long(0), ctypes.c_ulong(count), pages, None, found, ctypes.c_long(0))
-    return asked.then(lambda _: tuple(node if node >= 0 else None for node in found), "")
+    return asked.then(lambda _: tuple(node if node >= 0 else None for node in found))
 
 
 def bound_nodes() -> tuple[int, ...]:

@@ -81,7 +81,7 @@ def _device_control(proc: Proc, folder: str) -> Answer[int]:
         if head.value == b"\xff\xff":
             return Answer.missing("the device does not answer")
         if head.value[0] == _PCI_EXPRESS:
-            return proc.part(path, at + _DEVICE_CONTROL, 2).then(lambda two: int.from_bytes(two, "little"), "")
+            return proc.part(path, at + _DEVICE_CONTROL, 2).then(lambda two: int.from_bytes(two, "little"))
         place = Answer(head.value[1:])
     return Answer.missing(f"the capabilities in {path} go round in a circle")
 

@@ -13,6 +13,7 @@ import struct
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+from pinscope.probes.bounded import read_at
 from pinscope.probes.proc import HERE, Proc
 
 MOST_LOOKED_FOR = 200
@@ -99,11 +100,7 @@ def _is_at_hand(pid: int, pointer: int) -> bool:
 
 
 def _word(path: str, offset: int) -> int:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        (word,) = _POINTER.unpack(os.pread(descriptor, _POINTER.size, offset))
-    finally:
-        os.close(descriptor)
+    (word,) = _POINTER.unpack(read_at(path, offset, _POINTER.size))
     return int(word)
 
 

@@ -11,12 +11,15 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from pinscope.probes import bounded
 from pinscope.probes.answer import Answer
 from pinscope.probes.kept_files import kept_names
 from pinscope.units import format_bytes
 
+_NO_PROCESS = "/proc shows no process"
+T = TypeVar("T")
 _AMOUNT = re.compile(r"(?P<number>[0-9]{1,20})(?P<kibibytes>\s*kB)?", re.ASCII)
 _RANGE = re.compile(r"(?P<first>[0-9]{1,9})(-(?P<last>[0-9]{1,9}))?", re.ASCII)
 
@@ -72,21 +75,18 @@ class Proc:
     def read(self, path: str) -> Answer[str]:
         """The text of a file; bytes that are not UTF-8 are replaced. Missing if it is longer than may be read of it."""
         most = bounded.most_bytes(path)
-        try:
-            content, is_whole = bounded.read_bytes(self._place(path), most)
-        except (OSError, ValueError) as error:
-            return Answer.missing(_why_not(path, error))
+        found = self.beginning(path, most)
+        if found.value is None:
+            return Answer(None, found.reason)
+        text, is_whole = found.value
         if not is_whole:
             return Answer.missing(f"{path} is longer than the {format_bytes(most)} that are read of it")
-        return Answer(content.decode("utf-8", "replace"))
+        return Answer(text)
 
     def beginning(self, path: str, most: int) -> Answer[tuple[str, bool]]:
         """The text of a file, of its first bytes where it is longer, and whether it is whole."""
-        try:
-            content, is_whole = bounded.read_bytes(self._place(path), most)
-        except (OSError, ValueError) as error:
-            return Answer.missing(_why_not(path, error))
-        return Answer((content.decode("utf-8", "replace"), is_whole))
+        found = self._at(path, lambda place: bounded.read_bytes(place, most))
+        return found.then(lambda part: (part[0].decode("utf-8", "replace"), part[1]))
 
     def glance(self, path: str) -> bytes | None:
         """The content of a file that the kernel writes in one piece, such as a status; ``None`` if it is gone.
@@ -102,11 +102,10 @@ class Proc:
 
     def part(self, path: str, offset: int, count: int) -> Answer[bytes]:
         """So many bytes of a file from ``offset`` on; missing if it ends before."""
-        try:
-            content = bounded.read_at(self._place(path), offset, count)
-        except (OSError, ValueError) as error:
-            return Answer.missing(_why_not(path, error))
-        return Answer(content) if len(content) == count else Answer.missing(f"{path} ends before byte {offset + count}")
+        found = self._at(path, lambda place: bounded.read_at(place, offset, count))
+        return found.then(
+            lambda content: content if len(content) == count else None, f"{path} ends before byte {offset + count}"
+        )
 
     def line(self, path: str) -> Answer[str]:
         """The text of a file without white space around it; missing if nothing is left."""
@@ -122,60 +121,46 @@ class Proc:
 
     def exists(self, path: str) -> bool:
         """True if something is there."""
-        try:
-            return os.path.exists(self._place(path))  # noqa: PTH110 - strings, for speed: see read()
-        except (OSError, ValueError):
-            return False
+        return self._at(path, os.path.exists).value or False
 
     def names(self, folder: str) -> tuple[str, ...]:
         """Names in a folder, sorted; none if it cannot be listed."""
-        try:
-            return tuple(sorted(bounded.list_names(self._place(folder))))
-        except (OSError, ValueError):
-            return ()
+        return tuple(sorted(self._at(folder, bounded.list_names).value or ()))
 
     def pids(self) -> Answer[tuple[int, ...]]:
         """Process ids in /proc, in the order of the folder; missing if it shows none."""
-        try:
-            names = os.listdir(self._place("/proc"))  # noqa: PTH208 - strings, for speed
-        except OSError as error:
-            return Answer.missing(_why_not("/proc", error))
-        pids = tuple(map(int, filter(self._is_pid, names)))
-        return Answer(pids) if pids else Answer.missing("/proc shows no process")
+        names = self._at("/proc", os.listdir)
+        return names.then(lambda found: tuple(map(int, filter(self._is_pid, found))) or None, _NO_PROCESS)
 
     def tasks(self) -> Answer[dict[int, int]]:
         """Process id → inode number of its folder, which a later process with the same id does not get."""
-        try:
-            with os.scandir(self._place("/proc")) as entries:
-                tasks = {int(entry.name): entry.inode() for entry in entries if self._is_pid(entry.name)}
-        except OSError as error:
-            return Answer.missing(_why_not("/proc", error))
-        return Answer(tasks) if tasks else Answer.missing("/proc shows no process")
+        return self._at("/proc", self._tasks).then(lambda tasks: tasks or None, _NO_PROCESS)
+
+    def _tasks(self, place: str) -> dict[int, int]:
+        with os.scandir(place) as entries:
+            return {int(entry.name): entry.inode() for entry in entries if self._is_pid(entry.name)}
 
     def links(self, folder: str) -> Answer[tuple[str, ...]]:
         """Where the symbolic links in a folder point to, such as /proc/PID/fd, of the first
         :data:`~pinscope.probes.bounded.MOST_OPEN_FILES`; links that vanish are left out, and those
         to files that this process keeps open only to look at others."""
         own = kept_names() if self._is_here and folder == f"/proc/{os.getpid()}/fd" else ()
-        try:
-            return Answer(tuple(bounded.read_links(self._place(folder), without=own)))
-        except (OSError, ValueError) as error:
-            return Answer.missing(_why_not(folder, error))
+        return self._at(folder, lambda place: tuple(bounded.read_links(place, without=own)))
 
     def link(self, path: str) -> Answer[str]:
         """Where one symbolic link points to."""
-        try:
-            return Answer(os.readlink(self._place(path)))  # noqa: PTH115
-        except (OSError, ValueError) as error:
-            return Answer.missing(_why_not(path, error))
+        return self._at(path, os.readlink)
 
     def free_bytes(self, folder: str) -> Answer[int]:
         """Bytes that may still be written to the file system of a folder."""
+        return self._at(folder, os.statvfs).then(lambda status: status.f_bavail * status.f_frsize)
+
+    def _at(self, path: str, read: Callable[[str], T]) -> Answer[T]:
+        """What ``read`` finds at the place of a path; missing if the system refuses."""
         try:
-            status = os.statvfs(self._place(folder))
+            return Answer(read(self._place(path)))
         except (OSError, ValueError) as error:
-            return Answer.missing(_why_not(folder, error))
-        return Answer(status.f_bavail * status.f_frsize)
+            return Answer.missing(_why_not(path, error))
 
     def _place(self, path: str) -> str:
         """Where ``path`` of the real host is found. Plain strings: this runs a thousand times in a snapshot."""

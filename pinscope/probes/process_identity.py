@@ -1,4 +1,4 @@
-"""Who a process is: its user, its command line, its container and when it started."""
+"""Who a process is: its user, its command line, its container and when it started; and whose a thread is."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import functools
 import os
 import pwd
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from pinscope.probes.answer import Answer
+from pinscope.probes.answer import Answer, all_of
 from pinscope.probes.bounded import most_bytes
-from pinscope.probes.proc import Proc
+from pinscope.probes.proc import HERE, Proc
 from pinscope.probes.process import start_ticks
+from pinscope.probes.process_memory import ProcessStatus
 
 MOST_COMMAND_CHARACTERS = 4096
 """A command line may be gigabytes long, as its process decides."""
@@ -102,17 +103,53 @@ def boot_time(proc: Proc) -> Answer[int]:
     return proc.fields("/proc/stat").amount("btime")
 
 
-def started_at(pid: int, proc: Proc, booted: Answer[int]) -> Answer[datetime]:
-    """When a process started, to a hundredth of a second after the boot's full second."""
-    return start_time(pid, start_ticks(pid, proc), booted)
-
-
 def start_time(pid: int, ticks: Answer[int], booted: Answer[int]) -> Answer[datetime]:
-    """The same, from the clock ticks between boot and start."""
-    if ticks.value is None or booted.value is None:
-        return Answer.missing(ticks.reason or booted.reason or "")
-    seconds = booted.value + ticks.value / os.sysconf("SC_CLK_TCK")
+    """When a process started, to a hundredth of a second after the boot's full second.
+
+    Args:
+        pid: of the process.
+        ticks: between the boot and its start.
+        booted: from :func:`boot_time`.
+    """
+    return all_of(ticks, booted).then(_moment, f"/proc/{pid}/stat gives no time")
+
+
+def _moment(ticks_and_boot: tuple[int, ...]) -> datetime | None:
+    ticks, booted = ticks_and_boot
     try:
-        return Answer(datetime.fromtimestamp(seconds, UTC))
+        return datetime.fromtimestamp(booted + ticks / os.sysconf("SC_CLK_TCK"), UTC)
     except (OverflowError, ValueError, OSError):
-        return Answer.missing(f"/proc/{pid}/stat gives no time")
+        return None
+
+
+@dataclass(frozen=True)
+class Caller:
+    """A process that called a probed function. Equal ones are the same process, whatever it calls itself."""
+
+    pid: int
+    started: float
+    """Seconds since boot."""
+    name: str = field(compare=False)
+
+
+class LiveCallers:
+    """The processes of this machine.
+
+    Args:
+        proc: where /proc is read.
+    """
+
+    def __init__(self, proc: Proc = HERE) -> None:
+        self._proc = proc
+        self._ticks_per_second = os.sysconf("SC_CLK_TCK")
+
+    def of(self, pid: int) -> Caller | None:
+        """The process that has this pid now; ``None`` if there is none or it has ended."""
+        ticks = start_ticks(pid, self._proc).value
+        if ticks is None:
+            return None
+        return Caller(pid, ticks / self._ticks_per_second, self._proc.line(f"/proc/{pid}/comm").value or "")
+
+    def owner(self, thread: int) -> int | None:
+        """The pid of a thread's process; ``None`` if the thread has ended."""
+        return ProcessStatus(self._proc.read(f"/proc/{thread}/status").value or "").number("Tgid")

@@ -38,7 +38,7 @@ _NVIDIA = "/dev/nvidia"
 _IDENTITY_TURNS = 10
 """A program may change its command line at any time; after so many looks it is read again."""
 _NONE: Answer[frozenset[str]] = Answer(frozenset())
-_NO_TURN: Answer[frozenset[str]] = Answer.missing("one snapshot reads no more of other processes")
+_NO_TURN: Answer[frozenset[str]] = Answer.missing("a snapshot reads only so much of other processes' files")
 _TOO_MANY: Answer[frozenset[str]] = Answer.missing(f"it has more than {MOST_OPEN_FILES} open files")
 
 
@@ -155,7 +155,7 @@ def _maps_of_candidates(
         text = look.proc.read(path)
         allowance.maps_bytes -= len(text.value or "")
         read = text.then(lambda text, before=before: _known(text, before), f"{path} is empty")  # type: ignore[misc]
-        maps[pid] = read.then(lambda found: found.maps, "")
+        maps[pid] = read.then(lambda found: found.maps)
         # Other than ASCII takes up to four times the memory: it is parsed each time.
         if read.value is not None and read.value.text.isascii():
             known[pid] = read.value

@@ -15,9 +15,11 @@ from pathlib import Path
 
 from pinscope.errors import MeasurementFailed
 from pinscope.probes.answer import Answer
+from pinscope.probes.privileges import SYS_ADMIN, has_capability
 from pinscope.probes.proc import HERE, Proc, whole
 from pinscope.probes.process import start_ticks
-from pinscope.probes.uprobes import EXEC_EVENT, lost_line
+from pinscope.probes.uprobes import ARCHITECTURES, EXEC_EVENT, lost_line
+from pinscope.probes.virtualization import has_own_pids
 
 USUAL_FOLDER = "/sys/kernel/tracing"
 MOUNT_COMMAND = f"mount -t tracefs tracefs {USUAL_FOLDER}"
@@ -44,6 +46,37 @@ def tracing_folder(proc: Proc = HERE) -> Answer[Path]:
     if proc.exists(USUAL_FOLDER):
         return Answer.missing(f"tracefs is not mounted: as root, run '{MOUNT_COMMAND}'")
     return Answer.missing("this kernel has no tracefs: it needs one built with CONFIG_FTRACE and CONFIG_UPROBE_EVENTS")
+
+
+def tracing_access(proc: Proc = HERE, machine: str | None = None) -> Answer[Path]:
+    """Where tracefs is mounted, if probes can be set; else the first thing that stands in the way.
+
+    Nothing is changed: to mount tracefs, for instance, is left to whoever runs the host.
+
+    Args:
+        proc: where /proc and /sys are read.
+        machine: the processor, as ``uname -m`` calls it; ``None``: this one.
+    """
+    machine = machine or os.uname().machine
+    if machine not in ARCHITECTURES:
+        known = " and ".join(ARCHITECTURES)
+        return Answer.missing(f"registered memory can be followed on {known}; this processor is {machine}")
+    if has_own_pids(proc):
+        return Answer.missing(
+            "this container has process ids of its own, and the kernel traces by the host's: run PinScope on the host, "
+            "or in a container started with --pid=host --privileged"
+        )
+    if not has_capability(SYS_ADMIN, proc):
+        return Answer.missing("following registered memory needs root (CAP_SYS_ADMIN): run it with sudo")
+    if "[confidentiality]" in (proc.read("/sys/kernel/security/lockdown").value or ""):
+        return Answer.missing(
+            "the kernel is locked down for confidentiality, which forbids tracing: start it with lockdown=integrity, "
+            "or without Secure Boot"
+        )
+    return tracing_folder(proc).then(
+        lambda folder: folder if (folder / "uprobe_events").exists() else None,
+        "this kernel has no probes of user programs: it needs one built with CONFIG_UPROBE_EVENTS",
+    )
 
 
 def remove_leftovers(folder: Path, proc: Proc = HERE) -> tuple[str, ...]:

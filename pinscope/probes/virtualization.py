@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 
 from pinscope.probes.answer import Answer
+from pinscope.probes.mounts import read_mounts
 from pinscope.probes.privileges import SYS_PTRACE, has_capability, in_initial_user_namespace
 from pinscope.probes.proc import Proc
 
@@ -66,15 +67,11 @@ def has_own_pids(proc: Proc) -> bool:
 
 def hides_processes(proc: Proc) -> bool:
     """True if /proc is mounted so that this process sees only those of its own user (hidepid in proc(5))."""
-    for line in (proc.read("/proc/self/mountinfo").value or "").splitlines():
-        head, _, tail = line.partition(" - ")
-        front, back = head.split(" "), tail.split(" ")
-        if len(front) > 4 and front[4] == "/proc" and back[0] == "proc":
-            if not _HIDEPID.search(back[-1]):
-                return False
-            # Whom it may trace, it sees.
-            return not (has_capability(SYS_PTRACE, proc) and in_initial_user_namespace(proc))
-    return False
+    shown = (mount.options for mount in read_mounts(proc).value or () if (mount.kind, mount.point) == ("proc", "/proc"))
+    # Whom it may trace, it sees.
+    return _HIDEPID.search(next(shown, "")) is not None and not (
+        has_capability(SYS_PTRACE, proc) and in_initial_user_namespace(proc)
+    )
 
 
 def _container(proc: Proc) -> str | None:

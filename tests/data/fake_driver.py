@@ -13,8 +13,7 @@ from typing import Self
 
 import pytest
 
-from pinscope.probes.tracefs import USUAL_FOLDER
-from pinscope.probes.tracing_access import tracing_access
+from pinscope.probes.tracefs import USUAL_FOLDER, tracing_access
 
 HERE = Path(__file__).parent
 LIBRARY = "libcuda.so.1"

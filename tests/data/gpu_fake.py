@@ -1,4 +1,4 @@
-"""A second implementation of the NVML interface that answers only what it was given. For tests."""
+"""An NVML that answers only what it was given."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pinscope.probes.gpu import (
     Clock,
     GpuMemory,
     MigPart,
+    Nvml,
     PcieError,
     PcieFlow,
     PcieNumber,
@@ -55,7 +56,7 @@ class FakeGpu:
     mig: Answer[tuple[MigPart, ...]] | None = None
 
 
-class FakeNvml:
+class FakeNvml(Nvml):
     """Answers as the given driver and GPUs would; :class:`NotGivenError` for everything else.
 
     Args:
@@ -74,6 +75,7 @@ class FakeNvml:
         confidential_computing: Answer[bool] = Answer(False),  # noqa: B008 - frozen
         absent: str | None = None,
     ) -> None:
+        super().__init__()
         self._driver_version = driver_version
         self._cuda_version = cuda_version
         self._gpus = tuple(gpus)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from pinscope.lab.child_processes import Child, ChildProcesses
-from pinscope.probes.file_system import IN_MEMORY, file_system
+from pinscope.probes.mounts import IN_MEMORY, file_system
 from pinscope.probes.proc import HERE, Proc
 from pinscope.units import format_bytes
 

@@ -17,8 +17,8 @@ from pinscope.experiments.pressure.reading import read_pressure_run
 from pinscope.lab.budget import safe_pinned_bytes
 from pinscope.lab.harness import Harness
 from pinscope.lab.protocol import Lab
+from pinscope.probes.host_memory import HostPressure, read_pressure
 from pinscope.probes.limits import read_limits
-from pinscope.probes.pressure import HostPressure, read_pressure
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment, Limits
 from pinscope.records.finding import Reading

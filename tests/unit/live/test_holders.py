@@ -257,7 +257,7 @@ def test_in_a_container_with_its_own_pids_the_snapshot_says_what_it_cannot_see(t
     found = snapshot(host.proc, figures(host.proc, [busy_h200(2 * MIB, ProcessOnGpu(777_777, MIB))]))
     assert [gap.what.split(" (")[0] for gap in found.unreadable] == [
         "Processes outside this container",
-        "Processes that the driver names and /proc does not show as such",
+        "Processes that the driver lists and /proc does not show",
     ]
     assert "another pid namespace" in holder(found, pid).missing["gpus"]
     assert found.host.estimates["explained_bytes"].text.startswith("at least")

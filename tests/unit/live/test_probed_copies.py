@@ -122,7 +122,7 @@ def test_a_copy_that_nobody_uses_is_switched_off_at_once_and_let_go_of_later(
     assert kernel.groups == {"group1": True}
     for _ in range(UNUSED_LOOKS + 1):
         copies.follow({})
-    assert (kernel.groups, kernel.pools, copies.told()) == ({}, {}, ())
+    assert (kernel.groups, kernel.pools, copies.libraries()) == ({}, {}, ())
     copies.follow(mapped(one))
     assert kernel.groups == {"group2": True}
 
@@ -150,19 +150,19 @@ def test_one_whose_probes_somebody_else_uses_is_let_go_of_when_that_ends(
     kernel.busy = True
     for _ in range(UNUSED_LOOKS + 5):
         copies.follow({})
-    assert len(copies.told()) == 1
+    assert len(copies.libraries()) == 1
     kernel.busy = False
     copies.follow({})
-    assert copies.told() == ()
+    assert copies.libraries() == ()
 
 
 def test_a_copy_that_is_not_followed_is_forgotten_with_its_last_user(copies: ProbedCopies, tmp_path: Path) -> None:
     bad = tmp_path / "libcuda.so.1"
     bad.write_text("text")
     copies.follow(mapped(bad))
-    assert len(copies.told()) == 1
+    assert len(copies.libraries()) == 1
     assert copies.follow({}).not_followed == {}
-    assert copies.told() == ()
+    assert copies.libraries() == ()
 
 
 def test_an_installed_copy_stays_whoever_uses_it(copies: ProbedCopies, kernel: Kernel, library: Path) -> None:
@@ -171,7 +171,7 @@ def test_an_installed_copy_stays_whoever_uses_it(copies: ProbedCopies, kernel: K
     for _ in range(UNUSED_LOOKS + 5):
         copies.follow({})
     assert kernel.groups == {"group1": True}
-    assert len(copies.told()) == 1
+    assert len(copies.libraries()) == 1
 
 
 def test_new_copies_take_turns(copies: ProbedCopies, kernel: Kernel, library: Path, tmp_path: Path) -> None:
@@ -196,5 +196,5 @@ def test_when_too_many_are_known_the_one_unused_for_longest_makes_room(
     copies.follow(mapped(files[0]))
     users = copies.follow(mapped(files[0], files[4]))
     assert users.late == {pid(files[4])}
-    assert {one.path for one in copies.told()} == {str(files[number]) for number in (0, 2, 4)}
+    assert {one.path for one in copies.libraries()} == {str(files[number]) for number in (0, 2, 4)}
     assert kernel.made == 4

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pinscope.live import registration_ledger
 from pinscope.live.account import IO_MEMORY, WRITE_COMBINED, pinned_bytes
 from pinscope.live.registration_ledger import MOST_BYTES, Ledger
-from pinscope.probes.callers import Caller
+from pinscope.probes.process_identity import Caller
 from pinscope.probes.uprobes import CALLS, Entered, Executed, Lost, Returned, TraceEvent, parse_trace
 from pinscope.records.registration import DRIVER_MEMORY, PidRegistrations
 

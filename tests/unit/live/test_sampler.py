@@ -270,7 +270,7 @@ def test_those_who_subscribed_are_told_and_one_that_fails_is_reported_and_stops_
     one.subscribe(tell)
     with one:
         until(lambda: len(told) >= 2)
-        assert (one.history().trouble or "").startswith("Handing on failed ")
+        assert (one.history().trouble or "").startswith("Passing a snapshot on failed ")
         assert (one.history().trouble or "").endswith(" UTC: ValueError: cannot cope")
         failing.clear()
         until(lambda: one.history().trouble is None)

@@ -11,7 +11,7 @@ from pinscope.errors import NotPossible
 from pinscope.live.tracker import Tracker
 from pinscope.probes.proc import Proc
 
-REASONS = {"mounts": "tracefs is not mounted", "status": "takes root", "mounts sys": "no tracefs"}
+REASONS = {"mounts": "tracefs is not mounted", "status": "needs root", "mounts sys": "no tracefs"}
 
 
 @pytest.fixture

@@ -116,7 +116,9 @@ def test_one_users_processes_do_not_take_the_turns_of_anothers(tmp_path: Path, m
     assert one in read
     assert len(read) == 3
     reasons = {seen.maps.reason for seen in found.seen if seen.pid in set(many) - read and seen.maps is not None}
-    assert all(reason and reason.endswith("one snapshot reads no more of other processes") for reason in reasons)
+    assert all(
+        reason and reason.endswith("a snapshot reads only so much of other processes' files") for reason in reasons
+    )
 
 
 def test_what_nvml_names_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

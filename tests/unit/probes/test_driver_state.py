@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pinscope.probes.driver_state import kernel_module, multi_process_service
+from pinscope.probes.environment import kernel_module, multi_process_service
 
 if TYPE_CHECKING:
     from tests.unit.probes.conftest import Plant

@@ -11,8 +11,7 @@ import pynvml
 import pytest
 
 from pinscope.probes.answer import Answer
-from pinscope.probes.device_details import with_details
-from pinscope.probes.devices import read_devices
+from pinscope.probes.devices import read_devices, with_details
 from pinscope.probes.gpu import C2c, Nvml, PcieError, PcieNumber, _only_bit
 from pinscope.records.environment import Device, LinkErrors
 from pinscope.records.link import c2c_bytes_per_second

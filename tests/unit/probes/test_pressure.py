@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pinscope.probes.pressure import read_pressure
+from pinscope.probes.host_memory import read_pressure
 from pinscope.probes.proc import Proc
 
 if TYPE_CHECKING:

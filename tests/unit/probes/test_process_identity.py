@@ -13,13 +13,14 @@ import pytest
 
 from pinscope.probes.answer import Answer
 from pinscope.probes.proc import HERE, Proc
+from pinscope.probes.process import start_ticks
 from pinscope.probes.process_identity import (
     MOST_COMMAND_CHARACTERS,
     boot_time,
     command_line,
     container,
     group_of,
-    started_at,
+    start_time,
     user_name,
 )
 from tests.data.synthetic_host import BOOTED, SyntheticHost
@@ -82,7 +83,7 @@ def test_users_without_a_name_are_numbers() -> None:
 
 def test_the_start_is_that_which_psutil_tells() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        started = started_at(child.pid, HERE, boot_time(HERE)).value
+        started = start_time(child.pid, start_ticks(child.pid, HERE), boot_time(HERE)).value
         told = datetime.fromtimestamp(psutil.Process(child.pid).create_time(), UTC)
         child.communicate(b"\n")
     assert started is not None
@@ -94,9 +95,10 @@ def test_a_start_needs_the_boot_and_a_process(tmp_path: Path) -> None:
     pid = host.process(started=250)
     booted = boot_time(host.proc)
     assert booted.value == BOOTED
-    ticks = os.sysconf("SC_CLK_TCK")
-    assert started_at(pid, host.proc, booted).value == datetime.fromtimestamp(BOOTED + 250 / ticks, UTC)
-    assert started_at(pid, host.proc, Answer.missing("no boot")).reason == "no boot"
-    assert "is not there" in (started_at(1, Proc.below(tmp_path / "x"), booted).reason or "")
+    begun = datetime.fromtimestamp(BOOTED + 250 / os.sysconf("SC_CLK_TCK"), UTC)
+    ticks = start_ticks(pid, host.proc)
+    assert start_time(pid, ticks, booted).value == begun
+    assert start_time(pid, ticks, Answer.missing("no boot")).reason == "no boot"
+    assert "is not there" in (start_time(1, start_ticks(1, Proc.below(tmp_path / "x")), booted).reason or "")
     huge = host.process(started=10**19)
-    assert started_at(huge, host.proc, booted).reason == f"/proc/{huge}/stat gives no time"
+    assert start_time(huge, start_ticks(huge, host.proc), booted).reason == f"/proc/{huge}/stat gives no time"

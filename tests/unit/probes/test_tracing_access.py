@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from pinscope.probes.proc import Proc
-from pinscope.probes.tracefs import MOUNT_COMMAND
-from pinscope.probes.tracing_access import tracing_access
+from pinscope.probes.tracefs import MOUNT_COMMAND, tracing_access
 
 MOUNTED = "tracefs {} tracefs rw,relatime 0 0\n"
 ROOT = "Name:\tpython\nCapEff:\t000001ffffffffff\n"
@@ -54,7 +53,7 @@ def test_a_container_with_process_ids_of_its_own_is_told_how_to_get_the_host_s(h
 @pytest.mark.parametrize("capabilities", ["0000000000000000", "00000000a80425fb", "x", ""])
 def test_who_may_not_administer_is_told_to_be_root(host: Path, capabilities: str) -> None:
     (host / "proc/self/status").write_text(f"CapEff:\t{capabilities}\n" if capabilities else "")
-    assert "takes root" in reason(host)
+    assert "needs root" in reason(host)
 
 
 def test_a_kernel_locked_down_for_confidentiality_is_named(host: Path) -> None:

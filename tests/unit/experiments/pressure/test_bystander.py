@@ -16,7 +16,7 @@ import pytest
 from pinscope.errors import Cancelled, MeasurementFailed
 from pinscope.experiments.pressure.bystander import Bystander, folder_for
 from pinscope.experiments.pressure.ordinary_process import fault_nanoseconds
-from pinscope.probes.file_system import IN_MEMORY, file_system
+from pinscope.probes.mounts import IN_MEMORY, file_system
 from pinscope.probes.proc import Proc
 
 MIB = 2**20

@@ -17,7 +17,7 @@ from pinscope.experiments.pressure.experiment import Pressure, PressureObservati
 from pinscope.lab.budget import check_budget
 from pinscope.lab.harness import Harness
 from pinscope.lab.hostmodel import HostModelLab
-from pinscope.probes.pressure import HostPressure
+from pinscope.probes.host_memory import HostPressure
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment, Limits
 from pinscope.runner.jobs import Request, prepare

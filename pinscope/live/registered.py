@@ -7,7 +7,7 @@ from datetime import datetime
 
 from pinscope.probes.answer import Answer
 from pinscope.records.bound import Bound, about, at_least, at_most
-from pinscope.records.registration import PidRegistrations, Piece, Registrations
+from pinscope.records.registration import PidRegistrations, Piece, PieceKind, Registrations
 
 OLDEST_PIECES = 10
 """So many pieces of each holder a snapshot shows."""
@@ -63,8 +63,8 @@ def registered_by(
         return Registered(Answer(None, unknown), Answer(None, unknown), Answer(None, calls))
     known = registrations.by_pid.get(pid)
     if known is None and pid in registrations.not_followed:
-        reason = registrations.not_followed[pid]
-        return Registered(Answer.missing(reason), Answer.missing(reason), Answer.missing(reason))
+        unfollowed: Answer[int] = Answer.missing(registrations.not_followed[pid])
+        return Registered(unfollowed, unfollowed, unfollowed)
     if known is None and cuda is False:
         return Registered(Answer(0), Answer(0), Answer(0))
     since_its_start = started_at is not None and started_at > registrations.since
@@ -83,11 +83,7 @@ def registered_by(
 def _estimate(known: PidRegistrations, registrations: Registrations) -> Bound | None:
     if registrations.lost_events:
         return _LOST
-    least = _at_least(known, registrations)
-    ended = known.context_ended_at
-    if ended is not None and any(piece.kind == "register" and piece.since < ended for piece in known.pieces):
-        return _ENDED_AND_MORE if least else _CONTEXT_ENDED
-    return least
+    return _after_contexts(known, "register", _at_least(known, registrations))
 
 
 def _driver_estimate(known: PidRegistrations, registrations: Registrations) -> Bound | None:
@@ -97,8 +93,13 @@ def _driver_estimate(known: PidRegistrations, registrations: Registrations) -> B
         return _UNREAD
     more = _at_least(known, registrations, _TAKEN_EARLIER)
     least = more or (_POOLS if known.host_pools else _IMPORTED if known.imported else None)
+    return _after_contexts(known, "write_combined", least)
+
+
+def _after_contexts(known: PidRegistrations, kind: PieceKind, least: Bound | None) -> Bound | None:
+    """What holds if a context has ended since one of the pieces of this kind was taken."""
     ended = known.context_ended_at
-    if ended is not None and any(piece.kind == "write_combined" and piece.since < ended for piece in known.pieces):
+    if ended is not None and any(piece.kind == kind and piece.since < ended for piece in known.pieces):
         return _ENDED_AND_MORE if least else _CONTEXT_ENDED
     return least
 

@@ -250,11 +250,11 @@ class Nvml:
             return Answer(()) if unsupported else Answer(None, mode.reason)
         if mode.value[0] != getattr(pynvml, "NVML_DEVICE_MIG_ENABLE", 1):
             return Answer(())
-        most = self._of(index, "nvmlDeviceGetMaxMigDeviceCount")
-        if most.value is None:
-            return Answer(None, most.reason)
-        parts = (self._of(index, "nvmlDeviceGetMigDeviceHandleByIndex", number) for number in range(most.value))
-        return Answer(tuple(self._mig_part(part.value) for part in parts if part.value is not None))
+        return self._of(index, "nvmlDeviceGetMaxMigDeviceCount").then(lambda most: self._mig_parts(index, most))
+
+    def _mig_parts(self, index: int, most: int) -> tuple[MigPart, ...]:
+        parts = (self._of(index, "nvmlDeviceGetMigDeviceHandleByIndex", number) for number in range(most))
+        return tuple(self._mig_part(part.value) for part in parts if part.value is not None)
 
     def _mig_part(self, handle: Any) -> MigPart:
         attributes = self._ask("nvmlDeviceGetAttributes_v2", handle)

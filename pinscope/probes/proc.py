@@ -75,7 +75,7 @@ class Proc:
     def read(self, path: str) -> Answer[str]:
         """The text of a file; bytes that are not UTF-8 are replaced. Missing if it is longer than may be read of it."""
         most = bounded.most_bytes(path)
-        found = self.beginning(path, most)
+        found = Proc.beginning(self, path, most)  # a subclass may read the beginning through this
         if found.value is None:
             return Answer(None, found.reason)
         text, is_whole = found.value

@@ -134,7 +134,7 @@ def test_mappings_that_come_to_more_than_is_pinned_are_estimates_and_never_expla
         one = holder(found, pid)
         assert one.host_alloc_bytes == 2 * GIB
         assert one.estimates["host_alloc_bytes"].text.startswith(
-            "at most: the holders' mappings come to more than is pinned"
+            "at most: the holders' mappings add up to more than is pinned"
         )
         assert one.gpus[0].estimates["page_table_bytes"].kind == "about"  # registered memory is not known
     assert found.devices[0].estimates["page_table_bytes"].kind == "about"

@@ -81,10 +81,10 @@ def test_with_a_probe_registered_memory_is_explained_by_the_page(host: Synthetic
         ({"from_start": False}, "at least: what it took"),
         ({"host_pools": 1}, "at least: a pool"),
         ({"imported": True}, "at least: it imported"),
-        ({"unread_handles": True}, "about: of some"),
+        ({"unread_handles": True}, "about: the handle"),
         ({"dropped_pieces": 1}, "at least: not all"),
-        ({"context_ended_at": NOW + timedelta(seconds=1)}, "at most: it ended"),
-        ({"context_ended_at": NOW + timedelta(seconds=1), "host_pools": 1}, "about: it ended"),
+        ({"context_ended_at": NOW + timedelta(seconds=1)}, "at most: it has ended"),
+        ({"context_ended_at": NOW + timedelta(seconds=1), "host_pools": 1}, "about: it has ended"),
         ({"context_ended_at": NOW - timedelta(seconds=1)}, None),
     ],
 )

@@ -29,7 +29,6 @@ READERS = {
     "pinscope.probes.bounded": "it is where files are read",
     "pinscope.probes.kept_files": "statm, 256 bytes of each",
     "pinscope.probes.proc": "names of processes, and whether something is there",
-    "pinscope.probes.pinned_address": "eight bytes of mem and pagemap",
     "pinscope.probes.driver_library": "opens a library, and reads nothing of it",
     "pinscope.probes.return_probe_trial": "this process's own library",
     "pinscope.probes.tracefs": "the kernel's own trace, in pieces",
@@ -39,16 +38,14 @@ OPENING = {"open", "read_text", "read_bytes", "readlink", "listdir", "scandir", 
 
 
 def opening_calls(module: Path) -> Iterator[str]:
-    """Calls by which a module opens or lists files by itself."""
+    """Functions by which a module opens or lists files by itself, called or handed on."""
     for node in ast.walk(ast.parse(module.read_text())):
-        if not isinstance(node, ast.Call):
-            continue
-        if isinstance(node.func, ast.Name) and node.func.id == "open":
+        if isinstance(node, ast.Name) and node.id == "open":
             yield f"line {node.lineno}: open"
-        if isinstance(node.func, ast.Attribute) and node.func.attr in OPENING:
-            owner = ast.unparse(node.func.value)
+        if isinstance(node, ast.Attribute) and node.attr in OPENING:
+            owner = ast.unparse(node.value)
             if owner.split(".")[0] not in {"bounded", "self"}:
-                yield f"line {node.lineno}: {owner}.{node.func.attr}"
+                yield f"line {node.lineno}: {owner}.{node.attr}"
 
 
 def test_no_probe_reads_files_but_through_the_bounded_reader() -> None:

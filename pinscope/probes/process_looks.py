@@ -181,7 +181,9 @@ def look_at_all(proc: Proc, gpu_pids: Collection[int], remembered: Remembered, a
         _look_at_many(look, pids.value, gpu_pids, remembered, allowance)
     else:
         remembered.many = None
-        _look_at_few(look, proc.tasks().value or {}, gpu_pids, remembered, allowance)
+        # Only in a later look can another process have a pid that was seen before.
+        tasks = proc.tasks().value or {} if remembered.is_series else dict.fromkeys(pids.value, 0)
+        _look_at_few(look, tasks, gpu_pids, remembered, allowance)
     return Answer(look)
 
 

@@ -34,7 +34,7 @@ OWN_ADDRESSES = ("http://127.0.0.1:", "ws://127.0.0.1:", "data:", "blob:", "abou
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Every test in this folder drives a browser."""
     for item in items:
-        if Path(__file__).parent in item.path.parents:
+        if item.path.parent == Path(__file__).parent:
             item.add_marker(pytest.mark.browser)
 
 

@@ -14,13 +14,12 @@ _ROWS_TRIED = 150
 Rows = Sequence[Mapping[str, Any]]
 
 
-def subjects() -> dict[str, tuple[Run, Rows]]:
-    """A recording of each experiment, and a short timeline with all kinds of row, by name."""
-    recorded = {run.experiment: run for run in recorded_runs() if run.experiment != "timeline"}
-    found: dict[str, tuple[Run, Rows]] = {
-        name: (run, recorded_observations(run.id)[:_ROWS_TRIED]) for name, run in recorded.items()
-    }
-    return {**found, "timeline": (synthetic_timeline.run(), synthetic_timeline.growing(samples=12))}
+def subject(name: str) -> tuple[Run, Rows]:
+    """A recording of this experiment; a short timeline with all kinds of row instead of a recorded one."""
+    if name == "timeline":
+        return synthetic_timeline.run(), synthetic_timeline.growing(samples=12)
+    run = next(run for run in recorded_runs() if run.experiment == name)
+    return run, recorded_observations(run.id)[:_ROWS_TRIED]
 
 
 def senseless(rows: Rows, value: int | None) -> Iterator[tuple[str, Rows]]:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from contextlib import suppress
 
 from pinscope.errors import BadInput
-from pinscope.experiments.registry import draw_run
-from tests.data.senseless import VALUES, senseless, subjects
+from pinscope.experiments.registry import draw_run, readers
+from tests.data.senseless import VALUES, senseless, subject
 from tests.faults.campaign import Campaign
 
 
 def test_drawings(campaign: Campaign) -> None:
     attempts = [
         (run, field, value, wrong)
-        for run, rows in subjects().values()
+        for run, rows in (subject(reader.name) for reader in readers())
         for value in VALUES
         for field, wrong in senseless(rows, value)
     ]

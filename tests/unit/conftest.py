@@ -43,7 +43,7 @@ seconds of a core or more."""
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
-    slow = [here / name for name in SLOW]
+    files = {path for name in SLOW for path in ((here / name).rglob("*.py") if "." not in name else (here / name,))}
     for item in items:
-        if any(path == item.path or path in item.path.parents for path in slow):
+        if item.path in files:
             item.add_marker(pytest.mark.slow)

@@ -20,7 +20,7 @@ from pinscope.experiments.registry import (
 )
 from pinscope.store.recordings import recorded_observations, recorded_runs
 from tests.data import synthetic, synthetic_timeline
-from tests.data.senseless import VALUES, senseless, subjects
+from tests.data.senseless import VALUES, senseless, subject
 
 
 @pytest.mark.parametrize(
@@ -80,14 +80,11 @@ def test_rows_that_no_timeline_has_are_refused(changes: dict[str, Any], complain
             use(synthetic_timeline.run(), rows)
 
 
-SUBJECTS = subjects()
-
-
-@pytest.mark.parametrize("name", SUBJECTS)
+@pytest.mark.parametrize("name", [reader.name for reader in readers()])
 @pytest.mark.parametrize("value", VALUES)
 def test_figures_that_make_no_sense_are_refused_in_one_line(name: str, value: int | None) -> None:
     """Whatever number or missing value a bundle brings: a reading, or one line that says what is wrong."""
-    run, rows = SUBJECTS[name]
+    run, rows = subject(name)
     for _, wrong in senseless(rows, value):
         with suppress(BadInput):
             read_run(run, wrong)

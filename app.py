@@ -1,6 +1,6 @@
 """PinScope's dashboard: ``streamlit run app.py``, the same as ``pinscope dashboard``.
 
-Its settings stand in .streamlit/config.toml beside this file.
+Its settings stand in pinscope/dashboard/config.toml, to which .streamlit/config.toml is a link.
 """
 
 import sys

@@ -14,7 +14,7 @@ from pinscope.records.figure import figures
 from pinscope.records.snapshot import GpuUse, Holder, Snapshot
 from pinscope.report.csv_cell import csv_cell
 from pinscope.report.holder_table import COLUMNS
-from pinscope.report.snapshot_json import snapshot_document
+from pinscope.report.json_report import snapshot_document
 from pinscope.text import one_line, visible
 
 Form = Literal["table", "json", "csv"]

@@ -11,11 +11,10 @@ from pinscope.cli.reading import print_reading
 from pinscope.cli.runs import store_to_read
 from pinscope.cli.terminal import print_json, print_line, print_prose
 from pinscope.planning.parameters import PlanParams
-from pinscope.planning.planner import plan_for
-from pinscope.planning.prices import known_prices
+from pinscope.planning.prices import known_prices, plan_for
 from pinscope.planning.reading import origin_words, read_plan
 from pinscope.probes.environment import capture_environment
-from pinscope.report.plan_json import plan_document
+from pinscope.report.json_report import plan_document
 from pinscope.units import format_bytes
 
 

@@ -10,7 +10,7 @@ import streamlit as st
 from pinscope.dashboard.live_watch import watch
 from pinscope.live.reading import read_snapshot
 from pinscope.live.sampler import History
-from pinscope.report.snapshot_json import render_snapshot
+from pinscope.report.json_report import render_snapshot
 
 INTERVALS: Mapping[float, str] = {0.5: "0.5 s", 1.0: "1 s", 2.0: "2 s", 5.0: "5 s", 10.0: "10 s", 30.0: "30 s"}
 WINDOWS: Mapping[float, str] = {60.0: "1 minute", 300.0: "5 minutes", 900.0: "15 minutes", 3600.0: "1 hour"}

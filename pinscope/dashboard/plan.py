@@ -9,10 +9,8 @@ from pinscope.dashboard.parameter_form import parameter_form
 from pinscope.dashboard.widgets import reading_view, show_error
 from pinscope.errors import InvalidParameter
 from pinscope.planning.charts import draw_plan
-from pinscope.planning.command import command_line
-from pinscope.planning.parameters import PlanParams
-from pinscope.planning.planner import plan_for
-from pinscope.planning.prices import known_prices
+from pinscope.planning.parameters import PlanParams, command_line
+from pinscope.planning.prices import known_prices, plan_for
 from pinscope.planning.reading import read_plan
 
 

@@ -7,21 +7,20 @@ from pathlib import Path
 import streamlit as st
 
 from pinscope.dashboard.manual_pages import help_links
-from pinscope.dashboard.mark import ICON, LOGO
 from pinscope.dashboard.pages import HOME, PAGES
 from pinscope.dashboard.tabs import drawn_in_turn
 from pinscope.dashboard.widgets import errors_shown
 
 SCRIPT = Path(__file__).resolve()
-STYLE = SCRIPT.parent / "style.css"
+_FOLDER = SCRIPT.parent
 
 
 def show() -> None:
     """Draw the page that the browser asks for."""
     with drawn_in_turn():
-        st.set_page_config(page_title="PinScope", page_icon=ICON, layout="wide")
-        st.logo(LOGO, size="large")
-        st.html(STYLE)
+        st.set_page_config(page_title="PinScope", page_icon=str(_FOLDER / "icon.svg"), layout="wide")
+        st.logo(str(_FOLDER / "logo.svg"), size="large")
+        st.html(_FOLDER / "style.css")
         pages = {
             st.Page(entry.path, title=entry.title, icon=entry.icon, default=entry is HOME): entry for entry in PAGES
         }

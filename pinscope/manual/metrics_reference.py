@@ -2,16 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from datetime import timedelta
+import inspect
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
 from itertools import groupby
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
 from pinscope.live.sampler import History
 from pinscope.manual.keys import UNITS
-from pinscope.manual.specimen import specimen
 from pinscope.monitoring.metrics import SnapshotCollector
+from pinscope.records.base import Record
 from pinscope.records.snapshot import Snapshot
+
+_Made = TypeVar("_Made", bound=Record)
+_VALUES: Mapping[Any, Any] = {
+    bool: True, int: 1, float: 1.0, str: "x", datetime: datetime(2026, 1, 1, tzinfo=UTC), Any: "x",
+}  # fmt: skip
+
+
+def specimen(record: type[_Made]) -> _Made:
+    """Every field has a value, and every list one entry."""
+    return record(**{name: _value(field.annotation) for name, field in record.model_fields.items()})
+
+
+def _value(kind: Any) -> Any:
+    if kind in _VALUES:
+        return _VALUES[kind]
+    if inspect.isclass(kind) and issubclass(kind, Record):
+        return specimen(kind)
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return parts[0]
+    if origin in (Union, types.UnionType, typing.Annotated):
+        return _value(next(part for part in parts if part is not type(None)))
+    return (_value(parts[0]),) if origin is tuple else {}  # what is left is a mapping
+
 
 _GROUPS = {
     "pinscope_host_": "The host",

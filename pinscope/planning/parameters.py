@@ -11,7 +11,7 @@ from pinscope.errors import InvalidParameter
 from pinscope.experiments.contract import Bytes, Inputs
 from pinscope.planning.plan import Demand
 from pinscope.records.environment import Environment
-from pinscope.units import parse_bytes
+from pinscope.units import exact_bytes, parse_bytes
 
 PAGE_SIZES: Mapping[str, int | None] = {"from_runs": None, "4KiB": 2**12, "64KiB": 2**16, "2MiB": 2**21}
 """Word → page size in bytes; ``None``: what a run told, of this machine or a recorded one."""
@@ -77,3 +77,14 @@ class PlanParams(Inputs):
     def demand(self) -> Demand:
         """These parameters as the arithmetic takes them."""
         return Demand(self.pinned, self.processes, self.gpus, max(self.all_gpus, self.gpus), self.gpu_memory)
+
+
+def command_line(params: PlanParams) -> str:
+    """``pinscope plan`` with every option that is not the command's own default."""
+    usual = PlanParams()
+    words = ["pinscope plan"]
+    for name, value in params:
+        if name in ("pinned", "gpu_memory") or value != getattr(usual, name):
+            text = exact_bytes(value).replace(" ", "") if name in ("pinned", "gpu_memory") else str(value)
+            words.append(f"--{name.replace('_', '-')} {text}")
+    return " ".join(words)

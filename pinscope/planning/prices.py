@@ -1,4 +1,4 @@
-"""What runs tell of prices: of a page table, of a context, of time. This machine's runs first, then the recordings."""
+"""What runs say of prices: of a page table, of a context, of time; and the plan that comes of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from pinscope.experiments.contract import Row
 from pinscope.experiments.page_tables.arithmetic import costs
 from pinscope.experiments.registration.arithmetic import trials
 from pinscope.experiments.registry import checked_rows
-from pinscope.planning.plan import ContextPrice, Origin, Pace, PagePrice
+from pinscope.lab.budget import binding_limit, safe_pinned_bytes
+from pinscope.planning.parameters import PAGE_SIZES, PlanParams
+from pinscope.planning.plan import ContextPrice, HostBudget, Origin, Pace, PagePrice, Plan, make_plan
 from pinscope.records.environment import Environment
 from pinscope.records.run import ExperimentRun
 from pinscope.store.store import Store
@@ -124,3 +126,17 @@ def _pinning(origin: Origin, run: ExperimentRun, rows: Sequence[Row]) -> tuple[t
         if cell.strategy != IDLE and cell.bytes_per_second > 0
     )
     return (paces, Recipes.of(recommend(cells), run.params)) if paces else None
+
+
+def plan_for(params: PlanParams, prices: Prices, environment: Environment) -> Plan:
+    """What the parameters take at these prices, beside what is safe on this host."""
+    size = PAGE_SIZES[params.page_size]
+    price = PagePrice(ENTRY_BYTES / size, Origin("given")) if size else prices.page
+    limits = environment.limits
+    budget = HostBudget(
+        safe_bytes=safe_pinned_bytes(limits, "cuda"),
+        limit=binding_limit(limits, "cuda"),
+        total_bytes=limits.host_total_bytes,
+        has_gpu=bool(environment.devices),
+    )
+    return make_plan(params.demand(), price, prices.context, prices.paces, budget, recipes=prices.recipes)

@@ -36,13 +36,8 @@ CONTENT_SECURITY_POLICY = (
 )
 
 
-def render_html(documents: Sequence[Document]) -> bytes:
-    """The page, UTF-8. Several runs stand one after the other."""
-    return b"".join(html_pieces(documents))
-
-
 def html_pieces(documents: Sequence[Document]) -> Iterator[bytes]:
-    """The same; the raw data, which may be many times the rest, a piece at a time."""
+    """The page, UTF-8; several runs stand one after the other. The raw data, many times the rest, comes in pieces."""
     mark = f"raw-data-{secrets.token_hex(16)}"
     begin, *others = _page(documents, mark).split(mark)
     yield begin.encode()

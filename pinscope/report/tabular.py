@@ -65,11 +65,6 @@ def csv_pieces(documents: Sequence[Document]) -> Iterator[bytes]:
     yield text.getvalue().encode()
 
 
-def render_csv(documents: Sequence[Document]) -> bytes:
-    """The same in memory."""
-    return b"".join(csv_pieces(documents))
-
-
 def parquet_pieces(documents: Sequence[Document]) -> Iterator[bytes]:
     """Parquet with typed columns; the runs themselves are JSON in the file's metadata under ``pinscope``.
 
@@ -86,11 +81,6 @@ def parquet_pieces(documents: Sequence[Document]) -> Iterator[bytes]:
             writer.write_table(pa.table(columns, schema=schema))
             yield sink.take()
     yield sink.take()
-
-
-def render_parquet(documents: Sequence[Document]) -> bytes:
-    """The same in memory."""
-    return b"".join(parquet_pieces(documents))
 
 
 class _Sink(io.RawIOBase):

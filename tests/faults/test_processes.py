@@ -30,7 +30,7 @@ from pinscope.probes.bounded import MOST_MAPS_BYTES, MOST_OPEN_FILES
 from pinscope.probes.proc import Proc
 from pinscope.probes.processes import Remembered
 from pinscope.records.snapshot import Holder, Snapshot
-from pinscope.report.snapshot_json import render_snapshot
+from pinscope.report.json_report import render_snapshot
 from tests.data.snapshot_checks import captured_gpus
 from tests.data.synthetic_host import SyntheticHost, context, zero
 from tests.faults.campaign import Campaign

@@ -44,7 +44,7 @@ from pinscope.live.timeline import Moment, TimelineRows
 from pinscope.monitoring.metrics import SnapshotCollector
 from pinscope.records.timeline_row import TimelineRow
 from pinscope.report.snapshot_facts import holder_facts
-from pinscope.report.snapshot_json import snapshot_document
+from pinscope.report.json_report import snapshot_document
 
 seen = captured(Path({str(HOST)!r}))
 one = next(holder for holder in seen.holders if holder.pid == {PID})

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
-from typing import Any
 
 from streamlit import config
 
-from pinscope.dashboard.settings import SETTINGS
+from pinscope.charts.theme import COLOURS, SCHEMES, SchemeName
+from pinscope.dashboard.settings import ADDRESS, ALLOWED_HOSTS, SETTINGS
+from pinscope.records.limits import UPLOAD_MIB
 
 ROOT = Path(__file__).parents[3]
 
 
-def flat(table: dict[str, Any], before: str = "") -> dict[str, Any]:
-    """Nested TOML tables as dotted names."""
-    found: dict[str, Any] = {}
-    for name, value in table.items():
-        found |= flat(value, f"{before}{name}.") if isinstance(value, dict) else {f"{before}{name}": value}
-    return found
-
-
 def test_streamlit_run_app_has_the_same_settings() -> None:
-    assert flat(tomllib.loads((ROOT / ".streamlit" / "config.toml").read_text())) == dict(SETTINGS)
+    own = ROOT / "pinscope" / "dashboard" / "config.toml"
+    assert (ROOT / ".streamlit" / "config.toml").resolve() == own.resolve()
+    assert SETTINGS["theme.dark.backgroundColor"] == "#0e1117"
+
+
+def test_pages_have_the_colours_of_the_charts() -> None:
+    schemes: tuple[tuple[SchemeName, str], ...] = (("light", "pinned"), ("dark", "copy"))
+    for scheme, primary in schemes:
+        assert SETTINGS[f"theme.{scheme}.primaryColor"] == COLOURS[primary]
+        assert SETTINGS[f"theme.{scheme}.textColor"] == SCHEMES[scheme].text
+        assert SETTINGS[f"theme.{scheme}.borderColor"] == SCHEMES[scheme].grid
+
+
+def test_an_upload_may_be_as_large_as_a_bundle_that_is_read() -> None:
+    assert SETTINGS["server.maxUploadSize"] == UPLOAD_MIB
 
 
 def test_streamlit_knows_every_setting() -> None:
@@ -30,8 +36,8 @@ def test_streamlit_knows_every_setting() -> None:
 
 
 def test_the_dashboard_is_private() -> None:
-    assert SETTINGS["server.address"] == "127.0.0.1"
-    assert SETTINGS["server.allowedHosts"] == ["localhost", "127.0.0.1"]
+    assert SETTINGS["server.address"] == ADDRESS == "127.0.0.1"
+    assert SETTINGS["server.allowedHosts"] == list(ALLOWED_HOSTS)
     assert SETTINGS["server.enableCORS"] is True
     assert SETTINGS["server.enableXsrfProtection"] is True
     assert SETTINGS["browser.gatherUsageStats"] is False

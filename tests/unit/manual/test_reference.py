@@ -15,14 +15,13 @@ from pinscope.cli.runs import RUN_LIST_FIELDS
 from pinscope.experiments.registry import EXPERIMENTS, readers
 from pinscope.live.reading import read_snapshot
 from pinscope.manual.json_reference import json_parts, json_reference
-from pinscope.manual.metrics_reference import metrics, metrics_reference
+from pinscope.manual.metrics_reference import metrics, metrics_reference, specimen
 from pinscope.manual.site import Site
-from pinscope.manual.specimen import specimen
 from pinscope.records.finding import Finding
 from pinscope.records.run import Run
 from pinscope.records.snapshot import Snapshot
 from pinscope.records.timeline import Event
-from pinscope.report.snapshot_json import snapshot_document
+from pinscope.report.json_report import snapshot_document
 from pinscope.store.recordings import recorded_observations, recorded_runs
 
 BY_NAME = ("missing", "estimates", "bounds", "params", "packages")

@@ -13,7 +13,7 @@ from pinscope.analysis.pinning_recipe import Recipe, Recipes
 from pinscope.planning.plan import ContextPrice, Demand, HostBudget, Origin, Pace, PagePrice, Plan, make_plan
 from pinscope.planning.reading import read_plan
 from pinscope.records.finding import Finding
-from pinscope.report.plan_json import plan_document
+from pinscope.report.json_report import plan_document
 
 KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
 GIVEN, MEASURED, RECORDED = (

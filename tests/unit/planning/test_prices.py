@@ -9,8 +9,7 @@ import pytest
 
 from pinscope.analysis.page_table_model import ENTRY_BYTES
 from pinscope.planning.parameters import PlanParams
-from pinscope.planning.planner import plan_for
-from pinscope.planning.prices import known_prices
+from pinscope.planning.prices import known_prices, plan_for
 from pinscope.records.environment import Environment
 from pinscope.records.run import Run
 from pinscope.store import store as store_module

@@ -19,10 +19,11 @@ from pinscope.records.finding import Finding, Quantity, Reading, Table
 from pinscope.records.run import HOST_MODEL_NOTE
 from pinscope.report.document import Document
 from pinscope.report.facts import SEVERITY_WORDS, parameter_facts, quantity_text, run_facts
-from pinscope.report.html import CONTENT_SECURITY_POLICY, render_html
+from pinscope.report.html import CONTENT_SECURITY_POLICY
 from pinscope.report.json_report import run_document
 from pinscope.report.machine_facts import environment_facts
 from pinscope.report.markdown import render_markdown
+from pinscope.report.write import render
 from tests.data import synthetic
 
 MIB = 2**20
@@ -32,7 +33,7 @@ HOSTILE = (
 
 
 def page(*documents: Document) -> str:
-    return render_html(documents).decode()
+    return render(documents, ".html").decode()
 
 
 def text_of(content: str) -> str:

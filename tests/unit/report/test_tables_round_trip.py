@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from pinscope.errors import BadInput
 from pinscope.records.run import parse_run
 from pinscope.report.document import Document
-from pinscope.report.json_report import render_json, run_document
-from pinscope.report.tabular import RUN_COLUMNS, render_csv, render_parquet
+from pinscope.report.json_report import run_document
+from pinscope.report.tabular import RUN_COLUMNS
+from pinscope.report.write import render
 from tests.data import synthetic
 
 Row = dict[str, Any]
@@ -64,7 +65,7 @@ def stored(cells: Mapping[str, str]) -> Row:
 @given(ROWS)
 @settings(deadline=None)
 def test_csv_gives_back_every_value(rows: list[Row]) -> None:
-    found = [stored(cells) for cells in read_csv(render_csv([document(rows)]))]
+    found = [stored(cells) for cells in read_csv(render([document(rows)], ".csv"))]
 
     for got, put in zip(found, rows, strict=True):
         text = put["memory"] or ""
@@ -76,14 +77,14 @@ def test_csv_gives_back_every_value(rows: list[Row]) -> None:
 @pytest.mark.parametrize("start", FORMULA_STARTS)
 def test_no_text_begins_a_formula_in_csv(start: str) -> None:
     row = {"repeat": 0, "warmup": False, f"{start}label": f"{start}cmd()"}
-    (cells,) = read_csv(render_csv([document([row])]))
+    (cells,) = read_csv(render([document([row])], ".csv"))
     assert cells[f"'{start}label"] == f"'{start}cmd()"
 
 
 @given(ROWS)
 @settings(deadline=None)
 def test_parquet_gives_back_every_value(rows: list[Row]) -> None:
-    table = pq.read_table(io.BytesIO(render_parquet([document(rows)])))
+    table = pq.read_table(io.BytesIO(render([document(rows)], ".parquet")))
 
     assert table.drop_columns(list(RUN_COLUMNS)).to_pylist() == rows
 
@@ -91,7 +92,7 @@ def test_parquet_gives_back_every_value(rows: list[Row]) -> None:
 @given(ROWS)
 @settings(deadline=None)
 def test_json_gives_back_every_value(rows: list[Row]) -> None:
-    assert json.loads(render_json([document(rows)]))["observations"] == rows
+    assert json.loads(render([document(rows)], ".json"))["observations"] == rows
 
 
 @pytest.mark.parametrize("experiment", ["bandwidth", "overlap"])
@@ -99,10 +100,10 @@ def test_rows_of_an_experiment_come_through_every_format(experiment: str) -> Non
     whole = synthetic.document(experiment)
     rows = [dict(row) for row in whole.rows]
 
-    assert json.loads(render_json([whole]))["observations"] == rows
-    table = pq.read_table(io.BytesIO(render_parquet([whole]))).drop_columns(list(RUN_COLUMNS))
+    assert json.loads(render([whole], ".json"))["observations"] == rows
+    table = pq.read_table(io.BytesIO(render([whole], ".parquet"))).drop_columns(list(RUN_COLUMNS))
     assert table.to_pylist() == rows
-    for cells, row in zip(read_csv(render_csv([whole])), rows, strict=True):
+    for cells, row in zip(read_csv(render([whole], ".csv")), rows, strict=True):
         for name, value in row.items():
             spelled = {None: "", True: "true", False: "false"}
             assert cells[name] == (spelled[value] if value is None or isinstance(value, bool) else str(value))
@@ -111,8 +112,8 @@ def test_rows_of_an_experiment_come_through_every_format(experiment: str) -> Non
 def test_every_row_names_its_run_experiment_and_lab() -> None:
     content = [synthetic.document("bandwidth", lab="host"), synthetic.document("overlap")]
 
-    cells = read_csv(render_csv(content))
-    table = pq.read_table(io.BytesIO(render_parquet(content))).to_pylist()
+    cells = read_csv(render(content, ".csv"))
+    table = pq.read_table(io.BytesIO(render(content, ".parquet"))).to_pylist()
 
     expected = [(d.run.id, d.run.experiment, d.run.lab) for d in content for _ in d.rows]
     assert [tuple(row[name] for name in RUN_COLUMNS) for row in cells] == expected
@@ -122,44 +123,44 @@ def test_every_row_names_its_run_experiment_and_lab() -> None:
 def test_what_one_run_has_and_another_has_not_stays_empty() -> None:
     content = [document([{"repeat": 0, "a": 1.5}]), document([{"repeat": 1, "b": "x"}])]
 
-    assert [(row["a"], row["b"]) for row in read_csv(render_csv(content))] == [("1.5", ""), ("", "x")]
-    table = pq.read_table(io.BytesIO(render_parquet(content)))
+    assert [(row["a"], row["b"]) for row in read_csv(render(content, ".csv"))] == [("1.5", ""), ("", "x")]
+    table = pq.read_table(io.BytesIO(render(content, ".parquet")))
     assert table.select(["a", "b"]).to_pylist() == [{"a": 1.5, "b": None}, {"a": None, "b": "x"}]
 
 
 def test_missing_is_empty_or_null_never_zero() -> None:
     content = [document([{"repeat": 0, "h2d_seconds": None}])]
 
-    assert read_csv(render_csv(content))[0]["h2d_seconds"] == ""
-    assert pq.read_table(io.BytesIO(render_parquet(content)))["h2d_seconds"].to_pylist() == [None]
-    assert json.loads(render_json(content))["observations"][0]["h2d_seconds"] is None
+    assert read_csv(render(content, ".csv"))[0]["h2d_seconds"] == ""
+    assert pq.read_table(io.BytesIO(render(content, ".parquet")))["h2d_seconds"].to_pylist() == [None]
+    assert json.loads(render(content, ".json"))["observations"][0]["h2d_seconds"] is None
 
 
 @pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1"])
 def test_text_that_a_spreadsheet_would_run_is_shielded(text: str) -> None:
-    cells = read_csv(render_csv([document([{"repeat": 0, text: text}])]))
+    cells = read_csv(render([document([{"repeat": 0, text: text}])], ".csv"))
 
     assert cells[0][f"'{text}"] == f"'{text}"
 
 
 def test_negative_numbers_are_not_shielded() -> None:
-    assert read_csv(render_csv([document([{"repeat": 0, "x": -1.5, "y": -2}])]))[0]["x"] == "-1.5"
+    assert read_csv(render([document([{"repeat": 0, "x": -1.5, "y": -2}])], ".csv"))[0]["x"] == "-1.5"
 
 
 def test_parquet_refuses_a_column_that_mixes_words_and_numbers() -> None:
     with pytest.raises(BadInput, match="'x' mixes kinds"):
-        render_parquet([document([{"x": 1}, {"x": "one"}])])
+        render([document([{"x": 1}, {"x": "one"}])], ".parquet")
 
 
 def test_parquet_refuses_to_round_a_whole_number() -> None:
     with pytest.raises(BadInput, match="'x' mixes kinds"):
-        render_parquet([document([{"x": 2**53 + 1}, {"x": 0.5}])])
+        render([document([{"x": 2**53 + 1}, {"x": 0.5}])], ".parquet")
 
 
 def test_parquet_carries_the_runs_in_its_metadata() -> None:
     whole = synthetic.document("bandwidth")
 
-    metadata = pq.read_schema(io.BytesIO(render_parquet([whole]))).metadata
+    metadata = pq.read_schema(io.BytesIO(render([whole], ".parquet"))).metadata
 
     assert [parse_run(run) for run in json.loads(metadata[b"pinscope"])] == [whole.run]
 
@@ -181,6 +182,6 @@ def test_the_json_document_holds_run_conclusions_and_rows() -> None:
 def test_several_runs_are_one_json_file() -> None:
     both = [synthetic.document("bandwidth"), synthetic.document("overlap")]
 
-    found = json.loads(render_json(both))
+    found = json.loads(render(both, ".json"))
 
     assert [item["run"]["id"] for item in found["documents"]] == [item.run.id for item in both]

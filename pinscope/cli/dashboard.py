@@ -14,18 +14,19 @@ from pinscope.dashboard.serve import port_from_environment, serve
 def dashboard(
     context: typer.Context,
     port: Annotated[
-        int | None, typer.Option(metavar="PORT", help="Instead of PINSCOPE_PORT, or 8501.", show_default=False)
+        int | None,
+        typer.Option(metavar="PORT", help="Port to listen on. Default: PINSCOPE_PORT, else 8501.", show_default=False),
     ] = None,
     origin: Annotated[
         list[str] | None,
         typer.Option(
             metavar="URL",
-            help="An address under which the dashboard is reached too, such as http://localhost:9000 for a forwarded "
-            "port; may be repeated. Instead of PINSCOPE_ORIGINS.",
+            help="Another address under which browsers reach the dashboard, such as http://localhost:9000 for a "
+            "forwarded port; may be repeated. Overrides PINSCOPE_ORIGINS.",
             show_default=False,
         ),
     ] = None,
-    open_browser: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+    open_browser: Annotated[bool, typer.Option("--open", help="Open the dashboard in this machine's browser.")] = False,
 ) -> int:
     """Serve the dashboard on 127.0.0.1 until Ctrl-C."""
     named = named_origins(origin) if origin else origins_from_environment()

@@ -26,12 +26,14 @@ _DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY")
 def docs(
     context: typer.Context,
     page: Annotated[
-        str, typer.Argument(metavar="[PAGE]", help="A page, such as glossary, json or bandwidth.", show_default=False)
+        str, typer.Argument(metavar="PAGE", help="A page, such as glossary, json or bandwidth.", show_default=False)
     ] = "index",
-    as_text: Annotated[bool, typer.Option("--text", help="Print the page here.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: the page's file, and all pages.")] = False,
+    as_text: Annotated[bool, typer.Option("--text", help="Print the page in the terminal.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON: the path of the page, and the names of all pages.")
+    ] = False,
 ) -> None:
-    """Open the documentation in the browser; where there is none, print the page's file. It needs no network."""
+    """Open the documentation in the browser, or print the path of the page where there is no browser."""
     site = whole_site(context.find_root().command)
     name = site.find(page)
     if as_text and not as_json:

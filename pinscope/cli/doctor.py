@@ -18,7 +18,7 @@ FORMAT = 1
 
 
 def doctor(as_json: AsJson = False) -> None:
-    """Tell what can be measured on this machine, its links and limits, and what to change."""
+    """Check this machine: what can be measured here, its links and limits, and what to change."""
     environment, database = capture_environment(), _database()
     able, findings = capabilities(environment), machine_findings(environment)
     if as_json:

@@ -23,17 +23,19 @@ ALERTS, DASHBOARD = "alerts.yaml", "dashboard.json"
 
 
 def exporter(  # noqa: PLR0917 - typer calls it by keyword
-    address: Annotated[str, typer.Option(metavar="ADDRESS", help="Listen on this IP address.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(metavar="PORT", help="0: any free one.")] = 10435,
+    address: Annotated[str, typer.Option(metavar="ADDRESS", help="IP address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(metavar="PORT", help="Port to listen on; 0 takes any free one.")] = 10435,
     interval: Interval = 5.0,
     probe: Probe = False,
     gpus: Gpus = True,
-    print_rules: Annotated[bool, typer.Option("--print-rules", help="Print alert rules for Prometheus.")] = False,
+    print_rules: Annotated[
+        bool, typer.Option("--print-rules", help="Print alert rules for Prometheus and exit.")
+    ] = False,
     print_dashboard: Annotated[
-        bool, typer.Option("--print-dashboard", help="Print a dashboard for Grafana to import.")
+        bool, typer.Option("--print-dashboard", help="Print a dashboard for Grafana and exit.")
     ] = False,
 ) -> int:
-    """Serve the live figures to Prometheus until Ctrl-C, on this machine only unless told otherwise."""
+    """Serve the live figures to Prometheus until Ctrl-C. Only this machine reaches them, unless --address is given."""
     if print_rules and print_dashboard:
         raise BadInput("--print-rules and --print-dashboard exclude each other")
     if print_rules or print_dashboard:
@@ -45,7 +47,7 @@ def exporter(  # noqa: PLR0917 - typer calls it by keyword
         sampler = Sampler(source.take, interval_seconds=seconds, history_seconds=0.0)
         with MetricsServer(SnapshotCollector(sampler.history), address, port) as server, sampler:
             if not is_loopback(address):
-                complain(f"whoever can reach {address} can read which processes and users hold memory here")
+                complain(f"everyone who can reach {address} can read which processes and users hold memory here")
             print_line(f"PinScope's metrics are at {server.url} (Ctrl-C stops it)")
             sys.stdout.flush()
             _serve(sampler, stop)

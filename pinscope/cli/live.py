@@ -35,11 +35,11 @@ WAITING_SNAPSHOTS = 16
 
 
 def live(  # noqa: PLR0917 - typer calls it by keyword
-    once: Annotated[bool, typer.Option("--once", help="Show one moment and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print one reading and exit.")] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON: one document with --once, else one a line.")
+        bool, typer.Option("--json", help="Print JSON: one document with --once, otherwise one on each line.")
     ] = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV: one row a holder and moment.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV: one row for each holder in each reading.")] = False,
     interval: Interval = 1.0,
     pid: Annotated[
         list[int] | None,
@@ -48,7 +48,7 @@ def live(  # noqa: PLR0917 - typer calls it by keyword
     probe: Annotated[bool, typer.Option("--probe", help=f"{PROBE_HELP} With --once: for one interval.")] = False,
     gpus: Gpus = True,
 ) -> int:
-    """Show who holds pinned memory now, and what it costs each GPU, until Ctrl-C."""
+    """Show which processes hold pinned memory, and what it costs each GPU, until Ctrl-C."""
     if as_json and as_csv:
         raise BadInput("--json and --csv exclude each other")
     form: Form = "json" if as_json else "csv" if as_csv else "table"

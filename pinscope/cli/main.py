@@ -21,18 +21,18 @@ from pinscope.errors import Cancelled, PinScopeError
 from pinscope.text import MOST_OF_ANOTHER, error_line
 
 _COMMANDS: Mapping[str, tuple[str, str, str]] = {
-    "doctor": ("doctor", "doctor", "What can be measured here; links, limits, advice."),
-    "run": ("run", "app", "Measure, and print the result."),
-    "runs": ("runs", "app", "List, show or delete runs."),
-    "report": ("runs", "report", "Write a report of one or several runs."),
-    "export": ("runs", "export_runs", "Write runs into one bundle."),
-    "import": ("runs", "import_runs", "Take the runs of a bundle into the database."),
-    "plan": ("plan", "plan", "What pinning an amount will take, in advance."),
-    "live": ("live", "live", "Who holds pinned memory now."),
-    "record": ("record", "record", "Keep a timeline of who holds pinned memory, as a run."),
-    "exporter": ("exporter", "exporter", "The live figures for Prometheus."),
-    "dashboard": ("dashboard", "dashboard", "The same in the browser, on 127.0.0.1."),
-    "docs": ("docs", "docs", "The documentation, without network."),
+    "doctor": ("doctor", "doctor", "Check this machine: what can be measured, links, limits, advice."),
+    "run": ("run", "app", "Run an experiment and print its result."),
+    "runs": ("runs", "app", "List, show or delete stored runs."),
+    "report": ("runs", "report", "Write a report of one or more runs to a file."),
+    "export": ("runs", "export_runs", "Write runs into a bundle, to carry them to another machine."),
+    "import": ("runs", "import_runs", "Read the runs of a bundle into the database."),
+    "plan": ("plan", "plan", "Calculate what it takes to pin an amount. Nothing is pinned."),
+    "live": ("live", "live", "Show which processes hold pinned memory now."),
+    "record": ("record", "record", "Record the live view as a timeline, which is stored as a run."),
+    "exporter": ("exporter", "exporter", "Serve the live figures to Prometheus."),
+    "dashboard": ("dashboard", "dashboard", "Serve the dashboard to a browser on this machine."),
+    "docs": ("docs", "docs", "Open the documentation. It needs no network."),
 }
 """Name of a command → module, function (or group of commands) in it, and what it is for."""
 _TYPER: Mapping[str, Any] = {"add_completion": False, "rich_markup_mode": None, "pretty_exceptions_enable": False}
@@ -85,7 +85,7 @@ def _pinscope(
     context: typer.Context,
     version: Annotated[  # noqa: ARG001 - its callback does the work
         bool,
-        typer.Option("--version", help="Print the version and end.", is_eager=True, callback=_print_version),
+        typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version),
     ] = False,
 ) -> None:
     """Measure, watch and explain page-locked (pinned) host memory on CUDA hosts."""
@@ -153,7 +153,7 @@ def _carry_out(arguments: list[str]) -> int:
 def _usage(error: TyperException) -> str:
     """What was wrong with the command line, and where help is."""
     context = getattr(error, "ctx", None)
-    hint = f" ({context.command_path} --help tells more)" if context else ""
+    hint = f" ({context.command_path} --help lists what is allowed)" if context else ""
     return f"{error_line(error.format_message().rstrip('.'), MOST_OF_ANOTHER)}{hint}"
 
 

@@ -14,11 +14,11 @@ from pinscope.probes.proc import HERE
 LEAST_SECONDS, MOST_SECONDS = 0.1, 3600.0
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-RunId = Annotated[str, typer.Argument(metavar="ID", help="A run's id, or its beginning.", show_default=False)]
-RunIds = Annotated[list[str], typer.Argument(metavar="ID…", help="Runs, by id or its beginning.")]
-Interval = Annotated[float, typer.Option(metavar="SECONDS", help="From one reading to the next, 0.1 to 3600.")]
-Gpus = Annotated[bool, typer.Option("--gpus/--no-gpu", help="Ask the GPUs' driver.")]
-PROBE_HELP = "Follow what programs register or take from the driver, from now on; needs root."
+RunId = Annotated[str, typer.Argument(metavar="ID", help="Id of a run; its beginning is enough.", show_default=False)]
+RunIds = Annotated[list[str], typer.Argument(metavar="ID", help="Ids of runs; the beginning of an id is enough.")]
+Interval = Annotated[float, typer.Option(metavar="SECONDS", help="Time from one reading to the next, 0.1 to 3600.")]
+Gpus = Annotated[bool, typer.Option("--gpus/--no-gpu", help="Read the GPUs through NVIDIA's driver.")]
+PROBE_HELP = "Also follow memory that programs register, or get from the driver, from now on. Needs root."
 Probe = Annotated[bool, typer.Option("--probe", help=PROBE_HELP)]
 
 

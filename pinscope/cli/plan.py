@@ -17,30 +17,22 @@ from pinscope.probes.environment import capture_environment
 from pinscope.report.json_report import plan_document
 from pinscope.units import format_bytes
 
+_HELP = {name: field.description for name, field in PlanParams.model_fields.items()}
+"""The form of the dashboard says the same."""
+
 
 def plan(  # noqa: PLR0917 - typer calls it by keyword
-    pinned: Annotated[
-        str, typer.Option(metavar="SIZE", help="How much each process pins, or all share: 64GiB.", show_default=False)
-    ],
-    processes: Annotated[int, typer.Option(metavar="N", help="How many processes pin it.")] = 1,
-    gpus: Annotated[int, typer.Option(metavar="N", help="On how many GPUs each process has a context.")] = 1,
-    all_gpus: Annotated[
-        int, typer.Option(metavar="N", help="Over how many GPUs the processes spread; 1: all use the same ones.")
-    ] = 1,
+    pinned: Annotated[str, typer.Option(metavar="SIZE", help=_HELP["pinned"], show_default=False)],
+    processes: Annotated[int, typer.Option(metavar="N", help=_HELP["processes"])] = 1,
+    gpus: Annotated[int, typer.Option(metavar="N", help=_HELP["gpus"])] = 1,
+    all_gpus: Annotated[int, typer.Option(metavar="N", help=_HELP["all_gpus"])] = 1,
     gpu_memory: Annotated[
-        str | None,
-        typer.Option(metavar="SIZE", help="Memory of one GPU. Default: the smallest here, else the recorded one's."),
+        str | None, typer.Option(metavar="SIZE", help=f"Memory of one GPU. {_HELP['gpu_memory']}")
     ] = None,
-    page_size: Annotated[
-        str | None,
-        typer.Option(
-            metavar="4KiB|64KiB|2MiB",
-            help="Pages in which the GPU maps the memory. Default: as measured here, else as recorded.",
-        ),
-    ] = None,
+    page_size: Annotated[str | None, typer.Option(metavar="4KiB|64KiB|2MiB", help=_HELP["page_size"])] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Work out page tables, contexts, time and a safe budget for pinned memory. Nothing is pinned."""
+    """Calculate what pinned memory will take: page tables, contexts, time, and a safe amount. Nothing is pinned."""
     given = {
         "pinned": pinned, "processes": processes, "gpus": gpus, "all_gpus": all_gpus,
         "gpu_memory": gpu_memory, "page_size": page_size,

@@ -27,24 +27,24 @@ from pinscope.units import format_seconds, parse_seconds
 def record(  # noqa: PLR0917 - typer calls it by keyword
     duration: Annotated[
         str | None,
-        typer.Option("--for", metavar="DURATION", help="How long: 90s, 10m, 2h, 1d. Without it: until Ctrl-C.",
+        typer.Option("--for", metavar="DURATION", help="How long to record: 90s, 10m, 2h, 1d. Default: until Ctrl-C.",
                      show_default=False),
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", metavar="FILE", help="Also write a bundle: a file that is not there yet, such "
-                     "as night.pinscope.", show_default=False),
+        typer.Option("-o", "--output", metavar="FILE", help="Also write a bundle to this file, which must not "
+                     "exist yet, such as night.pinscope.", show_default=False),
     ] = None,
     interval: Interval = 1.0,
     pid: Annotated[
         list[int] | None,
-        typer.Option(metavar="PID", help="Keep only this process among the holders; may be repeated.",
+        typer.Option(metavar="PID", help="Record only this process among the holders; may be repeated.",
                      show_default=False),
     ] = None,
     probe: Probe = False,
     as_json: AsJson = False,
 ) -> int:  # fmt: skip
-    """Keep a timeline of who holds pinned memory, as a run. Each reading is stored at once; Ctrl-C ends it."""
+    """Record the live view as a timeline, which is stored as a run. Ctrl-C ends the recording and keeps it."""
     params = TimelineParams(
         interval_seconds=checked_interval(interval), for_seconds=_seconds(duration), probe=probe,
         pids=tuple(sorted(checked_pids(pid or ()))),

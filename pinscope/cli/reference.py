@@ -43,7 +43,8 @@ def _usage(command: Any, shown: list[Any]) -> Iterator[str]:
         yield "COMMAND"
     for one in shown:
         if one.param_type_name == "argument":
-            yield one.metavar or one.name.upper()
+            name = (one.metavar or one.name.upper()) + ("…" if one.nargs == -1 else "")
+            yield name if one.required else f"[{name}]"
 
 
 def _names(parameter: Any) -> str:

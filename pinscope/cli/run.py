@@ -57,22 +57,31 @@ def parameter_help(params: type[Inputs]) -> list[tuple[str, str]]:
 
 @app.command("run", cls=_RunCommand)
 def run(  # noqa: PLR0917 - typer calls it by keyword
-    experiment: Annotated[str, typer.Argument(metavar="EXPERIMENT|all", help="What to measure.", show_default=False)],
+    experiment: Annotated[
+        str, typer.Argument(metavar="EXPERIMENT|all", help="Name of an experiment, or all.", show_default=False)
+    ],
     lab: Annotated[
         str | None,
         typer.Option(
-            metavar="cuda|host", help="A GPU, or the host model (no GPU). Without it: a GPU if one can be used here."
+            metavar="cuda|host",
+            help="cuda: a GPU; host: the host model (no GPU). Default: a GPU if one can be used here.",
         ),
     ] = None,
-    device: Annotated[int, typer.Option(metavar="N", help="Which GPU.")] = 0,
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer sizes and repeats.")] = False,
+    device: Annotated[int, typer.Option(metavar="N", help="Index of the GPU.")] = 0,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Fewer sizes and repeats: seconds instead of minutes.")
+    ] = False,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A parameter other than its preset; may be repeated."),
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Change a parameter of the experiment, such as sizes=64KiB,1MiB; may be repeated.",
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Measure, and print the result; with --json, every observation too. Ctrl-C cancels; what was measured is kept."""
+    """Run an experiment and print its result; with --json, every observation too. Ctrl-C cancels and keeps its data."""
     environment = capture_environment()
     chosen = cast("LabKind | None", lab)  # prepare() checks that it is one
     asked = Request(experiment, chosen, device, quick, parse_settings(settings or ()))

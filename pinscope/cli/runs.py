@@ -27,7 +27,7 @@ from pinscope.store.store import Store
 from pinscope.text import visible
 from pinscope.units import format_bytes
 
-app = typer.Typer(help="List, show or delete runs.", rich_markup_mode=None)
+app = typer.Typer(help="List, show or delete stored runs.", rich_markup_mode=None)
 
 RUN_LIST_FIELDS = {
     "id", "kind", "experiment", "lab", "device", "status", "quick", "recording", "observations",
@@ -75,7 +75,7 @@ def list_runs(as_json: AsJson = False) -> None:
 
 @app.command("show")
 def show(run_id: RunId, as_json: AsJson = False) -> None:
-    """Show one run: parameters, headline, tables, findings. With --json also every observation."""
+    """Show one run: parameters, headline, tables, findings; with --json, every observation too."""
     with store_to_read() as store:
         run = store.run(run_id)
         document = open_document(run, store.observations(run.id), with_charts=False)
@@ -88,10 +88,10 @@ def show(run_id: RunId, as_json: AsJson = False) -> None:
 @app.command("delete")
 def delete(
     run_id: RunId,
-    yes: Annotated[bool, typer.Option("--yes", help="Delete without asking.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete one run and its observations. A run that still measures, and a recording, stay."""
+    """Delete a run and its observations. A run that is still going, or a recording, cannot be deleted."""
     with Store() as store:
         reconcile(store)
         try:
@@ -112,12 +112,12 @@ def report(
     run_ids: RunIds,
     output: Annotated[
         Path,
-        typer.Option("-o", "--output", metavar="FILE", help="A file that is not there yet; its suffix is the kind: "
-                     ".html, .md, .csv, .parquet, .json, .perfetto.json (timeline).", show_default=False),
+        typer.Option("-o", "--output", metavar="FILE", help="File to write, which must not exist yet. Its suffix is "
+                     "the format: .html, .md, .csv, .parquet, .json, .perfetto.json (timeline).", show_default=False),
     ],
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """Write a report of one or several runs."""
+    """Write a report of one or more runs to a file."""
     drawn = output.suffix.lower() in (".html", ".md")
     with store_to_read() as store:
         runs = _chosen(store, run_ids)
@@ -129,12 +129,12 @@ def export_runs(
     run_ids: RunIds,
     output: Annotated[
         Path,
-        typer.Option("-o", "--output", metavar="FILE", help="A file that is not there yet, such as runs.pinscope.",
-                     show_default=False),
+        typer.Option("-o", "--output", metavar="FILE", help="File to write, which must not exist yet, such as "
+                     "runs.pinscope.", show_default=False),
     ],
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """Write runs with all their observations into one bundle."""
+    """Write runs with all their observations into a bundle, which `pinscope import` reads on another machine."""
     with store_to_read() as store:
         runs = _chosen(store, run_ids)
         write_bundle(output, [(run, store.observations(run.id)) for run in runs], store.parts)
@@ -145,7 +145,7 @@ def import_runs(
     bundle: Annotated[Path, typer.Argument(metavar="FILE", help="A bundle that `pinscope export` wrote.")],
     as_json: AsJson = False,
 ) -> None:
-    """Take all runs of a bundle into the database, or none if one of them cannot be taken."""
+    """Read the runs of a bundle into the database: all of them, or none if one is damaged."""
     with open_bundle(bundle) as opened, Store() as store:
         reconcile(store)  # a run that the bundle completes may not have been marked as interrupted yet
         outcome = asdict(store.import_runs(opened.items(), opened.parts))

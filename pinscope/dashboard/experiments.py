@@ -120,12 +120,12 @@ def _budget(run: ExperimentRun, gpu: Device | None) -> None:
     safe = format_bytes(safe_pinned_bytes(run.environment.limits, run.lab))
     free = f" Free on the GPU: {format_bytes(gpu.memory_free_bytes)}." if gpu else ""
     with st.container(border=True):
-        st.markdown("**What it takes**")
+        st.markdown("**What this run will take**")
         with st.grid(2, min_column_width=120):
             st.metric("Pinned", format_bytes(budget.pinned_bytes), help=f"At once. Safe here: up to {safe}.")
             st.metric("Other host memory", format_bytes(budget.pageable_bytes))
             st.metric("GPU memory" if gpu else "Model's device memory", format_bytes(budget.device_bytes))
-            st.metric("Time, roughly", format_seconds(budget.seconds))
+            st.metric("Time (estimate)", format_seconds(budget.seconds))
         st.caption(f"Safe to pin here: up to {safe}.{free}")
         for note in run.notes:
             st.caption(f":material/sticky_note_2: {plain(note)}")
@@ -136,7 +136,7 @@ def _start_button(store: Store, request: Request, where: str) -> None:
     number = st.session_state.setdefault("starts", 0)
     runs = [run for run in store.unfinished() if isinstance(run, ExperimentRun)]
     busy = any((run.lab, run.device) == (request.lab, request.device) for run in runs)
-    label = "Start (waits for its turn)" if busy else "Start"
+    label = "Start (waits until the device is free)" if busy else "Start"
     if st.button(label, type="primary", width="stretch", icon=":material/play_arrow:", key=f"start-{number}"):
         st.session_state["starts"] = number + 1
         state.environment.clear()  # a run carries the machine as it is now
@@ -146,7 +146,7 @@ def _start_button(store: Store, request: Request, where: str) -> None:
         st.query_params["run"] = run.id
         # Not st.switch_page: a refresh of a progress bar that waits its turn would take the browser back to this page.
         st.rerun()
-    st.caption(f"Runs on {plain(where)} in a process of its own. You may close this page meanwhile.")
+    st.caption(f"Runs on {plain(where)} in a process of its own. You may close this page.")
 
 
 if __name__ == "__main__":

@@ -70,8 +70,8 @@ def _gpu(device: Device) -> None:
     link = device.link
     st.markdown(f"**GPU {device.index}: {plain(device.name)}**")
     with st.grid(2, min_column_width=150):
-        st.metric("Link at best", link_text(link, at_best=True))
-        st.metric("It carries at most", format_bandwidth(link.limit_bytes_per_second if link else None))
+        st.metric("Best link", link_text(link, at_best=True))
+        st.metric("Link limit", format_bandwidth(link.limit_bytes_per_second if link else None))
     widgets.fact_table(gpu_facts(device))
 
 
@@ -86,7 +86,7 @@ def _runs(has_gpu: bool) -> None:
         run_list(store, own)
         st.page_link(RUNS.path, label="All runs", icon=":material/arrow_forward:")
     else:
-        st.caption("No runs of this machine yet. The first one takes less than a minute.")
+        st.caption("No runs on this machine yet. The first one takes less than a minute.")
 
 
 def _recordings(store: Store) -> None:

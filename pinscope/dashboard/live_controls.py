@@ -43,7 +43,7 @@ def controls() -> View:
     with st.container(horizontal=True, gap="medium", vertical_alignment="bottom"):
         st.selectbox(
             "New snapshot every", sorted({*INTERVALS, interval}), key=_INTERVAL, format_func=_interval_words, width=150,
-            on_change=_set_interval, help="For all open tabs: they share one sampler, which rests when nobody looks.",
+            on_change=_set_interval, help="For all open tabs: they share one sampler. It rests while none is open.",
         )  # fmt: skip
         window = st.selectbox(
             "Window", list(WINDOWS), index=1, key="now-window", persist_state="session",
@@ -52,7 +52,7 @@ def controls() -> View:
         )  # fmt: skip
         with st.container(horizontal=True, gap="medium", vertical_alignment="center", width="content"):
             paused = st.toggle(
-                "Pause", key="now-pause", help="This tab stands still; filters, details and the download stay usable."
+                "Pause", key="now-pause", help="Freezes this tab. Filter, details and download still work."
             )
             st.download_button(
                 "Snapshot", _shown().as_file, "pinscope-snapshot.json", "application/json", key="now-download",

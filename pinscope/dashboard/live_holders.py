@@ -114,7 +114,7 @@ def _styled(
 def _config(columns: Mapping[str, Figure]) -> dict[str, Any]:
     kinds = st.column_config
     shown: dict[str, Any] = {
-        figure.label: kinds.NumberColumn(figure.label, help=f"{figure.help} ≤, ≥ and ~ stand before estimates.")
+        figure.label: kinds.NumberColumn(figure.label, help=f"{figure.help} ≤ at most, ≥ at least, ~ about.")
         for figure in columns.values()
         if figure.page == "shown"
     }
@@ -126,7 +126,7 @@ def _config(columns: Mapping[str, Figure]) -> dict[str, Any]:
         "PID": kinds.NumberColumn("PID", format="%d"),
         "Trend": kinds.LineChartColumn(
             "Trend", y_min=0, width="small",
-            help="cudaHostAlloc, driver, registered and locked memory in the window, of those with the most of it.",
+            help="cudaHostAlloc, driver, registered and locked memory over the window, for the largest holders.",
         ),
         "Started (UTC)": kinds.DatetimeColumn("Started (UTC)", format="YYYY-MM-DD HH:mm:ss"),
         "Command": kinds.TextColumn("Command", width="large"),
@@ -141,7 +141,7 @@ def _details(every: Sequence[Holder]) -> None:
     found = next((one for one in every if (one.pid, one.started_at) == chosen), None)
     with st.container(border=True):
         if found is None:
-            st.markdown(f"Process {chosen[0]} holds nothing any more.")
+            st.markdown(f"Process {chosen[0]} holds no pinned memory any more.")
             return
         st.markdown(f"**{plain(found.name)}**, pid {found.pid}")
         fact_columns(holder_facts(found))

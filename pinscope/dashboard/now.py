@@ -36,7 +36,7 @@ def show() -> None:
     st.title("Now", anchor=False)
     st.markdown(
         "Who holds pinned memory on this host, and what does it cost the GPUs? "
-        "The usual places to look (psutil, VmLck, smaps) read zero for CUDA's."
+        "The usual tools (psutil, VmLck, smaps) show zero for memory that CUDA pinned."
     )
     view = controls()
     live(_live, None if view.paused else view.interval_seconds, view)
@@ -47,7 +47,7 @@ def _live(view: View) -> None:
         history = shown_history(view)
         snapshot = history.latest
         if history.trouble:
-            rest = "What stands below is the last that could be read." if snapshot else "It is tried again and again."
+            rest = "Below is the last reading that succeeded." if snapshot else "PinScope keeps trying."
             line = f"{plain(sentence(history.trouble))} {rest}"
             st.warning(line, title="The host cannot be read at the moment", icon=":material/error:")
         elif snapshot is None:
@@ -63,7 +63,7 @@ def _as_of(snapshot: Snapshot, view: View) -> str:
     """When and how the snapshot was taken."""
     state = "Paused. " if view.paused else ""
     slow = None if view.paused else slowed(view.interval_seconds)
-    taken = f"As of {moment_text(snapshot.taken_at)} · took {format_seconds(snapshot.cpu_seconds)} of CPU"
+    taken = f"As of {moment_text(snapshot.taken_at)} · took {format_seconds(snapshot.cpu_seconds)} of CPU time"
     return f"{state}{taken}" + (f" · {slow}" if slow else "")
 
 
@@ -109,7 +109,7 @@ def _chart(history: History, window_seconds: float) -> None:
         st.vega_lite_chart(spec=drawing(data), key="now-totals", width="stretch", alt=alt)
         st.caption(
             "Time in UTC. Ctrl and the wheel (or a pinch) zoom, dragging moves, a double click goes back to now; "
-            "a click on a name in the legend picks it out. Left open: nobody looked then."
+            "a click on a name in the legend picks it out. Gaps: no page was open then."
         )
 
 
@@ -124,9 +124,9 @@ def _gpu(device: DeviceFigures) -> None:
 def _no_gpu(snapshot: Snapshot) -> None:
     st.header("GPUs", anchor=False)
     gap = next((gap for gap in snapshot.unreadable if gap.what == "GPUs"), None)
-    reason = plain(sentence(gap.reason)) if gap else "The driver names none."
+    reason = plain(sentence(gap.reason)) if gap else "The driver reports no GPU."
     advice = f" {plain(gap.advice)}" if gap and gap.advice else ""
-    line = f"{reason} The host's part of this page works without.{advice}"
+    line = f"{reason} The rest of this page works without a GPU.{advice}"
     st.info(line, title="No GPU to look at", icon=":material/memory:")
 
 

@@ -18,8 +18,8 @@ def show() -> None:
     """Draw the page: the form, and at once what it comes to."""
     st.title("Plan", anchor=False)
     st.markdown(
-        "What will pinning take: GPU memory for page tables, time, and a safe share of this host? "
-        "Prices come from runs of this machine where there are any; nothing is pinned here."
+        "What does it take to pin an amount: GPU memory for page tables, time, and how much is safe on this host? "
+        "The plan uses runs of this machine where there are any, else recorded ones. Nothing is pinned."
     )
     environment = state.environment()
     prices = known_prices(state.store(), environment)
@@ -34,7 +34,7 @@ def show() -> None:
     plan = plan_for(params, prices, environment)
     reading = read_plan(plan)
     reading_view(reading, draw_plan(plan))
-    st.header("The same on the command line", anchor=False)
+    st.header("This plan on the command line", anchor=False)
     st.code(command_line(params), language="bash")
 
 

@@ -60,7 +60,7 @@ def run_view(opened: OpenedRun) -> None:
     if document:
         st.markdown(f"##### {plain(document.question)}")
         widgets.reading_view(document.reading, document.charts)
-    st.header("Behind it", anchor=False)
+    st.header("Method, machine and raw data", anchor=False)
     if document:
         with st.expander("Method", icon=":material/science:"):
             st.markdown(plain(document.method))

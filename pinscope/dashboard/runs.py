@@ -154,7 +154,7 @@ def _one(store: Store, run: Run) -> None:
 def _confirm_delete(store: Store, run: Run) -> None:
     st.markdown(f"**{plain(title(run))}**")
     st.caption(f"{run.observations:,} observations · {plain(run.id)}")
-    st.markdown("It cannot be brought back, unless a bundle of it was exported.")
+    st.markdown("This cannot be undone, unless you exported the run to a bundle.")
     keep, delete = st.columns(2)
     if keep.button("Keep it", width="stretch"):
         st.rerun()

@@ -63,7 +63,7 @@ def live(draw: Callable[..., None], seconds: float | None, *arguments: object) -
 def slowed(seconds: float) -> str | None:
     """Why a live part is drawn less often than it should be, in words; ``None`` if it is not."""
     pace = _TABS.pace.seconds(seconds)
-    return f"Drawn every {pace:g} s: {_TABS.pace.pages} pages are open" if pace > seconds else None
+    return f"Updated every {pace:g} s, because {_TABS.pace.pages} pages are open" if pace > seconds else None
 
 
 @asynccontextmanager

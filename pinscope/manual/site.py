@@ -22,7 +22,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Watch and plan": ("live-view", "experiments/timeline", "plan", "exporter", "pinned-arrays"),
     "Experiments": (),
     "Reference": ("reference/cli", "reference/json", "reference/metrics", "settings"),
-    "Behind it": ("safety", "promises", "architecture"),
+    "Background": ("safety", "promises", "architecture"),
 }
 """Headings of the navigation → the pages below each. The experiments' pages are those of the registry."""
 _FOLDER = "experiments/"

@@ -63,21 +63,23 @@ class SnapshotCollector(Collector):
         yield _gauge("pinscope_up", "1 if the last reading of the host succeeded and is not old.",
                      float(fresh and history.trouble is None))  # fmt: skip
         if age is not None:
-            yield _gauge("pinscope_snapshot_age_seconds", "Since the figures were read.", max(age, 0.0))
+            yield _gauge("pinscope_snapshot_age_seconds", "Time since the figures were read.", max(age, 0.0))
         if history.latest is not None and fresh:
             yield from _of_snapshot(history.latest)
         yield CounterMetricFamily(
             "pinscope_exporter_cpu_seconds_total", "Processor time of the exporter.", value=time.process_time()
         )
-        yield _gauge("pinscope_scrape_seconds", "What making this answer took.", time.perf_counter() - begun)
-        build = GaugeMetricFamily("pinscope_build_info", "Always 1; which PinScope this is.", labels=["version"])
+        yield _gauge("pinscope_scrape_seconds", "Time that it took to make this answer.", time.perf_counter() - begun)
+        build = GaugeMetricFamily(
+            "pinscope_build_info", "Always 1; the label names the version of PinScope.", labels=["version"]
+        )
         build.add_metric([pinscope.__version__], 1)
         yield build
 
 
 def _of_snapshot(seen: Snapshot) -> Iterator[Metric]:
     yield _gauge("pinscope_snapshot_cpu_seconds", "Processor time that reading the figures took.", seen.cpu_seconds)
-    yield _gauge("pinscope_unreadable", "Things that could not be looked at.", len(seen.unreadable))
+    yield _gauge("pinscope_unreadable", "How many things could not be read.", len(seen.unreadable))
     hidden = any(gap.hides_holders for gap in seen.unreadable)
     yield _gauge("pinscope_holders_hidden", "1 if there may be holders that are not seen.", float(hidden))
     silent = any(gap.what == "GPUs" for gap in seen.unreadable)
@@ -130,7 +132,9 @@ def _gpus(devices: Sequence[DeviceFigures]) -> Iterator[Metric]:
         ]
         yield from _family(figure, GPU_LABELS, values)
     if devices:
-        names = GaugeMetricFamily("pinscope_gpu_info", "Always 1; which GPU it is.", labels=(*GPU_LABELS, "model"))
+        names = GaugeMetricFamily(
+            "pinscope_gpu_info", "Always 1; the labels name the GPU.", labels=(*GPU_LABELS, "model")
+        )
         for one in devices:
             names.add_metric([str(one.index), one.uuid, one.name], 1)
         yield names

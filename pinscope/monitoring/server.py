@@ -122,7 +122,7 @@ class _Application:
 
     def __call__(self, environment: dict[str, Any], respond: Respond) -> Iterable[bytes]:
         if self._only_local and not _is_local_name(environment.get("HTTP_HOST", "")):
-            return _text(respond, "403 Forbidden", "Only for this machine.\n")
+            return _text(respond, "403 Forbidden", "Only programs on this machine may ask for this.\n")
         if environment.get("PATH_INFO") == PATH:
             accepted = _with_known_versions(environment.get("HTTP_ACCEPT", ""))
             answer: Iterable[bytes] = self._metrics({**environment, "HTTP_ACCEPT": accepted}, respond)

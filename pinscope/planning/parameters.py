@@ -34,28 +34,28 @@ class PlanParams(Inputs):
 
     pinned: Bytes = Field(
         USUAL_PINNED_BYTES, title="Pinned memory", json_schema_extra={"unit": "bytes"},
-        description="How much each process pins, or all share: 64GiB, 1TiB.",
+        description="Memory that each process pins, or that all processes share, such as 64GiB.",
     )  # fmt: skip
     processes: int = Field(
         1, ge=1, le=4096, title="Processes", json_schema_extra={"unit": "count"},
-        description="How many processes pin it, or copy from it.",
+        description="How many processes pin it or copy from it.",
     )  # fmt: skip
     gpus: int = Field(
         1, ge=1, le=64, title="GPUs of each process", json_schema_extra={"unit": "count"},
-        description="On how many GPUs each process has a context. Each of them pays for the page table.",
+        description="On how many GPUs each process has a CUDA context. Each of them holds a page table.",
     )  # fmt: skip
     all_gpus: int = Field(
         1, ge=1, le=4096, title="GPUs in all", json_schema_extra={"unit": "count"},
-        description="Over how many GPUs the processes spread evenly; 1: all use the same ones.",
+        description="Over how many GPUs the processes are spread evenly. With 1, all use the same GPUs.",
     )  # fmt: skip
     gpu_memory: Bytes = Field(
         USUAL_GPU_BYTES, title="Memory of one GPU", json_schema_extra={"unit": "bytes"},
-        description="By default that of the smallest GPU here, or of the recorded one where there is none.",
+        description="Default: the smallest GPU here, or the recorded one where there is none.",
     )  # fmt: skip
     page_size: Annotated[Literal["from_runs", "4KiB", "64KiB", "2MiB"], BeforeValidator(_page_size)] = Field(
         "from_runs", title="Page size",
-        json_schema_extra={"unit": "text", "words": {"from_runs": "as runs showed"}},
-        description="Pages in which the GPU maps the memory. As runs showed: as measured here, else as recorded "
+        json_schema_extra={"unit": "text", "words": {"from_runs": "as measured"}},
+        description="Page size in which the GPU maps the memory. Default: as measured here, else as recorded "
         "on another machine.",
     )  # fmt: skip
 

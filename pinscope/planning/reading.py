@@ -44,7 +44,7 @@ def _headline(plan: Plan) -> tuple[Quantity, ...]:
     found = [
         quantity("Page table of one process, on one GPU", price.table_bytes(demand.pinned_bytes), "bytes"),
         *_paid_again(each, owner),
-        quantity("Of a GPU's memory, each registers", each.gpu_share, "share"),
+        quantity("Share of a GPU's memory, each registers", each.gpu_share, "share"),
         quantity("Page size", round(price.page_bytes), "bytes"),
         quantity(
             "Safe to pin on this host" + ("" if plan.budget.has_gpu else ", which has no GPU"),
@@ -59,10 +59,10 @@ def _pinned_in(plan: Plan) -> list[Quantity]:
     """By which strategy, and how long it takes."""
     recipe = plan.recipe
     pace = plan.pace(recipe.strategy) if recipe else None
-    reason = None if pace else "no run has measured a strategy that would do"
+    reason = None if pace else "no run has measured a suitable strategy"
     return [
-        quantity("Recommended to pin it", recipe.title if recipe else None, "text", reason=reason),
-        quantity("Pinned in", pace.seconds_for(plan.demand.pinned_bytes) if pace else None, "seconds", reason=reason),
+        quantity("Recommended strategy", recipe.title if recipe else None, "text", reason=reason),
+        quantity("Time to pin", pace.seconds_for(plan.demand.pinned_bytes) if pace else None, "seconds", reason=reason),
     ]
 
 
@@ -83,7 +83,7 @@ def _sharings(plan: Plan) -> Table:
     demand = plan.demand
     return Table(
         title="Who pins",
-        columns=("way", "page tables, busiest GPU", "of its memory", "page tables, all GPUs", "contexts",
+        columns=("strategy", "page tables, busiest GPU", "share of its memory", "page tables, all GPUs", "contexts",
                  "contexts take", "together, all GPUs"),
         units=("text", "bytes", "share", "bytes", "count", "bytes", "bytes"),
         rows=tuple(
@@ -94,7 +94,7 @@ def _sharings(plan: Plan) -> Table:
             for one in plan.sharings
         ),
         note=f"{_spread(demand)} All share the memory: the host holds it once. If each pins "
-        "memory of its own, the GPUs pay as when each registers, and the host holds "
+        "its own memory, the GPUs pay as if each registers, and the host holds "
         f"{format_bytes(demand.processes * demand.pinned_bytes)}. GPU memory for page tables is taken in steps of "
         f"2 MiB. One owner copies through CUDA IPC and needs a context on every GPU in use. {_contexts_words(plan)}",
     )  # fmt: skip
@@ -128,7 +128,7 @@ def _page_sizes(plan: Plan) -> Table:
     measured = [] if slope is None else [(f"by the slope {origin_words(price.origin)}", None, round(pinned * slope))]
     return Table(
         title="Page table of one process, on one GPU",
-        columns=("page size", "entries", "page table", "of the GPU's memory"),
+        columns=("page size", "entries", "page table", "share of the GPU's memory"),
         units=("text", "count", "bytes", "share"),
         rows=tuple(
             (name, entries, size, size / plan.demand.gpu_memory_bytes) for name, entries, size in [*sizes, *measured]
@@ -189,7 +189,7 @@ def _over_budget(plan: Plan) -> Iterator[Finding]:
             quantity("Safe here", budget.safe_bytes, "bytes"),
             quantity("Memory of this host", budget.total_bytes, "bytes"),
         ),
-        advice="Pin less, free memory, or raise the container's limit. A plan for another host belongs there.",
+        advice="Pin less, free memory, or raise the container's limit. For another host, make the plan there.",
     )  # fmt: skip
 
 
@@ -203,7 +203,7 @@ def _share(plan: Plan) -> Iterator[Finding]:
         rule="plan-page-tables", severity=severity,
         title=f"Page tables take {format_share(each.gpu_share)} of a GPU's memory when each process registers",
         detail=f"{_processes(demand.on_one_gpu)} on the busiest GPU, "
-        f"{format_bytes(plan.price.taken_bytes(demand.pinned_bytes))} each. NVML books it to no process.",
+        f"{format_bytes(plan.price.taken_bytes(demand.pinned_bytes))} each. NVML charges it to no process.",
         evidence=(
             quantity("Page tables on that GPU", each.tables_per_gpu_bytes, "bytes"),
             quantity("Its memory", demand.gpu_memory_bytes, "bytes"),
@@ -227,14 +227,14 @@ def _owner(plan: Plan) -> Iterator[Finding]:
     yield Finding(
         rule="plan-one-owner", severity="note",
         title=f"One owner saves {format_bytes(saved)} of page tables on the busiest GPU"
-        + (", and its contexts cost more than that" if dearer else ""),
+        + (", but its contexts cost more than that" if dearer else ""),
         detail=f"{format_bytes(each.tables_per_gpu_bytes)} when each of {plan.demand.on_one_gpu} processes "
         f"registers, {format_bytes(owner.tables_per_gpu_bytes)} when one pins for all.{contexts}",
         evidence=(
             quantity("All GPUs, each registers", each.tables_bytes, "bytes"),
             quantity("All GPUs, one owner", owner.tables_bytes, "bytes"),
         ),
-        advice="Let each process register: here that is the cheaper way." if dearer else
+        advice="Let each process register: that is cheaper here." if dearer else
         "Let one process pin and copy into the others' GPU buffers (cudaIpcOpenMemHandle); 'pinscope run "
         "registration' measures both ways.",
     )  # fmt: skip
@@ -250,7 +250,7 @@ def _pace(plan: Plan) -> Iterator[Finding]:
         return
     yield Finding(
         rule="plan-pin-faster", severity="warning",
-        title=f"One cudaHostAlloc would take {format_seconds(slow)}; {format_seconds(quick)} are enough",
+        title=f"One cudaHostAlloc would take {format_seconds(slow)}; the recommended way takes {format_seconds(quick)}",
         detail=f"By {recipe.title}, at the pace {origin_words(best.origin)}.",
         evidence=(
             quantity("cudaHostAlloc", usual.bytes_per_second, "bytes/second"),

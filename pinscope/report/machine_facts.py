@@ -14,7 +14,7 @@ Fact = tuple[str, str]
 """A name, and what is said of it."""
 
 IOMMU_WORDS: Mapping[Iommu, str] = {
-    "off": "none in this system's sight",
+    "off": "none visible to this system",
     "passthrough": "passes addresses through",
     "translating": "translates each address",
 }
@@ -40,7 +40,7 @@ def environment_facts(environment: Environment) -> list[Fact]:
         ("Lockable memory", _limit(limits, "memlock_headroom_bytes")),
         ("Shared memory free", _limit(limits, "shm_free_bytes", "n/a")),
         ("Driver", _known(environment, "driver")),
-        ("CUDA of the driver", _known(environment, "cuda_driver")),
+        ("CUDA version of the driver", _known(environment, "cuda_driver")),
         *_if_recorded(environment, "Kernel module", "kernel_module"),
         *_if_recorded(environment, "Multi-Process Service", "mps", _SWITCH.__getitem__),
         *_if_recorded(environment, "Confidential computing", "confidential_computing", _SWITCH.__getitem__),
@@ -160,7 +160,7 @@ def _link(link: Link) -> str:
 
 def _link_now(link: Link) -> str:
     now = link_text(link)
-    return now if now in ("n/a", link_text(link, at_best=True)) else f"{now} (an idle link trains down)"
+    return now if now in ("n/a", link_text(link, at_best=True)) else f"{now} (an idle link slows down to save power)"
 
 
 def _packet(device: Device) -> list[Fact]:
@@ -169,7 +169,7 @@ def _packet(device: Device) -> list[Fact]:
     size = device.link.max_payload_bytes
     reason = device.missing.get("link.max_payload_bytes")
     assumed = f"{format_bytes(PACKET_PAYLOAD_BYTES)}, assumed" + (f" ({reason})" if reason else "")
-    return [("Most data in a packet", assumed if size is None else f"{format_bytes(size)}, as the GPU is set")]
+    return [("Largest packet payload", assumed if size is None else f"{format_bytes(size)}, as the GPU is set")]
 
 
 def _bar1(device: Device, size: int) -> str:

@@ -28,7 +28,7 @@ def start_button(app: AppTest) -> bool:
 def test_the_budget_is_told_before_the_start(app: AppTest) -> None:
     figures = {metric.label: metric.value for metric in app.metric}
     assert figures["Pinned"] == "128 MiB"
-    assert set(figures) == {"Pinned", "Other host memory", "Model's device memory", "Time, roughly"}
+    assert set(figures) == {"Pinned", "Other host memory", "Model's device memory", "Time (estimate)"}
     assert start_button(app)
 
 

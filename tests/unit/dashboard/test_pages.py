@@ -114,7 +114,7 @@ def test_home_with_a_gpu_shows_the_gpus_first(shipped: Run, machine: Callable[[i
     app = open_page(HOME)
     assert app.header[0].value == "GPUs"
     assert "Recorded on GPUs" not in [header.value for header in app.header]
-    assert [metric.value for metric in app.metric if metric.label == "Link at best"] == ["PCIe Gen5 x16"] * 2
+    assert [metric.value for metric in app.metric if metric.label == "Best link"] == ["PCIe Gen5 x16"] * 2
 
 
 def test_home_without_a_gpu_says_so_and_offers_the_host_model(machine: Callable[[int], None], open_page: Open) -> None:

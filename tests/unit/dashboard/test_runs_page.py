@@ -80,7 +80,7 @@ def test_a_run_opens_with_findings_charts_and_tables(run_id: str, full_store: St
     app = open_page(RUNS, run=run_id)
     assert not app.exception
     assert not app.error
-    assert {"Findings", "Charts", "Tables", "Behind it"} <= {header.value for header in app.header}
+    assert {"Findings", "Charts", "Tables", "Method, machine and raw data"} <= {header.value for header in app.header}
     assert app.metric
     assert app.get("plotly_chart")
     assert app.dataframe

@@ -130,8 +130,8 @@ def test_a_plan_recommends_what_the_run_does_and_not_what_is_fastest() -> None:
     paces = (USUAL, FAST, GENTLE, replace(FAST, strategy="touch_register", bytes_per_second=20e9))
     reading = read_plan(plan(200 * 10**9, paces=paces, recipes=slower))
     headline = {one.name: one.value for one in reading.headline}
-    assert headline["Recommended to pin it"] == "4 KiB pages, threads touch, register"
-    assert headline["Pinned in"] == pytest.approx(10.0)
+    assert headline["Recommended strategy"] == "4 KiB pages, threads touch, register"
+    assert headline["Time to pin"] == pytest.approx(10.0)
     (finding,) = (one for one in reading.findings if one.rule == "plan-pin-faster")
     assert finding.detail.startswith("By 4 KiB pages, threads touch, register, ")
     assert 'strategy="touch_register"' in finding.advice
@@ -219,7 +219,7 @@ def test_a_plan_says_what_was_not_measured_here_and_how_to(origin: Origin, pace:
 
 def test_what_no_run_tells_is_unknown_not_zero() -> None:
     reading = read_plan(plan(GIB, context=None, paces=()))
-    unknown = [quantity for quantity in reading.headline if quantity.name in ("Recommended to pin it", "Pinned in")]
+    unknown = [quantity for quantity in reading.headline if quantity.name in ("Recommended strategy", "Time to pin")]
     assert [quantity.value for quantity in unknown] == [None, None]
     assert all(quantity.reason for quantity in unknown)
     assert [row[5] for row in reading.tables[0].rows] == [None, None]

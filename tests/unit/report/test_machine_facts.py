@@ -26,7 +26,7 @@ def gpu(folder: Path, files: dict[str, str | bytes]) -> Device:
 
 def test_everything_that_is_known_is_told(tmp_path: Path) -> None:
     assert dict(bus_facts(gpu(tmp_path, on_bus(2)))) == {
-        "Most data in a packet": "512 B, as the GPU is set",
+        "Largest packet payload": "512 B, as the GPU is set",
         "IOMMU": "translates each address",
         "BAR1 (resizable BAR)": "256 GiB, covers all of the memory",
         "Persistence mode": "on",
@@ -39,7 +39,7 @@ def test_what_is_not_known_says_why(tmp_path: Path) -> None:
     tmp_path.joinpath("sys").mkdir()
     facts = dict(bus_facts(gpu(tmp_path, {})))
     folder = "/sys/bus/pci/devices/0000:1b:00.0"
-    assert facts["Most data in a packet"] == f"256 B, assumed ({folder}/config is not there)"
+    assert facts["Largest packet payload"] == f"256 B, assumed ({folder}/config is not there)"
     assert facts["IOMMU"] == f"n/a ({folder} is not there)"
 
 
@@ -59,4 +59,4 @@ def test_what_a_run_of_an_older_version_did_not_record_is_left_out() -> None:
     names = {name for name, _ in environment_facts(environment)}
     assert not {"Kernel module", "Multi-Process Service", "Confidential computing"} & names
     facts = dict(bus_facts(environment.devices[0]))
-    assert set(facts) <= {"Most data in a packet"}
+    assert set(facts) <= {"Largest packet payload"}

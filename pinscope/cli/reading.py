@@ -6,27 +6,18 @@ from collections.abc import Sequence
 
 from pinscope.cli.terminal import print_line, print_prose, print_table
 from pinscope.records.finding import Finding, Quantity, Reading, Table
+from pinscope.report import facts
 from pinscope.report.document import Document
-from pinscope.report.facts import (
-    SEVERITY_WORDS,
-    by_severity,
-    caveats,
-    parameter_facts,
-    place,
-    quantity_text,
-    run_facts,
-)
 from pinscope.text import one_line
-from pinscope.units import format_value
 
 
 def print_outcome(document: Document) -> None:
     """What a person wants after a run: headline, findings, and what to do next."""
     run = document.run
     _print_question(document)
-    print_line(f"{place(run)}, {run.status}, {run.observations:,} observations\n")
+    print_line(f"{facts.place(run)}, {run.status}, {run.observations:,} observations\n")
     _print_headline(document.reading.headline)
-    print_findings(by_severity(document.reading.findings))
+    print_findings(facts.by_severity(document.reading.findings))
     if run.observations:
         print_line(f"Run {run.id}. Next: pinscope report {run.id} -o report.html")
     else:
@@ -37,8 +28,8 @@ def print_run(document: Document) -> None:
     """Everything about a run but its raw rows."""
     _print_question(document)
     print_line()
-    print_table(("", ""), [*run_facts(document.run), ("Host", document.run.environment.host)])
-    print_table(("", ""), parameter_facts(document), title="Parameters")
+    print_table(("", ""), [*facts.run_facts(document.run), ("Host", document.run.environment.host)])
+    print_table(("", ""), facts.parameter_facts(document), title="Parameters")
     print_reading(document.reading)
 
 
@@ -47,16 +38,16 @@ def print_reading(reading: Reading) -> None:
     _print_headline(reading.headline)
     for table in reading.tables:
         _print_table(table)
-    print_findings(by_severity(reading.findings))
+    print_findings(facts.by_severity(reading.findings))
 
 
 def print_findings(findings: Sequence[Finding]) -> None:
     """Each with its numbers and what to do."""
     for finding in findings:
-        print_prose(f"{SEVERITY_WORDS[finding.severity]}: {one_line(finding.title)}", hanging="  ")
+        print_prose(f"{facts.SEVERITY_WORDS[finding.severity]}: {one_line(finding.title)}", hanging="  ")
         print_prose(finding.detail, "  ", "  ")
         for quantity in finding.evidence:
-            print_prose(one_line(f"· {quantity.name}: {quantity_text(quantity)}"), "  ", "    ")
+            print_prose(one_line(f"· {quantity.name}: {facts.quantity_text(quantity)}"), "  ", "    ")
         print_prose(f"→ {finding.advice}", "  ", "    ")
         print_line()
         if finding.code:
@@ -67,19 +58,20 @@ def _print_question(document: Document) -> None:
     """What was asked, and what a reader must know before the figures."""
     run = document.run
     print_prose(f"{document.title}: {document.question}")
-    for caveat in [*caveats(run), *run.notes]:
+    for caveat in [*facts.caveats(run), *run.notes]:
         print_prose(f"Note: {caveat}")
 
 
 def _print_headline(headline: Sequence[Quantity]) -> None:
     if headline:
-        print_table(("", ""), [(quantity.name, quantity_text(quantity)) for quantity in headline], title="Headline")
+        print_table(
+            ("", ""), [(quantity.name, facts.quantity_text(quantity)) for quantity in headline], title="Headline"
+        )
 
 
 def _print_table(table: Table) -> None:
-    numbers = [place for place, unit in enumerate(table.units) if unit != "text"]
-    rows = [[format_value(value, unit) for value, unit in zip(row, table.units, strict=True)] for row in table.rows]
-    print_table(table.columns, rows, title=table.title, numbers=numbers)
+    numbers = [column for column, unit in enumerate(table.units) if unit != "text"]
+    print_table(table.columns, facts.table_texts(table), title=table.title, numbers=numbers)
     if table.note:
         print_prose(table.note)
         print_line()

@@ -12,7 +12,8 @@ from pinscope.live.reading import read_snapshot
 from pinscope.live.sampler import History
 from pinscope.report.json_report import render_snapshot
 
-INTERVALS: Mapping[float, str] = {0.5: "0.5 s", 1.0: "1 s", 2.0: "2 s", 5.0: "5 s", 10.0: "10 s", 30.0: "30 s"}
+INTERVALS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+"""Seconds."""
 WINDOWS: Mapping[float, str] = {60.0: "1 minute", 300.0: "5 minutes", 900.0: "15 minutes", 3600.0: "1 hour"}
 _SHOWN = "now-shown"
 _INTERVAL = "now-interval"
@@ -42,11 +43,12 @@ def controls() -> View:
         _shown().history = history
     with st.container(horizontal=True, gap="medium", vertical_alignment="bottom"):
         st.selectbox(
-            "New snapshot every", sorted({*INTERVALS, interval}), key=_INTERVAL, format_func=_interval_words, width=150,
-            on_change=_set_interval, help="For all open tabs: they share one sampler. It rests while none is open.",
+            "New snapshot every", sorted({*INTERVALS, interval}), key=_INTERVAL, width=150,
+            format_func=lambda seconds: f"{seconds:g} s", on_change=_set_interval,
+            help="For all open tabs: they share one sampler. It stops while none shows live figures.",
         )  # fmt: skip
         window = st.selectbox(
-            "Window", list(WINDOWS), index=1, key="now-window", persist_state="session",
+            "Time window", list(WINDOWS), index=1, key="now-window", persist_state="session",
             format_func=lambda seconds: WINDOWS[seconds], width=150,
             help="How far back the chart, the events and the marks of growing processes reach.",
         )  # fmt: skip
@@ -94,10 +96,6 @@ class _Shown:
 def _shown() -> _Shown:
     shown: _Shown = st.session_state.setdefault(_SHOWN, _Shown())
     return shown
-
-
-def _interval_words(seconds: float) -> str:
-    return INTERVALS.get(seconds, f"{seconds:g} s")
 
 
 def _set_interval() -> None:

@@ -109,7 +109,7 @@ def _chart(history: History, window_seconds: float) -> None:
         st.vega_lite_chart(spec=drawing(data), key="now-totals", width="stretch", alt=alt)
         st.caption(
             "Time in UTC. Ctrl and the wheel (or a pinch) zoom, dragging moves, a double click goes back to now; "
-            "a click on a name in the legend picks it out. Gaps: no page was open then."
+            "a click on a name in the legend picks it out. A gap: nothing was sampled then."
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import IO
+from typing import IO, TypeVar
 
 import streamlit as st
 
@@ -23,6 +23,7 @@ from pinscope.store.damage import DamagedRun
 from pinscope.store.store import Imported, Store
 
 RUNS_A_PAGE = 12
+_Choice = TypeVar("_Choice", bound=str)
 STATUSES = ("running", "done", "failed", "cancelled", "interrupted")
 
 
@@ -69,19 +70,13 @@ def _filtered(store: Store) -> tuple[int, dict[str, int], list[DamagedRun]]:
     """How many runs can be read, how many observations each of those has that fit, by id, and which are damaged."""
     known = [reader.name for reader in readers()]
     with st.container(horizontal=True, gap="medium", vertical_alignment="bottom"):
-        experiment = st.selectbox(
-            "Experiment", [None, *known], key="filter-experiment", persist_state="session", width=220,
-            format_func=lambda name: experiment_title(name) if name else "All",
+        experiment = _filter("Experiment", {name: experiment_title(name) for name in known}, "filter-experiment")
+        lab = _filter("Measured on", LAB_TITLES, "filter-lab")
+        status = _filter("Status", {word: word for word in STATUSES}, "filter-status")
+        recordings = st.toggle(
+            "Recordings", value=True, key="filter-recordings", persist_state="session",
+            help="Also list the runs that ship with PinScope.",
         )  # fmt: skip
-        lab = st.selectbox(
-            "Measured on", [None, *LAB_TITLES], key="filter-lab", persist_state="session", width=220,
-            format_func=lambda kind: LAB_TITLES[kind] if kind else "All",
-        )  # fmt: skip
-        status = st.selectbox(
-            "Status", [None, *STATUSES], key="filter-status", persist_state="session", width=180,
-            format_func=lambda word: word or "All",
-        )  # fmt: skip
-        recordings = st.toggle("Recordings", value=True, key="filter-recordings", persist_state="session")
     there, fitting, damaged = 0, dict[str, int](), list[DamagedRun]()
     for run in store.each():
         if isinstance(run, DamagedRun):
@@ -96,6 +91,14 @@ def _filtered(store: Store) -> tuple[int, dict[str, int], list[DamagedRun]]:
         ):
             fitting[run.id] = run.observations
     return there, fitting, damaged
+
+
+def _filter(label: str, titles: Mapping[_Choice, str], key: str) -> _Choice | None:
+    """One of the choices, or none for all."""
+    return st.selectbox(
+        label, [None, *titles], key=key, persist_state="session", width=220,
+        format_func=lambda choice: titles[choice] if choice else "All",
+    )  # fmt: skip
 
 
 def _bundles(store: Store, shown: Mapping[str, int]) -> None:

@@ -44,7 +44,7 @@ def _headline(plan: Plan) -> tuple[Quantity, ...]:
     found = [
         quantity("Page table of one process, on one GPU", price.table_bytes(demand.pinned_bytes), "bytes"),
         *_paid_again(each, owner),
-        quantity("Share of a GPU's memory, each registers", each.gpu_share, "share"),
+        quantity("Page tables' share of a GPU's memory", each.gpu_share, "share"),
         quantity("Page size", round(price.page_bytes), "bytes"),
         quantity(
             "Safe to pin on this host" + ("" if plan.budget.has_gpu else ", which has no GPU"),

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pinscope.records.budget import Budget
-from pinscope.records.finding import Finding, Quantity, Severity
+from pinscope.records.finding import Finding, Quantity, Severity, Table
 from pinscope.records.run import HOST_MODEL_NOTE, LAB_TITLES, ExperimentRun, Run, Status
 from pinscope.report.document import Document
 from pinscope.report.machine_facts import Fact, version_text
@@ -64,6 +64,11 @@ def quantity_text(quantity: Quantity) -> str:
     if quantity.value is None:
         return f"{text}: {quantity.reason}" if quantity.reason else text
     return f"{text} ± {format_share(quantity.spread)}" if quantity.spread is not None else text
+
+
+def table_texts(table: Table) -> list[list[str]]:
+    """The cells of a table as texts, each with its unit."""
+    return [[format_value(value, unit) for value, unit in zip(row, table.units, strict=True)] for row in table.rows]
 
 
 def place(run: Run) -> str:

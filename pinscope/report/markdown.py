@@ -10,7 +10,6 @@ from pinscope.report import facts
 from pinscope.report.document import Document
 from pinscope.report.machine_facts import environment_facts
 from pinscope.text import one_line
-from pinscope.units import format_value
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$&])")
 
@@ -75,8 +74,7 @@ def _findings(document: Document) -> Iterator[str]:
 def _table(table: Table) -> Iterator[str]:
     yield f"### {plain(table.title)}\n"
     rules = [":---" if unit == "text" else "---:" for unit in table.units]
-    rows = [[format_value(value, unit) for value, unit in zip(row, table.units, strict=True)] for row in table.rows]
-    yield _lines(table.columns, rules, rows)
+    yield _lines(table.columns, rules, facts.table_texts(table))
     if table.note:
         yield f"{plain(table.note)}\n"
 

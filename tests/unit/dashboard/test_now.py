@@ -112,7 +112,7 @@ def test_without_a_gpu_the_host_part_stands_and_says_what_is_missing(
 
     assert metric(app, "Pinned, whole host")[0] == "14 GiB"
     assert "No NVIDIA driver is installed here" in words(app)
-    assert "The host's part of this page works without" in words(app)
+    assert "The rest of this page works without a GPU" in words(app)
     assert [one.label for one in app.metric if "PCIe" in one.label] == []
     assert table(app).set_index("PID")["Page tables"].isna().to_dict() == {TRAINER: True, LOCKER: False, WORKER: True}
 
@@ -148,7 +148,7 @@ def test_a_host_that_cannot_be_read_is_one_clear_line(host: Host, open_page: Ope
     drawn_until(app, lambda: bool(app.warning))
 
     assert "Input/output error" in words(app)
-    assert "It is tried again" in words(app)
+    assert "PinScope keeps trying" in words(app)
     assert not app.error
 
 
@@ -164,7 +164,7 @@ def test_figures_stay_when_reading_breaks_off_and_go_on_when_it_recovers(
 
     source.take_one = fail
     drawn_until(app, lambda: bool(app.warning))
-    assert "What stands below is the last that could be read" in words(app)
+    assert "Below is the last reading that succeeded" in words(app)
     assert metric(app, "Pinned, whole host")[0] == "14 GiB"
     source.take_one = lambda: taken
     drawn_until(app, lambda: not app.warning)
@@ -293,7 +293,7 @@ def test_a_chosen_process_that_ended_is_said_to_hold_nothing(host: Host, taken: 
     host(lambda: taken)
     app = opened(open_page)
     app.session_state["now-chosen-holder"] = (999, None)
-    assert "Process 999 holds nothing any more" in words(app.run())
+    assert "Process 999 holds no pinned memory any more" in words(app.run())
 
 
 def test_a_paused_page_stands_still_and_a_resumed_one_goes_on(host: Host, taken: Snapshot, open_page: Open) -> None:

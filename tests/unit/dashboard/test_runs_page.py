@@ -171,7 +171,7 @@ def test_a_file_that_is_no_usable_bundle_is_one_clear_line(content: bytes | str,
 def test_a_run_is_not_deleted_without_a_question(full_store: Store, open_page: Open) -> None:
     app = open_page(RUNS, run="a-failed")
     next(button for button in app.button if button.label == "Delete").click().run()
-    assert "cannot be brought back" in said(app)
+    assert "cannot be undone" in said(app)
     assert {"Keep it", "Delete"} <= {button.label for button in app.button}
     assert full_store.run("a-failed")
 

@@ -61,4 +61,4 @@ def test_the_page_says_that_it_is_drawn_less_often_and_why(
             break
         app.run()
     shown = texts(app).replace("\\", "").replace("\N{WORD JOINER}", "")
-    assert "Drawn every 6 s: 50 pages are open" in shown
+    assert "Updated every 6 s, because 50 pages are open" in shown

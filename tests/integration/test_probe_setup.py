@@ -298,7 +298,7 @@ def test_what_programs_with_a_copy_that_cannot_be_probed_hold_is_not_known(
 def test_a_library_without_the_calls_is_refused_and_named(tmp_path: Path) -> None:
     libc = next(line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "/libc." in line)
     (tmp_path / LIBRARY).write_bytes(Path(libc).read_bytes())
-    with pytest.raises(NotPossible, match="exports none of the driver's pinning calls"):
+    with pytest.raises(NotPossible, match="exports none of the driver's calls that pin memory"):
         Tracker(libraries=[tmp_path / LIBRARY]).start()
     (tmp_path / LIBRARY).write_bytes(b"text")
     with pytest.raises(NotPossible, match="is not a shared library for"):

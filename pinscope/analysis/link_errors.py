@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pinscope.records.environment import Device, Environment
-from pinscope.records.finding import Finding, quantity
+from pinscope.records.finding import Finding, finding, quantity
 
 KINDS: Mapping[str, str] = {
     "replays": "packets sent again",
@@ -36,16 +36,16 @@ def link_error_findings(environment: Environment) -> tuple[Finding, ...]:
 def _finding(device: Device, risen: Mapping[str, int]) -> Finding:
     grave = [kind for kind in risen if kind in _GRAVE]
     counted = ", ".join(f"{number:,} {KINDS[kind]}" for kind, number in risen.items())
-    return Finding(
-        rule="link-errors",
-        severity="warning" if grave else "note",
-        title=f"GPU {device.index}: {counted} on the PCIe link during the run",
-        detail="Each of them cost time, so copies of this run may be slower than the link allows. "
-        "A link in order counts none.",
-        evidence=tuple(
+    return finding(
+        "warning" if grave else "note",
+        "link-errors",
+        *(
             quantity(f"{KINDS[kind].capitalize()}, {when}", getattr(errors, kind), "count")
             for kind in risen
             for when, errors in (("before", device.link_errors), ("after", device.link_errors_after))
         ),
+        title=f"GPU {device.index}: {counted} on the PCIe link during the run",
+        detail="Each of them cost time, so copies of this run may be slower than the link allows. "
+        "A link in order counts none.",
         advice="Reseat the GPU, check risers and cables, and run again; if the counts still rise, try another slot.",
     )

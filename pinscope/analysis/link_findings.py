@@ -5,7 +5,7 @@ from __future__ import annotations
 from pinscope.analysis.link_model import payload_now
 from pinscope.analysis.rules.link import Shortfall, link_shortfall
 from pinscope.records.environment import Link
-from pinscope.records.finding import Finding, Quantity, quantity
+from pinscope.records.finding import Finding, Quantity, finding, quantity
 from pinscope.units import format_bandwidth
 
 RESEAT = "Reseat the GPU, check risers and cables, and see in the firmware settings "
@@ -28,15 +28,15 @@ def link_below_best(index: int, link: Link, *, busy: bool | None) -> Finding | N
     short = link_shortfall(link.generation_now, link.generation_max, link.width_now, link.width_max, busy=busy)
     if short is None:
         return None
-    return Finding(
-        rule="link-below-best",
-        severity=short.severity,
+    return finding(
+        short.severity,
+        "link-below-best",
+        *link_evidence(link),
         title=f"GPU {index}: only {link.width_now} of {link.width_max} PCIe lanes are in use"
         if short.what == "lanes"
         else f"GPU {index}: the PCIe link is at generation {link.generation_now}, its best is {link.generation_max}",
         detail=f"As it is now the link carries at most {format_bandwidth(payload_now(link))} one way, at its best "
         f"{format_bandwidth(link.limit_bytes_per_second)}. {_why(short)}",
-        evidence=link_evidence(link),
         advice=_advice(short, link),
     )
 

@@ -11,7 +11,7 @@ from pinscope.probes.capabilities import HOST_MODEL_LOCKED_BYTES, MEMLOCK_ADVICE
 from pinscope.probes.cupy_wheel import cupy_problem, wheels
 from pinscope.probes.virtualization import WSL2
 from pinscope.records.environment import Device, Environment, Link
-from pinscope.records.finding import Finding, known, quantity
+from pinscope.records.finding import Finding, critical, finding, good, known, note, quantity, warning
 from pinscope.units import format_bandwidth, format_bytes
 
 
@@ -24,12 +24,11 @@ def _no_gpu(environment: Environment) -> Iterator[Finding]:
     if environment.devices:
         return
     reason = environment.missing.get("devices", "no GPU was found")
-    yield Finding(
-        rule="no-gpu",
-        severity="note",
+    yield note(
+        "no-gpu",
+        quantity("GPUs", 0, "count"),
         title="No GPU here: nothing about one can be measured",
         detail=f"GPU experiments cannot run: {reason}.",
-        evidence=(quantity("GPUs", 0, "count"),),
         advice="Still at work: the host model (pinscope run EXPERIMENT --lab host), the recorded GPU runs, "
         "imported runs, charts and reports.",
     )
@@ -49,14 +48,12 @@ def _pcie(device: Device, link: Link) -> Iterator[Finding]:
     if finding is not None:
         yield finding
         return
-    yield Finding(
-        rule="link-at-best",
-        severity="good",
+    yield good(
+        "link-at-best",
+        *link_evidence(link),
         title=f"GPU {device.index}: the PCIe link is at its best",
         detail=f"Generation {link.generation_max} × {link.width_max} lanes carry at most "
         f"{format_bandwidth(link.limit_bytes_per_second)} one way{packet_words(link)}.",
-        evidence=link_evidence(link),
-        advice="Nothing to do.",
     )
 
 
@@ -65,16 +62,13 @@ def _driver(environment: Environment) -> Iterator[Finding]:
     problem = cupy_problem(environment)
     if problem is None or environment.cuda_driver is None or not wheels(environment):
         return
-    yield Finding(
-        rule="cupy-does-not-fit-driver",
-        severity="critical",
+    yield critical(
+        "cupy-does-not-fit-driver",
+        known("Driver", environment, "driver", "text"),
+        quantity("CUDA of the driver", environment.cuda_driver, "text"),
+        quantity("CuPy", ", ".join(sorted(wheels(environment))), "text"),
         title="The installed CuPy and the NVIDIA driver do not fit",
         detail=f"GPU experiments cannot run: {problem.reason}.",
-        evidence=(
-            known("Driver", environment, "driver", "text"),
-            quantity("CUDA of the driver", environment.cuda_driver, "text"),
-            quantity("CuPy", ", ".join(sorted(wheels(environment))), "text"),
-        ),
         advice=problem.advice,
     )
 
@@ -82,13 +76,12 @@ def _driver(environment: Environment) -> Iterator[Finding]:
 def _transparent_huge_pages(environment: Environment) -> Iterator[Finding]:
     if environment.huge_pages.transparent != "never":
         return
-    yield Finding(
-        rule="thp-off",
-        severity="note",
+    yield note(
+        "thp-off",
+        quantity("Transparent huge pages", "never", "text"),
         title="Transparent huge pages are off",
         detail=f"Ordinary memory is then touched and pinned in pages of {format_bytes(environment.page_bytes)}, one "
         "page fault each. The experiment pinning_strategy measures what huge pages gain on a host that has them.",
-        evidence=(quantity("Transparent huge pages", "never", "text"),),
         advice="As root: echo madvise > /sys/kernel/mm/transparent_hugepage/enabled. "
         "Programs that ask for huge pages then get them.",
     )
@@ -98,16 +91,14 @@ def _locked_memory(environment: Environment) -> Iterator[Finding]:
     headroom = environment.limits.memlock_headroom_bytes
     if headroom is None or headroom >= HOST_MODEL_LOCKED_BYTES:
         return
-    yield Finding(
-        rule="memlock-low",
-        severity="note" if environment.devices else "warning",
+    yield finding(
+        "note" if environment.devices else "warning",
+        "memlock-low",
+        quantity("May still be locked", headroom, "bytes"),
+        quantity("Wanted by the host model's quick runs", HOST_MODEL_LOCKED_BYTES, "bytes"),
         title=f"Only {format_bytes(headroom)} of memory may be locked",
         detail="The host model locks its pinned buffers with mlock, which RLIMIT_MEMLOCK bounds. "
         "CUDA pins through its driver and is not bound by it.",
-        evidence=(
-            quantity("May still be locked", headroom, "bytes"),
-            quantity("Wanted by the host model's quick runs", HOST_MODEL_LOCKED_BYTES, "bytes"),
-        ),
         advice=MEMLOCK_ADVICE,
     )
 
@@ -119,19 +110,16 @@ def _control_group(environment: Environment) -> Iterator[Finding]:
         return
     if not is_well_below_host(limit, headroom, limits.host_total_bytes, limits.host_available_bytes):
         return
-    yield Finding(
-        rule="cgroup-below-host",
-        severity="note",
+    yield note(
+        "cgroup-below-host",
+        quantity("Control group limit", limit, "bytes"),
+        quantity("Left in the control group", headroom, "bytes"),
+        quantity("Host memory", limits.host_total_bytes, "bytes"),
+        quantity("Host memory available", limits.host_available_bytes, "bytes"),
         title=f"The control group leaves {format_bytes(headroom)} "
         f"of the host's {format_bytes(limits.host_available_bytes)}",
         detail="Pinned memory is charged to the control group of the container or service. Programs that size "
         "their buffers from the host's memory are killed when they pass its limit.",
-        evidence=(
-            quantity("Control group limit", limit, "bytes"),
-            quantity("Left in the control group", headroom, "bytes"),
-            quantity("Host memory", limits.host_total_bytes, "bytes"),
-            quantity("Host memory available", limits.host_available_bytes, "bytes"),
-        ),
         advice="Size pinned buffers by the smaller figure, or raise the limit (docker run --memory, "
         "resources.limits.memory, MemoryMax=).",
     )
@@ -145,23 +133,20 @@ def _numa(environment: Environment) -> Iterator[Finding]:
     command = (
         f"numactl --cpunodebind={near[0]} --membind={near[0]} COMMAND" if near else "numactl --membind=NODE COMMAND"
     )
-    yield Finding(
-        rule="several-numa-nodes",
-        severity="note",
+    yield note(
+        "several-numa-nodes",
+        quantity("NUMA nodes", nodes, "count"),
+        *(
+            quantity(
+                f"Node of GPU {device.index}",
+                None if device.numa_node is None else str(device.numa_node),
+                "text",
+                reason=device.missing.get("numa_node"),
+            )
+            for device in environment.devices
+        ),
         title=f"{nodes} NUMA nodes: memory near the GPU copies best",
         detail="Memory on another node crosses the link between processors on its way to the GPU.",
-        evidence=(
-            quantity("NUMA nodes", nodes, "count"),
-            *(
-                quantity(
-                    f"Node of GPU {device.index}",
-                    None if device.numa_node is None else str(device.numa_node),
-                    "text",
-                    reason=device.missing.get("numa_node"),
-                )
-                for device in environment.devices
-            ),
-        ),
         advice=f"Allocate and pin on the GPU's node, for example: {command}",
     )
 
@@ -169,16 +154,13 @@ def _numa(environment: Environment) -> Iterator[Finding]:
 def _wsl(environment: Environment) -> Iterator[Finding]:
     if environment.virtualization is None or WSL2 not in environment.virtualization:
         return
-    yield Finding(
-        rule="wsl-caps-pinned-memory",
-        severity="warning",
+    yield warning(
+        "wsl-caps-pinned-memory",
+        quantity("Virtualization", environment.virtualization, "text"),
+        quantity("Host memory", environment.limits.host_total_bytes, "bytes"),
         title="WSL2 allows far less pinned memory than this machine has",
         detail="Windows bounds how much memory a WSL2 guest may pin; "
         "pinning fails long before the guest's memory is used up.",
-        evidence=(
-            quantity("Virtualization", environment.virtualization, "text"),
-            quantity("Host memory", environment.limits.host_total_bytes, "bytes"),
-        ),
         advice="Keep pinned buffers small and reuse them, or measure on native Linux.",
     )
 

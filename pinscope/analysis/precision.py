@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pinscope.analysis.statistics import LEAST_VALUES, Summary
-from pinscope.records.finding import Finding, quantity
+from pinscope.records.finding import Finding, note, quantity
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_share
 
@@ -49,25 +49,23 @@ def precision_not_reached(run: ExperimentRun, repeated: Sequence[Repeated]) -> I
     last = max(late, key=lambda one: (one.summary.uncertainty, -one.summary.count))
     words, worst = last.words, last.summary
     known = math.isfinite(worst.uncertainty)
-    yield Finding(
-        rule="precision-not-reached", severity="note",
+    yield note(
+        "precision-not-reached",
+        quantity(
+            "The worst is known to ±",
+            worst.uncertainty if known else None,
+            "share",
+            reason=f"that takes {LEAST_VALUES} repeats",
+        ),
+        quantity("Asked for: ±", asked, "share"),
+        quantity("Repeats of the worst", worst.count, "count"),
         title=f"{len(late)} of {len(repeated)} combinations did not reach the precision asked for, ± "
         f"{format_share(asked)}",
         detail=f"The worst: {words}, known to ± {format_share(worst.uncertainty)} after {worst.count} repeats."
         if known
         else f"The worst: {words}, with {worst.count} repeats; fewer than {LEAST_VALUES} have no interval.",
-        evidence=(
-            quantity(
-                "The worst is known to ±",
-                worst.uncertainty if known else None,
-                "share",
-                reason=f"that takes {LEAST_VALUES} repeats"
-            ),
-            quantity("Asked for: ±", asked, "share"),
-            quantity("Repeats of the worst", worst.count, "count"),
-        ),
         advice="Let the machine idle, and run the worst again for longer" + _longer(run, asked, last),
-    )  # fmt: skip
+    )
 
 
 def _longer(run: ExperimentRun, asked: float, one: Repeated) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Literal, Protocol
 
 from pinscope.records.base import Record
 
 Severity = Literal["good", "note", "warning", "critical"]
+Cell = float | int | str | bool | None
 
 
 class Quantity(Record):
@@ -15,7 +17,7 @@ class Quantity(Record):
 
     name: str
     """What it is, for people."""
-    value: float | int | str | bool | None
+    value: Cell
     """The number, text or truth value, in ``unit``."""
     unit: str
     """``bytes``, ``bytes/second``, ``seconds``, ``share``, ``ratio``, ``count`` or ``text``."""
@@ -34,7 +36,7 @@ class _Explained(Protocol):
 
 def quantity(
     name: str,
-    value: float | int | str | bool | None,
+    value: Cell,
     unit: str,
     *,
     reason: str | None = None,
@@ -68,6 +70,25 @@ class Finding(Record):
     """Code to paste that does what ``advice`` says, where there is such."""
 
 
+def finding(
+    severity: Severity, rule: str, *evidence: Quantity, title: str, detail: str, advice: str, code: str | None = None
+) -> Finding:
+    """A :class:`Finding`, its evidence one after the other."""
+    return Finding(
+        rule=rule, severity=severity, title=title, detail=detail, evidence=evidence, advice=advice, code=code
+    )  # fmt: skip
+
+
+def good(rule: str, *evidence: Quantity, title: str, detail: str, advice: str = "Nothing to do.") -> Finding:
+    """A finding that all is well."""
+    return finding("good", rule, *evidence, title=title, detail=detail, advice=advice)
+
+
+note = partial(finding, "note")
+warning = partial(finding, "warning")
+critical = partial(finding, "critical")
+
+
 class Table(Record):
     """A plain table: every cell is a value in the unit of its column."""
 
@@ -77,10 +98,17 @@ class Table(Record):
     """A heading for each column."""
     units: tuple[str, ...]
     """A unit for each column, as in a quantity."""
-    rows: tuple[tuple[float | int | str | bool | None, ...], ...]
+    rows: tuple[tuple[Cell, ...], ...]
     """One list of cells a row."""
     note: str = ""
     """What a reader must know; may be empty."""
+
+
+def table(title: str, columns: Mapping[str, str], rows: Iterable[Sequence[Cell]], note: str = "") -> Table:
+    """A :class:`Table`; ``columns``: heading → unit."""
+    return Table(
+        title=title, columns=tuple(columns), units=tuple(columns.values()), rows=tuple(map(tuple, rows)), note=note
+    )  # fmt: skip
 
 
 class Reading(Record):

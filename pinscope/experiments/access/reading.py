@@ -21,7 +21,7 @@ from pinscope.experiments.access.arithmetic import (
     verdict,
     winners,
 )
-from pinscope.records.finding import Finding, Quantity, Reading, Table, quantity
+from pinscope.records.finding import Finding, Quantity, Reading, Table, critical, note, quantity, warning
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bytes, format_seconds, format_share
 
@@ -130,13 +130,14 @@ def _wrong(found: Sequence[Cell]) -> Iterator[Finding]:
     if not wrong:
         return
     first = wrong[0]
-    yield Finding(
-        rule="access-wrong", severity="critical", title="Data was read or written wrong",
+    yield critical(
+        "access-wrong",
+        quantity("Wrong repeats", sum(cell.wrong for cell in wrong), "count"),
+        title="Data was read or written wrong",
         detail=f"The first case: {WAY_TITLES[first.way]}, {PATTERN_TITLES[first.pattern]}.",
-        evidence=(quantity("Wrong repeats", sum(cell.wrong for cell in wrong), "count"),),
         advice="Do not trust this machine's copies. Run it again; if it repeats, check ECC counters and the "
         "kernel log.",
-    )  # fmt: skip
+    )
 
 
 def _uses(found: Sequence[Cell], pattern: str) -> Iterator[Finding]:
@@ -157,16 +158,16 @@ def _uses(found: Sequence[Cell], pattern: str) -> Iterator[Finding]:
             f"Copy data that kernels use {how['slower'].points[0]} times or more; below that let them reach it on the "
             "host, which takes no memory of the GPU."
         )
-    yield Finding(
-        rule=f"access-uses-{pattern}", severity="note",
+    yield note(
+        f"access-uses-{pattern}",
+        *(_quantity(cell, _times(cell.uses)) for cell in (mapped[0], copy[0], mapped[-1], copy[-1])),
         title=f"{PATTERN_TITLES[pattern].capitalize()} of all data: zero-copy is "
         + _course(course, "an explicit copy", _over_uses),
         detail=f"Zero-copy takes {_ratio(mapped[0], copy[0])} times as long as the copy for "
         f"{_times(mapped[0].uses)} and {_ratio(last, copy[-1])} times for {_times(last.uses)} of {size}. Ways "
         f"{_CLOSE} of each other count as equally good.",
-        evidence=tuple(_quantity(cell, _times(cell.uses)) for cell in (mapped[0], copy[0], mapped[-1], copy[-1])),
         advice=advice,
-    )  # fmt: skip
+    )
 
 
 def _times(uses: int) -> str:
@@ -220,17 +221,18 @@ def _sparse(found: Sequence[Cell], pattern: str) -> Iterator[Finding]:
     ways = " (there and back, to keep the rest)" if pattern in WRITES else ""
     measured = (last, theirs, whole) if in_part else (last, theirs)
     size = format_bytes(last.bytes)
-    yield Finding(
-        rule=f"access-sparse-{pattern}", severity="note",
+    yield note(
+        f"access-sparse-{pattern}",
+        *(_quantity(cell, where) for cell in measured),
         title=f"{name} of a part, {_times(uses)}: zero-copy is "
         + _course(course, "a 2D copy of that part" if in_part else "copying all", _over_shares),
         detail=f"With {where}, zero-copy takes {format_seconds(last.wall_seconds.median)}, "
         + (f"the 2D copy {format_seconds(theirs.wall_seconds.median)} and " if in_part else "")
         + f"copying all {size}{ways} {format_seconds(whole.wall_seconds.median)}. Only these shares were measured: "
-        + ", ".join(format_share(1 / cell.spacing) for cell in mapped) + ".",
-        evidence=tuple(_quantity(cell, where) for cell in measured),
+        + ", ".join(format_share(1 / cell.spacing) for cell in mapped)
+        + ".",
         advice=_for_parts(course, in_part),
-    )  # fmt: skip
+    )
 
 
 def _for_parts(course: Sequence[Stretch], in_part: bool) -> str:
@@ -261,16 +263,16 @@ def _on_demand(found: Sequence[Cell]) -> Iterator[Finding]:
         and (managed_cell := ways.get("managed")) and (copy_cell := ways.get("copy"))
     ]  # fmt: skip
     mended = f" Prefetched, that read is {_beside(prefetched, copy)}." if prefetched else ""
-    yield Finding(
-        rule="managed-on-demand", severity="warning",
+    yield warning(
+        "managed-on-demand",
+        *(_quantity(cell, _times(1)) for cell in (managed, copy, prefetched) if cell),
         title=f"Managed memory that migrates on demand takes {times:.1f} times as long as a copy, streaming read "
         "of all data",
         detail=f"{format_bytes(managed.bytes)}, 1 use; over all patterns {min(whole_and_once):.1f} to "
         f"{max(whole_and_once):.1f} times.{mended}",
-        evidence=tuple(_quantity(cell, _times(1)) for cell in (managed, copy, prefetched) if cell),
         advice="Where all of it is read, call cudaMemPrefetchAsync before the kernel, or copy from pinned memory."
         + _prefetched_writes(found),
-    )  # fmt: skip
+    )
 
 
 def _prefetched_writes(found: Sequence[Cell]) -> str:

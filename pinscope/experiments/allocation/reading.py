@@ -25,7 +25,7 @@ from pinscope.experiments.allocation.arithmetic import (
     per_gib,
     without,
 )
-from pinscope.records.finding import Finding, Quantity, Reading, Table, quantity
+from pinscope.records.finding import Finding, Quantity, Reading, Table, finding, good, note, quantity, warning
 from pinscope.records.run import ExperimentRun
 from pinscope.units import exact_bytes, format_bytes, format_seconds
 
@@ -151,19 +151,17 @@ def _not_fresh(reused: Sequence[BufferCell], page_bytes: int, titles: Mapping[st
         return
     worst = max(reused, key=lambda cell: cell.bytes)
     needed = needed_faults(worst.way, worst.bytes, page_bytes)
-    yield Finding(
-        rule="not-fresh", severity="warning",
+    yield warning(
+        "not-fresh",
+        quantity("Page faults, the fewest of a row", worst.page_faults, "count"),
+        quantity("Pages", needed, "count"),
+        quantity("Combinations affected", len(reused), "count"),
         title=f"{worst.page_faults:,} page faults for {needed:,} pages: memory that is called fresh was not",
         detail=f"The largest case: {titles[worst.way]}, {format_bytes(worst.bytes)}. Such buffers are left out of "
         "what is compared with them.",
-        evidence=(
-            quantity("Page faults, the fewest of a row", worst.page_faults, "count"),
-            quantity("Pages", needed, "count"),
-            quantity("Combinations affected", len(reused), "count"),
-        ),
         advice="Do not quote these rows. See the settings in /sys/kernel/mm/transparent_hugepage: pages larger "
         "than PinScope assumes take fewer faults.",
-    )  # fmt: skip
+    )
 
 
 def _kept(kept: Sequence[BufferCell], titles: Mapping[str, str]) -> Iterator[Finding]:
@@ -171,18 +169,16 @@ def _kept(kept: Sequence[BufferCell], titles: Mapping[str, str]) -> Iterator[Fin
     if not kept:
         return
     largest = max(kept, key=lambda cell: cell.bytes)
-    yield Finding(
-        rule="kept-by-driver", severity="note",
+    yield note(
+        "kept-by-driver",
+        quantity("Page faults", largest.page_faults, "count"),
+        quantity("Sizes affected", len(kept), "count"),
         title=f"{format_seconds(largest.both_seconds.median)}: up to {format_bytes(largest.bytes)}, "
         f"{titles[largest.way]} gave memory that the driver had kept",
         detail=f"Getting and giving back {format_bytes(largest.bytes)} took {largest.page_faults:,} page faults: "
         "nothing was allocated. These buffers are not compared with fresh memory.",
-        evidence=(
-            quantity("Page faults", largest.page_faults, "count"),
-            quantity("Sizes affected", len(kept), "count"),
-        ),
         advice="Nothing to do: while another small pinned buffer is in use, one more costs this little.",
-    )  # fmt: skip
+    )
 
 
 def _break_even(cells: Cells, evens: Sequence[BreakEven]) -> Iterator[Finding]:
@@ -199,31 +195,32 @@ def _break_even(cells: Cells, evens: Sequence[BreakEven]) -> Iterator[Finding]:
         quantity(f"Gain per copy, {worst.direction}", worst.gain_seconds, "seconds"),
     )
     if worst.copies is None:
-        yield Finding(
-            rule="pinning-never-pays", severity="note",
+        yield note(
+            "pinning-never-pays",
+            *evidence,
             title=f"A pinned buffer of {size} never pays for itself, {worst.direction}",
             detail="Copies from pinned memory are not faster than from pageable memory here, at this size.",
-            evidence=evidence, advice="Keep such copies pageable, unless they must run beside other work.",
-        )  # fmt: skip
+            advice="Keep such copies pageable, unless they must run beside other work.",
+        )
         return
     if worst.copies == 0:
-        yield Finding(
-            rule="pinning-costs-nothing", severity="good",
+        yield good(
+            "pinning-costs-nothing",
+            *evidence,
             title=f"A fresh pinned buffer of {size} costs no more than fresh touched memory in 4 KiB pages",
             detail=f"That is to get it and to give it back.{_elsewhere(evens, worst)}",
-            evidence=evidence, advice="Nothing to do.",
-        )  # fmt: skip
+        )
         return
     late = worst.copies > MANY_COPIES
-    yield Finding(
-        rule="pays-late" if late else "pays-soon",
-        severity="warning" if late else "good",
+    yield finding(
+        "warning" if late else "good",
+        "pays-late" if late else "pays-soon",
+        *evidence,
         title=f"A fresh pinned buffer of {size} has paid for itself after {worst.copies:,} "
         f"{_copy_word(worst.copies)}, "
         f"{worst.direction}",
         detail=f"It costs {format_seconds(worst.extra_seconds)} more to get and give back than fresh touched "
         f"memory in 4 KiB pages, and each copy gains {format_seconds(worst.gain_seconds)}." + _elsewhere(evens, worst),
-        evidence=evidence,
         advice="Make pinned buffers once and keep them, or take them from a pool; for memory that is there "
         "already, compare with registering it (the table)."
         if late
@@ -261,20 +258,18 @@ def _pool(cells: Cells, titles: Mapping[str, str]) -> Iterator[Finding]:
     ratio = fresh.both_seconds.median / best.both_seconds.median
     if ratio < POOL_SAVES:
         return
-    yield Finding(
-        rule="pool-saves", severity="note",
+    yield note(
+        "pool-saves",
+        quantity("Fresh", fresh.both_seconds.median, "seconds"),
+        quantity("Reused", best.both_seconds.median, "seconds"),
         title=f"Reusing a pinned buffer of {format_bytes(size)} saves "
         f"{format_seconds(fresh.both_seconds.median - best.both_seconds.median)} each time",
         detail=f"A fresh one takes {format_seconds(fresh.both_seconds.median)} to get and give back; "
         f"{titles[best.way]}: {format_seconds(best.both_seconds.median)}. The pool keeps the memory pinned "
         "meanwhile.",
-        evidence=(
-            quantity("Fresh", fresh.both_seconds.median, "seconds"),
-            quantity("Reused", best.both_seconds.median, "seconds"),
-        ),
         advice="Take pinned buffers from a pool (cupy.get_default_pinned_memory_pool, PyTorch's caching host "
         "allocator, or a list of your own), and empty it when the host needs the memory.",
-    )  # fmt: skip
+    )
 
 
 def _cheaper(cells: Cells, titles: Mapping[str, str]) -> Iterator[Finding]:
@@ -289,15 +284,13 @@ def _cheaper(cells: Cells, titles: Mapping[str, str]) -> Iterator[Finding]:
     gain = usual.both_seconds.median / best.both_seconds.median
     if gain < FASTER:
         return
-    yield Finding(
-        rule="faster-way", severity="note",
+    yield note(
+        "faster-way",
+        quantity(titles["pinned"], usual.both_seconds.median, "seconds"),
+        quantity(titles[best.way], best.both_seconds.median, "seconds"),
         title=f"{format_bytes(size)}: {titles['pinned']} takes {gain:.1f} times as long as {titles[best.way]}",
         detail=f"{format_seconds(usual.both_seconds.median)} instead of {format_seconds(best.both_seconds.median)} "
         "to get and give back, with one thread.",
-        evidence=(
-            quantity(titles["pinned"], usual.both_seconds.median, "seconds"),
-            quantity(titles[best.way], best.both_seconds.median, "seconds"),
-        ),
         advice="pinscope.pinned_empty touches with several threads; the experiment pinning_strategy measures which "
         "way is the fastest here.",
-    )  # fmt: skip
+    )

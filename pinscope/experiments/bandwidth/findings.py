@@ -11,7 +11,7 @@ from pinscope.analysis.rules.link import SHARED_UPLINK, SLOW_LINK
 from pinscope.experiments.bandwidth.arithmetic import PAYS, Cell, pays_from, speedups
 from pinscope.experiments.bandwidth.curves import Curves, curve_of
 from pinscope.records.environment import Link
-from pinscope.records.finding import Finding, quantity
+from pinscope.records.finding import Finding, critical, finding, good, note, quantity, warning
 from pinscope.records.run import ExperimentRun
 from pinscope.units import exact_bytes, format_bandwidth, format_bytes, format_share
 
@@ -36,13 +36,12 @@ def _arrival(curves: Curves) -> Iterator[Finding]:
     if not wrong:
         return
     worst = max(wrong, key=lambda cell: cell.wrong_words)
-    yield Finding(
-        rule="content-wrong",
-        severity="critical",
+    yield critical(
+        "content-wrong",
+        quantity("Wrong 8-byte words", worst.wrong_words, "count"),
         title=f"{len(wrong)} of {len(all_cells)} combinations delivered wrong data",
         detail=f"The worst: {worst.line.state} {worst.line.direction}, {format_bytes(worst.bytes)} by "
         f"{worst.line.copier}.",
-        evidence=(quantity("Wrong 8-byte words", worst.wrong_words, "count"),),
         advice="Do not trust this machine's copies. Run it again; if it repeats, check ECC counters "
         "(nvidia-smi -q -d ECC), the kernel log and the link's replay counter.",
     )
@@ -62,18 +61,16 @@ def _pageable(run: ExperimentRun, curves: Curves) -> Iterator[Finding]:
             where, worth = f"from {format_bytes(start)} on", f" of {format_bytes(start)} and more"
         held = next(cell for cell in pageable if cell.bytes == size)
         freed = next(cell for cell in pinned if cell.bytes == size)
-        yield Finding(
-            rule="pageable-slower",
-            severity="warning" if run.lab == "cuda" else "note",
+        yield finding(
+            "warning" if run.lab == "cuda" else "note",
+            "pageable-slower",
+            quantity("Pinned", freed.bytes_per_second, "bytes/second"),
+            quantity("Pageable", held.bytes_per_second, "bytes/second"),
+            quantity("Issue time, pinned", freed.issue_seconds.median, "seconds"),
+            quantity("Issue time, pageable", held.issue_seconds.median, "seconds"),
             title=f"Pageable {direction} copies take {ratio:.1f} times as long as pinned ones at {format_bytes(size)}",
             detail=f"{_against(pageable)}Pinned copies are faster {where}; the call that starts a pageable copy "
             "also keeps the CPU while the data is staged.",
-            evidence=(
-                quantity("Pinned", freed.bytes_per_second, "bytes/second"),
-                quantity("Pageable", held.bytes_per_second, "bytes/second"),
-                quantity("Issue time, pinned", freed.issue_seconds.median, "seconds"),
-                quantity("Issue time, pageable", held.issue_seconds.median, "seconds"),
-            ),
             advice=f"Pin buffers of {direction} copies{worth} once, and reuse them; the experiment allocation "
             "measures what pinning itself takes, and after how many copies that has paid."
             if run.lab == "cuda"
@@ -107,15 +104,14 @@ def _states(curves: Curves) -> Iterator[Finding]:
         slow, fast = (choose(worst, key=lambda cell: cell.bytes_per_second) for choose in (min, max))
         if _range(worst) < PAYS:
             continue
-        yield Finding(
-            rule="pageable-state",
-            severity="note",
+        yield note(
+            "pageable-state",
+            *(quantity(cell.line.state, cell.bytes_per_second, "bytes/second") for cell in worst),
             title=f"Pageable {direction} copies of {format_bytes(slow.bytes)} take up to {_range(worst):.1f} times "
             "as long, by the memory's pages and the processor's caches",
             detail=f"{format_bandwidth(slow.bytes_per_second)} ({slow.line.state}) against "
             f"{format_bandwidth(fast.bytes_per_second)} ({fast.line.state}): the widest difference of all sizes "
             f"from {format_bytes(LARGE)} on.",
-            evidence=tuple(quantity(cell.line.state, cell.bytes_per_second, "bytes/second") for cell in worst),
             advice="When you compare pageable copies, take the same pages (4k or thp) and the same caches (warm: "
             "just written; cold: not touched for long).",
         )
@@ -142,17 +138,16 @@ def _by_kernel(run: ExperimentRun, curves: Curves) -> Iterator[Finding]:
     ways = [_WAYS[kernel.line.direction] for kernel, _ in found]
     slower = min(shares) < AS_FAST
     listed = ", ".join(f"{format_share(share)} {way}" for share, way in zip(shares, ways, strict=True))
-    yield Finding(
-        rule="by-kernel",
-        severity="note",
-        title=f"Copies by a kernel reach {listed} of the copy engines' rate",
-        detail=f"The memory is {found[0][0].line.memory.replace('_', '-')}, one copy "
-        f"{format_bytes(found[0][0].bytes)}; both ways counts the two directions together.",
-        evidence=tuple(
+    yield note(
+        "by-kernel",
+        *(
             quantity(f"By {cell.line.copier}, {way}", cell.bytes_per_second, "bytes/second")
             for pair, way in zip(found, ways, strict=True)
             for cell in pair
         ),
+        title=f"Copies by a kernel reach {listed} of the copy engines' rate",
+        detail=f"The memory is {found[0][0].line.memory.replace('_', '-')}, one copy "
+        f"{format_bytes(found[0][0].bytes)}; both ways counts the two directions together.",
         advice="Copy large blocks with cudaMemcpyAsync; a kernel of one's own pays where it gathers or computes "
         "as well (the experiment access)."
         if slower
@@ -189,20 +184,17 @@ def _link_share(direction: str, best: Cell, share: float, link: Link, limit: flo
         quantity("Link limit", limit, "bytes/second"),
     )
     if share >= SLOW_LINK:
-        return Finding(
-            rule="link-as-expected",
-            severity="good",
+        return good(
+            "link-as-expected",
+            *evidence,
             title=f"Pinned {direction} copies reach {format_share(share)} of what the link can carry",
             detail=counted,
-            evidence=evidence,
-            advice="Nothing to do.",
         )
-    return Finding(
-        rule="link-slow",
-        severity="warning",
+    return warning(
+        "link-slow",
+        *evidence,
         title=f"Pinned {direction} copies reach only {format_share(share)} of what the link can carry",
         detail=f"{format_bandwidth(best.bytes_per_second)}. {counted}",
-        evidence=evidence,
         advice="Check the link's generation under load (pinscope doctor while a copy runs), that the process runs on "
         "the GPU's NUMA node (numactl --cpunodebind), and that no other program copies at the same time.",
     )
@@ -224,17 +216,15 @@ def _uplink(curves: Curves) -> Iterator[Finding]:
         total = sum(cell.bytes_per_second for cell in members)
         share = total / sum(alone[cell.line.device] for cell in members)
         shared = share < SHARED_UPLINK
-        yield Finding(
-            rule="shared-uplink" if shared else "own-uplinks",
-            severity="warning" if shared else "good",
+        yield finding(
+            "warning" if shared else "good",
+            "shared-uplink" if shared else "own-uplinks",
+            quantity("Together", total, "bytes/second"),
+            quantity("Sum of each alone", total / share, "bytes/second"),
             title=f"{len(members)} GPUs at once reach {format_share(share)} of their rates alone, {direction}",
             detail="They share an uplink, a NUMA link or host memory bandwidth."
             if shared
             else "Each GPU has its own way to host memory.",
-            evidence=(
-                quantity("Together", total, "bytes/second"),
-                quantity("Sum of each alone", total / share, "bytes/second"),
-            ),
             advice="Spread transfers over time, or over GPUs on different switches (nvidia-smi topo -m)."
             if shared
             else "Nothing to do.",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pinscope.experiments.dataloader.arithmetic import Combination, speedup
 from pinscope.experiments.dataloader.steady_state import Estimate
-from pinscope.records.finding import Finding, Quantity, quantity
+from pinscope.records.finding import Finding, Quantity, note, quantity, warning
 
 
 @dataclass(frozen=True)
@@ -115,21 +115,25 @@ def _finding(setting: Setting, leading: Effect, measured: Sequence[Effect]) -> F
     else:
         title = f"No difference measured: {setting.name}, {workers}"
         advice = f"With {workers} either is as good here."
-    return Finding(
-        rule=setting.rule, severity="note", title=title, detail=_detail(leading, measured),
-        evidence=_evidence(measured), advice=advice,
-    )  # fmt: skip
+    return note(
+        setting.rule,
+        *_evidence(measured),
+        title=title,
+        detail=_detail(leading, measured),
+        advice=advice,
+    )
 
 
 def _slower(setting: Setting, slower: Sequence[Effect], measured: Sequence[Effect]) -> Finding:
     """``measured``: what it says beside them; the slower ones alone where a finding of its own has all."""
     worst = min(slower, key=lambda effect: effect.ratio.value)
-    return Finding(
-        rule=f"{setting.rule}-slower", severity="warning",
+    return warning(
+        f"{setting.rule}-slower",
+        *_evidence(measured),
         title=f"{worst.ratio.value:.2f} times the steps with {setting.name}, {workers_title(worst.workers)}: slower",
-        detail=_detail(worst, measured), evidence=_evidence(measured),
+        detail=_detail(worst, measured),
         advice=f"Leave it off with {_workers_list(slower)}.",
-    )  # fmt: skip
+    )
 
 
 def _detail(leading: Effect, measured: Sequence[Effect]) -> str:

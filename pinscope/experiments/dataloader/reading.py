@@ -10,7 +10,7 @@ from pinscope.analysis.rules.host_memory import ROUNDING_RATIO
 from pinscope.experiments.dataloader.arithmetic import Combination, combinations, speedup
 from pinscope.experiments.dataloader.bound import advice, bound, busy
 from pinscope.experiments.dataloader.effects import effect_findings, workers_title
-from pinscope.records.finding import Finding, Quantity, Reading, Table, quantity
+from pinscope.records.finding import Finding, Quantity, Reading, Table, critical, note, quantity, warning
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bandwidth, format_bytes, format_share
 
@@ -104,13 +104,14 @@ def _wrong(found: Sequence[Combination]) -> Iterator[Finding]:
     wrong = [one for one in found if one.wrong_items]
     if not wrong:
         return
-    yield Finding(
-        rule="batch-wrong", severity="critical", title="Batches arrived wrong on the GPU",
+    yield critical(
+        "batch-wrong",
+        quantity("Wrong items", sum(one.wrong_items for one in wrong), "count"),
+        title="Batches arrived wrong on the GPU",
         detail=f"The first case: {_words(wrong[0])}.",
-        evidence=(quantity("Wrong items", sum(one.wrong_items for one in wrong), "count"),),
         advice="Do not trust this machine's copies. Run it again; if it repeats, check ECC counters and the "
         "kernel log.",
-    )  # fmt: skip
+    )
 
 
 def _never_steady(found: Sequence[Combination]) -> Iterator[Finding]:
@@ -118,13 +119,13 @@ def _never_steady(found: Sequence[Combination]) -> Iterator[Finding]:
     if not restless:
         return
     most = max(len(visit.steps) + 1 for one in restless for visit in one.visits)
-    yield Finding(
-        rule="never-steady", severity="warning",
+    yield warning(
+        "never-steady",
+        quantity("Steps in a round, at most", most, "count"),
         title=f"{len(restless)} of {len(found)} combinations never became steady: they have no figures",
         detail=f"{'; '.join(map(_words, restless))}.",
-        evidence=(quantity("Steps in a round, at most", most, "count"),),
         advice=f"Let the machine idle and take more steps: --set steps={2 * most}",
-    )  # fmt: skip
+    )
 
 
 def _bound(best: Combination, steady: Sequence[Combination]) -> Iterator[Finding]:
@@ -141,10 +142,13 @@ def _bound(best: Combination, steady: Sequence[Combination]) -> Iterator[Finding
         title = f"{format_share(found.share)} of a step: {found.title} bounds the fastest loop"
     else:
         title = f"{format_share(found.share)} of a step: no part of the fastest loop is busy all the time"
-    yield Finding(
-        rule="bound", severity="note", title=title, detail=_bound_detail(best), evidence=evidence,
+    yield note(
+        "bound",
+        *evidence,
+        title=title,
+        detail=_bound_detail(best),
         advice=advice(best, steady),
-    )  # fmt: skip
+    )
 
 
 def _bound_detail(best: Combination) -> str:
@@ -172,16 +176,14 @@ def _rounding(found: Sequence[Combination]) -> Iterator[Finding]:
     waste = rounded_up(most.batch_bytes) / most.batch_bytes
     if waste < ROUNDING_RATIO:
         return
-    yield Finding(
-        rule="pinned-rounding", severity="warning",
+    yield warning(
+        "pinned-rounding",
+        quantity("Asked for, a batch", most.batch_bytes, "bytes"),
+        quantity("Pinned in all", most.pinned_bytes, "bytes"),
+        quantity("Rounded up", waste, "ratio"),
         title=f"PyTorch pins {format_bytes(rounded_up(most.batch_bytes))} for a batch of "
         f"{format_bytes(most.batch_bytes)}",
         detail=f"Its pinned allocator rounds requests up to powers of two and keeps them: "
         f"{format_bytes(most.pinned_bytes)} were pinned with {workers_title(most.workers)}.",
-        evidence=(
-            quantity("Asked for, a batch", most.batch_bytes, "bytes"),
-            quantity("Pinned in all", most.pinned_bytes, "bytes"),
-            quantity("Rounded up", waste, "ratio"),
-        ),
         advice=ROUNDING_ADVICE,
-    )  # fmt: skip
+    )

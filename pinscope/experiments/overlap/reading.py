@@ -7,7 +7,7 @@ from typing import Any
 
 from pinscope.analysis.precision import Repeated, precision_not_reached
 from pinscope.experiments.overlap.arithmetic import FULL_DEPTH, PassCell, Recipe, passes
-from pinscope.records.finding import Finding, Quantity, Reading, Table, quantity
+from pinscope.records.finding import Finding, Quantity, Reading, Table, critical, finding, note, quantity, warning
 from pinscope.records.run import ExperimentRun, LabKind
 from pinscope.units import format_seconds, format_share
 
@@ -100,13 +100,12 @@ def _table(cells: Sequence[PassCell]) -> Table:
 def _corruption(cells: Sequence[PassCell]) -> Iterator[Finding]:
     ordered = [cell for cell in cells if cell.corrupted_chunks and _is_ordered(cell.recipe)]
     if ordered:
-        yield Finding(
-            rule="ordered-copy-corrupted",
-            severity="critical",
+        yield critical(
+            "ordered-copy-corrupted",
+            quantity("Corrupted chunks", sum(c.corrupted_chunks for c in ordered), "count"),
             title="Chunks arrived wrong although events or one stream kept the order",
             detail=f"{len(ordered)} combinations are affected; the first: {ordered[0].recipe.label}, "
             f"{ordered[0].direction}.",
-            evidence=(quantity("Corrupted chunks", sum(c.corrupted_chunks for c in ordered), "count"),),
             advice="Do not trust this machine's copies. Run it again; if it repeats, check ECC counters and the "
             "kernel log.",
         )
@@ -142,21 +141,23 @@ def _without_events(case: str, cells: Sequence[PassCell]) -> Finding:
         quantity("Checked chunks", checked, "count"),
     )
     if not any(shares.values()):
-        return Finding(
-            rule="unordered-yet-intact", severity="note",
+        return note(
+            "unordered-yet-intact",
+            *evidence,
             title=f"0 of {checked:,} chunks were corrupted without events: {case}",
             detail="Nothing kept the order; copies and kernels happened to end in time. With other lengths of them "
             "data can be corrupted.",
-            evidence=evidence, advice=ADVICE["events"],
-        )  # fmt: skip
+            advice=ADVICE["events"],
+        )
     least, most = format_share(min(shares.values())), format_share(max(shares.values()))
-    return Finding(
-        rule="unsafe-without-events", severity="warning",
+    return warning(
+        "unsafe-without-events",
+        *evidence,
         title=f"{least if least == most else f'{least} to {most}'} of the chunks were corrupted without events: {case}",
         detail=", ".join(f"{balance} {format_share(share)}" for balance, share in shares.items()).capitalize()
         + ". Two streams that are not ordered read buffers before they are filled, or fill them while they are read.",
-        evidence=evidence, advice=ADVICE["events"],
-    )  # fmt: skip
+        advice=ADVICE["events"],
+    )
 
 
 def _is_ordered(recipe: Recipe) -> bool:
@@ -171,13 +172,13 @@ def _recipe(run: ExperimentRun, cells: Sequence[PassCell]) -> Iterator[Finding]:
             quantity("Possible with this many chunks", cell.ideal, "share"),
             quantity("Compute stall", cell.stall_seconds.median, "seconds"),
         )
-        yield Finding(
-            rule="recipe-overlaps" if good else "recipe-does-not-overlap",
-            severity="good" if good else "warning",
+        yield finding(
+            "good" if good else "warning",
+            "recipe-overlaps" if good else "recipe-does-not-overlap",
+            *evidence,
             title=f"The full recipe hides {_hidden(cell)} of the shorter side, {cell.direction} "
             f"{cell.balance.replace('_', '-')}",
             detail="Copies and kernels run side by side." if good else IN_THE_WAY[run.lab],
-            evidence=evidence,
             advice="Nothing to do."
             if good
             else "Run it again with the machine idle, and look at the spans of the copies in the timeline.",
@@ -194,21 +195,18 @@ def _ingredients(cells: Sequence[PassCell]) -> Iterator[Finding]:
         (missing,) = cell.recipe.missing
         if missing == "events" or not _costs_something(cell, best):
             continue
-        yield Finding(
-            rule="ingredient-missing",
-            severity="note",
+        yield note(
+            "ingredient-missing",
+            quantity("Time against the full recipe", _times(cell, best), "ratio"),
+            quantity("Copies alone against pinned ones", cell.copy_slowdown, "ratio"),
+            quantity("Hidden beside its own copies", cell.own_overlap, "share"),
+            quantity("Hidden, full recipe", best.own_overlap, "share"),
             title=_cost(missing, cell, best),
             detail=f"The pipeline takes {format_seconds(cell.device_seconds.median)} instead of "
             f"{format_seconds(best.device_seconds.median)}, compute stands idle for "
             f"{format_seconds(cell.stall_seconds.median)} instead of {format_seconds(best.stall_seconds.median)}, "
             f"and the copy calls keep the CPU for {format_seconds(cell.issue_seconds.median)} instead of "
             f"{format_seconds(best.issue_seconds.median)}.",
-            evidence=(
-                quantity("Time against the full recipe", _times(cell, best), "ratio"),
-                quantity("Copies alone against pinned ones", cell.copy_slowdown, "ratio"),
-                quantity("Hidden beside its own copies", cell.own_overlap, "share"),
-                quantity("Hidden, full recipe", best.own_overlap, "share"),
-            ),
             advice=ADVICE[missing],
         )
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from pinscope.analysis.page_table_model import GPU_PAGE_SIZES, GRANULE_BYTES, page_table_bytes
 from pinscope.experiments.page_tables.arithmetic import GIB, GPU_METERS, Cost, Growth, costs
-from pinscope.records.finding import Finding, Quantity, Reading, Table, quantity
+from pinscope.records.finding import Finding, Quantity, Reading, Table, good, note, quantity, warning
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bytes, format_seconds, format_share
 
@@ -139,12 +139,11 @@ def _amounts(run: ExperimentRun, cost: Cost) -> tuple[Table, ...]:
 def _price(run: ExperimentRun, cost: Cost) -> Iterator[Finding]:
     growth, slope = cost.growth, cost.growth.known_slope
     if slope is None or growth.page_bytes is None:
-        yield Finding(
-            rule="page-tables-unseen",
-            severity="note",
+        yield note(
+            "page-tables-unseen",
+            quantity("Growth", growth.table_bytes[-1], "bytes"),
             title=f"{format_bytes(growth.bytes[-1])} of pinned memory took too little to see",
             detail=_unseen(cost) + ". Pages of 2 MiB would take 4 KiB a GiB.",
-            evidence=(quantity("Growth", growth.table_bytes[-1], "bytes"),),
             advice="Pin more at once to see it: --set total=64GiB",
         )
         return
@@ -160,20 +159,17 @@ def _price(run: ExperimentRun, cost: Cost) -> Iterator[Finding]:
         if run.lab == "cuda"
         else "Where several processes map the same data, each has page tables of its own for it."
     )
-    yield Finding(
-        rule="page-table-price",
-        severity="note",
+    yield note(
+        "page-table-price",
+        quantity("Page table per pinned GiB, at least", slope.low * GIB, "bytes"),
+        quantity("Page table per pinned GiB, at most", slope.high * GIB, "bytes"),
+        quantity("Page size this means", growth.page_bytes, "bytes"),
+        quantity("Pinned at most", growth.bytes[-1], "bytes"),
         title=f"Each pinned GiB takes {format_bytes(round(slope.middle * GIB))} of {_tables_of(run)}: {whose} "
         f"in {named}",
         detail=f"By the steps of the meter ({format_bytes(growth.granule_bytes)}) and of the run ({step}) it is "
         f"{format_bytes(round(slope.low * GIB))} to {format_bytes(round(slope.high * GIB))}{back}. A TiB would "
         f"take {format_bytes(round(1024 * GIB * slope.middle))}.",
-        evidence=(
-            quantity("Page table per pinned GiB, at least", slope.low * GIB, "bytes"),
-            quantity("Page table per pinned GiB, at most", slope.high * GIB, "bytes"),
-            quantity("Page size this means", growth.page_bytes, "bytes"),
-            quantity("Pinned at most", growth.bytes[-1], "bytes"),
-        ),
         advice=advice,
     )
 
@@ -189,20 +185,21 @@ def _backings(run: ExperimentRun, own: Sequence[Cost]) -> Iterator[Finding]:
     names = " and ".join(cost.way.backing for cost in (helping or huge))
     evidence = tuple(_per_gib_quantity(cost) for cost in huge)
     if helping:
-        yield Finding(
-            rule="huge-pages-shrink-tables", severity="good",
+        yield good(
+            "huge-pages-shrink-tables",
+            *evidence,
             title=f"Huge pages ({names}) under the memory make its page table smaller",
             detail=f"Small pages take {format_bytes(round(small.growth.per_byte * GIB))} a GiB.",
-            evidence=evidence, advice=f"Register memory over huge pages ({names}) where much of it is pinned.",
-        )  # fmt: skip
+            advice=f"Register memory over huge pages ({names}) where much of it is pinned.",
+        )
         return
-    yield Finding(
-        rule="huge-pages-same-tables", severity="note",
+    yield note(
+        "huge-pages-same-tables",
+        *evidence,
         title=f"Huge pages ({names}) under the memory do not make its page table smaller",
         detail=_same_tables(run, small),
-        evidence=evidence,
         advice=_faster(small, huge),
-    )  # fmt: skip
+    )
 
 
 def _same_tables(run: ExperimentRun, small: Cost) -> str:
@@ -249,23 +246,20 @@ def _other_devices(run: ExperimentRun, found: Sequence[Cost]) -> Iterator[Findin
     if not others:
         return
     if not paying:
-        yield Finding(
-            rule="one-gpu-pays", severity="note",
+        yield note(
+            "one-gpu-pays",
+            quantity("GPUs with a context", len(others) + 1, "count"),
             title="Only the GPU that pinned the memory pays for it",
             detail=f"The other GPUs with a context ({len(others)}) show no growth.",
-            evidence=(quantity("GPUs with a context", len(others) + 1, "count"),),
             advice="Nothing to do.",
-        )  # fmt: skip
+        )
         return
-    yield Finding(
-        rule="every-gpu-pays",
-        severity="note",
+    yield note(
+        "every-gpu-pays",
+        *(quantity(f"GPU {device}, per pinned GiB", slope * GIB, "bytes") for device, slope in sorted(paying.items())),
         title=f"Every GPU with a context pays: {len(paying) + 1} of {len(others) + 1}",
         detail="The process pinned the memory once; each GPU on which it has a context keeps a page table of "
         "its own for it.",
-        evidence=tuple(
-            quantity(f"GPU {device}, per pinned GiB", slope * GIB, "bytes") for device, slope in sorted(paying.items())
-        ),
         advice="Make contexts only on GPUs that a process uses (CUDA_VISIBLE_DEVICES), one process a GPU.",
     )
 
@@ -276,13 +270,12 @@ def _not_returned(run: ExperimentRun, found: Sequence[Cost]) -> Iterator[Finding
     if not kept:
         return
     worst = min(kept, key=lambda cost: cost.growth.returned or 0.0)
-    yield Finding(
-        rule="page-tables-kept",
-        severity="warning",
+    yield warning(
+        "page-tables-kept",
+        quantity("Returned", worst.growth.returned, "share"),
         title=f"{format_bytes(worst.growth.left_bytes)} of {_tables_of(run)} did not come back after freeing",
         detail=f"The way: {way_words(worst)}, device {worst.way.device}. Another process that took memory "
         "meanwhile would look the same.",
-        evidence=(quantity("Returned", worst.growth.returned, "share"),),
         advice="Run it again while nothing else uses the GPU.",
     )
 
@@ -292,14 +285,13 @@ def _not_straight(run: ExperimentRun, found: Sequence[Cost]) -> Iterator[Finding
     if not bent:
         return
     worst = max(bent, key=_off_the_line)
-    yield Finding(
-        rule="growth-not-straight",
-        severity="warning",
+    yield warning(
+        "growth-not-straight",
+        quantity("Farthest from a line", _off_the_line(worst), "bytes"),
         title=f"{_tables_of(run)} did not grow in a straight line: readings are up to "
         f"{format_bytes(_off_the_line(worst))} off it",
         detail=f"The way: {way_words(worst)}, device {worst.way.device}. Other processes that take or free "
         "memory meanwhile are in the figures.",
-        evidence=(quantity("Farthest from a line", _off_the_line(worst), "bytes"),),
         advice="Run it again while nothing else uses the GPU.",
     )
 
@@ -314,16 +306,14 @@ def _meters(own: Sequence[Cost]) -> Iterator[Finding]:
         slopes = [growth.known_slope for growth in cost.growths]
         nvml, runtime = slopes if len(slopes) == 2 else (None, None)
         if nvml and runtime and (nvml.high < runtime.low or runtime.high < nvml.low):
-            yield Finding(
-                rule="meters-disagree", severity="note",
+            yield note(
+                "meters-disagree",
+                quantity("Per GiB, NVML", nvml.middle * GIB, "bytes"),
+                quantity("Per GiB, cudaMemGetInfo", runtime.middle * GIB, "bytes"),
                 title="NVML and cudaMemGetInfo do not agree on what pinned memory takes",
                 detail=f"The way: {way_words(cost)}. NVML's figure is the one used.",
-                evidence=(
-                    quantity("Per GiB, NVML", nvml.middle * GIB, "bytes"),
-                    quantity("Per GiB, cudaMemGetInfo", runtime.middle * GIB, "bytes"),
-                ),
                 advice="Run it again while nothing else uses the GPU.",
-            )  # fmt: skip
+            )
             return
 
 
@@ -333,15 +323,12 @@ def _where_time_goes(own: Sequence[Cost]) -> Iterator[Finding]:
         return
     touching, pinning = cost.touch_seconds.median, cost.pin_seconds.median
     share = touching / (touching + pinning)
-    yield Finding(
-        rule="time-of-pinning",
-        severity="note",
+    yield note(
+        "time-of-pinning",
+        quantity("Touching a GiB", touching, "seconds", spread=cost.touch_seconds.spread),
+        quantity("Registering a GiB", pinning, "seconds", spread=cost.pin_seconds.spread),
         title=f"{format_share(share)} of the time goes into touching the memory, by one thread: {way_words(cost)}",
         detail=f"A GiB takes {format_seconds(touching)} to touch and {format_seconds(pinning)} to register. "
         "Allocating pinned memory does both in one call.",
-        evidence=(
-            quantity("Touching a GiB", touching, "seconds", spread=cost.touch_seconds.spread),
-            quantity("Registering a GiB", pinning, "seconds", spread=cost.pin_seconds.spread),
-        ),
         advice="Touch with several threads, or use huge pages, before registering.",
     )

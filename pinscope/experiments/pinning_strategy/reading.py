@@ -21,7 +21,7 @@ from pinscope.analysis.pinning_strategy import (
     recommend,
     strategy_cells,
 )
-from pinscope.records.finding import Finding, Quantity, Reading, Table, quantity
+from pinscope.records.finding import Finding, Quantity, Reading, Table, critical, good, note, quantity, warning
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bytes, format_seconds
 
@@ -171,14 +171,14 @@ def _not_pinned(cells: Cells) -> Iterator[Finding]:
     wrong = [cell for cell in _strategies(cells) if cell.pinned is False]
     if not wrong:
         return
-    yield Finding(
-        rule="not-pinned", severity="critical",
+    yield critical(
+        "not-pinned",
+        quantity("Strategies affected", len(wrong), "count"),
         title="CUDA does not take memory as pinned that was registered",
         detail=f"Affected: {'; '.join(TITLES[cell.strategy] for cell in wrong)}. On systems that share the host's "
         "page tables, registering does not page-lock.",
-        evidence=(quantity("Strategies affected", len(wrong), "count"),),
         advice="Take cudaHostAlloc here.",
-    )  # fmt: skip
+    )
 
 
 def _recommended(run: ExperimentRun, cells: Cells, found: Recommended) -> Iterator[Finding]:
@@ -195,24 +195,25 @@ def _recommended(run: ExperimentRun, cells: Cells, found: Recommended) -> Iterat
         _wait_quantity("Longest neighbour wait, one cudaHostAlloc", usual),
     )  # fmt: skip
     if best.strategy == USUAL:
-        yield Finding(
-            rule="usual-is-fast", severity="good",
+        yield good(
+            "usual-is-fast",
+            *evidence,
             title=f"{format_seconds(usual.total_seconds.median)}: one cudaHostAlloc pins {size} about as fast as "
             "any other strategy in one piece",
-            detail="No strategy that leaves one array for any copy is clearly faster here.", evidence=evidence,
-            advice="Nothing to do.",
-        )  # fmt: skip
+            detail="No strategy that leaves one array for any copy is clearly faster here.",
+        )
         return
     recipe, gain = Recipe.of(best, run.params), usual.total_seconds.median / best.total_seconds.median
-    yield Finding(
-        rule="faster-strategy", severity="warning",
+    yield warning(
+        "faster-strategy",
+        *evidence,
+        _wait_quantity("Longest neighbour wait, recommended", best),
         title=f"One cudaHostAlloc takes {gain:.1f} times as long to pin {size} as what is recommended: "
         f"{format_seconds(best.total_seconds.median)}",
-        detail=f"Recommended for one array that any copy may use: {recipe.title}{_threads(recipe)}."
-        f"{_parts(best)}",
-        evidence=(*evidence, _wait_quantity("Longest neighbour wait, recommended", best)),
-        advice=f"Call {recipe.call(best.bytes)}, or paste the code.", code=recipe.code(),
-    )  # fmt: skip
+        detail=f"Recommended for one array that any copy may use: {recipe.title}{_threads(recipe)}.{_parts(best)}",
+        advice=f"Call {recipe.call(best.bytes)}, or paste the code.",
+        code=recipe.code(),
+    )
 
 
 def _threads(recipe: Recipe) -> str:
@@ -234,20 +235,19 @@ def _in_chunks(run: ExperimentRun, found: Recommended) -> Iterator[Finding]:
         return
     recipe, size, wait = Recipe.of(chunks, run.params), format_bytes(chunks.bytes), chunks.longest_wait
     against = f", not {format_seconds(array.longest_wait.seconds)}" if array else ""
-    yield Finding(
-        rule="gentler-in-chunks", severity="note",
+    yield note(
+        "gentler-in-chunks",
+        quantity(TITLES[chunks.strategy], chunks.total_seconds.median, "seconds"),
+        *_wait_evidence("In chunks", chunks),
+        *(_wait_evidence("In one piece", array) if array else ()),
         title=f"In chunks of {format_bytes(chunks.chunk_bytes)}, other processes on the GPU waited at most "
         f"{format_seconds(wait.seconds)}{against}",
         detail=f"Recommended where each copy stays within a chunk: {recipe.title}{_threads(recipe)}, {size} in "
         f"{format_seconds(chunks.total_seconds.median)}. An array for any copy must be in one piece, because CUDA "
         "refuses copies that cross.",
-        evidence=(
-            quantity(TITLES[chunks.strategy], chunks.total_seconds.median, "seconds"),
-            *_wait_evidence("In chunks", chunks),
-            *(_wait_evidence("In one piece", array) if array else ()),
-        ),
-        advice=f"Where others use the GPU: {recipe.call(chunks.bytes)}, or paste the code.", code=recipe.code(),
-    )  # fmt: skip
+        advice=f"Where others use the GPU: {recipe.call(chunks.bytes)}, or paste the code.",
+        code=recipe.code(),
+    )
 
 
 def _wait_evidence(name: str, cell: StrategyCell) -> list[Quantity]:
@@ -268,20 +268,18 @@ def _waits(cells: Cells, found: Recommended) -> Iterator[Finding]:
     if wait.seconds < LONG_WAIT:
         return
     gentle = found.chunks if found.gentler_in_chunks else None
-    yield Finding(
-        rule="neighbours-wait", severity="warning",
+    yield warning(
+        "neighbours-wait",
+        *_wait_evidence(f"With {TITLES[shown.strategy]}", shown),
+        *(_wait_evidence(f"With {TITLES[worst.strategy]}", worst) if worst is not shown else ()),
+        *(_wait_evidence(f"With {TITLES[gentle.strategy]}", gentle) if gentle else ()),
+        *([_wait_quantity("Idle", cells[IDLE])] if IDLE in cells else ()),
         title=f"Another process's {wait.call} took {format_seconds(wait.seconds)} while "
         f"{format_bytes(shown.bytes)} were being {wait.phase}: {TITLES[shown.strategy]}",
         detail=f"{_why_waiting(shown, wait)}{_worse(worst, shown)}",
-        evidence=(
-            *_wait_evidence(f"With {TITLES[shown.strategy]}", shown),
-            *(_wait_evidence(f"With {TITLES[worst.strategy]}", worst) if worst is not shown else ()),
-            *(_wait_evidence(f"With {TITLES[gentle.strategy]}", gentle) if gentle else ()),
-            *([_wait_quantity("Idle", cells[IDLE])] if IDLE in cells else ()),
-        ),
         advice="Pin and free large buffers before others start working"
         + (", or pin in chunks, as the note on chunks shows." if gentle else "."),
-    )  # fmt: skip
+    )
 
 
 def _worse(worst: StrategyCell, shown: StrategyCell) -> str:
@@ -305,15 +303,13 @@ def _crossing(cells: Cells) -> Iterator[Finding]:
     if not refused:
         return
     chunk = format_bytes(refused[0].chunk_bytes)
-    yield Finding(
-        rule="copies-refused-across-chunks", severity="warning",
+    yield warning(
+        "copies-refused-across-chunks",
+        quantity("Chunk", refused[0].chunk_bytes, "bytes"),
+        quantity("Strategies affected", len(refused), "count"),
         title="A copy across the boundary of two registered chunks is refused",
         detail="CUDA answers cudaErrorInvalidValue (invalid argument), although CUDA calls both sides pinned; "
         "kernels may cross.",
-        evidence=(
-            quantity("Chunk", refused[0].chunk_bytes, "bytes"),
-            quantity("Strategies affected", len(refused), "count"),
-        ),
         advice=f"Keep each copy within a multiple of the chunk ({chunk} here), for instance by making the chunk a "
         "multiple of your block, or pin in one piece.",
-    )  # fmt: skip
+    )

@@ -19,7 +19,7 @@ from pinscope.experiments.pressure.arithmetic import (
     stages,
 )
 from pinscope.records.environment import Limits
-from pinscope.records.finding import Finding, Quantity, Reading, Table, quantity
+from pinscope.records.finding import Finding, Quantity, Reading, Table, good, note, quantity, warning
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bandwidth, format_bytes, format_seconds, format_share
 
@@ -198,13 +198,15 @@ def _gone(found: Stages) -> Iterator[Finding]:
         quantity("Least memory available", last.available_bytes, "bytes"),
         quantity("Back after giving it back", returned, "share", reason="not measured"),
     )
-    yield Finding(
-        rule="gone-for-everybody", severity="note",
+    yield note(
+        "gone-for-everybody",
+        *evidence,
         title=f"Each pinned GiB takes {format_bytes(lost * GIB)} from everybody on the host",
-        detail=detail, evidence=evidence,
-        advice="Pin what is copied again and again, reuse it, and give it back; the page Plan says what is safe "
-        "here." if straight else "Run it again on an idle machine for the exact price.",
-    )  # fmt: skip
+        detail=detail,
+        advice="Pin what is copied again and again, reuse it, and give it back; the page Plan says what is safe here."
+        if straight
+        else "Run it again on an idle machine for the exact price.",
+    )
 
 
 @dataclass(frozen=True)
@@ -263,18 +265,21 @@ def _slower(found: Stages, sense: _Sense) -> Iterator[Finding]:
         f"{after}. Medians over rounds of an ordinary process beside the run."
     )
     if seen.recovered is False:
-        yield Finding(
-            rule="host-changed", severity="note",
+        yield note(
+            "host-changed",
+            *evidence,
             title=f"{sense.what} became slower, and stayed so without the pinned memory",
-            detail=f"{detail} Something else weighs on this host.", evidence=evidence,
+            detail=f"{detail} Something else weighs on this host.",
             advice="Run it again on an idle machine.",
-        )  # fmt: skip
+        )
         return
-    yield Finding(
-        rule=sense.rule, severity="warning",
+    yield warning(
+        sense.rule,
+        *evidence,
         title=f"{sense.what} took {seen.ratio:.1f} times as long from {format_bytes(seen.stage.bytes)} pinned on",
-        detail=detail, evidence=evidence, advice=sense.advice,
-    )  # fmt: skip
+        detail=detail,
+        advice=sense.advice,
+    )
 
 
 def _cache_lost(found: Stages) -> Iterator[Finding]:
@@ -284,19 +289,17 @@ def _cache_lost(found: Stages) -> Iterator[Finding]:
         return
     shares = [(stage, stage.cached_share) for stage in found.held if stage.cached_share is not None]
     lost = [stage for stage, share in shares if share < before - CACHE_LOST]
-    yield Finding(
-        rule="cache-pushed-out", severity="warning",
+    yield warning(
+        "cache-pushed-out",
+        quantity("In the cache before", before, "share"),
+        quantity("Least in the cache", least[1], "share"),
+        quantity("From this much pinned on", lost[0].bytes, "bytes"),
         title=f"A file that was in the page cache was pushed out from {format_bytes(lost[0].bytes)} pinned on",
         detail=f"{format_share(before)} of the ordinary process's file was in the cache before, "
         f"{format_share(least[1])} with {format_bytes(least[0].bytes)} pinned. What was pushed out must be read "
         "from the disk again.",
-        evidence=(
-            quantity("In the cache before", before, "share"),
-            quantity("Least in the cache", least[1], "share"),
-            quantity("From this much pinned on", lost[0].bytes, "bytes"),
-        ),
         advice="Leave the page cache what the data loaders read again and again: pin less than that.",
-    )  # fmt: skip
+    )
 
 
 def _stalled(found: Stages) -> Iterator[Finding]:
@@ -306,18 +309,18 @@ def _stalled(found: Stages) -> Iterator[Finding]:
     most = _most_stalled(found, "memory_some")
     if not bad or most is None:
         return
-    yield Finding(
-        rule="stalled", severity="warning",
+    yield warning(
+        "stalled",
+        *(
+            quantity(f"Stalled: {words}", most[0].stalled[name], "share", reason="this kernel does not tell")
+            for name, words in STALLS.items()
+        ),
         title=f"Tasks stalled for memory for {format_share(most[1])} of the time, from "
         f"{format_bytes(bad[0].bytes)} pinned on",
         detail=f"It was {format_share(before)} before. The kernel counts the time in which at least one task "
         "waited for memory (/proc/pressure/memory).",
-        evidence=tuple(
-            quantity(f"Stalled: {words}", most[0].stalled[name], "share", reason="this kernel does not tell")
-            for name, words in STALLS.items()
-        ),
         advice="Pin less than that, or give the host (or the container) more memory.",
-    )  # fmt: skip
+    )
 
 
 def _swapped(found: Stages) -> Iterator[Finding]:
@@ -325,16 +328,14 @@ def _swapped(found: Stages) -> Iterator[Finding]:
     back = sum(stage.swapped_in_bytes or 0 for stage in found.held)
     if out + back < SWAPPED:
         return
-    yield Finding(
-        rule="swapped", severity="warning",
+    yield warning(
+        "swapped",
+        quantity("Swapped out", out, "bytes"),
+        quantity("Swapped in", back, "bytes"),
         title=f"The kernel swapped {format_bytes(out)} out and {format_bytes(back)} in while memory was pinned",
         detail="Pinned pages stay; those of all other programs went to the disk in their place.",
-        evidence=(
-            quantity("Swapped out", out, "bytes"),
-            quantity("Swapped in", back, "bytes"),
-        ),
         advice="Pin less: programs that were swapped out come back page by page, at the disk's pace.",
-    )  # fmt: skip
+    )
 
 
 def _nobody_felt_it(found: Stages, memory: _Memory) -> Iterator[Finding]:
@@ -349,19 +350,17 @@ def _nobody_felt_it(found: Stages, memory: _Memory) -> Iterator[Finding]:
         known.append(f"tasks stalled for memory for {format_share(last.stalled['memory_some'])} of the time")
     faults, _ = _against_before(found, lambda stage: stage.fault)
     detail = f"Meanwhile {', '.join(known)}. " if known else ""
-    yield Finding(
-        rule="nobody-felt-it", severity="good",
+    yield good(
+        "nobody-felt-it",
+        quantity("Most that was pinned", found.most_bytes, "bytes"),
+        quantity(f"Of the {memory.owner} memory", memory.pinned(found.most_bytes), "share"),
+        quantity("Left here then", last.left_bytes, "bytes", reason="not read yet"),
         title=f"{format_share(memory.pinned(found.most_bytes))} of the {memory.owner} memory was pinned "
         f"({format_bytes(found.most_bytes)}), and page faults took at most {faults or 1:.2f} times as long",
         detail=f"{detail}Nothing was clearly worse than before, and larger shares were not tried.",
-        evidence=(
-            quantity("Most that was pinned", found.most_bytes, "bytes"),
-            quantity(f"Of the {memory.owner} memory", memory.pinned(found.most_bytes), "share"),
-            quantity("Left here then", last.left_bytes, "bytes", reason="not read yet"),
-        ),
         advice="Nothing to do at this share. To see what a fuller machine feels, pin all that is safe: "
         "--set share=1 --set cap=1TiB.",
-    )  # fmt: skip
+    )
 
 
 def _against_before(found: Stages, part: Callable[[Stage], Felt | None]) -> tuple[float | None, float | None]:
@@ -378,15 +377,13 @@ def _floor(found: Stages) -> Iterator[Finding]:
     if not found.floor_reached:
         return
     last = found.held[-1]
-    yield Finding(
-        rule="floor-reached", severity="note",
+    yield note(
+        "floor-reached",
+        quantity("Left here", last.left_bytes, "bytes", reason="not read"),
+        quantity("Meant to be pinned", found.target_bytes, "bytes"),
         title=f"The run stopped by itself at {format_bytes(found.most_bytes)} of "
         f"{format_bytes(found.target_bytes)}: more would have gone below the floor",
         detail=f"{format_bytes(last.left_bytes)} were left here then. The floor keeps the machine usable for "
         "others while the run goes on.",
-        evidence=(
-            quantity("Left here", last.left_bytes, "bytes", reason="not read"),
-            quantity("Meant to be pinned", found.target_bytes, "bytes"),
-        ),
         advice="Nothing to do. A lower floor (--set floor=…) goes further, at the risk of all that runs here.",
-    )  # fmt: skip
+    )

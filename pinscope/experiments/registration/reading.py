@@ -10,7 +10,7 @@ from pinscope.analysis.page_table_model import GRANULE_BYTES
 from pinscope.analysis.rules.link import SATURATED
 from pinscope.analysis.statistics import Summary, measured
 from pinscope.experiments.registration.arithmetic import Trial, trials
-from pinscope.records.finding import Finding, Quantity, Reading, Table, quantity
+from pinscope.records.finding import Finding, Quantity, Reading, Table, critical, good, note, quantity, warning
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bandwidth, format_bytes, format_share
 
@@ -104,15 +104,12 @@ def _wrong(found: Sequence[Trial]) -> Iterator[Finding]:
     wrong = [trial for trial in found if trial.wrong_words]
     if not wrong:
         return
-    yield Finding(
-        rule="content-wrong",
-        severity="critical",
+    yield critical(
+        "content-wrong",
+        quantity("Wrong words", sum(trial.wrong_words for trial in wrong), "count"),
+        quantity("Checked words", sum(trial.checked_words for trial in wrong), "count"),
         title="Data arrived wrong in a process",
         detail=f"The first case: {wrong[0].title}, {wrong[0].processes} processes.",
-        evidence=(
-            quantity("Wrong words", sum(trial.wrong_words for trial in wrong), "count"),
-            quantity("Checked words", sum(trial.checked_words for trial in wrong), "count"),
-        ),
         advice="Do not trust this machine's copies. Run it again; if it repeats, check ECC counters and the "
         "kernel log.",
     )
@@ -129,13 +126,12 @@ def _duplicates(
         return
     times = each.table_bytes / first
     if times < 1.5:
-        yield Finding(
-            rule="registration-shared", severity="good",
+        yield good(
+            "registration-shared",
+            quantity("Page tables", each.table_bytes, "bytes"),
             title="The page table of shared memory is paid for once",
             detail=f"{each.processes} processes registered the same {format_bytes(each.bytes)}.",
-            evidence=(quantity("Page tables", each.table_bytes, "bytes"),),
-            advice="Nothing to do.",
-        )  # fmt: skip
+        )
         return
     evidence = [
         quantity("Page tables of the first process", first, "bytes"),
@@ -149,14 +145,13 @@ def _duplicates(
         ]
         counts = ", ".join(str(count) for count in sorted(same))
         once = f" One owner took {format_bytes(owner.table_bytes)}; processes that it copied for: {counts}."
-    yield Finding(
-        rule="every-process-pays",
-        severity="note",
+    yield note(
+        "every-process-pays",
+        *evidence,
         title=f"Each process that registers the same memory pays again: {times:.1f} times the page tables for "
         f"{each.processes} processes",
         detail=f"{format_bytes(each.bytes)} took {format_bytes(first)} in the first process and "
         f"{format_bytes(each.table_bytes)} in all.{once}",
-        evidence=tuple(evidence),
         advice="Where much memory is shared by many processes, let one own and pin it and copy into the others' "
         + ("GPU buffers (cudaIpcOpenMemHandle)." if run.lab == "cuda" else "buffers."),
     )
@@ -170,17 +165,14 @@ def _contexts(each: Trial | None) -> Iterator[Finding]:
     one = each.context_bytes / each.processes
     per_process = each.table_bytes / each.processes
     as_much = each.bytes * one / per_process
-    yield Finding(
-        rule="contexts-beside-tables",
-        severity="note",
+    yield note(
+        "contexts-beside-tables",
+        quantity("Contexts of all", each.context_bytes, "bytes"),
+        quantity("Page tables of all", each.table_bytes, "bytes"),
         title=f"A process's CUDA context takes {format_bytes(round(one))}, its page table "
         f"{format_bytes(round(per_process))}",
         detail=f"Below {format_bytes(round(as_much))} of pinned memory a process's context takes more GPU memory "
         "than its page table.",
-        evidence=(
-            quantity("Contexts of all", each.context_bytes, "bytes"),
-            quantity("Page tables of all", each.table_bytes, "bytes"),
-        ),
         advice="Count a context for every process on every GPU, whatever it pins.",
     )
 
@@ -190,13 +182,12 @@ def _counted_again(each: Trial | None) -> Iterator[Finding]:
         return
     if each.host_pinned_bytes < 1.5 * each.bytes:
         return
-    yield Finding(
-        rule="host-counts-again",
-        severity="note",
+    yield note(
+        "host-counts-again",
+        quantity("Host pins", each.host_pinned_bytes, "bytes"),
         title=f"The host counts {format_bytes(each.host_pinned_bytes)} as pinned for "
         f"{format_bytes(each.bytes)} of memory",
         detail="The kernel counts each registration's pins; the memory is there once.",
-        evidence=(quantity("Host pins", each.host_pinned_bytes, "bytes"),),
         advice="Read the host's total of pinned pages as an upper bound where processes share memory.",
     )
 
@@ -215,23 +206,24 @@ def _rates(run: ExperimentRun, each: Trial | None, owner: Trial | None) -> Itera
     )
     if ratio >= 1 - SAME_RATE:
         where = "on one GPU" if run.lab == "cuda" else "on the host model"
-        yield Finding(
-            rule="owner-as-fast", severity="good",
+        yield good(
+            "owner-as-fast",
+            *evidence,
             title=f"{format_bandwidth(owner.rate.median)}: {where}, one owner copies at least as fast as "
             f"{each.processes} processes by themselves",
             detail=f"{rates}{_link_words(run, min(owner.rate.median, each.rate.median))}. The "
             "bandwidth of large copies was compared, not latency, several GPUs or the owner's processor time.",
-            evidence=evidence,
             advice="For large copies to one GPU, one process may copy for all. Measure small copies and several "
             "GPUs before you decide for them.",
-        )  # fmt: skip
+        )
         return
-    yield Finding(
-        rule="owner-slower", severity="warning",
+    yield warning(
+        "owner-slower",
+        *evidence,
         title=f"One owner copies at {format_share(ratio)} of the rate of all by themselves",
-        detail=f"{rates}.", evidence=evidence,
+        detail=f"{rates}.",
         advice="Weigh the page tables saved against the rate lost; one owner for each NUMA node or GPU may do.",
-    )  # fmt: skip
+    )
 
 
 def _link_words(run: ExperimentRun, rate: float) -> str:
@@ -250,12 +242,11 @@ def _left(run: ExperimentRun, found: Sequence[Trial]) -> Iterator[Finding]:
     if run.lab != "cuda" or not kept:
         return
     worst = max(kept, key=lambda trial: trial.left_bytes or 0)
-    yield Finding(
-        rule="gpu-memory-left",
-        severity="warning",
+    yield warning(
+        "gpu-memory-left",
+        quantity("Left", worst.left_bytes, "bytes"),
         title=f"{format_bytes(worst.left_bytes)} of GPU memory were still used when all processes had ended",
         detail=f"The case: {worst.title}, {worst.processes} processes. Another process that took memory "
         "meanwhile would look the same.",
-        evidence=(quantity("Left", worst.left_bytes, "bytes"),),
         advice="Run it again while nothing else uses the GPU.",
     )

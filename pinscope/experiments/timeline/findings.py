@@ -28,7 +28,7 @@ from pinscope.experiments.timeline.arithmetic import (
     summed,
 )
 from pinscope.live.driver_findings import DRIVER_MEMORY_ADVICE, DRIVER_MEMORY_IS
-from pinscope.records.finding import Finding, Quantity, Severity, quantity
+from pinscope.records.finding import Finding, Quantity, Severity, finding, good, note, quantity, warning
 from pinscope.units import format_bandwidth, format_bytes, format_duration, format_share
 
 MOST_SUSPECTS = 5
@@ -56,22 +56,19 @@ def _leaks(seen: Watched) -> Iterator[Finding]:
     for life, growth in _grown(seen, lambda life: life.pinned)[:MOST_SUSPECTS]:
         back = f"only {format_bytes(growth.returned_bytes)}" if growth.returned_bytes else "nothing"
         taken = format_bytes(growth.bytes + growth.returned_bytes)
-        yield Finding(
-            rule="leak-suspected",
-            severity="warning",
+        yield warning(
+            "leak-suspected",
+            *_growth(seen, growth, life.gone),
+            quantity(
+                "It held before it ended" if life.gone else "It held at the end",
+                _until_gone(life, life.amounts)[-1][1],
+                "bytes",
+            ),
+            quantity("User", life.user, "text", reason="not known"),
             title=f"{who(life)} took {taken} in {growth.rises:,} steps and gave {back} back"
             + (" until it ended" if life.gone else ""),
             detail=f"It looks like a leak (buffers that are made again and again and never freed): {STEADY_GROWTH}. "
             f"A program that fills its buffers until {'its end' if life.gone else 'it has them all'} looks the same.",
-            evidence=(
-                *_growth(seen, growth, life.gone),
-                quantity(
-                    "It held before it ended" if life.gone else "It held at the end",
-                    _until_gone(life, life.amounts)[-1][1],
-                    "bytes",
-                ),
-                quantity("User", life.user, "text", reason="not known"),
-            ),
             advice="Look for buffers that are allocated or registered in a loop, and keep them instead. "
             + (
                 "Its end gave all of it back; the kernel's log says whether it was killed for lack of memory."
@@ -86,14 +83,13 @@ def _locked(seen: Watched) -> Iterator[Finding]:
     leaking = {id(life) for life, _ in _grown(seen, lambda life: life.pinned)}
     grown = [pair for pair in _grown(seen, lambda life: life.locked) if id(pair[0]) not in leaking]
     for life, growth in grown[:MOST_SUSPECTS]:
-        yield Finding(
-            rule="locked-memory-grows",
-            severity="note",
+        yield note(
+            "locked-memory-grows",
+            *_growth(seen, growth, life.gone),
             title=f"{who(life)} locked {format_bytes(growth.bytes)} more in {growth.rises:,} steps (mlock)"
             + (", until it ended" if life.gone else ""),
             detail=f"Locked memory stays in RAM and is not pinned for CUDA; {STEADY_GROWTH}. A database that fills its "
             "cache looks the same as a leak.",
-            evidence=tuple(_growth(seen, growth, life.gone)),
             advice="If it is meant to grow, nothing. Else look for memory that is locked in a loop.",
         )
 
@@ -130,13 +126,12 @@ def _unexplained_growth(seen: Watched) -> Iterator[Finding]:
     growth = steady_growth(series, seen.last_seconds)
     if growth is None:
         return
-    yield Finding(
-        rule="unexplained-pins-grow",
-        severity="warning",
+    yield warning(
+        "unexplained-pins-grow",
+        *_growth(seen, growth),
         title=f"Pinned memory that no holder explains grew steadily, by {format_bytes(growth.bytes)}",
         detail="Memory that is registered (cudaHostRegister) leaves no mark on its process, nor do other drivers' "
         f"pins. It looks like a leak: {STEADY_GROWTH}.",
-        evidence=tuple(_growth(seen, growth)),
         advice="As root, 'pinscope record --probe' shows which process registers memory from then on.",
     )
 
@@ -151,15 +146,12 @@ def _steady(seen: Watched) -> Iterator[Finding]:
     if any(any(rule(seen)) for rule in (_leaks, _locked, _unexplained_growth)):
         return
     nobody = "none of the watched processes" if seen.chosen else "no process"
-    yield Finding(
-        rule="no-leak-seen",
-        severity="good",
+    yield good(
+        "no-leak-seen",
+        quantity("Holders", len(seen.lives), "count"),
+        quantity("Samples", len(seen.host), "count"),
         title=f"In {format_duration(seen.last_seconds - looks[0][0])} {nobody} took more and more without giving back",
         detail=f"The rule for a leak: {STEADY_GROWTH}.",
-        evidence=(
-            quantity("Holders", len(seen.lives), "count"),
-            quantity("Samples", len(seen.host), "count"),
-        ),
         advice="Nothing to do. A slow leak shows in a longer timeline.",
     )
 
@@ -181,20 +173,18 @@ def _pinned_share(seen: Watched) -> Iterator[Finding]:
     if severity is None:
         return
     long = sum(value >= RAM_NOTE for _, value in shares) / len(shares)
-    yield Finding(
-        rule="pinned-share-of-ram",
-        severity=severity,
+    yield finding(
+        severity,
+        "pinned-share-of-ram",
+        quantity("Pinned", _pins(row), "bytes"),
+        *([quantity("Driver memory of the holders", driver[at], "bytes")] if driver.get(at) else []),
+        quantity("Memory", row["total_bytes"], "bytes"),
+        quantity("Available then", row["available_bytes"], "bytes"),
+        quantity(f"Samples with {format_share(RAM_NOTE)} or more", long, "share"),
         title=f"At its peak up to {format_share(share)} of this host's memory was pinned"
         + (" or driver memory" if driver.get(at) else ""),
         detail=f"That was {when(at)}; memory that is pinned twice counts twice. Pinned memory can be neither swapped "
         "nor moved nor reclaimed.",
-        evidence=(
-            quantity("Pinned", _pins(row), "bytes"),
-            *([quantity("Driver memory of the holders", driver[at], "bytes")] if driver.get(at) else []),
-            quantity("Memory", row["total_bytes"], "bytes"),
-            quantity("Available then", row["available_bytes"], "bytes"),
-            quantity(f"Samples with {format_share(RAM_NOTE)} or more", long, "share"),
-        ),
         advice="Pin what is copied often, in buffers that are used again, and give back the rest. "
         "'pinscope run pressure' shows what pinned memory takes from everybody else here.",
     )
@@ -215,15 +205,14 @@ def _driver(seen: Watched) -> Iterator[Finding]:
     holding = sorted(
         (life for life in seen.lives if life.driver), key=lambda life: -max(each for _, each in life.driver)
     )
-    yield Finding(
-        rule="driver-memory",
-        severity="note",
-        title=f"At their peak holders had {format_bytes(most)} of driver memory, which the count of pins lacks",
-        detail=f"That was {when(at)}. {DRIVER_MEMORY_IS}",
-        evidence=tuple(
+    yield note(
+        "driver-memory",
+        *(
             quantity(f"Most driver memory of {who(life)}", max(each for _, each in life.driver), "bytes")
             for life in holding[:MOST_SUSPECTS]
         ),
+        title=f"At their peak holders had {format_bytes(most)} of driver memory, which the count of pins lacks",
+        detail=f"That was {when(at)}. {DRIVER_MEMORY_IS}",
         advice=DRIVER_MEMORY_ADVICE,
     )
 
@@ -263,19 +252,17 @@ def _pinned_on_host(row: Row) -> int:
 def _near_limit(row: Row, held: int | None) -> Finding:
     """``held``: by the holders at that moment, or ``None`` where only the host's total is so much."""
     left, limit = row["cgroup_headroom_bytes"], row["cgroup_limit_bytes"]
-    return Finding(
-        rule="near-cgroup-limit",
-        severity=(None if held is None else _filled(row, held)) or "note",
+    return finding(
+        (None if held is None else _filled(row, held)) or "note",
+        "near-cgroup-limit",
+        quantity("Least left", left, "bytes"),
+        quantity("Limit", limit, "bytes"),
+        *([] if held is None else [quantity("Pinned or locked by holders then", held, "bytes")]),
+        _pinned_then(row),
         title=f"The control group was {format_bytes(left)} below its limit",
         detail=f"That was {when(row['elapsed_seconds'])}. Pinned memory is charged to the control group and cannot "
         "be reclaimed. At the limit the kernel kills a process of the group."
         + (" How much of the host's pinned memory is this group's is not known." if held is None else ""),
-        evidence=(
-            quantity("Least left", left, "bytes"),
-            quantity("Limit", limit, "bytes"),
-            *([] if held is None else [quantity("Pinned or locked by holders then", held, "bytes")]),
-            _pinned_then(row),
-        ),
         advice=("Pin less, or raise" if held is not None else "See what fills the group, or raise")
         + " the limit (docker run --memory, resources.limits.memory, MemoryMax=).",
     )
@@ -293,19 +280,16 @@ def _unexplained(seen: Watched) -> Iterator[Finding]:
         return
     at, most = peak
     row = next(row for row in seen.host if row["elapsed_seconds"] == at)
-    yield Finding(
-        rule="unexplained-pins",
-        severity="note",
+    yield note(
+        "unexplained-pins",
+        quantity("Pinned then", row["pinned_bytes"], "bytes"),
+        quantity("Explained by holders", row["explained_bytes"], "bytes"),
+        quantity("Not explained", most, "bytes"),
         title=f"Up to {format_bytes(most)} were pinned that no holder explains",
         detail=f"From {_from(at)} on {min(UNEXPLAINED_SAMPLES, len(series))} samples in a row or more show it: memory "
         "that was registered (cudaHostRegister) "
         + ("before the probe started, " if seen.probed else "")
         + "or pins of other drivers (RDMA, VFIO guests, io_uring). The kernel does not say which process owns it.",
-        evidence=(
-            quantity("Pinned then", row["pinned_bytes"], "bytes"),
-            quantity("Explained by holders", row["explained_bytes"], "bytes"),
-            quantity("Not explained", most, "bytes"),
-        ),
         advice="Start the recording before the programs: the probe sees registrations from then on."
         if seen.probed
         else "As root, 'pinscope record --probe' shows which process registers memory from then on.",
@@ -333,18 +317,15 @@ def _links(seen: Watched) -> Iterator[Finding]:
         if not is_lasting(len(short), len(judged)):
             continue
         last = next(row for row, found in reversed(short) if found.what == "lanes" or not narrow)
-        yield Finding(
-            rule="link-below-best",
-            severity="warning",
+        yield warning(
+            "link-below-best",
+            quantity("Samples that were judged", len(judged), "count"),
+            quantity("Of them with the link below its best", len(short), "count"),
             title=f"GPU {index}: its PCIe link was below its best"
             + (f", {last['link_width']} of {last['link_width_max']} lanes" if narrow else " while the GPU was busy"),
             detail=f"It ran at {' and '.join(f'{now} instead of {best}' for now, best in _below(last))}. "
             + _at_best(last)
             + "An idle link lowers its generation to save power, not its lanes; a busy one should do neither.",
-            evidence=(
-                quantity("Samples that were judged", len(judged), "count"),
-                quantity("Of them with the link below its best", len(short), "count"),
-            ),
             advice=SLOT_ADVICE,
         )
 
@@ -381,18 +362,16 @@ def _gaps(seen: Watched) -> Iterator[Finding]:
     untold = any(gap.reason is None for gap in seen.gaps)
     causes = [*(f"Reason: {reason}" for reason in list(reasons)[:3]), *([_UNTOLD] if untold else [])]
     share = seen.missing_share
-    yield Finding(
-        rule="samples-missing",
-        severity="warning" if share > FEW_MISSING else "note",
+    yield finding(
+        "warning" if share > FEW_MISSING else "note",
+        "samples-missing",
+        quantity("Missing, of all samples", share, "share"),
+        quantity("Times without samples", len(seen.gaps), "count"),
+        quantity("The longest", longest.seconds, "seconds"),
+        quantity("It began after", longest.start_seconds, "seconds"),
         title=f"{missing:,} {'samples are' if missing > 1 else 'sample is'} missing",
         detail="What happened meanwhile is not known; the charts leave these times blank. "
         + " ".join(f"{cause.rstrip('.')}." for cause in causes),
-        evidence=(
-            quantity("Missing, of all samples", share, "share"),
-            quantity("Times without samples", len(seen.gaps), "count"),
-            quantity("The longest", longest.seconds, "seconds"),
-            quantity("It began after", longest.start_seconds, "seconds"),
-        ),
         advice="A longer --interval asks less of a busy machine."
         if untold
         else "Mend what the reason names, and record again.",

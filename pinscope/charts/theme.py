@@ -209,16 +209,3 @@ def count_axis(figure: go.Figure, most: float, title: str) -> None:
         type="log", tickmode="array", tickvals=ticks, ticktext=[f"{tick:,}" for tick in ticks],
         title_text=f"{title} (count, log scale)",
     )  # fmt: skip
-
-
-def memory_line(memory: str, direction: str, *, by_kernel: bool = False) -> dict[str, object]:
-    """Trace properties of one kind of host memory in one direction."""
-    return {
-        "mode": "lines+markers",
-        "line": {"color": COLOURS[memory], "dash": DASHES[direction], "width": 1.5 if by_kernel else 2},
-        "marker": {
-            "color": COLOURS[memory],
-            "symbol": SYMBOLS[memory] + ("-open" if by_kernel else ""),
-            "size": 8,
-        },
-    }

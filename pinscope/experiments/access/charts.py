@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import plotly.graph_objects as go
 
 from pinscope.analysis.link_model import link_limit
 from pinscope.charts.chart import Chart
-from pinscope.charts.theme import COLOURS, DASHES, panels, seconds_axis
+from pinscope.charts.lines import Look, line, put, reference
+from pinscope.charts.theme import panels, seconds_axis
 from pinscope.experiments.access.arithmetic import (
     PATTERN_TITLES,
     WAY_TITLES,
@@ -24,14 +26,14 @@ from pinscope.units import format_bandwidth, format_bytes, format_seconds
 
 _BEST_SIZE, _SIZE = 12, 7
 """Pixels of a marker: of the best way and those as good as it, and of the others."""
-_LOOKS: Mapping[str, tuple[str, str, str]] = {
-    "copy": ("copy", "circle", "solid"),
-    "copy_part": ("copy", "circle-open", "dash"),
-    "mapped": ("mapped", "triangle-up", "solid"),
-    "managed": ("managed", "pentagon", "solid"),
-    "prefetched": ("managed", "pentagon-open", "dash"),
+_MARKS = "Large markers: the best way, and those as good as it."
+_LOOKS: Mapping[str, Look] = {
+    "copy": Look("copy"),
+    "copy_part": Look("copy", "circle-open", "dash"),
+    "mapped": Look("mapped", "triangle-up"),
+    "managed": Look("managed", "pentagon"),
+    "prefetched": Look("managed", "pentagon-open", "dash"),
 }
-"""Way → colour, marker, dash."""
 
 
 def draw(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
@@ -47,11 +49,11 @@ def draw(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
     charts = []
     if len({cell.uses for cell in found}) > 1:
         curves = {pattern: over_uses(found, pattern, spacing) for pattern in PATTERN_TITLES}
+        share = "all of it" if spacing == 1 else f"one part of {spacing}"
         charts.append(
             Chart(
                 "access-uses", "Time over the number of uses",
-                f"{size} on the host, {_share_words(spacing)} used by each kernel; until the result can be used. "
-                f"{_MARKS}{dotted}",
+                f"{size} on the host, {share} used by each kernel; until the result can be used. {_MARKS}{dotted}",
                 _panels(curves, "uses", "Uses (log scale)", least),
             )
         )  # fmt: skip
@@ -68,28 +70,19 @@ def draw(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
     return charts
 
 
-_MARKS = "Large markers: the best way, and those as good as it."
-
-
-def _share_words(spacing: int) -> str:
-    return "all of it" if spacing == 1 else f"one part of {spacing}"
-
-
 def _panels(
     curves: Mapping[str, Mapping[str, Sequence[Cell]]], by: str, x_title: str, least: float | None
 ) -> go.Figure:
     drawn = {pattern: ways for pattern, ways in curves.items() if ways}
     figure = panels([PATTERN_TITLES[pattern].capitalize() for pattern in drawn])
-    ticks = sorted({getattr(cell, by) for ways in drawn.values() for line in ways.values() for cell in line})
-    shown: set[str] = set()
+    ticks = sorted({getattr(cell, by) for ways in drawn.values() for curve in ways.values() for cell in curve})
     for row, ways in enumerate(drawn.values(), start=1):
         best = {id(cell) for tick in ticks for cell in _best_at(ways, by, tick)}
-        for way, line in ways.items():
-            sizes = [_BEST_SIZE if id(cell) in best else _SIZE for cell in line]
-            figure.add_trace(_trace(way, line, by, sizes, first=way not in shown), row=row, col=1)
-            shown.add(way)
+        for way, curve in ways.items():
+            look = replace(_LOOKS[way], size=[_BEST_SIZE if id(cell) in best else _SIZE for cell in curve])
+            put(figure, row, line(WAY_TITLES[way], look, [_point(cell, by) for cell in curve]))
         if least is not None:
-            figure.add_trace(_limit(ticks, least, first=row == 1), row=row, col=1)
+            put(figure, row, reference("link limit", [ticks[0], ticks[-1]], [least] * 2, f", {format_seconds(least)}"))
     figure.update_xaxes(type="log", tickmode="array", tickvals=ticks, ticktext=[str(tick) for tick in ticks])
     figure.update_xaxes(title_text=x_title, row=len(drawn), col=1)
     seconds_axis(figure, "Time", fine=True)
@@ -97,25 +90,9 @@ def _panels(
 
 
 def _best_at(ways: Mapping[str, Sequence[Cell]], by: str, tick: int) -> Sequence[Cell]:
-    return winners([cell for line in ways.values() for cell in line if getattr(cell, by) == tick])
+    return winners([cell for curve in ways.values() for cell in curve if getattr(cell, by) == tick])
 
 
-def _limit(ticks: Sequence[int], seconds: float, first: bool) -> go.Scatter:
-    return go.Scatter(
-        x=[ticks[0], ticks[-1]], y=[seconds] * 2, mode="lines", name="link limit", legendgroup="link limit",
-        showlegend=first, line={"color": COLOURS["reference"], "dash": DASHES["reference"], "width": 2},
-        hovertemplate=f"link limit, {format_seconds(seconds)}<extra></extra>",
-    )  # fmt: skip
-
-
-def _trace(way: str, line: Sequence[Cell], by: str, sizes: Sequence[int], first: bool) -> go.Scatter:
-    colour, symbol, dash = _LOOKS[way]
-    return go.Scatter(
-        x=[getattr(cell, by) for cell in line], y=[cell.wall_seconds.median for cell in line],
-        name=WAY_TITLES[way], legendgroup=way, showlegend=first, mode="lines+markers",
-        line={"color": COLOURS[colour], "dash": dash, "width": 2},
-        marker={"color": COLOURS[colour], "symbol": symbol, "size": sizes},
-        customdata=[f"{format_seconds(cell.wall_seconds.median)}, {format_bandwidth(cell.useful_bytes_per_second)}"
-                    for cell in line],
-        hovertemplate=f"{WAY_TITLES[way]}, {by} %{{x}}: %{{customdata}}<extra></extra>",
-    )  # fmt: skip
+def _point(cell: Cell, by: str) -> tuple[int, float, str]:
+    at, seconds, rate = getattr(cell, by), cell.wall_seconds.median, cell.useful_bytes_per_second
+    return at, seconds, f"{by} {at}: {format_seconds(seconds)}, {format_bandwidth(rate)}"

@@ -12,6 +12,21 @@ from pinscope.analysis.statistics import Summary, summarize
 
 PAYS = 1.1
 """Pinning is said to pay from the size on at which pinned copies are at least this many times faster."""
+PUBLISHED_BYTES = 16 * 2**20
+PUBLISHED = {
+    ("pageable", "h2d"): 10.203332e9,
+    ("pageable", "d2h"): 11.236589e9,
+    ("pinned", "h2d"): 11.884305e9,
+    ("pinned", "d2h"): 11.935439e9,
+}
+"""Bytes/second of the table that started PinScope: GeForce RTX 2080 Ti, Core i9-9900K (Lei Mao, "Page-Locked Host
+Memory for Data Transfer"). It is by Mark Harris's program, which copies 4·1024² floats, 16 MiB, and writes "Transfer
+size (MB): 16"."""
+PUBLISHED_STATE = ("4k", "cold")
+"""The pageable memory of the published table's program: by malloc, which on Linux has small pages unless huge ones are
+always used, and copied once after three more arrays of 16 MiB were written; the processor's caches hold 16 MiB."""
+COMPARED = (PUBLISHED_STATE, ("thp", "cold"), ("4k", "warm"), ("thp", "warm"))
+"""States of pageable memory in the order in which pinned memory is compared with them; the first that was measured."""
 
 
 @dataclass(frozen=True, order=True)
@@ -177,3 +192,43 @@ def pays_from(ratios: Sequence[tuple[int, float]]) -> int | None:
         elif start is None:
             start = size
     return start
+
+
+Curves = Mapping[Line, Sequence[Cell]]
+
+
+def curve_of(
+    curves: Curves, memory: str, direction: str, copier: str = "engine", cache: str | None = None
+) -> Sequence[Cell]:
+    """The curve of a single GPU with these labels; empty if it was not measured.
+
+    Of several states of the memory it is the one that is compared, or that with this ``cache``.
+    """
+    found = [
+        line
+        for line in curves
+        if (line.memory, line.direction, line.copier, line.devices) == (memory, direction, copier, 1)
+        and cache in (None, line.cache)
+    ]
+    chosen = min(found, key=_rank, default=None)
+    return curves[chosen] if chosen else ()
+
+
+def _rank(line: Line) -> int:
+    state = (line.backing, line.cache)
+    return COMPARED.index(state) if state in COMPARED else -1 if not line.cache else len(COMPARED)
+
+
+def compared(curves: Curves) -> dict[Line, Sequence[Cell]]:
+    """Of each kind of memory, direction and copier the curve that is compared."""
+    return {line: curve for line, curve in curves.items() if curve is curve_of(curves, *_labels(line))}
+
+
+def _labels(line: Line) -> tuple[str, str, str]:
+    return line.memory, line.direction, line.copier
+
+
+def nearest_published(curve: Sequence[Cell]) -> Cell | None:
+    """The cell whose size is nearest to the published 16 MiB, within a factor of two."""
+    near = [cell for cell in curve if PUBLISHED_BYTES / 2 <= cell.bytes <= PUBLISHED_BYTES * 2]
+    return min(near, key=lambda cell: abs(cell.bytes - PUBLISHED_BYTES), default=None)

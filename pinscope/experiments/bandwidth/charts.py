@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -11,24 +11,45 @@ import plotly.graph_objects as go
 
 from pinscope.analysis.link_model import link_limit
 from pinscope.charts.chart import Chart
+from pinscope.charts.lines import Look, Point, line, put, reference
 from pinscope.charts.theme import (
     COLOURS,
     DASHES,
     DIRECTION_TITLES,
     DIRECTIONS,
     SYMBOLS,
-    memory_line,
     panels,
     seconds_axis,
+    size_axis,
     words,
 )
-from pinscope.experiments.bandwidth.arithmetic import Cell, Line, by_line, cells, speedups
-from pinscope.experiments.bandwidth.chart_panels import Curves, stack
-from pinscope.experiments.bandwidth.chart_times import draw_times
-from pinscope.experiments.bandwidth.curves import compared, curve_of
-from pinscope.experiments.bandwidth.reading import PUBLISHED, PUBLISHED_BYTES, nearest_published
+from pinscope.experiments.bandwidth.arithmetic import (
+    PUBLISHED,
+    PUBLISHED_BYTES,
+    Cell,
+    Curves,
+    Line,
+    by_line,
+    cells,
+    compared,
+    curve_of,
+    fit_latency,
+    nearest_published,
+    speedups,
+)
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bandwidth, format_bytes, format_seconds, format_share, format_value
+
+_RANKS: Mapping[str, int] = {memory: rank for rank, memory in enumerate(SYMBOLS)}
+_FITTED = ("pinned", "pageable")
+"""Kinds whose latency–bandwidth line is drawn; the table has all of them."""
+_MARKS = {
+    ("4k", "cold"): "diamond",
+    ("thp", "cold"): "square",
+    ("4k", "warm"): "diamond-open",
+    ("thp", "warm"): "square-open",
+}
+"""Pages and caches of pageable memory → marker."""
 
 
 def draw(run: ExperimentRun, observations: Sequence[Mapping[str, Any]]) -> list[Chart]:
@@ -50,7 +71,7 @@ def draw(run: ExperimentRun, observations: Sequence[Mapping[str, Any]]) -> list[
         _ratios(engine),
         _issue_times(engine),
         _copiers(run, alone),
-        draw_times(run, engine),
+        _times(run, engine),
         _states(every),
         _together(curves),
         _published(run, engine),
@@ -58,86 +79,110 @@ def draw(run: ExperimentRun, observations: Sequence[Mapping[str, Any]]) -> list[
     return [chart for chart in drawn if chart]
 
 
-def _rate_trace(line: Line, curve: Sequence[Cell], name: str) -> go.Scatter:
-    by_kernel = line.copier == "kernel"
+def _stack(
+    curves: Curves, draw_curve: Callable[[Line, Sequence[Cell]], go.Scatter | None]
+) -> tuple[go.Figure, list[str]] | None:
+    """A figure with one panel per direction that has something to show, and those directions."""
+    traces = [(label, made) for label, curve in curves.items() if (made := draw_curve(label, curve)) is not None]
+    shown = [way for way in DIRECTIONS if any(label.direction == way for label, _ in traces)]
+    if not shown:
+        return None
+    figure = panels([DIRECTION_TITLES[way] for way in shown])
+    # Kinds that copy equally fast lie on each other: pinned is drawn last, on top, and named first.
+    traces.sort(key=lambda item: (-_RANKS[item[0].memory], DIRECTIONS.index(item[0].direction)))
+    for label, made in traces:
+        put(figure, shown.index(label.direction) + 1, made.update(legendrank=_RANKS[label.memory]))
+    size_axis(figure, [cell.bytes for curve in curves.values() for cell in curve])
+    return figure, shown
+
+
+def _line(label: Line, name: str, points: Sequence[Point], **more: Any) -> go.Scatter:
+    """Points of one curve; those of a kernel have open markers and a thin line."""
+    by_kernel = label.copier == "kernel"
+    look = Look(label.memory, SYMBOLS[label.memory] + ("-open" if by_kernel else ""), DASHES[label.direction])
+    return line(name, look, points, **more).update(line={"width": 1.5 if by_kernel else 2})
+
+
+def _rate_line(label: Line, curve: Sequence[Cell], name: str) -> go.Scatter:
     rates = np.array([cell.bytes_per_second for cell in curve]) / 1e9
     slow, fast = (np.array(side) / 1e9 for side in zip(*(cell.quartile_rates for cell in curve), strict=True))
-    return go.Scatter(
-        **memory_line(line.memory, line.direction, by_kernel=by_kernel),
-        x=[cell.bytes for cell in curve],
-        y=rates,
-        error_y={"type": "data", "array": fast - rates, "arrayminus": rates - slow, "thickness": 1, "width": 3},
-        name=name,
-        customdata=[
+    spread = {"type": "data", "array": fast - rates, "arrayminus": rates - slow, "thickness": 1, "width": 3}
+    points = [
+        (
+            cell.bytes,
+            rate,
             f"{format_bytes(cell.bytes)}: {format_bandwidth(cell.bytes_per_second)}<br>"
-            f"spread ± {format_share(cell.one_more.spread)}, {cell.one_more.count} repeats"
-            for cell in curve
-        ],
-        hovertemplate="%{fullData.name}, %{customdata}<extra></extra>",
-    )
+            f"spread ± {format_share(cell.one_more.spread)}, {cell.one_more.count} repeats",
+        )
+        for cell, rate in zip(curve, rates, strict=True)
+    ]
+    return _line(label, name, points, error_y=spread)
 
 
-def _add_limit(run: ExperimentRun, figure: go.Figure, shown: Sequence[str], curves: Curves) -> bool:
-    """Draw what the link can carry into every panel; both directions together carry twice as much."""
+def _time_line(
+    label: Line, curve: Sequence[Cell], name: str, seconds: Callable[[Cell], float], **more: Any
+) -> go.Scatter:
+    times = [(cell.bytes, seconds(cell)) for cell in curve]
+    points = [(size, time, f"{format_bytes(size)}: {format_seconds(time)}") for size, time in times]
+    return _line(label, name, points, **more)
+
+
+def _add_limit(
+    run: ExperimentRun,
+    figure: go.Figure,
+    shown: Sequence[str],
+    curves: Curves,
+    value: Callable[[int, float, int], float],
+) -> bool:
+    """Draw what the link can carry into every panel, as ``value`` of a size, of its limit one way, and of the ways."""
     limit = link_limit(run)
     if limit is None:
         return False
     sizes = [cell.bytes for curve in curves.values() for cell in curve]
+    ends = [min(sizes), max(sizes)]
     for row, way in enumerate(shown, start=1):
-        rate = limit * (2 if way == "bidirectional" else 1)
-        figure.add_trace(
-            go.Scatter(
-                x=[min(sizes), max(sizes)], y=[rate / 1e9] * 2, mode="lines", name="link limit",
-                legendgroup="link limit", showlegend=row == 1,
-                line={"color": COLOURS["reference"], "dash": DASHES["reference"], "width": 2},
-                hovertemplate=f"link limit, {format_bandwidth(rate)}<extra></extra>",
-            ),
-            row=row, col=1,
-        )  # fmt: skip
+        ways = 2 if way == "bidirectional" else 1
+        y = [value(size, limit, ways) for size in ends]
+        put(figure, row, reference("link limit", ends, y, f", {format_bandwidth(limit * ways)}"))
     return True
 
 
-def _limit_caption(run: ExperimentRun, drawn: bool) -> str:
-    if drawn:
-        return " Dotted: the most that the link can carry as payload."
+def _rates_over_size(run: ExperimentRun, curves: Curves, name: Callable[[Line], str]) -> tuple[go.Figure | None, str]:
+    """Rates of these curves with the link's limit, and what to say of the limit."""
+    stacked = _stack(curves, lambda label, curve: _rate_line(label, curve, name(label)))
+    if stacked is None:
+        return None, ""
+    figure, shown = stacked
+    figure.update_yaxes(title_text="Bandwidth (GB/s)", rangemode="tozero")
+    if _add_limit(run, figure, shown, curves, lambda _, limit, ways: limit * ways / 1e9):
+        return figure, " Dotted: the most that the link can carry as payload."
     if run.lab == "host":
-        return " The host model has no link, so no limit is drawn."
-    return " The link's limit is not known here, so none is drawn."
+        return figure, " The host model has no link, so no limit is drawn."
+    return figure, " The link's limit is not known here, so none is drawn."
 
 
 def _rates(run: ExperimentRun, engine: Curves) -> Chart | None:
-    stacked = stack(engine, lambda line, curve: _rate_trace(line, curve, words(line.memory)))
-    if stacked is None:
-        return None
-    figure, shown = stacked
-    drawn = _add_limit(run, figure, shown, engine)
-    figure.update_yaxes(title_text="Bandwidth (GB/s)", rangemode="tozero")
-    return Chart(
+    figure, limit = _rates_over_size(run, engine, lambda label: words(label.memory))
+    return figure and Chart(
         "bandwidth",
         "Bandwidth over copy size",
         "Medians of one more copy by the copy engine; bars span the middle half of the repeats. "
-        "Both directions at once are counted together." + _limit_caption(run, drawn),
+        "Both directions at once are counted together." + limit,
         figure,
     )
 
 
 def _ratios(engine: Curves) -> Chart | None:
-    pinned = {line.direction: curve for line, curve in engine.items() if line.memory == "pinned"}
+    pinned = {label.direction: curve for label, curve in engine.items() if label.memory == "pinned"}
 
-    def trace(line: Line, curve: Sequence[Cell]) -> go.Scatter | None:
-        ratios = speedups(pinned.get(line.direction, ()), curve)
-        if line.memory == "pinned" or not ratios:
+    def draw_curve(label: Line, curve: Sequence[Cell]) -> go.Scatter | None:
+        ratios = speedups(pinned.get(label.direction, ()), curve)
+        if label.memory == "pinned" or not ratios:
             return None
-        return go.Scatter(
-            **memory_line(line.memory, line.direction),
-            x=[size for size, _ in ratios],
-            y=[ratio for _, ratio in ratios],
-            name=f"pinned ÷ {words(line.memory)}",
-            customdata=[f"{format_bytes(size)}: {format_value(ratio, 'ratio')}" for size, ratio in ratios],
-            hovertemplate="%{fullData.name}, %{customdata}<extra></extra>",
-        )
+        points = [(size, ratio, f"{format_bytes(size)}: {format_value(ratio, 'ratio')}") for size, ratio in ratios]
+        return _line(label, f"pinned ÷ {words(label.memory)}", points)
 
-    stacked = stack(engine, trace)
+    stacked = _stack(engine, draw_curve)
     if stacked is None:
         return None
     figure, _ = stacked
@@ -152,17 +197,10 @@ def _ratios(engine: Curves) -> Chart | None:
 
 
 def _issue_times(engine: Curves) -> Chart | None:
-    def trace(line: Line, curve: Sequence[Cell]) -> go.Scatter:
-        return go.Scatter(
-            **memory_line(line.memory, line.direction),
-            x=[cell.bytes for cell in curve],
-            y=[cell.issue_seconds.median for cell in curve],
-            name=words(line.memory),
-            customdata=[f"{format_bytes(cell.bytes)}: {format_seconds(cell.issue_seconds.median)}" for cell in curve],
-            hovertemplate="%{fullData.name}, %{customdata}<extra></extra>",
-        )
-
-    stacked = stack(engine, trace)
+    stacked = _stack(
+        engine,
+        lambda label, curve: _time_line(label, curve, words(label.memory), lambda cell: cell.issue_seconds.median),
+    )
     if stacked is None:
         return None
     figure, _ = stacked
@@ -178,43 +216,82 @@ def _issue_times(engine: Curves) -> Chart | None:
 
 def _copiers(run: ExperimentRun, alone: Curves) -> Chart | None:
     """Copies by a kernel beside those by the copy engine, for kinds that were copied by both or by kernels."""
-    kinds = {line.memory for line in alone if line.copier == "kernel"}
-    chosen = {line: curve for line, curve in alone.items() if line.memory in kinds}
-    stacked = stack(chosen, lambda line, curve: _rate_trace(line, curve, f"{words(line.memory)}, {line.copier}"))
-    if stacked is None:
-        return None
-    figure, shown = stacked
-    drawn = _add_limit(run, figure, shown, chosen)
-    figure.update_yaxes(title_text="Bandwidth (GB/s)", rangemode="tozero")
-    return Chart(
+    kinds = {label.memory for label in alone if label.copier == "kernel"}
+    chosen = {label: curve for label, curve in alone.items() if label.memory in kinds}
+    figure, limit = _rates_over_size(run, chosen, lambda label: f"{words(label.memory)}, {label.copier}")
+    return figure and Chart(
         "copiers",
         "Copy engine and kernel",
         "Filled markers: copied by a copy engine. Open markers: copied by a kernel whose threads reach host memory "
-        "through its mapping." + _limit_caption(run, drawn),
+        "through its mapping." + limit,
         figure,
     )
 
 
-_MARKS = {
-    ("4k", "cold"): "diamond",
-    ("thp", "cold"): "square",
-    ("4k", "warm"): "diamond-open",
-    ("thp", "warm"): "square-open",
-}
+def _times(run: ExperimentRun, engine: Curves) -> Chart | None:
+    """One copy and one more copy over the size, with the fitted line and what the link needs."""
+    chosen = {label: curve for label, curve in engine.items() if label.memory in _FITTED and fit_latency(curve)}
+
+    def one_more(label: Line, curve: Sequence[Cell]) -> go.Scatter:
+        name = f"{words(label.memory)}, {'one more' if _in_a_row(curve) else 'one copy'}"
+        return _time_line(label, curve, name, lambda cell: cell.one_more.median, mode="markers")
+
+    stacked = _stack(chosen, one_more)
+    if stacked is None:
+        return None
+    figure, shown = stacked
+    for label, curve in chosen.items():
+        row, name = shown.index(label.direction) + 1, words(label.memory)
+        if _in_a_row(curve):
+            one = _time_line(label, curve, f"{name}, one copy", lambda cell: cell.one_copy.median, mode="markers")
+            put(figure, row, one.update(marker={"symbol": SYMBOLS[label.memory] + "-open"}))
+        put(figure, row, _fitted(label, curve))
+    limited = _add_limit(run, figure, shown, chosen, lambda size, limit, _: size / limit)
+    seconds_axis(figure, "Device time")
+    return Chart(
+        "latency-fit",
+        "What one copy and one more copy take",
+        "Open markers: one copy from an idle stream. Filled: one more, of many in a row. Lines: t = α + bytes ÷ β "
+        "through one more copy, with α the time of an empty one and β the rate of an endless one."
+        + (" Dotted: the least that the link needs." if limited else ""),
+        figure,
+    )
+
+
+def _in_a_row(curve: Sequence[Cell]) -> bool:
+    """Whether one more copy was measured; runs of 0.1.0 have one copy only."""
+    return any(cell.copies > 1 for cell in curve)
+
+
+def _fitted(label: Line, curve: Sequence[Cell]) -> go.Scatter:
+    """The latency–bandwidth line through a curve that has one."""
+    fit = fit_latency(curve)
+    assert fit is not None  # noqa: S101 - chosen by the caller for having one
+    sizes = np.geomspace(curve[0].bytes, curve[-1].bytes, 60)
+    moved = sizes * (curve[0].moved_bytes / curve[0].bytes)
+    text = (
+        f"α {format_seconds(fit.alpha_seconds)}, β {format_bandwidth(fit.beta_bytes_per_second)}, "
+        f"half of β at {format_bytes(fit.half_size_bytes)}, R² {fit.r_squared:.3f}"
+    )
+    return go.Scatter(
+        x=sizes, y=fit.alpha_seconds + moved / fit.beta_bytes_per_second, mode="lines",
+        name=f"{words(label.memory)}, fit", legendrank=len(SYMBOLS) + _RANKS[label.memory],
+        line={"color": COLOURS[label.memory], "dash": DASHES[label.direction], "width": 1.5},
+        hovertemplate=f"{words(label.memory)}: {text}<extra></extra>",
+    )  # fmt: skip
 
 
 def _states(every: Curves) -> Chart | None:
     """Pageable copies by pages and caches, and pinned ones whose source the processor just wrote."""
-    engine = {line: curve for line, curve in every.items() if line.copier == "engine" and line.cache}
-    if len({line.state for line in engine}) < 2:
+    engine = {label: curve for label, curve in every.items() if label.copier == "engine" and label.cache}
+    if len({label.state for label in engine}) < 2:
         return None
 
-    def trace(line: Line, curve: Sequence[Cell]) -> go.Scatter:
-        made = _rate_trace(line, curve, line.state)
-        made.marker.symbol = _MARKS.get((line.backing, line.cache), SYMBOLS[line.memory] + "-open")
-        return made
+    def draw_curve(label: Line, curve: Sequence[Cell]) -> go.Scatter:
+        symbol = _MARKS.get((label.backing, label.cache), SYMBOLS[label.memory] + "-open")
+        return _rate_line(label, curve, label.state).update(marker={"symbol": symbol})
 
-    stacked = stack(engine, trace)
+    stacked = _stack(engine, draw_curve)
     if stacked is None:
         return None
     figure, _ = stacked
@@ -230,49 +307,46 @@ def _states(every: Curves) -> Chart | None:
 
 def _together(curves: Curves) -> Chart | None:
     """Each GPU alone beside all of them at once."""
-    at_once = {line: curve[-1] for line, curve in curves.items() if line.devices > 1}
-    shown = [way for way in DIRECTIONS if any(line.direction == way for line in at_once)]
+    at_once = {label: curve[-1] for label, curve in curves.items() if label.devices > 1}
+    shown = [way for way in DIRECTIONS if any(label.direction == way for label in at_once)]
     if not shown:
         return None
     figure = panels([DIRECTION_TITLES[way] for way in shown])
     for row, way in enumerate(shown, start=1):
-        together = {line.device: cell for line, cell in at_once.items() if line.direction == way}
+        together = {label.device: cell for label, cell in at_once.items() if label.direction == way}
         size = next(iter(together.values())).bytes
         single = {
-            line.device: cell
-            for line, curve in curves.items()
-            if (line.devices, line.memory, line.copier, line.direction) == (1, "pinned", "engine", way)
+            label.device: cell
+            for label, curve in curves.items()
+            if (label.devices, label.memory, label.copier, label.direction) == (1, "pinned", "engine", way)
             for cell in curve
             if cell.bytes == size
         }
         for name, group, pattern in (("alone", single, ""), ("all at once", together, "/")):
-            figure.add_trace(_gpu_bars(name, group, pattern, first=row == 1), row=row, col=1)
-    figure.update_layout(barmode="group", bargap=0.3)
+            rates = {f"GPU {device}": group[device].bytes_per_second for device in sorted(group)}
+            put(figure, row, _rate_bars(name, rates, COLOURS["pinned"], pattern))
     figure.update_xaxes(type="category")
-    figure.update_yaxes(title_text="Bandwidth (GB/s)", rangemode="tozero")
     return Chart(
         "all-devices",
         "All GPUs at once",
         f"Pinned copies of {format_bytes(next(iter(at_once.values())).bytes)}. Bars that shrink when all copy at once "
         "show a shared uplink.",
-        figure,
+        _side_by_side(figure),
     )
 
 
-def _gpu_bars(name: str, group: Mapping[int, Cell], pattern: str, *, first: bool) -> go.Bar:
-    devices = sorted(group)
+def _rate_bars(name: str, rates: Mapping[str, float], colour: str | list[str], pattern: str = "") -> go.Bar:
     return go.Bar(
-        x=[f"GPU {device}" for device in devices],
-        y=[group[device].bytes_per_second / 1e9 for device in devices],
-        text=[format_bandwidth(group[device].bytes_per_second) for device in devices],
-        textposition="outside",
-        cliponaxis=False,
-        name=name,
-        legendgroup=name,
-        showlegend=first,
-        marker={"color": COLOURS["pinned"], "pattern": {"shape": pattern, "fillmode": "replace"}},
+        x=list(rates), y=[rate / 1e9 for rate in rates.values()], name=name, cliponaxis=False,
+        text=[format_bandwidth(rate) for rate in rates.values()], textposition="outside",
+        marker={"color": colour, "pattern": {"shape": pattern, "fillmode": "replace"}},
         hovertemplate="%{x}, %{fullData.name}: %{text}<extra></extra>",
-    )
+    )  # fmt: skip
+
+
+def _side_by_side(figure: go.Figure) -> go.Figure:
+    figure.update_layout(barmode="group", bargap=0.3)
+    return figure.update_yaxes(title_text="Bandwidth (GB/s)", rangemode="tozero")
 
 
 def _published(run: ExperimentRun, engine: Curves) -> Chart | None:
@@ -280,37 +354,25 @@ def _published(run: ExperimentRun, engine: Curves) -> Chart | None:
     if run.lab != "cuda":
         return None
     pairs = {
-        (memory, way): (rate, cell)
-        for (memory, way), rate in PUBLISHED.items()
-        if (cell := nearest_published(curve_of(engine, memory, way)))
+        (memory, way): cell for memory, way in PUBLISHED if (cell := nearest_published(curve_of(engine, memory, way)))
     }
     if not pairs:
         return None
-    labels = [f"{words(memory)}<br>{way}" for memory, way in pairs]
+    labels = {pair: f"{words(pair[0])}<br>{pair[1]}" for pair in pairs}
     mine = escape(run.gpu.name) if run.gpu else "this GPU"  # Plotly reads markup in names
-    size = format_bytes(next(iter(pairs.values()))[1].bytes)
-    published = [rate for rate, _ in pairs.values()]
-    measured = [cell.bytes_per_second for _, cell in pairs.values()]
+    size = format_bytes(next(iter(pairs.values())).bytes)
+    published = {labels[pair]: PUBLISHED[pair] for pair in pairs}
+    measured = {labels[pair]: cell.bytes_per_second for pair, cell in pairs.items()}
     figure = panels([""], [300])
-    for name, rates, colours in (
-        (f"RTX 2080 Ti, {format_bytes(PUBLISHED_BYTES)} (published)", published, COLOURS["reference"]),
-        (f"{mine}, {size} (this run)", measured, [COLOURS[memory] for memory, _ in pairs]),
-    ):
-        figure.add_trace(
-            go.Bar(
-                x=labels, y=[rate / 1e9 for rate in rates], name=name, marker={"color": colours},
-                text=[f"{rate / 1e9:.1f}" for rate in rates], textposition="outside", cliponaxis=False,
-                customdata=[format_bandwidth(rate) for rate in rates],
-                hovertemplate="%{fullData.name}<br>%{x}: %{customdata}<extra></extra>",
-            )
-        )  # fmt: skip
-    figure.update_layout(barmode="group", bargap=0.3)
-    figure.update_yaxes(title_text="Bandwidth (GB/s)", rangemode="tozero")
+    there = f"RTX 2080 Ti, {format_bytes(PUBLISHED_BYTES)} (published)"
+    put(figure, 1, _rate_bars(there, published, COLOURS["reference"]))
+    put(figure, 1, _rate_bars(f"{mine}, {size} (this run)", measured, [COLOURS[memory] for memory, _ in pairs]))
+    figure.update_traces(texttemplate="%{y:.1f}")
     figure.update_xaxes(title_text="Host memory and direction")
     return Chart(
         "published",
         "Beside a published table",
         "Grey: a GeForce RTX 2080 Ti on PCIe Gen3 x16 with 16 MiB copies (Lei Mao, Page-Locked Host Memory for Data "
         "Transfer). Coloured: this run at its nearest size.",
-        figure,
+        _side_by_side(figure),
     )

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import plotly.graph_objects as go
-
+from pinscope.analysis.rows import grouped
+from pinscope.charts.bars import Part, bars
 from pinscope.charts.chart import Chart
-from pinscope.charts.theme import COLOURS, panels
+from pinscope.charts.lines import Look, line, put
+from pinscope.charts.theme import panels
 from pinscope.experiments.dataloader.arithmetic import Combination, combinations
-from pinscope.experiments.dataloader.bound import TITLES, Part, busy
+from pinscope.experiments.dataloader.bound import TITLES, busy
+from pinscope.experiments.dataloader.bound import Part as LoopPart
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_seconds, format_share
 
-_ROW_PIXELS = 34
-_PART_COLOURS: Mapping[Part, str] = {
+_PART_COLOURS: Mapping[LoopPart, str] = {
     "workers": "managed", "program": "mapped", "pinning": "pinned", "copy": "copy", "compute": "compute",
 }  # fmt: skip
 
@@ -30,26 +31,19 @@ def draw(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
 
 def _steps(found: Sequence[Combination]) -> Chart:
     figure = panels(["Steps a second"], [260])
-    for title in dict.fromkeys(one.title for one in found):
-        line = sorted((one for one in found if one.title == title), key=lambda one: one.workers)
-        memory = "pinned" if line[0].pin_memory else "pageable"
-        paces = [one.steps_per_second for one in line]
-        figure.add_trace(
-            go.Scatter(
-                x=[one.workers for one in line], y=[pace.value for pace in paces], name=title,
-                error_y={
-                    "array": [(pace.high or pace.value) - pace.value for pace in paces],
-                    "arrayminus": [pace.value - (pace.low or pace.value) for pace in paces],
-                },
-                mode="lines+markers",
-                line={"color": COLOURS[memory], "dash": "solid" if line[0].non_blocking else "dash", "width": 2},
-                marker={"color": COLOURS[memory], "symbol": "circle" if line[0].pin_memory else "diamond", "size": 9},
-                hovertemplate=f"{title}, %{{x}} workers: %{{y:.3g}} steps/s<extra></extra>",
-            ),
-            row=1, col=1,
-        )  # fmt: skip
-    counts = sorted({one.workers for one in found})
-    figure.update_xaxes(title_text="Workers", tickmode="array", tickvals=counts)
+    by_workers = sorted(found, key=lambda one: one.workers)
+    for title, curve in grouped(by_workers, lambda one: one.title).items():
+        pinned, dash = curve[0].pin_memory, "solid" if curve[0].non_blocking else "dash"
+        look = Look("pinned", dash=dash, size=9) if pinned else Look("pageable", "diamond", dash, 9)
+        paces = [one.steps_per_second for one in curve]
+        points = [(one.workers, pace.value, f"{one.workers} workers: {pace.value:.3g} steps/s")
+                  for one, pace in zip(curve, paces, strict=True)]  # fmt: skip
+        intervals = {
+            "array": [(pace.high or pace.value) - pace.value for pace in paces],
+            "arrayminus": [pace.value - (pace.low or pace.value) for pace in paces],
+        }
+        put(figure, 1, line(title, look, points, error_y=intervals))
+    figure.update_xaxes(title_text="Workers", tickmode="array", tickvals=sorted({one.workers for one in found}))
     figure.update_yaxes(title_text="Steps/s", rangemode="tozero")
     return Chart(
         "loader-steps", "Steps a second over workers",
@@ -57,57 +51,37 @@ def _steps(found: Sequence[Combination]) -> Chart:
     )  # fmt: skip
 
 
+def _name(one: Combination) -> str:
+    return f"{one.workers}: {one.title}"
+
+
 def _parts(found: Sequence[Combination]) -> Chart:
-    figure = panels([""], [60 + _ROW_PIXELS * len(found)])
-    names = _names(found)
     parts = (
-        ("compute", "compute", [one.seconds("compute_seconds") for one in found]),
-        ("GPU idle", "stall", [one.seconds("stall_seconds") for one in found]),
+        Part("compute", "compute", {_name(one): one.seconds("compute_seconds") or 0.0 for one in found}),
+        Part("GPU idle", "stall", {_name(one): one.seconds("stall_seconds") or 0.0 for one in found}),
     )
-    for name, colour, seconds in parts:
-        figure.add_trace(
-            go.Bar(
-                orientation="h", y=names, x=seconds, name=name, marker={"color": COLOURS[colour]},
-                customdata=[format_seconds(value) for value in seconds],
-                hovertemplate=f"%{{y}}<br>{name}: %{{customdata}}<extra></extra>",
-            )
-        )  # fmt: skip
-    figure.update_layout(barmode="stack")
-    figure.update_yaxes(autorange="reversed", title_text="", type="category")
-    figure.update_xaxes(title_text="Time of a step (seconds)", rangemode="tozero")
     return Chart(
         "loader-parts", "Where a step's time goes",
         "On average, in the steady state. Workers first. GPU idle: between the last kernel of one step and the first "
         "of the next, for the loader, the copy or the program.",
-        figure,
+        bars(list(map(_name, found)), parts, "Time of a step (seconds)", format_seconds),
     )  # fmt: skip
 
 
 def _busy(found: Sequence[Combination]) -> Chart:
-    figure = panels([""], [60 + 2 * _ROW_PIXELS * len(found)])
-    for part, colour in _PART_COLOURS.items():
-        shares = {name: each.share for name, one in zip(_names(found), found, strict=True) for each in busy(one) or ()
-                  if each.part == part}  # fmt: skip
-        if shares:
-            figure.add_trace(
-                go.Bar(
-                    orientation="h", y=list(shares), x=list(shares.values()), name=TITLES[part],
-                    marker={"color": COLOURS[colour]},
-                    customdata=[format_share(share) for share in shares.values()],
-                    hovertemplate=f"%{{y}}<br>{TITLES[part]}: %{{customdata}} of a step<extra></extra>",
-                )
-            )  # fmt: skip
-    figure.update_layout(barmode="group")
-    figure.update_yaxes(autorange="reversed", title_text="", type="category")
-    figure.update_yaxes(categoryorder="array", categoryarray=_names(found))  # no part is busy in all of them
-    figure.update_xaxes(title_text="Busy, share of a step", range=[0, 1.02], tickformat=".0%")
+    shares = {
+        part: {_name(one): each.share for one in found for each in busy(one) or () if each.part == part}
+        for part in _PART_COLOURS
+    }
+    parts = [Part(TITLES[part], colour, shares[part]) for part, colour in _PART_COLOURS.items() if shares[part]]
+    figure = bars(
+        list(map(_name, found)), parts, "Busy, share of a step", lambda share: f"{format_share(share)} of a step",
+        side_by_side=True,
+    )  # fmt: skip
+    figure.update_xaxes(range=[0, 1.02], tickformat=".0%")
     return Chart(
         "loader-busy", "What bounds each combination",
         "The part that is busy for the largest share of a step sets the pace; the program only where no other is busy, "
         "as it may wait for the GPU. Copying and computing: the GPU's stream, under the longer of the two.",
         figure,
     )  # fmt: skip
-
-
-def _names(found: Sequence[Combination]) -> list[str]:
-    return [f"{one.workers}: {one.title}" for one in found]

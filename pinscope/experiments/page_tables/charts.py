@@ -8,8 +8,11 @@ from typing import Any
 import plotly.graph_objects as go
 
 from pinscope.analysis.page_table_model import GPU_PAGE_SIZES, page_table_bytes
+from pinscope.analysis.rows import median
+from pinscope.charts.bars import Part, bars
 from pinscope.charts.chart import Chart
-from pinscope.charts.theme import COLOURS, DASHES, panels
+from pinscope.charts.lines import Look, line, put, reference
+from pinscope.charts.theme import DASHES, panels
 from pinscope.experiments.page_tables.arithmetic import GIB, Cost, costs
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bytes, format_seconds
@@ -23,8 +26,6 @@ BACKING_SYMBOLS: Mapping[str, str] = {
     "shm": "cross-open",
 }
 """Backing → marker; the first is memory that CUDA allocates itself."""
-_REFERENCES = (("solid", GPU_PAGE_SIZES[0]), ("dash", GPU_PAGE_SIZES[1]), ("dot", GPU_PAGE_SIZES[2]))
-_ROW_PIXELS = 44
 
 
 def draw(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
@@ -46,89 +47,62 @@ def words(cost: Cost) -> str:
 
 
 def _line(cost: Cost, name: str) -> go.Scatter:
-    colour = COLOURS[cost.way.memory]
-    return go.Scatter(
-        x=[size / GIB for size in cost.growth.bytes], y=[grown / MIB for grown in cost.growth.table_bytes],
-        name=name, mode="lines+markers", line={"color": colour, "width": 1.5, "shape": "hv"},
-        marker={"color": colour, "symbol": BACKING_SYMBOLS[cost.way.backing], "size": 7, "maxdisplayed": 40},
-        customdata=[
-            f"{format_bytes(size)} pinned: {format_bytes(grown)}"
-            for size, grown in zip(cost.growth.bytes, cost.growth.table_bytes, strict=True)
-        ],
-        hovertemplate=f"{name}<br>%{{customdata}}<extra></extra>",
-    )  # fmt: skip
+    points = [
+        (size / GIB, grown / MIB, f"{format_bytes(size)} pinned: {format_bytes(grown)}")
+        for size, grown in zip(cost.growth.bytes, cost.growth.table_bytes, strict=True)
+    ]
+    made = line(name, Look(cost.way.memory, BACKING_SYMBOLS[cost.way.backing], size=7), points)
+    return made.update(line={"width": 1.5, "shape": "hv"}, marker={"maxdisplayed": 40})
+
+
+def _over_pinned(figure: go.Figure) -> go.Figure:
+    figure.update_yaxes(title_text="Growth (MiB)", rangemode="tozero")
+    return figure.update_xaxes(title_text="Pinned (GiB)", rangemode="tozero")
 
 
 def _growth(run: ExperimentRun, own: Sequence[Cost]) -> Chart:
     figure = panels(["Page tables"], [300])
     largest = max(cost.growth.bytes[-1] for cost in own)
-    for dash, size in _REFERENCES:
-        figure.add_trace(
-            go.Scatter(
-                x=[0, largest / GIB], y=[0, page_table_bytes(largest, size) / MIB], mode="lines",
-                name=f"formula, {format_bytes(size)} pages",
-                line={"color": COLOURS["reference"], "dash": dash, "width": 1.5}, hoverinfo="skip",
-            ),
-            row=1, col=1,
-        )  # fmt: skip
-    for cost in own:
-        figure.add_trace(_line(cost, words(cost)), row=1, col=1)
+    for dash, size in zip(("solid", "dash", "dot"), GPU_PAGE_SIZES, strict=True):
+        ends = [0, page_table_bytes(largest, size) / MIB]
+        put(figure, 1, reference(f"formula, {format_bytes(size)} pages", [0, largest / GIB], ends, dash=dash))
+    put(figure, 1, *(_line(cost, words(cost)) for cost in own))
     what = f"memory of GPU {run.device}" if run.lab == "cuda" else "the kernel's page tables of the process"
-    figure.update_yaxes(title_text="Growth (MiB)", rangemode="tozero")
-    figure.update_xaxes(title_text="Pinned (GiB)", rangemode="tozero")
     return Chart(
         "page-tables",
         "Page tables over pinned memory",
         f"What {what} grew by, in steps as memory was pinned. Grey lines: bytes ÷ page size × 8. Ways that cost the "
         "same lie on one line.",
-        figure,
+        _over_pinned(figure),
     )
 
 
 def _devices(found: Sequence[Cost]) -> Chart:
     """The first way of each GPU."""
     figure = panels(["Page tables on each GPU"], [260])
-    first = found[0].way
-    dashes = [*DASHES.values()]
+    first, dashes, symbols = found[0].way, list(DASHES.values()), list(BACKING_SYMBOLS.values())
     members = [cost for cost in found if (cost.way.memory, cost.way.backing) == (first.memory, first.backing)]
     for number, cost in enumerate(members):
         trace = _line(cost, f"GPU {cost.way.device}")
-        trace.line.dash = dashes[number % len(dashes)]
-        trace.marker.symbol = list(BACKING_SYMBOLS.values())[number % len(BACKING_SYMBOLS)]
-        figure.add_trace(trace, row=1, col=1)
-    figure.update_yaxes(title_text="Growth (MiB)", rangemode="tozero")
-    figure.update_xaxes(title_text="Pinned (GiB)", rangemode="tozero")
+        trace.line.dash, trace.marker.symbol = dashes[number % len(dashes)], symbols[number % len(symbols)]
+        put(figure, 1, trace)
     return Chart(
         "page-tables-devices",
         "What each GPU pays",
         f"The same pinned memory ({words(members[0])}) as each GPU with a context of the process grew by.",
-        figure,
+        _over_pinned(figure),
     )
 
 
 def _times(timed: Sequence[Cost]) -> Chart:
-    figure = panels(["Time for a GiB"], [_ROW_PIXELS * len(timed)])
-    names = [words(cost) for cost in timed]
     parts = (
-        ("touching", COLOURS["compute"], [cost.touch_seconds.median if cost.touch_seconds else 0.0 for cost in timed]),
-        ("pinning", COLOURS["pinned"], [cost.pin_seconds.median if cost.pin_seconds else 0.0 for cost in timed]),
+        Part("touching", "compute", {words(cost): median(cost.touch_seconds) or 0.0 for cost in timed}),
+        Part("pinning", "pinned", {words(cost): median(cost.pin_seconds) or 0.0 for cost in timed}),
     )
-    for name, colour, seconds in parts:
-        figure.add_trace(
-            go.Bar(
-                orientation="h", y=names, x=seconds, name=name, marker={"color": colour},
-                customdata=[format_seconds(value) for value in seconds],
-                hovertemplate=f"%{{y}}<br>{name}: %{{customdata}} a GiB<extra></extra>",
-            ),
-            row=1, col=1,
-        )  # fmt: skip
-    figure.update_layout(barmode="stack")
-    figure.update_yaxes(type="category", categoryorder="array", categoryarray=names[::-1], showgrid=False)
-    figure.update_xaxes(title_text="Time per GiB<br>(seconds)", rangemode="tozero")
     return Chart(
         "pinning-times",
         "Where the time goes",
         "Touching is writing to each page for the first time, by one thread. Memory that is allocated pinned is "
         "touched by the driver: its bar is one.",
-        figure,
+        bars([words(cost) for cost in timed], parts, "Time per GiB<br>(seconds)", format_seconds),
     )

@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import plotly.graph_objects as go
-
+from pinscope.analysis.rows import Row
 from pinscope.charts.chart import Chart
-from pinscope.charts.theme import COLOURS, panels
+from pinscope.charts.lines import Look, line, put, reference
+from pinscope.charts.theme import panels
 from pinscope.experiments.pressure.arithmetic import GIB, Stage, Stages, median_of, stages
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bandwidth, format_bytes, format_seconds, format_share
 
-Row = Mapping[str, Any]
 _MEMORY = (
-    ("pinned by this run", "bytes", "pinned", "circle", "solid"),
-    ("available", "available_bytes", "pageable", "diamond", "solid"),
-    ("left in the control group", "cgroup_headroom_bytes", "pageable", "diamond-open", "dash"),
-    ("page cache", "cached_bytes", "cached", "square", "solid"),
+    ("pinned by this run", "bytes", Look("pinned")),
+    ("available", "available_bytes", Look("pageable", "diamond")),
+    ("left in the control group", "cgroup_headroom_bytes", Look("pageable", "diamond-open", "dash")),
+    ("page cache", "cached_bytes", Look("cached", "square")),
 )
-"""Line, field of a host's row, its colour's meaning, marker and dash."""
+"""Line and field of a host's row."""
 _STALLS = (
-    ("memory, somebody", "memory_some", "stall", "circle", "solid"),
-    ("memory, everybody", "memory_full", "stall", "circle-open", "dash"),
-    ("I/O, somebody", "io_some", "cached", "square", "solid"),
-    ("I/O, everybody", "io_full", "cached", "square-open", "dash"),
+    ("memory, somebody", "memory_some", Look("stall")),
+    ("memory, everybody", "memory_full", Look("stall", "circle-open", "dash")),
+    ("I/O, somebody", "io_some", Look("cached", "square")),
+    ("I/O, everybody", "io_full", Look("cached", "square-open", "dash")),
 )
 
 
@@ -42,29 +40,17 @@ def _memory(run: ExperimentRun, rows: Sequence[Row]) -> Chart | None:
     if not host:
         return None
     figure = panels(["Memory of the host"], [320])
-    end = host[-1]["elapsed_seconds"]
-    budget = max(row["target_bytes"] for row in host)
-    for name, amount, dash in (("floor", run.params.get("floor"), "dot"), ("meant to be pinned", budget, "dash")):
+    ends = [0, host[-1]["elapsed_seconds"]]
+    target = max(row["target_bytes"] for row in host)
+    for name, amount, dash in (("floor", run.params.get("floor"), "dot"), ("meant to be pinned", target, "dash")):
         if amount is not None:
-            figure.add_trace(
-                go.Scatter(
-                    x=[0, end], y=[amount / GIB] * 2, mode="lines", name=name,
-                    line={"color": COLOURS["reference"], "dash": dash, "width": 1.5},
-                    hovertemplate=f"{name}: {format_bytes(amount)}<extra></extra>",
-                )
-            )  # fmt: skip
-    for name, field, colour, symbol, dash in _MEMORY:
-        told = [row for row in host if row[field] is not None]
-        if told:
-            figure.add_trace(
-                go.Scatter(
-                    x=[row["elapsed_seconds"] for row in told], y=[row[field] / GIB for row in told], name=name,
-                    mode="lines+markers", line={"color": COLOURS[colour], "dash": dash, "width": 2},
-                    marker={"color": COLOURS[colour], "symbol": symbol, "size": 7},
-                    customdata=[f"{_when(row)}: {format_bytes(row[field])}" for row in told],
-                    hovertemplate="%{fullData.name}, %{customdata}<extra></extra>",
-                )
-            )  # fmt: skip
+            put(figure, 1, reference(name, ends, [amount / GIB] * 2, f": {format_bytes(amount)}", dash))
+    for name, field, look in _MEMORY:
+        known = [(row, row[field]) for row in host if row[field] is not None]
+        points = [(row["elapsed_seconds"], amount / GIB, f"{_when(row)}: {format_bytes(amount)}")
+                  for row, amount in known]  # fmt: skip
+        if points:
+            put(figure, 1, line(name, look, points))
     figure.update_yaxes(title_text="Memory (GiB)", rangemode="tozero")
     figure.update_xaxes(title_text="Time (seconds)", rangemode="tozero")
     return Chart(
@@ -93,9 +79,13 @@ class _Part:
     scale: float
     """From SI to the axis."""
 
-    def points(self, shown: Sequence[Stage]) -> list[tuple[Stage, float]]:
-        """Those of which it is known, in SI units."""
-        return [(stage, value) for stage in shown if (value := self.value(stage)) is not None]
+    def points(self, shown: Sequence[Stage]) -> list[tuple[float, float, str]]:
+        """Of the stages of which it is known: GiB pinned, value on the axis, and what both say."""
+        return [
+            (stage.bytes / GIB, value * self.scale, f"{format_bytes(stage.bytes)} pinned: {self.text(value)}")
+            for stage in shown
+            if (value := self.value(stage)) is not None
+        ]
 
 
 def _rate(stage: Stage) -> float | None:
@@ -111,13 +101,22 @@ _PARTS = (
 
 
 def _felt(found: Stages) -> Chart | None:
-    """One panel for each thing the ordinary process felt, over pinned memory."""
+    """One panel for each thing the ordinary process felt, over pinned memory: before, all steps, and after."""
     if found.before is None or not found.held:
         return None
     parts = [part for part in _PARTS if part.points(found.all)]
     figure = panels([part.title for part in parts], [170] * len(parts))
     for row, part in enumerate(parts, start=1):
-        _over_pinned(figure, row, found, part)
+        pinned = part.points([stage for stage in found.all if stage.phase != "after"])
+        after = part.points([stage for stage in found.all if stage.phase == "after"])
+        hover = f"{part.title}<br>%{{customdata}}<extra></extra>"
+        if pinned:
+            put(figure, row, reference("before pinning", [0, pinned[-1][0]], [pinned[0][1]] * 2))
+            mode = "lines+markers" if len(pinned) > 1 else "markers"
+            put(figure, row, line("with memory pinned", Look(part.colour), pinned, mode=mode, hovertemplate=hover))
+        if after:
+            look = Look(part.colour, "diamond-open", size=14)
+            put(figure, row, line("given back", look, after, mode="markers", hovertemplate=hover))
         figure.update_yaxes(title_text=part.unit, rangemode="tozero", row=row, col=1)
     figure.update_xaxes(range=_x_range(found))
     figure.update_xaxes(title_text="Pinned (GiB)", row=len(parts), col=1)
@@ -131,36 +130,6 @@ def _felt(found: Stages) -> Chart | None:
     )
 
 
-def _over_pinned(figure: go.Figure, row: int, found: Stages, part: _Part) -> None:
-    """A line through before and all steps, what was before as a reference, and an open marker for after."""
-    line = part.points([stage for stage in found.all if stage.phase != "after"])
-    after = part.points([stage for stage in found.all if stage.phase == "after"])
-    if line:
-        figure.add_trace(
-            go.Scatter(
-                x=[0, line[-1][0].bytes / GIB], y=[line[0][1] * part.scale] * 2, mode="lines", name="before pinning",
-                hoverinfo="skip", legendgroup="before", showlegend=row == 1,
-                line={"color": COLOURS["reference"], "dash": "dot", "width": 1.5},
-            ),
-            row=row, col=1,
-        )  # fmt: skip
-    colour = COLOURS[part.colour]
-    looks = ((line, "with memory pinned", "circle", 8), (after, "given back", "diamond-open", 14))
-    for shown, name, symbol, size in looks:
-        if shown:
-            figure.add_trace(
-                go.Scatter(
-                    x=[stage.bytes / GIB for stage, _ in shown], y=[value * part.scale for _, value in shown],
-                    name=name, legendgroup=name, showlegend=row == 1,
-                    mode="lines+markers" if len(shown) > 1 else "markers",
-                    line={"color": colour, "width": 2}, marker={"color": colour, "symbol": symbol, "size": size},
-                    customdata=[f"{format_bytes(stage.bytes)} pinned: {part.text(value)}" for stage, value in shown],
-                    hovertemplate=f"{part.title}<br>%{{customdata}}<extra></extra>",
-                ),
-                row=row, col=1,
-            )  # fmt: skip
-
-
 def _x_range(found: Stages) -> list[float]:
     """GiB, with room at both ends: markers there would be cut in half."""
     most = (found.most_bytes or GIB) / GIB
@@ -169,26 +138,16 @@ def _x_range(found: Stages) -> list[float]:
 
 def _stalls(found: Stages) -> Chart | None:
     shown = [stage for stage in found.all if stage.phase != "after"]
-    figure = panels(["Time in which tasks stalled"], [240])
-    drawn = False
-    for name, field, colour, symbol, dash in _STALLS:
-        told = [(stage, share) for stage in shown if (share := stage.stalled[field]) is not None]
-        if told:
-            drawn = True
-            figure.add_trace(
-                go.Scatter(
-                    x=[stage.bytes / GIB for stage, _ in told], y=[100 * share for _, share in told], name=name,
-                    mode="lines+markers", line={"color": COLOURS[colour], "dash": dash, "width": 2},
-                    marker={"color": COLOURS[colour], "symbol": symbol, "size": 8},
-                    customdata=[f"{format_bytes(stage.bytes)} pinned: {format_share(share)}" for stage, share in told],
-                    hovertemplate="%{fullData.name}<br>%{customdata}<extra></extra>",
-                )
-            )  # fmt: skip
-    if not drawn:
+    known = [share for stage in shown for share in stage.stalled.values() if share is not None]
+    if not known:
         return None
+    figure = panels(["Time in which tasks stalled"], [240])
+    for name, field, look in _STALLS:
+        part = _Part(name, "%", look.colour, lambda stage: stage.stalled[field], format_share, 100.0)  # noqa: B023 - called at once
+        if points := part.points(shown):
+            put(figure, 1, line(name, look, points))
     # An axis of its own making would blow up noise: 1 % is the least that means anything.
-    most = max(share for stage in shown for share in stage.stalled.values() if share is not None)
-    top = max(105 * most, 1.0)
+    top = max(105 * max(known), 1.0)
     figure.update_yaxes(title_text="Time stalled (%)", range=[-0.04 * top, top])
     figure.update_xaxes(title_text="Pinned (GiB)", range=_x_range(found))
     return Chart(

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from pinscope.experiments.bandwidth.arithmetic import cells
-from pinscope.experiments.bandwidth.reading import PUBLISHED_BYTES, nearest_published, read_bandwidth
+from pinscope.experiments.bandwidth.arithmetic import PUBLISHED_BYTES, cells, nearest_published
+from pinscope.experiments.bandwidth.reading import read_bandwidth
 from pinscope.experiments.overlap.reading import read_overlap
 from pinscope.records.environment import Environment, Link
 from pinscope.records.finding import Finding

@@ -1,0 +1,80 @@
+"""Horizontal bars, one below the other: how a whole is made up of parts, for each of several names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from textwrap import wrap
+
+import plotly.graph_objects as go
+
+from pinscope.charts.theme import COLOURS, panels
+
+ROW_PIXELS, AROUND_PIXELS = 40, 60
+_LABEL_LETTERS = 26
+
+
+@dataclass(frozen=True)
+class Part:
+    """Bars of one colour.
+
+    Attributes:
+        name: in the legend.
+        colour: its meaning, a key of :data:`COLOURS`.
+        values: name of a bar → its length, in SI units; a bar that is left out has no such part.
+        pattern: Plotly's name of a hatching.
+    """
+
+    name: str
+    colour: str
+    values: Mapping[str, float]
+    pattern: str = ""
+
+
+def bars(
+    names: Sequence[str],
+    parts: Iterable[Part],
+    axis: str,
+    text: Callable[[float], str],
+    *,
+    scale: float = 1.0,
+    side_by_side: bool = False,
+) -> go.Figure:
+    """A figure of bars, the first name on top.
+
+    Args:
+        names: of the bars.
+        parts: stacked, in this order.
+        axis: title of the x axis.
+        text: a length as a reader sees it who points at a part.
+        scale: SI units of one unit of the axis.
+        side_by_side: parts lie below each other instead.
+    """
+    parts = list(parts)
+    below = len(parts) // 2 if side_by_side else 1
+    figure = panels([""], [AROUND_PIXELS + ROW_PIXELS * len(names) * max(below, 1)])
+    for part in parts:
+        figure.add_trace(
+            go.Bar(
+                orientation="h", y=list(part.values), x=[value / scale for value in part.values.values()],
+                name=part.name, customdata=[text(value) for value in part.values.values()],
+                marker={"color": COLOURS[part.colour], "pattern": {"shape": part.pattern, "fillmode": "replace"}},
+                hovertemplate="%{y}<br>%{fullData.name}: %{customdata}<extra></extra>",
+            )
+        )  # fmt: skip
+    figure.update_layout(barmode="group" if side_by_side else "stack")
+    category_rows(figure, 1, names)
+    figure.update_xaxes(title_text=axis, rangemode="tozero")
+    return figure
+
+
+def category_rows(figure: go.Figure, row: int, names: Sequence[str]) -> None:
+    """Make a panel's y axis one of names, the first on top."""
+    figure.update_yaxes(
+        type="category", categoryorder="array", categoryarray=list(names)[::-1], showgrid=False, row=row, col=1
+    )
+
+
+def label(title: str) -> str:
+    """A long title in lines that fit beside bars on a phone."""
+    return "<br>".join(wrap(title, _LABEL_LETTERS))

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Protocol, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic_core import PydanticUndefined
 
 from pinscope.analysis.statistics import LEAST_VALUES
 from pinscope.errors import InvalidParameter
@@ -23,7 +24,7 @@ MOST_CHARACTERS = 4096
 """Of a parameter as text: hundreds of sizes."""
 
 
-def _split(value: Any) -> Any:
+def by_comma(value: Any) -> Any:
     """Lists come as text from the command line: ``4KiB,1MiB``."""
     if isinstance(value, str):
         return tuple(part.strip() for part in value.split(",") if part.strip())
@@ -41,7 +42,8 @@ def _distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(dict.fromkeys(values))
 
 
-def _sorted(values: tuple[int, ...]) -> tuple[int, ...]:
+def ascending(values: tuple[int, ...]) -> tuple[int, ...]:
+    """Each once, the least first."""
     return tuple(sorted(set(values)))
 
 
@@ -61,18 +63,21 @@ def _node(value: str) -> str:
 
 
 _Item = TypeVar("_Item")
-Bytes = Annotated[int, BeforeValidator(_size), Field(gt=0), AfterValidator(_multiple_of_8)]
+_IN_BYTES = Field(json_schema_extra={"unit": "bytes"})
+Bytes = Annotated[int, BeforeValidator(_size), Field(gt=0), AfterValidator(_multiple_of_8), _IN_BYTES]
 """A size in bytes; takes ``64KiB``, ``1e9`` …"""
-Sizes = Annotated[tuple[Bytes, ...], BeforeValidator(_split), Field(min_length=1), AfterValidator(_sorted)]
+Sizes = Annotated[
+    tuple[Bytes, ...], BeforeValidator(by_comma), Field(min_length=1), AfterValidator(ascending), _IN_BYTES
+]
 """Sizes in bytes, ascending; takes a list by comma."""
 Counts = Annotated[
     tuple[Annotated[int, Field(ge=1, le=64)], ...],
-    BeforeValidator(_split),
-    Field(min_length=1),
-    AfterValidator(_sorted),
+    BeforeValidator(by_comma),
+    Field(min_length=1, json_schema_extra={"unit": "count"}),
+    AfterValidator(ascending),
 ]
 """Whole numbers from 1 to 64, ascending; takes a list by comma."""
-Several = Annotated[tuple[_Item, ...], BeforeValidator(_split), Field(min_length=1), AfterValidator(_distinct)]
+Several = Annotated[tuple[_Item, ...], BeforeValidator(by_comma), Field(min_length=1), AfterValidator(_distinct)]
 """One or more of a set of words; takes a list by comma."""
 
 
@@ -80,12 +85,22 @@ Node = Annotated[str, BeforeValidator(str), AfterValidator(_node)]
 """``near``, ``any`` or the number of a NUMA node."""
 
 
-class Inputs(BaseModel):
-    """Checked values. The form and the command-line options are generated from the fields.
+def sizes(text: str) -> tuple[int, ...]:
+    """Sizes of a preset: ``4KiB 1MiB``."""
+    return tuple(map(parse_bytes, text.split()))
 
-    Every field has a ``title`` and a ``description``; a number's unit stands in
-    ``json_schema_extra={"unit": …}``.
-    """
+
+def parameter(
+    title: str, description: str, default: Any = PydanticUndefined, *, unit: str | None = None, **limits: Any
+) -> Any:
+    """A field of a parameter model, as form and command line show it; ``limits`` are pydantic's, such as ``ge=1``."""
+    if unit:
+        limits["json_schema_extra"] = {"unit": unit}
+    return Field(default, title=title, description=description, **limits)
+
+
+class Inputs(BaseModel):
+    """Checked values. The form and the command-line options are generated from the fields: see :func:`parameter`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -120,29 +135,28 @@ class Inputs(BaseModel):
 class BareParams(Inputs):
     """Parameters of an experiment. Those that repeat each combination take :class:`Params` instead."""
 
-    node: Node = Field(
-        NEAR, title="NUMA node",
-        description="Where host buffers and the threads that copy are: near (the GPU's node), any (wherever the "
+    node: Node = parameter(
+        "NUMA node", "Where host buffers and the threads that copy are: near (the GPU's node), any (wherever the "
         "system puts them), or a node's number.",
+        NEAR,
     )  # fmt: skip
 
 
 class Params(BareParams):
     """Parameters of an experiment that repeats each combination until its median is known."""
 
-    precision: float = Field(
-        0.01, gt=0, le=0.5, title="Precision", json_schema_extra={"unit": "share"},
-        description="Repeat until the median is known to within ± this share of itself (95 % confidence, if repeats "
+    precision: float = parameter(
+        "Precision", "Repeat until the median is known to within ± this share of itself (95 % confidence, if repeats "
         "do not depend on one another).",
+        0.01, unit="share", gt=0, le=0.5,
     )  # fmt: skip
-    repeats: int = Field(
-        60, ge=LEAST_VALUES, le=10_000, title="Most repeats", json_schema_extra={"unit": "count"},
-        description="Stop repeating after this many, however wide the spread.",
+    repeats: int = parameter(
+        "Most repeats", "Stop repeating after this many, however wide the spread.",
+        60, unit="count", ge=LEAST_VALUES, le=10_000,
     )  # fmt: skip
-    time_limit: float = Field(
-        2.0, gt=0, le=3600, title="Time limit", json_schema_extra={"unit": "seconds"},
-        description="Stop repeating one combination after this long.",
-    )  # fmt: skip
+    time_limit: float = parameter(
+        "Time limit", "Stop repeating one combination after this long.", 2.0, unit="seconds", gt=0, le=3600
+    )
 
     def harness_precision(self) -> Precision:
         """The stopping rule these parameters ask for."""

@@ -7,17 +7,16 @@ from contextlib import ExitStack
 from itertools import product
 from typing import TYPE_CHECKING, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import field_validator, model_validator
 
 from pinscope.errors import NotPossible
 from pinscope.experiments.access.reading import read_access
-from pinscope.experiments.contract import AnyExperiment, Bytes, Counts, Params, Row, Several
+from pinscope.experiments.contract import AnyExperiment, Bytes, Counts, Params, Several, parameter
 from pinscope.lab.harness import Harness
 from pinscope.lab.protocol import DeviceBuffer, HostBuffer, Lab
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
-from pinscope.records.finding import Reading
-from pinscope.records.run import ExperimentRun, LabKind, Lasted, Observation, Positive
+from pinscope.records.run import LabKind, Lasted, Observation, Positive
 from pinscope.units import format_bytes
 
 if TYPE_CHECKING:
@@ -39,26 +38,20 @@ SLOWEST = 2e9
 class AccessParams(Params):
     """Which data, in which ways, how often and how much of it."""
 
-    size: Bytes = Field(
-        le=LARGEST, title="Size", json_schema_extra={"unit": "bytes"},
-        description="Length of the data on the host; a power of two.",
-    )  # fmt: skip
-    ways: Several[Way] = Field(
-        title="Ways",
-        description="Explicit copy of all; 2D copy of the blocks that are used; mapped (zero-copy); managed on demand; "
+    size: Bytes = parameter("Size", "Length of the data on the host; a power of two.", le=LARGEST)
+    ways: Several[Way] = parameter(
+        "Ways", "Explicit copy of all; 2D copy of the blocks that are used; mapped (zero-copy); managed on demand; "
         "managed and prefetched.",
-    )
-    patterns: Several[Pattern] = Field(
-        title="Patterns", description="Blocks of 4 KiB in order, or single words anywhere; read or written."
-    )
-    spacings: Counts = Field(
-        title="Spacings", json_schema_extra={"unit": "count"},
-        description="One block (or word) of so many is used: 1 uses all data, 8 an eighth; powers of two.",
     )  # fmt: skip
-    uses: Counts = Field(
-        title="Uses", json_schema_extra={"unit": "count"},
-        description="How often a kernel uses the data before new data comes. Parts are used as often as the least.",
-    )  # fmt: skip
+    patterns: Several[Pattern] = parameter(
+        "Patterns", "Blocks of 4 KiB in order, or single words anywhere; read or written."
+    )
+    spacings: Counts = parameter(
+        "Spacings", "One block (or word) of so many is used: 1 uses all data, 8 an eighth; powers of two."
+    )
+    uses: Counts = parameter(
+        "Uses", "How often a kernel uses the data before new data comes. Parts are used as often as the least."
+    )
 
     @field_validator("size", "spacings")
     @classmethod
@@ -185,9 +178,8 @@ class Access:
                         yield from _repeat(bench, user, uses, params, harness)
         harness.progress(1.0, "done")
 
-    def read(self, run: ExperimentRun, rows: Sequence[Row]) -> Reading:
-        """Which way wins from how many uses, or for which share of the data."""
-        return read_access(run, rows)
+    read = staticmethod(read_access)
+    """Which way wins from how many uses, or for which share of the data."""
 
 
 Case = tuple[Pattern, int, Way]

@@ -21,7 +21,7 @@ from pinscope.experiments.access.arithmetic import (
     verdict,
     winners,
 )
-from pinscope.records.finding import Finding, Quantity, Reading, Table, critical, note, quantity, warning
+from pinscope.records.finding import Finding, Quantity, Reading, Table, note, quantity, table, warning, wrong_data
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bytes, format_seconds, format_share
 
@@ -93,14 +93,16 @@ def _winners(found: Sequence[Cell]) -> Table:
                 slowest.wall_seconds.median / best[0].wall_seconds.median,
             )
         )  # fmt: skip
-    return Table(
-        title="Which way wins",
-        columns=("pattern", "share used", "uses", "best way", "it takes", "slowest way", "it takes × the best"),
-        units=("text", "share", "count", "text", "seconds", "text", "ratio"),
-        rows=tuple(rows),
+    return table(
+        "Which way wins",
+        {
+            "pattern": "text", "share used": "share", "uses": "count", "best way": "text", "it takes": "seconds",
+            "slowest way": "text", "it takes × the best": "ratio",
+        },
+        rows,
         note=f"Ways {_CLOSE} of the best are as good and named with it. Times run from data on the host until the "
         "result can be used.",
-    )
+    )  # fmt: skip
 
 
 def _best(alike: Sequence[Cell]) -> str:
@@ -108,19 +110,20 @@ def _best(alike: Sequence[Cell]) -> str:
 
 
 def _all(found: Sequence[Cell]) -> Table:
-    return Table(
-        title="Every combination",
-        columns=("pattern", "share used", "uses", "way", "time", "spread", "of it on the GPU", "useful rate",
-                 "repeats"),
-        units=("text", "share", "count", "text", "seconds", "share", "seconds", "bytes/second", "count"),
-        rows=tuple(
+    return table(
+        "Every combination",
+        {
+            "pattern": "text", "share used": "share", "uses": "count", "way": "text", "time": "seconds",
+            "spread": "share", "of it on the GPU": "seconds", "useful rate": "bytes/second", "repeats": "count",
+        },
+        [
             (
                 PATTERN_TITLES[cell.pattern], 1 / cell.spacing, cell.uses, WAY_TITLES[cell.way],
                 cell.wall_seconds.median, cell.wall_seconds.spread, cell.device_seconds.median,
                 cell.useful_bytes_per_second, cell.wall_seconds.count,
             )
             for cell in found
-        ),
+        ],
         note="Medians. Useful rate: bytes that kernels used, over the time.",
     )  # fmt: skip
 
@@ -130,13 +133,11 @@ def _wrong(found: Sequence[Cell]) -> Iterator[Finding]:
     if not wrong:
         return
     first = wrong[0]
-    yield critical(
+    yield wrong_data(
         "access-wrong",
         quantity("Wrong repeats", sum(cell.wrong for cell in wrong), "count"),
         title="Data was read or written wrong",
         detail=f"The first case: {WAY_TITLES[first.way]}, {PATTERN_TITLES[first.pattern]}.",
-        advice="Do not trust this machine's copies. Run it again; if it repeats, check ECC counters and the "
-        "kernel log.",
     )
 
 

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal
-
-from pydantic import Field
 
 from pinscope.experiments.allocation.apparatus import Way, source, why_no_page_faults, why_not_way
 from pinscope.experiments.allocation.reading import read_allocation
-from pinscope.experiments.contract import AnyExperiment, Params, Row, Several, Sizes
+from pinscope.experiments.contract import AnyExperiment, Params, Several, Sizes, parameter, sizes
 from pinscope.lab.backing import why_not_backing
 from pinscope.lab.harness import Harness, Precision
 from pinscope.lab.protocol import Lab
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
-from pinscope.records.finding import Reading
-from pinscope.records.run import Backing, ExperimentRun, HostMemory, LabKind, Lasted, Observation, Positive
-from pinscope.units import format_bytes, parse_bytes
+from pinscope.records.run import Backing, HostMemory, LabKind, Lasted, Observation, Positive
+from pinscope.units import format_bytes
 
 OneWay = Literal["h2d", "d2h"]
 LEAST = 3
@@ -36,33 +33,31 @@ POOLS: frozenset[Way] = frozenset({"pool", "cupy_pool"})
 class AllocationParams(Params):
     """Which buffers to get, and how."""
 
-    repeats: int = Field(
-        20, ge=LEAST, le=10_000, title="Most repeats", json_schema_extra={"unit": "count"},
-        description="Stop repeating after this many, however wide the spread.",
+    repeats: int = parameter(
+        "Most repeats", "Stop repeating after this many, however wide the spread.",
+        20, unit="count", ge=LEAST, le=10_000,
     )  # fmt: skip
-    sizes: Sizes = Field(
-        title="Buffer sizes", json_schema_extra={"unit": "bytes"},
-        description="Each buffer is got, copied (to tell when it has paid) and given back; several sizes by comma.",
-    )  # fmt: skip
-    ways: Several[Way] = Field(
-        title="Ways to get a buffer",
-        description="malloc, malloc and touch (which may reuse freed memory), fresh memory touched in pages of each "
+    sizes: Sizes = parameter(
+        "Buffer sizes", "Each buffer is got, copied (to tell when it has paid) and given back; several sizes by comma."
+    )
+    ways: Several[Way] = parameter(
+        "Ways to get a buffer",
+        "malloc, malloc and touch (which may reuse freed memory), fresh memory touched in pages of each "
         "sort, cudaHostAlloc, the same write combined, fresh memory touched and registered over pages of each sort, "
         "or reused from a pool of PinScope's or of CuPy.",
     )
-    directions: Several[OneWay] = Field(
-        title="Directions",
-        description="Copies that the buffer is to pay for: host to device, device to host.",
+    directions: Several[OneWay] = parameter(
+        "Directions", "Copies that the buffer is to pay for: host to device, device to host."
     )
 
     @classmethod
     def preset(cls, lab: LabKind, quick: bool) -> AllocationParams:
         if lab == "host":
-            sizes = "64KiB 1MiB 16MiB" if quick else "4KiB 64KiB 1MiB 16MiB 64MiB 256MiB"
+            chosen = "64KiB 1MiB 16MiB" if quick else "4KiB 64KiB 1MiB 16MiB 64MiB 256MiB"
         else:
-            sizes = "64KiB 4MiB 128MiB" if quick else "4KiB 64KiB 1MiB 16MiB 256MiB 1GiB"
+            chosen = "64KiB 4MiB 128MiB" if quick else "4KiB 64KiB 1MiB 16MiB 256MiB 1GiB"
         return cls(
-            sizes=tuple(parse_bytes(size) for size in sizes.split()),
+            sizes=sizes(chosen),
             ways=HOST_WAYS if lab == "host" else ALL_WAYS,
             directions=("h2d", "d2h"),
             precision=0.05,
@@ -214,9 +209,8 @@ class Allocation:
                             backing=backing, direction=direction, wall_seconds=seconds,
                         )  # fmt: skip
 
-    def read(self, run: ExperimentRun, rows: Sequence[Row]) -> Reading:
-        """Seconds per GiB, break-even copies, what a pool saves."""
-        return read_allocation(run, rows)
+    read = staticmethod(read_allocation)
+    """Seconds per GiB, break-even copies, what a pool saves."""
 
 
 EXPERIMENT: AnyExperiment = Allocation()

@@ -25,7 +25,7 @@ from pinscope.experiments.allocation.arithmetic import (
     per_gib,
     without,
 )
-from pinscope.records.finding import Finding, Quantity, Reading, Table, finding, good, note, quantity, warning
+from pinscope.records.finding import Finding, Quantity, Reading, Table, finding, good, note, quantity, table, warning
 from pinscope.records.run import ExperimentRun
 from pinscope.units import exact_bytes, format_bytes, format_seconds
 
@@ -109,13 +109,15 @@ def _copies_quantity(name: str, even: BreakEven) -> Quantity:
 
 
 def _tables(cells: Cells, evens: Sequence[BreakEven], titles: Mapping[str, str]) -> tuple[Table, ...]:
-    every = Table(
-        title="Getting and giving back",
-        columns=("buffer", "size", "get", "of it touch", "of it register", "give back", "of it unregister",
-                 "per GiB, get", "per GiB, give back", "spread", "page faults", "repeats"),
-        units=("text", "bytes", "seconds", "seconds", "seconds", "seconds", "seconds", "seconds", "seconds", "share",
-               "count", "count"),
-        rows=tuple(
+    every = table(
+        "Getting and giving back",
+        {
+            "buffer": "text", "size": "bytes", "get": "seconds", "of it touch": "seconds",
+            "of it register": "seconds", "give back": "seconds", "of it unregister": "seconds",
+            "per GiB, get": "seconds", "per GiB, give back": "seconds", "spread": "share", "page faults": "count",
+            "repeats": "count",
+        },
+        [
             (
                 titles[cell.way], cell.bytes, cell.get_seconds.median,
                 cell.touch_seconds.median if cell.touch_seconds else None,
@@ -126,22 +128,24 @@ def _tables(cells: Cells, evens: Sequence[BreakEven], titles: Mapping[str, str])
                 cell.both_seconds.spread, cell.page_faults, cell.both_seconds.count,
             )
             for cell in cells.values()
-        ),
+        ],
         note="Medians; of page faults the fewest. n/a: no step of its own there, or not counted. A pool's buffers were "
         "got before; only reuse is timed.",
     )  # fmt: skip
-    paid = Table(
-        title="After how many copies a pinned buffer has paid for itself",
-        columns=("buffer", "in place of", "size", "direction", "extra cost", "gain per copy", "copies"),
-        units=("text", "text", "bytes", "text", "seconds", "seconds", "count"),
-        rows=tuple(
+    paid = table(
+        "After how many copies a pinned buffer has paid for itself",
+        {
+            "buffer": "text", "in place of": "text", "size": "bytes", "direction": "text", "extra cost": "seconds",
+            "gain per copy": "seconds", "copies": "count",
+        },
+        [
             (titles[e.way], titles[e.base], e.bytes, e.direction, e.extra_seconds, e.gain_seconds, e.copies)
             for e in evens
-        ),
+        ],
         note="Extra cost: getting and giving back, less those of the pageable memory that it is in place of; for "
         "registered memory, registering and unregistering alone, as the memory is there anyway. 0 copies: it costs "
         "nothing extra. n/a: copies from pinned memory are not faster at this size.",
-    )
+    )  # fmt: skip
     return tuple(table for table in (every, paid) if table.rows)
 
 

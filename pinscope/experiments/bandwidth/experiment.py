@@ -8,8 +8,6 @@ from dataclasses import asdict, dataclass
 from itertools import product
 from typing import Any, Literal
 
-from pydantic import Field
-
 from pinscope.experiments.bandwidth.copying import (
     Flow,
     HostState,
@@ -23,25 +21,23 @@ from pinscope.experiments.bandwidth.copying import (
     whole_seconds,
 )
 from pinscope.experiments.bandwidth.reading import read_bandwidth
-from pinscope.experiments.contract import AnyExperiment, Params, Row, Several, Sizes
+from pinscope.experiments.contract import AnyExperiment, Params, Several, Sizes, parameter, sizes
 from pinscope.lab.backing import why_not_backing
 from pinscope.lab.harness import Harness
 from pinscope.lab.protocol import Lab
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
-from pinscope.records.finding import Reading
 from pinscope.records.run import (
     Backing,
     Cache,
     Direction,
-    ExperimentRun,
     HostMemory,
     LabKind,
     Lasted,
     Observation,
     Positive,
 )
-from pinscope.units import format_bytes, format_seconds, parse_bytes
+from pinscope.units import format_bytes, format_seconds
 
 MemoryChoice = Literal["pageable", "pinned", "write_combined", "mapped", "registered"]
 CopierChoice = Literal["engine", "kernel"]
@@ -55,48 +51,33 @@ HOST_SIZES = "4KiB 16KiB 64KiB 256KiB 1MiB 4MiB 16MiB 64MiB 256MiB"
 HOST_QUICK_SIZES = "64KiB 1MiB 16MiB 64MiB"
 
 
-def _sizes(text: str) -> tuple[int, ...]:
-    return tuple(parse_bytes(size) for size in text.split())
-
-
 class BandwidthParams(Params):
     """What to copy, how, and how often."""
 
-    sizes: Sizes = Field(
-        title="Copy sizes", json_schema_extra={"unit": "bytes"},
-        description="One copy moves this much; several sizes by comma, such as 4KiB,1MiB,1GiB.",
-    )  # fmt: skip
-    memory: Several[MemoryChoice] = Field(
-        title="Host memory",
-        description="Kinds of host memory to copy from and to.",
-    )
-    directions: Several[Direction] = Field(
-        title="Directions",
-        description="Host to device, device to host, or both at once.",
-    )
-    copiers: Several[CopierChoice] = Field(
-        title="Copied by",
-        description="A copy engine, or a kernel that reaches host memory through its mapping. A kernel reaches all "
+    sizes: Sizes = parameter("Copy sizes", "One copy moves this much; several sizes by comma, such as 4KiB,1MiB,1GiB.")
+    memory: Several[MemoryChoice] = parameter("Host memory", "Kinds of host memory to copy from and to.")
+    directions: Several[Direction] = parameter("Directions", "Host to device, device to host, or both at once.")
+    copiers: Several[CopierChoice] = parameter(
+        "Copied by", "A copy engine, or a kernel that reaches host memory through its mapping. A kernel reaches all "
         "kinds in the same way and copies the first that is chosen.",
-    )
-    backings: Several[PageableBacking] = Field(
-        title="Pages of pageable memory",
-        description="Small pages, as malloc has them where huge pages are by madvise, or transparent huge pages.",
-    )
-    caches: Several[Cache] = Field(
-        title="Processor caches",
-        description="Cold: the memory was not touched since it left the caches. Warm: the processor just wrote it.",
-    )
-    all_devices: bool = Field(
-        True, title="All GPUs at once",
-        description="With several GPUs, also copy on all of them at once, to show a shared uplink.",
     )  # fmt: skip
+    backings: Several[PageableBacking] = parameter(
+        "Pages of pageable memory",
+        "Small pages, as malloc has them where huge pages are by madvise, or transparent huge pages.",
+    )
+    caches: Several[Cache] = parameter(
+        "Processor caches",
+        "Cold: the memory was not touched since it left the caches. Warm: the processor just wrote it.",
+    )
+    all_devices: bool = parameter(
+        "All GPUs at once", "With several GPUs, also copy on all of them at once, to show a shared uplink.", True
+    )
 
     @classmethod
     def preset(cls, lab: LabKind, quick: bool) -> BandwidthParams:
         if lab == "host":
             return cls(
-                sizes=_sizes(HOST_QUICK_SIZES if quick else HOST_SIZES),
+                sizes=sizes(HOST_QUICK_SIZES if quick else HOST_SIZES),
                 memory=("pageable", "pinned", "registered"),
                 directions=("h2d", "d2h", "bidirectional"),
                 copiers=("engine",),
@@ -107,7 +88,7 @@ class BandwidthParams(Params):
                 time_limit=0.3 if quick else 2.0,
             )
         return cls(
-            sizes=_sizes(QUICK_SIZES if quick else SIZES),
+            sizes=sizes(QUICK_SIZES if quick else SIZES),
             memory=("pageable", "pinned", "write_combined", "mapped", "registered"),
             directions=("h2d", "d2h", "bidirectional"),
             copiers=("engine", "kernel"),
@@ -293,9 +274,8 @@ class Bandwidth:
                 together = Combination(state, way, "engine", size, devices=len(flows))
                 yield from self._repeat(params, harness, flows, together)
 
-    def read(self, run: ExperimentRun, rows: Sequence[Row]) -> Reading:
-        """Headline figures, the fit, the comparison with the published table, and findings."""
-        return read_bandwidth(run, rows)
+    read = staticmethod(read_bandwidth)
+    """Headline figures, the fit, the comparison with the published table, and findings."""
 
 
 def _one_repeat(

@@ -29,12 +29,13 @@ from pinscope.records.finding import (
     Quantity,
     Reading,
     Table,
-    critical,
     finding,
     good,
     note,
     quantity,
+    table,
     warning,
+    wrong_data,
 )
 from pinscope.records.run import ExperimentRun
 from pinscope.units import exact_bytes, format_bandwidth, format_bytes, format_share
@@ -102,17 +103,15 @@ def _smallest(cell: Cell) -> list[Quantity]:
 
 
 def _tables(run: ExperimentRun, alone: Curves, curves: Curves) -> tuple[Table, ...]:
-    measured = Table(
-        title="Every combination",
-        columns=(
-            "memory", "direction", "copier", "size", "rate", "spread", "one more copy", "copies",
-            "one copy", "wall time", "issue time", "repeats", "GPU", "GPUs at once",
-        ),
-        units=(
-            "text", "text", "text", "bytes", "bytes/second", "share", "seconds", "count",
-            "seconds", "seconds", "seconds", "count", "count", "count",
-        ),
-        rows=tuple(
+    measured = table(
+        "Every combination",
+        {
+            "memory": "text", "direction": "text", "copier": "text", "size": "bytes", "rate": "bytes/second",
+            "spread": "share", "one more copy": "seconds", "copies": "count", "one copy": "seconds",
+            "wall time": "seconds", "issue time": "seconds", "repeats": "count", "GPU": "count",
+            "GPUs at once": "count",
+        },
+        [
             (
                 cell.line.state, cell.line.direction, cell.line.copier, cell.bytes, cell.bytes_per_second,
                 cell.one_more.spread, cell.one_more.median, cell.copies, cell.one_copy.median,
@@ -121,22 +120,24 @@ def _tables(run: ExperimentRun, alone: Curves, curves: Curves) -> tuple[Table, .
             )
             for curve in curves.values()
             for cell in curve
-        ),
+        ],
         note="Medians. One copy starts from an idle stream; one more copy is each of so many in a row, and rate and "
         "spread (half the interquartile range) are its own. Rates of bidirectional copies count both directions.",
     )  # fmt: skip
-    fits = Table(
-        title="Latency and bandwidth: t = α + bytes ÷ β",
-        columns=("memory", "direction", "copier", "α", "β", "half-performance size", "R²"),
-        units=("text", "text", "text", "seconds", "bytes/second", "bytes", "count"),
-        rows=tuple(
+    fits = table(
+        "Latency and bandwidth: t = α + bytes ÷ β",
+        {
+            "memory": "text", "direction": "text", "copier": "text", "α": "seconds", "β": "bytes/second",
+            "half-performance size": "bytes", "R²": "count",
+        },
+        [
             (
                 line.state, line.direction, line.copier,
                 fit.alpha_seconds, fit.beta_bytes_per_second, fit.half_size_bytes, fit.r_squared,
             )
             for line, curve in alone.items()
             if (fit := fit_latency(curve))
-        ),
+        ],
         note="Through what one more copy takes. At the half-performance size α·β it reaches half of β. An R² well "
         "below 1 says that the curve is not one straight line, as for pageable memory, whose path changes with the "
         "size.",
@@ -151,14 +152,16 @@ def _published(curves: Curves) -> Table:
     for (memory, direction), rate in PUBLISHED.items():
         if cell := nearest_published(curve_of(curves, memory, direction)):
             rows.append((cell.line.state, direction, rate, cell.bytes_per_second, cell.bytes))
-    return Table(
-        title="Beside a published table (RTX 2080 Ti, 16 MiB)",
-        columns=("memory", "direction", "RTX 2080 Ti", "this run", "size here"),
-        units=("text", "text", "bytes/second", "bytes/second", "bytes"),
-        rows=tuple(rows),
+    return table(
+        "Beside a published table (RTX 2080 Ti, 16 MiB)",
+        {
+            "memory": "text", "direction": "text", "RTX 2080 Ti": "bytes/second", "this run": "bytes/second",
+            "size here": "bytes",
+        },
+        rows,
         note="Lei Mao, Page-Locked Host Memory for Data Transfer: PCIe Gen3 x16, by Mark Harris's program, whose "
         f"pageable memory has small pages and is in no cache (4k, cold). {_pinned_over_pageable(rows)}".rstrip(),
-    )
+    )  # fmt: skip
 
 
 def _pinned_over_pageable(rows: Sequence[tuple[str, str, float, float, int]]) -> str:
@@ -187,14 +190,12 @@ def _arrival(curves: Curves) -> Iterator[Finding]:
     if not wrong:
         return
     worst = max(wrong, key=lambda cell: cell.wrong_words)
-    yield critical(
+    yield wrong_data(
         "content-wrong",
         quantity("Wrong 8-byte words", worst.wrong_words, "count"),
         title=f"{len(wrong)} of {len(all_cells)} combinations delivered wrong data",
         detail=f"The worst: {worst.line.state} {worst.line.direction}, {format_bytes(worst.bytes)} by "
         f"{worst.line.copier}.",
-        advice="Do not trust this machine's copies. Run it again; if it repeats, check ECC counters "
-        "(nvidia-smi -q -d ECC), the kernel log and the link's replay counter.",
     )
 
 

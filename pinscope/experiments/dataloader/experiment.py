@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from importlib.util import find_spec
 from itertools import product
@@ -11,7 +11,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from pinscope.errors import NotEnoughMemory, NotPossible
-from pinscope.experiments.contract import AnyExperiment, BareParams, Row, Several
+from pinscope.experiments.contract import AnyExperiment, BareParams, Several, ascending, by_comma, parameter
 from pinscope.experiments.dataloader.loading import BACKLOGS, PREFETCHED, Loading
 from pinscope.experiments.dataloader.reading import read_dataloader
 from pinscope.experiments.dataloader.steady_state import LEAST_BATCHES, LEAST_RUNS, MOST_RUNS, MSER_BATCH
@@ -20,8 +20,7 @@ from pinscope.lab.protocol import Lab
 from pinscope.probes.installation import install_command
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
-from pinscope.records.finding import Reading
-from pinscope.records.run import ExperimentRun, LabKind, Observation
+from pinscope.records.run import LabKind, Observation
 from pinscope.units import format_bytes
 
 Choice = Literal["on", "off"]
@@ -33,39 +32,31 @@ STEP_BYTES_PER_SECOND = 3e9
 """Batches a second that a loop reaches, roughly (measured on an H200 host: 3 to 4.5 GB/s)."""
 
 
-def _split(value: object) -> object:
-    return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
-
-
 class DataloaderParams(BareParams):
     """Batches, and which loaders to compare."""
 
-    batch: int = Field(
-        ge=1, le=4096, title="Batch", json_schema_extra={"unit": "count"}, description="Images in a batch.",
-    )  # fmt: skip
-    pixels: int = Field(
-        224, ge=32, le=2048, title="Pixels", json_schema_extra={"unit": "count"},
-        description="Height and width of an image; three channels of 4 bytes each.",
-    )  # fmt: skip
-    workers: Annotated[
-        tuple[Annotated[int, Field(ge=0, le=64)], ...], BeforeValidator(_split), Field(min_length=1),
-        AfterValidator(lambda values: tuple(sorted(set(values)))),
-    ] = Field(
-        title="Workers", json_schema_extra={"unit": "count"},
-        description="Processes that make batches; 0: the training program itself does. Several by comma.",
-    )  # fmt: skip
-    pin_memory: Several[Choice] = Field(title="pin_memory", description="Whether batches are copied to pinned memory.")
-    non_blocking: Several[Choice] = Field(
-        title="non_blocking", description="Whether the program asks for asynchronous copies."
+    batch: int = parameter("Batch", "Images in a batch.", unit="count", ge=1, le=4096)
+    pixels: int = parameter(
+        "Pixels", "Height and width of an image; three channels of 4 bytes each.", 224, unit="count", ge=32, le=2048
     )
-    steps: int = Field(
-        ge=LEAST_STEPS, le=10_000, title="Steps", json_schema_extra={"unit": "count"},
-        description=f"Steps of each combination, or {BACKLOGS} times the batches that its workers make ahead "
+    workers: Annotated[
+        tuple[Annotated[int, Field(ge=0, le=64)], ...],
+        BeforeValidator(by_comma),
+        Field(min_length=1),
+        AfterValidator(ascending),
+    ] = parameter(
+        "Workers", "Processes that make batches; 0: the training program itself does. Several by comma.", unit="count"
+    )
+    pin_memory: Several[Choice] = parameter("pin_memory", "Whether batches are copied to pinned memory.")
+    non_blocking: Several[Choice] = parameter("non_blocking", "Whether the program asks for asynchronous copies.")
+    steps: int = parameter(
+        "Steps", f"Steps of each combination, or {BACKLOGS} times the batches that its workers make ahead "
         f"({PREFETCHED} each) if that is more; which of them belong to the start is found afterwards.",
+        unit="count", ge=LEAST_STEPS, le=10_000,
     )  # fmt: skip
-    rounds: int = Field(
-        5, ge=LEAST_RUNS, le=MOST_RUNS, title="Rounds", json_schema_extra={"unit": "count"},
-        description="How many times each combination is started and measured; the intervals come from their spread.",
+    rounds: int = parameter(
+        "Rounds", "How many times each combination is started and measured; the intervals come from their spread.",
+        5, unit="count", ge=LEAST_RUNS, le=MOST_RUNS,
     )  # fmt: skip
 
     @classmethod
@@ -186,9 +177,8 @@ class Dataloader:
         empty_pinned_cache()
         harness.progress(1.0, "done")
 
-    def read(self, run: ExperimentRun, rows: Sequence[Row]) -> Reading:
-        """Steps a second of each combination, and where the time goes."""
-        return read_dataloader(run, rows)
+    read = staticmethod(read_dataloader)
+    """Steps a second of each combination, and where the time goes."""
 
 
 def _cases(params: DataloaderParams) -> list[tuple[int, Loading]]:

@@ -10,7 +10,7 @@ from pinscope.analysis.rules.host_memory import ROUNDING_RATIO
 from pinscope.experiments.dataloader.arithmetic import Combination, combinations, speedup
 from pinscope.experiments.dataloader.bound import advice, bound, busy
 from pinscope.experiments.dataloader.effects import effect_findings, workers_title
-from pinscope.records.finding import Finding, Quantity, Reading, Table, critical, note, quantity, warning
+from pinscope.records.finding import Finding, Quantity, Reading, Table, note, quantity, table, warning, wrong_data
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bandwidth, format_bytes, format_share
 
@@ -64,16 +64,17 @@ def _as_good(best: Combination, steady: Sequence[Combination]) -> list[Quantity]
 
 
 def _table(found: Sequence[Combination]) -> Table:
-    return Table(
-        title="Every combination",
-        columns=("workers", "pin_memory", "non_blocking", "steps a second", "± half the 95 % interval", "a step",
-                 "busiest part", "busy", "GPU idle", "waits for the loader", "making a batch",
-                 "pinning a batch", "pinning rate", "the copy call holds", "copy", "copy rate", "compute", "batch",
-                 "pinned", "wrong items", "start", "steps counted", "rounds"),
-        units=("count", "text", "text", "count", "share", "seconds", "text", "share", "share", "share", "seconds",
-               "seconds", "bytes/second", "seconds", "seconds", "bytes/second", "seconds", "bytes", "bytes", "count",
-               "count", "count", "count"),
-        rows=tuple(_table_row(one) for one in found),
+    return table(
+        "Every combination",
+        {
+            "workers": "count", "pin_memory": "text", "non_blocking": "text", "steps a second": "count",
+            "± half the 95 % interval": "share", "a step": "seconds", "busiest part": "text", "busy": "share",
+            "GPU idle": "share", "waits for the loader": "share", "making a batch": "seconds",
+            "pinning a batch": "seconds", "pinning rate": "bytes/second", "the copy call holds": "seconds",
+            "copy": "seconds", "copy rate": "bytes/second", "compute": "seconds", "batch": "bytes",
+            "pinned": "bytes", "wrong items": "count", "start": "count", "steps counted": "count", "rounds": "count",
+        },
+        [_table_row(one) for one in found],
         note="Means over the steps after the start; the start: steps that were cut off, at most, in a round. Steps a "
         "second: from the means of the rounds; two combinations are compared round by round, as what changes on the "
         "machine from round to round touches both. Busy: share of a step, of the workers together, the pinning thread, "
@@ -104,13 +105,11 @@ def _wrong(found: Sequence[Combination]) -> Iterator[Finding]:
     wrong = [one for one in found if one.wrong_items]
     if not wrong:
         return
-    yield critical(
+    yield wrong_data(
         "batch-wrong",
         quantity("Wrong items", sum(one.wrong_items for one in wrong), "count"),
         title="Batches arrived wrong on the GPU",
         detail=f"The first case: {_words(wrong[0])}.",
-        advice="Do not trust this machine's copies. Run it again; if it repeats, check ECC counters and the "
-        "kernel log.",
     )
 
 

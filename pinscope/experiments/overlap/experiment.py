@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from typing import Any, Literal
 
-from pydantic import Field
-
 from pinscope.analysis.statistics import summarize
-from pinscope.experiments.contract import AnyExperiment, Bytes, Params, Row, Several
+from pinscope.experiments.contract import AnyExperiment, Bytes, Params, Several, parameter
 from pinscope.experiments.overlap.arithmetic import FULL_DEPTH, Recipe
 from pinscope.experiments.overlap.pipeline import OneWay, Pipeline, Shape
 from pinscope.experiments.overlap.reading import read_overlap
@@ -19,8 +17,7 @@ from pinscope.lab.harness import Harness, Turn
 from pinscope.lab.protocol import Lab, Load
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
-from pinscope.records.finding import Reading
-from pinscope.records.run import ExperimentRun, LabKind, Lasted, Observation, Positive
+from pinscope.records.run import LabKind, Lasted, Observation, Positive
 from pinscope.units import parse_bytes
 
 Balance = Literal["copy_bound", "balanced", "compute_bound"]
@@ -37,26 +34,18 @@ ALONE_PASSES = 5
 class OverlapParams(Params):
     """The pipeline, and which combinations of the recipe's ingredients to run."""
 
-    chunk: Bytes = Field(
-        title="Chunk", json_schema_extra={"unit": "bytes"},
-        description="Bytes that one copy of the pipeline moves.",
-    )  # fmt: skip
-    chunks: int = Field(
-        ge=4, le=4096, title="Chunks", json_schema_extra={"unit": "count"},
-        description="Copies and kernels in one pipeline.",
-    )  # fmt: skip
-    directions: Several[OneWay] = Field(
-        title="Directions", description="Feed kernels (h2d) or drain their results (d2h)."
+    chunk: Bytes = parameter("Chunk", "Bytes that one copy of the pipeline moves.")
+    chunks: int = parameter("Chunks", "Copies and kernels in one pipeline.", unit="count", ge=4, le=4096)
+    directions: Several[OneWay] = parameter("Directions", "Feed kernels (h2d) or drain their results (d2h).")
+    balance: Several[Balance] = parameter(
+        "Balance", "Kernels half as long as a pinned copy, as long, or twice as long."
     )
-    balance: Several[Balance] = Field(
-        title="Balance", description="Kernels half as long as a pinned copy, as long, or twice as long."
+    combinations: Literal["leave_one_out", "all"] = parameter(
+        "Combinations",
+        "The full recipe with each ring depth, and each ingredient left out in turn; or every combination.",
     )
-    combinations: Literal["leave_one_out", "all"] = Field(
-        title="Combinations",
-        description="The full recipe with each ring depth, and each ingredient left out in turn; or every combination.",
-    )
-    depths: Several[Literal["1", "2", "4", "8"]] = Field(
-        title="Ring depths", description="Device buffers in the ring: 1 is no double buffering, 2 is the recipe."
+    depths: Several[Literal["1", "2", "4", "8"]] = parameter(
+        "Ring depths", "Device buffers in the ring: 1 is no double buffering, 2 is the recipe."
     )
 
     @classmethod
@@ -228,9 +217,8 @@ class Overlap:
                             done += 1
         harness.progress(1.0, "done")
 
-    def read(self, run: ExperimentRun, rows: Sequence[Row]) -> Reading:
-        """Overlap, stall and issue time of every recipe, and which ingredient is missing where."""
-        return read_overlap(run, rows)
+    read = staticmethod(read_overlap)
+    """Overlap, stall and issue time of every recipe, and which ingredient is missing where."""
 
 
 @dataclass(frozen=True)

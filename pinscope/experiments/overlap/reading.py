@@ -7,7 +7,18 @@ from typing import Any
 
 from pinscope.analysis.precision import Repeated, precision_not_reached
 from pinscope.experiments.overlap.arithmetic import FULL_DEPTH, PassCell, Recipe, passes
-from pinscope.records.finding import Finding, Quantity, Reading, Table, critical, finding, note, quantity, warning
+from pinscope.records.finding import (
+    Finding,
+    Quantity,
+    Reading,
+    Table,
+    finding,
+    note,
+    quantity,
+    table,
+    warning,
+    wrong_data,
+)
 from pinscope.records.run import ExperimentRun, LabKind
 from pinscope.units import format_seconds, format_share
 
@@ -68,17 +79,15 @@ def _headline(cells: Sequence[PassCell]) -> tuple[Quantity, ...]:
 
 
 def _table(cells: Sequence[PassCell]) -> Table:
-    return Table(
-        title="Every combination",
-        columns=(
-            "direction", "balance", "recipe", "overlap", "at best", "own overlap", "rate", "total", "spread",
-            "copies alone", "kernels alone", "compute stall", "issue time", "corrupted", "checked",
-        ),
-        units=(
-            "text", "text", "text", "share", "share", "share", "bytes/second", "seconds", "share",
-            "seconds", "seconds", "seconds", "seconds", "count", "count",
-        ),
-        rows=tuple(
+    return table(
+        "Every combination",
+        {
+            "direction": "text", "balance": "text", "recipe": "text", "overlap": "share", "at best": "share",
+            "own overlap": "share", "rate": "bytes/second", "total": "seconds", "spread": "share",
+            "copies alone": "seconds", "kernels alone": "seconds", "compute stall": "seconds",
+            "issue time": "seconds", "corrupted": "count", "checked": "count",
+        },
+        [
             (
                 cell.direction, cell.balance, cell.recipe.label, cell.overlap, cell.ideal, cell.own_overlap,
                 cell.bytes_per_second,
@@ -87,7 +96,7 @@ def _table(cells: Sequence[PassCell]) -> Table:
                 cell.corrupted_chunks, cell.checked_chunks,
             )
             for cell in cells
-        ),
+        ],
         note="Overlap 100 % hides the shorter side entirely; below 0 the pipeline is slower than pinned copies and "
         "kernels one after the other. Own overlap compares with the recipe's own copies alone; above "
         "100 % they went faster in the pipeline than alone. At best is what a correct order allows with this many "
@@ -100,14 +109,12 @@ def _table(cells: Sequence[PassCell]) -> Table:
 def _corruption(cells: Sequence[PassCell]) -> Iterator[Finding]:
     ordered = [cell for cell in cells if cell.corrupted_chunks and _is_ordered(cell.recipe)]
     if ordered:
-        yield critical(
+        yield wrong_data(
             "ordered-copy-corrupted",
             quantity("Corrupted chunks", sum(c.corrupted_chunks for c in ordered), "count"),
             title="Chunks arrived wrong although events or one stream kept the order",
             detail=f"{len(ordered)} combinations are affected; the first: {ordered[0].recipe.label}, "
             f"{ordered[0].direction}.",
-            advice="Do not trust this machine's copies. Run it again; if it repeats, check ECC counters and the "
-            "kernel log.",
         )
     for (memory, direction), unordered in _unordered(cells).items():
         yield _without_events(f"{memory} memory, {direction}", unordered)

@@ -10,15 +10,14 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from pinscope.errors import NotPossible
-from pinscope.experiments.contract import AnyExperiment, BareParams, Bytes, Row, Several
+from pinscope.experiments.contract import AnyExperiment, BareParams, Bytes, Several, parameter
 from pinscope.experiments.page_tables.reading import read_page_tables
 from pinscope.lab.backing import HUGE_PAGE, touch
 from pinscope.lab.harness import Harness
 from pinscope.lab.protocol import Lab
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
-from pinscope.records.finding import Reading
-from pinscope.records.run import Backing, ExperimentRun, LabKind, Observation
+from pinscope.records.run import Backing, LabKind, Observation
 from pinscope.units import format_bytes, parse_bytes
 
 Pinning = Literal["pinned", "registered"]
@@ -29,24 +28,19 @@ PAGE = 4096
 class PageTablesParams(BareParams):
     """How much to pin, in which steps and ways."""
 
-    total: Bytes = Field(
-        title="Most memory", json_schema_extra={"unit": "bytes"},
-        description="Host memory pinned at the end of each way, all of it at once.",
-    )  # fmt: skip
-    steps: int = Field(
-        ge=4, le=1024, title="Steps", json_schema_extra={"unit": "count"},
-        description="Equal parts in which it is pinned; what is used is read after each.",
-    )  # fmt: skip
-    memory: Several[Pinning] = Field(
-        title="Ways", description="Allocated pinned (cudaHostAlloc), or ordinary memory registered (cudaHostRegister)."
+    total: Bytes = parameter("Most memory", "Host memory pinned at the end of each way, all of it at once.")
+    steps: int = parameter(
+        "Steps", "Equal parts in which it is pinned; what is used is read after each.", unit="count", ge=4, le=1024
     )
-    backings: Several[Backing] = Field(
-        title="Backings",
-        description="What stands under registered memory: 4 KiB pages, transparent huge pages, hugetlb pages, "
-        "shared memory.",
+    memory: Several[Pinning] = parameter(
+        "Ways", "Allocated pinned (cudaHostAlloc), or ordinary memory registered (cudaHostRegister)."
     )
-    all_devices: bool = Field(
-        title="All GPUs", description="Make a context on every GPU of this machine and read what each of them pays."
+    backings: Several[Backing] = parameter(
+        "Backings",
+        "What stands under registered memory: 4 KiB pages, transparent huge pages, hugetlb pages, shared memory.",
+    )
+    all_devices: bool = parameter(
+        "All GPUs", "Make a context on every GPU of this machine and read what each of them pays."
     )
 
     @classmethod
@@ -182,9 +176,8 @@ class PageTables:
             raise NotPossible(f"nothing can be pinned in the ways asked for: {reasons[0]}")
         return ways
 
-    def read(self, run: ExperimentRun, rows: Sequence[Row]) -> Reading:
-        """Bytes of page table per pinned byte, the page size it implies, and what comes back."""
-        return read_page_tables(run, rows)
+    read = staticmethod(read_page_tables)
+    """Bytes of page table per pinned byte, the page size it implies, and what comes back."""
 
 
 def _ways(params: PageTablesParams) -> list[Labels]:

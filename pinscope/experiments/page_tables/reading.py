@@ -7,7 +7,7 @@ from typing import Any
 
 from pinscope.analysis.page_table_model import GPU_PAGE_SIZES, GRANULE_BYTES, page_table_bytes
 from pinscope.experiments.page_tables.arithmetic import GIB, GPU_METERS, Cost, Growth, costs
-from pinscope.records.finding import Finding, Quantity, Reading, Table, good, note, quantity, warning
+from pinscope.records.finding import Finding, Quantity, Reading, Table, good, note, quantity, table, warning
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bytes, format_seconds, format_share
 
@@ -85,18 +85,15 @@ def _table(found: Sequence[Cost]) -> Table:
             cost.pin_seconds.median if cost.pin_seconds else None, cost.free_seconds,
         )  # fmt: skip
 
-    return Table(
-        title="Every way",
-        columns=(
-            "way", "device", "pinned", "page tables", "per GiB", "at least", "at most", "implied page",
-            "left after freeing", "host pins",
-            "touching a GiB", "pinning a GiB", "giving back a GiB",
-        ),
-        units=(
-            "text", "count", "bytes", "bytes", "bytes", "bytes", "bytes", "bytes", "bytes", "bytes", "seconds",
-            "seconds", "seconds",
-        ),
-        rows=tuple(row(cost) for cost in found),
+    return table(
+        "Every way",
+        {
+            "way": "text", "device": "count", "pinned": "bytes", "page tables": "bytes", "per GiB": "bytes",
+            "at least": "bytes", "at most": "bytes", "implied page": "bytes", "left after freeing": "bytes",
+            "host pins": "bytes", "touching a GiB": "seconds", "pinning a GiB": "seconds",
+            "giving back a GiB": "seconds",
+        },
+        [row(cost) for cost in found],
         note="Per GiB is the middle of what the readings leave possible, between at least and at most: page tables are "
         "counted in whole steps. Host pins are what the kernel's count of pinned pages grew by. "
         "Touching is by one thread; giving back is unpinning and unmapping. Memory allocated pinned "
@@ -118,17 +115,19 @@ def _amounts(run: ExperimentRun, cost: Cost) -> tuple[Table, ...]:
     if per_byte is None:
         return ()
     return (
-        Table(
-            title="What more would take",
-            columns=("pinned", "as measured here", "share of the GPU", "at 4 KiB", "at 64 KiB", "at 2 MiB"),
-            units=("bytes", "bytes", "share", "bytes", "bytes", "bytes"),
-            rows=tuple(
+        table(
+            "What more would take",
+            {
+                "pinned": "bytes", "as measured here": "bytes", "share of the GPU": "share", "at 4 KiB": "bytes",
+                "at 64 KiB": "bytes", "at 2 MiB": "bytes",
+            },
+            [
                 (
                     amount, round(amount * per_byte), amount * per_byte / total if total else None,
                     *(page_table_bytes(amount, size) for size in GPU_PAGE_SIZES),
                 )
                 for amount in AMOUNTS
-            ),
+            ],
             note="As measured here is the middle of what the readings leave possible. For each process that pins it, "
             "and on each GPU on which that process has a context. The formula is "
             "bytes ÷ page size × 8. Other amounts, processes and GPUs: the page Plan, or pinscope plan.",

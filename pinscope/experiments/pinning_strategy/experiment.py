@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any, Literal
 
-from pydantic import Field
-
-from pinscope.experiments.contract import AnyExperiment, BareParams, Bytes, Row, Several
+from pinscope.experiments.contract import AnyExperiment, BareParams, Bytes, Several, parameter
 from pinscope.experiments.pinning_strategy.cuda_neighbour import PAUSE_SECONDS, SMALL_BYTES
 from pinscope.experiments.pinning_strategy.neighbours import (
     WITH_CONTEXT,
@@ -24,9 +22,8 @@ from pinscope.lab.pinning import PAGE, Pinned, Pinner, default_threads
 from pinscope.lab.protocol import Lab
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
-from pinscope.records.finding import Reading
 from pinscope.records.pinning_strategy import STRATEGIES, Strategy, StrategyName
-from pinscope.records.run import ExperimentRun, LabKind, Lasted, Observation, Positive
+from pinscope.records.run import LabKind, Lasted, Observation, Positive
 from pinscope.units import format_bytes, format_seconds, parse_bytes
 
 IDLE_SECONDS = 1.0
@@ -41,32 +38,24 @@ SMALLEST = 2**26
 class PinningStrategyParams(BareParams):
     """How much to pin, and in which ways."""
 
-    size: Bytes = Field(
-        title="Size", json_schema_extra={"unit": "bytes"},
-        description="How much each strategy pins.",
-    )  # fmt: skip
-    chunk: Bytes = Field(
-        title="Chunk", json_schema_extra={"unit": "bytes"},
-        description="Length of a piece where a strategy pins in pieces; a multiple of 2 MiB.", multiple_of=HUGE_PAGE,
-    )  # fmt: skip
-    threads: int = Field(
-        0, ge=0, le=1024, title="Threads", json_schema_extra={"unit": "count"},
-        description="How many threads touch (and register) memory; 0 takes the processors here, at most 16.",
-    )  # fmt: skip
-    strategies: Several[StrategyName] = Field(
-        title="Strategies", description="Ways to pin; cudaHostAlloc in one piece is what the others are compared with."
+    size: Bytes = parameter("Size", "How much each strategy pins.")
+    chunk: Bytes = parameter(
+        "Chunk", "Length of a piece where a strategy pins in pieces; a multiple of 2 MiB.", multiple_of=HUGE_PAGE
     )
-    repeats: int = Field(
-        ge=1, le=100, title="Repeats", json_schema_extra={"unit": "count"},
-        description="How often each strategy pins; waits are the longest over all of them.",
+    threads: int = parameter(
+        "Threads", "How many threads touch (and register) memory; 0 takes the processors here, at most 16.",
+        0, unit="count", ge=0, le=1024,
     )  # fmt: skip
-    target: Bytes = Field(
-        title="Your size", json_schema_extra={"unit": "bytes"},
-        description="How much your program pins; the reading says how long that takes.",
-    )  # fmt: skip
-    idle_seconds: float = Field(
-        IDLE_SECONDS, gt=0, le=60, title="Idle watch", json_schema_extra={"unit": "seconds"},
-        description="How long the neighbours are watched with nothing going on.",
+    strategies: Several[StrategyName] = parameter(
+        "Strategies", "Ways to pin; cudaHostAlloc in one piece is what the others are compared with."
+    )
+    repeats: int = parameter(
+        "Repeats", "How often each strategy pins; waits are the longest over all of them.", unit="count", ge=1, le=100
+    )
+    target: Bytes = parameter("Your size", "How much your program pins; the reading says how long that takes.")
+    idle_seconds: float = parameter(
+        "Idle watch", "How long the neighbours are watched with nothing going on.",
+        IDLE_SECONDS, unit="seconds", gt=0, le=60,
     )  # fmt: skip
 
     @classmethod
@@ -202,9 +191,8 @@ class PinningStrategy:
                     yield _once(pinner, params.size, neighbours, bench, repeat)
         harness.progress(1.0, "done")
 
-    def read(self, run: ExperimentRun, rows: Sequence[Row]) -> Reading:
-        """The best strategy for this host, what it gains, seconds for the user's size, and the recipe."""
-        return read_pinning_strategy(run, rows)
+    read = staticmethod(read_pinning_strategy)
+    """The best strategy for this host, what it gains, seconds for the user's size, and the recipe."""
 
 
 class _Bench:

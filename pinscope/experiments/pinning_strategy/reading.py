@@ -21,7 +21,7 @@ from pinscope.analysis.pinning_strategy import (
     recommend,
     strategy_cells,
 )
-from pinscope.records.finding import Finding, Quantity, Reading, Table, critical, good, note, quantity, warning
+from pinscope.records.finding import Finding, Quantity, Reading, Table, critical, good, note, quantity, table, warning
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bytes, format_seconds
 
@@ -117,14 +117,15 @@ def _strategies(cells: Cells) -> list[StrategyCell]:
 
 def _speeds(run: ExperimentRun, cells: Cells) -> Table:
     usual = cells.get(USUAL)
-    return Table(
-        title="Strategies",
-        columns=("strategy", "size", "chunk", "threads", "total", "rate", "of it touch", "of it pin", "give back",
-                 "× cudaHostAlloc", "usual wait", "your size", "CUDA: pinned", "copies at", "copies across chunks",
-                 "repeats"),
-        units=("text", "bytes", "bytes", "count", "seconds", "bytes/second", "seconds", "seconds", "seconds",
-               "ratio", "seconds", "seconds", "text", "bytes/second", "text", "count"),
-        rows=tuple(
+    return table(
+        "Strategies",
+        {
+            "strategy": "text", "size": "bytes", "chunk": "bytes", "threads": "count", "total": "seconds",
+            "rate": "bytes/second", "of it touch": "seconds", "of it pin": "seconds", "give back": "seconds",
+            "× cudaHostAlloc": "ratio", "usual wait": "seconds", "your size": "seconds", "CUDA: pinned": "text",
+            "copies at": "bytes/second", "copies across chunks": "text", "repeats": "count",
+        },
+        [
             (
                 TITLES[cell.strategy], cell.bytes, cell.chunk_bytes, cell.threads, cell.total_seconds.median,
                 cell.bytes_per_second, cell.touch_seconds, cell.pin_seconds, cell.release_seconds,
@@ -133,7 +134,7 @@ def _speeds(run: ExperimentRun, cells: Cells) -> Table:
                 {True: "taken", False: "refused", None: None}[cell.crossing_copies], cell.total_seconds.count,
             )
             for cell in _strategies(cells)
-        ),
+        ],
         note="Medians. Usual wait: of each repeat the longest that a neighbour waited. "
         "Your size: at the same pace. Copies at: one copy to the device within a chunk. Copies across "
         "chunks: whether CUDA takes one that crosses a boundary; n/a in one piece, and where chunks are separate "
@@ -156,15 +157,17 @@ def _wait_table(cells: Cells) -> Table:
         )
         for name, cell in cells.items() for phase in PHASES.values() if cell.wait(phase) is not None
     ]  # fmt: skip
-    return Table(
-        title="Longest waits of other processes",
-        columns=("strategy", "memory is", *CALLS.values(), "longest call", "no driver calls"),
-        units=("text", "text", *("seconds" for _ in CALLS), "seconds", "seconds"),
-        rows=tuple(rows),
+    return table(
+        "Longest waits of other processes",
+        {
+            "strategy": "text", "memory is": "text", **dict.fromkeys(CALLS.values(), "seconds"),
+            "longest call": "seconds", "no driver calls": "seconds",
+        },
+        rows,
         note="The longest single call over all repeats, while memory was pinned and while it was given back. No driver "
         "calls: how late a process woke that makes none, which is what waiting for a processor takes. n/a: this "
         "run does not say.",
-    )
+    )  # fmt: skip
 
 
 def _not_pinned(cells: Cells) -> Iterator[Finding]:

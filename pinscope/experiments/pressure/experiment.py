@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from pinscope.analysis.page_table_model import GRANULE_BYTES
 from pinscope.errors import NotEnoughMemory
-from pinscope.experiments.contract import AnyExperiment, BareParams, Bytes, Row
+from pinscope.experiments.contract import AnyExperiment, BareParams, Bytes, parameter
 from pinscope.experiments.pressure.bystander import Bystander, folder_for
 from pinscope.experiments.pressure.reading import read_pressure_run
 from pinscope.lab.budget import safe_pinned_bytes
@@ -21,8 +21,7 @@ from pinscope.probes.host_memory import HostPressure, read_pressure
 from pinscope.probes.limits import read_limits
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment, Limits
-from pinscope.records.finding import Reading
-from pinscope.records.run import ExperimentRun, LabKind, Lasted, Observation, Positive
+from pinscope.records.run import LabKind, Lasted, Observation, Positive
 from pinscope.units import format_bytes, parse_bytes
 
 Phase = Literal["before", "held", "after"]
@@ -50,33 +49,23 @@ _UNKNOWN = {
 class PressureParams(BareParams):
     """How much to pin, in which steps, and what the ordinary process does."""
 
-    share: float = Field(
-        gt=0, le=1, title="Share of what is safe", json_schema_extra={"unit": "share"},
-        description="Pin at most this share of what is safe to pin here, but 64 MiB at least.",
+    share: float = parameter(
+        "Share of what is safe", "Pin at most this share of what is safe to pin here, but 64 MiB at least.",
+        unit="share", gt=0, le=1,
     )  # fmt: skip
-    cap: Bytes = Field(
-        title="Most memory", json_schema_extra={"unit": "bytes"},
-        description="Pin at most this much, however much is safe.",
+    cap: Bytes = parameter("Most memory", "Pin at most this much, however much is safe.")
+    steps: int = parameter("Steps", "Equal parts in which it is pinned.", unit="count", ge=1, le=64)
+    floor: Bytes = parameter(
+        "Floor", "Stop before less memory than this is available on the host, or left in the container."
+    )
+    file: Bytes = parameter("File", "Length of the file that the ordinary process reads again and again.")
+    sample: Bytes = parameter(
+        "Fresh memory", "How much fresh memory the ordinary process touches, page by page, in each round.",
+        multiple_of=PAGE,
     )  # fmt: skip
-    steps: int = Field(
-        ge=1, le=64, title="Steps", json_schema_extra={"unit": "count"},
-        description="Equal parts in which it is pinned.",
-    )  # fmt: skip
-    floor: Bytes = Field(
-        title="Floor", json_schema_extra={"unit": "bytes"},
-        description="Stop before less memory than this is available on the host, or left in the container.",
-    )  # fmt: skip
-    file: Bytes = Field(
-        title="File", json_schema_extra={"unit": "bytes"},
-        description="Length of the file that the ordinary process reads again and again.",
-    )  # fmt: skip
-    sample: Bytes = Field(
-        title="Fresh memory", json_schema_extra={"unit": "bytes"}, multiple_of=PAGE,
-        description="How much fresh memory the ordinary process touches, page by page, in each round.",
-    )  # fmt: skip
-    step_seconds: float = Field(
-        gt=0, le=600, title="Time per step", json_schema_extra={"unit": "seconds"},
-        description="How long the ordinary process works at each step; three rounds at least.",
+    step_seconds: float = parameter(
+        "Time per step", "How long the ordinary process works at each step; three rounds at least.",
+        unit="seconds", gt=0, le=600,
     )  # fmt: skip
 
     @model_validator(mode="after")
@@ -237,9 +226,8 @@ class Pressure:
             yield from _Course(params, harness, beside, step, folder is not None).all(lab, held)
         harness.progress(1.0, "done")
 
-    def read(self, run: ExperimentRun, rows: Sequence[Row]) -> Reading:
-        """What everybody lost, and from which amount on it was felt."""
-        return read_pressure_run(run, rows)
+    read = staticmethod(read_pressure_run)
+    """What everybody lost, and from which amount on it was felt."""
 
 
 def _check_floor(limits: Limits, step: int, floor: int) -> None:

@@ -19,7 +19,7 @@ from pinscope.experiments.pressure.arithmetic import (
     stages,
 )
 from pinscope.records.environment import Limits
-from pinscope.records.finding import Finding, Quantity, Reading, Table, good, note, quantity, warning
+from pinscope.records.finding import Finding, Quantity, Reading, Table, good, note, quantity, table, warning
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bandwidth, format_bytes, format_seconds, format_share
 
@@ -153,25 +153,24 @@ def _table(found: Stages) -> tuple[Table, ...]:
         )
         for stage in found.all
     )  # fmt: skip
-    table = Table(
-        title="Every step",
-        columns=(
-            "phase", "pinned", "pinning took", "available", "left here", "free", "on lists", "page cache", "page fault",
-            "longest fault", "file read", "file in cache", *(f"stalled: {words}" for words in STALLS.values()),
-            "swapped in", "swapped out", "rounds",
-        ),
-        units=(
-            "text", "bytes", "seconds", "bytes", "bytes", "bytes", "bytes", "bytes", "seconds", "seconds",
-            "bytes/second", "share", *("share" for _ in STALLS), "bytes", "bytes", "count",
-        ),
-        rows=rows,
+    every_step = table(
+        "Every step",
+        {
+            "phase": "text", "pinned": "bytes", "pinning took": "seconds", "available": "bytes",
+            "left here": "bytes", "free": "bytes", "on lists": "bytes", "page cache": "bytes",
+            "page fault": "seconds", "longest fault": "seconds", "file read": "bytes/second",
+            "file in cache": "share",
+            **{f"stalled: {words}": "share" for words in STALLS.values()},
+            "swapped in": "bytes", "swapped out": "bytes", "rounds": "count",
+        },
+        rows,
         note="Page fault and file read: medians over the rounds; longest fault: of all pages; file in cache: the "
         "least. Left here is the tighter of the host's available memory and what the control group leaves. On "
         "lists: free pages that each processor has at hand, neither free nor available by the kernel's count. Stalls "
         "are "
         "shares of the step's time, pinning included. n/a: not told here, or not measured.",
     )  # fmt: skip
-    return (table,) if rows else ()
+    return (every_step,) if rows else ()
 
 
 def _rate(felt: Felt | None) -> float | None:

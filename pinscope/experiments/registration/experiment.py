@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
-from pinscope.experiments.contract import AnyExperiment, BareParams, Bytes, Counts, Row, Several
+from pinscope.experiments.contract import AnyExperiment, BareParams, Bytes, Counts, Several, parameter
 from pinscope.experiments.registration.reading import read_registration
 from pinscope.lab.backing import shared_region
 from pinscope.lab.budget import CONTEXT_BYTES
@@ -19,8 +19,7 @@ from pinscope.lab.pattern import BLOCK_WORDS
 from pinscope.lab.protocol import Lab
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
-from pinscope.records.finding import Reading
-from pinscope.records.run import ExperimentRun, LabKind, Observation, Positive
+from pinscope.records.run import LabKind, Observation, Positive
 from pinscope.units import format_bytes, parse_bytes
 
 Strategy = Literal["each_registers", "one_owner"]
@@ -35,30 +34,22 @@ TITLES: Mapping[Strategy, str] = {"each_registers": "each registers", "one_owner
 class RegistrationParams(BareParams):
     """How much is shared by how many."""
 
-    shared: Bytes = Field(
-        title="Shared memory", json_schema_extra={"unit": "bytes"},
-        description="Host memory that every process needs whole.",
-    )  # fmt: skip
-    buffer: Bytes = Field(
-        title="GPU buffer", json_schema_extra={"unit": "bytes"},
-        description="GPU memory of each process, through which the shared memory is copied piece by piece.",
-    )  # fmt: skip
-    processes: Counts = Field(
-        title="Processes", json_schema_extra={"unit": "count"},
-        description="How many share it; several numbers by comma.",
-    )  # fmt: skip
-    strategies: Several[Strategy] = Field(
-        title="Strategies",
-        description="Each process registers shared memory, or one of them owns pinned memory and copies into the "
-        "others' GPU buffers (CUDA IPC).",
+    shared: Bytes = parameter("Shared memory", "Host memory that every process needs whole.")
+    buffer: Bytes = parameter(
+        "GPU buffer", "GPU memory of each process, through which the shared memory is copied piece by piece."
     )
-    repeats: int = Field(
-        ge=1, le=1000, title="Rounds", json_schema_extra={"unit": "count"},
-        description="How often every process gets all of the shared memory, all of them at once.",
+    processes: Counts = parameter("Processes", "How many share it; several numbers by comma.")
+    strategies: Several[Strategy] = parameter(
+        "Strategies", "Each process registers shared memory, or one of them owns pinned memory and copies into the "
+        "others' GPU buffers (CUDA IPC).",
     )  # fmt: skip
-    step_limit: float = Field(
-        gt=0, le=3600, title="Step limit", json_schema_extra={"unit": "seconds"},
-        description="A process that has not finished a step by then is taken for hung, and the run ends.",
+    repeats: int = parameter(
+        "Rounds", "How often every process gets all of the shared memory, all of them at once.",
+        unit="count", ge=1, le=1000,
+    )  # fmt: skip
+    step_limit: float = parameter(
+        "Step limit", "A process that has not finished a step by then is taken for hung, and the run ends.",
+        unit="seconds", gt=0, le=3600,
     )  # fmt: skip
 
     @model_validator(mode="after")
@@ -185,9 +176,8 @@ class Registration:
             yield from _Trial(case, lab, harness, number / len(cases)).run()
         harness.progress(1.0, "done")
 
-    def read(self, run: ExperimentRun, rows: Sequence[Row]) -> Reading:
-        """What each strategy takes, and how fast it copies."""
-        return read_registration(run, rows)
+    read = staticmethod(read_registration)
+    """What each strategy takes, and how fast it copies."""
 
 
 _MEMBER = "pinscope.experiments.registration.member"

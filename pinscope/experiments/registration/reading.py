@@ -10,7 +10,7 @@ from pinscope.analysis.page_table_model import GRANULE_BYTES
 from pinscope.analysis.rules.link import SATURATED
 from pinscope.analysis.statistics import Summary, measured
 from pinscope.experiments.registration.arithmetic import Trial, trials
-from pinscope.records.finding import Finding, Quantity, Reading, Table, critical, good, note, quantity, warning
+from pinscope.records.finding import Finding, Quantity, Reading, Table, good, note, quantity, table, warning, wrong_data
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bandwidth, format_bytes, format_share
 
@@ -75,17 +75,15 @@ def _median(summary: Summary | None) -> float | None:
 
 
 def _table(found: Sequence[Trial]) -> Table:
-    return Table(
-        title="Every strategy and number of processes",
-        columns=(
-            "strategy", "processes", "shared", "contexts", "buffers", "page tables", "host pins", "start-up",
-            "touching", "pinning, each", "rate together", "spread", "wrong words", "checked words", "left at the end",
-        ),
-        units=(
-            "text", "count", "bytes", "bytes", "bytes", "bytes", "bytes", "seconds", "seconds", "seconds",
-            "bytes/second", "share", "count", "count", "bytes",
-        ),
-        rows=tuple(
+    return table(
+        "Every strategy and number of processes",
+        {
+            "strategy": "text", "processes": "count", "shared": "bytes", "contexts": "bytes", "buffers": "bytes",
+            "page tables": "bytes", "host pins": "bytes", "start-up": "seconds", "touching": "seconds",
+            "pinning, each": "seconds", "rate together": "bytes/second", "spread": "share", "wrong words": "count",
+            "checked words": "count", "left at the end": "bytes",
+        },
+        [
             (
                 trial.title, trial.processes, trial.bytes, trial.context_bytes, trial.buffer_bytes, trial.table_bytes,
                 trial.host_pinned_bytes, _median(trial.start_seconds), trial.touch_seconds,
@@ -93,7 +91,7 @@ def _table(found: Sequence[Trial]) -> Table:
                 trial.wrong_words, trial.checked_words, trial.left_bytes,
             )
             for trial in found
-        ),
+        ],
         note="Contexts, buffers and page tables are of all processes together, as the readings of the whole GPU grew "
         "from step to step. Start-up and pinning are medians over the processes that did it. The owner's pinning "
         "includes touching. On the host model there are no contexts, and page tables are those of the processes.",
@@ -104,14 +102,12 @@ def _wrong(found: Sequence[Trial]) -> Iterator[Finding]:
     wrong = [trial for trial in found if trial.wrong_words]
     if not wrong:
         return
-    yield critical(
+    yield wrong_data(
         "content-wrong",
         quantity("Wrong words", sum(trial.wrong_words for trial in wrong), "count"),
         quantity("Checked words", sum(trial.checked_words for trial in wrong), "count"),
         title="Data arrived wrong in a process",
         detail=f"The first case: {wrong[0].title}, {wrong[0].processes} processes.",
-        advice="Do not trust this machine's copies. Run it again; if it repeats, check ECC counters and the "
-        "kernel log.",
     )
 
 

@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from pydantic import Field
-
 from pinscope.analysis.rules.growth import STEADY_GROWTH
-from pinscope.experiments.contract import AnyKind, Inputs, Row
+from pinscope.experiments.contract import AnyKind, Inputs, parameter
 from pinscope.experiments.timeline.reading import read_timeline
-from pinscope.records.finding import Reading
-from pinscope.records.run import Run
 from pinscope.records.timeline_row import TimelineRow
 
 
 class TimelineParams(Inputs):
     """How the machine was watched."""
 
-    interval_seconds: float = Field(
-        1.0, title="Interval", description="From one sample to the next.", json_schema_extra={"unit": "seconds"}
-    )
-    for_seconds: float | None = Field(
-        None, title="Asked for", description="How long to watch.", json_schema_extra={"unit": "seconds"}
-    )
-    pids: tuple[int, ...] = Field((), title="Only these processes", description="By their ids.")
-    probe: bool = Field(
-        False, title="Registered memory followed", description="By uprobes on the driver's library; needs root."
-    )
+    interval_seconds: float = parameter("Interval", "From one sample to the next.", 1.0, unit="seconds")
+    for_seconds: float | None = parameter("Asked for", "How long to watch.", None, unit="seconds")
+    pids: tuple[int, ...] = parameter("Only these processes", "By their ids.", ())
+    probe: bool = parameter("Registered memory followed", "By uprobes on the driver's library; needs root.", False)
 
 
 class Timeline:
@@ -50,9 +38,8 @@ class Timeline:
     Params = TimelineParams
     Observation = TimelineRow
 
-    def read(self, run: Run, rows: Sequence[Row]) -> Reading:
-        """Headline, tables and findings from the rows alone."""
-        return read_timeline(run, rows)
+    read = staticmethod(read_timeline)
+    """Headline, tables and findings from the rows alone."""
 
 
 EXPERIMENT: AnyKind = Timeline()

@@ -17,7 +17,7 @@ from pinscope.experiments.timeline.arithmetic import (
 )
 from pinscope.experiments.timeline.findings import timeline_findings, when, who
 from pinscope.records.figure import figures
-from pinscope.records.finding import Quantity, Reading, Table, quantity
+from pinscope.records.finding import Quantity, Reading, Table, quantity, table
 from pinscope.records.run import Run
 from pinscope.records.snapshot import Holder
 
@@ -112,24 +112,22 @@ def _holders(seen: Watched) -> Table:
     shown = seen.lives[:MOST_HOLDERS]
     left_out = f" {len(seen.lives) - MOST_HOLDERS} with less are left out." if len(seen.lives) > MOST_HOLDERS else ""
     contained = any(life.container for life in shown)
-    return Table(
-        title="Holders",
-        columns=(
-            "process", "pid", "user", *(("container",) if contained else ()), "first seen", "last seen", "held first",
-            "at its peak", "at the end", "grew by",
-        ),
-        units=(
-            "text", "text", "text", *(("text",) if contained else ()), "seconds", "seconds", "bytes", "bytes", "bytes",
-            "bytes",
-        ),
-        rows=tuple(
+    return table(
+        "Holders",
+        {
+            "process": "text", "pid": "text", "user": "text",
+            **({"container": "text"} if contained else {}), "first seen": "seconds",
+            "last seen": "seconds", "held first": "bytes", "at its peak": "bytes", "at the end": "bytes",
+            "grew by": "bytes",
+        },
+        [
             (
                 life.name, str(life.pid), life.user, *((life.container or "–",) if contained else ()),
                 life.first_seconds, life.last_seconds, life.first_bytes, life.peak_bytes, life.last_bytes,
                 life.grew_bytes,
             )
             for life in shown
-        ),
+        ],
         note="Pinned and locked memory of each process: cudaHostAlloc, the driver's (write-combined, cuMemCreate on "
         "the host, host pools), and the largest of registered (with the probe), locked and pinned by the kernel's "
         "account (VmPin). At the end 0 B: it ended, or gave all back. Grew by: to its peak, from what it held first, "
@@ -139,22 +137,20 @@ def _holders(seen: Watched) -> Table:
 
 def _devices(run: Run, seen: Watched) -> Table:
     names = {device.index: device.name for device in run.environment.devices}
-    return Table(
-        title="GPUs",
-        columns=(
-            "GPU", "name", "memory used", "of no process", "page tables", "received, mean", "received, most",
-            "sent, mean", "sent, most",
-        ),
-        units=(
-            "text", "text", "bytes", "bytes", "bytes", "bytes/second", "bytes/second", "bytes/second", "bytes/second",
-        ),
-        rows=tuple(
+    return table(
+        "GPUs",
+        {
+            "GPU": "text", "name": "text", "memory used": "bytes", "of no process": "bytes", "page tables": "bytes",
+            "received, mean": "bytes/second", "received, most": "bytes/second", "sent, mean": "bytes/second",
+            "sent, most": "bytes/second",
+        },
+        [
             (
                 str(index), names.get(index), *(_peak(rows, name) for name in _GPU_MEMORY),
                 *(value for name in GPU_RATES for value in (_mean(rows, name), _peak(rows, name))),
             )
             for index, rows in seen.devices.items()
-        ),
+        ],
         note="Memory: at most. Page tables: those that the holders' cudaHostAlloc and driver memory implies, and with "
         "the probe their registered memory. Rates: over PCIe, from the GPU's side, as the driver samples them for some "
         "milliseconds each time.",
@@ -178,17 +174,19 @@ def _events(seen: Watched) -> Table:
     changes = merged(seen.events)
     largest = sorted(changes, key=lambda change: abs(change.change_bytes), reverse=True)[:MOST_CHANGES]
     left_out = len(changes) - len(largest)
-    return Table(
-        title="What happened",
-        columns=("at (UTC)", "after", "process", "pid", "event", "kind", "times", "change", "holds then"),
-        units=("text", "seconds", "text", "text", "text", "text", "count", "bytes", "bytes"),
-        rows=tuple(
+    return table(
+        "What happened",
+        {
+            "at (UTC)": "text", "after": "seconds", "process": "text", "pid": "text", "event": "text",
+            "kind": "text", "times": "count", "change": "bytes", "holds then": "bytes",
+        },
+        [
             (
                 f"{change.begun:%H:%M:%S}", change.seconds, change.name, str(change.pid), change.event,
                 _WHAT_WORDS.get(change.what, change.what), change.times, change.change_bytes, change.bytes,
             )
             for change in sorted(largest, key=lambda change: change.seconds)
-        ),
+        ],
         note="Several steps of one process in the same direction are one line, from the first of them on."
         + (f" The {MOST_CHANGES} largest; {left_out:,} smaller ones are left out." if left_out else ""),
     )  # fmt: skip

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Protocol, Self, TypeVar
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import PydanticUndefined
 
+from pinscope.analysis.rows import Row as Row  # noqa: PLC0414 - experiments are written with it
 from pinscope.analysis.statistics import LEAST_VALUES
 from pinscope.errors import InvalidParameter
 from pinscope.lab.harness import Harness, Precision
@@ -184,10 +185,6 @@ def _one_line(error: ValidationError) -> str:
     if shown and quoted(given) in message:
         shown = ""  # said already
     return f"{name}: {message}{shown}" if name else f"{message}{shown}"  # no name: several fields do not fit together
-
-
-Row = Mapping[str, Any]
-"""One observation as it is stored: a flat mapping with the observation's field names."""
 
 
 RunT_contra = TypeVar("RunT_contra", bound=Run, contravariant=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Literal
+from typing import Literal
 
+from pinscope.analysis.rows import Row, Rows, counted, grouped, labels
 from pinscope.analysis.statistics import Summary, summarize
 
 WAY_TITLES: Mapping[str, str] = {
@@ -59,16 +60,12 @@ class Cell:
         return self.touched_bytes * self.uses / self.wall_seconds.median
 
 
-def cells(rows: Iterable[Mapping[str, Any]]) -> list[Cell]:
+def cells(rows: Iterable[Row]) -> list[Cell]:
     """Counted repeats, grouped; in the order measured."""
-    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
-    for row in rows:
-        if not row["warmup"]:
-            groups.setdefault(tuple(row[name] for name in _LABELS), []).append(row)
-    return [_cell(group) for group in groups.values()]
+    return [_cell(group) for group in grouped(counted(rows), labels(*_LABELS)).values()]
 
 
-def _cell(rows: Sequence[Mapping[str, Any]]) -> Cell:
+def _cell(rows: Rows) -> Cell:
     return Cell(
         **{name: rows[0][name] for name in _LABELS},
         wall_seconds=summarize([row["wall_seconds"] for row in rows]),
@@ -88,10 +85,7 @@ def over_spacing(found: Sequence[Cell], pattern: str, uses: int) -> dict[str, li
 
 
 def _curves(found: Sequence[Cell], by: str) -> dict[str, list[Cell]]:
-    curves: dict[str, list[Cell]] = {}
-    for cell in sorted(found, key=lambda one: int(getattr(one, by))):
-        curves.setdefault(cell.way, []).append(cell)
-    return curves
+    return grouped(sorted(found, key=lambda cell: int(getattr(cell, by))), lambda cell: cell.way)
 
 
 def verdict(one: Cell, other: Cell) -> Verdict:

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
 
+from pinscope.analysis.rows import Row, Rows, counted, grouped, summary
 from pinscope.analysis.statistics import Summary, summarize
 
 GIB = 2**30
@@ -95,27 +95,20 @@ Cells = Mapping[tuple[str, int], BufferCell]
 Copies = Mapping[tuple[str, str, int], Summary]
 
 
-def buffer_cells(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, int], BufferCell]:
+def buffer_cells(rows: Iterable[Row]) -> dict[tuple[str, int], BufferCell]:
     """(way, bytes) → its counted buffers, in the order of the rows."""
-    groups: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
-    for row in rows:
-        if row["kind"] == "buffer" and not row["warmup"]:
-            groups.setdefault((row["way"], row["bytes"]), []).append(row)
-    return {key: _cell(key, group) for key, group in groups.items()}
+    buffers = [row for row in counted(rows) if row["kind"] == "buffer"]
+    return {key: _cell(key, group) for key, group in grouped(buffers, lambda row: (row["way"], row["bytes"])).items()}
 
 
-def _cell(key: tuple[str, int], rows: Sequence[Mapping[str, Any]]) -> BufferCell:
-    def summary(name: str) -> Summary | None:
-        values = [row[name] for row in rows if row.get(name) is not None]
-        return summarize(values) if values else None
-
+def _cell(key: tuple[str, int], rows: Rows) -> BufferCell:
     faults = [row["page_faults"] for row in rows if row.get("page_faults") is not None]
     return BufferCell(
         *key,
         get_seconds=summarize([row["get_seconds"] for row in rows]),
-        touch_seconds=summary("touch_seconds"),
-        register_seconds=summary("register_seconds"),
-        unregister_seconds=summary("unregister_seconds"),
+        touch_seconds=summary(rows, "touch_seconds"),
+        register_seconds=summary(rows, "register_seconds"),
+        unregister_seconds=summary(rows, "unregister_seconds"),
         give_back_seconds=summarize([row["give_back_seconds"] for row in rows]),
         both_seconds=summarize([row["get_seconds"] + row["give_back_seconds"] for row in rows]),
         page_faults=min(faults, default=None),
@@ -166,16 +159,14 @@ def without(cells: Cells, left_out: Sequence[BufferCell]) -> Cells:
     return {key: cell for key, cell in cells.items() if cell not in left_out}
 
 
-def copy_times(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str, int], Summary]:
+def copy_times(rows: Iterable[Row]) -> dict[tuple[str, str, int], Summary]:
     """(pages under pageable memory or ``pinned``, direction, bytes) → seconds of a complete copy."""
-    groups: dict[tuple[str, str, int], list[float]] = {}
-    for row in rows:
-        if row["kind"] == "copy" and not row["warmup"]:
-            groups.setdefault((_place(row), row["direction"], row["bytes"]), []).append(row["wall_seconds"])
-    return {key: summarize(values) for key, values in groups.items()}
+    copies = [row for row in counted(rows) if row["kind"] == "copy"]
+    groups = grouped(copies, lambda row: (_place(row), row["direction"], row["bytes"]))
+    return {key: summarize([row["wall_seconds"] for row in group]) for key, group in groups.items()}
 
 
-def _place(row: Mapping[str, Any]) -> str:
+def _place(row: Row) -> str:
     """Runs of version 0.1.0 do not say what stood under pageable memory: it was malloc's, in small pages."""
     return "pinned" if row["memory"] == "pinned" else row.get("backing") or "4k"
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pinscope.analysis.precision import Repeated, precision_not_reached
+from pinscope.analysis.rows import median
 from pinscope.experiments.allocation.arithmetic import (
     BASE,
     HOST_TITLES,
@@ -120,10 +121,10 @@ def _tables(cells: Cells, evens: Sequence[BreakEven], titles: Mapping[str, str])
         [
             (
                 titles[cell.way], cell.bytes, cell.get_seconds.median,
-                cell.touch_seconds.median if cell.touch_seconds else None,
-                cell.register_seconds.median if cell.register_seconds else None,
+                median(cell.touch_seconds),
+                median(cell.register_seconds),
                 cell.give_back_seconds.median,
-                cell.unregister_seconds.median if cell.unregister_seconds else None,
+                median(cell.unregister_seconds),
                 per_gib(cell.get_seconds.median, cell.bytes), per_gib(cell.give_back_seconds.median, cell.bytes),
                 cell.both_seconds.spread, cell.page_faults, cell.both_seconds.count,
             )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from pinscope.analysis.rows import Row, Rows, counted, grouped, summary
 from pinscope.analysis.statistics import Summary, summarize
 
 PAYS = 1.1
@@ -118,43 +118,33 @@ class LatencyFit:
     r_squared: float
 
 
-def cells(rows: Iterable[Mapping[str, Any]]) -> list[Cell]:
+def cells(rows: Rows) -> list[Cell]:
     """Counted repeats of a run's rows, grouped by labels, in the order of line and size."""
-    groups: dict[tuple[Line, int], list[Mapping[str, Any]]] = {}
-    for row in rows:
-        if not row["warmup"]:
-            line = Line(
-                row["memory"], row["direction"], row["copier"], row["devices"], row["device"],
-                row.get("backing") or "", row.get("cache") or "",
-            )  # fmt: skip
-            groups.setdefault((line, row["bytes"]), []).append(row)
-    return [_cell(line, size, group) for (line, size), group in sorted(groups.items(), key=lambda item: item[0])]
+    groups = grouped(counted(rows), lambda row: (_line(row), row["bytes"]))
+    return [_cell(line, size, groups[line, size]) for line, size in sorted(groups)]
 
 
-def _cell(line: Line, size: int, rows: Sequence[Mapping[str, Any]]) -> Cell:
-    def summary(name: str) -> Summary:
-        return summarize([row[name] for row in rows if row[name] is not None])
+def _line(row: Row) -> Line:
+    names = ("memory", "direction", "copier", "devices", "device")
+    state: dict[str, Any] = {name: row.get(name) or "" for name in ("backing", "cache")}
+    return Line(**{name: row[name] for name in names}, **state)
 
+
+def _cell(line: Line, size: int, rows: Rows) -> Cell:
+    one_copy = summarize([row["device_seconds"] for row in rows])
     return Cell(
-        line,
-        size,
-        summary("device_seconds"),
-        summary("device_seconds" if rows[0].get("one_more_seconds") is None else "one_more_seconds"),
-        rows[0].get("one_more_copies") or 1,
-        summary("wall_seconds"),
-        summary("issue_seconds"),
-        summary("h2d_seconds") if rows[0]["h2d_seconds"] is not None else None,
-        summary("d2h_seconds") if rows[0]["d2h_seconds"] is not None else None,
-        sum(row["wrong_words"] for row in rows),
-    )
+        line=line, bytes=size, one_copy=one_copy, one_more=summary(rows, "one_more_seconds") or one_copy,
+        copies=rows[0].get("one_more_copies") or 1,
+        wall_seconds=summarize([row["wall_seconds"] for row in rows]),
+        issue_seconds=summarize([row["issue_seconds"] for row in rows]),
+        h2d_seconds=summary(rows, "h2d_seconds"), d2h_seconds=summary(rows, "d2h_seconds"),
+        wrong_words=sum(row["wrong_words"] for row in rows),
+    )  # fmt: skip
 
 
 def by_line(all_cells: Iterable[Cell]) -> dict[Line, list[Cell]]:
     """Cells of each curve, ascending in size."""
-    lines: dict[Line, list[Cell]] = {}
-    for cell in all_cells:
-        lines.setdefault(cell.line, []).append(cell)
-    return {line: sorted(members, key=lambda cell: cell.bytes) for line, members in lines.items()}
+    return grouped(sorted(all_cells, key=lambda cell: (cell.line, cell.bytes)), lambda cell: cell.line)
 
 
 def fit_latency(curve: Sequence[Cell]) -> LatencyFit | None:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
 
+from pinscope.analysis.rows import Row, Rows, counted, grouped, labels
 from pinscope.experiments.dataloader.steady_state import Estimate, estimate, steady_starts
 
 COUNTER_SLACK_BYTES = 2**20
 """The kernel batches its count of pinned pages per processor: so far off may the growth of it be."""
 _LABELS = ("pin_memory", "non_blocking", "workers", "batch_bytes")
-
-Rows = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -109,19 +107,13 @@ class Combination:
         return f"{pin}, {'non_blocking' if self.non_blocking else 'blocking'}"
 
 
-def combinations(rows: Iterable[Mapping[str, Any]]) -> list[Combination]:
+def combinations(rows: Iterable[Row]) -> list[Combination]:
     """Steps grouped by the settings; in the order in which they were first measured."""
-    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
-    for row in rows:
-        if not row["warmup"]:
-            groups.setdefault(tuple(row[name] for name in _LABELS), []).append(row)
-    return [_combination(group) for group in groups.values()]
+    return [_combination(group) for group in grouped(counted(rows), labels(*_LABELS)).values()]
 
 
 def _combination(rows: Rows) -> Combination:
-    rounds: dict[int, list[Mapping[str, Any]]] = {}
-    for row in rows:  # runs before there were rounds visited each combination once
-        rounds.setdefault(row.get("round", 0), []).append(row)
+    rounds = grouped(rows, lambda row: int(row.get("round", 0)))  # older runs visited each combination once
     held = [row["pinned_bytes"] for row in rows]
     return Combination(
         **{name: rows[0][name] for name in _LABELS},

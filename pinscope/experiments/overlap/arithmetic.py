@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from pinscope.analysis.rows import counted, grouped
 from pinscope.analysis.statistics import Summary, summarize
 
 FULL_DEPTH = 2
@@ -103,21 +104,14 @@ def _recipe(row: Mapping[str, Any]) -> Recipe:
 
 def passes(rows: Iterable[Mapping[str, Any]]) -> list[PassCell]:
     """Counted passes of a run's rows, grouped; full recipe first, then by what is missing."""
-    groups: dict[tuple[str, str, Recipe], list[Mapping[str, Any]]] = {}
-    for row in rows:
-        if row["kind"] == "pass" and not row["warmup"]:
-            groups.setdefault((row["direction"], row["balance"], _recipe(row)), []).append(row)
-    found = [_pass_cell(*key, group) for key, group in groups.items()]
-    return sorted(
-        found,
-        key=lambda cell: (
-            cell.direction,
-            cell.balance,
-            len(cell.recipe.missing),
-            cell.recipe.missing,
-            cell.recipe.depth,
-        ),
-    )
+    whole = [row for row in counted(rows) if row["kind"] == "pass"]
+    groups = grouped(whole, lambda row: (row["direction"], row["balance"], _recipe(row)))
+
+    def place(cell: PassCell) -> tuple[Any, ...]:
+        missing = cell.recipe.missing
+        return cell.direction, cell.balance, len(missing), missing, cell.recipe.depth
+
+    return sorted((_pass_cell(*key, group) for key, group in groups.items()), key=place)
 
 
 def _pass_cell(direction: str, balance: str, recipe: Recipe, rows: Sequence[Mapping[str, Any]]) -> PassCell:
@@ -126,37 +120,19 @@ def _pass_cell(direction: str, balance: str, recipe: Recipe, rows: Sequence[Mapp
     device_seconds = summarize([row["device_seconds"] for row in rows])
     chunks = first["chunks"]
     return PassCell(
-        recipe,
-        direction,
-        balance,
-        first["bytes"],
-        chunks,
-        device_seconds,
-        summarize([row["issue_seconds"] for row in rows]),
-        summarize([row["stall_seconds"] for row in rows]),
-        copy_alone,
-        compute_alone,
-        overlap_share(first["pinned_copy_seconds"], compute_alone, device_seconds.median),
-        overlap_share(copy_alone, compute_alone, device_seconds.median),
-        copy_alone / first["pinned_copy_seconds"],
-        1 - 1 / chunks,
-        sum(row["corrupted_chunks"] for row in rows),
-        chunks * len(rows),
-    )
+        recipe=recipe, direction=direction, balance=balance, bytes=first["bytes"], chunks=chunks,
+        device_seconds=device_seconds,
+        issue_seconds=summarize([row["issue_seconds"] for row in rows]),
+        stall_seconds=summarize([row["stall_seconds"] for row in rows]),
+        copy_alone_seconds=copy_alone, compute_alone_seconds=compute_alone,
+        overlap=overlap_share(first["pinned_copy_seconds"], compute_alone, device_seconds.median),
+        own_overlap=overlap_share(copy_alone, compute_alone, device_seconds.median),
+        copy_slowdown=copy_alone / first["pinned_copy_seconds"], ideal=1 - 1 / chunks,
+        corrupted_chunks=sum(row["corrupted_chunks"] for row in rows), checked_chunks=chunks * len(rows),
+    )  # fmt: skip
 
 
 def spans(rows: Iterable[Mapping[str, Any]]) -> list[Span]:
     """The timelines that a run kept."""
-    return [
-        Span(
-            _recipe(row),
-            row["direction"],
-            row["balance"],
-            row["lane"],
-            row["chunk"],
-            row["start_seconds"],
-            row["end_seconds"],
-        )
-        for row in rows
-        if row["kind"] == "span"
-    ]
+    names = ("direction", "balance", "lane", "chunk", "start_seconds", "end_seconds")
+    return [Span(_recipe(row), *(row[name] for name in names)) for row in rows if row["kind"] == "span"]

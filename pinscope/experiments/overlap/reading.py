@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pinscope.analysis.precision import Repeated, precision_not_reached
+from pinscope.analysis.rows import grouped
 from pinscope.experiments.overlap.arithmetic import FULL_DEPTH, PassCell, Recipe, passes
 from pinscope.records.finding import (
     Finding,
@@ -122,21 +123,17 @@ def _corruption(cells: Sequence[PassCell]) -> Iterator[Finding]:
 
 def _unordered(cells: Sequence[PassCell]) -> dict[tuple[str, str], list[PassCell]]:
     """(Memory, direction) → its cells whose two streams nothing kept in order; pinned memory first."""
-    groups: dict[tuple[str, str], list[PassCell]] = {}
-    for cell in sorted(cells, key=lambda one: (one.recipe.memory != "pinned", one.direction)):
-        if not _is_ordered(cell.recipe):
-            groups.setdefault((cell.recipe.memory, cell.direction), []).append(cell)
-    return groups
+    pinned_first = sorted(cells, key=lambda cell: (cell.recipe.memory != "pinned", cell.direction))
+    unordered = [cell for cell in pinned_first if not _is_ordered(cell.recipe)]
+    return grouped(unordered, lambda cell: (cell.recipe.memory, cell.direction))
 
 
 def _corrupted_shares(cells: Sequence[PassCell]) -> dict[str, float]:
     """Balance → share of the chunks that were corrupted, over all its recipes."""
-    groups: dict[str, list[PassCell]] = {}
-    for cell in cells:
-        groups.setdefault(cell.balance.replace("_", "-"), []).append(cell)
     return {
-        balance: sum(cell.corrupted_chunks for cell in group) / sum(cell.checked_chunks for cell in group)
-        for balance, group in groups.items()
+        balance.replace("_", "-"): sum(cell.corrupted_chunks for cell in group)
+        / sum(cell.checked_chunks for cell in group)
+        for balance, group in grouped(cells, lambda cell: cell.balance).items()
     }
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from pinscope.analysis.line_fit import SlopeBounds, bound_slope
 from pinscope.analysis.page_table_model import (
@@ -14,6 +14,7 @@ from pinscope.analysis.page_table_model import (
     UPPER_LEVELS,
     implied_page_bytes,
 )
+from pinscope.analysis.rows import Row, counted, grouped
 from pinscope.analysis.statistics import Summary, summarize
 
 GIB = 2**30
@@ -132,12 +133,9 @@ class Cost:
         return self.growths[0]
 
 
-def costs(rows: Sequence[Mapping[str, Any]]) -> list[Cost]:
+def costs(rows: Sequence[Row]) -> list[Cost]:
     """Every way of a run's rows that has a start and a step; allocated memory first."""
-    groups: dict[Way, list[Mapping[str, Any]]] = {}
-    for row in rows:
-        if not row["warmup"]:
-            groups.setdefault(Way(row["memory"], row["backing"] or "", row["device"]), []).append(row)
+    groups = grouped(counted(rows), lambda row: Way(row["memory"], row["backing"] or "", row["device"]))
     found = []
     for way, group in groups.items():
         before = next((row for row in group if row["phase"] == "before"), None)
@@ -153,14 +151,12 @@ def costs(rows: Sequence[Mapping[str, Any]]) -> list[Cost]:
     return found
 
 
-def _meters(before: Mapping[str, Any]) -> tuple[Meter, ...]:
+def _meters(before: Row) -> tuple[Meter, ...]:
     """The GPU's where it has any; the process's own page tables are the host model's."""
     return GPU_METERS if any(before[meter] is not None for meter in GPU_METERS) else HOST_METERS
 
 
-def _growth(
-    meter: Meter, before: Mapping[str, Any], held: Sequence[Mapping[str, Any]], after: Mapping[str, Any] | None
-) -> Growth | None:
+def _growth(meter: Meter, before: Row, held: Sequence[Row], after: Row | None) -> Growth | None:
     metered = [row for row in held if row[meter] is not None]
     if before[meter] is None or not metered:
         return None
@@ -174,32 +170,24 @@ def _granule(meter: Meter) -> int:
     return GRANULE_BYTES if meter in GPU_METERS else HOST_GRANULE_BYTES
 
 
-def _cost(
-    way: Way,
-    growths: tuple[Growth, ...],
-    before: Mapping[str, Any],
-    held: Sequence[Mapping[str, Any]],
-    after: Mapping[str, Any] | None,
-) -> Cost:
+def _cost(way: Way, growths: tuple[Growth, ...], before: Row, held: Sequence[Row], after: Row | None) -> Cost:
     last = held[-1]
     both = before["pinned_bytes"] is not None and last["pinned_bytes"] is not None
     return Cost(
-        way,
-        growths,
-        _per_gib(held, "touch_seconds"),
-        _per_gib(held, "pin_seconds"),
-        _free_per_gib(after, last["bytes"]),
-        last["pinned_bytes"] - before["pinned_bytes"] if both else None,
-    )
+        way=way, growths=growths,
+        touch_seconds=_per_gib(held, "touch_seconds"), pin_seconds=_per_gib(held, "pin_seconds"),
+        free_seconds=_free_per_gib(after, last["bytes"]),
+        host_pinned_bytes=last["pinned_bytes"] - before["pinned_bytes"] if both else None,
+    )  # fmt: skip
 
 
-def _free_per_gib(after: Mapping[str, Any] | None, nbytes: int) -> float | None:
+def _free_per_gib(after: Row | None, nbytes: int) -> float | None:
     """Giving all of it back; ``None`` before that."""
     if after is None or after["free_seconds"] is None or not nbytes:
         return None
     return float(after["free_seconds"] * GIB / nbytes)
 
 
-def _per_gib(held: Sequence[Mapping[str, Any]], name: str) -> Summary | None:
+def _per_gib(held: Sequence[Row], name: str) -> Summary | None:
     rates = [row[name] * GIB / row["step_bytes"] for row in held if row[name] is not None and row["step_bytes"]]
     return summarize(rates) if rates else None

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pinscope.analysis.page_table_model import GPU_PAGE_SIZES, GRANULE_BYTES, page_table_bytes
+from pinscope.analysis.rows import median
 from pinscope.experiments.page_tables.arithmetic import GIB, GPU_METERS, Cost, Growth, costs
 from pinscope.records.finding import Finding, Quantity, Reading, Table, good, note, quantity, table, warning
 from pinscope.records.run import ExperimentRun
@@ -81,8 +82,8 @@ def _table(found: Sequence[Cost]) -> Table:
             way_words(cost), cost.way.device, growth.bytes[-1], growth.table_bytes[-1],
             *_per_gib(growth), growth.page_bytes, growth.left_bytes,
             cost.host_pinned_bytes,
-            cost.touch_seconds.median if cost.touch_seconds else None,
-            cost.pin_seconds.median if cost.pin_seconds else None, cost.free_seconds,
+            median(cost.touch_seconds),
+            median(cost.pin_seconds), cost.free_seconds,
         )  # fmt: skip
 
     return table(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pinscope.analysis.line_fit import fit_line
+from pinscope.analysis.rows import Row, grouped, labels
 from pinscope.analysis.statistics import Summary, summarize
 
 GIB = 2**30
@@ -17,8 +18,6 @@ STALLS: Mapping[str, str] = {
     "io_full": "I/O, everybody waited",
 }
 """Beginning of a field that counts stalled seconds → what it counts."""
-
-Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -97,10 +96,7 @@ class Stages:
 
 def stages(rows: Sequence[Row]) -> Stages:
     """The stages that were measured, also of a run that goes on or broke off."""
-    groups: dict[tuple[str, int], list[Row]] = {}
-    for row in rows:
-        groups.setdefault((row["phase"], row["step"]), []).append(row)
-    found = [_stage(phase, step, group) for (phase, step), group in groups.items()]
+    found = [_stage(group) for group in grouped(rows, labels("phase", "step")).values()]
     return Stages(
         before=next((stage for stage in found if stage.phase == "before"), None),
         # A step without a round yet has nothing to tell.
@@ -111,7 +107,7 @@ def stages(rows: Sequence[Row]) -> Stages:
     )
 
 
-def _stage(phase: str, step: int, rows: Sequence[Row]) -> Stage:
+def _stage(rows: Sequence[Row]) -> Stage:
     rounds = [row for row in rows if row["kind"] == "process" and not row["warmup"]]
     begin = next((row for row in rows if row["moment"] == "begin"), None)
     end = next((row for row in rows if row["moment"] == "end"), None)
@@ -133,7 +129,7 @@ def _stage(phase: str, step: int, rows: Sequence[Row]) -> Stage:
     available = at_end("available_bytes")
     left = [at_end(field) for field in ("available_bytes", "cgroup_headroom_bytes") if at_end(field) is not None]
     return Stage(
-        phase=phase, step=step, bytes=rounds[-1]["bytes"] if rounds else 0,
+        phase=rows[0]["phase"], step=rows[0]["step"], bytes=rounds[-1]["bytes"] if rounds else 0,
         fault=_felt(row["fault_median_seconds"] for row in rounds),
         longest=_felt(row["fault_longest_seconds"] for row in rounds),
         byte_seconds=_felt(row["read_seconds"] / row["read_bytes"] for row in read),

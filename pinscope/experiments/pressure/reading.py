@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from pinscope.analysis.rows import Row
 from pinscope.experiments.pressure.arithmetic import (
     GIB,
     STALLS,
@@ -38,8 +38,6 @@ SWAPPED = 16 * 2**20
 STRAIGHT = 0.1
 """A pinned byte takes one byte and its page table; further off by more than this, others took or gave memory."""
 RETURNED = 0.9
-
-Row = Mapping[str, Any]
 
 
 def read_pressure_run(run: ExperimentRun, rows: Sequence[Row]) -> Reading:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
+from pinscope.analysis.rows import Row, counted, grouped, labels, summary
 from pinscope.analysis.statistics import Summary, summarize
 
 Strategy = Literal["each_registers", "one_owner"]
 STRATEGY_TITLES: Mapping[str, str] = {"each_registers": "each registers", "one_owner": "one owner copies for all"}
-Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -63,10 +63,7 @@ class Trial:
 
 def trials(rows: Sequence[Row]) -> list[Trial]:
     """Every strategy and number of processes, in the order measured."""
-    groups: dict[tuple[str, int], list[Row]] = {}
-    for row in rows:
-        groups.setdefault((row["strategy"], row["processes"]), []).append(row)
-    return [_trial(group) for group in groups.values()]
+    return [_trial(group) for group in grouped(rows, labels("strategy", "processes")).values()]
 
 
 def _trial(rows: Sequence[Row]) -> Trial:
@@ -83,10 +80,10 @@ def _trial(rows: Sequence[Row]) -> Trial:
         buffer_bytes=_grown(steps["start"], steps["buffers"], meter),
         table_bytes=tables[-1] if _all_pinned(first, steps["pin"]) and tables else None, table_steps=tables,
         host_pinned_bytes=_grown(steps["buffers"], steps["pin"], "pinned_bytes"),
-        start_seconds=_summary(steps["start"], "start_seconds"),
+        start_seconds=summary(steps["start"], "start_seconds"),
         touch_seconds=next((row["touch_seconds"] for row in steps["pin"] if row["touch_seconds"] is not None), None),
-        pin_seconds=_summary(steps["pin"], "pin_seconds"),
-        rate=_rate(first["processes"], [row for row in copies if not row["warmup"]]),
+        pin_seconds=summary(steps["pin"], "pin_seconds"),
+        rate=_rate(first["processes"], counted(copies)),
         wrong_words=sum(row["wrong_words"] for row in copies),
         checked_words=sum(row["checked_words"] for row in copies),
         left_bytes=_grown(steps["before"], steps["end"], meter),
@@ -123,20 +120,12 @@ def _kernel_tables(steps: Mapping[str, Sequence[Row]]) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _summary(rows: Sequence[Row], name: str) -> Summary | None:
-    values = [row[name] for row in rows if row[name] is not None]
-    return summarize(values) if values else None
-
-
 def _rate(processes: int, copies: Sequence[Row]) -> Summary | None:
     """Bytes of all over the time from the first beginning to the last end, for each complete round."""
-    rounds: dict[int, list[Row]] = {}
-    for row in copies:
-        rounds.setdefault(row["repeat"], []).append(row)
     rates = [
         sum(row["copied_bytes"] for row in group)
         / (max(row["ended_seconds"] for row in group) - min(row["begun_seconds"] for row in group))
-        for group in rounds.values()
+        for group in grouped(copies, labels("repeat")).values()
         if len(group) == processes
     ]
     return summarize(rates) if rates else None

@@ -7,8 +7,9 @@ from typing import Any
 
 from pinscope.analysis.link_model import packet_words
 from pinscope.analysis.page_table_model import GRANULE_BYTES
+from pinscope.analysis.rows import median
 from pinscope.analysis.rules.link import SATURATED
-from pinscope.analysis.statistics import Summary, measured
+from pinscope.analysis.statistics import measured
 from pinscope.experiments.registration.arithmetic import Trial, trials
 from pinscope.records.finding import Finding, Quantity, Reading, Table, good, note, quantity, table, warning, wrong_data
 from pinscope.records.run import ExperimentRun
@@ -61,17 +62,13 @@ def _headline(run: ExperimentRun, each: Trial | None, owner: Trial | None) -> tu
         found.append(
             quantity(
                 f"Rate of all together, {words}",
-                _median(trial.rate),
+                median(trial.rate),
                 "bytes/second",
                 reason="no round was completed",
                 spread=trial.rate.spread if trial.rate else None,
             )
         )
     return tuple(found)
-
-
-def _median(summary: Summary | None) -> float | None:
-    return summary.median if summary else None
 
 
 def _table(found: Sequence[Trial]) -> Table:
@@ -86,8 +83,8 @@ def _table(found: Sequence[Trial]) -> Table:
         [
             (
                 trial.title, trial.processes, trial.bytes, trial.context_bytes, trial.buffer_bytes, trial.table_bytes,
-                trial.host_pinned_bytes, _median(trial.start_seconds), trial.touch_seconds,
-                _median(trial.pin_seconds), _median(trial.rate), trial.rate.spread if trial.rate else None,
+                trial.host_pinned_bytes, median(trial.start_seconds), trial.touch_seconds,
+                median(trial.pin_seconds), median(trial.rate), trial.rate.spread if trial.rate else None,
                 trial.wrong_words, trial.checked_words, trial.left_bytes,
             )
             for trial in found

@@ -10,12 +10,12 @@ from itertools import pairwise
 from typing import Any
 
 from pinscope.analysis.held import held_bytes
+from pinscope.analysis.rows import Row, grouped
 from pinscope.analysis.rules.growth import Amounts
 from pinscope.analysis.rules.series import gap_seconds
 from pinscope.analysis.statistics import summarize
 from pinscope.records.run import Run
 
-Row = Mapping[str, Any]
 _HELD = ("host_alloc_bytes", "registered_bytes", "locked_bytes", "vm_pin_bytes", "driver_memory_bytes")
 """What a holder's row says of its memory, in the order of :func:`held_bytes`."""
 GPU_RATES = ("rx_bytes_per_second", "tx_bytes_per_second")
@@ -141,10 +141,7 @@ def watched(run: Run, rows: Sequence[Row]) -> Watched:
     end = max((row["elapsed_seconds"] for row in rows), default=0.0)
     interval = _interval(run, host)
     lives = sorted(_lives(rows, host, end), key=lambda life: life.peak_bytes or 0, reverse=True)
-    devices: dict[int, list[Row]] = {}
-    for row in rows:
-        if row["kind"] == "device":
-            devices.setdefault(row["device"], []).append(row)
+    devices = grouped((row for row in rows if row["kind"] == "device"), lambda row: int(row["device"]))
     return Watched(
         interval_seconds=interval,
         end_seconds=end,

@@ -9,10 +9,10 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from pinscope.analysis.rows import Row
 from pinscope.charts.chart import Chart
 from pinscope.charts.theme import COLOURS, DASHES, panels
 from pinscope.experiments.timeline.arithmetic import (
-    Row,
     Watched,
     points,
     sampled,

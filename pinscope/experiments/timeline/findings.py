@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from pinscope.analysis.link_findings import SLOT_ADVICE
+from pinscope.analysis.rows import Row
 from pinscope.analysis.rules.growth import LEAK_RISES, LEAK_SECONDS, STEADY_GROWTH, Amounts, Growth, steady_growth
 from pinscope.analysis.rules.host_memory import (
     DRIVER_BYTES,
@@ -19,7 +20,6 @@ from pinscope.analysis.rules.series import FEW_MISSING
 from pinscope.experiments.timeline.arithmetic import (
     GPU_RATES,
     Life,
-    Row,
     Watched,
     extreme,
     points,

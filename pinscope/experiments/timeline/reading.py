@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from pinscope.analysis.rows import Row
 from pinscope.experiments.timeline.arithmetic import (
     GPU_RATES,
-    Row,
     Watched,
     extreme,
     merged,

@@ -47,12 +47,13 @@ def line(name: str, look: Look, points: Iterable[Point], **more: Any) -> go.Scat
 
 
 def reference(
-    name: str, x: Sequence[float], y: Sequence[float], text: str = "", dash: str = DASHES["reference"]
+    name: str, x: Sequence[float], y: Sequence[float], text: str | None = None, dash: str = DASHES["reference"]
 ) -> go.Scatter:
-    """A grey line beside the measurement, such as what a link can carry."""
+    """A grey line beside the measurement, such as what a link can carry; ``text`` follows its name where one points."""
     return go.Scatter(
         x=x, y=y, mode="lines", name=name, line={"color": COLOURS["reference"], "dash": dash, "width": 2},
-        hoverinfo=None if text else "skip", hovertemplate=f"{name}{text}<extra></extra>" if text else None,
+        hoverinfo="skip" if text is None else None,
+        hovertemplate=None if text is None else f"{name}{text}<extra></extra>",
     )  # fmt: skip
 
 

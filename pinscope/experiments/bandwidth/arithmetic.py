@@ -126,8 +126,8 @@ def cells(rows: Rows) -> list[Cell]:
 
 def _line(row: Row) -> Line:
     names = ("memory", "direction", "copier", "devices", "device")
-    state: dict[str, Any] = {name: row.get(name) or "" for name in ("backing", "cache")}
-    return Line(**{name: row[name] for name in names}, **state)
+    backing, cache = row.get("backing") or "", row.get("cache") or ""
+    return Line(**{name: row[name] for name in names}, backing=backing, cache=cache)
 
 
 def _cell(line: Line, size: int, rows: Rows) -> Cell:

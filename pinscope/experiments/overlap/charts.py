@@ -8,7 +8,10 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from pinscope.analysis.rows import grouped
+from pinscope.charts.bars import category_rows
 from pinscope.charts.chart import Chart
+from pinscope.charts.lines import Look, line, put
 from pinscope.charts.theme import COLOURS, DASHES, DIRECTION_TITLES, SYMBOLS, ink, panels, words
 from pinscope.experiments.overlap.arithmetic import FULL_DEPTH, PassCell, Recipe, Span, passes, spans
 from pinscope.experiments.overlap.reading import SLOWER_COPIES
@@ -49,9 +52,9 @@ def draw(run: ExperimentRun, observations: Sequence[Mapping[str, Any]]) -> list[
     measured, kept = passes(observations), spans(observations)
     drawn: list[Chart | None] = []
     for way in ("h2d", "d2h"):
-        told = [cell for cell in measured if cell.direction == way]
-        recipes = left_out_once(cell.recipe for cell in told)
-        chosen = [cell for recipe in recipes for cell in told if cell.recipe == recipe]
+        cells = [cell for cell in measured if cell.direction == way]
+        recipes = left_out_once(cell.recipe for cell in cells)
+        chosen = [cell for recipe in recipes for cell in cells if cell.recipe == recipe]
         timeline = [span for span in kept if span.direction == way and span.recipe in recipes]
         drawn += [_efficiency(way, chosen), _costs(way, chosen), _timeline(run, way, timeline, chosen)]
     drawn.append(_depths(measured))
@@ -79,7 +82,7 @@ def _balance(found: Sequence[PassCell | Span]) -> str:
     return min((item.balance for item in found), key=list(BALANCES).index)
 
 
-def _told(balance: str) -> str:
+def _balance_words(balance: str) -> str:
     """A balance in a caption, with what it means."""
     return f"{words(balance)} ({BALANCES[balance]})"
 
@@ -111,13 +114,11 @@ def _efficiency(way: str, chosen: Sequence[PassCell]) -> Chart | None:
         return None
     groups = [[cell for cell in chosen if cell.balance == balance] for balance in shown]
     figure = panels([words(balance).capitalize() for balance in shown], [_ROW_PIXELS * len(group) for group in groups])
-    named: set[str] = set()
     for row, group in enumerate(groups, start=1):
-        for trace in _efficiency_bars(group):
-            trace.showlegend = trace.name is not None and trace.name not in named
-            named.add(trace.name)
-            figure.add_trace(trace, row=row, col=1)
-        _category_rows(figure, row, [_marked(cell) for cell in group])
+        put(figure, row, *_efficiency_bars(group))
+        if short := [cell for cell in group if cell.overlap * 100 < _INSIDE]:
+            figure.add_trace(_beside(short), row=row, col=1)
+        category_rows(figure, row, [_marked(cell) for cell in group])
     lowest = min(cell.overlap for cell in chosen) * 100
     figure.update_xaxes(range=[max(min(lowest * 1.2, -2), _LOWEST), 104], zeroline=True, zerolinewidth=2)
     figure.update_xaxes(title_text="Overlap efficiency (%)", row=len(shown), col=1)
@@ -134,45 +135,35 @@ def _efficiency(way: str, chosen: Sequence[PassCell]) -> Chart | None:
     )
 
 
-def _efficiency_bars(group: Sequence[PassCell]) -> Iterator[go.Bar | go.Scatter]:
-    """Bars by verdict, with their text inside where they are long enough, else beside them."""
+def _efficiency_bars(group: Sequence[PassCell]) -> Iterator[go.Bar]:
+    """Bars by verdict, with their text inside where they are long enough."""
     for verdict, name in (("intact", "data intact"), ("corrupted", "✕ unsafe: data corrupted")):
-        members = [cell for cell in group if _verdict(cell) == verdict]
-        if not members:
-            continue
-        yield go.Bar(
-            orientation="h",
-            y=[_marked(cell) for cell in members],
-            x=[cell.overlap * 100 for cell in members],
-            text=[_told_overlap(cell) for cell in members],
-            textposition=["inside" if cell.overlap * 100 >= _INSIDE else "none" for cell in members],
-            insidetextanchor="start",
-            insidetextfont={"color": ink(COLOURS[verdict])},
-            textangle=0,
-            constraintext="none",
-            name=name,
-            legendgroup=verdict,
-            marker={"color": COLOURS[verdict]},
-            customdata=[
-                f"{format_seconds(cell.device_seconds.median)} a pass, {format_bandwidth(cell.bytes_per_second)}<br>"
-                f"against its own copies {format_share(cell.own_overlap)}"
-                for cell in members
-            ],
-            hovertemplate="%{y}: %{text}<br>%{customdata}<extra></extra>",
-        )
-    short = [cell for cell in group if cell.overlap * 100 < _INSIDE]
-    if short:
-        yield go.Scatter(
-            mode="text",
-            y=[_marked(cell) for cell in short],
-            x=[max(cell.overlap, 0) * 100 + 1 for cell in short],
-            text=[_told_overlap(cell) for cell in short],
-            textposition="middle right",
-            hoverinfo="skip",
-        )
+        if members := [cell for cell in group if _verdict(cell) == verdict]:
+            yield go.Bar(
+                orientation="h", y=[_marked(cell) for cell in members], x=[cell.overlap * 100 for cell in members],
+                text=[_overlap_words(cell) for cell in members], textangle=0, constraintext="none",
+                textposition=["inside" if cell.overlap * 100 >= _INSIDE else "none" for cell in members],
+                insidetextanchor="start", insidetextfont={"color": ink(COLOURS[verdict])},
+                name=name, marker={"color": COLOURS[verdict]},
+                customdata=[
+                    f"{format_seconds(cell.device_seconds.median)} a pass, "
+                    f"{format_bandwidth(cell.bytes_per_second)}<br>"
+                    f"against its own copies {format_share(cell.own_overlap)}"
+                    for cell in members
+                ],
+                hovertemplate="%{y}: %{text}<br>%{customdata}<extra></extra>",
+            )  # fmt: skip
 
 
-def _told_overlap(cell: PassCell) -> str:
+def _beside(short: Sequence[PassCell]) -> go.Scatter:
+    """The text of bars that are too short for it."""
+    return go.Scatter(
+        mode="text", y=[_marked(cell) for cell in short], x=[max(cell.overlap, 0) * 100 + 1 for cell in short],
+        text=[_overlap_words(cell) for cell in short], textposition="middle right", hoverinfo="skip", showlegend=False,
+    )  # fmt: skip
+
+
+def _overlap_words(cell: PassCell) -> str:
     arrow = "◀ " if cell.overlap * 100 < _LOWEST else ""
     if cell.copy_slowdown >= SLOWER_COPIES:
         hidden = format_share(max(cell.own_overlap, 0.0))
@@ -182,23 +173,13 @@ def _told_overlap(cell: PassCell) -> str:
     return "<br>".join(filter(None, (arrow + format_share(cell.overlap), _unsafe(cell))))
 
 
-def _category_rows(figure: go.Figure, row: int, names: Sequence[str]) -> None:
-    """One row per name, the first on top."""
-    figure.update_yaxes(
-        type="category", categoryorder="array", categoryarray=list(names)[::-1], showgrid=False, row=row, col=1
-    )
-
-
 def _costs(way: str, chosen: Sequence[PassCell]) -> Chart | None:
     """What the GPU and the CPU lose in one pass."""
     if not chosen:
         return None
     balance = _balance(chosen)
     group = [cell for cell in chosen if cell.balance == balance]
-    figure = panels(
-        ["Compute stall: GPU idle", "Issue time: CPU held"],
-        [_ROW_PIXELS * len(group)] * 2,
-    )
+    figure = panels(["Compute stall: GPU idle", "Issue time: CPU held"], [_ROW_PIXELS * len(group)] * 2)
     figure.update_xaxes(matches=None)
     kinds = (
         ("stall", "compute stall", [cell.stall_seconds for cell in group]),
@@ -218,15 +199,15 @@ def _costs(way: str, chosen: Sequence[PassCell]) -> Chart | None:
             ),
             row=row, col=1,
         )  # fmt: skip
-        _category_rows(figure, row, [_name(cell.recipe) for cell in group])
+        category_rows(figure, row, [_name(cell.recipe) for cell in group])
         # The longest bar leaves room for its own text.
         figure.update_xaxes(range=[0, max(milliseconds) * 1.5 or 1.0], row=row, col=1)
     figure.update_xaxes(title_text="Time in one pass (ms)", row=2, col=1)
     return Chart(
         f"costs-{way}",
         f"What the GPU and the CPU lose, {_way(way)}",
-        f"Medians of one pass of {group[0].chunks} chunks, {_told(balance)}. Stall: compute idle between the first "
-        "and the last kernel. Issue: all calls that start copies. The share is that of the whole pass.",
+        f"Medians of one pass of {group[0].chunks} chunks, {_balance_words(balance)}. Stall: compute idle between the "
+        "first and the last kernel. Issue: all calls that start copies. The share is that of the whole pass.",
         figure,
     )
 
@@ -241,23 +222,19 @@ def _timeline(run: ExperimentRun, way: str, kept: Sequence[Span], chosen: Sequen
         recipe.label + (f"<br>✕ unsafe: {verdicts[recipe]}" if verdicts.get(recipe) else "") for recipe in recipes
     ]
     figure = panels(titles, [_LANE_PIXELS] * len(recipes), gap=_TIMELINE_GAP)
-    first: set[str] = set()
     for row, recipe in enumerate(recipes, start=1):
         own = [
             span for span in kept if (span.recipe, span.balance) == (recipe, balance) and span.chunk < TIMELINE_CHUNKS
         ]
-        for trace in _lanes(own):
-            trace.showlegend = trace.name not in first
-            first.add(trace.name)
-            figure.add_trace(trace, row=row, col=1)
-        _category_rows(figure, row, ["copy", "compute"])
+        put(figure, row, *_lanes(own))
+        category_rows(figure, row, ["copy", "compute"])
     figure.update_layout(barmode="overlay", bargap=0.1)
     figure.update_xaxes(rangemode="tozero")
     figure.update_xaxes(title_text="Time since the pass began (ms)", row=len(recipes), col=1)
     return Chart(
         f"timeline-{way}",
         f"Kernels and copies over time, {_way(way)}",
-        f"The first {TIMELINE_CHUNKS} chunks of one measured pass of each recipe, {_told(balance)}, "
+        f"The first {TIMELINE_CHUNKS} chunks of one measured pass of each recipe, {_balance_words(balance)}, "
         f"{_CLOCKS[run.lab]}; numbers are chunks. The Perfetto export has every chunk, in each balance.",
         figure,
     )
@@ -269,7 +246,7 @@ def _lanes(own: Sequence[Span]) -> Iterator[go.Bar]:
         members = [span for span in own if span.lane == lane]
         starts, lengths = _milliseconds([(span.start_seconds, span.end_seconds) for span in members])
         yield go.Bar(
-            orientation="h", y=[lane] * len(members), base=starts, x=lengths, name=name, legendgroup=name,
+            orientation="h", y=[lane] * len(members), base=starts, x=lengths, name=name,
             marker={"color": COLOURS[lane], "line": {"width": 1, "color": "rgba(255, 255, 255, 0.7)"}},
             text=[str(span.chunk) for span in members], textposition="inside", insidetextanchor="middle",
             insidetextfont={"color": ink(COLOURS[lane]), "size": 11}, textangle=0,
@@ -285,7 +262,7 @@ def _lanes(own: Sequence[Span]) -> Iterator[go.Bar]:
         starts, lengths = _milliseconds(gaps)
         yield go.Bar(
             orientation="h", y=["compute"] * len(gaps), base=starts, x=lengths, width=0.15, name="compute stall",
-            legendgroup="compute stall", marker={"color": COLOURS["stall"]},
+            marker={"color": COLOURS["stall"]},
             customdata=[format_seconds(end - start) for start, end in gaps],
             hovertemplate="compute stall: %{customdata}<extra></extra>",
         )  # fmt: skip
@@ -301,23 +278,20 @@ def _depths(measured: Sequence[PassCell]) -> Chart | None:
     if not measured:
         return None
     balance = _balance(measured)
-    curves: dict[tuple[str, tuple[str, ...]], list[PassCell]] = {}
-    for cell in measured:
-        others = tuple(name for name in cell.recipe.missing if name != "double buffering")
-        if cell.balance == balance and len(others) <= 1:
-            curves.setdefault((cell.direction, others), []).append(cell)
-    curves = {key: curve for key, curve in curves.items() if len(curve) > 1}
+
+    def others(cell: PassCell) -> tuple[str, ...]:
+        return tuple(name for name in cell.recipe.missing if name != "double buffering")
+
+    chosen = [cell for cell in measured if cell.balance == balance and len(others(cell)) <= 1]
+    groups = grouped(sorted(chosen, key=lambda cell: cell.recipe.depth), lambda cell: (cell.direction, others(cell)))
+    curves = {key: curve for key, curve in groups.items() if len(curve) > 1}
     shown = [way for way in ("h2d", "d2h") if any(direction == way for direction, _ in curves)]
     # Leaving one ingredient out gives two depths of the full recipe only, which the bars show already.
     if not any(len(curve) > FULL_DEPTH for curve in curves.values()):
         return None
     figure = panels([DIRECTION_TITLES[way] for way in shown])
-    named: set[str] = set()
-    for (way, others), curve in curves.items():
-        trace = _depth_line(way, others, sorted(curve, key=lambda cell: cell.recipe.depth))
-        trace.showlegend = trace.name not in named
-        named.add(trace.name)
-        figure.add_trace(trace, row=shown.index(way) + 1, col=1)
+    for (way, missing), curve in curves.items():
+        put(figure, shown.index(way) + 1, _depth_line(way, missing, curve))
     depths = sorted({cell.recipe.depth for curve in curves.values() for cell in curve})
     figure.update_xaxes(type="log", tickmode="array", tickvals=depths, ticktext=[str(depth) for depth in depths])
     figure.update_xaxes(title_text="Ring depth (device buffers)", row=len(shown), col=1)
@@ -325,7 +299,8 @@ def _depths(measured: Sequence[PassCell]) -> Chart | None:
     return Chart(
         "depths",
         "Throughput over the depth of the ring",
-        f"Bytes of a pass over its median time, {_told(balance)}. Crosses mark combinations that corrupted data.",
+        f"Bytes of a pass over its median time, {_balance_words(balance)}. Crosses mark combinations that corrupted "
+        "data.",
         figure,
     )
 
@@ -334,22 +309,20 @@ def _depth_line(way: str, others: tuple[str, ...], curve: Sequence[PassCell]) ->
     """Colour tells the host memory; a marker of its own tells what is missing, a cross corrupted data."""
     memory = curve[0].recipe.memory
     plain = SYMBOLS[memory] if not others or memory == "pageable" else "square-open"
-    return go.Scatter(
-        x=[cell.recipe.depth for cell in curve],
-        y=[cell.bytes_per_second / 1e9 for cell in curve],
-        mode="lines+markers",
-        name=f"no {others[0]}" if others else "nothing else missing",
-        legendgroup=str(others),
-        line={"color": COLOURS[memory], "dash": DASHES[way], "width": 2},
-        marker={
-            "size": 9,
-            "symbol": [SYMBOLS["corrupted"] if cell.corrupted_chunks else plain for cell in curve],
-            "color": [COLOURS["corrupted"] if cell.corrupted_chunks else COLOURS[memory] for cell in curve],
-        },
-        customdata=[
+    points = [
+        (
+            cell.recipe.depth,
+            cell.bytes_per_second / 1e9,
             f"{words(memory)}, ring of {cell.recipe.depth}: {format_bandwidth(cell.bytes_per_second)} "
-            f"{_unsafe(cell)}".strip()
-            for cell in curve
-        ],
-        hovertemplate="%{fullData.name}<br>%{customdata}<extra></extra>",
+            f"{_unsafe(cell)}".strip(),
+        )
+        for cell in curve
+    ]
+    made = line(f"no {others[0]}" if others else "nothing else missing", Look(memory, dash=DASHES[way], size=9), points)
+    wrong = [bool(cell.corrupted_chunks) for cell in curve]
+    return made.update(
+        marker={
+            "symbol": [SYMBOLS["corrupted"] if bad else plain for bad in wrong],
+            "color": [COLOURS["corrupted" if bad else memory] for bad in wrong],
+        }
     )

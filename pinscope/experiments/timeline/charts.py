@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 
 from pinscope.analysis.rows import Row
 from pinscope.charts.chart import Chart
+from pinscope.charts.lines import put, reference
 from pinscope.charts.theme import COLOURS, DASHES, panels
 from pinscope.experiments.timeline.arithmetic import (
     Watched,
@@ -72,8 +73,6 @@ class _Look:
     scale: float = GIB
     text: Callable[[float | None], str] = format_bytes
     shape: str = "linear"
-    group: str | None = None
-    in_legend: bool = True
 
 
 def draw(run: Run, rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
@@ -101,18 +100,15 @@ def _add(figure: go.Figure, row: int, clock: _Clock, series: Sequence[tuple[floa
     for piece in pieces:
         shown += [(piece[0][0], None)] if shown else []
         shown += thinned(piece, max(MOST_POINTS // len(pieces), 8))
-    figure.add_trace(
-        go.Scatter(
-            x=[at / clock.scale for at, _ in shown],
-            y=[None if value is None else value / look.scale for _, value in shown],
-            name=look.name, mode="lines" if len(shown) > 1 else "markers", legendgroup=look.group,
-            showlegend=look.in_legend, connectgaps=False,
-            line={"color": COLOURS[look.colour], "dash": look.dash, "width": 2, "shape": look.shape},
-            customdata=["" if value is None else f"{look.text(value)}<br>{clock.words(at)}" for at, value in shown],
-            hovertemplate=f"{_plain(look.name)}: %{{customdata}}<extra></extra>",
-        ),
-        row=row, col=1,
+    trace = go.Scatter(
+        x=[at / clock.scale for at, _ in shown],
+        y=[None if value is None else value / look.scale for _, value in shown],
+        name=look.name, mode="lines" if len(shown) > 1 else "markers", connectgaps=False,
+        line={"color": COLOURS[look.colour], "dash": look.dash, "width": 2, "shape": look.shape},
+        customdata=["" if value is None else f"{look.text(value)}<br>{clock.words(at)}" for at, value in shown],
+        hovertemplate=f"{_plain(look.name)}: %{{customdata}}<extra></extra>",
     )  # fmt: skip
+    put(figure, row, trace)
 
 
 def _plain(name: str) -> str:
@@ -131,16 +127,7 @@ def _since(clock: _Clock) -> str:
 
 def _limit(figure: go.Figure, row: int, clock: _Clock, at: float, name: str) -> None:
     """A dotted line; equal ones of several panels are named once."""
-    named = {trace.name for trace in figure.data}
-    figure.add_trace(
-        go.Scatter(
-            x=[0, clock.end], y=[at, at], mode="lines", name=name,
-            legendgroup=name, showlegend=name not in named,
-            line={"color": COLOURS["reference"], "dash": DASHES["reference"], "width": 1.5},
-            hovertemplate=f"{name}<extra></extra>",
-        ),
-        row=row, col=1,
-    )  # fmt: skip
+    put(figure, row, reference(name, [0, clock.end], [at, at], ""))
 
 
 # Pinned memory of the host
@@ -231,30 +218,24 @@ _OVER_PCIE = (
 
 
 def _each_gpu(
-    seen: Watched, clock: _Clock, lines: Sequence[tuple[str, _Look]], height: int
+    seen: Watched, clock: _Clock, lines: Sequence[tuple[str, _Look]]
 ) -> tuple[go.Figure, list[tuple[int, tuple[Row, ...]]]]:
-    """A panel for each GPU of which any of this was told."""
-    told = [(index, rows) for index, rows in seen.devices.items() if any(points(rows, name) for name, _ in lines)]
-    figure = panels([f"GPU {index}" for index, _ in told], [height] * len(told))
-    named: set[str] = set()
-    for row, (_, rows) in enumerate(told, start=1):
+    """A panel for each GPU of which any of this is known."""
+    known = [(index, rows) for index, rows in seen.devices.items() if any(points(rows, name) for name, _ in lines)]
+    figure = panels([f"GPU {index}" for index, _ in known], [200] * len(known))
+    for row, (_, rows) in enumerate(known, start=1):
         for name, look in lines:
             if series := points(rows, name):
-                once = look.name not in named
-                named.add(look.name)
-                shared = _Look(
-                    look.name, look.colour, look.dash, look.scale, look.text, group=look.name, in_legend=once
-                )
-                _add(figure, row, clock, series, shared)
-    return figure, told
+                _add(figure, row, clock, series, look)
+    return figure, known
 
 
 def _tables(seen: Watched, clock: _Clock) -> Chart | None:
     if not any(points(rows, name) for rows in seen.devices.values() for name, _ in _ON_GPU):
         return None
-    figure, told = _each_gpu(seen, clock, _ON_GPU, 200)
+    figure, known = _each_gpu(seen, clock, _ON_GPU)
     figure.update_yaxes(title_text="GPU memory (MiB)", rangemode="tozero")
-    _finish(figure, clock, len(told))
+    _finish(figure, clock, len(known))
     return Chart(
         "timeline-page-tables",
         "GPU memory of no process",
@@ -268,14 +249,14 @@ def _tables(seen: Watched, clock: _Clock) -> Chart | None:
 def _link(seen: Watched, clock: _Clock) -> Chart | None:
     if not any(points(rows, name) for rows in seen.devices.values() for name, _ in _OVER_PCIE):
         return None
-    figure, told = _each_gpu(seen, clock, _OVER_PCIE, 200)
-    for row, (_, rows) in enumerate(told, start=1):
+    figure, known = _each_gpu(seen, clock, _OVER_PCIE)
+    for row, (_, rows) in enumerate(known, start=1):
         limits = points(rows, "link_limit_bytes_per_second")
         if limits:
             limit = limits[-1][1]
             _limit(figure, row, clock, limit / 1e9, f"the link carries {format_bandwidth(limit)}")
     figure.update_yaxes(title_text="GB/s", rangemode="tozero")
-    _finish(figure, clock, len(told))
+    _finish(figure, clock, len(known))
     return Chart(
         "timeline-pcie",
         "What went over PCIe",

@@ -43,7 +43,7 @@ class Combination:
         pin_memory, non_blocking, workers: the settings.
         batch_bytes: images of one batch.
         visits: one for each round.
-        pinned_bytes: what was pinned for it at most; ``None`` where the host does not tell.
+        pinned_bytes: what was pinned for it at most; ``None`` where the host does not report it.
         wrong_items: items that did not arrive as they should, in all steps.
     """
 

@@ -140,9 +140,9 @@ class PinningStrategy:
     method = (
         "Each strategy pins the same amount, in turn, after all of that memory was touched once so that the host has "
         "it at hand. Four other processes make one kind of call each, again and again with "
-        f"{format_seconds(PAUSE_SECONDS)} between, and tell their longest: cudaMemGetInfo, an NVML memory query, a "
+        f"{format_seconds(PAUSE_SECONDS)} between, and report the longest: cudaMemGetInfo, an NVML memory query, a "
         f"kernel until it is done, and cudaMalloc and cudaFree of {format_bytes(SMALL_BYTES)}. A fifth one, the "
-        "control, makes no driver call: it sleeps as long as the others pause and tells how late it woke, which is "
+        "control, makes no driver call: it sleeps as long as the others pause and reports how late it woke, which is "
         "what waiting for a processor takes. All are watched with nothing going on first, then while memory is pinned "
         "and while it is given back; a strategy's wait is the longest of both. With the memory pinned, CUDA is asked "
         "whether it is, one copy within a piece is timed, and one across the boundary of two pieces is tried."

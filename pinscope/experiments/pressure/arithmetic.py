@@ -12,10 +12,10 @@ from pinscope.analysis.statistics import Summary, summarize
 
 GIB = 2**30
 STALLS: Mapping[str, str] = {
-    "memory_some": "memory, somebody waited",
-    "memory_full": "memory, everybody waited",
-    "io_some": "I/O, somebody waited",
-    "io_full": "I/O, everybody waited",
+    "memory_some": "memory, at least one task waited",
+    "memory_full": "memory, all tasks waited",
+    "io_some": "I/O, at least one task waited",
+    "io_full": "I/O, all tasks waited",
 }
 """Beginning of a field that counts stalled seconds → what it counts."""
 
@@ -35,7 +35,7 @@ class Felt:
 
 @dataclass(frozen=True)
 class Stage:
-    """Before, one step with its memory held, or after. ``None`` where nothing was told, or not yet.
+    """Before, one step with its memory held, or after. ``None`` where nothing was reported, or not yet.
 
     Attributes:
         bytes: pinned by the run meanwhile.

@@ -21,10 +21,10 @@ _MEMORY = (
 )
 """Line and field of a host's row."""
 _STALLS = (
-    ("memory, somebody", "memory_some", Look("stall")),
-    ("memory, everybody", "memory_full", Look("stall", "circle-open", "dash")),
-    ("I/O, somebody", "io_some", Look("cached", "square")),
-    ("I/O, everybody", "io_full", Look("cached", "square-open", "dash")),
+    ("memory, at least one task", "memory_some", Look("stall")),
+    ("memory, all tasks", "memory_full", Look("stall", "circle-open", "dash")),
+    ("I/O, at least one task", "io_some", Look("cached", "square")),
+    ("I/O, all tasks", "io_full", Look("cached", "square-open", "dash")),
 )
 
 
@@ -55,7 +55,7 @@ def _memory(run: ExperimentRun, rows: Sequence[Row]) -> Chart | None:
     figure.update_xaxes(title_text="Time (seconds)", rangemode="tozero")
     return Chart(
         "pressure-memory",
-        "What is left for everybody",
+        "What is left for other programs",
         "Read before and after each step. What is pinned is gone from what is available; the page cache counts as "
         "available, until it is pushed out. Grey: where the run stops by itself, and how far it meant to go.",
         figure,

@@ -43,7 +43,7 @@ _UNKNOWN = {
     "io_some_seconds": "stalls for input and output",
     "io_full_seconds": "full stalls for input and output",
 }
-"""Field of a reading → what a note calls it where this kernel does not tell."""
+"""Field of a reading → what a note calls it where this kernel does not report it."""
 
 
 class PressureParams(BareParams):
@@ -72,7 +72,7 @@ class PressureParams(BareParams):
     def _fits(self) -> PressureParams:
         if self.cap < SMALLEST:
             raise ValueError(
-                f"cap: it takes {format_bytes(SMALLEST)} at least; less cannot be told from what others do"
+                f"cap: must be {format_bytes(SMALLEST)} or more; less is lost among what other programs do"
             )
         return self
 

@@ -136,8 +136,8 @@ def _headline(found: Stages, memory: _Memory) -> tuple[Quantity, ...]:
 
 
 def _why_no_stalls(found: Stages) -> str:
-    told = found.before is not None and found.before.stalled["memory_some"] is not None
-    return "no step has ended yet" if told else "this kernel does not tell; the notes say why"
+    reported = found.before is not None and found.before.stalled["memory_some"] is not None
+    return "no step has ended yet" if reported else "this kernel does not report it; the notes say why"
 
 
 def _table(found: Stages) -> tuple[Table, ...]:
@@ -166,7 +166,7 @@ def _table(found: Stages) -> tuple[Table, ...]:
         "least. Left here is the tighter of the host's available memory and what the control group leaves. On "
         "lists: free pages that each processor has at hand, neither free nor available by the kernel's count. Stalls "
         "are "
-        "shares of the step's time, pinning included. n/a: not told here, or not measured.",
+        "shares of the step's time, pinning included. n/a: not reported here, or not measured.",
     )  # fmt: skip
     return (every_step,) if rows else ()
 
@@ -183,7 +183,7 @@ def _gone(found: Stages) -> Iterator[Finding]:
         return
     straight = abs(lost - 1) <= STRAIGHT
     detail = (
-        f"With {format_bytes(last.bytes)} pinned, {format_bytes(last.available_bytes)} were available to everybody. "
+        f"With {format_bytes(last.bytes)} pinned, {format_bytes(last.available_bytes)} were available on the host. "
         "The kernel can neither swap nor move nor drop pinned pages, whether their owner uses them or not."
     )
     if not straight:
@@ -309,7 +309,7 @@ def _stalled(found: Stages) -> Iterator[Finding]:
     yield warning(
         "stalled",
         *(
-            quantity(f"Stalled: {words}", most[0].stalled[name], "share", reason="this kernel does not tell")
+            quantity(f"Stalled: {words}", most[0].stalled[name], "share", reason="this kernel does not report it")
             for name, words in STALLS.items()
         ),
         title=f"Tasks stalled for memory for {format_share(most[1])} of the time, from "

@@ -144,7 +144,7 @@ class Registration:
         "memory and registers it (cudaHostRegister), one after the other; the first one touches it before. In the "
         "second one process allocates pinned memory and copies into the GPU buffers of all, which it reaches through "
         "CUDA IPC handles. The memory used on the GPU and pinned on the host is read between the steps, so that "
-        "contexts, buffers and page tables are told apart; each process uses every part of CUDA once beforehand, so "
+        "contexts, buffers and page tables are separate; each process uses every part of CUDA once beforehand, so "
         "that what a first use takes counts as context. Then every process gets all of the shared memory through its "
         "buffer, all at once; the rate counts from the first beginning to the last end, and the first round is not "
         "counted. After each round every process compares its buffer, filled with something else before, with what "

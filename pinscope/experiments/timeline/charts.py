@@ -147,7 +147,7 @@ _LEFT = (
 
 
 def _pinned(seen: Watched, clock: _Clock) -> Chart:
-    """Totals of the host above, what is left for everybody below."""
+    """Totals of the host above, what is left of memory below."""
     figure = panels(["Pinned and locked, whole host", "Memory left"], [280, 170])
     most = 0.0
     for row, lines in ((1, _PINNED), (2, _LEFT)):
@@ -168,7 +168,7 @@ def _pinned(seen: Watched, clock: _Clock) -> Chart:
     return Chart(
         "timeline-pinned",
         "Pinned memory over time",
-        "Pinned: pages that the kernel counts as pinned for device access, whoever did it. Explained: cudaHostAlloc "
+        "Pinned: pages that the kernel counts as pinned for device access, by any program. Explained: cudaHostAlloc "
         "memory of the holders, their contexts' own, and what the kernel accounts to them. Driver memory: what the "
         "kernel's accounts leave over. Locked memory is not pinned for CUDA. "
         f"{_since(clock)}",

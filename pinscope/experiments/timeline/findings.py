@@ -359,8 +359,8 @@ def _gaps(seen: Watched) -> Iterator[Finding]:
     missing = sum(gap.samples for gap in seen.gaps)
     longest = max(seen.gaps, key=lambda gap: gap.seconds)
     reasons = {gap.reason: None for gap in seen.gaps if gap.reason}
-    untold = any(gap.reason is None for gap in seen.gaps)
-    causes = [*(f"Reason: {reason}" for reason in list(reasons)[:3]), *([_UNTOLD] if untold else [])]
+    unexplained_gap = any(gap.reason is None for gap in seen.gaps)
+    causes = [*(f"Reason: {reason}" for reason in list(reasons)[:3]), *([_NO_SAMPLES] if unexplained_gap else [])]
     share = seen.missing_share
     yield finding(
         "warning" if share > FEW_MISSING else "note",
@@ -373,12 +373,12 @@ def _gaps(seen: Watched) -> Iterator[Finding]:
         detail="What happened meanwhile is not known; the charts leave these times blank. "
         + " ".join(f"{cause.rstrip('.')}." for cause in causes),
         advice="A longer --interval asks less of a busy machine."
-        if untold
+        if unexplained_gap
         else "Mend what the reason names, and record again.",
     )
 
 
-_UNTOLD = "Nobody took samples meanwhile: the machine slept, was too busy, or the recording was held up"
+_NO_SAMPLES = "No samples were taken meanwhile: the machine slept, was too busy, or the recording was held up"
 
 
 _RULES: tuple[Callable[[Watched], Iterator[Finding]], ...] = (

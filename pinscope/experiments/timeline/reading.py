@@ -69,7 +69,7 @@ def _moment(name: str, series: Sequence[tuple[float, float]], pick: Callable[...
 
 
 def _why(seen: Watched, name: str) -> str:
-    return reason_of(seen.host[-1], name) or "it was not told"
+    return reason_of(seen.host[-1], name) or "it was not reported"
 
 
 def _grew_most(seen: Watched) -> Quantity:
@@ -91,7 +91,7 @@ def _most_unattributed(seen: Watched) -> Quantity:
         name = f"Most GPU memory of no process: GPU {index}, {when(at)}"
         return quantity(name, value, "bytes")
     last = next((rows[-1] for rows in seen.devices.values()), None)
-    reason = _why(seen, "devices") if last is None else reason_of(last, "unattributed_bytes") or "it was not told"
+    reason = _why(seen, "devices") if last is None else reason_of(last, "unattributed_bytes") or "it was not reported"
     return quantity("Most GPU memory of no process", None, "bytes", reason=reason)
 
 

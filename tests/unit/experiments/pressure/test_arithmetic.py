@@ -191,7 +191,7 @@ def test_what_is_not_told_is_missing_with_a_reason_and_never_zero() -> None:
     missing = {one.name: one.reason for one in result.headline if one.value is None}
     assert missing == {
         "Least of the file still in the cache": "no file could be made; the notes say why",
-        "Stalls for memory, at most": "this kernel does not tell; the notes say why",
+        "Stalls for memory, at most": "this kernel does not report it; the notes say why",
     }
     assert {finding.rule for finding in result.findings} == {"gone-for-everybody", "nobody-felt-it"}
 

@@ -30,7 +30,7 @@ def test_a_run_shows_memory_what_was_felt_and_stalls() -> None:
         "Page fault, median", "Page fault, longest", "Reading its file again", "Its file still in the cache"
     ]  # fmt: skip
     assert {trace.name for trace in stalls.figure.data} == {
-        "memory, somebody", "memory, everybody", "I/O, somebody", "I/O, everybody"
+        "memory, at least one task", "memory, all tasks", "I/O, at least one task", "I/O, all tasks"
     }  # fmt: skip
     assert stalls.figure.layout.yaxis.range[1] == 1.0  # calm is drawn flat
 

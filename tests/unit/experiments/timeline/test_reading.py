@@ -91,7 +91,7 @@ def test_what_is_not_known_says_why() -> None:
         "Pinned at the beginning": "needs Linux 5.7",
         "Pinned at the end": "needs Linux 5.7",
         "Grew most": "no process held any",
-        "Least left in the control group": "it was not told",
+        "Least left in the control group": "it was not reported",
         "Most GPU memory of no process": "the driver shows no GPU",
         "Watching took, of one core": "there is one sample only",
     }

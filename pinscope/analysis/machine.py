@@ -69,7 +69,7 @@ def _driver(environment: Environment) -> Iterator[Finding]:
         quantity("CuPy", ", ".join(sorted(wheels(environment))), "text"),
         title="The installed CuPy and the NVIDIA driver do not fit",
         detail=f"GPU experiments cannot run: {problem.reason}.",
-        advice=problem.advice,
+        advice=problem.advice or "",
     )
 
 

@@ -27,7 +27,7 @@ _SMALLER = "choose smaller sizes"
 
 
 @dataclass(frozen=True)
-class Bound:
+class Ceiling:
     """One limit on the memory a run may take.
 
     Attributes:
@@ -78,23 +78,23 @@ def check_budget(
     if budget.hugetlb_bytes and (reason := why_not_backing("hugetlb", budget.hugetlb_bytes, pages)):
         raise NotEnoughMemory(reason)
     pinned = budget.pinned_bytes + _own_bytes(lab)
-    _tightest(_pinned_bounds(limits, lab)).check(pinned, "locked memory" if lab == "host" else "pinned memory")
+    _tightest(_pinned_ceilings(limits, lab)).check(pinned, "locked memory" if lab == "host" else "pinned memory")
     free = device.memory_free_bytes if device else None
     host = pinned + budget.pageable_bytes + (budget.device_bytes if free is None else 0)
-    _tightest(_host_bounds(limits, SAFE_HOST_SHARE)).check(host, "host memory")
+    _tightest(_host_ceilings(limits, SAFE_HOST_SHARE)).check(host, "host memory")
     if device is not None and free is not None:
-        bound = Bound(f"free on GPU {device.index}", free, SAFE_DEVICE_SHARE, f"{_SMALLER} or another GPU")
-        bound.check(budget.device_bytes, "GPU memory")
+        ceiling = Ceiling(f"free on GPU {device.index}", free, SAFE_DEVICE_SHARE, f"{_SMALLER} or another GPU")
+        ceiling.check(budget.device_bytes, "GPU memory")
 
 
 def safe_pinned_bytes(limits: Limits, lab: LabKind) -> int:
     """How much one run may pin (lock, on the host lab) here."""
-    return max(_tightest(_pinned_bounds(limits, lab)).safe_bytes - _own_bytes(lab), 0)
+    return max(_tightest(_pinned_ceilings(limits, lab)).safe_bytes - _own_bytes(lab), 0)
 
 
 def binding_limit(limits: Limits, lab: LabKind) -> str:
     """The limit that decides :func:`safe_pinned_bytes`, for people."""
-    return _tightest(_pinned_bounds(limits, lab)).name
+    return _tightest(_pinned_ceilings(limits, lab)).name
 
 
 def _own_bytes(lab: LabKind) -> int:
@@ -102,23 +102,23 @@ def _own_bytes(lab: LabKind) -> int:
     return STAGING_BYTES if lab == "host" else 0
 
 
-def _host_bounds(limits: Limits, share: float) -> list[Bound]:
+def _host_ceilings(limits: Limits, share: float) -> list[Ceiling]:
     where = "the host" if limits.node is None else f"NUMA node {limits.node}"
-    bounds = [Bound(f"available on {where}", limits.host_available_bytes, share, f"free memory or {_SMALLER}")]
+    ceilings = [Ceiling(f"available on {where}", limits.host_available_bytes, share, f"free memory or {_SMALLER}")]
     if limits.cgroup_headroom_bytes is not None:
         advice = f"give the container (its cgroup) more memory or {_SMALLER}"
-        bounds.append(Bound("left in the cgroup", limits.cgroup_headroom_bytes, share, advice))
-    return bounds
+        ceilings.append(Ceiling("left in the cgroup", limits.cgroup_headroom_bytes, share, advice))
+    return ceilings
 
 
-def _pinned_bounds(limits: Limits, lab: LabKind) -> list[Bound]:
+def _pinned_ceilings(limits: Limits, lab: LabKind) -> list[Ceiling]:
     """CUDA's pinned memory is not subject to RLIMIT_MEMLOCK (it shows no VmLck); the host lab's is."""
-    bounds = _host_bounds(limits, SAFE_PINNED_SHARE)
+    ceilings = _host_ceilings(limits, SAFE_PINNED_SHARE)
     if lab == "host" and limits.memlock_headroom_bytes is not None:
         advice = f"raise it (ulimit -l, 'memlock' in /etc/security/limits.conf, CAP_IPC_LOCK) or {_SMALLER}"
-        bounds.append(Bound("left under RLIMIT_MEMLOCK", limits.memlock_headroom_bytes, SAFE_MEMLOCK_SHARE, advice))
-    return bounds
+        ceilings.append(Ceiling("left under RLIMIT_MEMLOCK", limits.memlock_headroom_bytes, SAFE_MEMLOCK_SHARE, advice))
+    return ceilings
 
 
-def _tightest(bounds: list[Bound]) -> Bound:
-    return min(bounds, key=lambda bound: bound.safe_bytes)
+def _tightest(ceilings: list[Ceiling]) -> Ceiling:
+    return min(ceilings, key=lambda ceiling: ceiling.safe_bytes)

@@ -7,18 +7,21 @@ from pathlib import Path
 import pytest
 
 SLOW = (
+    "analysis/test_link_errors.py",
     "dashboard",
     "experiments/bandwidth/test_charts.py",
     "experiments/bandwidth/test_experiment.py",
     "experiments/dataloader/test_steady_state.py",
+    "experiments/overlap/test_charts.py",
     "experiments/pinning_strategy/test_neighbours.py",
     "experiments/pressure/test_experiment.py",
+    "experiments/registration/test_arithmetic.py",
+    "experiments/registration/test_member.py",
     "experiments/test_adding_an_experiment.py",
     "experiments/test_registry.py",
     "experiments/timeline/test_charts.py",
     "lab/test_coverage.py",
     "lab/test_hostmodel.py",
-    "lab/test_members.py",
     "lab/test_pinned_array.py",
     "lab/test_pinning.py",
     "lab/test_placement.py",
@@ -30,12 +33,18 @@ SLOW = (
     "planning/test_prices.py",
     "probes/test_environment.py",
     "probes/test_parent.py",
+    "probes/test_proc.py",
+    "probes/test_process_memory.py",
+    "recordings/test_headlines.py",
     "report/test_code.py",
     "report/test_readable.py",
     "report/test_tables_round_trip.py",
+    "runner/test_recording.py",
+    "store/test_attachments.py",
     "store/test_bundle.py",
     "store/test_read_only.py",
     "store/test_store.py",
+    "test_adding_a_figure.py",
 )
 """Folders and files that start processes or pages, draw figures by the hundred, or simulate: each takes about two
 seconds of a core or more."""

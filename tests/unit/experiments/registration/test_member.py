@@ -126,8 +126,8 @@ def test_a_process_that_hangs_is_named_after_the_time_limit() -> None:
         if message.endswith(": pinning"):
             members()[1].suspend()
 
-    with pytest.raises(MeasurementFailed, match="process 2 of 2 did not answer within 5 s while pinning"):
-        measure(params(strategies="each_registers", step_limit=5), stop)
+    with pytest.raises(MeasurementFailed, match="process 2 of 2 did not answer within 10 s while pinning"):
+        measure(params(strategies="each_registers", step_limit=10), stop)
     assert members() == {}
 
 

@@ -28,7 +28,7 @@ DOCUMENTS = ["README.md", "CONTRIBUTING.md", *sorted(str(path.relative_to(ROOT))
 
 IMPORT_NAMES = {"markdown-it-py": "markdown_it", "nvidia-ml-py": "pynvml", "prometheus-client": "prometheus_client"}
 """Where the module is not called as the distribution is."""
-COME_WITH = {"starlette": "streamlit", "google": "streamlit", "markupsafe": "jinja2"}
+COME_WITH = {"pydantic_core": "pydantic", "starlette": "streamlit", "google": "streamlit", "markupsafe": "jinja2"}
 """Modules that are part of what a dependency offers → that dependency."""
 
 

@@ -64,7 +64,7 @@ def _parts(found: Sequence[Combination]) -> Chart:
         "loader-parts", "Where a step's time goes",
         "On average, in the steady state. Workers first. GPU idle: between the last kernel of one step and the first "
         "of the next, for the loader, the copy or the program.",
-        bars(list(map(_name, found)), parts, "Time of a step (seconds)", format_seconds),
+        bars(list(map(_name, found)), parts, "Time of a step (ms)", format_seconds, scale=1e-3),
     )  # fmt: skip
 
 

@@ -115,7 +115,7 @@ def test_batches_that_come_in_bursts_count_with_all_their_time() -> None:
     assert one.steps_per_second.value == pytest.approx(10, rel=1e-3)
     assert one.share("wait_seconds") == pytest.approx(0.8, abs=0.01)
     (_, idle) = draw(synthetic.run("overlap"), in_bursts(True, True))[1].figure.data
-    assert list(idle.x) == pytest.approx([0.096])
+    assert list(idle.x) == pytest.approx([96])  # milliseconds
 
 
 def test_a_gain_is_said_with_its_interval_and_what_to_write() -> None:

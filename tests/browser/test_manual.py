@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import Served, settle
@@ -27,10 +29,12 @@ def test_an_experiment_links_to_its_own_page(page: Page, dashboard: Served) -> N
     page.goto(f"{dashboard.url}/experiments")
     settle(page)
     page.get_by_role("radio", name="Overlap").or_(page.get_by_role("button", name="Overlap")).first.click()
-    settle(page)
     page.get_by_text("How it is measured").click()
+    link = page.get_by_role("link", name="How to read it, and what to do")
+    expect(link).to_have_attribute("href", re.compile("overlap"))  # the page was drawn again for the choice
+    settle(page)
     with page.context.expect_page() as opened:
-        page.get_by_role("link", name="How to read it, and what to do").click()
+        link.click()
     expect(opened.value.get_by_role("heading", level=1)).to_have_text("Overlap")
 
 

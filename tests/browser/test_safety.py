@@ -106,6 +106,7 @@ def test_a_second_run_waits_and_says_for_what(page: Page, dashboard: Served, beg
     first = begin()
     with standing_still(first):
         page.goto(f"{dashboard.url}/experiments")
+        settle(page)
         page.get_by_role("button", name="Start (waits until the device is free)").click()
         page.wait_for_url("**/experiments?*run=*")
         second = run_in(page)

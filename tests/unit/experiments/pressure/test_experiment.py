@@ -114,7 +114,7 @@ def test_smaller_runs_pin_less_and_then_read_a_shorter_file_down_to_a_limit() ->
 @pytest.mark.parametrize(
     ("overrides", "complaint"),
     [
-        ({"cap": "32MiB"}, "^cap: it takes 64 MiB at least"),
+        ({"cap": "32MiB"}, "^cap: must be 64 MiB or more"),
         ({"share": "1.5"}, "^share: .*less than or equal to 1"),
         ({"share": "0"}, "^share: .*greater than 0"),
         ({"steps": "0"}, "^steps: .*greater than or equal to 1"),

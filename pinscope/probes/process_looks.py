@@ -281,7 +281,7 @@ def _look_at_many(
             look.sizes[pid] = 0, now[pid]
             if pid in gpu_pids or _could_hold(status):
                 look.suspects.append(pid)
-    look.unread = len(series.unread) + len(series.stale)
+    look.unread = len(series.unread.keys() | series.stale.keys())
 
 
 def _read_many(

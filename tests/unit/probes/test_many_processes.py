@@ -164,6 +164,17 @@ def test_all_have_their_turn_and_how_many_wait_for_it_is_said(child: Child, monk
     assert any(gap.startswith("Locked memory of ") for gap in gaps), gaps
 
 
+def test_a_process_that_waits_for_its_turn_for_two_reasons_counts_once(
+    child: Child, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_looks, "MOST_STATUSES", 0)
+    proc, remembered = WithDevice(child.pid), Remembered()
+    for _ in range(3):
+        proc.pinned_pages += 1  # so everything that was known may have changed
+        found = look(proc, remembered)
+        assert 0 < found.unread <= found.looked_at
+
+
 def test_files_are_kept_open_for_a_series_only_and_are_closed_with_it() -> None:
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
     look(HERE)

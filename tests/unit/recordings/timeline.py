@@ -19,6 +19,7 @@ def headline(recorded: Recorded) -> dict[str, object]:
     found: dict[str, object] = {}
     for words, field, largest in (
         ("Most pinned", "pinned_bytes", True),
+        ("Most driver memory on the host, about", "driver_memory_bytes", True),
         ("Least memory available", "available_bytes", False),
         ("Least left in the control group", "cgroup_headroom_bytes", False),
     ):

@@ -41,7 +41,7 @@ def doctor(as_json: AsJson = False) -> None:
 
 
 def _database() -> str:
-    """Where runs are kept, or why that cannot be told: the doctor answers all the same."""
+    """Where runs are kept, or why that cannot be said: the doctor answers all the same."""
     try:
         return place_of_runs()
     except (BadInput, NotPossible) as error:

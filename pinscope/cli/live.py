@@ -143,14 +143,14 @@ class _Feed:
 
 def _stream(sampler: Sampler, stop: Stop, form: Form, pids: Collection[int]) -> None:
     """Every snapshot, one after the other, until somebody stops it or nobody reads any more."""
-    feed, show, told = _Feed(), printer(form), False
+    feed, show, reported = _Feed(), printer(form), False
     sampler.subscribe(feed.offer)
     try:
         while not stop.asked and not _reader_is_gone():
             history = sampler.history()
-            if history.trouble is not None and not told:
+            if history.trouble is not None and not reported:
                 complain(history.trouble)
-            told = history.trouble is not None
+            reported = history.trouble is not None
             with suppress(queue.Empty):
                 seen, events = feed.waiting.get(timeout=LOOK_SECONDS)
                 show(_view(seen, pids, history, events))

@@ -189,7 +189,7 @@ def _say_which_lab(lab: str | None, environment: Environment) -> None:
 def _measure(store: Store, prepared: ExperimentRun, stop: Stop) -> tuple[Run, Sequence[Row], int]:
     """Start the child, follow it to its end; the run as it ended, its observations, and the exit code that fits.
 
-    A run that failed or was stopped is told on stderr at once; its result is still printed.
+    A run that failed or was stopped is reported on stderr at once; its result is still printed.
     """
     job = start(store, prepared)
     follow(store, prepared, job, stop)

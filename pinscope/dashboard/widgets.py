@@ -179,7 +179,7 @@ def _finding(finding: Finding) -> None:
 
 def chart_view(chart: Chart, key: str, border: bool = True) -> None:
     """Draw one chart; ``key`` is unique on the page."""
-    scheme = st.context.theme.type or "neutral"  # neutral reads on light and dark: the browser has not told yet
+    scheme = st.context.theme.type or "neutral"  # neutral reads on light and dark: the browser has not said yet
     with st.container(border=border, height="stretch"):
         st.markdown(f"**{plain(chart.title)}**")
         figure = dressed(chart.figure, scheme).update_layout(font_family=_FONT)

@@ -65,7 +65,7 @@ class CudaLab:
     Args:
         device: index of the GPU.
         bus_ids: index → PCI bus id of the machine's GPUs. CUDA numbers those it sees in an order of its own
-            (CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER); by their bus ids they are told apart for certain. Without
+            (CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER); by their bus ids they are identified for certain. Without
             it, ``device`` is CUDA's own number.
         seed: of the random content; processes with the same seed know each other's patterns.
         near: index → NUMA node from which :meth:`peer` takes host buffers.

@@ -49,7 +49,7 @@ class Harness:
         report: called with (fraction, message) as the experiment goes on.
         cancelled: asked between turns; when true, :class:`Cancelled` is raised.
         note: called with what a reader of the run must know, such as a kind of memory left out and why.
-        budget: what the run was told to take at most; for experiments that size themselves by the memory there is.
+        budget: what the run may take at most; for experiments that size themselves by the memory there is.
     """
 
     def __init__(

@@ -21,7 +21,7 @@ from pinscope.records.snapshot import HostTotals
 from pinscope.records.timeline import Sample
 
 MOST_POINTS = 600
-"""More are not told apart on a screen."""
+"""More curves are too close to distinguish on a screen."""
 TREND_POINTS = 40
 """Steps of a small curve in a table."""
 LEAST_SECONDS = 60.0
@@ -31,7 +31,7 @@ _LABELS = {figure.field: figure.label for figure in figures(HostTotals)}
 BANDS: Mapping[str, str] = {
     _LABELS["explained_bytes"]: COLOURS["pinned"],
     _LABELS["other_pinned_bytes"]: COLOURS["registered"],
-    "Pinned, not told apart": COLOURS["reference"],
+    "Pinned, of unknown kind": COLOURS["reference"],
 }
 """Parts of the pinned total, stacked, with their colours."""
 LINES: Mapping[str, str] = {

@@ -53,7 +53,7 @@ def snapshot(
     remembered: Remembered | None = None,
     registrations: Registrations | None = None,
 ) -> Snapshot:
-    """Read the host and its processes, and join them with what the GPUs' driver told.
+    """Read the host and its processes, and join them with what the GPUs' driver reports.
 
     Args:
         proc: where /proc and /sys are read.

@@ -62,7 +62,7 @@ class Ledger:
 
     @property
     def left_out_processes(self) -> int:
-        """Processes that are not followed because there were too many; of those, too, only so many are told apart."""
+        """Processes that are not followed because there were too many; of those, too, only so many are kept apart."""
         return len(self._left_out)
 
     @property
@@ -221,7 +221,7 @@ class Ledger:
         if piece.address is not None:
             account.take_off(account.pieces.of_kind(piece.kind), piece.address)  # released in a call that was lost
             account.pieces.of_kind(piece.kind)[piece.address] = piece
-        elif piece.kind == "pool":  # programs free so much on GPUs that its release could not be told
+        elif piece.kind == "pool":  # programs free so much on GPUs that its release could not be followed
             account.dropped_pieces += 1
             return False
         else:

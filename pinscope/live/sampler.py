@@ -38,7 +38,7 @@ class History:
     events: tuple[Event, ...] = ()
     """Oldest first, the last :data:`MOST_EVENTS`."""
     trouble: str | None = None
-    """One line, if the last reading failed or the one in progress hangs, or if somebody who is told of it failed."""
+    """One line, if the last reading failed or the one in progress hangs, or if a listener failed."""
     interval_seconds: float = 1.0
 
 
@@ -203,7 +203,7 @@ class Sampler:
         for callback in callbacks:
             try:
                 callback(taken, sample, events)
-            except Exception as error:  # noqa: BLE001 - the others are told, and the history says so
+            except Exception as error:  # noqa: BLE001 - the others are called, and the history says so
                 failed = error
         with self._lock:
             before = self._kept.callbacks_failing

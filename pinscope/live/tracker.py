@@ -137,7 +137,7 @@ class Tracker:
             return session.registrations(self._trouble)
 
     def _stop_at_exit(self) -> None:
-        with suppress(MeasurementFailed):  # nobody is there to be told; the next start removes what is left
+        with suppress(MeasurementFailed):  # nobody would read it; the next start removes what is left
             self.stop()
 
     def _turn(self) -> None:

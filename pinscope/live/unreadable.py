@@ -148,8 +148,8 @@ def _probe(registrations: Registrations | None) -> Iterator[Unreadable]:
                 reason=library.reason,
                 advice="Have them use the driver's library of the host, as NVIDIA's container toolkit does.",
             )
-    told = {library.reason for library in registrations.libraries}
-    others = {pid: reason for pid, reason in registrations.not_followed.items() if reason not in told}
+    reasons = {library.reason for library in registrations.libraries}
+    others = {pid: reason for pid, reason in registrations.not_followed.items() if reason not in reasons}
     if others:
         pids = ", ".join(map(str, sorted(others)[:10]))
         yield Unreadable(

@@ -21,7 +21,7 @@ _LABEL_LETTERS = 26
 
 
 def draw_plan(plan: Plan) -> list[Chart]:
-    """The charts of a plan; times only where a run told them."""
+    """The charts of a plan; times only where a run measured them."""
     return [_tables(plan), *([_times(plan)] if plan.paces else [])]
 
 

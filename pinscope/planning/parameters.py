@@ -14,7 +14,7 @@ from pinscope.records.environment import Environment
 from pinscope.units import exact_bytes, parse_bytes
 
 PAGE_SIZES: Mapping[str, int | None] = {"from_runs": None, "4KiB": 2**12, "64KiB": 2**16, "2MiB": 2**21}
-"""Word → page size in bytes; ``None``: what a run told, of this machine or a recorded one."""
+"""Word → page size in bytes; ``None``: what a run measured, of this machine or a recorded one."""
 USUAL_PINNED_BYTES = 64 * 2**30
 USUAL_GPU_BYTES = 80 * 2**30
 """Where no GPU here and no recording tells."""
@@ -69,9 +69,8 @@ class PlanParams(Inputs):
         """
         for known in (environment, recorded):
             sizes = [device.memory_total_bytes for device in known.devices] if known else []
-            told = [size for size in sizes if size]
-            if told:
-                return cls(gpu_memory=min(told))
+            if stated := [size for size in sizes if size]:
+                return cls(gpu_memory=min(stated))
         return cls()
 
     def demand(self) -> Demand:

@@ -110,10 +110,10 @@ def _page_price(origin: Origin, run: ExperimentRun, rows: Sequence[Row]) -> Page
 
 
 def _context_price(origin: Origin, run: ExperimentRun, rows: Sequence[Row]) -> ContextPrice | None:  # noqa: ARG001 - one shape
-    told = [trial for trial in trials(rows) if trial.context_bytes and trial.context_bytes > 0]
-    if not told:
+    with_context = [trial for trial in trials(rows) if trial.context_bytes and trial.context_bytes > 0]
+    if not with_context:
         return None
-    most = max(told, key=lambda trial: trial.processes)
+    most = max(with_context, key=lambda trial: trial.processes)
     return ContextPrice(round((most.context_bytes or 0) / most.processes), origin)
 
 

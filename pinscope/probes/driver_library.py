@@ -66,7 +66,7 @@ def installed_libraries() -> tuple[Path, ...]:
 
 
 def _is_foreign(path: Path) -> bool:
-    with opened_copy(str(path)) as opened:  # one that cannot be read is told later, with the reason
+    with opened_copy(str(path)) as opened:  # one that cannot be read is reported later, with the reason
         if opened is None or opened.value is None:
             return False
         return is_for_another_processor(opened.value, os.uname().machine)

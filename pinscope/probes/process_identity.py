@@ -88,7 +88,7 @@ def _group(text: str) -> str | None:
 def container(group: str) -> str | None:
     """Engine and short id of the container that a control group belongs to; ``None`` if it tells of none.
 
-    A container that sees its own group as the root cannot be told this way.
+    A container that sees its own group as the root cannot be recognized this way.
     """
     for engine, pattern in _ENGINES:
         match = pattern.search(group)

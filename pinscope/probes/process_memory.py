@@ -90,7 +90,7 @@ class ProcessStatus:
 
     @property
     def may_share(self) -> bool:
-        """False if no page of shared memory is resident (RssShmem); true where that is not told."""
+        """False if no page of shared memory is resident (RssShmem); true where that is not known."""
         return _NOTHING_SHARED not in self._text and self.bytes("RssShmem") != 0
 
     @property

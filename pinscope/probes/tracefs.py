@@ -189,7 +189,7 @@ class TraceInstance:
         """Switch a group's events off and remove them; what is unread of the others is kept for the next read.
 
         The kernel clears the instance meanwhile. Calls that came in this moment, some hundredths of a second, are
-        told as lost.
+        counted as lost.
 
         Raises:
             OSError: the kernel refuses.

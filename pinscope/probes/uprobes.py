@@ -1,4 +1,4 @@
-"""Probes on the driver's calls that pin or take host memory: which calls, how the kernel is told, what it then tells.
+"""Probes on the driver's calls that pin or take host memory: which calls, how the kernel is asked, what it reports.
 
 The kernel writes one line when a process enters such a function and one when it comes back (Linux documentation,
 trace/uprobetracer). Its arguments stand in registers, by each architecture's calling convention. Where

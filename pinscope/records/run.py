@@ -71,7 +71,7 @@ class Observation(Record):
 
 
 class Process(Record):
-    """A process, told apart from later ones that got the same pid."""
+    """A process, distinct from later ones that got the same pid."""
 
     pid: int
     """Its number in that namespace."""
@@ -80,7 +80,7 @@ class Process(Record):
     boot_id: str
     """/proc/sys/kernel/random/boot_id of the boot it belongs to."""
     namespace: str | None = None
-    """The pid namespace in which it has this pid (containers have their own); ``None`` if that is not told."""
+    """The pid namespace in which it has this pid (containers have their own); ``None`` if that is not known."""
 
 
 class Progress(Record):

@@ -18,7 +18,7 @@ SEVERITY_WORDS: Mapping[Severity, str] = {
     "note": "ℹ Note",
     "good": "✓ Good",
 }
-"""Severity → word with a sign, the worst first: never told by colour alone."""
+"""Severity → word with a sign, the worst first: never shown by colour alone."""
 
 _UNFINISHED: Mapping[Status, str] = {
     "running": "is still going",

@@ -108,7 +108,7 @@ def _cost(seen: Watched) -> Quantity:
 
 
 def _holders(seen: Watched) -> Table:
-    """All of them; who runs in a container is told where anybody does."""
+    """All of them; containers are named where a process runs in one."""
     shown = seen.lives[:MOST_HOLDERS]
     left_out = f" {len(seen.lives) - MOST_HOLDERS} with less are left out." if len(seen.lives) > MOST_HOLDERS else ""
     contained = any(life.container for life in shown)

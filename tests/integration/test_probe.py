@@ -239,6 +239,9 @@ def test_a_program_in_another_language_is_followed(tracker: Tracker, library: Pa
         assert child.stdout is not None
         result, address = map(int, child.stdout.readline().split())
         (piece,) = tracker.registered().by_pid[child.pid].pieces
+        deadline = time.monotonic() + 5
+        while piece.address is None and time.monotonic() < deadline:  # the tracker's own thread is about to find it
+            (piece,) = tracker.registered().by_pid[child.pid].pieces
         assert (result, piece.bytes, piece.address) == (0, 3000, address)
         child.stdin.write("\n")
         child.stdin.flush()

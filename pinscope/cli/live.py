@@ -31,7 +31,7 @@ from pinscope.text import one_line, visible
 GROWTH_SAMPLES = 300
 """Over so many samples a holder must grow, and give nothing back, to be marked."""
 WAITING_SNAPSHOTS = 16
-"""Beyond these the sampler waits for whoever reads our output."""
+"""Beyond these the sampler waits for the reader of our output."""
 
 
 def live(  # noqa: PLR0917 - typer calls it by keyword

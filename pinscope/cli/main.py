@@ -119,7 +119,7 @@ def command_line() -> Any:
 
 def _open_streams() -> None:
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by whoever started us
+        if getattr(sys, name) is None:  # closed by the program that started us
             setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - for the life of the process
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):

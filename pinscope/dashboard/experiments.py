@@ -37,7 +37,7 @@ def show() -> None:
 
 
 def _now(store: Store, started: str | None) -> None:
-    """Runs that go on, whoever started them; the one ``started`` here is shown in full, also when it has ended."""
+    """Runs that go on, started here or elsewhere; the one ``started`` here is shown in full, also when it has ended."""
     if st.session_state.pop("just-started", False):
         st.toast("Started. The run is at the top of this page.", icon=":material/play_arrow:")
     running = store.unfinished()

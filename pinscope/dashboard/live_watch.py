@@ -20,7 +20,7 @@ DEFAULT_INTERVAL_SECONDS = 1.0
 
 
 class Watch:
-    """Samples this host for whoever looks; thread-safe.
+    """Samples this host for every open page; thread-safe.
 
     Args:
         open_source: gives the source for an interval in seconds; entered when sampling starts, left when it stops.

@@ -21,7 +21,7 @@ _NO_ANSWER_YET: Figures = Answer.missing("the driver has not answered yet")
 
 
 class GpuWatch:
-    """Keeps the last figures of all GPUs; whoever wants them never waits for the driver.
+    """Keeps the last figures of all GPUs; a reader never waits for the driver.
 
     Args:
         open_nvml: gives the reader, which is opened in the thread.

@@ -157,7 +157,7 @@ def _candidate(one: SeenProcess, around: Surroundings) -> Candidate:
 
 
 def _holds(holder: Holder, own_pids: bool) -> bool:
-    """True for whoever holds something, and for whoever can have registered memory, which leaves no mark.
+    """True for a process that holds something, or can have registered memory, which /proc does not show.
 
     This process asks NVML, which opens CUDA's device file as well. The host's init process locks its own memory, often
     all that it may ever have; that counts only if much of it is there.

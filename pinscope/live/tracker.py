@@ -1,6 +1,6 @@
 """Follows who registers and allocates host memory through the driver, by uprobes on the driver's library.
 
-From its start on, every process is followed that uses a probed copy of the library, whoever started it. The copies
+From its start on, every process of every user is followed that uses a probed copy of the library. The copies
 that this host's programs would load are probed at once, those that containers bring along when a process is seen with
 one. Pids are those of the initial pid namespace, as the kernel's trace tells them; in a container with process ids of
 its own the probe is therefore refused.

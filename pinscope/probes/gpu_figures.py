@@ -15,7 +15,7 @@ _NO_ACCOUNT = "the driver keeps no account of this process's memory"
 
 
 def read_gpus(gpus: Nvml, proc: Proc = HERE, rates: bool = False) -> Answer[tuple[DeviceFigures, ...]]:
-    """All GPUs that the driver shows. Page tables are for whoever knows the holders.
+    """All GPUs that the driver shows. Page tables are added where the holders are known.
 
     Args:
         gpus: an open reader.

@@ -39,7 +39,7 @@ _PRESSURE_LINE = re.compile(
 
 
 def read_host(proc: Proc = HERE, groups: GroupHeadrooms | None = None) -> HostTotals:
-    """The host's totals. What holders explain of them is for whoever knows the holders.
+    """The host's totals. What holders explain of them is added where the holders are known.
 
     Args:
         proc: where /proc and /sys are read.

@@ -51,7 +51,7 @@ def tracing_folder(proc: Proc = HERE) -> Answer[Path]:
 def tracing_access(proc: Proc = HERE, machine: str | None = None) -> Answer[Path]:
     """Where tracefs is mounted, if probes can be set; else the first thing that stands in the way.
 
-    Nothing is changed: to mount tracefs, for instance, is left to whoever runs the host.
+    Nothing is changed: to mount tracefs, for instance, is left to the host's administrator.
 
     Args:
         proc: where /proc and /sys are read.

@@ -1,4 +1,4 @@
-"""The holders as plain rows: what a table of them shows, whoever draws it."""
+"""The holders as plain rows: what a table of them shows, on a page or in a terminal."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ from pinscope.text import quoted
 GRACE_SECONDS = 5.0
 """How long a cancelled child has to put things away before it is ended."""
 UNBORN_SECONDS = 60.0
-"""A run that has had no child for so long will get none: whoever was to start it is gone."""
+"""A run that has had no child for so long will get none: the process that was to start it is gone."""
 SILENT_SECONDS = 60.0
 """A child in another container that has stored no progress for so long has ended; it stores some every 2 s."""
 
@@ -185,7 +185,7 @@ class Job:
             pipe.write(b"" if run is None else run.model_dump_json().encode())
 
     def stop(self) -> None:
-        """Ask the child to end in order; :func:`cancel` does the same for whoever knows the run's id alone."""
+        """Ask the child to end in order; :func:`cancel` does the same by the run's id alone."""
         self._child.terminate()
 
     def wait(self, timeout: float | None = None) -> int:
@@ -235,7 +235,7 @@ def start(store: Store, run: ExperimentRun) -> Job:
 
 
 def cancel(store: Store, run_id: str) -> None:
-    """Stop a run, whoever started it and wherever; what it measured stays.
+    """Stop a run of any process on any machine; what it measured stays.
 
     A child that signals from here do not reach (another machine, another container, another user's) reads it in the
     database, and stops within seconds.

@@ -3,8 +3,8 @@
 Whoever may take a turn can make others wait for it. So a turn is a lock on a file that no other user can open: the runs
 of one user queue, whatever others do. Where users trust each other, the administrator makes a folder for their turns
 (:data:`SHARED`), which belongs to root and which they may write in; the runs of all of them queue then. A lock is free
-the moment its holder ends, however it ends. Containers with a /tmp of their own have a queue of their own, and so has
-whoever names a folder for it (:data:`VARIABLE`).
+the moment its holder ends, however it ends. Containers with a /tmp of their own have a queue of their own, and so have
+processes for which :data:`VARIABLE` names a folder.
 """
 
 from __future__ import annotations

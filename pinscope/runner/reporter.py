@@ -38,7 +38,7 @@ class Outcome:
             return cls("cancelled", exit_code=error.exit_code)
         except PinScopeError as error:
             return cls("failed", str(error), error.exit_code)
-        except Exception as error:  # noqa: BLE001 - see above
+        except Exception as error:  # noqa: BLE001 - whatever it was, the run says so
             if os.environ.get("PINSCOPE_DEBUG"):
                 traceback.print_exc()
             return cls("failed", f"unexpected {type(error).__name__}: {error}".splitlines()[0], 1)

@@ -28,6 +28,7 @@ from pinscope.experiments.bandwidth.arithmetic import (
     PUBLISHED_BYTES,
     Cell,
     Curves,
+    LatencyFit,
     Line,
     by_line,
     cells,
@@ -230,7 +231,10 @@ def _copiers(run: ExperimentRun, alone: Curves) -> Chart | None:
 
 def _times(run: ExperimentRun, engine: Curves) -> Chart | None:
     """One copy and one more copy over the size, with the fitted line and what the link needs."""
-    chosen = {label: curve for label, curve in engine.items() if label.memory in _FITTED and fit_latency(curve)}
+    fits = {
+        label: fit for label, curve in engine.items() if label.memory in _FITTED and (fit := fit_latency(curve))
+    }  # fmt: skip
+    chosen = {label: engine[label] for label in fits}
 
     def one_more(label: Line, curve: Sequence[Cell]) -> go.Scatter:
         name = f"{words(label.memory)}, {'one more' if _in_a_row(curve) else 'one copy'}"
@@ -245,7 +249,7 @@ def _times(run: ExperimentRun, engine: Curves) -> Chart | None:
         if _in_a_row(curve):
             one = _time_line(label, curve, f"{name}, one copy", lambda cell: cell.one_copy.median, mode="markers")
             put(figure, row, one.update(marker={"symbol": SYMBOLS[label.memory] + "-open"}))
-        put(figure, row, _fitted(label, curve))
+        put(figure, row, _fitted(label, curve, fits[label]))
     limited = _add_limit(run, figure, shown, chosen, lambda size, limit, _: size / limit)
     seconds_axis(figure, "Device time")
     return Chart(
@@ -263,10 +267,8 @@ def _in_a_row(curve: Sequence[Cell]) -> bool:
     return any(cell.copies > 1 for cell in curve)
 
 
-def _fitted(label: Line, curve: Sequence[Cell]) -> go.Scatter:
-    """The latency–bandwidth line through a curve that has one."""
-    fit = fit_latency(curve)
-    assert fit is not None  # noqa: S101 - chosen by the caller for having one
+def _fitted(label: Line, curve: Sequence[Cell], fit: LatencyFit) -> go.Scatter:
+    """The latency–bandwidth line through a curve."""
     sizes = np.geomspace(curve[0].bytes, curve[-1].bytes, 60)
     moved = sizes * (curve[0].moved_bytes / curve[0].bytes)
     text = (

@@ -136,6 +136,10 @@ def _x_range(found: Stages) -> list[float]:
     return [-0.04 * most, 1.04 * most]
 
 
+def _share_stalled(field: str) -> Callable[[Stage], float | None]:
+    return lambda stage: stage.stalled[field]
+
+
 def _stalls(found: Stages) -> Chart | None:
     shown = [stage for stage in found.all if stage.phase != "after"]
     known = [share for stage in shown for share in stage.stalled.values() if share is not None]
@@ -143,7 +147,7 @@ def _stalls(found: Stages) -> Chart | None:
         return None
     figure = panels(["Time in which tasks stalled"], [240])
     for name, field, look in _STALLS:
-        part = _Part(name, "%", look.colour, lambda stage: stage.stalled[field], format_share, 100.0)  # noqa: B023 - called at once
+        part = _Part(name, "%", look.colour, _share_stalled(field), format_share, 100.0)
         if points := part.points(shown):
             put(figure, 1, line(name, look, points))
     # An axis of its own making would blow up noise: 1 % is the least that means anything.

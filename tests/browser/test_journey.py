@@ -62,7 +62,7 @@ def test_a_run_is_started_watched_found_again_and_read(page: Page, dashboard: Se
     until(lambda: fraction(page) > 0)
     first = fraction(page)
     until(lambda: fraction(page) > first)
-    with standing_still(dashboard.store.run(run.id)):
+    with standing_still(dashboard, run):
         page.locator(".js-plotly-plot").first.wait_for()  # what it has measured so far
 
         page.reload()
@@ -82,7 +82,7 @@ def test_a_run_is_shown_wherever_runs_are_and_can_be_cancelled(page: Page, dashb
     page.goto(f"{dashboard.url}/experiments?run={run.id}")
     settle(page)
     navigation = page.get_by_role("navigation", name="App pages")
-    with standing_still(run):
+    with standing_still(dashboard, run):
         for title in ("Home", "Runs", "Experiments", "Runs", "Home", "Runs"):  # it is drawn twice a second meanwhile
             navigation.get_by_role("link", name=title).click()
             expect(page.get_by_role("progressbar")).to_be_visible()

@@ -104,7 +104,7 @@ def test_a_killed_child_is_noticed_by_the_page_that_shows_it(page: Page, dashboa
 
 def test_a_second_run_waits_and_says_for_what(page: Page, dashboard: Served, begin: Begin) -> None:
     first = begin()
-    with standing_still(first):
+    with standing_still(dashboard, first):
         page.goto(f"{dashboard.url}/experiments")
         settle(page)
         page.get_by_role("button", name="Start (waits until the device is free)").click()

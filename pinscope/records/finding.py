@@ -9,6 +9,14 @@ from typing import Literal, Protocol
 from pinscope.records.base import Record
 
 Severity = Literal["good", "note", "warning", "critical"]
+"""By what it costs to ignore the finding, on the machine where it was found.
+
+``critical``: data is wrong, memory runs out, or a program fails. ``warning``: a program that does the ordinary thing
+takes :data:`COSTLY` times as long, or takes so much more memory, as it need. ``note``: less than that, or only in a case
+that the title names. ``good``: nothing.
+"""
+COSTLY = 1.25
+"""How many times as long, or as much, something must take for a warning."""
 Cell = float | int | str | bool | None
 
 
@@ -84,6 +92,11 @@ def good(rule: str, *evidence: Quantity, title: str, detail: str, advice: str = 
     return finding("good", rule, *evidence, title=title, detail=detail, advice=advice)
 
 
+def costing(times: float) -> Severity:
+    """The severity of what makes something take so many times as long, or as much memory, as it need."""
+    return "warning" if times >= COSTLY else "note"
+
+
 note = partial(finding, "note")
 warning = partial(finding, "warning")
 critical = partial(finding, "critical")
@@ -120,9 +133,12 @@ def table(title: str, columns: Mapping[str, str], rows: Iterable[Sequence[Cell]]
 class Reading(Record):
     """What an experiment concludes from its observations. Derived, never stored."""
 
+    verdict: str | None = None
+    """The answer to the experiment's question: one sentence, with the figure that decides. ``None`` where too little
+    was measured for an answer."""
     headline: tuple[Quantity, ...]
-    """The figures that answer the question."""
+    """The figures that answer the question. A page shows the first three; what a person would repeat comes first."""
     tables: tuple[Table, ...]
     """All figures that were derived."""
     findings: tuple[Finding, ...]
-    """What was concluded."""
+    """What was concluded. Of equal severity, what costs most comes first."""

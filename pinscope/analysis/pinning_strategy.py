@@ -48,9 +48,14 @@ class Wait:
     phase: str
 
     @property
+    def during(self) -> str:
+        """What went on meanwhile, for people."""
+        return "while pinning" if self.phase == PHASES[""] else "while freeing"
+
+    @property
     def words(self) -> str:
         """Which call it was and when, for people."""
-        return f"{self.call}, while memory was {self.phase}"
+        return f"{self.call}, {self.during}"
 
 
 @dataclass(frozen=True)

@@ -266,7 +266,7 @@ def test_a_database_that_is_deleted_meanwhile_leaves_all_of_it_in_the_file(tmp_p
         out, errors = process.communicate(timeout=30)
     assert process.returncode == 1, errors
     assert f"the database accepts nothing more; the run was saved to {file}" in errors
-    assert "Watching took" in out
+    assert "Processor time of PinScope" in out
     ((run, rows),) = read_bundle(file)
     assert run.status == "done"
     assert len(rows_of(rows, "host")) > before

@@ -21,6 +21,7 @@ from pinscope.experiments.access.arithmetic import (
     verdict,
     winners,
 )
+from pinscope.experiments.access.verdict import access_verdict
 from pinscope.records.finding import Finding, Quantity, Reading, Table, note, quantity, table, warning, wrong_data
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bytes, format_seconds, format_share
@@ -42,23 +43,35 @@ def read_access(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> Readin
     for pattern in patterns:
         findings += [*_uses(found, pattern), *_sparse(found, pattern)]
     findings += [*_on_demand(found), *precision_not_reached(run, _repeated(found))]
-    return Reading(headline=_headline(found, patterns), tables=(_winners(found), _all(found)), findings=tuple(findings))
+    return Reading(
+        verdict=access_verdict(found), headline=_headline(found, patterns), tables=(_winners(found), _all(found)),
+        findings=tuple(findings),
+    )  # fmt: skip
 
 
 def _headline(found: Sequence[Cell], patterns: Sequence[str]) -> tuple[Quantity, ...]:
-    """The best way for data that is used whole and once, and the rate that it reaches."""
+    """Ways beside a copy, then the best way and its rate, of data that is used whole and once."""
     quantities = []
+    for way, pattern in _BESIDE_A_COPY:
+        alike = {cell.way: cell for cell in _alike(found, pattern, 1, 1)}
+        if way in alike and "copy" in alike:
+            ratio = alike[way].wall_seconds.median / alike["copy"].wall_seconds.median
+            name = f"Time of {WAY_TITLES[way]} ÷ explicit copy, one {PATTERN_TITLES[pattern]}"
+            quantities.append(quantity(name, ratio, "ratio"))
     for pattern in patterns:
-        alike = _alike(found, pattern, 1, 1)
-        if alike:
-            best, name = winners(alike)[0], PATTERN_TITLES[pattern]
+        alike_cells = _alike(found, pattern, 1, 1)
+        if alike_cells:
+            best, name = winners(alike_cells)[0], PATTERN_TITLES[pattern]
+            rate, spread = best.useful_bytes_per_second, best.wall_seconds.spread
             quantities += [
-                quantity(f"Used once: {name}", _best(alike), "text"),
-                quantity(
-                    f"Its rate: {name}", best.useful_bytes_per_second, "bytes/second", spread=best.wall_seconds.spread
-                ),
+                quantity(f"Fastest for one {name}", _best(alike_cells), "text"),
+                quantity(f"Useful rate of the fastest, one {name}", rate, "bytes/second", spread=spread),
             ]
     return tuple(quantities)
+
+
+_BESIDE_A_COPY = (("mapped", "random_read"), ("managed", "stream_read"), ("mapped", "stream_read"))
+"""Ways and patterns of the first figures."""
 
 
 def _alike(found: Sequence[Cell], pattern: str, spacing: int, uses: int) -> list[Cell]:

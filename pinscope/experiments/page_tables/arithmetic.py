@@ -26,6 +26,8 @@ HOST_GRANULE_BYTES = 4096
 """The kernel's page tables grow by pages."""
 _ROUNDING = 1e-9
 """Of the bounds as floating-point numbers."""
+ALL_RETURNED = 0.95
+"""Share that must come back; the rest is within a step of the meter for a quick run."""
 STRAIGHT_STEPS = 2
 """A growth is a line while no reading lies farther from it: the tables' own tables may bring one step forward."""
 
@@ -101,11 +103,11 @@ class Growth:
     def returned(self) -> float | None:
         """Share of the growth that came back; ``None`` if nothing was freed yet or nothing had grown.
 
-        No more than all of it: what the meter fell below its start was somebody else's.
+        From none to all of it: what the meter shows beyond that, above or below, is somebody else's.
         """
         if self.left_bytes is None or self.table_bytes[-1] <= 0:
             return None
-        return min(1 - self.left_bytes / self.table_bytes[-1], 1.0)
+        return min(max(1 - self.left_bytes / self.table_bytes[-1], 0.0), 1.0)
 
 
 @dataclass(frozen=True)

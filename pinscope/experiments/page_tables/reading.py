@@ -7,13 +7,12 @@ from typing import Any
 
 from pinscope.analysis.page_table_model import GPU_PAGE_SIZES, GRANULE_BYTES, page_table_bytes
 from pinscope.analysis.rows import median
-from pinscope.experiments.page_tables.arithmetic import GIB, GPU_METERS, Cost, Growth, costs
+from pinscope.experiments.page_tables.arithmetic import ALL_RETURNED, GIB, GPU_METERS, Cost, Growth, costs
+from pinscope.experiments.page_tables.verdict import page_tables_verdict
 from pinscope.records.finding import Finding, Quantity, Reading, Table, good, note, quantity, table, warning
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bytes, format_seconds, format_share
 
-ALL_RETURNED = 0.95
-"""Share that must come back; the rest is within a step of the meter for a quick run."""
 AGREE = 0.05
 """Times that differ by less are the same."""
 AMOUNTS = (64 * GIB, 256 * GIB, 1024 * GIB)
@@ -28,6 +27,7 @@ def read_page_tables(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> R
         return Reading(headline=(), tables=(), findings=())
     best = next((cost for cost in own if cost.growth.per_byte is not None), own[0])
     return Reading(
+        verdict=page_tables_verdict(run, found),
         headline=_headline(run, own),
         tables=(_table(found), *_amounts(run, best)),
         findings=(
@@ -47,24 +47,31 @@ def _tables_of(run: ExperimentRun) -> str:
 
 
 def _headline(run: ExperimentRun, own: Sequence[Cost]) -> tuple[Quantity, ...]:
-    found = []
-    for cost in own:
-        growth, words = cost.growth, way_words(cost)
-        per_byte = growth.per_byte
-        found.append(
-            quantity(
-                f"{_tables_of(run).capitalize() if run.lab == 'host' else 'GPU memory'} per pinned GiB, {words}",
-                None if per_byte is None else per_byte * GIB,
-                "bytes",
-                reason=_unseen(cost),
-            )
-        )
+    """The first way's price, what it means and whether it comes back; then the other ways."""
     first = own[0].growth
-    found.append(quantity("Page size this means", first.page_bytes, "bytes", reason=_unseen(own[0])))
-    returned = first.returned
     reason = "not freed yet" if first.left_bytes is None else "nothing had grown"
-    found.append(quantity("Returned after freeing", returned, "share", reason=reason))
-    return tuple(found)
+    prices = [_price_quantity(run, cost) for cost in own]
+    return (
+        prices[0],
+        quantity("Page size of the mapping", first.page_bytes, "bytes", reason=_unseen(own[0])),
+        quantity(
+            f"{_tables_of(run).capitalize() if run.lab == 'host' else 'GPU memory'} given back after freeing",
+            first.returned,
+            "share",
+            reason=reason,
+        ),
+        *prices[1:],
+    )
+
+
+def _price_quantity(run: ExperimentRun, cost: Cost) -> Quantity:
+    per_byte = cost.growth.per_byte
+    return quantity(
+        f"{'Page tables' if run.lab == 'host' else 'GPU memory'} per pinned GiB, {way_words(cost)}",
+        None if per_byte is None else per_byte * GIB,
+        "bytes",
+        reason=_unseen(cost),
+    )
 
 
 def _unseen(cost: Cost) -> str:

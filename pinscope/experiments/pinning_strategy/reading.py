@@ -21,6 +21,7 @@ from pinscope.analysis.pinning_strategy import (
     recommend,
     strategy_cells,
 )
+from pinscope.experiments.pinning_strategy.verdict import pinning_verdict
 from pinscope.records.finding import Finding, Quantity, Reading, Table, critical, good, note, quantity, table, warning
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bytes, format_seconds
@@ -44,8 +45,9 @@ def read_pinning_strategy(run: ExperimentRun, rows: Sequence[Mapping[str, Any]])
         *_crossing(cells),
     )  # fmt: skip
     return Reading(
-        headline=_headline(run, cells, found), tables=(_speeds(run, cells), _wait_table(cells)), findings=findings
-    )
+        verdict=pinning_verdict(cells, found), headline=_headline(run, cells, found),
+        tables=(_speeds(run, cells), _wait_table(cells)), findings=findings,
+    )  # fmt: skip
 
 
 def _target(run: ExperimentRun, cell: StrategyCell) -> int:
@@ -54,56 +56,53 @@ def _target(run: ExperimentRun, cell: StrategyCell) -> int:
 
 
 def _headline(run: ExperimentRun, cells: Cells, found: Recommended) -> tuple[Quantity, ...]:
-    usual = cells.get(USUAL)
+    """Times first: of the recommended way, against one cudaHostAlloc; then its name and what others wait."""
+    array, usual, target = found.array, cells.get(USUAL), None
     quantities: list[Quantity] = []
-    if found.array:
-        quantities += _of_array(run, found.array, usual)
-    if found.chunks and (found.gentler_in_chunks or not found.array):
-        quantities += _of_chunks(found.chunks)
+    if array and array is not usual:
+        quantities.append(_time_quantity("the recommended way", array))
+        target = _target(run, array)
     if usual:
+        quantities.append(_time_quantity("one cudaHostAlloc", usual))
+    if array and usual and array is not usual:
+        gain = usual.total_seconds.median / array.total_seconds.median
+        quantities.append(quantity("Recommended way, times faster than one cudaHostAlloc", gain, "ratio"))
+    if array:
         quantities += [
-            quantity(f"One cudaHostAlloc of {format_bytes(usual.bytes)}", usual.total_seconds.median, "seconds"),
-            _wait_quantity("Longest neighbour wait, one cudaHostAlloc", usual),
+            quantity("Recommended in one piece", TITLES[array.strategy], "text"),
+            quantity("Pinning rate, in one piece", array.bytes_per_second, "bytes/second"),
         ]
+    if array and target not in (None, array.bytes):
+        name = f"Extrapolated to {format_bytes(target)} (parameter target)"
+        quantities.append(quantity(name, array.seconds_for(target or 0), "seconds"))
+    if found.chunks and (found.gentler_in_chunks or not array):
+        quantities += [
+            quantity("Recommended in chunks", TITLES[found.chunks.strategy], "text"),
+            _time_quantity(f"chunks of {format_bytes(found.chunks.chunk_bytes)}", found.chunks),
+        ]
+        quantities.append(_wait_quantity(f"{_LONGEST}, in chunks", found.chunks))
+    if array and array is not usual:
+        quantities.append(_wait_quantity(f"{_LONGEST}, in one piece", array))
+    if usual:
+        quantities.append(_wait_quantity(f"{_LONGEST}, one cudaHostAlloc", usual))
     if IDLE in cells:
-        quantities.append(_wait_quantity("Longest neighbour wait, idle", cells[IDLE]))
+        quantities.append(_wait_quantity(f"{_LONGEST}, nothing pinned or freed", cells[IDLE]))
     return tuple(quantities)
 
 
-def _of_array(run: ExperimentRun, best: StrategyCell, usual: StrategyCell | None) -> list[Quantity]:
-    """The strategy for one array that any copy may use."""
-    target = _target(run, best)
-    found = [
-        quantity("Recommended for an array", TITLES[best.strategy], "text"),
-        quantity(f"It pins {format_bytes(best.bytes)} in", best.total_seconds.median, "seconds", spread=_spread(best)),
-        quantity("Its rate", best.bytes_per_second, "bytes/second"),
-        quantity(f"Your {format_bytes(target)} take, at the same pace", best.seconds_for(target), "seconds"),
-    ]
-    if usual:
-        gain = usual.total_seconds.median / best.total_seconds.median
-        found.append(quantity("Times faster than one cudaHostAlloc", gain, "ratio"))
-    return [*found, _wait_quantity("Longest neighbour wait, an array", best)]
+_LONGEST = "Longest driver call of another process"
 
 
-def _of_chunks(best: StrategyCell) -> list[Quantity]:
-    """The strategy beside processes that must not wait."""
-    return [
-        quantity("Recommended in chunks", TITLES[best.strategy], "text"),
-        quantity(
-            f"In chunks of {format_bytes(best.chunk_bytes)} it takes",
-            best.total_seconds.median,
-            "seconds",
-            spread=_spread(best),
-        ),
-        _wait_quantity("Longest neighbour wait, in chunks", best),
-    ]
+def _time_quantity(way: str, cell: StrategyCell) -> Quantity:
+    name = f"Time to pin {format_bytes(cell.bytes)}, {way}"
+    return quantity(name, cell.total_seconds.median, "seconds", spread=_spread(cell))
 
 
 def _wait_quantity(name: str, cell: StrategyCell) -> Quantity:
     """The longest wait of both phases, and in which it was."""
     wait = cell.longest_wait
-    phase = "" if cell.strategy == IDLE else f" (while {wait.phase})"
-    return quantity(f"{name}{phase}", wait.seconds, "seconds")
+    during = "" if cell.strategy == IDLE else f", {wait.during}"
+    return quantity(f"{name}{during}", wait.seconds, "seconds")
 
 
 def _spread(cell: StrategyCell) -> float | None:

@@ -19,6 +19,9 @@ STALLS: Mapping[str, str] = {
 }
 """Beginning of a field that counts stalled seconds → what it counts."""
 
+STRAIGHT = 0.1
+"""A pinned byte takes one byte and its page table; further off by more than this, others took or gave memory."""
+
 
 @dataclass(frozen=True)
 class Felt:
@@ -217,7 +220,10 @@ def lost_per_byte(run: Stages) -> float | None:
 
 
 def returned_share(run: Stages) -> float | None:
-    """Of the memory that went while pinning, the share that was back afterwards; the lists counted as above."""
+    """Of the memory that went while pinning, the share that was back afterwards; the lists counted as above.
+
+    From none to all of it: what went or came beyond that is other programs'.
+    """
     if run.before is None or run.after is None or not run.held:
         return None
     at_first, at_most, at_last = (
@@ -225,4 +231,4 @@ def returned_share(run: Stages) -> float | None:
     )  # fmt: skip
     if at_first is None or at_most is None or at_last is None or at_first <= at_most:
         return None
-    return (at_last - at_most) / (at_first - at_most)
+    return min(max((at_last - at_most) / (at_first - at_most), 0.0), 1.0)

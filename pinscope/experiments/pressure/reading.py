@@ -9,6 +9,7 @@ from pinscope.analysis.rows import Row
 from pinscope.experiments.pressure.arithmetic import (
     GIB,
     STALLS,
+    STRAIGHT,
     Felt,
     Stage,
     Stages,
@@ -18,6 +19,7 @@ from pinscope.experiments.pressure.arithmetic import (
     slower,
     stages,
 )
+from pinscope.experiments.pressure.verdict import pressure_verdict
 from pinscope.records.environment import Limits
 from pinscope.records.finding import Finding, Quantity, Reading, Table, good, note, quantity, table, warning
 from pinscope.records.run import ExperimentRun
@@ -35,8 +37,6 @@ CACHE_LOST = 0.05
 STALLED = 0.01
 """Share of a step's time in which tasks stalled for memory, from which on it counts; and 3 times that before."""
 SWAPPED = 16 * 2**20
-STRAIGHT = 0.1
-"""A pinned byte takes one byte and its page table; further off by more than this, others took or gave memory."""
 RETURNED = 0.9
 
 
@@ -50,6 +50,7 @@ def read_pressure_run(run: ExperimentRun, rows: Sequence[Row]) -> Reading:
         *_swapped(found),
     )  # fmt: skip
     return Reading(
+        verdict=pressure_verdict(run, found, memory.words(found.most_bytes), felt),
         headline=_headline(found, memory),
         tables=_table(found),
         findings=(
@@ -70,9 +71,13 @@ class _Memory:
     bytes: int
     owner: str
 
-    def pinned(self, nbytes: int) -> float:
-        """The share that this much is."""
+    def share(self, nbytes: int) -> float:
+        """What part of it this much is."""
         return nbytes / self.bytes
+
+    def words(self, nbytes: int) -> str:
+        """The same for people: ``12.7 % of the host's memory``."""
+        return f"{format_share(self.share(nbytes))} of the {self.owner} memory"
 
 
 def _memory(limits: Limits) -> _Memory:
@@ -99,35 +104,36 @@ def _most_stalled(found: Stages, name: str) -> tuple[Stage, float] | None:
 
 
 def _headline(found: Stages, memory: _Memory) -> tuple[Quantity, ...]:
+    """The price and what an ordinary process felt first."""
     fault = found.before.fault if found.before else None
     slowest = max(found.held, key=lambda stage: median_of(stage.fault) or 0.0)
-    share, stalled = _least_share(found), _most_stalled(found, "memory_some")
     ratio = (median_of(slowest.fault) or 0.0) / fault.rounds.median if fault else None
+    share, stalled = _least_share(found), _most_stalled(found, "memory_some")
     return (
         _lost(found),
-        quantity("Most that was pinned", found.most_bytes, "bytes"),
-        quantity(f"Of the {memory.owner} memory", memory.pinned(found.most_bytes), "share"),
         quantity(
-            "Page fault before",
+            f"Page fault time with {format_bytes(slowest.bytes)} pinned (the slowest step) ÷ before",
+            ratio,
+            "ratio",
+            reason="nothing to compare with",
+        ),
+        quantity("Most memory pinned", found.most_bytes, "bytes"),
+        quantity(f"Most memory pinned, share of the {memory.owner} memory", memory.share(found.most_bytes), "share"),
+        quantity(
+            "Page fault before pinning",
             median_of(fault),
             "seconds",
             reason="not measured yet",
             spread=fault.rounds.spread if fault else None,
         ),
         quantity(
-            f"Page fault at most, with {format_bytes(slowest.bytes)} pinned",
-            ratio,
-            "ratio",
-            reason="nothing to compare with",
-        ),
-        quantity(
-            "Least of the file still in the cache",
+            "Least share of the test file in the page cache",
             share[1] if share else None,
             "share",
             reason="no file could be made; the notes say why",
         ),
         quantity(
-            "Stalls for memory, at most",
+            "Most of a step's time with tasks stalled for memory",
             stalled[1] if stalled else None,
             "share",
             reason=None if stalled else _why_no_stalls(found),
@@ -350,9 +356,9 @@ def _nobody_felt_it(found: Stages, memory: _Memory) -> Iterator[Finding]:
     yield good(
         "nobody-felt-it",
         quantity("Most that was pinned", found.most_bytes, "bytes"),
-        quantity(f"Of the {memory.owner} memory", memory.pinned(found.most_bytes), "share"),
+        quantity(f"Of the {memory.owner} memory", memory.share(found.most_bytes), "share"),
         quantity("Left here then", last.left_bytes, "bytes", reason="not read yet"),
-        title=f"{format_share(memory.pinned(found.most_bytes))} of the {memory.owner} memory was pinned "
+        title=f"{format_share(memory.share(found.most_bytes))} of the {memory.owner} memory was pinned "
         f"({format_bytes(found.most_bytes)}), and page faults took at most {faults or 1:.2f} times as long",
         detail=f"{detail}Nothing was clearly worse than before, and larger shares were not tried.",
         advice="Nothing to do at this share. To see what a fuller machine feels, pin all that is safe: "

@@ -12,6 +12,9 @@ from pinscope.analysis.statistics import Summary, summarize
 Strategy = Literal["each_registers", "one_owner"]
 STRATEGY_TITLES: Mapping[str, str] = {"each_registers": "each registers", "one_owner": "one owner copies for all"}
 
+SAME_RATE = 0.05
+"""Rates that differ by less are the same."""
+
 
 @dataclass(frozen=True)
 class Trial:

@@ -10,13 +10,11 @@ from pinscope.analysis.page_table_model import GRANULE_BYTES
 from pinscope.analysis.rows import median
 from pinscope.analysis.rules.link import SATURATED
 from pinscope.analysis.statistics import measured
-from pinscope.experiments.registration.arithmetic import Trial, trials
+from pinscope.experiments.registration.arithmetic import SAME_RATE, Trial, trials
+from pinscope.experiments.registration.verdict import registration_verdict
 from pinscope.records.finding import Finding, Quantity, Reading, Table, good, note, quantity, table, warning, wrong_data
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bandwidth, format_bytes, format_share
-
-SAME_RATE = 0.05
-"""Rates that differ by less are the same."""
 
 
 def read_registration(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> Reading:
@@ -26,6 +24,7 @@ def read_registration(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> 
         return Reading(headline=(), tables=(), findings=())
     each, owner = _most(found)
     return Reading(
+        verdict=registration_verdict(run, each, owner, found),
         headline=_headline(run, each, owner),
         tables=(_table(found),),
         findings=(
@@ -52,23 +51,30 @@ def tables_words(run: ExperimentRun) -> str:
 
 
 def _headline(run: ExperimentRun, each: Trial | None, owner: Trial | None) -> tuple[Quantity, ...]:
-    found = []
-    for trial in (trial for trial in (each, owner) if trial):
-        words = f"{trial.title}, {trial.processes} processes"
-        unknown = None if trial.table_bytes is not None else "some of them did not pin, or no meter could be read"
-        found.append(quantity(f"{tables_words(run)}, {words}", trial.table_bytes, "bytes", reason=unknown))
-    for trial in (trial for trial in (each, owner) if trial):
-        words = f"{trial.title}, {trial.processes} processes"
-        found.append(
-            quantity(
-                f"Rate of all together, {words}",
-                median(trial.rate),
-                "bytes/second",
-                reason="no round was completed",
-                spread=trial.rate.spread if trial.rate else None,
-            )
-        )
-    return tuple(found)
+    """Page tables of both strategies, and the owner's rate before that of all."""
+    return (
+        *(_tables_quantity(run, trial) for trial in (each, owner) if trial),
+        *(_rate_quantity(trial) for trial in (owner, each) if trial),
+    )
+
+
+def _tables_quantity(run: ExperimentRun, trial: Trial) -> Quantity:
+    unknown = None if trial.table_bytes is not None else "some of them did not pin, or no meter could be read"
+    return quantity(f"{tables_words(run)}, {_who_pins(trial)}", trial.table_bytes, "bytes", reason=unknown)
+
+
+def _rate_quantity(trial: Trial) -> Quantity:
+    spread = trial.rate.spread if trial.rate else None
+    name = f"Copy rate of all together, {_who_pins(trial)}"
+    return quantity(name, median(trial.rate), "bytes/second", reason="no round was completed", spread=spread)
+
+
+def _who_pins(trial: Trial) -> str:
+    """``4 processes register``, ``one owner for 4 processes``."""
+    several = f"{trial.processes} process{'' if trial.processes == 1 else 'es'}"
+    if trial.strategy == "one_owner":
+        return f"one owner for {several}"
+    return f"{several} register{'s' if trial.processes == 1 else ''}"
 
 
 def _table(found: Sequence[Trial]) -> Table:

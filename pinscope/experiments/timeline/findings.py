@@ -51,9 +51,14 @@ def when(seconds: float) -> str:
     return f"after {format_duration(seconds)}" if seconds else "at the beginning"
 
 
+def leaks(seen: Watched) -> list[tuple[Life, Growth]]:
+    """Processes whose pinned memory grew as a leak does; the most first."""
+    return _grown(seen, lambda life: life.pinned)
+
+
 def _leaks(seen: Watched) -> Iterator[Finding]:
     """Processes that took more and more, and gave next to nothing back."""
-    for life, growth in _grown(seen, lambda life: life.pinned)[:MOST_SUSPECTS]:
+    for life, growth in leaks(seen)[:MOST_SUSPECTS]:
         back = f"only {format_bytes(growth.returned_bytes)}" if growth.returned_bytes else "nothing"
         taken = format_bytes(growth.bytes + growth.returned_bytes)
         yield warning(
@@ -80,7 +85,7 @@ def _leaks(seen: Watched) -> Iterator[Finding]:
 
 def _locked(seen: Watched) -> Iterator[Finding]:
     """What mlock holds is not pinned for CUDA, but just as little to be had for others."""
-    leaking = {id(life) for life, _ in _grown(seen, lambda life: life.pinned)}
+    leaking = {id(life) for life, _ in leaks(seen)}
     grown = [pair for pair in _grown(seen, lambda life: life.locked) if id(pair[0]) not in leaking]
     for life, growth in grown[:MOST_SUSPECTS]:
         yield note(
@@ -158,11 +163,11 @@ def _steady(seen: Watched) -> Iterator[Finding]:
 
 def _pinned_share(seen: Watched) -> Iterator[Finding]:
     """The kernel's count of pins lacks driver memory, so that of the holders is added."""
-    rows = [row for row in seen.host if _pins(row) is not None and row["total_bytes"]]
+    rows = [row for row in seen.host if pins(row) is not None and row["total_bytes"]]
     times = [row["elapsed_seconds"] for row in rows]
     driver = dict(sampled(summed(life.driver for life in seen.lives), times, seen.last_seconds))
     shares = [
-        (at, ((_pins(row) or 0) + driver.get(at, 0)) / row["total_bytes"]) for at, row in zip(times, rows, strict=True)
+        (at, ((pins(row) or 0) + driver.get(at, 0)) / row["total_bytes"]) for at, row in zip(times, rows, strict=True)
     ]
     peak = extreme(shares, max)
     if peak is None:
@@ -176,7 +181,7 @@ def _pinned_share(seen: Watched) -> Iterator[Finding]:
     yield finding(
         severity,
         "pinned-share-of-ram",
-        quantity("Pinned", _pins(row), "bytes"),
+        quantity("Pinned", pins(row), "bytes"),
         *([quantity("Driver memory of the holders", driver[at], "bytes")] if driver.get(at) else []),
         quantity("Memory", row["total_bytes"], "bytes"),
         quantity("Available then", row["available_bytes"], "bytes"),
@@ -190,7 +195,7 @@ def _pinned_share(seen: Watched) -> Iterator[Finding]:
     )
 
 
-def _pins(row: Row) -> int | None:
+def pins(row: Row) -> int | None:
     """The kernel's count; before Linux 5.7 it has none, and there it is what the holders explain."""
     pinned: int | None = row["pinned_bytes"] if row["pinned_bytes"] is not None else row["explained_bytes"]
     return pinned

@@ -16,6 +16,7 @@ from pinscope.experiments.timeline.arithmetic import (
     watched,
 )
 from pinscope.experiments.timeline.findings import timeline_findings, when, who
+from pinscope.experiments.timeline.verdict import timeline_verdict
 from pinscope.records.figure import figures
 from pinscope.records.finding import Quantity, Reading, Table, quantity, table
 from pinscope.records.run import Run
@@ -33,6 +34,7 @@ def read_timeline(run: Run, rows: Sequence[Row]) -> Reading:
     if not seen.host:
         return Reading(headline=(), tables=(), findings=timeline_findings(seen))
     return Reading(
+        verdict=timeline_verdict(seen),
         headline=tuple(_headline(seen)),
         tables=tuple(table for table in (_holders(seen), _devices(run, seen), _events(seen)) if table.rows),
         findings=timeline_findings(seen),
@@ -46,15 +48,17 @@ def _headline(seen: Watched) -> Iterator[Quantity]:
     pinned = points(seen.host, "pinned_bytes")
     why = None if pinned else _why(seen, "pinned_bytes")
     yield _moment("Most pinned", pinned, max, why)
-    for name, place in (("Pinned at the beginning", 0), ("Pinned at the end", -1)):
-        yield quantity(name, pinned[place][1] if pinned else None, "bytes", reason=why)
+    yield quantity("Pinned at the end", pinned[-1][1] if pinned else None, "bytes", reason=why)
+    yield _grew_most(seen)
+    yield quantity("Pinned at the beginning", pinned[0][1] if pinned else None, "bytes", reason=why)
     driver = points(seen.host, "driver_memory_bytes")
     if driver:  # recordings of older versions have none
-        yield _moment("Most driver memory on the host, about", driver, max, None)
-    yield _grew_most(seen)
+        yield _moment("Most driver memory on the host (about)", driver, max, None)
     yield _moment("Least memory available", points(seen.host, "available_bytes"), min, None)
     left = points(seen.host, "cgroup_headroom_bytes")
-    yield _moment("Least left in the control group", left, min, None if left else _why(seen, "cgroup_headroom_bytes"))
+    yield _moment(
+        "Least memory left in the control group", left, min, None if left else _why(seen, "cgroup_headroom_bytes")
+    )
     yield _most_unattributed(seen)
     yield _cost(seen)
 
@@ -80,6 +84,9 @@ def _grew_most(seen: Watched) -> Quantity:
     return quantity(f"Grew most: {who(grown)}", grown.grew_bytes, "bytes")
 
 
+_UNCHARGED = "Most GPU memory charged to no process"
+
+
 def _most_unattributed(seen: Watched) -> Quantity:
     most: tuple[int, float, float] | None = None
     for index, rows in seen.devices.items():
@@ -88,17 +95,17 @@ def _most_unattributed(seen: Watched) -> Quantity:
             most = (index, *found)
     if most is not None:
         index, at, value = most
-        name = f"Most GPU memory of no process: GPU {index}, {when(at)}"
+        name = f"{_UNCHARGED}, GPU {index}, {when(at)}"
         return quantity(name, value, "bytes")
     last = next((rows[-1] for rows in seen.devices.values()), None)
     reason = _why(seen, "devices") if last is None else reason_of(last, "unattributed_bytes") or "it was not reported"
-    return quantity("Most GPU memory of no process", None, "bytes", reason=reason)
+    return quantity(_UNCHARGED, None, "bytes", reason=reason)
 
 
 def _cost(seen: Watched) -> Quantity:
     """Of one processor core, snapshots, the driver's answers and storing together."""
     last = seen.host[-1]
-    name, seconds = "Watching took, of one core", last["elapsed_seconds"]
+    name, seconds = "Processor time of PinScope, of one core", last["elapsed_seconds"]
     if not seconds:
         return quantity(name, None, "share", reason="there is one sample only")
     return quantity(name, last["watch_cpu_seconds"] / seconds, "share")

@@ -78,7 +78,7 @@ def test_waits_while_memory_is_given_back_count_as_much_as_those_while_it_is_pin
     harsh_at_the_end = row("thp_pipeline", 0.5, 0.010, release_neighbour_info_seconds=0.1)
     assert recommended(harsh_at_the_end, row("thp_register_chunks", 0.6, 0.012)) == (None, "thp_register_chunks")
     wait = strategy_cells([harsh_at_the_end])["thp_pipeline"].longest_wait
-    assert (wait.seconds, wait.words) == (0.1, "cudaMemGetInfo, while memory was given back")
+    assert (wait.seconds, wait.words) == (0.1, "cudaMemGetInfo, while freeing")
 
 
 def test_one_long_wait_among_repeats_is_shown_and_decides_nothing() -> None:
@@ -147,14 +147,14 @@ def test_the_headline_has_the_gain_and_seconds_for_the_users_size() -> None:
         row("thp_pipeline", 0.3, 0.015, release_neighbour_nvml_seconds=0.016),
     ]
     values = {one.name: one.value for one in read(rows, target=64 * GIB).headline}
-    assert values["Recommended for an array"] == TITLES["thp_register"]
-    assert values["Times faster than one cudaHostAlloc"] == pytest.approx(12)
-    assert values["Your 64 GiB take, at the same pace"] == pytest.approx(1.6)
-    assert values["Longest neighbour wait, an array (while pinned)"] == 0.3
+    assert values["Recommended in one piece"] == TITLES["thp_register"]
+    assert values["Recommended way, times faster than one cudaHostAlloc"] == pytest.approx(12)
+    assert values["Extrapolated to 64 GiB (parameter target)"] == pytest.approx(1.6)
+    assert values["Longest driver call of another process, in one piece, while pinning"] == 0.3
     assert values["Recommended in chunks"] == TITLES["thp_pipeline"]
-    assert values["In chunks of 1 GiB it takes"] == 0.3
-    assert values["Longest neighbour wait, in chunks (while given back)"] == 0.016
-    assert values["Longest neighbour wait, idle"] == 3e-4
+    assert values["Time to pin 16 GiB, chunks of 1 GiB"] == 0.3
+    assert values["Longest driver call of another process, in chunks, while freeing"] == 0.016
+    assert values["Longest driver call of another process, nothing pinned or freed"] == 3e-4
 
 
 def test_the_waits_of_both_phases_stand_in_the_table_call_by_call_beside_the_control() -> None:

@@ -79,7 +79,7 @@ def check(run: Run, rows: Rows, taken: list[Strategy]) -> Recipes:
     headline = {one.name: one.value for one in reading.headline}
     findings = {one.rule: one for one in reading.findings}
     assert recipes.array is not None
-    assert headline["Recommended for an array"] == TITLES[recipes.array.strategy]
+    assert headline["Recommended in one piece"] == TITLES[recipes.array.strategy]
     check_finding(findings["faster-strategy"], recipes.array, taken)
     if recipes.gentler_in_chunks:
         assert recipes.chunks is not None

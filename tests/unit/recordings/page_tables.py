@@ -42,7 +42,7 @@ def headline(recorded: Recorded) -> dict[str, object]:
         f"GPU memory per pinned GiB, {words}": sum(slopes(way)) / 2 * GIB for words, way in ways.items()
     }
     first = ways["allocated pinned"].set_index("phase")["nvml_used_bytes"]
-    found["Page size this means"] = page(*slopes(ways["allocated pinned"]))
+    found["Page size of the mapping"] = page(*slopes(ways["allocated pinned"]))
     grown = first["held"].iloc[-1] - first["before"]
-    found["Returned after freeing"] = min((first["held"].iloc[-1] - first["freed"]) / grown, 1.0)
+    found["GPU memory given back after freeing"] = min((first["held"].iloc[-1] - first["freed"]) / grown, 1.0)
     return found

@@ -19,6 +19,7 @@ IN_CHUNKS = {
     "thp_register_threads": "huge pages, threads touch, threads register chunks",
     "thp_pipeline": "huge pages, register each chunk once touched",
 }
+LONGEST = "Longest driver call of another process"
 CALLS = ("info", "nvml", "kernel", "allocation")
 NEAR = 1.5
 GENTLE = 2.0
@@ -26,10 +27,10 @@ GENTLE = 2.0
 
 
 def waits(rows: pd.DataFrame) -> pd.DataFrame:
-    """Strategy → the longest call of any neighbour while memory was pinned, and while it was given back."""
-    columns = {"pinned": [f"neighbour_{call}_seconds" for call in CALLS]}
+    """Strategy → the longest call of any neighbour while memory was pinned, and while it was freed."""
+    columns = {"pinning": [f"neighbour_{call}_seconds" for call in CALLS]}
     released = [f"release_neighbour_{call}_seconds" for call in CALLS]
-    columns["given back"] = released if released[0] in rows else ["release_neighbour_seconds"]
+    columns["freeing"] = released if released[0] in rows else ["release_neighbour_seconds"]
     by_strategy = rows.groupby("strategy")
     return pd.DataFrame({phase: by_strategy[names].max().max(axis=1) for phase, names in columns.items()})
 
@@ -57,20 +58,22 @@ def headline(recorded: Recorded) -> dict[str, object]:
     array = array if total["host_alloc"] >= NEAR * total[array] else "host_alloc"
     size, target = recorded.run["params"]["size"], recorded.run["params"]["target"]
     found = {
-        "Recommended for an array": WHOLE[array],
-        f"It pins {format_bytes(size)} in": total[array],
-        "Its rate": size / total[array],
-        f"Your {format_bytes(target)} take, at the same pace": target * total[array] / size,
-        "Times faster than one cudaHostAlloc": total["host_alloc"] / total[array],
-        f"Longest neighbour wait, an array (while {phase[array]})": wait[array],
-        f"One cudaHostAlloc of {format_bytes(size)}": total["host_alloc"],
-        f"Longest neighbour wait, one cudaHostAlloc (while {phase['host_alloc']})": wait["host_alloc"],
-        "Longest neighbour wait, idle": wait["idle"],
+        f"Time to pin {format_bytes(size)}, the recommended way": total[array],
+        f"Time to pin {format_bytes(size)}, one cudaHostAlloc": total["host_alloc"],
+        "Recommended way, times faster than one cudaHostAlloc": total["host_alloc"] / total[array],
+        "Recommended in one piece": WHOLE[array],
+        "Pinning rate, in one piece": size / total[array],
+        f"Extrapolated to {format_bytes(target)} (parameter target)": target * total[array] / size,
+        f"{LONGEST}, in one piece, while {phase[array]}": wait[array],
+        f"{LONGEST}, one cudaHostAlloc, while {phase['host_alloc']}": wait["host_alloc"],
+        f"{LONGEST}, nothing pinned or freed": wait["idle"],
     }
     if NEAR * usual[chunks] <= usual[array]:
         found |= {
             "Recommended in chunks": IN_CHUNKS[chunks],
-            f"In chunks of {format_bytes(recorded.run['params']['chunk'])} it takes": total[chunks],
-            f"Longest neighbour wait, in chunks (while {phase[chunks]})": wait[chunks],
+            f"Time to pin {format_bytes(size)}, chunks of {format_bytes(recorded.run['params']['chunk'])}": total[
+                chunks
+            ],
+            f"{LONGEST}, in chunks, while {phase[chunks]}": wait[chunks],
         }
     return found

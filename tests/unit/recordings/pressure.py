@@ -24,11 +24,12 @@ def headline(recorded: Recorded) -> dict[str, object]:
     group, host = limits["cgroup_limit_bytes"], limits["host_total_bytes"]
     owner, whole = ("control group's", group) if group and group < host else ("host's", host)
     return {
-        f"Of the {owner} memory": held["bytes"].max() / whole,
+        f"Most memory pinned, share of the {owner} memory": held["bytes"].max() / whole,
         "Available memory lost per pinned GiB": -np.polyfit(ends["bytes"], reachable, 1)[0] * GIB,
-        "Most that was pinned": held["bytes"].max(),
-        "Page fault before": before,
-        f"Page fault at most, with {format_bytes(int(faults.idxmax()))} pinned": faults.max() / before,
-        "Least of the file still in the cache": (held["file_cached_bytes"] / held["file_bytes"]).min(),
-        "Stalls for memory, at most": stalled.max(),
+        "Most memory pinned": held["bytes"].max(),
+        "Page fault before pinning": before,
+        f"Page fault time with {format_bytes(int(faults.idxmax()))} pinned (the slowest step) ÷ before": faults.max()
+        / before,
+        "Least share of the test file in the page cache": (held["file_cached_bytes"] / held["file_bytes"]).min(),
+        "Most of a step's time with tasks stalled for memory": stalled.max(),
     }

@@ -19,9 +19,9 @@ def headline(recorded: Recorded) -> dict[str, object]:
     found: dict[str, object] = {}
     for words, field, largest in (
         ("Most pinned", "pinned_bytes", True),
-        ("Most driver memory on the host, about", "driver_memory_bytes", True),
+        ("Most driver memory on the host (about)", "driver_memory_bytes", True),
         ("Least memory available", "available_bytes", False),
-        ("Least left in the control group", "cgroup_headroom_bytes", False),
+        ("Least memory left in the control group", "cgroup_headroom_bytes", False),
     ):
         place = host[field].idxmax() if largest else host[field].idxmin()
         found[f"{words}, {at(host[field], place, host)}"] = host.loc[place, field]
@@ -35,7 +35,9 @@ def headline(recorded: Recorded) -> dict[str, object]:
     found[f"Grew most: {name} (pid {int(pid)})"] = peak.max()
     place = gpus["unattributed_bytes"].idxmax()
     gpu = int(gpus.loc[place, "device"])
-    words = f"Most GPU memory of no process: GPU {gpu}, {at(gpus['unattributed_bytes'], place, gpus)}"
+    words = f"Most GPU memory charged to no process, GPU {gpu}, {at(gpus['unattributed_bytes'], place, gpus)}"
     found[words] = gpus.loc[place, "unattributed_bytes"]
-    found["Watching took, of one core"] = host["watch_cpu_seconds"].iloc[-1] / host["elapsed_seconds"].iloc[-1]
+    found["Processor time of PinScope, of one core"] = (
+        host["watch_cpu_seconds"].iloc[-1] / host["elapsed_seconds"].iloc[-1]
+    )
     return found

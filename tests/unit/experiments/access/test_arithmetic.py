@@ -86,7 +86,9 @@ def test_tables_charts_and_findings_call_the_same_ways_as_good() -> None:
     )
     assert "1.07 times as long" in finding.detail
     assert "2 times or more" in finding.advice
-    assert reading.headline[0].value == "explicit copy or zero-copy (mapped)"
+    assert {one.name: one.value for one in reading.headline}["Fastest for one streaming read"] == (
+        "explicit copy or zero-copy (mapped)"
+    )
     assert [row[3] for row in reading.tables[0].rows] == ["explicit copy or zero-copy (mapped)", "explicit copy"]
     (chart,) = draw(synthetic.run("overlap"), found)
     sizes = {trace.name: tuple(trace.marker.size) for trace in chart.figure.data if trace.name != "link limit"}
@@ -170,8 +172,8 @@ def test_wrong_data_is_critical() -> None:
 
 def test_the_headline_names_the_best_way_for_data_used_whole_and_once() -> None:
     headline = {one.name: one.value for one in read_access(synthetic.run("overlap"), lines()).headline}
-    assert headline["Used once: streaming read"] == "zero-copy (mapped)"
-    assert headline["Its rate: streaming read"] == pytest.approx(SIZE / 2e-3)
+    assert headline["Fastest for one streaming read"] == "zero-copy (mapped)"
+    assert headline["Useful rate of the fastest, one streaming read"] == pytest.approx(SIZE / 2e-3)
 
 
 def test_a_run_without_rows_says_and_draws_nothing() -> None:

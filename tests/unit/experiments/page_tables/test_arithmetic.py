@@ -130,7 +130,7 @@ def test_no_headline_says_3_99_kib_where_4_kib_fits(steps: int) -> None:
         for row in rows(steps=steps)
     ]  # fmt: skip
     result = reading(early)
-    assert next(one.value for one in result.headline if one.name == "Page size this means") == 4096
+    assert next(one.value for one in result.headline if one.name == "Page size of the mapping") == 4096
     (finding,) = (one for one in result.findings if one.rule == "page-table-price")
     assert finding.title.endswith("the GPU maps it in pages of 4 KiB")
     low, high = (one.value for one in finding.evidence[:2])

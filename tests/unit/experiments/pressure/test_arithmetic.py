@@ -80,16 +80,18 @@ def test_a_calm_run_is_good_and_names_the_price() -> None:
     assert found["nobody-felt-it"].title.startswith("3.1 % of the host's memory was pinned (4 GiB)")
     headline = {one.name: one.value for one in reading(rows()).headline}
     assert headline["Available memory lost per pinned GiB"] == pytest.approx(GIB)
-    assert headline["Page fault at most, with 1 GiB pinned"] == pytest.approx(2.25 / 2.3)  # its first round counts
-    assert headline["Least of the file still in the cache"] == 1.0
-    assert headline["Stalls for memory, at most"] == 0.0
+    assert headline["Page fault time with 1 GiB pinned (the slowest step) ÷ before"] == pytest.approx(
+        2.25 / 2.3
+    )  # its first round counts
+    assert headline["Least share of the test file in the page cache"] == 1.0
+    assert headline["Most of a step's time with tasks stalled for memory"] == 0.0
 
 
 def test_the_share_is_that_of_the_control_group_where_it_has_less_than_the_host() -> None:
     (calm,) = (one for one in reading(rows(), cgroup_limit_bytes=8 * GIB).findings if one.rule == "nobody-felt-it")
     assert calm.title.startswith("50.0 % of the control group's memory was pinned (4 GiB)")
     roomy = reading(rows(), cgroup_limit_bytes=2**40)
-    assert {one.name: one.value for one in roomy.headline}["Of the host's memory"] == 4 / 128
+    assert {one.name: one.value for one in roomy.headline}["Most memory pinned, share of the host's memory"] == 4 / 128
 
 
 def test_the_table_has_every_stage_and_the_units_of_its_columns() -> None:
@@ -190,8 +192,8 @@ def test_what_is_not_told_is_missing_with_a_reason_and_never_zero() -> None:
     result = reading(rows(**nothing))
     missing = {one.name: one.reason for one in result.headline if one.value is None}
     assert missing == {
-        "Least of the file still in the cache": "no file could be made; the notes say why",
-        "Stalls for memory, at most": "this kernel does not report it; the notes say why",
+        "Least share of the test file in the page cache": "no file could be made; the notes say why",
+        "Most of a step's time with tasks stalled for memory": "this kernel does not report it; the notes say why",
     }
     assert {finding.rule for finding in result.findings} == {"gone-for-everybody", "nobody-felt-it"}
 

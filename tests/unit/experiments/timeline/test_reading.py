@@ -66,12 +66,12 @@ def test_the_headline_tells_peak_beginning_end_and_who_grew() -> None:
     )
     assert [(one.name, one.value) for one in found.headline[:5]] == [
         ("Most pinned, after 1.00 s", 12 * GIB),
-        ("Pinned at the beginning", 8 * GIB),
         ("Pinned at the end", 9 * GIB),
         ("Grew most: python (pid 7)", 4 * GIB),
+        ("Pinned at the beginning", 8 * GIB),
         ("Least memory available, after 1.00 s", 88 * GIB),
     ]
-    assert headline(found, "Watching took").value == pytest.approx(0.03 / 2)
+    assert headline(found, "Processor time of PinScope").value == pytest.approx(0.03 / 2)
 
 
 def test_what_never_changed_has_no_moment() -> None:
@@ -91,16 +91,16 @@ def test_what_is_not_known_says_why() -> None:
         "Pinned at the beginning": "needs Linux 5.7",
         "Pinned at the end": "needs Linux 5.7",
         "Grew most": "no process held any",
-        "Least left in the control group": "it was not reported",
-        "Most GPU memory of no process": "the driver shows no GPU",
-        "Watching took, of one core": "there is one sample only",
+        "Least memory left in the control group": "it was not reported",
+        "Most GPU memory charged to no process": "the driver shows no GPU",
+        "Processor time of PinScope, of one core": "there is one sample only",
     }
 
 
 def test_the_gpu_with_the_most_memory_of_no_process_is_named() -> None:
     found = reading(watched(3, devices=lambda n: (device(0), device(1, unattributed_bytes=(50 + n) * MIB))))
-    one = headline(found, "Most GPU memory of no process")
-    assert (one.name, one.value) == ("Most GPU memory of no process: GPU 1, after 2.00 s", 52 * MIB)
+    one = headline(found, "Most GPU memory charged to no process")
+    assert (one.name, one.value) == ("Most GPU memory charged to no process, GPU 1, after 2.00 s", 52 * MIB)
 
 
 def test_a_gpu_that_does_not_tell_says_why() -> None:
@@ -185,7 +185,7 @@ def test_driver_memory_of_the_host_is_told_where_it_was_recorded() -> None:
         for row in watched(9)
     ]
     one = headline(reading(rows), "Most driver memory")
-    assert (one.name, one.value) == ("Most driver memory on the host, about, after 8.00 s", GIB + 8 * MIB)
+    assert (one.name, one.value) == ("Most driver memory on the host (about), after 8.00 s", GIB + 8 * MIB)
     old = [{name: value for name, value in row.items() if name != "driver_memory_bytes"} for row in rows]
     assert not [one for one in reading(old).headline if one.name.startswith("Most driver")]
 
@@ -378,7 +378,7 @@ def test_a_control_group_that_pinned_memory_fills_is_told(left: float, severity:
     assert [one.severity for one in told] == ([severity] if severity else [])
     assert all(one.advice.startswith("Pin less") for one in told)
     assert [evidence(one)["Pinned or locked by holders then"] for one in told] == [40 * GIB] * len(told)
-    assert headline(found, "Least left in the control group").value == int(64 * GIB * left)
+    assert headline(found, "Least memory left in the control group").value == int(64 * GIB * left)
 
 
 def test_a_control_group_that_something_else_fills_is_not_told_to_pin_less() -> None:

@@ -1,0 +1,48 @@
+"""What a page_tables run answers, in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pinscope.experiments.page_tables.arithmetic import ALL_RETURNED, GIB, Cost
+from pinscope.records.run import ExperimentRun
+from pinscope.units import format_bytes, format_share
+
+
+def page_tables_verdict(run: ExperimentRun, found: Sequence[Cost]) -> str | None:
+    """What a pinned GiB takes and whether it comes back; ``None`` where the meter shows no straight growth."""
+    known = [cost for cost in found if cost.growth.known_slope and cost.growth.straight]
+    own = [cost for cost in known if cost.way.device == run.device]
+    if not own:
+        return None
+    amount = _amount(own)
+    if run.lab == "host":
+        return f"Host model: each locked GiB takes {amount} of the kernel's page tables{_back(own)}."
+    return f"Each pinned GiB takes {amount} of GPU memory for its page table{_where(run, found, known)}{_back(own)}."
+
+
+def _amount(own: Sequence[Cost]) -> str:
+    """One figure where one fits all ways, else the least and the most."""
+    slopes = [cost.growth.known_slope for cost in own if cost.growth.known_slope]
+    middles = [slope.middle * GIB for slope in slopes]
+    if max(slope.low for slope in slopes) <= min(slope.high for slope in slopes):
+        return format_bytes(round(middles[0]))
+    return f"{format_bytes(round(min(middles)))} to {format_bytes(round(max(middles)))}"
+
+
+def _where(run: ExperimentRun, found: Sequence[Cost], known: Sequence[Cost]) -> str:
+    """On which of several GPUs; of one alone nothing need be said."""
+    devices, paying = ({cost.way.device for cost in costs} for costs in (found, known))
+    if len(devices) == 1:
+        return ""
+    if paying == {run.device}:
+        return f", on 1 of {len(devices)} GPUs with a context"
+    return f" on each of {len(paying)} GPUs" + (f" (of {len(devices)})" if paying != devices else "")
+
+
+def _back(own: Sequence[Cost]) -> str:
+    returned = [cost.growth.returned for cost in own if cost.growth.returned is not None]
+    if not returned:
+        return ""
+    least = min(returned)
+    return "; freeing gives all of it back" if least >= ALL_RETURNED else f"; freeing gave {format_share(least)} back"

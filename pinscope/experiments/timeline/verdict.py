@@ -1,0 +1,75 @@
+"""What a kept live view answers, in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pinscope.analysis.rules.growth import LEAK_BYTES, Amounts
+from pinscope.experiments.timeline.arithmetic import Watched, extreme, sampled, summed
+from pinscope.experiments.timeline.findings import leaks, pins, when, who
+from pinscope.units import format_bytes, format_duration
+
+MUCH = LEAK_BYTES
+"""Less than this is no change: the kernel counts pins by processor, and every host has some of its own."""
+BEYOND = 1.1
+"""A peak that is further above beginning and end than this is the answer."""
+
+
+def timeline_verdict(seen: Watched) -> str | None:
+    """How much was pinned, by whom, and whether it grew; ``None`` where the amount is not known."""
+    if leaks(seen):
+        life, growth = leaks(seen)[0]
+        taken = format_bytes(growth.bytes + growth.returned_bytes)
+        back = f"only {format_bytes(growth.returned_bytes)}" if growth.returned_bytes else "nothing"
+        return (
+            f"{who(life)} looks like it leaks pinned memory: it took {taken} in {growth.rises:,} steps "
+            f"in {format_duration(growth.seconds)} and gave {back} back."
+        )
+    amounts, what = _amounts(seen)
+    peak = extreme(amounts, max)
+    if peak is None:
+        return None
+    seconds = amounts[-1][0] - amounts[0][0]
+    if not seconds:
+        return f"{format_bytes(peak[1])} was pinned in the only sample{_holder(seen, peak[0])}."
+    course, at = _course(amounts, what, f"in {format_duration(seconds)}")
+    return f"{course}{_holder(seen, at)}."
+
+
+def _amounts(seen: Watched) -> tuple[list[tuple[float, float]], str]:
+    """What was pinned at each sample, with the driver memory of holders, which no count of pins has."""
+    rows = [row for row in seen.host if pins(row) is not None]
+    times = [row["elapsed_seconds"] for row in rows]
+    driver = dict(sampled(summed(life.driver for life in seen.lives), times, seen.last_seconds))
+    what = "Pinned and driver memory" if any(driver.values()) else "Pinned memory"
+    return [(at, (pins(row) or 0) + driver.get(at, 0.0)) for at, row in zip(times, rows, strict=True)], what
+
+
+def _course(amounts: Sequence[tuple[float, float]], what: str, during: str) -> tuple[str, float]:
+    """How it went from the beginning to the end, and the moment at which to ask who holds it."""
+    (_, first), (end, last) = amounts[0], amounts[-1]
+    at, peak = max(amounts, key=lambda point: point[1])
+    begun, ended, most = (format_bytes(value) for value in (first, last, peak))
+    if peak - max(first, last) >= MUCH and peak > BEYOND * max(first, last):
+        return f"{what} peaked at {most} {when(at)}, and was {begun} at first and {ended} at the end", at
+    if abs(last - first) >= MUCH:
+        return f"{what} {'grew' if last > first else 'fell'} from {begun} to {ended} {during}", end
+    if not peak:
+        return f"Nothing was pinned {during}", at
+    if peak < MUCH:
+        return f"{what} was at most {most} {during}", at
+    return f"{what} stayed at about {ended} {during.replace('in', 'for', 1)}", end
+
+
+def _holder(seen: Watched, at: float) -> str:
+    """Who held most of it then."""
+    held = [(amount, life) for life in seen.lives if (amount := _amount_at(life.pinned, at)) >= MUCH]
+    if not held:
+        return ""
+    amount, life = max(held, key=lambda pair: pair[0])
+    return f"; {who(life)} held {'' if len(held) == 1 else 'most, '}{format_bytes(amount)}"
+
+
+def _amount_at(amounts: Amounts, at: float) -> int:
+    """0 before its first step."""
+    return next((amount for begun, amount in reversed(amounts) if begun <= at), 0)

@@ -1,0 +1,63 @@
+"""The one sentence of a run, also of runs that broke off or measured a part of what a recording did."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from pinscope.experiments.registry import read_run
+from pinscope.records.run import parse_run
+from tests.unit.recordings.raw import Recorded, recordings
+
+PARTS = {
+    "access": ("way", "pattern", "spacing", "uses"),
+    "page_tables": ("memory", "backing"),
+    "pinning_strategy": ("strategy",),
+    "pressure": ("phase",),
+    "registration": ("strategy", "processes", "step"),
+    "timeline": ("kind",),
+}
+"""Experiment → the labels by which its rows are left out."""
+LONGEST = 175
+SENTENCE = re.compile(r"([A-Z0-9]|[a-z0-9]+ \(pid ).*[^.]\.")
+"""It begins with a capital, a number or a process."""
+
+
+def named(experiment: str) -> list[Recorded]:
+    return [one for one in recordings() if one.run["experiment"] == experiment]
+
+
+def check(recorded: Recorded, rows: list[dict[str, object]]) -> str | None:
+    verdict = read_run(parse_run(recorded.run), rows).verdict
+    if verdict is not None:
+        assert SENTENCE.fullmatch(verdict), verdict
+        assert len(verdict) <= LONGEST, verdict
+        assert not re.search(r"-\d|n/a|None|nan|inf\b", verdict.replace("2026-", "")), verdict
+    return verdict
+
+
+@pytest.mark.parametrize("experiment", PARTS)
+def test_every_recording_has_a_verdict(experiment: str) -> None:
+    for recorded in named(experiment):
+        verdict = check(recorded, recorded.observations)
+        assert verdict is not None
+        assert len(verdict) <= 150
+
+
+@pytest.mark.parametrize("experiment", PARTS)
+def test_a_run_that_broke_off_has_a_verdict_that_reads_as_one_or_none(experiment: str) -> None:
+    for recorded in named(experiment):
+        count = len(recorded.observations)
+        assert check(recorded, []) is None
+        for part in range(1, 40):
+            check(recorded, recorded.observations[: count * part // 40])
+
+
+@pytest.mark.parametrize("experiment", PARTS)
+def test_a_run_that_measured_only_a_part_has_a_verdict_on_that_or_none(experiment: str) -> None:
+    for recorded in named(experiment):
+        for label in PARTS[experiment]:
+            for value in {row[label] for row in recorded.observations}:
+                check(recorded, [row for row in recorded.observations if row[label] == value])
+                check(recorded, [row for row in recorded.observations if row[label] != value])

@@ -35,17 +35,19 @@ WAITING_SNAPSHOTS = 16
 
 
 def live(  # noqa: PLR0917 - typer calls it by keyword
-    once: Annotated[bool, typer.Option("--once", help="Print one reading and exit.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print one snapshot and exit.")] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON: one document with --once, otherwise one on each line.")
     ] = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV: one row for each holder in each reading.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV: one row for each holder in each snapshot.")] = False,
     interval: Interval = 1.0,
     pid: Annotated[
         list[int] | None,
         typer.Option(metavar="PID", help="Show only this process; may be repeated.", show_default=False),
     ] = None,
-    probe: Annotated[bool, typer.Option("--probe", help=f"{PROBE_HELP} With --once: for one interval.")] = False,
+    probe: Annotated[
+        bool, typer.Option("--probe", help=f"{PROBE_HELP} With --once: trace for one --interval, then print.")
+    ] = False,
     gpus: Gpus = True,
 ) -> int:
     """Show which processes hold pinned memory, and what it costs each GPU, until Ctrl-C."""

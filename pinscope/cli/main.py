@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Annotated, Any, cast
 
 import typer
-from typer.core import TyperGroup
+from typer.completion import shell_complete
+from typer.core import TyperCommand, TyperGroup
 from typer.exceptions import TyperException
 from typer.main import get_command
 
 import pinscope
+from pinscope.cli.group import Group
 from pinscope.cli.terminal import complain
 from pinscope.errors import Cancelled, PinScopeError
 from pinscope.text import MOST_OF_ANOTHER, error_line
@@ -23,7 +25,7 @@ from pinscope.text import MOST_OF_ANOTHER, error_line
 _COMMANDS: Mapping[str, tuple[str, str, str]] = {
     "doctor": ("doctor", "doctor", "Check this machine: what can be measured, links, limits, advice."),
     "run": ("run", "app", "Run an experiment and print its result."),
-    "runs": ("runs", "app", "List, show or delete stored runs."),
+    "runs": ("runs", "app", "List, show, cancel or delete stored runs."),
     "report": ("runs", "report", "Write a report of one or more runs to a file."),
     "export": ("runs", "export_runs", "Write runs into a bundle, to carry them to another machine."),
     "import": ("runs", "import_runs", "Read the runs of a bundle into the database."),
@@ -35,7 +37,15 @@ _COMMANDS: Mapping[str, tuple[str, str, str]] = {
     "docs": ("docs", "docs", "Open the documentation. It needs no network."),
 }
 """Name of a command → module, function (or group of commands) in it, and what it is for."""
-_TYPER: Mapping[str, Any] = {"add_completion": False, "rich_markup_mode": None, "pretty_exceptions_enable": False}
+_RENAMED: Mapping[str, Mapping[str, str]] = {
+    "plan": {"gpus": "gpus-per-process", "all-gpus": "total-gpus"},
+    "live": {"gpus": "gpu"},
+    "exporter": {"gpus": "gpu"},
+}
+"""Name of a command → former names of its options and the present ones: both work, and help shows the latter."""
+_TYPER: Mapping[str, Any] = {"rich_markup_mode": None, "pretty_exceptions_enable": False}
+_COMPLETE = "_PINSCOPE_COMPLETE"
+"""Set by the shell that asks for completions."""
 
 
 class _Commands(Mapping[str, Any]):
@@ -46,8 +56,8 @@ class _Commands(Mapping[str, Any]):
         found = getattr(import_module(f"pinscope.cli.{module}"), attribute)
         if isinstance(found, typer.Typer):
             return get_command(found)
-        alone = typer.Typer(**_TYPER)
-        alone.command(name)(found)
+        alone = typer.Typer(add_completion=False, **_TYPER)
+        alone.command(name, context_settings=_renaming(_RENAMED.get(name, {})))(found)
         return get_command(alone)
 
     def __iter__(self) -> Iterator[str]:
@@ -57,7 +67,11 @@ class _Commands(Mapping[str, Any]):
         return len(_COMMANDS)
 
 
-class _Pinscope(TyperGroup):
+def _renaming(names: Mapping[str, str]) -> dict[str, Any]:
+    return {"token_normalize_func": lambda name: names.get(name, name)}
+
+
+class _Pinscope(Group):
     """The command ``pinscope``."""
 
     def __init__(self, **attributes: Any) -> None:
@@ -70,8 +84,14 @@ class _Pinscope(TyperGroup):
         with formatter.section("Commands"):
             formatter.write_dl([(name, summary) for name, (_, _, summary) in _COMMANDS.items()])
 
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        """Names of commands, likewise, and of options."""
+        commands = {name: TyperCommand(name, short_help=summary) for name, (_, _, summary) in _COMMANDS.items()}
+        ctx.command = TyperGroup(name=self.name, commands=commands, params=self.params)  # type: ignore[arg-type]
+        return ctx.command.shell_complete(ctx, incomplete)
 
-app = typer.Typer(cls=_Pinscope, **_TYPER)
+
+app = typer.Typer(cls=_Pinscope, context_settings={"help_option_names": ["-h", "--help"]}, **_TYPER)
 
 
 def _print_version(wanted: bool) -> None:
@@ -142,11 +162,15 @@ def _explained(error: BaseException) -> tuple[str, int]:
 def _carry_out(arguments: list[str]) -> int:
     """Parse and call; commands return their exit code, or nothing for 0."""
     command = command_line()
+    if instruction := os.environ.get(_COMPLETE):
+        return shell_complete(command, {}, "pinscope", _COMPLETE, instruction)
     try:
         with command.make_context("pinscope", arguments) as context:
             code = command.invoke(context)
     except typer.Exit as end:
         code = end.exit_code
+    except SystemExit as end:  # so ends what installs and shows completion
+        code = end.code
     return code if isinstance(code, int) else 0
 
 

@@ -9,16 +9,33 @@ from typing import Annotated
 import typer
 
 from pinscope.errors import BadInput, InvalidParameter
+from pinscope.experiments.registry import EXPERIMENTS, readers
 from pinscope.probes.proc import HERE
 
 LEAST_SECONDS, MOST_SECONDS = 0.1, 3600.0
 
+
+def kind_names() -> list[str]:
+    """Of everything that a stored run can be: for the shell's completion."""
+    return [reader.name for reader in readers()]
+
+
+def experiment_names() -> list[tuple[str, str]]:
+    """The experiments and what each is about, likewise."""
+    return [*((entry.name, entry.experiment.summary) for entry in EXPERIMENTS), ("all", "All of them")]
+
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 RunId = Annotated[str, typer.Argument(metavar="ID", help="Id of a run; its beginning is enough.", show_default=False)]
 RunIds = Annotated[list[str], typer.Argument(metavar="ID", help="Ids of runs; the beginning of an id is enough.")]
-Interval = Annotated[float, typer.Option(metavar="SECONDS", help="Time from one reading to the next, 0.1 to 3600.")]
-Gpus = Annotated[bool, typer.Option("--gpus/--no-gpu", help="Read the GPUs through NVIDIA's driver.")]
-PROBE_HELP = "Also follow memory that programs register, or get from the driver, from now on. Needs root."
+Interval = Annotated[float, typer.Option(metavar="SECONDS", help="Seconds from one snapshot to the next, 0.1 to 3600.")]
+Gpus = Annotated[
+    bool, typer.Option("--gpu/--no-gpu", help="Include the figures of the GPUs, which NVIDIA's driver gives.")
+]
+PROBE_HELP = (
+    "Also trace the calls that register memory or take it from the driver. Calls made before PinScope started are not "
+    "seen. Needs root."
+)
 Probe = Annotated[bool, typer.Option("--probe", help=PROBE_HELP)]
 
 

@@ -10,7 +10,7 @@ from pinscope.cli.options import AsJson
 from pinscope.cli.reading import print_reading
 from pinscope.cli.runs import store_to_read
 from pinscope.cli.terminal import print_json, print_line, print_prose
-from pinscope.planning.parameters import PlanParams
+from pinscope.planning.parameters import OPTIONS, PlanParams
 from pinscope.planning.prices import known_prices, plan_for
 from pinscope.planning.reading import origin_words, read_plan
 from pinscope.probes.environment import capture_environment
@@ -24,8 +24,8 @@ _HELP = {name: field.description for name, field in PlanParams.model_fields.item
 def plan(  # noqa: PLR0917 - typer calls it by keyword
     pinned: Annotated[str, typer.Option(metavar="SIZE", help=_HELP["pinned"], show_default=False)],
     processes: Annotated[int, typer.Option(metavar="N", help=_HELP["processes"])] = 1,
-    gpus: Annotated[int, typer.Option(metavar="N", help=_HELP["gpus"])] = 1,
-    all_gpus: Annotated[int, typer.Option(metavar="N", help=_HELP["all_gpus"])] = 1,
+    gpus: Annotated[int, typer.Option(OPTIONS["gpus"], metavar="N", help=_HELP["gpus"])] = 1,
+    all_gpus: Annotated[int, typer.Option(OPTIONS["all_gpus"], metavar="N", help=_HELP["all_gpus"])] = 1,
     gpu_memory: Annotated[
         str | None, typer.Option(metavar="SIZE", help=f"Memory of one GPU. {_HELP['gpu_memory']}")
     ] = None,

@@ -8,21 +8,20 @@ from dataclasses import replace
 from typing import Annotated, Any, cast
 
 import typer
-from typer.core import TyperCommand
 
 from pinscope.cli.following import Stop, follow, say_how_it_ended
-from pinscope.cli.options import AsJson
+from pinscope.cli.options import AsJson, experiment_names
 from pinscope.cli.reading import print_outcome
+from pinscope.cli.run_help import ALL, RunCommand
 from pinscope.cli.terminal import complain, print_json
 from pinscope.errors import BadInput, InvalidParameter, MeasurementFailed, NotPossible, StoreFailed, UnknownName
-from pinscope.experiments.contract import AnyExperiment, Inputs
+from pinscope.experiments.contract import AnyExperiment
 from pinscope.experiments.registry import EXPERIMENTS
 from pinscope.probes.environment import capture_environment
 from pinscope.records.environment import Environment
 from pinscope.records.run import LAB_TITLES, ExperimentRun, LabKind, Run
 from pinscope.report.document import open_document
 from pinscope.report.json_report import run_document
-from pinscope.report.parameters import parameters_of
 from pinscope.runner.jobs import Request, cancel, mark_interrupted, prepare, reconcile, start, usable_gpu
 from pinscope.store.bundle import read_bundle
 from pinscope.store.rescue import find_saved
@@ -30,7 +29,6 @@ from pinscope.store.rows import Row
 from pinscope.store.store import Store
 from pinscope.text import quoted
 
-ALL = "all"
 PATIENCE_SECONDS = 15.0
 """How long a database may be away when a run has ended, until its result is not printed."""
 
@@ -38,36 +36,27 @@ PATIENCE_SECONDS = 15.0
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
-class _RunCommand(TyperCommand):
-    """Adds to ``run --help`` what can be set, generated from each experiment's parameters."""
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help of the command, then the parameters of every experiment."""
-        super().format_help(ctx, formatter)
-        for entry in EXPERIMENTS:
-            with formatter.section(f"Parameters of {entry.experiment.name}"):
-                formatter.write_dl(parameter_help(entry.experiment.Params))
-
-
-def parameter_help(params: type[Inputs]) -> list[tuple[str, str]]:
-    """What ``--set`` takes: name and explanation of each parameter, in the order of the fields."""
-    units = {one.name: f" ({one.unit})" if one.unit else "" for one in parameters_of(params)}
-    return [(one.name, f"{one.title}{units[one.name]}. {one.meaning()}") for one in parameters_of(params)]
-
-
-@app.command("run", cls=_RunCommand)
+@app.command("run", cls=RunCommand)
 def run(  # noqa: PLR0917 - typer calls it by keyword
     experiment: Annotated[
-        str, typer.Argument(metavar="EXPERIMENT|all", help="Name of an experiment, or all.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="EXPERIMENT|all",
+            help="Name of an experiment, or all of them.",
+            show_default=False,
+            autocompletion=experiment_names,
+        ),
     ],
     lab: Annotated[
         str | None,
         typer.Option(
             metavar="cuda|host",
-            help="cuda: a GPU; host: the host model (no GPU). Default: a GPU if one can be used here.",
+            help="Where to run: on a GPU (cuda), or on the host model, which needs none. Default: on a GPU if one can "
+            "be used here.",
+            autocompletion=lambda: ["cuda", "host"],
         ),
     ] = None,
-    device: Annotated[int, typer.Option(metavar="N", help="Index of the GPU.")] = 0,
+    device: Annotated[int, typer.Option(metavar="N", help="Number of the GPU, as nvidia-smi counts them.")] = 0,
     quick: Annotated[
         bool, typer.Option("--quick", help="Fewer sizes and repeats: seconds instead of minutes.")
     ] = False,
@@ -76,7 +65,8 @@ def run(  # noqa: PLR0917 - typer calls it by keyword
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="Change a parameter of the experiment, such as sizes=64KiB,1MiB; may be repeated.",
+            help="Change a parameter of the experiment, such as sizes=64KiB,1MiB, all_devices=off or precision=2%; "
+            "may be repeated.",
         ),
     ] = None,
     as_json: AsJson = False,

@@ -1,4 +1,4 @@
-"""Commands over stored runs: list, show and delete, reports, and bundles to other machines."""
+"""Commands over stored runs: list, show, cancel and delete, reports, and bundles to other machines."""
 
 from __future__ import annotations
 
@@ -6,34 +6,40 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast, get_args
 
 import typer
 
-from pinscope.cli.options import AsJson, RunId, RunIds
+from pinscope.cli.group import Group
+from pinscope.cli.options import AsJson, RunId, RunIds, kind_names
 from pinscope.cli.reading import print_run
 from pinscope.cli.terminal import complain, print_json, print_line, print_long_json, print_table
-from pinscope.errors import BadInput, StoreFailed
-from pinscope.records.run import Run
+from pinscope.errors import BadInput, InvalidParameter, StoreFailed
+from pinscope.experiments.registry import find_reader
+from pinscope.records.run import LAB_TITLES, Origin, Run, Status
 from pinscope.report.document import open_document
 from pinscope.report.facts import place
 from pinscope.report.json_report import run_without_rows
 from pinscope.report.write import write_report
-from pinscope.runner.jobs import reconcile
+from pinscope.runner.jobs import cancel, reconcile
 from pinscope.store.bundle import open_bundle, write_bundle
 from pinscope.store.damage import DamagedRun
-from pinscope.store.store import Store
-from pinscope.text import visible
+from pinscope.store.store import Store, Wanted
+from pinscope.text import quoted, visible
 from pinscope.units import format_bytes
 
-app = typer.Typer(help="List, show or delete stored runs.", rich_markup_mode=None)
+app = typer.Typer(
+    cls=Group, add_completion=False, help="List, show, cancel or delete stored runs.", rich_markup_mode=None
+)
 
 RUN_LIST_FIELDS = {
     "id", "kind", "experiment", "lab", "device", "status", "quick", "recording", "observations",
     "created_at", "finished_at", "error",
 }  # fmt: skip
 """Fields of a run that ``runs list --json`` prints, beside ``host``."""
+STATUSES: tuple[Status, ...] = get_args(Status)
 DAMAGED = "damaged"
 """Shown as the status of a run that cannot be read."""
 _PLACE_CHARACTERS = 80
@@ -50,15 +56,40 @@ def store_to_read() -> Iterator[Store]:
         yield store
 
 
-@app.command("list", short_help="List all runs, newest first.")
-def list_runs(as_json: AsJson = False) -> None:
-    """List all runs, newest first, then the recordings that ship with PinScope."""
+@app.command("list", short_help="List runs, the newest first.")
+def list_runs(  # noqa: PLR0917 - typer calls it by keyword
+    experiment: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Only runs of this experiment; timeline: those of `pinscope record`.",
+                     autocompletion=kind_names),
+    ] = None,
+    lab: Annotated[
+        str | None,
+        typer.Option(metavar="|".join(LAB_TITLES), help="Only runs on a GPU, on the host model, or of the live view.",
+                     autocompletion=lambda: list(LAB_TITLES)),
+    ] = None,
+    status: Annotated[
+        str | None,
+        typer.Option(metavar="STATUS", help=f"Only runs that are: {', '.join(STATUSES)}.",
+                     autocompletion=lambda: list(STATUSES)),
+    ] = None,
+    recordings: Annotated[
+        bool, typer.Option("--recordings/--no-recordings", help="Also list the recorded runs that ship with PinScope.")
+    ] = True,
+    limit: Annotated[int | None, typer.Option(metavar="N", help="List the first N of these only.")] = None,
+    as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """List runs, the newest first, then the recorded runs that ship with PinScope."""
+    wanted = checked_filters(experiment, lab, status, recordings)
+    if limit is not None and limit < 1:
+        raise InvalidParameter(f"--limit {limit}: it must be 1 or more")
     with store_to_read() as store:
+        found = islice(store.each(**wanted), limit)
         if as_json:
-            print_json([run_object(run) for run in store.each()])
+            print_json([run_object(run) for run in found])
             return
         rows = []
-        for run in store.each():
+        for run in found:
             if isinstance(run, DamagedRun):
                 complain(str(run))
                 rows.append((run.id, "?", "?", DAMAGED, "?", "?"))
@@ -69,11 +100,30 @@ def list_runs(as_json: AsJson = False) -> None:
             rows.append((run.id, run.experiment, where, status, started, f"{run.observations:,}"))
     if rows:
         print_table(("id", "experiment", "on", "status", "started (UTC)", "rows"), rows, numbers=(5,))
+    elif experiment or lab or status:
+        print_line("No run matches.")
     else:
         print_line("No runs yet. Start one: pinscope run bandwidth --quick")
 
 
-@app.command("show")
+def checked_filters(experiment: str | None, lab: str | None, status: str | None, recordings: bool) -> Wanted:
+    """What to ask the store for.
+
+    Raises:
+        BadInput: no runs can be of that experiment, on that lab or in that state.
+    """
+    if experiment is not None:
+        find_reader(experiment)
+    for option, given, known in (("--lab", lab, tuple(LAB_TITLES)), ("--status", status, STATUSES)):
+        if given is not None and given not in known:
+            raise InvalidParameter(f"{option} {quoted(given)}: it must be one of {', '.join(known)}")
+    return Wanted(
+        experiment=experiment, lab=cast("Origin | None", lab), status=cast("Status | None", status),
+        recordings=recordings,
+    )  # fmt: skip
+
+
+@app.command("show", short_help="Show one run and what was concluded from it.")
 def show(run_id: RunId, as_json: AsJson = False) -> None:
     """Show one run: parameters, headline, tables, findings; with --json, every observation too."""
     with store_to_read() as store:
@@ -85,13 +135,29 @@ def show(run_id: RunId, as_json: AsJson = False) -> None:
     print_run(document)
 
 
-@app.command("delete")
+@app.command("cancel", short_help="Stop a run that is still going.")
+def cancel_run(run_id: RunId, as_json: AsJson = False) -> None:
+    """Stop a run that is still going, wherever it was started; what it measured is kept."""
+    with Store() as store:
+        reconcile(store)
+        cancel(store, run_id)
+        run = store.run(run_id)
+    if run.status != "cancelled" and run.lab != "live":
+        raise BadInput(f"run {run.id} ended before it could be cancelled; it is {run.status}")
+    if as_json:
+        print_json({"cancelled": run.id, "status": run.status})
+    else:
+        print_line(f"Stopped run {run.id}; it is {run.status}. What it measured: pinscope runs show {run.id}")
+
+
+@app.command("delete", short_help="Delete a run and its observations.")
 def delete(
     run_id: RunId,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a run and its observations. A run that is still going, or a recording, cannot be deleted."""
+    """Delete a run and its observations. A run that is still going must be cancelled first. The recorded runs that ship
+    with PinScope cannot be deleted."""
     with Store() as store:
         reconcile(store)
         try:

@@ -8,19 +8,14 @@ from typing import Any, Literal
 import streamlit as st
 
 from pinscope.charts.theme import words
-from pinscope.experiments.contract import Inputs, Params
-from pinscope.report.parameters import Parameter, parameters_of
+from pinscope.experiments.contract import Inputs
+from pinscope.report.parameters import Parameter, form_parameters
 from pinscope.units import exact_bytes
 
 Kind = Literal["switch", "choice", "choices", "sizes", "counts", "whole", "number", "text"]
 _KINDS: Mapping[str, Kind] = {"boolean": "switch", "integer": "whole", "number": "number", "string": "text"}
 _TYPED: Mapping[str, str] = {"share": " (%)", "seconds": " (s)"}
 """Unit of a number → what its label says of it."""
-
-
-def form_parameters(params: type[Inputs]) -> list[Parameter]:
-    """In the order of the form: the experiment's own first, those common to all experiments last."""
-    return sorted(parameters_of(params), key=lambda parameter: parameter.name in Params.model_fields)
 
 
 def parameter_form(preset: Inputs, key: str) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from pinscope.report.facts import SEVERITY_WORDS, by_severity, quantity_text
 from pinscope.report.machine_facts import Fact
 from pinscope.report.snapshot_facts import figure_text, share_text
 from pinscope.store.store import Store
-from pinscope.units import format_share, format_value
+from pinscope.units import format_spread, format_value
 
 _Item = TypeVar("_Item")
 Colour = Literal["red", "orange", "blue", "green", "gray"]
@@ -126,7 +126,7 @@ def headline(quantities: Sequence[Quantity]) -> None:
     """Draw the figures that answer the question."""
     with st.grid(min_column_width=240):
         for quantity in quantities:
-            spread = f"± {format_share(quantity.spread)}" if quantity.spread is not None else None
+            spread = f"± {format_spread(quantity.spread)}" if quantity.spread is not None else None
             reason = quantity.reason and plain(quantity.reason)
             _metric(plain(quantity.name), format_value(quantity.value, quantity.unit), spread, reason)
 

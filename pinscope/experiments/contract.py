@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Annotated, Any, Protocol, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -19,7 +20,7 @@ from pinscope.records.environment import Environment
 from pinscope.records.finding import Reading
 from pinscope.records.run import ExperimentRun, LabKind, Observation, Run
 from pinscope.text import quoted
-from pinscope.units import parse_bytes
+from pinscope.units import parse_bytes, parse_seconds
 
 MOST_CHARACTERS = 4096
 """Of a parameter as text: hundreds of sizes."""
@@ -86,6 +87,28 @@ Node = Annotated[str, BeforeValidator(str), AfterValidator(_node)]
 """``near``, ``any`` or the number of a NUMA node."""
 
 
+def _share(value: Any) -> Any:
+    """``2%`` is 0.02; anything else is for the type to take or refuse."""
+    if isinstance(value, str) and (number := value.strip()).endswith("%"):
+        with suppress(ValueError):
+            return float(number.removesuffix("%")) / 100
+    return value
+
+
+def _seconds(value: Any) -> Any:
+    """``10m`` is 600; likewise."""
+    if isinstance(value, str):
+        with suppress(InvalidParameter):
+            return parse_seconds(value)
+    return value
+
+
+Share = Annotated[float, BeforeValidator(_share), Field(json_schema_extra={"unit": "share"})]
+"""A part of something: 0.02 or ``2%``."""
+Seconds = Annotated[float, BeforeValidator(_seconds), Field(json_schema_extra={"unit": "seconds"})]
+"""A length of time: 2 or ``2s``."""
+
+
 def sizes(text: str) -> tuple[int, ...]:
     """Sizes of a preset: ``4KiB 1MiB``."""
     return tuple(map(parse_bytes, text.split()))
@@ -137,8 +160,8 @@ class BareParams(Inputs):
     """Parameters of an experiment. Those that repeat each combination take :class:`Params` instead."""
 
     node: Node = parameter(
-        "NUMA node", "Where host buffers and the threads that copy are: near (the GPU's node), any (wherever the "
-        "system puts them), or a node's number.",
+        "NUMA node", "NUMA node of the host buffers and of the threads that copy: near (the GPU's node), any (wherever "
+        "the system puts them), or the number of a node.",
         NEAR,
     )  # fmt: skip
 
@@ -146,18 +169,19 @@ class BareParams(Inputs):
 class Params(BareParams):
     """Parameters of an experiment that repeats each combination until its median is known."""
 
-    precision: float = parameter(
-        "Precision", "Repeat until the median is known to within ± this share of itself (95 % confidence, if repeats "
-        "do not depend on one another).",
-        0.01, unit="share", gt=0, le=0.5,
+    precision: Share = parameter(
+        "Precision", "Repeat until the median is known to within ± this percentage, with 95 % confidence if repeats do "
+        "not depend on one another.",
+        0.01, gt=0, le=0.5,
     )  # fmt: skip
     repeats: int = parameter(
-        "Most repeats", "Stop repeating after this many, however wide the spread.",
+        "Most repeats", "Number of repeats after which to stop, whatever the precision is by then.",
         60, unit="count", ge=LEAST_VALUES, le=10_000,
     )  # fmt: skip
-    time_limit: float = parameter(
-        "Time limit", "Stop repeating one combination after this long.", 2.0, unit="seconds", gt=0, le=3600
-    )
+    time_limit: Seconds = parameter(
+        "Time limit", "Time after which to stop repeating one combination, whatever the precision is by then.",
+        2.0, gt=0, le=3600,
+    )  # fmt: skip
 
     def harness_precision(self) -> Precision:
         """The stopping rule these parameters ask for."""
@@ -224,6 +248,11 @@ class Experiment(Kind[ExperimentRun], Protocol[ParamsT, ObservationT_co]):
 
     ``measure`` yields observations as they come; each is stored at once. ``read`` derives everything else.
     """
+
+    @property
+    def summary(self) -> str:
+        """What it is about, in some eight words, for lists."""
+        ...
 
     @property
     def labs(self) -> Mapping[LabKind, str | None]:

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 from pinscope.experiments.contract import AnyKind, Inputs
 from pinscope.experiments.registry import EXPERIMENTS, find_reader, method
-from pinscope.report.parameters import parameters_of
+from pinscope.report.parameters import form_parameters
+
+BAR = r"\|"
 
 
 def experiment_page(name: str, body: str, *, has_picture: bool) -> str:
@@ -30,15 +32,20 @@ def _parts(kind: AnyKind, body: str, has_picture: bool) -> Iterator[str]:
     labs = next((entry.experiment.labs for entry in EXPERIMENTS if entry.name == kind.name), {})
     yield "\n".join(f"It does not run on the host model: {reason}." for reason in [labs.get("host")] if reason)
     if labs:
-        yield f"## Parameters\n\nSet one with `pinscope run {kind.name} --set NAME=VALUE`."
+        yield (
+            f"## Parameters\n\nSet one with `pinscope run {kind.name} --set NAME=VALUE`. The defaults are those of a run "
+            f"on a GPU; `pinscope run {kind.name} --help` shows those of a run on this machine."
+        )
         yield _parameters(kind.Params)
     anchor = f"observations-of-{kind.name}"
     yield f"## Raw data\n\nThe keys of an observation are in the [JSON reference](../reference/json.md#{anchor})."
 
 
 def _parameters(params: type[Inputs]) -> str:
-    lines = ["| parameter | unit | meaning |", "| --- | --- | --- |"]
-    for one in parameters_of(params):
-        meaning = f"{one.title}. {one.meaning(quote='`')}".replace("|", r"\|")
-        lines.append(f"| `{one.name}` | {one.unit} | {meaning} |")
+    lines = ["| parameter | meaning | default | with `--quick` |", "| --- | --- | --- | --- |"]
+    full, quick = params.preset("cuda", False), params.preset("cuda", True)
+    for one in form_parameters(params):
+        usual, less = one.default(getattr(full, one.name)), one.default(getattr(quick, one.name))
+        cells = (f"`{one.name}`", f"{one.description} {one.takes}", usual, less if less != usual else "")
+        lines.append(f"| {' | '.join(cell.replace('|', BAR) for cell in cells)} |")
     return "\n".join(lines)

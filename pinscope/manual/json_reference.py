@@ -199,6 +199,11 @@ def _small_parts() -> Iterator[Part]:
     yield Part("`pinscope import --json`", 2, "", keys_of(Imported))
     deleted = (Key("deleted", "text", "Id of the run."),)
     yield Part("`pinscope runs delete --json`", 2, "", deleted)
+    cancelled = (
+        Key("cancelled", "text", "Id of the run."),
+        Key("status", "text", "What it is now: `cancelled`, or `done` if it was a recording of the live view."),
+    )
+    yield Part("`pinscope runs cancel --json`", 2, "", cancelled)
     docs = (
         Key("page", "text", "Name of the page."),
         Key("file", "text", "The HTML file of the page on this machine."),

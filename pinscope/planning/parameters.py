@@ -34,29 +34,31 @@ class PlanParams(Inputs):
 
     pinned: Bytes = Field(
         USUAL_PINNED_BYTES, title="Pinned memory", json_schema_extra={"unit": "bytes"},
-        description="Memory that each process pins, or that all processes share, such as 64GiB.",
+        description="Size of the memory that each process pins, or that all processes share, such as 64GiB.",
     )  # fmt: skip
     processes: int = Field(
         1, ge=1, le=4096, title="Processes", json_schema_extra={"unit": "count"},
-        description="How many processes pin it or copy from it.",
+        description="Number of processes that pin this memory or copy from it.",
     )  # fmt: skip
     gpus: int = Field(
         1, ge=1, le=64, title="GPUs of each process", json_schema_extra={"unit": "count"},
-        description="On how many GPUs each process has a CUDA context. Each of them holds a page table.",
+        description="Number of GPUs on which each process has a CUDA context. Each context takes GPU memory, and each "
+        "of these GPUs holds a page table for the process.",
     )  # fmt: skip
     all_gpus: int = Field(
         1, ge=1, le=4096, title="GPUs in all", json_schema_extra={"unit": "count"},
-        description="Over how many GPUs the processes are spread evenly. With 1, all use the same GPUs.",
+        description="Number of GPUs over which the processes are spread evenly: 8 for 8 processes with one GPU each. "
+        "A number that is not larger than the GPUs of each process puts all of them on the same GPUs.",
     )  # fmt: skip
     gpu_memory: Bytes = Field(
         USUAL_GPU_BYTES, title="Memory of one GPU", json_schema_extra={"unit": "bytes"},
-        description="Default: the smallest GPU here, or the recorded one where there is none.",
+        description="Without it: that of the smallest GPU here, or of the recorded GPU where there is none.",
     )  # fmt: skip
     page_size: Annotated[Literal["from_runs", "4KiB", "64KiB", "2MiB"], BeforeValidator(_page_size)] = Field(
         "from_runs", title="Page size",
         json_schema_extra={"unit": "text", "words": {"from_runs": "as measured"}},
-        description="Page size in which the GPU maps the memory. Default: as measured here, else as recorded "
-        "on another machine.",
+        description="Size of the pages in which the GPU maps the memory. Without it: as a run of this machine, or "
+        "else the recorded run, measured it.",
     )  # fmt: skip
 
     @classmethod
@@ -78,6 +80,10 @@ class PlanParams(Inputs):
         return Demand(self.pinned, self.processes, self.gpus, max(self.all_gpus, self.gpus), self.gpu_memory)
 
 
+OPTIONS: Mapping[str, str] = {"gpus": "--gpus-per-process", "all_gpus": "--total-gpus"}
+"""Fields whose option has another name."""
+
+
 def command_line(params: PlanParams) -> str:
     """``pinscope plan`` with every option that is not the command's own default."""
     usual = PlanParams()
@@ -85,5 +91,5 @@ def command_line(params: PlanParams) -> str:
     for name, value in params:
         if name in ("pinned", "gpu_memory") or value != getattr(usual, name):
             text = exact_bytes(value).replace(" ", "") if name in ("pinned", "gpu_memory") else str(value)
-            words.append(f"--{name.replace('_', '-')} {text}")
+            words.append(f"{OPTIONS.get(name, '--' + name.replace('_', '-'))} {text}")
     return " ".join(words)

@@ -10,7 +10,7 @@ from pinscope.records.finding import Finding, Quantity, Severity, Table
 from pinscope.records.run import HOST_MODEL_NOTE, LAB_TITLES, ExperimentRun, Run, Status
 from pinscope.report.document import Document
 from pinscope.report.machine_facts import Fact, version_text
-from pinscope.units import format_bytes, format_seconds, format_share, format_value
+from pinscope.units import format_bytes, format_seconds, format_spread, format_value
 
 SEVERITY_WORDS: Mapping[Severity, str] = {
     "critical": "✕ Critical",
@@ -63,7 +63,7 @@ def quantity_text(quantity: Quantity) -> str:
     text = format_value(quantity.value, quantity.unit)
     if quantity.value is None:
         return f"{text}: {quantity.reason}" if quantity.reason else text
-    return f"{text} ± {format_share(quantity.spread)}" if quantity.spread is not None else text
+    return f"{text} ± {format_spread(quantity.spread)}" if quantity.spread is not None else text
 
 
 def table_texts(table: Table) -> list[list[str]]:

@@ -154,7 +154,7 @@ COMMANDS: tuple[tuple[dict[str, str], tuple[str, ...]], ...] = (
     ({}, ("run", "bandwidth", "--device", LONG)), ({}, ("run", "bandwidth", "--lab", "host", "--set", f"{LONG}=1")),
     ({}, ("run", "all", "--set", LONG)), ({}, ("record", "--for", LONG)), ({}, ("runs", "show", LONG)),
     ({}, ("runs", "delete", f"\u202e{LONG}", "--yes")), ({}, ("plan", "--pinned", LONG)),
-    ({}, ("plan", "--pinned", "1GiB", "--page-size", LONG)), ({}, ("plan", "--pinned", "1GiB", "--gpus", LONG)),
+    ({}, ("plan", "--pinned", "1GiB", "--page-size", LONG)), ({}, ("plan", "--pinned", "1GiB", "--total-gpus", LONG)),
     ({}, ("exporter", "--address", LONG)), ({}, ("exporter", "--port", LONG)), ({}, ("dashboard", "--port", LONG)),
     ({}, ("report", LONG, "-o", "x.html")), ({}, ("report", "x", "-o", f"{LONG}.html")), ({}, ("import", LONG)),
     ({"PINSCOPE_PORT": LONG}, ("dashboard",)), ({"PINSCOPE_PORT": "٣٣٣٣"}, ("dashboard",)),

@@ -29,7 +29,7 @@ TIME_LIMIT = 120.0
 TOGETHER = 3
 
 COMMANDS = (
-    "--help", "--version", "doctor", "doctor --json", "run --help",
+    "--help", "--version", "doctor", "doctor --json", "run --help", "run bandwidth -h",
     "run page_tables --lab host --quick --set total=4MiB", "runs list", "runs list --json", "runs show {recording}",
     "runs delete nothing", "report {recording} -o {out}/report.html", "report {recording} -o {out}/report.md",
     "export {recording} -o {out}/one.pinscope", "import {bundle}", "plan --pinned 1GiB", "plan --pinned 1GiB --json",

@@ -231,6 +231,25 @@ def test_deleting_asks_first_and_deletes_one_run(run_id: str, tmp_path: Path) ->
     assert "no run" in fails(pinscope("runs", "delete", run_id, "--yes", PINSCOPE_DATABASE=mine), 2)
 
 
+def listed(*options: str, **changes: str) -> list[str]:
+    return [run["id"] for run in document(pinscope("runs", "list", "--json", *options, **changes))]
+
+
+def test_the_list_is_filtered_and_cut_after_the_newest(tmp_path: Path) -> None:
+    mine = {"PINSCOPE_DATABASE": f"sqlite:///{tmp_path / 'mine.db'}"}
+    with Store(mine["PINSCOPE_DATABASE"]) as store:
+        old, new = store.add(new_run(status="done")), store.add(new_run(status="failed"))
+    assert listed("--no-recordings", **mine) == [new.id, old.id]
+    assert listed("--status", "failed", **mine) == [new.id]
+    assert listed("--experiment", "overlap", "--no-recordings", **mine) == []
+    assert listed("--limit", "1", **mine) == [new.id]
+    everything = document(pinscope("runs", "list", "--json", **mine))
+    assert listed("--lab", "live", **mine) == [run["id"] for run in everything if run["lab"] == "live"] != []
+    assert listed("--lab", "host", **mine) == [new.id, old.id]
+    none = pinscope("runs", "list", "--experiment", "overlap", "--no-recordings", **mine)
+    assert (none.returncode, none.stdout) == (0, "No run matches.\n")
+
+
 @pytest.mark.parametrize("status", ["done", "running"])
 @pytest.mark.parametrize("damage", ["5", "{broken"])
 def test_a_run_that_cannot_be_read_is_removed_as_the_error_says(tmp_path: Path, status: str, damage: str) -> None:
@@ -360,6 +379,22 @@ def test_a_signal_cancels_the_run_and_keeps_what_it_measured(number: signal.Sign
         assert len(printed["observations"]) > 20
     assert "Traceback" not in errors
     assert f"run {run.id} was cancelled" in errors
+
+
+def test_a_run_is_cancelled_from_another_terminal_by_the_beginning_of_its_id() -> None:
+    command = [sys.executable, "-m", "pinscope", "run", "bandwidth", "--lab", "host", "--json", *ENDLESS]
+    with subprocess.Popen(
+        command, env=variables(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process, Store() as store:  # fmt: skip
+        _until(lambda: any(run.observations > 20 for run in store.runs(recordings=False)), process)
+        run_id = store.runs(recordings=False)[0].id
+        assert document(pinscope("runs", "cancel", run_id[:-2], "--json")) == {
+            "cancelled": run_id, "status": "cancelled",
+        }  # fmt: skip
+        out, _ = process.communicate(timeout=30)
+        assert process.returncode == 130
+        assert len(json.loads(out)["observations"]) > 20
+    assert fails(pinscope("runs", "cancel", run_id), 2) == f"run {run_id} is not running; it is cancelled"
 
 
 def test_cancelling_stops_the_experiments_that_would_follow() -> None:

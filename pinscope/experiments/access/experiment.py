@@ -40,18 +40,22 @@ class AccessParams(Params):
 
     size: Bytes = parameter("Size", "Length of the data on the host; a power of two.", le=LARGEST)
     ways: Several[Way] = parameter(
-        "Ways", "Explicit copy of all; 2D copy of the blocks that are used; mapped (zero-copy); managed on demand; "
-        "managed and prefetched.",
+        "Ways", "copy: all of it to the GPU first; copy_part: a 2D copy of the blocks that are used; mapped: the "
+        "kernel reaches host memory in place (zero-copy); managed: pages migrate on demand; prefetched: managed "
+        "memory, brought beforehand.",
     )  # fmt: skip
     patterns: Several[Pattern] = parameter(
-        "Patterns", "Blocks of 4 KiB in order, or single words anywhere; read or written."
+        "Patterns",
+        "Blocks of 4 KiB in order (stream_read, stream_write), or single words all over the data (random_read, "
+        "scatter_write).",
     )
     spacings: Counts = parameter(
-        "Spacings", "One block (or word) of so many is used: 1 uses all data, 8 an eighth; powers of two."
+        "Spacings", "Use every Nth block or word: 1 uses all data, 8 uses one eighth. Powers of two."
     )
     uses: Counts = parameter(
-        "Uses", "How often a kernel uses the data before new data comes. Parts are used as often as the least."
-    )
+        "Uses", "Number of times that a kernel uses the data before new data comes. The numbers after the first are "
+        "measured at the smallest spacing only.",
+    )  # fmt: skip
 
     @field_validator("size", "spacings")
     @classmethod
@@ -124,6 +128,7 @@ class Access:
 
     name = "access"
     title = "Access"
+    summary = "Copy, zero-copy or managed memory, by use"
     question = (
         "Copy data to the GPU, let kernels reach it on the host, or let it migrate: which way wins for which use?"
     )

@@ -34,21 +34,23 @@ class AllocationParams(Params):
     """Which buffers to get, and how."""
 
     repeats: int = parameter(
-        "Most repeats", "Stop repeating after this many, however wide the spread.",
+        "Most repeats", "Number of repeats after which to stop, whatever the precision is by then.",
         20, unit="count", ge=LEAST, le=10_000,
     )  # fmt: skip
     sizes: Sizes = parameter(
-        "Buffer sizes", "Each buffer is got, copied (to tell when it has paid) and given back; several sizes by comma."
+        "Buffer sizes",
+        "Sizes of the buffers. Each is allocated and freed again and again, and copies of its size are timed.",
     )
     ways: Several[Way] = parameter(
         "Ways to get a buffer",
-        "malloc, malloc and touch (which may reuse freed memory), fresh memory touched in pages of each "
-        "sort, cudaHostAlloc, the same write combined, fresh memory touched and registered over pages of each sort, "
-        "or reused from a pool of PinScope's or of CuPy.",
+        "malloc alone; malloc and touch, which may reuse freed memory; fresh memory, touched in small or in huge pages "
+        "(fresh_4k, fresh_thp); cudaHostAlloc (pinned); the same, write-combined; fresh memory, touched and then "
+        "registered, over pages of each sort (registered_…); a buffer reused from PinScope's pool or from CuPy's.",
     )
     directions: Several[OneWay] = parameter(
-        "Directions", "Copies that the buffer is to pay for: host to device, device to host."
-    )
+        "Directions", "Direction of the copies from which the number of copies that repay a pinned buffer follows: "
+        "host to device (h2d) or device to host (d2h).",
+    )  # fmt: skip
 
     @classmethod
     def preset(cls, lab: LabKind, quick: bool) -> AllocationParams:
@@ -119,6 +121,7 @@ class Allocation:
 
     name = "allocation"
     title = "Allocation"
+    summary = "Cost of a pinned buffer, and how many copies repay it"
     question = "What does a pinned buffer cost to get and to give back, and after how many copies has it paid?"
     method = (
         "Each buffer is got and given back again and again, both timed by the host clock, with one uncounted time "

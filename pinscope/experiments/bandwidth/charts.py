@@ -39,7 +39,7 @@ from pinscope.experiments.bandwidth.arithmetic import (
     speedups,
 )
 from pinscope.records.run import ExperimentRun
-from pinscope.units import format_bandwidth, format_bytes, format_seconds, format_share, format_value
+from pinscope.units import format_bandwidth, format_bytes, format_seconds, format_spread, format_value
 
 _RANKS: Mapping[str, int] = {memory: rank for rank, memory in enumerate(SYMBOLS)}
 _FITTED = ("pinned", "pageable")
@@ -113,7 +113,7 @@ def _rate_line(label: Line, curve: Sequence[Cell], name: str) -> go.Scatter:
             cell.bytes,
             rate,
             f"{format_bytes(cell.bytes)}: {format_bandwidth(cell.bytes_per_second)}<br>"
-            f"spread ± {format_share(cell.one_more.spread)}, {cell.one_more.count} repeats",
+            f"spread ± {format_spread(cell.one_more.spread)}, {cell.one_more.count} repeats",
         )
         for cell, rate in zip(curve, rates, strict=True)
     ]

@@ -54,20 +54,24 @@ HOST_QUICK_SIZES = "64KiB 1MiB 16MiB 64MiB"
 class BandwidthParams(Params):
     """What to copy, how, and how often."""
 
-    sizes: Sizes = parameter("Copy sizes", "One copy moves this much; several sizes by comma, such as 4KiB,1MiB,1GiB.")
+    sizes: Sizes = parameter("Copy sizes", "Number of bytes that one copy moves.")
     memory: Several[MemoryChoice] = parameter("Host memory", "Kinds of host memory to copy from and to.")
-    directions: Several[Direction] = parameter("Directions", "Host to device, device to host, or both at once.")
+    directions: Several[Direction] = parameter(
+        "Directions", "Host to device (h2d), device to host (d2h), or both at once (bidirectional)."
+    )
     copiers: Several[CopierChoice] = parameter(
-        "Copied by", "A copy engine, or a kernel that reaches host memory through its mapping. A kernel reaches all "
-        "kinds in the same way and copies the first that is chosen.",
+        "Copied by", "A copy engine of the GPU, or a kernel that reads and writes host memory in place. A kernel "
+        "measures the first kind of host memory only that it can reach, because it reaches all kinds in the same way.",
     )  # fmt: skip
     backings: Several[PageableBacking] = parameter(
         "Pages of pageable memory",
-        "Small pages, as malloc has them where huge pages are by madvise, or transparent huge pages.",
+        "Pages under pageable memory: small ones (4k), as memory from malloc has them where transparent huge pages are "
+        "set to madvise, or transparent huge pages (thp).",
     )
     caches: Several[Cache] = parameter(
         "Processor caches",
-        "Cold: the memory was not touched since it left the caches. Warm: the processor just wrote it.",
+        "State of pageable memory before a copy. cold: the processor's caches do not hold it; warm: the processor has "
+        "just written it.",
     )
     all_devices: bool = parameter(
         "All GPUs at once", "With several GPUs, also copy on all of them at once, to show a shared uplink.", True
@@ -167,6 +171,7 @@ class Bandwidth:
 
     name = "bandwidth"
     title = "Bandwidth"
+    summary = "Copy rate of each kind of host memory, by size"
     question = "How fast does each kind of host memory copy, and from which size are pinned copies faster?"
     method = (
         "Each combination of memory, direction, size and copier is warmed up, then repeated until the median is known "

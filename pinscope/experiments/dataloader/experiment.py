@@ -35,27 +35,30 @@ STEP_BYTES_PER_SECOND = 3e9
 class DataloaderParams(BareParams):
     """Batches, and which loaders to compare."""
 
-    batch: int = parameter("Batch", "Images in a batch.", unit="count", ge=1, le=4096)
+    batch: int = parameter("Batch", "Number of images in a batch.", unit="count", ge=1, le=4096)
     pixels: int = parameter(
-        "Pixels", "Height and width of an image; three channels of 4 bytes each.", 224, unit="count", ge=32, le=2048
-    )
+        "Pixels", "Height and width of an image, in pixels; an image has three channels of 4 bytes each.",
+        224, unit="count", ge=32, le=2048,
+    )  # fmt: skip
     workers: Annotated[
         tuple[Annotated[int, Field(ge=0, le=64)], ...],
         BeforeValidator(by_comma),
         Field(min_length=1),
         AfterValidator(ascending),
     ] = parameter(
-        "Workers", "Processes that make batches; 0: the training program itself does. Several by comma.", unit="count"
+        "Workers", "Number of processes that make batches; with 0, the training program makes them.", unit="count"
     )
-    pin_memory: Several[Choice] = parameter("pin_memory", "Whether batches are copied to pinned memory.")
+    pin_memory: Several[Choice] = parameter("pin_memory", "Whether the DataLoader copies batches to pinned memory.")
     non_blocking: Several[Choice] = parameter("non_blocking", "Whether the program asks for asynchronous copies.")
     steps: int = parameter(
-        "Steps", f"Steps of each combination, or {BACKLOGS} times the batches that its workers make ahead "
-        f"({PREFETCHED} each) if that is more; which of them belong to the start is found afterwards.",
+        "Steps", f"Number of training steps of each combination. It is raised to {BACKLOGS} times the number of "
+        f"batches that the workers make ahead ({PREFETCHED} each), if that is larger. The first steps, before the "
+        "steady state, are found and left out.",
         unit="count", ge=LEAST_STEPS, le=10_000,
     )  # fmt: skip
     rounds: int = parameter(
-        "Rounds", "How many times each combination is started and measured; the intervals come from their spread.",
+        "Rounds", "Number of times that each combination is started and measured. The 95 % intervals come from the "
+        "spread between rounds.",
         5, unit="count", ge=LEAST_RUNS, le=MOST_RUNS,
     )  # fmt: skip
 
@@ -110,6 +113,7 @@ class Dataloader:
 
     name = "dataloader"
     title = "Data loader"
+    summary = "Gain of pin_memory and non_blocking in PyTorch"
     question = "What do pin_memory and non_blocking bring to a PyTorch training loop, and what do they hold?"
     method = (
         "A PyTorch DataLoader makes batches of images in memory (each item is copied and flipped), in the program "

@@ -34,18 +34,22 @@ ALONE_PASSES = 5
 class OverlapParams(Params):
     """The pipeline, and which combinations of the recipe's ingredients to run."""
 
-    chunk: Bytes = parameter("Chunk", "Bytes that one copy of the pipeline moves.")
-    chunks: int = parameter("Chunks", "Copies and kernels in one pipeline.", unit="count", ge=4, le=4096)
-    directions: Several[OneWay] = parameter("Directions", "Feed kernels (h2d) or drain their results (d2h).")
-    balance: Several[Balance] = parameter(
-        "Balance", "Kernels half as long as a pinned copy, as long, or twice as long."
+    chunk: Bytes = parameter("Chunk", "Number of bytes that one copy of the pipeline moves.")
+    chunks: int = parameter("Chunks", "Number of copies, and of kernels, in one pass.", unit="count", ge=4, le=4096)
+    directions: Several[OneWay] = parameter(
+        "Directions", "Copies that feed kernels (h2d), or copies that take their results back (d2h)."
     )
+    balance: Several[Balance] = parameter(
+        "Balance", "Length of a kernel: half that of a pinned copy (copy_bound), the same (balanced), or twice that "
+        "(compute_bound).",
+    )  # fmt: skip
     combinations: Literal["leave_one_out", "all"] = parameter(
         "Combinations",
-        "The full recipe with each ring depth, and each ingredient left out in turn; or every combination.",
+        "leave_one_out: the full recipe (pinned memory, a stream for the copies, two device buffers, events), then "
+        "each of these left out in turn. all: every combination of them.",
     )
     depths: Several[Literal["1", "2", "4", "8"]] = parameter(
-        "Ring depths", "Device buffers in the ring: 1 is no double buffering, 2 is the recipe."
+        "Ring depths", "Number of device buffers in the ring. 1: no double buffering; 2: double buffering."
     )
 
     @classmethod
@@ -162,6 +166,7 @@ class Overlap:
 
     name = "overlap"
     title = "Overlap"
+    summary = "What copies need in order to run beside kernels"
     question = "What does it take for copies to run beside kernels, and what does each missing ingredient cost?"
     method = (
         "A pipeline moves chunks between a host area and a ring of device buffers, and one kernel works on each "

@@ -28,19 +28,21 @@ PAGE = 4096
 class PageTablesParams(BareParams):
     """How much to pin, in which steps and ways."""
 
-    total: Bytes = parameter("Most memory", "Host memory pinned at the end of each way, all of it at once.")
+    total: Bytes = parameter("Most memory", "Host memory that each way has pinned after its last step.")
     steps: int = parameter(
-        "Steps", "Equal parts in which it is pinned; what is used is read after each.", unit="count", ge=4, le=1024
-    )
+        "Steps", "Number of equal steps in which each way pins it. What is used is read after each step.",
+        unit="count", ge=4, le=1024,
+    )  # fmt: skip
     memory: Several[Pinning] = parameter(
-        "Ways", "Allocated pinned (cudaHostAlloc), or ordinary memory registered (cudaHostRegister)."
+        "Ways", "Pinned when it is allocated (cudaHostAlloc), or ordinary memory registered (cudaHostRegister)."
     )
     backings: Several[Backing] = parameter(
         "Backings",
-        "What stands under registered memory: 4 KiB pages, transparent huge pages, hugetlb pages, shared memory.",
+        "Pages under registered memory: small pages (4k), transparent huge pages (thp), reserved huge pages (hugetlb) "
+        "or shared memory (shm).",
     )
     all_devices: bool = parameter(
-        "All GPUs", "Make a context on every GPU of this machine and read what each of them pays."
+        "All GPUs", "Make a context on every GPU of this machine, and read how much memory each GPU uses."
     )
 
     @classmethod
@@ -117,6 +119,7 @@ class PageTables:
 
     name = "page_tables"
     title = "Page tables"
+    summary = "GPU memory that pinned host memory takes"
     question = "How much GPU memory does a pinned gigabyte take, on how many GPUs, and does it come back?"
     method = (
         "To copy from pinned memory a GPU needs its page table: 8 bytes of GPU memory for each page. The memory is "

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any, Literal
 
-from pinscope.experiments.contract import AnyExperiment, BareParams, Bytes, Several, parameter
+from pinscope.experiments.contract import AnyExperiment, BareParams, Bytes, Seconds, Several, parameter
 from pinscope.experiments.pinning_strategy.cuda_neighbour import PAUSE_SECONDS, SMALL_BYTES
 from pinscope.experiments.pinning_strategy.neighbours import (
     WITH_CONTEXT,
@@ -38,24 +38,27 @@ SMALLEST = 2**26
 class PinningStrategyParams(BareParams):
     """How much to pin, and in which ways."""
 
-    size: Bytes = parameter("Size", "How much each strategy pins.")
+    size: Bytes = parameter("Size", "Amount of memory that each strategy pins.")
     chunk: Bytes = parameter(
-        "Chunk", "Length of a piece where a strategy pins in pieces; a multiple of 2 MiB.", multiple_of=HUGE_PAGE
+        "Chunk", "Length of a piece, for the strategies that pin in pieces; a multiple of 2 MiB.", multiple_of=HUGE_PAGE
     )
     threads: int = parameter(
-        "Threads", "How many threads touch (and register) memory; 0 takes the processors here, at most 16.",
+        "Threads", "Number of threads that touch memory, and register it where a strategy does so in threads. 0: one "
+        "for each processor, 16 at most.",
         0, unit="count", ge=0, le=1024,
     )  # fmt: skip
     strategies: Several[StrategyName] = parameter(
-        "Strategies", "Ways to pin; cudaHostAlloc in one piece is what the others are compared with."
+        "Strategies",
+        f"Ways to pin. {'; '.join(f'{one.name}: {one.title}' for one in STRATEGIES.values())}.",
     )
     repeats: int = parameter(
-        "Repeats", "How often each strategy pins; waits are the longest over all of them.", unit="count", ge=1, le=100
-    )
-    target: Bytes = parameter("Your size", "How much your program pins; the reading says how long that takes.")
-    idle_seconds: float = parameter(
-        "Idle watch", "How long the neighbours are watched with nothing going on.",
-        IDLE_SECONDS, unit="seconds", gt=0, le=60,
+        "Repeats", "Number of times that each strategy pins. The longest wait over all of them counts.",
+        unit="count", ge=1, le=100,
+    )  # fmt: skip
+    target: Bytes = parameter("Your size", "Amount that your program will pin: the result estimates the time for it.")
+    idle_seconds: Seconds = parameter(
+        "Idle watch", "How long the waits of other processes are measured before anything is pinned, for comparison.",
+        IDLE_SECONDS, gt=0, le=60,
     )  # fmt: skip
 
     @classmethod
@@ -136,6 +139,7 @@ class PinningStrategy:
 
     name = "pinning_strategy"
     title = "Pinning strategy"
+    summary = "Fastest way to pin a lot; how long others wait"
     question = "How is a lot of memory pinned fastest here, and how long do other processes on the GPU wait meanwhile?"
     method = (
         "Each strategy pins the same amount, in turn, after all of that memory was touched once so that the host has "

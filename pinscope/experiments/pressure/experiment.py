@@ -11,7 +11,7 @@ from pydantic import model_validator
 
 from pinscope.analysis.page_table_model import GRANULE_BYTES
 from pinscope.errors import NotEnoughMemory
-from pinscope.experiments.contract import AnyExperiment, BareParams, Bytes, parameter
+from pinscope.experiments.contract import AnyExperiment, BareParams, Bytes, Seconds, Share, parameter
 from pinscope.experiments.pressure.bystander import Bystander, folder_for
 from pinscope.experiments.pressure.reading import read_pressure_run
 from pinscope.lab.budget import safe_pinned_bytes
@@ -49,24 +49,25 @@ _UNKNOWN = {
 class PressureParams(BareParams):
     """How much to pin, in which steps, and what the ordinary process does."""
 
-    share: float = parameter(
-        "Share of what is safe", "Pin at most this share of what is safe to pin here, but 64 MiB at least.",
-        unit="share", gt=0, le=1,
+    share: Share = parameter(
+        "Share of what is safe", "Percentage of the amount that is safe to pin here; at least 64 MiB are pinned.",
+        gt=0, le=1,
     )  # fmt: skip
-    cap: Bytes = parameter("Most memory", "Pin at most this much, however much is safe.")
-    steps: int = parameter("Steps", "Equal parts in which it is pinned.", unit="count", ge=1, le=64)
+    cap: Bytes = parameter("Most memory", "Upper limit of the amount to pin, however much is safe.")
+    steps: int = parameter("Steps", "Number of equal steps in which it is pinned.", unit="count", ge=1, le=64)
     floor: Bytes = parameter(
-        "Floor", "Stop before less memory than this is available on the host, or left in the container."
+        "Floor", "Stop before less memory than this is available on the host or left in the container."
     )
-    file: Bytes = parameter("File", "Length of the file that the ordinary process reads again and again.")
+    file: Bytes = parameter(
+        "File", "Length of the file that an ordinary process, which pins nothing, reads again and again meanwhile."
+    )
     sample: Bytes = parameter(
-        "Fresh memory", "How much fresh memory the ordinary process touches, page by page, in each round.",
+        "Fresh memory", "Amount of fresh memory that this process touches, page by page, in each round.",
         multiple_of=PAGE,
     )  # fmt: skip
-    step_seconds: float = parameter(
-        "Time per step", "How long the ordinary process works at each step; three rounds at least.",
-        unit="seconds", gt=0, le=600,
-    )  # fmt: skip
+    step_seconds: Seconds = parameter(
+        "Time per step", "How long this process works at each step, three rounds at least.", gt=0, le=600
+    )
 
     @model_validator(mode="after")
     def _fits(self) -> PressureParams:
@@ -175,6 +176,7 @@ class Pressure:
 
     name = "pressure"
     title = "Pressure"
+    summary = "What pinned memory takes from other programs"
     question = "What does pinned memory take from everybody else on the host?"
     method = (
         "Memory is pinned in equal steps and held. Before, at each step, and after all of it was given back, an "

@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 
 from pydantic import model_validator
 
-from pinscope.experiments.contract import AnyExperiment, BareParams, Bytes, Counts, Several, parameter
+from pinscope.experiments.contract import AnyExperiment, BareParams, Bytes, Counts, Seconds, Several, parameter
 from pinscope.experiments.registration.reading import read_registration
 from pinscope.lab.backing import shared_region
 from pinscope.lab.budget import CONTEXT_BYTES
@@ -34,23 +34,22 @@ TITLES: Mapping[Strategy, str] = {"each_registers": "each registers", "one_owner
 class RegistrationParams(BareParams):
     """How much is shared by how many."""
 
-    shared: Bytes = parameter("Shared memory", "Host memory that every process needs whole.")
+    shared: Bytes = parameter("Shared memory", "Size of the host memory that all processes share and copy whole.")
     buffer: Bytes = parameter(
         "GPU buffer", "GPU memory of each process, through which the shared memory is copied piece by piece."
     )
-    processes: Counts = parameter("Processes", "How many share it; several numbers by comma.")
+    processes: Counts = parameter("Processes", "Number of processes that share it.")
     strategies: Several[Strategy] = parameter(
-        "Strategies", "Each process registers shared memory, or one of them owns pinned memory and copies into the "
-        "others' GPU buffers (CUDA IPC).",
+        "Strategies", "each_registers: each process registers the shared memory. one_owner: one process owns pinned "
+        "memory and copies into the GPU buffers of all (CUDA IPC).",
     )  # fmt: skip
     repeats: int = parameter(
-        "Rounds", "How often every process gets all of the shared memory, all of them at once.",
+        "Rounds", "Number of rounds; in each, all processes copy all of the shared memory at once.",
         unit="count", ge=1, le=1000,
     )  # fmt: skip
-    step_limit: float = parameter(
-        "Step limit", "A process that has not finished a step by then is taken for hung, and the run ends.",
-        unit="seconds", gt=0, le=3600,
-    )  # fmt: skip
+    step_limit: Seconds = parameter(
+        "Step limit", "Time limit of each step. If a process exceeds it, the run ends.", gt=0, le=3600
+    )
 
     @model_validator(mode="after")
     def _fits(self) -> RegistrationParams:
@@ -138,6 +137,7 @@ class Registration:
 
     name = "registration"
     title = "Registration"
+    summary = "Memory shared by processes: each pins it, or one does"
     question = "What does it take when several processes copy from the same host memory, and who pays for it?"
     method = (
         "N processes are started, each with a context of its own. In the first strategy each maps the same shared "

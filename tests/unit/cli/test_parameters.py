@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+
 import pytest
 
 from pinscope.cli.main import main
-from pinscope.cli.run import parameter_help, parse_settings
+from pinscope.cli.run import parse_settings
+from pinscope.cli.run_help import example
 from pinscope.errors import InvalidParameter
-from pinscope.experiments.registry import EXPERIMENTS, find
+from pinscope.experiments.bandwidth.experiment import BandwidthParams
+from pinscope.experiments.registry import EXPERIMENTS, Entry
+from pinscope.report.parameters import parameters_of
 
 
 def test_settings_are_split_at_the_first_equals_sign() -> None:
@@ -20,17 +26,65 @@ def test_a_setting_needs_key_and_value(text: str) -> None:
         parse_settings([text])
 
 
-def test_every_parameter_is_explained_with_its_unit_and_its_choices() -> None:
-    explained = dict(parameter_help(find("bandwidth").experiment.Params))
-    assert explained["sizes"].startswith("Copy sizes (bytes). ")
-    assert explained["directions"].endswith("Any of: h2d, d2h, bidirectional.")
-    assert "One of: leave_one_out, all." in dict(parameter_help(find("overlap").experiment.Params))["combinations"]
+def help_of(*arguments: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """Printed help, with its lines joined."""
+    assert main([*arguments]) == 0
+    return " ".join(capsys.readouterr().out.split())
 
 
-def test_run_help_lists_every_parameter_of_every_experiment(capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_help_lists_every_experiment_on_one_line_and_no_parameter(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--help"]) == 0
-    text = " ".join(capsys.readouterr().out.split())
+    shown = capsys.readouterr().out
     for entry in EXPERIMENTS:
-        assert f"Parameters of {entry.experiment.name}" in text
-        for name, explanation in parameter_help(entry.experiment.Params):
-            assert f"{name} {' '.join(explanation.split())}" in text
+        gpu_only = " (GPU only)" if entry.experiment.labs.get("host") else ""
+        assert re.search(rf"^  {entry.name} +{re.escape(entry.experiment.summary + gpu_only)}$", shown, re.MULTILINE)
+    assert "Kinds of host memory" not in shown
+    assert len(shown.splitlines()) < 45
+
+
+@pytest.mark.parametrize("entry", EXPERIMENTS, ids=lambda entry: entry.name)
+def test_the_help_of_an_experiment_shows_its_question_and_parameters_alone(
+    entry: Entry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = help_of("run", entry.name, "--help", capsys=capsys)
+    assert entry.experiment.question in shown
+    for parameter in parameters_of(entry.experiment.Params):
+        assert parameter.description in shown
+        assert parameter.takes in shown
+    others = [other.experiment.question for other in EXPERIMENTS if other.name != entry.name]
+    assert [question for question in others if question in shown] == []
+
+
+def test_the_help_of_an_experiment_shows_the_defaults_of_the_lab_and_how_to_write_them(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    host = help_of("run", "--lab", "host", "bandwidth", "-h", capsys=capsys)
+    assert "[default: 2%; --quick: 5%]" in host
+    assert "[default: on]" in host
+    assert "[default: all of these]" in help_of("run", "bandwidth", "-h", "--lab", "cuda", capsys=capsys)
+
+
+@pytest.mark.parametrize("entry", EXPERIMENTS, ids=lambda entry: entry.name)
+@pytest.mark.parametrize("quick", [False, True])
+def test_every_default_is_written_as_set_takes_it(entry: Entry, quick: bool) -> None:
+    preset = entry.experiment.Params.preset("cuda", quick)
+    written = {one.name: one.written(getattr(preset, one.name)) for one in parameters_of(type(preset))}
+    assert preset.with_overrides(written) == preset
+
+
+@pytest.mark.parametrize("entry", EXPERIMENTS, ids=lambda entry: entry.name)
+def test_the_example_of_an_experiments_help_can_be_run(entry: Entry) -> None:
+    words = shlex.split(example(entry.experiment, "cuda"))
+    assert words[:4] == ["pinscope", "run", entry.name, "--quick"]
+    settings = parse_settings([word for word in words[4:] if word != "--set"])
+    entry.experiment.Params.preset("cuda", True).with_overrides(settings)
+
+
+def test_a_percentage_and_a_time_may_carry_their_unit() -> None:
+    params = BandwidthParams.preset("cuda", True).with_overrides({"precision": "2.5 %", "time_limit": "1.5s"})
+    assert (params.precision, params.time_limit) == (0.025, 1.5)
+
+
+def test_help_of_what_is_no_experiment_names_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "nope", "--help"]) == 2
+    assert "there are: bandwidth, overlap" in capsys.readouterr().err

@@ -8,10 +8,10 @@ import pytest
 from pydantic import Field
 from streamlit.testing.v1 import AppTest
 
-from pinscope.dashboard.parameter_form import form_parameters
 from pinscope.experiments.contract import Bytes, Params, Several, Sizes
 from pinscope.experiments.registry import EXPERIMENTS
 from pinscope.records.run import LabKind
+from pinscope.report.parameters import form_parameters
 
 
 class MadeUpParams(Params):

@@ -157,9 +157,9 @@ def test_it_keeps_the_rules_of_the_house(copy: Copy) -> None:
 
 
 def test_its_parameters_become_options_and_form_fields(copy: Copy) -> None:
-    (options,) = copy.pinscope(["run", "--help"])
-    assert "Parameters of pin_once" in options
-    assert "Buffer sizes (bytes)" in options
+    experiments, parameters = copy.pinscope(["run", "--help"], ["run", "pin_once", "--help"])
+    assert "How many copies repay the pinning of a buffer" in experiments
+    assert "Sizes by comma, such as" in " ".join(parameters.split())
     form = json.loads(copy.python("-c", FORM).splitlines()[-1])
     assert form["errors"] == []
     assert form["question"][0].startswith("How many copies must a pinned buffer serve")

@@ -56,6 +56,6 @@ def test_gpus_in_all_are_at_least_those_of_one_process() -> None:
 
 def test_the_command_says_what_is_not_usual() -> None:
     params = PlanParams(pinned=2**40, processes=8, all_gpus=8, page_size="2MiB", gpu_memory=141 * GIB)
-    words = "--pinned 1TiB --processes 8 --all-gpus 8 --gpu-memory 141GiB --page-size 2MiB"
+    words = "--pinned 1TiB --processes 8 --total-gpus 8 --gpu-memory 141GiB --page-size 2MiB"
     assert command_line(params) == f"pinscope plan {words}"
     assert command_line(PlanParams()) == "pinscope plan --pinned 64GiB --gpu-memory 80GiB"

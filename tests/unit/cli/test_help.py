@@ -1,0 +1,78 @@
+"""Help: every command has it by either name, and every option and parameter is explained in a sentence."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from pinscope.cli.main import command_line, main
+from pinscope.cli.reference import commands
+
+COMMANDS = dict(commands(command_line()))
+
+
+@pytest.mark.parametrize("name", ["pinscope", "pinscope runs", *COMMANDS])
+def test_every_command_has_help_by_either_name(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    printed = []
+    for option in ("-h", "--help"):
+        assert main([*name.split()[1:], option]) == 0
+        printed.append(capsys.readouterr().out)
+    assert printed[0] == printed[1]
+    assert printed[0].startswith(f"Usage: {name} ")
+    assert "-h, --help" in printed[0]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_is_explained_in_sentences(name: str) -> None:
+    for parameter in COMMANDS[name].params:
+        assert parameter.help[0].isupper(), parameter.name
+        assert parameter.help.endswith("."), parameter.name
+
+
+def test_no_line_of_a_list_of_commands_is_cut_off(capsys: pytest.CaptureFixture[str]) -> None:
+    for group in ([], ["runs"]):
+        assert main([*group, "--help"]) == 0
+        assert "..." not in capsys.readouterr().out.partition("Commands:")[2]
+
+
+def test_completion_is_an_option_of_the_command_itself_only(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    assert "--install-completion" in capsys.readouterr().out
+    for name in ("runs", "run", "live"):
+        assert main([name, "--help"]) == 0
+        assert "completion" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("pinscope r", {"run", "runs", "report", "record"}),
+        ("pinscope run ba", {"bandwidth"}),
+        ("pinscope runs ", {"list", "show", "cancel", "delete"}),
+        ("pinscope runs list --status ca", {"cancelled"}),
+        ("pinscope live --o", {"--once"}),
+    ],
+)
+def test_the_shell_is_offered_what_fits(typed: str, offered: set[str]) -> None:
+    place = len(typed.split(" ")) - 1
+    asking = {"COMP_WORDS": typed, "COMP_CWORD": str(place), "_PINSCOPE_COMPLETE": "complete_bash"}
+    done = subprocess.run(
+        [sys.executable, "-m", "pinscope"], env={**os.environ, **asking}, capture_output=True, text=True, check=True
+    )
+    assert set(done.stdout.split()) == offered
+
+
+def test_the_completion_of_commands_imports_none_of_them() -> None:
+    script = (
+        "import sys\nfrom pinscope.cli.main import main\ncode = main([])\n"
+        "print(code, {'streamlit', 'pandas', 'sqlalchemy', 'numpy'} & set(sys.modules), file=sys.stderr)"
+    )
+    asking = {"COMP_WORDS": "pinscope d", "COMP_CWORD": "1", "_PINSCOPE_COMPLETE": "complete_bash"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env={**os.environ, **asking}, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["doctor", "dashboard", "docs"]
+    assert done.stderr == "0 set()\n"

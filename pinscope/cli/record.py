@@ -27,8 +27,8 @@ from pinscope.units import format_seconds, parse_seconds
 def record(  # noqa: PLR0917 - typer calls it by keyword
     duration: Annotated[
         str | None,
-        typer.Option("--for", metavar="DURATION", help="How long to record: 90s, 10m, 2h, 1d. Default: until Ctrl-C.",
-                     show_default=False),
+        typer.Option("--for", metavar="DURATION", help="How long to record, such as 90s, 10m, 2h or 1d. Default: until "
+                     "Ctrl-C.", show_default=False),
     ] = None,
     output: Annotated[
         Path | None,
@@ -44,7 +44,7 @@ def record(  # noqa: PLR0917 - typer calls it by keyword
     probe: Probe = False,
     as_json: AsJson = False,
 ) -> int:  # fmt: skip
-    """Record the live view as a timeline, which is stored as a run. Ctrl-C ends the recording and keeps it."""
+    """Record the live view as a timeline, which is stored as a run. Ctrl-C ends the timeline and keeps it."""
     params = TimelineParams(
         interval_seconds=checked_interval(interval), for_seconds=_seconds(duration), probe=probe,
         pids=tuple(sorted(checked_pids(pid or ()))),
@@ -78,7 +78,7 @@ def _print_recorded(recorded: Recorded, output: Path | None, as_json: bool) -> i
         print_outcome(document)
     if recorded.full_after_seconds is not None:
         long = format_seconds(recorded.full_after_seconds)
-        complain(f"the recording is {long} long and ended by itself: one timeline holds no more rows")
+        complain(f"the timeline is {long} long and ended by itself: one timeline holds no more rows")
     if recorded.saved is not None:
         complain(saved_line(recorded.saved))
     elif output is not None:

@@ -33,8 +33,8 @@ def _parts(kind: AnyKind, body: str, has_picture: bool) -> Iterator[str]:
     yield "\n".join(f"It does not run on the host model: {reason}." for reason in [labs.get("host")] if reason)
     if labs:
         yield (
-            f"## Parameters\n\nSet one with `pinscope run {kind.name} --set NAME=VALUE`. The defaults are those of a run "
-            f"on a GPU; `pinscope run {kind.name} --help` shows those of a run on this machine."
+            f"## Parameters\n\nSet one with `pinscope run {kind.name} --set NAME=VALUE`. The defaults are those of a "
+            f"run on a GPU; `pinscope run {kind.name} --help` shows those of a run on this machine."
         )
         yield _parameters(kind.Params)
     anchor = f"observations-of-{kind.name}"

@@ -12,6 +12,7 @@ from importlib.resources.abc import Traversable
 from pinscope.errors import UnknownName
 from pinscope.experiments.registry import EXPERIMENTS
 from pinscope.manual.experiment_page import experiment_page
+from pinscope.manual.experiments_table import experiments_table
 from pinscope.manual.json_reference import json_reference
 from pinscope.manual.metrics_reference import metrics_reference
 from pinscope.text import quoted
@@ -80,6 +81,7 @@ class Site:
             "cli": self.command_reference,
             "json": lambda: json_reference(self.listed),
             "metrics": metrics_reference,
+            "experiments": experiments_table,
         }
         return _GENERATED.sub(lambda found: made[found[1]](), _shipped(name) or "")
 

@@ -31,7 +31,7 @@ LAB_TITLES: Mapping[Origin, str] = {"cuda": "GPU (CUDA)", "host": "host model (n
 """How a lab is named wherever it is shown."""
 
 HOST_MODEL_NOTE = (
-    "The host model copies real bytes between host buffers by the mechanism a GPU driver uses. "
+    "The host model stands in for a GPU: threads copy between buffers in host memory as copy engines would. "
     "Its figures describe this machine's memory, not a GPU; never compare them with a GPU run."
 )
 

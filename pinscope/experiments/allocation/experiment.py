@@ -122,7 +122,7 @@ class Allocation:
     name = "allocation"
     title = "Allocation"
     summary = "Cost of a pinned buffer, and how many copies repay it"
-    question = "What does a pinned buffer cost to get and to give back, and after how many copies has it paid?"
+    question = "What does it cost to allocate and free a pinned buffer, and how many copies repay that?"
     method = (
         "Each buffer is got and given back again and again, both timed by the host clock, with one uncounted time "
         "first. Fresh memory is mapped anew each time, touched by one thread (one byte a page) and unmapped; the page "

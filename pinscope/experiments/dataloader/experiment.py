@@ -114,7 +114,7 @@ class Dataloader:
     name = "dataloader"
     title = "Data loader"
     summary = "Gain of pin_memory and non_blocking in PyTorch"
-    question = "What do pin_memory and non_blocking bring to a PyTorch training loop, and what do they hold?"
+    question = "How much faster is a PyTorch training loop with pin_memory and non_blocking, and what does it pin?"
     method = (
         "A PyTorch DataLoader makes batches of images in memory (each item is copied and flipped), in the program "
         "itself or in worker processes, and a small convolutional network is trained on them: forward, backward, SGD. "

@@ -140,7 +140,7 @@ class PinningStrategy:
     name = "pinning_strategy"
     title = "Pinning strategy"
     summary = "Fastest way to pin a lot; how long others wait"
-    question = "How is a lot of memory pinned fastest here, and how long do other processes on the GPU wait meanwhile?"
+    question = "What is the fastest way to pin much memory here, and how long do other processes on the GPU wait?"
     method = (
         "Each strategy pins the same amount, in turn, after all of that memory was touched once so that the host has "
         "it at hand. Four other processes make one kind of call each, again and again with "

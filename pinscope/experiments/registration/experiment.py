@@ -138,7 +138,7 @@ class Registration:
     name = "registration"
     title = "Registration"
     summary = "Memory shared by processes: each pins it, or one does"
-    question = "What does it take when several processes copy from the same host memory, and who pays for it?"
+    question = "When several processes copy from the same host memory, should each register it, or one own it for all?"
     method = (
         "N processes are started, each with a context of its own. In the first strategy each maps the same shared "
         "memory and registers it (cudaHostRegister), one after the other; the first one touches it before. In the "

@@ -43,9 +43,11 @@ class AllocationParams(Params):
     )
     ways: Several[Way] = parameter(
         "Ways to get a buffer",
-        "malloc alone; malloc and touch, which may reuse freed memory; fresh memory, touched in small or in huge pages "
-        "(fresh_4k, fresh_thp); cudaHostAlloc (pinned); the same, write-combined; fresh memory, touched and then "
-        "registered, over pages of each sort (registered_…); a buffer reused from PinScope's pool or from CuPy's.",
+        "malloc: not touched; malloc_touch: touched, perhaps memory that was freed before; fresh_4k: newly mapped, "
+        "touched, in small pages; fresh_thp: the same in huge pages; pinned: cudaHostAlloc; write_combined: the same, "
+        "write-combined; registered_4k: newly mapped, touched, then registered, in small pages; registered_thp: the "
+        "same in transparent huge pages; registered_hugetlb: in reserved huge pages; pool: reused from a pool of "
+        "PinScope's; cupy_pool: reused from CuPy's.",
     )
     directions: Several[OneWay] = parameter(
         "Directions", "Direction of the copies from which the number of copies that repay a pinned buffer follows: "

@@ -27,11 +27,33 @@ class Repeated:
         words: which one, as it follows "The worst:".
         summary: of the value that was repeated.
         settings: the parameters that measure little more than this combination, such as ``sizes=4KiB``.
+        headline: whether a figure of the headline rests on it; ``None`` where the experiment does not say.
     """
 
     words: str
     summary: Summary
     settings: tuple[str, ...] = ()
+    headline: bool | None = None
+
+
+def imprecise(run: ExperimentRun, *parts: tuple[str, Summary]) -> str:
+    """A sentence, after a space, on those medians under a finding that are known less well than was asked for."""
+    asked = run.params.get("precision")
+    late = [(words, one) for words, one in parts if asked is not None and one.uncertainty > asked]
+    if not late or asked is None:
+        return ""
+    listed = ", ".join(f"{words} {_known(one)}" for words, one in late)
+    return f" Not as precise as asked for (± {format_share(asked)}): {listed}."
+
+
+def _known(summary: Summary) -> str:
+    if math.isfinite(summary.uncertainty):
+        return f"± {format_share(summary.uncertainty)}"
+    return f"(only {_repeats(summary)})"
+
+
+def _repeats(summary: Summary) -> str:
+    return f"{summary.count} repeat{'' if summary.count == 1 else 's'}"
 
 
 def precision_not_reached(run: ExperimentRun, repeated: Sequence[Repeated]) -> Iterator[Finding]:
@@ -46,26 +68,40 @@ def precision_not_reached(run: ExperimentRun, repeated: Sequence[Repeated]) -> I
     late = [one for one in repeated if one.summary.uncertainty > asked]
     if not late:
         return
-    last = max(late, key=lambda one: (one.summary.uncertainty, -one.summary.count))
-    words, worst = last.words, last.summary
+    shown = [one for one in late if one.headline]
+    last = max(shown or late, key=lambda one: (one.summary.uncertainty, -one.summary.count))
+    worst = last.summary
     known = math.isfinite(worst.uncertainty)
+    where = " of the headline" if shown else ""
     yield note(
         "precision-not-reached",
         quantity(
-            "The worst is known to ±",
+            f"Worst precision{where}, ±",
             worst.uncertainty if known else None,
             "share",
-            reason=f"that takes {LEAST_VALUES} repeats",
+            reason=f"an interval takes {LEAST_VALUES} repeats",
         ),
-        quantity("Asked for: ±", asked, "share"),
-        quantity("Repeats of the worst", worst.count, "count"),
+        quantity("Precision asked for, ±", asked, "share"),
+        quantity("Its repeats", worst.count, "count"),
         title=f"{len(late)} of {len(repeated)} combinations did not reach the precision asked for, ± "
         f"{format_share(asked)}",
-        detail=f"The worst: {words}, known to ± {format_share(worst.uncertainty)} after {worst.count} repeats."
-        if known
-        else f"The worst: {words}, with {worst.count} repeats; fewer than {LEAST_VALUES} have no interval.",
-        advice="Let the machine idle, and run the worst again for longer" + _longer(run, asked, last),
+        detail=f"{_reach(shown, late)} The worst{where}: {last.words}, ".lstrip()
+        + (
+            f"± {format_share(worst.uncertainty)} after {_repeats(worst)}."
+            if known
+            else f"with {_repeats(worst)}, too few for an interval."
+        ),
+        advice=f"Let the machine idle, and repeat that combination for longer{_longer(run, asked, last)}",
     )
+
+
+def _reach(shown: Sequence[Repeated], late: Sequence[Repeated]) -> str:
+    """Whether the headline rests on any of them."""
+    if len(shown) == 1:
+        return "One of them is behind a figure of the headline."
+    if shown:
+        return f"{len(shown)} of them are behind figures of the headline."
+    return "" if any(one.headline is None for one in late) else "None of them is behind a figure of the headline."
 
 
 def _longer(run: ExperimentRun, asked: float, one: Repeated) -> str:
@@ -85,4 +121,4 @@ def _longer(run: ExperimentRun, asked: float, one: Repeated) -> str:
     if not known or factor >= needed:
         return f": {command}"
     reached = format_share(worst.uncertainty / factor**0.5)
-    return f"; with as much noise as here that reaches about ± {reached}, not ± {format_share(asked)}: {command}"
+    return f". With as much noise as here this reaches about ± {reached}: {command}"

@@ -154,6 +154,11 @@ def kept_by_driver(cells: Cells, page_bytes: int) -> list[BufferCell]:
     return [cell for cell in mine if not fresh(cell)] if mine and fresh(mine[-1]) else []
 
 
+def largest(cells: Cells, way: str) -> int | None:
+    """The largest buffer of a way; ``None`` where none was measured."""
+    return max((size for name, size in cells if name == way), default=None)
+
+
 def without(cells: Cells, left_out: Sequence[BufferCell]) -> Cells:
     """The other buffers."""
     return {key: cell for key, cell in cells.items() if cell not in left_out}

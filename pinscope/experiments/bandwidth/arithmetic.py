@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from pinscope.analysis.conclusions import together
 from pinscope.analysis.rows import Row, Rows, counted, grouped, summary
 from pinscope.analysis.statistics import Summary, summarize
 
@@ -222,3 +224,44 @@ def nearest_published(curve: Sequence[Cell]) -> Cell | None:
     """The cell whose size is nearest to the published 16 MiB, within a factor of two."""
     near = [cell for cell in curve if PUBLISHED_BYTES / 2 <= cell.bytes <= PUBLISHED_BYTES * 2]
     return min(near, key=lambda cell: abs(cell.bytes - PUBLISHED_BYTES), default=None)
+
+
+@dataclass(frozen=True)
+class Gain:
+    """Pinned copies against pageable ones, at the largest size that both have.
+
+    Attributes:
+        pinned, pageable: what is compared.
+        uncertainty: how far the ratio may be off, relative to it.
+        smallest: the smallest size that both have.
+        start: the size from which on pinned copies are faster; ``None`` where they are not.
+    """
+
+    pinned: Cell
+    pageable: Cell
+    ratio: float
+    uncertainty: float
+    smallest: int
+    start: int | None
+
+    @property
+    def bytes(self) -> int:
+        """The size at which they are compared."""
+        return self.pinned.bytes
+
+    @property
+    def told_apart(self) -> bool:
+        """Whether the ratio is farther from 1 than it may be off; taken for granted where that is not known."""
+        off = 1 + self.uncertainty
+        return math.isinf(off) or not 1 / off <= self.ratio <= off
+
+
+def gain(curves: Curves, direction: str) -> Gain | None:
+    """Pinned copies by the engine against pageable ones; ``None`` where no size was measured of both."""
+    pinned, pageable = curve_of(curves, "pinned", direction), curve_of(curves, "pageable", direction)
+    ratios = speedups(pinned, pageable)
+    if not ratios:
+        return None
+    size, ratio = ratios[-1]
+    fast, slow = (next(cell for cell in curve if cell.bytes == size) for curve in (pinned, pageable))
+    return Gain(fast, slow, ratio, together(fast.one_more, slow.one_more), ratios[0][0], pays_from(ratios))

@@ -1,104 +1,159 @@
-"""What the bandwidth experiment concludes: headline, tables and findings from the rows of a run."""
+"""What the bandwidth experiment concludes: verdict, headline and tables from the rows of a run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pinscope.analysis.link_findings import link_below_best
-from pinscope.analysis.link_model import link_limit, packet_words
-from pinscope.analysis.precision import Repeated, precision_not_reached
-from pinscope.analysis.rules.link import SHARED_UPLINK, SLOW_LINK
+from pinscope.analysis.conclusions import ROUGH, about, on_lab
+from pinscope.analysis.link_model import link_limit
 from pinscope.analysis.statistics import measured
 from pinscope.experiments.bandwidth.arithmetic import (
     PAYS,
     PUBLISHED,
     Cell,
     Curves,
+    Gain,
     by_line,
     cells,
     curve_of,
     fit_latency,
+    gain,
     nearest_published,
-    pays_from,
-    speedups,
 )
-from pinscope.records.environment import Link
-from pinscope.records.finding import (
-    Finding,
-    Quantity,
-    Reading,
-    Table,
-    finding,
-    good,
-    note,
-    quantity,
-    table,
-    warning,
-    wrong_data,
-)
-from pinscope.records.run import ExperimentRun
-from pinscope.units import exact_bytes, format_bandwidth, format_bytes, format_share
+from pinscope.experiments.bandwidth.findings import LARGE, bandwidth_findings
+from pinscope.records.finding import Quantity, Reading, Table, quantity, table
+from pinscope.records.run import ExperimentRun, LabKind
+from pinscope.units import format_bandwidth, format_bytes, format_share
 
-LARGE = 2**24
-"""Bytes from which a copy's time is mostly data, not latency: its rate may be held against the link's."""
-AS_FAST = 0.98
-"""Share of the copy engines' rate from which a kernel copies as fast."""
-_WAYS = {"h2d": "h2d", "d2h": "d2h", "bidirectional": "both ways at once"}
+_TO_AND_FROM = {"h2d": "to the GPU", "d2h": "from the GPU", "bidirectional": "both ways at once"}
 
 
 def read_bandwidth(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> Reading:
-    """Headline, tables and findings of a bandwidth run; empty parts where nothing was measured yet."""
+    """Verdict, headline, tables and findings of a bandwidth run; empty parts where nothing was measured yet."""
     curves = by_line(cells(rows))
     alone = {line: curve for line, curve in curves.items() if line.devices == 1 and line.device == run.device}
     return Reading(
+        verdict=_wrong(curves) or _verdict(run, alone),
         headline=_headline(run, alone),
         tables=_tables(run, alone, curves),
-        findings=_findings(run, alone, curves),
+        findings=bandwidth_findings(run, alone, curves),
     )
 
 
-def _headline(run: ExperimentRun, curves: Curves) -> tuple[Quantity, ...]:
-    found: list[Quantity] = []
-    for direction in ("h2d", "d2h"):
-        pinned, pageable = curve_of(curves, "pinned", direction), curve_of(curves, "pageable", direction)
-        if pinned:
-            best = pinned[-1]
-            found.append(
-                quantity(
-                    f"Pinned {direction}, {format_bytes(best.bytes)}",
-                    best.bytes_per_second,
-                    "bytes/second",
-                    spread=best.one_more.spread,
-                )
-            )
-            found += _smallest(pinned[0])
-        if ratios := speedups(pinned, pageable):
-            against = pageable[0].line.state
-            size, ratio = ratios[-1]
-            name = f"Pinned ÷ {against}, {direction}, {format_bytes(size)}"
-            found.append(quantity(name, ratio, "ratio"))
-            start = pays_from(ratios)
-            smallest = ", the smallest size" if start == ratios[0][0] else ""
-            reason = None if start else f"from no measured size on are pinned copies {PAYS} times as fast"
-            name = f"Pinned copies faster from, {direction}{smallest}"
-            found.append(quantity(name, start, "bytes", reason=reason))
+def _wrong(curves: Curves) -> str | None:
+    every = [cell for curve in curves.values() for cell in curve]
+    wrong = sum(1 for cell in every if cell.wrong_words)
+    return f"{wrong} of {len(every)} combinations delivered wrong data: do not trust these figures." if wrong else None
+
+
+def _verdict(run: ExperimentRun, curves: Curves) -> str | None:
+    """The first direction in which pinned memory can be compared; else what was measured of one kind of memory."""
+    for direction in ("h2d", "d2h", "bidirectional"):
+        if found := gain(curves, direction):
+            return on_lab(run.lab, f"{_copies('Pinned', direction, run.lab)} {_compared(found)}.")
+    return _one_kind(run, curves)
+
+
+def _copies(kind: str, direction: str, lab: LabKind) -> str:
+    if lab == "cuda" or direction == "bidirectional":
+        return f"{kind} copies {_TO_AND_FROM[direction]}"
+    return f"{kind} {direction} copies"
+
+
+def _compared(found: Gain) -> str:
+    """``are 6.5 times as fast as pageable ones: 55.0 against 8.46 GB/s at 1 GiB, and faster from 4 KiB on``."""
+    rates = f"{_number(found.pinned)} against {_number(found.pageable)} GB/s at {format_bytes(found.bytes)}"
+    if not found.told_apart:
+        return f"were not measured to be faster than pageable ones: {rates}"
+    if found.start is None:
+        slower = found.ratio * PAYS < 1
+        return f"are {'slower than' if slower else 'hardly faster than'} pageable ones: {rates}"
+    words = f"are {about(found.uncertainty)}{found.ratio:.1f} times as fast as pageable ones: {rates}"
+    return words + (f", and faster from {format_bytes(found.start)} on" if found.start < found.bytes else "")
+
+
+def _number(cell: Cell) -> str:
+    return format_bandwidth(cell.bytes_per_second).removesuffix(" GB/s")
+
+
+def _one_kind(run: ExperimentRun, curves: Curves) -> str | None:
+    """Rates of the largest copies of one kind of memory where no two kinds can be compared."""
+    pinned_first = sorted(curves, key=lambda line: (line.memory != "pinned", line.copier != "engine"))
+    if not pinned_first:
+        return None
+    kind = pinned_first[0]
+    same = [line for line in curves if (line.memory, line.copier) == (kind.memory, kind.copier)]
+    best = {line.direction: curves[line][-1] for line in reversed(same)}
+    shown = [(way, best[way]) for way in _TO_AND_FROM if way in best][:2]
+    size = max(cell.bytes for _, cell in shown)
+    rates = " and ".join(
+        f"{format_bandwidth(cell.bytes_per_second)} {_TO_AND_FROM[way] if run.lab == 'cuda' else way}"
+        for way, cell in shown
+        if cell.bytes == size
+    )
+    by = " by a kernel" if kind.copier == "kernel" else ""
+    name = kind.memory.replace("_", "-").capitalize()
+    share = _link_share(run, curves) if kind.memory == "pinned" else None
+    of_link = f", {format_share(share)} of what the link can carry" if share is not None and share <= 1 else ""
+    return on_lab(run.lab, f"{name} copies of {format_bytes(size)}{by} run at {rates}{of_link}.")
+
+
+def _link_share(run: ExperimentRun, curves: Curves, direction: str = "h2d") -> float | None:
+    """The best rate of large pinned copies over what the link can carry; above 1 where the limit is too low."""
     limit = link_limit(run)
-    pinned = curve_of(curves, "pinned", "h2d")
-    if limit and pinned:
-        share = pinned[-1].bytes_per_second / limit
-        found.append(quantity("Share of the link's limit, h2d", share, "share"))
-    return tuple(found)
+    large = [cell.bytes_per_second for cell in curve_of(curves, "pinned", direction) if cell.bytes >= LARGE]
+    return max(large) / limit if limit and large else None
+
+
+def _headline(run: ExperimentRun, curves: Curves) -> tuple[Quantity, ...]:
+    """Rate, gain and share of the link to the device; then the same from it; then where it begins and small copies."""
+    rates: dict[str, list[Quantity]] = {"h2d": [], "d2h": []}
+    starts: list[Quantity] = []
+    small: list[Quantity] = []
+    for direction, found in rates.items():
+        if pinned := curve_of(curves, "pinned", direction):
+            best = pinned[-1]
+            name = f"Pinned {direction}, {format_bytes(best.bytes)}"
+            found.append(quantity(name, best.bytes_per_second, "bytes/second", spread=best.one_more.spread))
+            small += _smallest(pinned[0])
+        if faster := gain(curves, direction):
+            found.append(_faster(direction, faster))
+            starts.append(_start(direction, faster))
+        share = _link_share(run, curves, direction)
+        if share is not None:
+            reason = "the copies were faster than the limit that PinScope assumes for the link"
+            name = f"Share of the link's limit, best pinned {direction}"
+            found.append(quantity(name, share if share <= 1 else None, "share", reason=reason))
+    return (*rates["h2d"], *rates["d2h"], *starts, *small)
+
+
+def _faster(direction: str, found: Gain) -> Quantity:
+    spread = found.uncertainty if ROUGH < found.uncertainty < float("inf") else None
+    line = found.pageable.line
+    state = ", ".join(filter(None, (line.backing, line.cache)))
+    over = f"pageable ({state})" if state else "pageable"
+    name = f"Speed-up over {over}, {direction}, {format_bytes(found.bytes)}"
+    return quantity(name, found.ratio, "ratio", spread=spread)
+
+
+def _start(direction: str, found: Gain) -> Quantity:
+    start = found.start if found.told_apart else None
+    smallest = " (smallest measured)" if start == found.smallest else ""
+    reason = f"from no measured size on are pinned copies {PAYS} times as fast"
+    if found.start and not found.told_apart:
+        reason = "the largest copies vary too much to tell which are faster"
+    return quantity(f"Size from which pinned is faster, {direction}{smallest}", start, "bytes", reason=reason)
 
 
 def _smallest(cell: Cell) -> list[Quantity]:
-    """The smallest copy both ways: what it takes alone, and what one more takes."""
+    """The smallest copy both ways: what it takes alone, and what each of many takes that are queued together."""
     if cell.copies == 1:
         return []
     what = f"{cell.line.direction}, {format_bytes(cell.bytes)}"
     return [
-        measured(f"One copy, {what}", cell.one_copy, "seconds"),
-        measured(f"One more copy, {what}", cell.one_more, "seconds"),
+        measured(f"One copy alone, {what}", cell.one_copy, "seconds"),
+        measured(f"Each of {cell.copies} copies in a row, {what}", cell.one_more, "seconds"),
     ]
 
 
@@ -174,224 +229,3 @@ def _pinned_over_pageable(rows: Sequence[tuple[str, str, float, float, int]]) ->
         if ("pinned", way) in here and ("pageable", way) in here
     ]
     return f"Pinned over pageable: {'; '.join(parts)}." if parts else ""
-
-
-def _findings(run: ExperimentRun, alone: Curves, curves: Curves) -> tuple[Finding, ...]:
-    """All findings of a run: ``alone`` are the curves of its own GPU, ``curves`` those of all."""
-    return (
-        *_arrival(curves), *_pageable(run, alone), *_states(alone), *_by_kernel(run, alone),
-        *_link(run, alone), *_uplink(curves), *precision_not_reached(run, _repeated(curves)),
-    )  # fmt: skip
-
-
-def _arrival(curves: Curves) -> Iterator[Finding]:
-    all_cells = [cell for curve in curves.values() for cell in curve]
-    wrong = [cell for cell in all_cells if cell.wrong_words]
-    if not wrong:
-        return
-    worst = max(wrong, key=lambda cell: cell.wrong_words)
-    yield wrong_data(
-        "content-wrong",
-        quantity("Wrong 8-byte words", worst.wrong_words, "count"),
-        title=f"{len(wrong)} of {len(all_cells)} combinations delivered wrong data",
-        detail=f"The worst: {worst.line.state} {worst.line.direction}, {format_bytes(worst.bytes)} by "
-        f"{worst.line.copier}.",
-    )
-
-
-def _pageable(run: ExperimentRun, curves: Curves) -> Iterator[Finding]:
-    for direction in ("h2d", "d2h"):
-        pinned, pageable = curve_of(curves, "pinned", direction), curve_of(curves, "pageable", direction)
-        ratios = speedups(pinned, pageable)
-        start = pays_from(ratios)
-        if start is None:
-            continue
-        size, ratio = ratios[-1]
-        first = ratios[0][0]
-        where, worth = f"at every size measured (from {format_bytes(first)} on)", ""
-        if start > first:
-            where, worth = f"from {format_bytes(start)} on", f" of {format_bytes(start)} and more"
-        held = next(cell for cell in pageable if cell.bytes == size)
-        freed = next(cell for cell in pinned if cell.bytes == size)
-        yield finding(
-            "warning" if run.lab == "cuda" else "note",
-            "pageable-slower",
-            quantity("Pinned", freed.bytes_per_second, "bytes/second"),
-            quantity("Pageable", held.bytes_per_second, "bytes/second"),
-            quantity("Issue time, pinned", freed.issue_seconds.median, "seconds"),
-            quantity("Issue time, pageable", held.issue_seconds.median, "seconds"),
-            title=f"Pageable {direction} copies take {ratio:.1f} times as long as pinned ones at {format_bytes(size)}",
-            detail=f"{_against(pageable)}Pinned copies are faster {where}; the call that starts a pageable copy "
-            "also keeps the CPU while the data is staged.",
-            advice=f"Pin buffers of {direction} copies{worth} once, and reuse them; the experiment allocation "
-            "measures what pinning itself takes, and after how many copies that has paid."
-            if run.lab == "cuda"
-            else "This is the mechanism, on this machine's memory. Measure on a GPU host before you decide.",
-        )
-
-
-def _against(pageable: Sequence[Cell]) -> str:
-    line = pageable[0].line
-    if not line.cache:
-        return ""
-    pages = {"4k": "small pages", "thp": "huge pages"}.get(line.backing, line.backing)
-    caches = "none of it in the processor's caches" if line.cache == "cold" else "just written by the processor"
-    return f"Compared is memory with {pages}, {caches}. "
-
-
-def _states(curves: Curves) -> Iterator[Finding]:
-    """How far the rate of pageable copies depends on pages and caches, at the size where it does most."""
-    for direction in ("h2d", "d2h"):
-        lines = [
-            curve
-            for line, curve in curves.items()
-            if (line.memory, line.direction, line.copier) == ("pageable", direction, "engine") and line.cache
-        ]
-        sizes = {cell.bytes for curve in lines for cell in curve if cell.bytes >= LARGE}
-        groups = [[cell for curve in lines for cell in curve if cell.bytes == size] for size in sorted(sizes)]
-        groups = [group for group in groups if len(group) > 1]
-        if not groups:
-            continue
-        worst = max(groups, key=_range)
-        slow, fast = (choose(worst, key=lambda cell: cell.bytes_per_second) for choose in (min, max))
-        if _range(worst) < PAYS:
-            continue
-        yield note(
-            "pageable-state",
-            *(quantity(cell.line.state, cell.bytes_per_second, "bytes/second") for cell in worst),
-            title=f"Pageable {direction} copies of {format_bytes(slow.bytes)} take up to {_range(worst):.1f} times "
-            "as long, by the memory's pages and the processor's caches",
-            detail=f"{format_bandwidth(slow.bytes_per_second)} ({slow.line.state}) against "
-            f"{format_bandwidth(fast.bytes_per_second)} ({fast.line.state}): the widest difference of all sizes "
-            f"from {format_bytes(LARGE)} on.",
-            advice="When you compare pageable copies, take the same pages (4k or thp) and the same caches (warm: "
-            "just written; cold: not touched for long).",
-        )
-
-
-def _by_kernel(run: ExperimentRun, curves: Curves) -> Iterator[Finding]:
-    """How copies by a kernel compare with those by the copy engines, at the largest size that both have."""
-    found = []
-    for direction in ("h2d", "d2h", "bidirectional"):
-        kernels = {
-            cell.bytes: cell
-            for line, curve in curves.items()
-            if line.copier == "kernel" and line.direction == direction and not line.cache
-            for cell in curve
-            if cell.bytes >= LARGE
-        }
-        memory = next(iter(kernels.values())).line.memory if kernels else ""
-        engines = {cell.bytes: cell for cell in curve_of(curves, memory, direction)}
-        if both := kernels.keys() & engines.keys():
-            found.append((kernels[max(both)], engines[max(both)]))
-    if run.lab != "cuda" or not found:
-        return
-    shares = [kernel.bytes_per_second / engine.bytes_per_second for kernel, engine in found]
-    ways = [_WAYS[kernel.line.direction] for kernel, _ in found]
-    slower = min(shares) < AS_FAST
-    listed = ", ".join(f"{format_share(share)} {way}" for share, way in zip(shares, ways, strict=True))
-    yield note(
-        "by-kernel",
-        *(
-            quantity(f"By {cell.line.copier}, {way}", cell.bytes_per_second, "bytes/second")
-            for pair, way in zip(found, ways, strict=True)
-            for cell in pair
-        ),
-        title=f"Copies by a kernel reach {listed} of the copy engines' rate",
-        detail=f"The memory is {found[0][0].line.memory.replace('_', '-')}, one copy "
-        f"{format_bytes(found[0][0].bytes)}; both ways counts the two directions together.",
-        advice="Copy large blocks with cudaMemcpyAsync; a kernel of one's own pays where it gathers or computes "
-        "as well (the experiment access)."
-        if slower
-        else "Either will do for large blocks.",
-    )
-
-
-def _range(cells_of_a_size: Sequence[Cell]) -> float:
-    rates = [cell.bytes_per_second for cell in cells_of_a_size]
-    return max(rates) / min(rates)
-
-
-def _link(run: ExperimentRun, curves: Curves) -> Iterator[Finding]:
-    link, limit = (run.gpu.link if run.gpu else None), link_limit(run)
-    if link is None or limit is None:
-        return
-    # The generation of an idle link drops to save power; after a run at full speed the rate itself tells.
-    narrow = link_below_best(run.device, link, busy=False)
-    if narrow is not None:
-        yield narrow
-    for direction in ("h2d", "d2h"):
-        if curve := curve_of(curves, "pinned", direction):
-            best = max(curve, key=lambda cell: cell.bytes_per_second)
-            share = best.bytes_per_second / limit
-            if best.bytes >= LARGE:
-                yield _link_share(direction, best, share, link, limit)
-
-
-def _link_share(direction: str, best: Cell, share: float, link: Link, limit: float) -> Finding:
-    carries = f"PCIe generation {link.generation_max} × {link.width_max}" if link.kind == "pcie" else "The link"
-    counted = f"{carries} carries at most {format_bandwidth(limit)} one way{packet_words(link)}."
-    evidence = (
-        quantity("Best pinned rate", best.bytes_per_second, "bytes/second"),
-        quantity("Link limit", limit, "bytes/second"),
-    )
-    if share >= SLOW_LINK:
-        return good(
-            "link-as-expected",
-            *evidence,
-            title=f"Pinned {direction} copies reach {format_share(share)} of what the link can carry",
-            detail=counted,
-        )
-    return warning(
-        "link-slow",
-        *evidence,
-        title=f"Pinned {direction} copies reach only {format_share(share)} of what the link can carry",
-        detail=f"{format_bandwidth(best.bytes_per_second)}. {counted}",
-        advice="Check the link's generation under load (pinscope doctor while a copy runs), that the process runs on "
-        "the GPU's NUMA node (numactl --cpunodebind), and that no other program copies at the same time.",
-    )
-
-
-def _uplink(curves: Curves) -> Iterator[Finding]:
-    together = [cell for line, curve in curves.items() if line.devices > 1 for cell in curve]
-    for direction in sorted({cell.line.direction for cell in together}):
-        members = [cell for cell in together if cell.line.direction == direction]
-        alone = {
-            line.device: cell.bytes_per_second
-            for line, curve in curves.items()
-            if (line.devices, line.memory, line.copier, line.direction) == (1, "pinned", "engine", direction)
-            for cell in curve
-            if cell.bytes == members[0].bytes
-        }
-        if not alone or any(cell.line.device not in alone for cell in members):
-            continue
-        total = sum(cell.bytes_per_second for cell in members)
-        share = total / sum(alone[cell.line.device] for cell in members)
-        shared = share < SHARED_UPLINK
-        yield finding(
-            "warning" if shared else "good",
-            "shared-uplink" if shared else "own-uplinks",
-            quantity("Together", total, "bytes/second"),
-            quantity("Sum of each alone", total / share, "bytes/second"),
-            title=f"{len(members)} GPUs at once reach {format_share(share)} of their rates alone, {direction}",
-            detail="They share an uplink, a NUMA link or host memory bandwidth."
-            if shared
-            else "Each GPU has its own way to host memory.",
-            advice="Spread transfers over time, or over GPUs on different switches (nvidia-smi topo -m)."
-            if shared
-            else "Nothing to do.",
-        )
-
-
-def _repeated(curves: Curves) -> list[Repeated]:
-    return [
-        Repeated(
-            f"{line.state} {line.direction}, {format_bytes(cell.bytes)} by {line.copier}"
-            + (f", {line.devices} GPUs at once" if line.devices > 1 else ""),
-            cell.one_more,
-            (f"memory={line.memory}", f"directions={line.direction}", f"copiers={line.copier}",
-             f"sizes={exact_bytes(cell.bytes).replace(' ', '')}"),
-        )
-        for line, curve in curves.items()
-        for cell in curve
-    ]  # fmt: skip

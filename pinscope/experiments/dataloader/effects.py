@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from pinscope.analysis.conclusions import Costed, joined
+from pinscope.analysis.rows import grouped
 from pinscope.experiments.dataloader.arithmetic import Combination, speedup
-from pinscope.experiments.dataloader.steady_state import Estimate
-from pinscope.records.finding import Finding, Quantity, note, quantity, warning
+from pinscope.experiments.dataloader.steady_state import MOST_RUNS, Estimate
+from pinscope.records.finding import Quantity, costing, finding, note, quantity
+from pinscope.units import format_share
 
 
 @dataclass(frozen=True)
@@ -30,7 +34,7 @@ class Setting:
 
 SETTINGS = (
     Setting(
-        "pinned-batches", "pin_memory and non_blocking", (True, True), (False, False),
+        "pinned-batches", "pin_memory with non_blocking", (True, True), (False, False),
         "DataLoader(..., pin_memory=True) and batch.to(device, non_blocking=True).",
     ),
     Setting("pin-memory-alone", "pin_memory alone", (True, False), (False, False),
@@ -90,70 +94,85 @@ def workers_title(workers: int) -> str:
     return f"{workers} worker{'' if workers == 1 else 's'}"
 
 
-def effect_findings(found: Sequence[Combination], fastest: Combination) -> Iterator[Finding]:
-    """For each setting, what it does with the workers of the fastest loop; one more where it makes a loop slower."""
+def effect_findings(found: Sequence[Combination]) -> Iterator[Costed]:
+    """Each setting that makes a loop faster or slower, and one finding on all that make no measured difference."""
+    alike: dict[Setting, list[Effect]] = {}
     for setting in SETTINGS:
         measured = effects(found, setting)
-        slower = [effect for effect in measured if effect.verdict == "slower"]
-        leading = min(measured, key=lambda effect: abs(effect.workers - fastest.workers), default=None)
-        shown = leading is not None and leading not in slower
-        if leading is not None and shown:
-            yield _finding(setting, leading, measured)
-        if slower:
-            yield _slower(setting, slower, slower if shown else measured)
+        by_verdict = grouped(measured, lambda effect: effect.verdict)
+        for verdict in ("faster", "slower", "measured once"):
+            if some := by_verdict.get(verdict):
+                yield _effect(setting, verdict, some, measured)
+        if measured and set(by_verdict) == {"no difference measured"}:
+            alike[setting] = measured
+    if alike:
+        yield _no_difference(alike)
 
 
-def _finding(setting: Setting, leading: Effect, measured: Sequence[Effect]) -> Finding:
-    value, workers = f"{leading.ratio.value:.2f}", workers_title(leading.workers)
-    slower = [effect for effect in measured if effect.verdict == "slower"]
-    if leading.verdict == "faster":
-        title = f"{value} times the steps with {setting.name}, {workers}"
-        advice = setting.code + (f" Not with {_workers_list(slower)}, where it is slower." if slower else "")
-    elif leading.verdict == "measured once":
-        title = f"{value} times the steps with {setting.name}, {workers}, measured once"
+def _effect(setting: Setting, verdict: str, some: Sequence[Effect], measured: Sequence[Effect]) -> Costed:
+    """Of ``measured`` those with this verdict in the title, the others in the detail."""
+    most = max(some, key=lambda effect: abs(math.log(effect.ratio.value)))
+    factors = joined(
+        [f"{effect.ratio.value:.2f} times as fast with {workers_title(effect.workers)}" for effect in some]
+    )
+    # The cost is taken at the end of the interval that is nearer to none.
+    cost, rule, more = (most.ratio.low or 1.0), setting.rule, ""
+    advice = setting.code
+    if verdict == "slower":
+        cost, rule, more = 1 / (most.ratio.high or 1.0), f"{setting.rule}-slower", ": slower"
+        advice = f"Leave it off with {workers_list(some)}."
+    elif verdict == "measured once":
+        cost, more = 1.0, ", measured once"
         advice = "Measure it in several rounds before you act on it: pinscope run dataloader"
-    else:
-        title = f"No difference measured: {setting.name}, {workers}"
-        advice = f"With {workers} either is as good here."
-    return note(
-        setting.rule,
+    elif slower := [effect for effect in measured if effect.verdict == "slower"]:
+        advice += f" Not with {workers_list(slower)}, where it is slower."
+    return cost, finding(
+        costing(cost),
+        rule,
         *_evidence(measured),
-        title=title,
-        detail=_detail(leading, measured),
+        title=f"{setting.name} makes the loop {factors}{more}",
+        detail=_detail(some, measured),
         advice=advice,
     )
 
 
-def _slower(setting: Setting, slower: Sequence[Effect], measured: Sequence[Effect]) -> Finding:
-    """``measured``: what it says beside them; the slower ones alone where a finding of its own has all."""
-    worst = min(slower, key=lambda effect: effect.ratio.value)
-    return warning(
-        f"{setting.rule}-slower",
-        *_evidence(measured),
-        title=f"{worst.ratio.value:.2f} times the steps with {setting.name}, {workers_title(worst.workers)}: slower",
-        detail=_detail(worst, measured),
-        advice=f"Leave it off with {_workers_list(slower)}.",
+def _no_difference(alike: Mapping[Setting, Sequence[Effect]]) -> Costed:
+    """What the run cannot tell from its absence, and how large a difference it would not have seen."""
+    every = [effect.ratio for measured in alike.values() for effect in measured]
+    unseen = max(max((ratio.high or 1) - 1, 1 - (ratio.low or 1)) for ratio in every)
+    listed = [f"{setting.name}: {_intervals(measured)}" for setting, measured in alike.items()]
+    return 1.0, note(
+        "no-difference-measured",
+        *(each for setting, measured in alike.items() for each in _evidence(measured, f"{setting.name}, ")),
+        title=f"No difference measured for {joined([setting.name for setting in alike])}",
+        detail=f"Speed with ÷ without, 95 % intervals. {'; '.join(listed)}. A difference of up to "
+        f"{format_share(unseen)} would not have been seen.",
+        advice=f"Choose by the other findings. For smaller differences take more rounds: pinscope run dataloader --set "
+        f"rounds={MOST_RUNS}",
     )
 
 
-def _detail(leading: Effect, measured: Sequence[Effect]) -> str:
-    """The leading ratio's interval, then every other number of workers with its verdict."""
-    others = [effect for effect in measured if effect is not leading]
-    low, high = leading.ratio.low, leading.ratio.high
-    first = "Without an interval." if low is None or high is None else f"95 % interval {low:.2f} to {high:.2f}."
+def _detail(some: Sequence[Effect], measured: Sequence[Effect]) -> str:
+    """The intervals of what the title names, then every other number of workers with its verdict."""
+    others = [effect for effect in measured if effect not in some]
+    known = [effect for effect in some if effect.ratio.low is not None]
+    first = f"Speed with ÷ without, 95 % interval: {_intervals(known)}." if known else "Without an interval."
     if not others:
         return first
-    return f"{first} With {'; '.join(f'{workers_title(one.workers)} {one.times}, {one.verdict}' for one in others)}."
+    beside = "; ".join(f"{workers_title(one.workers)} {one.times}, {one.verdict}" for one in others)
+    return f"{first} With {beside}."
 
 
-def _evidence(measured: Sequence[Effect]) -> tuple[Quantity, ...]:
-    return tuple(
-        quantity(
-            f"With ÷ without, {workers_title(one.workers)}", one.ratio.value, "ratio", spread=one.ratio.uncertainty
-        )
-        for one in measured
-    )
+def _intervals(measured: Sequence[Effect]) -> str:
+    return ", ".join(f"{one.times} with {workers_title(one.workers)}" for one in measured)
 
 
-def _workers_list(some: Sequence[Effect]) -> str:
+def _evidence(measured: Sequence[Effect], name: str = "") -> Iterator[Quantity]:
+    for one in measured:
+        words = f"Speed with ÷ without, {name}{workers_title(one.workers)}"
+        yield quantity(words, one.ratio.value, "ratio", spread=one.ratio.uncertainty)
+
+
+def workers_list(some: Sequence[Effect]) -> str:
+    """``2 workers or 8 workers``."""
     return " or ".join(workers_title(one.workers) for one in some)

@@ -34,6 +34,11 @@ class Recipe:
         return tuple(name for name, is_absent in absent.items() if is_absent)
 
     @property
+    def ordered(self) -> bool:
+        """Whether something keeps copies and kernels in order: events, or one stream for both."""
+        return self.events or not self.separate_stream
+
+    @property
     def label(self) -> str:
         """``full recipe``, ``no events``, ``no pinned memory, no events`` …, with the depth beyond double."""
         words = ", ".join(f"no {name}" for name in self.missing) or "full recipe"
@@ -75,6 +80,23 @@ class PassCell:
     def bytes_per_second(self) -> float:
         """Bytes of the pipeline over its median time."""
         return self.bytes * self.chunks / self.device_seconds.median
+
+    @property
+    def serial(self) -> float:
+        """The time over that of pinned copies and the kernels one after the other."""
+        pinned = self.copy_alone_seconds / self.copy_slowdown
+        return self.device_seconds.median / (pinned + self.compute_alone_seconds)
+
+    @property
+    def own_serial(self) -> float:
+        """The time over that of this recipe's own copies and the kernels one after the other: below 1 they overlap."""
+        return self.device_seconds.median / (self.copy_alone_seconds + self.compute_alone_seconds)
+
+    @property
+    def least_seconds(self) -> float:
+        """The least that a pass can take with pinned copies as they are alone: all but one chunk is hidden."""
+        pinned = self.copy_alone_seconds / self.copy_slowdown
+        return pinned + self.compute_alone_seconds - self.ideal * min(pinned, self.compute_alone_seconds)
 
 
 @dataclass(frozen=True)
@@ -136,3 +158,62 @@ def spans(rows: Iterable[Mapping[str, Any]]) -> list[Span]:
     """The timelines that a run kept."""
     names = ("direction", "balance", "lane", "chunk", "start_seconds", "end_seconds")
     return [Span(_recipe(row), *(row[name] for name in names)) for row in rows if row["kind"] == "span"]
+
+
+def balanced(cells: Sequence[PassCell]) -> list[PassCell]:
+    """The balanced cells, or all where none is: overlap matters most where neither side is longer."""
+    return [cell for cell in cells if cell.balance == "balanced"] or list(cells)
+
+
+def full_recipe(cells: Sequence[PassCell]) -> list[PassCell]:
+    """Those that lack no ingredient, with two buffers; h2d first."""
+    full = [cell for cell in cells if not cell.recipe.missing and cell.recipe.depth == FULL_DEPTH]
+    return sorted(full, key=lambda cell: cell.direction != "h2d")
+
+
+@dataclass(frozen=True)
+class Lack:
+    """A recipe that lacks one ingredient, beside the full one of the same direction and balance.
+
+    Attributes:
+        missing: the ingredient.
+        cell: without it.
+        full: with everything.
+    """
+
+    missing: str
+    cell: PassCell
+    full: PassCell
+
+    @property
+    def ratio(self) -> float:
+        """How many times as long it takes without."""
+        return self.cell.device_seconds.median / self.full.device_seconds.median
+
+
+def lacks(cells: Sequence[PassCell]) -> list[Lack]:
+    """Of the balanced cells those that lack one ingredient but events, which cost no time; h2d first."""
+    full = {(cell.direction, cell.balance): cell for cell in full_recipe(cells)}
+    found = [
+        Lack(cell.recipe.missing[0], cell, full[cell.direction, cell.balance])
+        for cell in balanced(cells)
+        if len(cell.recipe.missing) == 1 and cell.recipe.depth <= FULL_DEPTH and cell.recipe.events
+        if (cell.direction, cell.balance) in full
+    ]
+    return sorted(found, key=lambda lack: lack.cell.direction != "h2d")
+
+
+def unordered(cells: Sequence[PassCell]) -> dict[tuple[str, str], list[PassCell]]:
+    """(Memory, direction) → its cells whose two streams nothing kept in order; pinned memory and h2d first."""
+    found = [cell for cell in cells if not cell.recipe.ordered]
+    found.sort(key=lambda cell: (cell.recipe.memory != "pinned", cell.direction != "h2d"))
+    return grouped(found, lambda cell: (cell.recipe.memory, cell.direction))
+
+
+def corrupted_shares(cells: Sequence[PassCell]) -> dict[str, float]:
+    """Balance → share of the chunks that were corrupted, over all its recipes."""
+    return {
+        balance.replace("_", "-"): sum(cell.corrupted_chunks for cell in group)
+        / sum(cell.checked_chunks for cell in group)
+        for balance, group in grouped(cells, lambda cell: cell.balance).items()
+    }

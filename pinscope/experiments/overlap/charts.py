@@ -14,7 +14,7 @@ from pinscope.charts.chart import Chart
 from pinscope.charts.lines import Look, line, put
 from pinscope.charts.theme import COLOURS, DASHES, DIRECTION_TITLES, SYMBOLS, ink, panels, words
 from pinscope.experiments.overlap.arithmetic import FULL_DEPTH, PassCell, Recipe, Span, passes, spans
-from pinscope.experiments.overlap.reading import SLOWER_COPIES
+from pinscope.experiments.overlap.findings import SLOWER_COPIES
 from pinscope.records.run import ExperimentRun, LabKind
 from pinscope.units import format_bandwidth, format_seconds, format_share
 

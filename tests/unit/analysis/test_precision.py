@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pinscope.analysis.precision import Repeated, precision_not_reached
+from dataclasses import replace
+
+from pinscope.analysis.precision import Repeated, imprecise, precision_not_reached
 from pinscope.analysis.statistics import summarize
 from pinscope.records.run import Run
 from tests.data import synthetic
@@ -37,17 +39,34 @@ def test_one_finding_counts_them_and_names_the_worst_by_how_much_and_what_to_do(
         run(precision=0.05, repeats=16, time_limit=2.0), [STEADY, NOISY, NOISIEST, STEADY]
     )
     assert finding.title == "1 of 4 combinations did not reach the precision asked for, ± 5.0 %"
-    assert finding.detail == "The worst: noisiest, known to ± 20.0 % after 16 repeats."
+    assert finding.detail == "The worst: noisiest, ± 20.0 % after 16 repeats."
     # (20 %)² ÷ (5 %)² × 1.5 times as many, and as long.
     assert finding.advice.endswith(
         "for longer: pinscope run bandwidth --lab cuda --set repeats=384 --set time_limit=48 --set sizes=4KiB"
     )
 
 
+def test_it_says_whether_a_figure_of_the_headline_rests_on_them_and_names_the_worst_of_those() -> None:
+    shown, other = replace(NOISY, headline=True), replace(NOISIEST, headline=False)
+    (finding,) = precision_not_reached(run(precision=0.01), [shown, other])
+    assert finding.detail.startswith("One of them is behind a figure of the headline. The worst of the headline: noisy")
+    (finding,) = precision_not_reached(run(precision=0.01), [replace(STEADY, headline=True), other])
+    assert finding.detail.startswith("None of them is behind a figure of the headline. The worst: noisiest")
+
+
+def test_a_finding_names_the_medians_under_it_that_are_not_as_precise_as_asked_for() -> None:
+    parts = [(one.words, one.summary) for one in (STEADY, NOISIEST, FEW)]
+    assert imprecise(run(precision=0.05), *parts) == (
+        " Not as precise as asked for (± 5.0 %): noisiest ± 20.0 %, few (only 7 repeats)."
+    )
+    assert imprecise(run(precision=0.05), parts[0]) == ""
+    assert imprecise(run(), *parts) == ""
+
+
 def test_with_too_few_repeats_nothing_is_claimed_to_be_known() -> None:
     (finding,) = precision_not_reached(run(precision=0.05, repeats=15, time_limit=0.1), [FEW, NOISIEST])
     assert finding.title == "2 of 2 combinations did not reach the precision asked for, ± 5.0 %"
-    assert finding.detail == "The worst: few, with 7 repeats; fewer than 8 have no interval."
+    assert finding.detail == "The worst: few, with 7 repeats, too few for an interval."
     assert finding.evidence[0].value is None
     assert "--set repeats=15 --set time_limit=1" in finding.advice
 
@@ -55,7 +74,7 @@ def test_with_too_few_repeats_nothing_is_claimed_to_be_known() -> None:
 def test_no_longer_run_is_advised_than_one_waits_for_and_it_says_how_far_that_leads() -> None:
     (finding,) = precision_not_reached(run(precision=0.01, repeats=16, time_limit=2.0), [NOISIEST])
     # 60 s are 30 times 2 s, and the interval narrows with the root: 20 % ÷ √30.
-    assert "with as much noise as here that reaches about ± 3.7 %, not ± 1.0 %: pinscope" in finding.advice
+    assert "With as much noise as here this reaches about ± 3.7 %: pinscope" in finding.advice
     assert "--set repeats=480 --set time_limit=60 --set" in finding.advice
 
 
@@ -68,4 +87,4 @@ def test_no_more_repeats_are_advised_than_can_be_asked_for() -> None:
     (finding,) = precision_not_reached(run(precision=0.0001, repeats=60, time_limit=0.01), [NOISIEST])
     assert "--set repeats=10000 " in finding.advice
     # 10,000 are 625 times 16.
-    assert "reaches about ± 0.8 %, not ± 0.010 %" in finding.advice
+    assert "reaches about ± 0.8 %: pinscope" in finding.advice

@@ -28,6 +28,10 @@ def bandwidth_findings(rows: list[dict[str, Any]], **changes: Any) -> dict[str, 
     return {finding.rule: finding for finding in read_bandwidth(run, rows).findings}
 
 
+def bandwidth_verdict(rows: list[dict[str, Any]], **changes: Any) -> str:
+    return read_bandwidth(synthetic.run("bandwidth", **changes), rows).verdict or ""
+
+
 def overlap_findings(rows: list[dict[str, Any]]) -> dict[str, Finding]:
     return {finding.rule: finding for finding in read_overlap(synthetic.run("overlap"), rows).findings}
 
@@ -35,29 +39,89 @@ def overlap_findings(rows: list[dict[str, Any]]) -> dict[str, Finding]:
 def test_a_run_without_observations_reads_as_empty() -> None:
     for name, read in (("bandwidth", read_bandwidth), ("overlap", read_overlap)):
         reading = read(synthetic.run(name), [])
+        assert reading.verdict is None
         assert (reading.headline, reading.tables, reading.findings) == ((), (), ())
 
 
 def test_slow_pageable_copies_are_found_with_the_size_from_which_it_matters() -> None:
     rows = copies(50e9) + copies(50e9, 4096) + copies(10e9, memory="pageable") + copies(49e9, 4096, memory="pageable")
     finding = bandwidth_findings(rows)["pageable-slower"]
-    assert finding.title == "Pageable h2d copies take 5.0 times as long as pinned ones at 256 MiB"
-    assert "Pinned copies are faster from 256 MiB on;" in finding.detail
+    assert finding.title == "Pageable copies take 5.0 times (h2d, 256 MiB) as long as pinned ones"
+    assert "Pinned copies are faster from 256 MiB on." in finding.detail
     assert "of 256 MiB and more once" in finding.advice
+    assert bandwidth_verdict(rows) == (
+        "Pinned copies to the GPU are 5.0 times as fast as pageable ones: 50.0 against 10.0 GB/s at 256 MiB."
+    )
+
+
+def test_both_directions_are_one_finding_and_the_worse_decides_how_grave_it_is() -> None:
+    rows = [*copies(50e9), *copies(10e9, memory="pageable")]
+    back = [*copies(50e9, direction="d2h"), *copies(42e9, memory="pageable", direction="d2h")]
+    finding = bandwidth_findings([*rows, *back])["pageable-slower"]
+    assert "5.0 times (h2d, 256 MiB) and 1.2 times (d2h, 256 MiB)" in finding.title
+    assert finding.severity == "warning"
+    assert bandwidth_findings(back)["pageable-slower"].severity == "note"
+
+
+def test_a_gain_that_is_known_only_roughly_says_so() -> None:
+    slow = [row(256 * MIB / rate, 256 * MIB, memory="pageable") for rate in (8e9, 9e9, 10e9, 11e9) for _ in range(2)]
+    finding = bandwidth_findings([*copies(50e9), *slow])["pageable-slower"]
+    assert "times (± 18 %; h2d, 256 MiB)" in finding.title
+    assert "Not as precise as asked for (± 1.0 %): pageable h2d ± 18.4 %." in finding.detail
+    assert "are about 5.3 times as fast" in bandwidth_verdict([*copies(50e9), *slow])
+
+
+def test_a_gain_that_noise_may_have_made_is_none() -> None:
+    wild = [row(256 * MIB / rate, 256 * MIB, memory="pageable") for rate in (20e9, 60e9, 30e9, 60e9) for _ in range(2)]
+    assert "pageable-slower" not in bandwidth_findings([*copies(50e9), *wild])
+    assert "were not measured to be faster" in bandwidth_verdict([*copies(50e9), *wild])
+
+
+@pytest.mark.parametrize(("rate", "words"), [(49e9, "hardly faster than"), (70e9, "slower than")])
+def test_pinned_copies_that_are_no_faster_are_not_called_so(rate: float, words: str) -> None:
+    assert f"are {words} pageable ones" in bandwidth_verdict([*copies(50e9), *copies(rate, memory="pageable")])
+
+
+def test_one_kind_of_memory_alone_still_has_a_verdict() -> None:
+    both = [*copies(55e9), *copies(54e9, direction="d2h")]
+    assert bandwidth_verdict(both) == (
+        "Pinned copies of 256 MiB run at 55.0 GB/s to the GPU and 54.0 GB/s from the GPU, 95.5 % of what the link can "
+        "carry."
+    )
+    assert (
+        bandwidth_verdict(copies(10e9, memory="pageable")) == "Pageable copies of 256 MiB run at 10.0 GB/s to the GPU."
+    )
+    kernels = copies(45e9, copier="kernel", memory="write_combined")
+    assert bandwidth_verdict(kernels) == "Write-combined copies of 256 MiB by a kernel run at 45.0 GB/s to the GPU."
+
+
+def test_wrong_data_is_the_verdict_whatever_the_rates_are() -> None:
+    assert "delivered wrong data" in bandwidth_verdict([*copies(50e9), *copies(10e9, memory="pageable", wrong_words=1)])
+
+
+@pytest.mark.parametrize("rows", [copies(5e9), [*copies(5e9), *copies(2e9, memory="pageable")]])
+def test_a_verdict_on_the_host_model_says_so_and_names_no_gpu_copy(rows: list[dict[str, Any]]) -> None:
+    verdict = bandwidth_verdict(rows, lab="host")
+    assert verdict.startswith("Host model, no GPU: pinned ")
+    assert "the GPU" not in verdict
 
 
 def test_copies_that_are_faster_at_the_smallest_size_are_not_said_to_be_slower_below_it() -> None:
     rows = copies(50e9) + copies(50e9, 4096) + copies(10e9, memory="pageable") + copies(20e9, 4096, memory="pageable")
-    assert "faster at every size measured (from 4 KiB on);" in bandwidth_findings(rows)["pageable-slower"].detail
+    assert "faster at every size measured (from 4 KiB on)." in bandwidth_findings(rows)["pageable-slower"].detail
+    assert bandwidth_verdict(rows).endswith(", and faster from 4 KiB on.")
     headline = {one.name: one.value for one in read_bandwidth(synthetic.run("bandwidth"), rows).headline}
-    assert headline["Pinned copies faster from, h2d, the smallest size"] == 4096
+    assert headline["Size from which pinned is faster, h2d (smallest measured)"] == 4096
 
 
 def test_kernels_are_compared_with_the_engines_each_way_and_both_ways() -> None:
     rows = copies(50e9) + copies(45e9, copier="kernel") + copies(40e9, direction="bidirectional")
     rows += copies(30e9, direction="bidirectional", copier="kernel")
     finding = bandwidth_findings(rows)["by-kernel"]
-    assert finding.title == "Copies by a kernel reach 90.0 % h2d, 75.0 % both ways at once of the copy engines' rate"
+    assert (
+        finding.title
+        == "Copies by a kernel reach 90.0 % (h2d) and 75.0 % (both ways at once) of the copy engines' rate"
+    )
     assert "by-kernel" not in bandwidth_findings(copies(50e9))
 
 
@@ -72,8 +136,25 @@ def test_the_best_pinned_rate_is_judged_by_what_the_link_can_carry(rate: float, 
     assert "in packets of 256 bytes (assumed)." in found[rule].detail
 
 
+def test_both_directions_of_a_link_are_one_finding_and_the_slower_decides() -> None:
+    found = bandwidth_findings([*copies(55e9), *copies(20e9, direction="d2h")])
+    assert "95.5 % (h2d) and 34.7 % (d2h)" in found["link-slow"].title
+    assert "link-as-expected" not in found
+
+
+def test_a_rate_above_the_limit_of_the_link_is_no_share_above_100_per_cent() -> None:
+    finding = bandwidth_findings(copies(60e9))["link-as-expected"]
+    assert "reach all (h2d) of what the link can carry" in finding.title
+    assert "packets are larger" in finding.detail
+    headline = {one.name: one for one in read_bandwidth(synthetic.run("bandwidth"), copies(60e9)).headline}
+    share = headline["Share of the link's limit, best pinned h2d"]
+    assert share.value is None
+    assert share.reason
+
+
 def test_small_copies_alone_do_not_judge_the_link() -> None:
     assert not {"link-as-expected", "link-slow"} & set(bandwidth_findings(copies(1e9, 4096)))
+    assert not any("link" in one.name for one in read_bandwidth(synthetic.run("bandwidth"), copies(1e9, 4096)).headline)
 
 
 def test_a_link_narrower_than_it_could_be_is_found() -> None:
@@ -106,7 +187,7 @@ def test_a_copy_known_less_well_than_asked_is_flagged_at_every_size_with_the_nex
     rows = [row(4 * MIB / rate / 1024, 4096) for rate in (50e9, 30e9, 55e9, 20e9, 52e9, 25e9, 51e9, 50e9)]
     finding = bandwidth_findings(rows)["precision-not-reached"]
     assert finding.title == "1 of 1 combinations did not reach the precision asked for, ± 1.0 %"
-    assert "The worst: pinned h2d, 4 KiB by engine, known to ± 150.0 %" in finding.detail
+    assert "The worst of the headline: pinned h2d, 4 KiB by engine, ± 150.0 % after 8 repeats." in finding.detail
     assert "--device" not in finding.advice
     assert "--set memory=pinned --set directions=h2d --set copiers=engine --set sizes=4KiB" in finding.advice
     second = bandwidth_findings([{**one, "device": 1} for one in rows], devices=2, device=1)["precision-not-reached"]
@@ -123,9 +204,9 @@ def test_pinned_is_compared_with_pageable_memory_as_malloc_gives_it_in_no_cache_
     rows += pageable(20e9, "thp", "warm") + pageable(12e9, "thp", "cold") + pageable(10e9, "4k", "cold")
     reading = read_bandwidth(synthetic.run("bandwidth"), rows)
     headline = {one.name: one.value for one in reading.headline}
-    assert headline["Pinned ÷ pageable, 4k, cold, h2d, 16 MiB"] == pytest.approx(5)
+    assert headline["Speed-up over pageable (4k, cold), h2d, 16 MiB"] == pytest.approx(5)
     found = {finding.rule: finding for finding in reading.findings}
-    assert "small pages, none of it in the processor's caches" in found["pageable-slower"].detail
+    assert "small pages (4k), and none of it is in the CPU's caches" in found["pageable-slower"].detail
     published = next(table for table in reading.tables if "RTX 2080 Ti" in table.title)
     assert {row[0]: row[3] for row in published.rows} == {
         "pageable, 4k, cold": pytest.approx(10e9), "pinned": pytest.approx(50e9),
@@ -135,8 +216,8 @@ def test_pinned_is_compared_with_pageable_memory_as_malloc_gives_it_in_no_cache_
 def test_states_of_pageable_memory_that_differ_are_a_finding_with_the_slowest_and_the_fastest() -> None:
     different = pageable(18e9, "thp", "warm") + pageable(13e9, "4k", "cold") + pageable(15e9, "4k", "warm")
     finding = bandwidth_findings(different)["pageable-state"]
-    assert finding.title.startswith("Pageable h2d copies of 16 MiB take up to 1.4 times as long")
-    assert finding.detail.startswith("13.0 GB/s (pageable, 4k, cold) against 18.0 GB/s (pageable, thp, warm)")
+    assert finding.title.endswith(": 13.0 to 18.0 GB/s (h2d, 16 MiB)")
+    assert finding.detail.startswith("h2d: slowest with 4k, cold, fastest with thp, warm.")
     equal = pageable(13.5e9, "thp", "warm") + pageable(13e9, "4k", "cold")
     assert "pageable-state" not in bandwidth_findings(equal)
 
@@ -144,8 +225,8 @@ def test_states_of_pageable_memory_that_differ_are_a_finding_with_the_slowest_an
 def test_the_smallest_copy_stands_in_the_headline_alone_and_as_one_more() -> None:
     rows = [row(5e-6, 4096, one_more_seconds=2.5e-6, one_more_copies=64) for _ in range(7)] + copies(50e9)
     named = {one.name: one.value for one in read_bandwidth(synthetic.run("bandwidth"), rows).headline}
-    assert named["One copy, h2d, 4 KiB"] == pytest.approx(5e-6)
-    assert named["One more copy, h2d, 4 KiB"] == pytest.approx(2.5e-6)
+    assert named["One copy alone, h2d, 4 KiB"] == pytest.approx(5e-6)
+    assert named["Each of 64 copies in a row, h2d, 4 KiB"] == pytest.approx(2.5e-6)
 
 
 def test_the_published_table_is_of_16_mib() -> None:
@@ -174,6 +255,10 @@ def passes_of(seconds: float, **changes: Any) -> list[dict[str, Any]]:
     return [one_pass(seconds, **changes) for _ in range(8)]
 
 
+def overlap_verdict(rows: list[dict[str, Any]], **changes: Any) -> str:
+    return read_overlap(synthetic.run("overlap", **changes), rows).verdict or ""
+
+
 def test_a_recipe_that_overlaps_is_good_and_one_that_does_not_is_a_warning() -> None:
     assert overlap_findings(passes_of(1.03))["recipe-overlaps"].severity == "good"
     assert overlap_findings(passes_of(1.8))["recipe-does-not-overlap"].severity == "warning"
@@ -182,7 +267,60 @@ def test_a_recipe_that_overlaps_is_good_and_one_that_does_not_is_a_warning() -> 
 def test_a_missing_ingredient_is_named_with_what_it_costs() -> None:
     rows = passes_of(1.03) + passes_of(2.06, separate_stream=False)
     finding = overlap_findings(rows)["ingredient-missing"]
-    assert "Without a separate copy stream the pipeline takes 2.0 times as long" in finding.title
+    assert finding.title == "One stream for both makes the pipeline take 2.0 times (h2d: 2.06 s, not 1.03 s) as long"
+    assert finding.detail == "h2d: copies and kernels do not overlap."
+    assert finding.severity == "warning"
+
+
+def test_a_missing_ingredient_is_one_finding_for_both_directions() -> None:
+    rows = passes_of(1.03) + passes_of(2.06, separate_stream=False)
+    rows += passes_of(1.03, direction="d2h") + passes_of(2.06, separate_stream=False, direction="d2h")
+    found = [one for one in read_overlap(synthetic.run("overlap"), rows).findings if one.rule == "ingredient-missing"]
+    assert len(found) == 1
+    assert "2.0 times (h2d: 2.06 s, not 1.03 s) and 2.0 times (d2h: 2.06 s, not 1.03 s)" in found[0].title
+    assert found[0].detail == "h2d and d2h: copies and kernels do not overlap."
+
+
+def test_what_costs_most_comes_first() -> None:
+    rows = passes_of(1.03) + passes_of(2.06, separate_stream=False)
+    rows += passes_of(5.37, memory="pageable", copy_alone_seconds=5.3) + passes_of(2.5, depth=1)
+    titles = [one.title for one in read_overlap(synthetic.run("overlap"), rows).findings if one.severity == "warning"]
+    assert [title.split(" makes")[0] for title in titles] == [
+        "Pageable memory", "A single device buffer", "One stream for both"
+    ]  # fmt: skip
+
+
+def test_the_verdict_on_overlap_says_what_is_hidden_and_what_the_dearest_omission_costs() -> None:
+    rows = passes_of(1.03) + passes_of(2.06, separate_stream=False)
+    rows += passes_of(5.37, memory="pageable", copy_alone_seconds=5.3)
+    assert overlap_verdict(rows) == (
+        "Pinned memory, a copy stream, two buffers and events hide 97.0 % of the shorter of h2d copies and kernels; "
+        "pageable memory takes 5.2 times as long."
+    )
+    assert overlap_verdict(passes_of(1.03, direction="d2h")).endswith(
+        "97.0 % of the shorter of d2h copies and kernels."
+    )
+    assert overlap_verdict(passes_of(1.03, events=False)) == ""
+    assert "do not trust" in overlap_verdict(passes_of(1.0, corrupted_chunks=1))
+
+
+def test_a_verdict_names_the_direction_that_does_not_overlap_and_no_share_that_cannot_be() -> None:
+    failing = passes_of(1.03) + passes_of(1.6, direction="d2h")
+    assert "hide only 40.0 % of the shorter of d2h copies and kernels" in overlap_verdict(failing)
+    assert "do not make h2d copies and kernels overlap" in overlap_verdict(passes_of(2.2))
+    assert "hide all of the shorter" in overlap_verdict(passes_of(0.9))
+    assert overlap_verdict(passes_of(1.03), lab="host").startswith("Host model, no GPU: pinned memory, ")
+
+
+def test_no_share_of_a_run_lies_beyond_nothing_and_everything() -> None:
+    rows = passes_of(0.9) + passes_of(2.3, separate_stream=False)
+    rows += passes_of(6.5, memory="pageable", copy_alone_seconds=5.3)
+    reading = read_overlap(synthetic.run("overlap"), rows)
+    shown = [*reading.headline, *(each for finding in reading.findings for each in finding.evidence)]
+    assert all(0 <= one.value <= 1 for one in shown if one.unit == "share" and isinstance(one.value, float))
+    (table,) = reading.tables
+    shares = [cell for row in table.rows for cell, unit in zip(row, table.units, strict=True) if unit == "share"]
+    assert all(0 <= cell <= 1 for cell in shares if isinstance(cell, float))
 
 
 def test_passes_known_less_well_than_asked_are_counted() -> None:
@@ -197,7 +335,9 @@ def test_passes_known_less_well_than_asked_are_counted() -> None:
 
 def test_where_the_full_recipe_hides_nothing_no_share_below_zero_is_hidden() -> None:
     finding = overlap_findings(passes_of(2.2))["recipe-does-not-overlap"]
-    assert finding.title == "The full recipe hides nothing of the shorter side, h2d balanced"
+    assert finding.title == (
+        "Pinned memory, a copy stream, two buffers and events hide nothing (h2d) of the shorter of copies and kernels"
+    )
 
 
 @pytest.mark.parametrize(("seconds", "found"), [(2.1, False), (2.2, False), (2.3, False), (3.5, True)])
@@ -210,9 +350,10 @@ def test_slow_copies_are_named_as_the_reason_and_kernels_that_run_beside_them_to
     """As on an H200: 5.3 times as long, with 93 % of the kernels hidden behind these copies."""
     rows = passes_of(1.03) + passes_of(5.37, memory="pageable", copy_alone_seconds=5.3)
     finding = overlap_findings(rows)["ingredient-missing"]
-    assert finding.title == (
-        "Without pinned memory the pipeline takes 5.2 times as long, h2d: its copies take 5.3 times as long, and "
-        "beside them 93.0 % of the shorter side is hidden"
+    assert finding.title == "Pageable memory makes the pipeline take 5.2 times (h2d: 5.37 s, not 1.03 s) as long"
+    assert finding.detail == (
+        "h2d: the copies alone take 5.3 times as long as pinned ones, and 93.0 % of the shorter of copies and kernels "
+        "is hidden."
     )
     assert all(one.value is None or not isinstance(one.value, float) or one.value >= 0 for one in finding.evidence)
 
@@ -224,22 +365,29 @@ def test_corruption_is_said_for_each_case_apart() -> None:
     rows += passes_of(1.0, events=False, corrupted_chunks=49, balance="copy_bound")
     rows += passes_of(5.0, events=False, memory="pageable", copy_alone_seconds=5.0)
     reading = read_overlap(synthetic.run("overlap"), rows)
-    titles = [one.title for one in reading.findings if one.rule in ("unsafe-without-events", "unordered-yet-intact")]
-    assert titles == [
-        "100.0 % of the chunks were corrupted without events: pinned memory, d2h",
-        "40.0 % to 98.0 % of the chunks were corrupted without events: pinned memory, h2d",
-        "0 of 400 chunks were corrupted without events: pageable memory, h2d",
-    ]
-    shares = {one.name: one.value for one in reading.headline if "corrupted" in one.name}
-    assert shares == {
-        "Chunks corrupted without events, d2h balanced": 1.0, "Chunks corrupted without events, h2d balanced": 0.4
+    found = {one.rule: one for one in reading.findings}
+    unsafe, intact = found["unsafe-without-events"], found["unordered-yet-intact"]
+    assert unsafe.severity == intact.severity == "note"
+    assert "left out on purpose, 40.0 % to 100.0 % of the chunks held wrong data" in unsafe.title
+    assert {one.name: one.value for one in unsafe.evidence} == {
+        "Wrong chunks, pinned memory, h2d, balanced": 0.4, "Wrong chunks, pinned memory, h2d, copy-bound": 0.98,
+        "Wrong chunks, pinned memory, d2h, balanced": 1.0, "Checked chunks": 1200,
     }  # fmt: skip
+    assert "none of 400 chunks held wrong data: pageable memory, h2d" in intact.title
+    shares = {one.name: one.value for one in reading.headline if "Wrong" in one.name}
+    assert shares == {"Wrong chunks without events, d2h": 1.0, "Wrong chunks without events, h2d": 0.4}
 
 
-def test_more_than_all_of_the_shorter_side_is_not_hidden() -> None:
+def test_more_than_all_of_the_shorter_side_is_noise() -> None:
     slow = passes_of(5.0, memory="pageable", copy_alone_seconds=5.3)
-    title = overlap_findings(passes_of(1.0) + slow)["ingredient-missing"].title
-    assert title.endswith("and beside them all of the shorter side is hidden")
+    detail = overlap_findings(passes_of(1.0) + slow)["ingredient-missing"].detail
+    assert "takes 5.7 % less than the longer side alone, which is noise: all is hidden" in detail
+
+
+def test_less_than_nothing_hidden_is_said_as_the_time_that_it_takes_longer() -> None:
+    slow = passes_of(6.93, memory="pageable", copy_alone_seconds=5.3)
+    detail = overlap_findings(passes_of(1.0) + slow)["ingredient-missing"].detail
+    assert "takes 10.0 % longer than these copies and the kernels one after the other" in detail
 
 
 def test_corruption_without_events_is_expected_and_with_them_critical() -> None:

@@ -9,11 +9,10 @@ from tests.unit.recordings.raw import Recorded
 
 TITLES = {
     "pinned": "cudaHostAlloc",
-    "fresh_4k": "fresh, touched, 4 KiB pages",
+    "fresh_4k": "Pageable (fresh, touched, 4 KiB pages)",
     "registered_4k": "touch + register, 4 KiB pages",
 }
-POOLS = {"pool": "reused, from a pool", "cupy_pool": "reused, from CuPy's pool"}
-GIB = 2**30
+POOLS = {"pool": "Reused, from a pool", "cupy_pool": "Reused, from CuPy's pool"}
 
 
 def headline(recorded: Recorded) -> dict[str, object]:
@@ -27,7 +26,7 @@ def headline(recorded: Recorded) -> dict[str, object]:
     found: dict[str, object] = {}
     for way in ("pinned", "fresh_4k"):
         if way in cost.index:
-            found[f"{TITLES[way]}, each GiB of {words}"] = cost.loc[way, "get_seconds"] * GIB / size
+            found[f"{TITLES[way]}, get and free, {words}"] = cost.loc[way, "both_seconds"]
     extra = {}
     if "fresh_4k" in cost.index:  # version 0.1.0 measured none, and did not time unregistering
         extra["pinned"] = cost.loc["pinned", "both_seconds"] - cost.loc["fresh_4k", "both_seconds"]
@@ -37,7 +36,8 @@ def headline(recorded: Recorded) -> dict[str, object]:
     for way, seconds in extra.items():
         for direction in ("h2d", "d2h"):
             gain = copy["pageable", direction] - copy["pinned", direction]
-            found[f"Pays after, {TITLES[way]}, {direction}, {words} (copies)"] = max(math.ceil(seconds / gain), 0)
+            buffer = "it" if way == "pinned" else TITLES[way]
+            found[f"Copies after which {buffer} has paid, {direction}, {words}"] = max(math.ceil(seconds / gain), 0)
     for way, title in POOLS.items():
-        found[f"Saved, {title}, {words}"] = cost.loc["pinned", "both_seconds"] - cost.loc[way, "both_seconds"]
+        found[f"{title}, get and free, {words}"] = cost.loc[way, "both_seconds"]
     return found

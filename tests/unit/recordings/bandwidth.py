@@ -8,12 +8,15 @@ from tests.unit.recordings.raw import Recorded
 GEN5_X16_PAYLOAD = 16 * 32e9 / 8 * 128 / 130 * 256 / 280
 """Bytes/second: lanes × transfers ÷ 8 × coding × packets of 256 bytes with 24 of overhead."""
 
+LARGE = 2**24
+"""Bytes from which a copy's rate is held against the link's."""
+
 
 def headline(recorded: Recorded) -> dict[str, object]:
     rows = recorded.counted
     alone = rows[(rows["copier"] == "engine") & (rows["devices"] == 1) & (rows["device"] == recorded.run["device"])]
     new = "one_more_seconds" in alone and alone["one_more_seconds"].notna().any()
-    against = "pageable, 4k, cold" if new else "pageable"
+    against = "pageable (4k, cold)" if new else "pageable"
     if new:  # runs of 0.1.0 have one copy only, and one state of memory
         state = alone["backing"].fillna("") + alone["cache"].fillna("")
         alone = alone[
@@ -28,13 +31,14 @@ def headline(recorded: Recorded) -> dict[str, object]:
         found[f"Pinned {way}, {format_bytes(int(largest))}"] = largest / pinned[largest]
         if new:
             smallest = pinned.index.min()
-            found[f"One copy, {way}, {format_bytes(int(smallest))}"] = one["pinned", way][smallest]
-            found[f"One more copy, {way}, {format_bytes(int(smallest))}"] = pinned[smallest]
-        found[f"Pinned ÷ {against}, {way}, {format_bytes(int(largest))}"] = gain[largest]
+            found[f"One copy alone, {way}, {format_bytes(int(smallest))}"] = one["pinned", way][smallest]
+            found[f"Each of 64 copies in a row, {way}, {format_bytes(int(smallest))}"] = pinned[smallest]
+        found[f"Speed-up over {against}, {way}, {format_bytes(int(largest))}"] = gain[largest]
         slower = gain.index[gain < 1.1]
         start = int(gain.index[gain.index > max(slower, default=0)].min())
-        everywhere = ", the smallest size" if start == gain.index.min() else ""
-        found[f"Pinned copies faster from, {way}{everywhere}"] = start
-    largest = seconds["pinned", "h2d"].index.max()
-    found["Share of the link's limit, h2d"] = largest / seconds["pinned", "h2d"][largest] / GEN5_X16_PAYLOAD
+        everywhere = " (smallest measured)" if start == gain.index.min() else ""
+        found[f"Size from which pinned is faster, {way}{everywhere}"] = start
+        rates = pinned.index / pinned
+        best = rates[rates.index >= LARGE].max()
+        found[f"Share of the link's limit, best pinned {way}"] = best / GEN5_X16_PAYLOAD
     return found

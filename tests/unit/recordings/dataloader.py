@@ -93,16 +93,18 @@ def headline(recorded: Recorded) -> dict[str, object]:
     mine = rows[(rows["pin_memory"] == pin) & (rows["non_blocking"] == asynchronous) & (rows["workers"] == workers)]
     held = mine["pinned_bytes"].max()
     found = {
-        "Fastest": words_of(best),
-        "Its steps a second, ± half the 95 % interval": geometric_mean(list(pace[best].values())),
-        "Busiest part": busiest(best, mean),
-        "GPU idle, of a step": mean["stall_seconds"] / mean["step_seconds"],
-        "Waiting for the loader, of a step": mean["wait_seconds"] / mean["step_seconds"],
+        "Fastest loop": words_of(best),
+        "Steps a second of the fastest loop": geometric_mean(list(pace[best].values())),
+        "Busiest part of it": busiest(best, mean),
+        "GPU idle in each step of it": mean["stall_seconds"] / mean["step_seconds"],
+        "Waiting for the loader in each step": mean["wait_seconds"] / mean["step_seconds"],
         "Pinned for it": 0 if abs(held) <= 2**20 else held,
     }
     if close := [words_of(one) for one in pace if one != best and not_clearly_faster(pace[best], pace[one])]:
-        found["As good, round by round"] = "; ".join(close)
-    if plain := pace.get((False, False, workers)):
-        both = [pace[best][number] / plain[number] for number in pace[best] if number in plain]
-        found["× pageable and blocking"] = geometric_mean(both)
+        found["Not measurably slower"] = "; ".join(close)
+    for (with_it, asynchronous, number), with_both in pace.items():
+        plain = pace.get((False, False, number))
+        if with_it and asynchronous and plain:
+            both = [with_both[each] / plain[each] for each in with_both if each in plain]
+            found[f"Speed-up by pin_memory with non_blocking, {number} workers"] = geometric_mean(both)
     return found

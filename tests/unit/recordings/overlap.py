@@ -1,4 +1,4 @@
-"""Headline of ``overlap`` again: what the full recipe hides, and what is corrupted without events."""
+"""Headline of ``overlap`` again: what is hidden, what each missing part costs, what is wrong without events."""
 
 from __future__ import annotations
 
@@ -14,10 +14,20 @@ def headline(recorded: Recorded) -> dict[str, object]:
     for way, passes in rows[full].groupby("direction"):
         copy, compute = passes["pinned_copy_seconds"].iloc[0], passes["compute_alone_seconds"].iloc[0]
         hidden = copy + compute - passes["device_seconds"].median()
-        found[f"Overlap, full recipe, {way} balanced"] = hidden / min(copy, compute)
-        found[f"Compute stall, full recipe, {way} balanced"] = passes["stall_seconds"].median()
+        found[f"Overlap of copies and kernels, {way}"] = hidden / min(copy, compute)
+        found[f"Compute idle between kernels, {way}"] = passes["stall_seconds"].median()
+        whole = passes["device_seconds"].median()
+        mine = rows[(rows["direction"] == way) & (rows["balance"] == "balanced") & rows["events"].eq(True)]
+        pinned, apart, two = mine["memory"] == "pinned", mine["separate_stream"].eq(True), mine["depth"] == 2
+        lacking = {
+            "pageable memory": ~pinned & apart & two,
+            "one stream for both": pinned & ~apart & two,
+            "a single device buffer": pinned & apart & (mine["depth"] == 1),
+        }
+        for what, left in lacking.items():
+            found[f"Times as long with {what}, {way}"] = mine[left]["device_seconds"].median() / whole
     loose = rows[rows["separate_stream"].eq(True) & rows["events"].eq(False) & (rows["memory"] == "pinned")]
     for way, passes in loose[loose["balance"] == "balanced"].groupby("direction"):
         share = passes["corrupted_chunks"].sum() / passes["chunks"].sum()
-        found[f"Chunks corrupted without events, {way} balanced"] = share
+        found[f"Wrong chunks without events, {way}"] = share
     return found

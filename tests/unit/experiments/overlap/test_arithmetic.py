@@ -25,7 +25,12 @@ def test_overlap_is_the_share_of_the_shorter_side_that_is_hidden(together: float
 
 
 def test_recipes_are_measured_against_pinned_copies_and_against_their_own() -> None:
-    (cell,) = passes([one_pass(5.5, memory="pageable", copy_alone_seconds=5.0)])
+    rows = [one_pass(5.5, memory="pageable", copy_alone_seconds=5.0)]
+    (cell,) = passes(rows)
+    assert cell.copy_slowdown == pytest.approx(5)
+    assert cell.serial == pytest.approx(5.5 / 2)
+    assert cell.own_serial == pytest.approx(5.5 / 6)
+    assert cell.least_seconds == pytest.approx(1.02)
     assert cell.overlap == pytest.approx(1 + 1 - 5.5)
     assert cell.own_overlap == pytest.approx(0.5)
 

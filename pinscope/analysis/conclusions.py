@@ -1,0 +1,74 @@
+"""What verdicts and findings of several experiments share: how sure a figure is, and which finding comes first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from pinscope.analysis.statistics import Summary
+from pinscope.records.finding import Finding
+from pinscope.records.run import LabKind
+from pinscope.units import format_share
+
+ROUGH = 0.05
+"""A figure that is known to no better than ± this is said to be about so much."""
+HOST_MODEL = "Host model, no GPU: "
+"""Begins a sentence that would else sound like one on a GPU."""
+Costed = tuple[float, Finding]
+"""How many times as long, or as much, something takes if the finding is ignored; and the finding."""
+
+
+def dearest_first(found: Iterable[Costed]) -> tuple[Finding, ...]:
+    """The findings, the most costly first."""
+    return tuple(finding for _, finding in sorted(found, key=lambda costed: -costed[0]))
+
+
+def on_lab(lab: LabKind, sentence: str) -> str:
+    """A sentence that says so where it is about the host model, and not about a GPU."""
+    if lab != "host":
+        return sentence
+    first, rest = sentence[:1], sentence[1:]
+    return HOST_MODEL + (first if rest[:1].isupper() else first.lower()) + rest
+
+
+def known_within(summary: Summary) -> float:
+    """How far the median may be off, relative to it.
+
+    Fewer values than an interval takes are known to about as much as they lie apart; one or two to nothing.
+    """
+    if math.isfinite(summary.uncertainty):
+        return summary.uncertainty
+    return 2 * summary.spread if summary.count > 2 else math.inf
+
+
+def together(*summaries: Summary) -> float:
+    """How far the ratio of two medians may be off, relative to it: their errors do not depend on one another."""
+    return math.hypot(*(known_within(summary) for summary in summaries))
+
+
+def about(uncertainty: float) -> str:
+    """``about ``, as it stands before a figure that is known only roughly; else empty."""
+    return "about " if uncertainty > ROUGH else ""
+
+
+def times(ratio: float, uncertainty: float = 0.0) -> str:
+    """``6.5 times``, and how far that may be off where it is known only roughly: ``6.5 times (± 17 %)``."""
+    words = f"{ratio:.1f} times"
+    return f"{words} (± {uncertainty:.0%})".replace("%", " %") if ROUGH < uncertainty < math.inf else words
+
+
+def part_words(share: float) -> str:
+    """A part of a whole: ``all``, ``none`` or per cent. Noise may make it more than all, or less than nothing."""
+    if share >= 0.9995:
+        return "all"
+    return format_share(share) if share > 0 else "none"
+
+
+def possible_share(share: float) -> float:
+    """A measured part of a whole without the noise that makes it more than all, or less than nothing."""
+    return min(max(share, 0.0), 1.0)
+
+
+def joined(parts: Sequence[str]) -> str:
+    """``a``, ``a and b`` or ``a, b and c``."""
+    return f"{', '.join(parts[:-1])} and {parts[-1]}" if len(parts) > 1 else "".join(parts)

@@ -114,8 +114,8 @@ def _gain_detail(run: ExperimentRun, gains: dict[str, Gain]) -> str:
         ),
     )
     return (
-        f"{_against(next(iter(gains.values())).pageable)}Pageable copies run at {rates}. Pinned copies are faster {where}. The call that "
-        f"starts a pageable copy returns after {calls}.{known}"
+        f"{_against(next(iter(gains.values())).pageable)}Pageable copies run at {rates}. Pinned copies are faster "
+        f"{where}. The call that starts a pageable copy returns after {calls}.{known}"
     )
 
 

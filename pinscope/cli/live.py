@@ -75,7 +75,7 @@ def _show_once(source: LiveSource, stop: Stop, form: Form, pids: Collection[int]
     """One moment; with ``seconds``, after the probe has listened for so long."""
     seen = source.take()
     if seconds:
-        complain(f"following registered memory for {seconds:g} s")
+        complain(f"tracing registered memory for {seconds:g} s")
         end = time.monotonic() + seconds
         while not stop.asked and (left := end - time.monotonic()) > 0:
             time.sleep(min(LOOK_SECONDS, left))

@@ -214,7 +214,7 @@ def _holder_lines(view: View, room: int | None, count: int) -> list[Line]:
         reason = view.snapshot.host.missing.get("explained_bytes")
         return [Line(one_line(f"Who holds pinned memory is not known{f': {reason}' if reason else ''}."))]
     if not holders:
-        nobody = "None of the chosen processes holds" if view.chosen else "Nobody is seen to hold"
+        nobody = "None of the chosen processes holds" if view.chosen else "No process is seen to hold"
         return [Line(f"{nobody} pinned memory.")]
     columns = _holder_columns(holders, view.snapshot.probe is not None, _is_narrow(room))
     rows = []

@@ -11,12 +11,12 @@ from pinscope.records.registration import PidRegistrations, Piece, PieceKind, Re
 
 OLDEST_PIECES = 10
 """So many pieces of each holder a snapshot shows."""
-NOT_FOLLOWED = "registered memory is not shown in /proc; 'pinscope live --probe', as root, follows it from its start on"
-CALLS_NOT_FOLLOWED = "only 'pinscope live --probe', as root, follows the driver's calls, from its start on"
+NOT_FOLLOWED = "registered memory is not shown in /proc; 'pinscope live --probe', as root, traces it from its start on"
+CALLS_NOT_FOLLOWED = "only 'pinscope live --probe', as root, traces the driver's calls, from its start on"
 _EARLIER = at_least("what it registered before the probe started is not known")
 _LOST = about("some calls came too fast to be followed")
 _TOO_MANY = at_least("not all of its pieces could be followed")
-_ANOTHER_COPY = at_least("it uses another copy of the driver's library too, which is not followed")
+_ANOTHER_COPY = at_least("it uses another copy of the driver's library too, which is not traced")
 _CONTEXT_ENDED = at_most("it has ended a CUDA context, which releases the memory pinned in it")
 _ENDED_AND_MORE = about("it has ended a CUDA context, and some of its pinned memory is not known")
 _LEFT_OUT = at_least("more processes pin memory than the probe follows")

@@ -67,7 +67,7 @@ def tracing_access(proc: Proc = HERE, machine: str | None = None) -> Answer[Path
             "or in a container started with --pid=host --privileged"
         )
     if not has_capability(SYS_ADMIN, proc):
-        return Answer.missing("following registered memory needs root (CAP_SYS_ADMIN): run it with sudo")
+        return Answer.missing("tracing registered memory needs root (CAP_SYS_ADMIN): run it with sudo")
     if "[confidentiality]" in (proc.read("/sys/kernel/security/lockdown").value or ""):
         return Answer.missing(
             "the kernel is locked down for confidentiality, which forbids tracing: start it with lockdown=integrity, "

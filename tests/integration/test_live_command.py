@@ -224,7 +224,7 @@ def test_the_probe_tells_what_a_program_registers_meanwhile(kernel: Path, librar
     with Program(library) as program:
         with running("--once", "--json", "--probe", "--interval", "2", "--pid", str(program.pid)) as process:
             assert process.stderr is not None
-            assert process.stderr.readline() == "pinscope: following registered memory for 2 s\n"
+            assert process.stderr.readline() == "pinscope: tracing registered memory for 2 s\n"
             program.does("register", program.does("map", MIB), MIB)
             out, errors = process.communicate(timeout=60)
             assert (process.returncode, errors) == (0, "")

@@ -160,7 +160,7 @@ def test_where_no_process_can_be_seen_nobody_is_said_to_hold_none() -> None:
 
 
 def test_a_host_without_holders_says_so() -> None:
-    assert texts(whole(View(snapshot(holders=()))))[-1] == "Nobody is seen to hold pinned memory."
+    assert texts(whole(View(snapshot(holders=()))))[-1] == "No process is seen to hold pinned memory."
 
 
 def test_where_only_certain_processes_are_shown_only_they_are_said_to_hold_nothing() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pinscope.experiments.registry import EXPERIMENTS
-from pinscope.records.run import ExperimentRun
+from pinscope.records.run import ExperimentRun, Run
 from pinscope.store.recordings import recorded_runs
 from pinscope.units import format_bytes, format_seconds
 
@@ -17,18 +17,15 @@ def experiments_table() -> str:
         f"| experiment | question | without a GPU | took, on the recorded {RECORDED_ON[7:]} | pinned at most |",
         "| --- | --- | --- | --- | --- |",
     ]
+    recorded = {run.experiment: run for run in recorded_runs() if run.gpu and run.gpu.name == RECORDED_ON}
     for entry in EXPERIMENTS:
-        experiment = entry.experiment
+        experiment, run = entry.experiment, recorded.get(entry.name)
         without = "no" if experiment.labs.get("host") else "yes"
         link = f"[{experiment.name}](experiments/{experiment.name}.md)"
-        lines.append(f"| {link} | {experiment.question} | {without} | {' | '.join(_recorded(experiment.name))} |")
+        pinned = format_bytes(run.budget.pinned_bytes) if isinstance(run, ExperimentRun) else ""
+        lines.append(f"| {link} | {experiment.question} | {without} | {_took(run) if run else ''} | {pinned} |")
     return "\n".join(lines)
 
 
-def _recorded(name: str) -> tuple[str, str]:
-    """How long the recorded run took and what it was allowed to pin, or nothing of one that has none."""
-    for run in recorded_runs():
-        if isinstance(run, ExperimentRun) and run.experiment == name and run.gpu and run.gpu.name == RECORDED_ON:
-            took = (run.finished_at - run.created_at).total_seconds() if run.finished_at else None
-            return format_seconds(took), format_bytes(run.budget.pinned_bytes)
-    return "", ""
+def _took(run: Run) -> str:
+    return format_seconds((run.finished_at - run.created_at).total_seconds() if run.finished_at else None)

@@ -1,4 +1,4 @@
-"""What does a pinned buffer cost to get and to give back, and after how many copies has it paid for itself?"""
+"""What does it cost to allocate and free a pinned buffer, and how many copies repay that?"""
 
 from __future__ import annotations
 
@@ -126,15 +126,15 @@ class Allocation:
     summary = "Cost of a pinned buffer, and how many copies repay it"
     question = "What does it cost to allocate and free a pinned buffer, and how many copies repay that?"
     method = (
-        "Each buffer is got and given back again and again, both timed by the host clock, with one uncounted time "
-        "first. Fresh memory is mapped anew each time, touched by one thread (one byte a page) and unmapped; the page "
+        "Each buffer is allocated and freed again and again, both timed by the host clock; the first time does not "
+        "count. Fresh memory is mapped anew each time, touched by one thread (one byte a page) and unmapped; the page "
         "faults of each row are counted and must be as many as its pages. Registered memory is the same and pinned in "
         "between, each part timed apart; a pool's first buffer is uncounted, so that its figures are those of reuse. "
         "malloc may hand out again what was freed, as in any program. On the host model pinning is mlock. Then copies "
         "of each size from pageable memory in small and in huge pages and from pinned memory are timed until they are "
         "complete, again and again from the same buffer. A fresh pinned buffer is compared with fresh touched pageable "
-        "memory in pages of each sort, got and given back; a registration with memory that is there anyway. The "
-        "extra cost, divided by what one copy gains, is the number of copies after which it has paid."
+        "memory in pages of each sort, allocated and freed; a registration with memory that is there anyway. The "
+        "extra cost, divided by what one copy gains, is the number of copies that repay it."
     )
     labs: Mapping[LabKind, str | None] = {"cuda": None, "host": None}
     Params = AllocationParams

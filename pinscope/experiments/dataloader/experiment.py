@@ -1,4 +1,4 @@
-"""What do pin_memory and non_blocking bring to a PyTorch training loop, and what do they hold?"""
+"""How much faster is a PyTorch training loop with pin_memory and non_blocking, and what does it pin?"""
 
 from __future__ import annotations
 

@@ -20,11 +20,13 @@ LEAK_STEP_SHARE = 0.5
 LEAK_RETURNED_SHARE = 0.05
 """See :func:`steady_growth`."""
 STEADY_GROWTH = (
-    f"in {LEAK_SECONDS:.0f} s or more it grew by {format_bytes(LEAK_BYTES)} or more, in {LEAK_RISES} or more "
-    f"steps of at most {format_share(LEAK_STEP_SHARE)} of it each, by {format_share(LEAK_PART_SHARE)} of it or more in "
-    f"each of {LEAK_PARTS} equal parts of the time, and gave back at most {format_share(LEAK_RETURNED_SHARE)}"
+    f"by at least {format_bytes(LEAK_BYTES)} in at least {LEAK_SECONDS:.0f} s, in {LEAK_RISES} or more steps of at "
+    f"most {format_share(LEAK_STEP_SHARE)} of the growth each, by at least {format_share(LEAK_PART_SHARE)} of the "
+    f"growth in each of {LEAK_PARTS} equal parts of the time, with at most {format_share(LEAK_RETURNED_SHARE)} of what "
+    "was taken given back"
 )
-"""The rule of :func:`steady_growth` in words; "it" is what grows."""
+"""The rule of :func:`steady_growth` in words, as they follow "memory grew"."""
+LEAK_RULE = f"PinScope suspects a leak where memory grows {STEADY_GROWTH}"
 ALERT_HOURS, ALERT_BYTES = 6, 2**30
 """Alerts judge growth over so long, from so much on: an alert calls somebody, a finding is read by who looks."""
 
@@ -57,21 +59,47 @@ def steady_growth(amounts: Amounts, end_seconds: float) -> Growth | None:
     3. it gave back at most 5 % of all that it took: what goes up and down does not count;
     4. it grew in each quarter of that time by 5 % of the growth or more: what has stopped growing does not count.
     """
-    if not amounts or end_seconds - amounts[0][0] < LEAK_SECONDS:
+    if not amounts or unsteady_because(amounts, end_seconds) is not None:
         return None
     begin, first = amounts[0]
-    steps = [after - before for (_, before), (_, after) in pairwise(amounts)]
-    rises = [step for step in steps if step > 0]
-    grown, fallen = amounts[-1][1] - first, -sum(step for step in steps if step < 0)
-    if grown < LEAK_BYTES or len(rises) < LEAK_RISES or max(rises) > LEAK_STEP_SHARE * grown:
-        return None
+    rises, fallen = _steps(amounts)
+    return Growth(amounts[-1][1] - first, end_seconds - begin, len(rises), first, fallen)
+
+
+def unsteady_because(amounts: Amounts, end_seconds: float) -> str | None:
+    """What of the rule of :func:`steady_growth` is not met, for people; ``None`` if all is.
+
+    Args:
+        amounts: one at least.
+        end_seconds: of the time in which they were watched.
+    """
+    begin, first = amounts[0]
+    rises, fallen = _steps(amounts)
+    length, grown = end_seconds - begin, amounts[-1][1] - first
+    if length < LEAK_SECONDS:
+        return f"it was watched for less than {LEAK_SECONDS:.0f} s"
+    if grown < LEAK_BYTES:
+        return f"it grew by less than {format_bytes(LEAK_BYTES)} after it was first seen"
+    if len(rises) < LEAK_RISES:
+        return f"it grew in fewer than {LEAK_RISES} steps"
+    if max(rises) > LEAK_STEP_SHARE * grown:
+        return f"one step was more than {format_share(LEAK_STEP_SHARE)} of the growth"
     if fallen > LEAK_RETURNED_SHARE * sum(rises):
-        return None
-    length = end_seconds - begin
+        return f"it gave back more than {format_share(LEAK_RETURNED_SHARE)} of what it took"
     edges = [_at(amounts, begin + length * part / LEAK_PARTS) for part in range(LEAK_PARTS + 1)]
-    if any(after - before < LEAK_PART_SHARE * grown for before, after in pairwise(edges)):
-        return None
-    return Growth(grown, length, len(rises), first, fallen)
+    least = min(after - before for before, after in pairwise(edges))
+    if least < LEAK_PART_SHARE * grown:
+        return (
+            f"in one of {LEAK_PARTS} equal parts of the time it grew by less than {format_share(LEAK_PART_SHARE)} of "
+            "the growth"
+        )
+    return None
+
+
+def _steps(amounts: Amounts) -> tuple[list[int], int]:
+    """All steps up, and the sum of those down."""
+    steps = [after - before for (_, before), (_, after) in pairwise(amounts)]
+    return [step for step in steps if step > 0], -sum(step for step in steps if step < 0)
 
 
 def _at(amounts: Amounts, seconds: float) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pinscope.analysis.rules.growth import STEADY_GROWTH
+from pinscope.analysis.rules.growth import LEAK_RULE
 from pinscope.experiments.contract import AnyKind, Inputs, parameter
 from pinscope.experiments.timeline.reading import read_timeline
 from pinscope.records.timeline_row import TimelineRow
@@ -32,8 +32,8 @@ class Timeline:
         "host, host pools) is what a process maps of /dev/nvidiactl beyond what a bare context does, and on the host "
         "what the kernel's accounts leave over. Locked memory is what mlock holds, which is not pinned for CUDA. "
         "Registered memory (cudaHostRegister) leaves no mark on a process: without the probe it is in the host's total "
-        "only. Figures of GPUs are the driver's. Time goes on while the machine sleeps. The "
-        f"rule for a leak, of what a process pinned or locked: {STEADY_GROWTH}."
+        "only. Figures of GPUs are the driver's. Time goes on while the machine sleeps. "
+        f"{LEAK_RULE}; pinned and locked memory are judged apart."
     )
     Params = TimelineParams
     Observation = TimelineRow

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 
 from pinscope.analysis.link_findings import SLOT_ADVICE
 from pinscope.analysis.rows import Row
-from pinscope.analysis.rules.growth import LEAK_RISES, LEAK_SECONDS, STEADY_GROWTH, Amounts, Growth, steady_growth
 from pinscope.analysis.rules.host_memory import (
     DRIVER_BYTES,
     RAM_NOTE,
@@ -19,7 +18,6 @@ from pinscope.analysis.rules.link import Shortfall, is_below, is_busy, is_lastin
 from pinscope.analysis.rules.series import FEW_MISSING
 from pinscope.experiments.timeline.arithmetic import (
     GPU_RATES,
-    Life,
     Watched,
     extreme,
     points,
@@ -27,11 +25,18 @@ from pinscope.experiments.timeline.arithmetic import (
     sampled,
     summed,
 )
+from pinscope.experiments.timeline.findings_growth import (
+    MOST_SUSPECTS,
+    growing_locks,
+    leaking_holders,
+    no_leak,
+    unexplained_growth,
+    who,
+)
 from pinscope.live.driver_findings import DRIVER_MEMORY_ADVICE, DRIVER_MEMORY_IS
-from pinscope.records.finding import Finding, Quantity, Severity, finding, good, note, quantity, warning
+from pinscope.records.finding import Finding, Quantity, Severity, finding, note, quantity, warning
 from pinscope.units import format_bandwidth, format_bytes, format_duration, format_share
 
-MOST_SUSPECTS = 5
 UNEXPLAINED_SAMPLES = 3
 """Pinned memory that no holder explains must have been there in so many samples in a row."""
 
@@ -41,124 +46,9 @@ def timeline_findings(seen: Watched) -> tuple[Finding, ...]:
     return tuple(finding for rule in (_RULES if seen.host else (_gaps,)) for finding in rule(seen))
 
 
-def who(life: Life) -> str:
-    """A process as people name it."""
-    return f"{life.name or 'process'} (pid {life.pid})"
-
-
 def when(seconds: float) -> str:
     """A moment of the timeline."""
     return f"after {format_duration(seconds)}" if seconds else "at the beginning"
-
-
-def leaks(seen: Watched) -> list[tuple[Life, Growth]]:
-    """Processes whose pinned memory grew as a leak does; the most first."""
-    return _grown(seen, lambda life: life.pinned)
-
-
-def _leaks(seen: Watched) -> Iterator[Finding]:
-    """Processes that took more and more, and gave next to nothing back."""
-    for life, growth in leaks(seen)[:MOST_SUSPECTS]:
-        back = f"only {format_bytes(growth.returned_bytes)}" if growth.returned_bytes else "nothing"
-        taken = format_bytes(growth.bytes + growth.returned_bytes)
-        yield warning(
-            "leak-suspected",
-            *_growth(seen, growth, life.gone),
-            quantity(
-                "It held before it ended" if life.gone else "It held at the end",
-                _until_gone(life, life.amounts)[-1][1],
-                "bytes",
-            ),
-            quantity("User", life.user, "text", reason="not known"),
-            title=f"{who(life)} took {taken} in {growth.rises:,} steps and gave {back} back"
-            + (" until it ended" if life.gone else ""),
-            detail=f"It looks like a leak (buffers that are made again and again and never freed): {STEADY_GROWTH}. "
-            f"A program that fills its buffers until {'its end' if life.gone else 'it has them all'} looks the same.",
-            advice="Look for buffers that are allocated or registered in a loop, and keep them instead. "
-            + (
-                "Its end gave all of it back; the kernel's log says whether it was killed for lack of memory."
-                if life.gone
-                else f"Watch on with 'pinscope record --pid {life.pid}'; with --probe it also shows what is registered."
-            ),
-        )
-
-
-def _locked(seen: Watched) -> Iterator[Finding]:
-    """What mlock holds is not pinned for CUDA, but just as little to be had for others."""
-    leaking = {id(life) for life, _ in leaks(seen)}
-    grown = [pair for pair in _grown(seen, lambda life: life.locked) if id(pair[0]) not in leaking]
-    for life, growth in grown[:MOST_SUSPECTS]:
-        yield note(
-            "locked-memory-grows",
-            *_growth(seen, growth, life.gone),
-            title=f"{who(life)} locked {format_bytes(growth.bytes)} more in {growth.rises:,} steps (mlock)"
-            + (", until it ended" if life.gone else ""),
-            detail=f"Locked memory stays in RAM and is not pinned for CUDA; {STEADY_GROWTH}. A database that fills its "
-            "cache looks the same as a leak.",
-            advice="If it is meant to grow, nothing. Else look for memory that is locked in a loop.",
-        )
-
-
-def _grown(seen: Watched, which: Callable[[Life], Amounts]) -> list[tuple[Life, Growth]]:
-    """Those of whom this amount grew steadily to their end, or to the last sample; the most first."""
-    grown = [
-        (life, growth)
-        for life in seen.lives
-        if (growth := steady_growth(_until_gone(life, which(life)), life.last_seconds)) is not None
-    ]
-    return sorted(grown, key=lambda pair: pair[1].bytes, reverse=True)
-
-
-def _until_gone(life: Life, amounts: Amounts) -> Amounts:
-    """Without the last step of a process that is gone, to 0."""
-    return amounts[:-1] if life.gone else amounts
-
-
-def _growth(seen: Watched, growth: Growth, gone: bool = False) -> Iterator[Quantity]:
-    available = seen.host[-1]["available_bytes"]
-    yield quantity("Before these steps", growth.first_bytes, "bytes")
-    yield quantity("Taken in them, less what was given back", growth.bytes, "bytes")
-    yield quantity("On average in a minute", 60 * growth.bytes_per_second, "bytes")
-    yield quantity("Available on the host at the end", available, "bytes")
-    if not gone:
-        pace = available / growth.bytes_per_second
-        yield quantity("At that pace all of it is taken in", pace, "seconds")
-
-
-def _unexplained_growth(seen: Watched) -> Iterator[Finding]:
-    """Registered memory leaves no mark on its process: a leak of it shows in the host's total only."""
-    series = [(at, int(value)) for at, value in points(seen.host, "other_pinned_bytes")]
-    growth = steady_growth(series, seen.last_seconds)
-    if growth is None:
-        return
-    yield warning(
-        "unexplained-pins-grow",
-        *_growth(seen, growth),
-        title=f"Pinned memory that no holder explains grew steadily, by {format_bytes(growth.bytes)}",
-        detail="Memory that is registered (cudaHostRegister) leaves no mark on its process, nor do other drivers' "
-        f"pins. It looks like a leak: {STEADY_GROWTH}.",
-        advice="As root, 'pinscope record --probe' shows which process registers memory from then on.",
-    )
-
-
-def _steady(seen: Watched) -> Iterator[Finding]:
-    """Nothing leaked: found only where a leak would have been seen."""
-    looks = points(seen.host, "explained_bytes")
-    if len(looks) <= LEAK_RISES or seen.last_seconds - looks[0][0] < LEAK_SECONDS or seen.missing_share > FEW_MISSING:
-        return
-    if (seen.chosen and not seen.lives) or any(life.hidden for life in seen.lives):
-        return
-    if any(any(rule(seen)) for rule in (_leaks, _locked, _unexplained_growth)):
-        return
-    nobody = "none of the watched processes" if seen.chosen else "no process"
-    yield good(
-        "no-leak-seen",
-        quantity("Holders", len(seen.lives), "count"),
-        quantity("Samples", len(seen.host), "count"),
-        title=f"In {format_duration(seen.last_seconds - looks[0][0])} {nobody} took more and more without giving back",
-        detail=f"The rule for a leak: {STEADY_GROWTH}.",
-        advice="Nothing to do. A slow leak shows in a longer timeline.",
-    )
 
 
 def _pinned_share(seen: Watched) -> Iterator[Finding]:
@@ -387,10 +277,10 @@ _NO_SAMPLES = "No samples were taken meanwhile: the machine slept, was too busy,
 
 
 _RULES: tuple[Callable[[Watched], Iterator[Finding]], ...] = (
-    _leaks,
-    _locked,
-    _unexplained_growth,
-    _steady,
+    leaking_holders,
+    growing_locks,
+    unexplained_growth,
+    no_leak,
     _pinned_share,
     _driver,
     _group,

@@ -15,7 +15,8 @@ from pinscope.experiments.timeline.arithmetic import (
     reason_of,
     watched,
 )
-from pinscope.experiments.timeline.findings import timeline_findings, when, who
+from pinscope.experiments.timeline.findings import timeline_findings, when
+from pinscope.experiments.timeline.findings_growth import who
 from pinscope.experiments.timeline.verdict import timeline_verdict
 from pinscope.records.figure import figures
 from pinscope.records.finding import Quantity, Reading, Table, quantity, table

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from pinscope.analysis.rules.growth import LEAK_BYTES, Amounts
 from pinscope.experiments.timeline.arithmetic import Watched, extreme, sampled, summed
-from pinscope.experiments.timeline.findings import leaks, pins, when, who
+from pinscope.experiments.timeline.findings import pins, when
+from pinscope.experiments.timeline.findings_growth import leaks, who
 from pinscope.units import format_bytes, format_duration
 
 MUCH = LEAK_BYTES

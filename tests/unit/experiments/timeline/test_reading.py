@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pinscope.analysis.rules.growth import LEAK_BYTES, LEAK_PARTS, LEAK_RISES, STEADY_GROWTH
+from pinscope.analysis.rules.growth import LEAK_BYTES, LEAK_PARTS, LEAK_RISES, LEAK_RULE
 from pinscope.experiments.registry import read_run
 from pinscope.experiments.timeline.experiment import Timeline
 from pinscope.experiments.timeline.reading import MOST_CHANGES, MOST_HOLDERS
@@ -231,11 +231,11 @@ def test_a_finding_of_growth_states_the_rule_with_the_limits_that_it_was_found_b
         (leaks, "leak-suspected"), (locks, "locked-memory-grows"), (pins, "unexplained-pins-grow"),
         (calm, "no-leak-seen"),
     ):  # fmt: skip
-        assert STEADY_GROWTH in finding(found, rule).detail
+        assert LEAK_RULE in finding(found, rule).detail
         assert "method" not in finding(found, rule).detail
     for limit in (format_bytes(LEAK_BYTES), f"{LEAK_RISES} or more steps", f"{LEAK_PARTS} equal parts"):
-        assert limit in STEADY_GROWTH
-    assert STEADY_GROWTH in Timeline.method
+        assert limit in LEAK_RULE
+    assert LEAK_RULE in Timeline.method
 
 
 def test_what_a_leaking_holder_gave_back_is_in_the_title() -> None:
@@ -251,14 +251,26 @@ def test_what_a_leaking_holder_gave_back_is_in_the_title() -> None:
 
 
 @pytest.mark.parametrize(
-    "amount",
-    [lambda n: 8 * GIB + (n % 10) * 64 * MIB, lambda n: (1 if n < 20 else 9) * GIB],
+    ("amount", "grown", "why"),
+    [
+        (lambda n: 8 * GIB + (n % 10) * 64 * MIB, "576 MiB", "it gave back more than 5.0 % of what it took"),
+        (lambda n: (1 if n < 20 else 9) * GIB, "8 GiB", "it grew in fewer than 4 steps"),
+    ],
     ids=["sawtooth", "single step"],
 )
-def test_who_gives_back_or_takes_all_at_once_is_not_suspected(amount: Any) -> None:
+def test_who_gives_back_or_takes_all_at_once_grew_but_is_not_suspected(amount: Any, grown: str, why: str) -> None:
     found = reading(watched(60, holders=lambda n: (holder(host_alloc_bytes=amount(n)),)))
     assert rules(found) == ["no-leak-seen"]
-    assert finding(found, "no-leak-seen").severity == "good"
+    one = finding(found, "no-leak-seen")
+    assert one.severity == "note"
+    assert one.title == f"No leak found in 59.0 s, but python (pid 4711) grew by {grown} and kept it"
+    assert why in one.detail
+    assert "Nothing to do" not in one.advice
+
+
+def test_who_gave_all_back_did_not_grow() -> None:
+    rows = watched(60, holders=lambda n: (holder(host_alloc_bytes=(9 if 20 < n < 50 else 1) * GIB),))
+    assert finding(reading(rows), "no-leak-seen").severity == "good"
 
 
 def test_who_grew_until_it_was_killed_is_suspected_too() -> None:
@@ -321,7 +333,7 @@ def test_of_holders_that_could_not_be_looked_into_nothing_is_said_to_be_well() -
 
 def test_where_only_some_processes_were_watched_only_they_are_said_to_be_well() -> None:
     one = finding(reading(watched(60), pids=[4711]), "no-leak-seen")
-    assert one.title == "In 59.0 s none of the watched processes took more and more without giving back"
+    assert one.title == "In 59.0 s none of the watched processes took 16 MiB or more and kept it"
     assert rules(reading(watched(60, holders=lambda n: ()), pids=[99])) == []
 
 

@@ -117,7 +117,7 @@ class Recipes:
 
 
 _HEADING = "# {name}: {title}.\n"
-_CHUNK_NOTE = "# No copy may cross a multiple of chunk ({chunk}): CUDA answers cudaErrorInvalidValue.\n"
+_CHUNK_NOTE = "# A copy must stay inside one chunk ({chunk}): CUDA refuses others (cudaErrorInvalidValue).\n"
 _HOST_ALLOC = """\
 import numpy as np
 from cupy.cuda import alloc_pinned_memory  # cudaHostAlloc

@@ -53,6 +53,11 @@ class Wait:
         return "while pinning" if self.phase == PHASES[""] else "while freeing"
 
     @property
+    def what(self) -> str:
+        """The same as a subject."""
+        return "Pinning" if self.phase == PHASES[""] else "Freeing"
+
+    @property
     def words(self) -> str:
         """Which call it was and when, for people."""
         return f"{self.call}, {self.during}"

@@ -76,24 +76,21 @@ def unsteady_because(amounts: Amounts, end_seconds: float) -> str | None:
     begin, first = amounts[0]
     rises, fallen = _steps(amounts)
     length, grown = end_seconds - begin, amounts[-1][1] - first
-    if length < LEAK_SECONDS:
-        return f"it was watched for less than {LEAK_SECONDS:.0f} s"
-    if grown < LEAK_BYTES:
-        return f"it grew by less than {format_bytes(LEAK_BYTES)} after it was first seen"
-    if len(rises) < LEAK_RISES:
-        return f"it grew in fewer than {LEAK_RISES} steps"
-    if max(rises) > LEAK_STEP_SHARE * grown:
-        return f"one step was more than {format_share(LEAK_STEP_SHARE)} of the growth"
-    if fallen > LEAK_RETURNED_SHARE * sum(rises):
-        return f"it gave back more than {format_share(LEAK_RETURNED_SHARE)} of what it took"
     edges = [_at(amounts, begin + length * part / LEAK_PARTS) for part in range(LEAK_PARTS + 1)]
-    least = min(after - before for before, after in pairwise(edges))
-    if least < LEAK_PART_SHARE * grown:
-        return (
-            f"in one of {LEAK_PARTS} equal parts of the time it grew by less than {format_share(LEAK_PART_SHARE)} of "
-            "the growth"
-        )
-    return None
+    broken = {
+        f"it was watched for less than {LEAK_SECONDS:.0f} s": length < LEAK_SECONDS,
+        f"it grew by less than {format_bytes(LEAK_BYTES)} after it was first seen": grown < LEAK_BYTES,
+        f"it grew in fewer than {LEAK_RISES} steps": len(rises) < LEAK_RISES,
+        f"one step was more than {format_share(LEAK_STEP_SHARE)} of the growth": (
+            max(rises, default=0) > LEAK_STEP_SHARE * grown
+        ),
+        f"it gave back more than {format_share(LEAK_RETURNED_SHARE)} of what it took": (
+            fallen > LEAK_RETURNED_SHARE * sum(rises)
+        ),
+        f"in one of {LEAK_PARTS} equal parts of the time it grew by less than {format_share(LEAK_PART_SHARE)} of the "
+        "growth": min(after - before for before, after in pairwise(edges)) < LEAK_PART_SHARE * grown,
+    }
+    return next((why for why, holds in broken.items() if holds), None)
 
 
 def _steps(amounts: Amounts) -> tuple[list[int], int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from pinscope.analysis.pinning_recipe import Recipe
@@ -13,6 +13,7 @@ from pinscope.analysis.pinning_strategy import (
     NEAR,
     PHASES,
     TITLES,
+    UNNAMED,
     USUAL,
     WORTH_IT,
     Recommended,
@@ -22,7 +23,20 @@ from pinscope.analysis.pinning_strategy import (
     strategy_cells,
 )
 from pinscope.experiments.pinning_strategy.verdict import pinning_verdict
-from pinscope.records.finding import Finding, Quantity, Reading, Table, critical, good, note, quantity, table, warning
+from pinscope.records.finding import (
+    Finding,
+    Quantity,
+    Reading,
+    Table,
+    costing,
+    critical,
+    finding,
+    good,
+    note,
+    quantity,
+    table,
+    warning,
+)
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bytes, format_seconds
 
@@ -40,10 +54,8 @@ def read_pinning_strategy(run: ExperimentRun, rows: Sequence[Mapping[str, Any]])
     found = recommend(cells)
     if not _strategies(cells):
         return Reading(headline=(), tables=(), findings=())
-    findings = (
-        *_not_pinned(cells), *_recommended(run, cells, found), *_in_chunks(run, found), *_waits(cells, found),
-        *_crossing(cells),
-    )  # fmt: skip
+    others = tuple(_others_wait(run, cells, found))
+    findings = (*_not_pinned(cells), *_recommended(run, cells, found), *others, *_crossing(cells, others))
     return Reading(
         verdict=pinning_verdict(cells, found), headline=_headline(run, cells, found),
         tables=(_speeds(run, cells), _wait_table(cells)), findings=findings,
@@ -188,30 +200,29 @@ def _recommended(run: ExperimentRun, cells: Cells, found: Recommended) -> Iterat
     best, usual = found.array, cells.get(USUAL)
     if best is None or usual is None:
         return
-    size = format_bytes(best.bytes)
+    size, usually = format_bytes(best.bytes), format_seconds(usual.total_seconds.median)
     others = [cell for cell in _strategies(cells) if cell.strategy != USUAL and cell.pinned is not False]
     evidence = (
         quantity("One cudaHostAlloc", usual.total_seconds.median, "seconds"),
         *(quantity(TITLES[cell.strategy], cell.total_seconds.median, "seconds")
           for cell in (others if best.strategy == USUAL else [best])),
-        _wait_quantity("Longest neighbour wait, one cudaHostAlloc", usual),
     )  # fmt: skip
     if best.strategy == USUAL:
-        yield good(
-            "usual-is-fast",
-            *evidence,
-            title=f"{format_seconds(usual.total_seconds.median)}: one cudaHostAlloc pins {size} about as fast as "
-            "any other strategy in one piece",
-            detail="No strategy that leaves one array for any copy is clearly faster here.",
-        )
+        if others:
+            yield good(
+                "usual-is-fast",
+                *evidence,
+                title=f"One cudaHostAlloc pins {size} in {usually}: no other strategy in one piece is clearly faster",
+                detail=f"Another is recommended from {WORTH_IT:g} times that speed on.",
+            )
         return
     recipe, gain = Recipe.of(best, run.params), usual.total_seconds.median / best.total_seconds.median
-    yield warning(
+    yield finding(
+        costing(gain),
         "faster-strategy",
         *evidence,
-        _wait_quantity("Longest neighbour wait, recommended", best),
-        title=f"One cudaHostAlloc takes {gain:.1f} times as long to pin {size} as what is recommended: "
-        f"{format_seconds(best.total_seconds.median)}",
+        title=f"One cudaHostAlloc takes {usually} to pin {size}, {gain:.1f} times as long as the recommended way "
+        f"({format_seconds(best.total_seconds.median)})",
         detail=f"Recommended for one array that any copy may use: {recipe.title}{_threads(recipe)}.{_parts(best)}",
         advice=f"Call {recipe.call(best.bytes)}, or paste the code.",
         code=recipe.code(),
@@ -230,88 +241,135 @@ def _parts(cell: StrategyCell) -> str:
     return f" Touching its pages took {touched}, registering them {pinned}."
 
 
-def _in_chunks(run: ExperimentRun, found: Recommended) -> Iterator[Finding]:
-    """The gentler way, where each copy can stay within a chunk."""
-    chunks, array = found.chunks, found.array
-    if chunks is None or (array is not None and not found.gentler_in_chunks):
-        return
-    recipe, size, wait = Recipe.of(chunks, run.params), format_bytes(chunks.bytes), chunks.longest_wait
-    against = f", not {format_seconds(array.longest_wait.seconds)}" if array else ""
-    yield note(
+def _wait_evidence(strategy: str, cell: StrategyCell) -> list[Quantity]:
+    """The longest wait, named, and by how much a process without driver calls was late meanwhile."""
+    wait = cell.longest_wait
+    late = cell.control_seconds.get(wait.phase)
+    control = [quantity(f"{strategy}: delay of a process without driver calls", late, "seconds")]
+    return [quantity(f"{strategy}: {wait.words}", wait.seconds, "seconds"), *(control if late else ())]
+
+
+def _others_wait(run: ExperimentRun, cells: Cells, found: Recommended) -> Iterator[Finding]:
+    """How long other processes wait while memory is pinned in one piece, and that they wait less in chunks."""
+    longest = max(_strategies(cells), key=lambda cell: cell.longest_wait.seconds)
+    shown = cells.get(USUAL, longest)
+    if shown.longest_wait.seconds < LONG_WAIT:
+        shown = longest
+    if found.chunks and (found.gentler_in_chunks or found.array is None):
+        yield _gentler_in_chunks(run, cells, shown, found.array, found.chunks)
+    elif shown.longest_wait.seconds >= LONG_WAIT:
+        yield _long_wait(cells, shown, longest)
+
+
+def _long_wait(cells: Cells, shown: StrategyCell, longest: StrategyCell) -> Finding:
+    """What others wait for, where no chunks mend it."""
+    wait = shown.longest_wait
+    return warning(
+        "neighbours-wait",
+        *_wait_evidence(TITLES[shown.strategy], shown),
+        *(_wait_evidence(TITLES[longest.strategy], longest) if longest is not shown else ()),
+        *_idle_evidence(cells),
+        title=f"{wait.what} {format_bytes(shown.bytes)} made another process's {wait.call} take "
+        f"{format_seconds(wait.seconds)} ({TITLES[shown.strategy]})",
+        detail=_why_waiting(shown, wait) + _longest_of_run(longest, shown),
+        advice="Pin and free large buffers before others start working.",
+    )
+
+
+def _gentler_in_chunks(
+    run: ExperimentRun, cells: Cells, shown: StrategyCell, array: StrategyCell | None, chunks: StrategyCell
+) -> Finding:
+    """One story: how long others wait in one piece and in chunks, and what a copy must keep to then."""
+    compared = {cell.strategy: cell for cell in (shown, array, chunks) if cell is not None}
+    recipe, size, wait = Recipe.of(chunks, run.params), format_bytes(chunks.bytes), shown.longest_wait
+    return finding(
+        "warning" if wait.seconds >= LONG_WAIT else "note",
         "gentler-in-chunks",
-        quantity(TITLES[chunks.strategy], chunks.total_seconds.median, "seconds"),
-        *_wait_evidence("In chunks", chunks),
-        *(_wait_evidence("In one piece", array) if array else ()),
-        title=f"In chunks of {format_bytes(chunks.chunk_bytes)}, other processes on the GPU waited at most "
-        f"{format_seconds(wait.seconds)}{against}",
-        detail=f"Recommended where each copy stays within a chunk: {recipe.title}{_threads(recipe)}, {size} in "
-        f"{format_seconds(chunks.total_seconds.median)}. An array for any copy must be in one piece, because CUDA "
-        "refuses copies that cross.",
-        advice=f"Where others use the GPU: {recipe.call(chunks.bytes)}, or paste the code.",
+        quantity(f"Time to pin {size} in chunks: {TITLES[chunks.strategy]}", chunks.total_seconds.median, "seconds"),
+        *(part for cell in compared.values() for part in _wait_evidence(TITLES[cell.strategy], cell)),
+        *_idle_evidence(cells),
+        title=f"{_meanwhile(compared.values())} {size} made another process's {_calls(compared.values())} take up to "
+        + ", ".join(f"{format_seconds(cell.longest_wait.seconds)} {_where(cell, array)}" for cell in compared.values()),
+        detail=f"{_why_waiting(shown, wait)} Recommended in chunks: {recipe.title}{_threads(recipe)}, in "
+        f"{format_seconds(chunks.total_seconds.median)}.{_refused(cells)}",
+        advice=f"Where other processes use the GPU, call {recipe.call(chunks.bytes)}, or paste the code, and keep each "
+        f"copy inside one chunk: {_CHUNK_ADVICE}",
         code=recipe.code(),
     )
 
 
-def _wait_evidence(name: str, cell: StrategyCell) -> list[Quantity]:
-    """The longest wait, named, and what a process without driver calls felt meanwhile."""
-    wait = cell.longest_wait
-    late = cell.control_seconds.get(wait.phase)
-    control = [quantity(f"{name}: woke late meanwhile, without driver calls", late, "seconds")]
-    return [quantity(f"{name}: {wait.words}", wait.seconds, "seconds"), *(control if late else ())]
+def _where(cell: StrategyCell, array: StrategyCell | None) -> str:
+    """The strategy as a title names it."""
+    if cell.strategy == USUAL:
+        return "with one cudaHostAlloc"
+    if cell is array:
+        return "in one piece as recommended"
+    return f"in chunks of {format_bytes(cell.chunk_bytes)}" if cell.chunk_bytes else f"with {TITLES[cell.strategy]}"
 
 
-def _waits(cells: Cells, found: Recommended) -> Iterator[Finding]:
-    """What others wait for: with one cudaHostAlloc, as programs usually pin, else with the strategy that is worst."""
-    worst = max(_strategies(cells), key=lambda cell: cell.longest_wait.seconds)
-    shown = cells.get(USUAL, worst)
-    if shown.longest_wait.seconds < LONG_WAIT:
-        shown = worst
-    wait = shown.longest_wait
-    if wait.seconds < LONG_WAIT:
-        return
-    gentle = found.chunks if found.gentler_in_chunks else None
-    yield warning(
-        "neighbours-wait",
-        *_wait_evidence(f"With {TITLES[shown.strategy]}", shown),
-        *(_wait_evidence(f"With {TITLES[worst.strategy]}", worst) if worst is not shown else ()),
-        *(_wait_evidence(f"With {TITLES[gentle.strategy]}", gentle) if gentle else ()),
-        *([_wait_quantity("Idle", cells[IDLE])] if IDLE in cells else ()),
-        title=f"Another process's {wait.call} took {format_seconds(wait.seconds)} while "
-        f"{format_bytes(shown.bytes)} were being {wait.phase}: {TITLES[shown.strategy]}",
-        detail=f"{_why_waiting(shown, wait)}{_worse(worst, shown)}",
-        advice="Pin and free large buffers before others start working"
-        + (", or pin in chunks, as the note on chunks shows." if gentle else "."),
-    )
+def _meanwhile(cells: Collection[StrategyCell]) -> str:
+    """What was done to the memory while others waited longest."""
+    done = {cell.longest_wait.what for cell in cells}
+    return next(iter(done)) if len(done) == 1 else "Pinning or freeing"
 
 
-def _worse(worst: StrategyCell, shown: StrategyCell) -> str:
+def _calls(cells: Collection[StrategyCell]) -> str:
+    """Which call waited longest, where it is the same one."""
+    calls = {cell.longest_wait.call for cell in cells}
+    return next(iter(calls)) if len(calls) == 1 and UNNAMED not in calls else "driver calls"
+
+
+_CHUNK_ADVICE = (
+    "make the chunk a multiple of your block size. Pin in one piece, before others start, where a copy may begin and "
+    "end anywhere."
+)
+
+
+def _refused(cells: Cells) -> str:
+    return f" {_REFUSED}" if any(cell.crossing_copies is False for cell in cells.values()) else ""
+
+
+_REFUSED = "CUDA refuses a copy that crosses from one chunk into the next (cudaErrorInvalidValue); kernels may cross."
+
+
+def _idle_evidence(cells: Cells) -> list[Quantity]:
+    return [_wait_quantity(f"{_LONGEST}, nothing pinned or freed", cells[IDLE])] if IDLE in cells else []
+
+
+def _longest_of_run(longest: StrategyCell, shown: StrategyCell) -> str:
     """The longest wait of the run, where that is not the one shown."""
-    if worst is shown:
+    if longest is shown:
         return ""
-    wait = worst.longest_wait
-    return f" The longest of this run: {format_seconds(wait.seconds)}, {TITLES[worst.strategy]}, while {wait.phase}."
+    wait = longest.longest_wait
+    return f" The longest of this run: {format_seconds(wait.seconds)}, {wait.during} by {TITLES[longest.strategy]}."
 
 
 def _why_waiting(cell: StrategyCell, wait: Wait) -> str:
     late = cell.control_seconds.get(wait.phase)
     if late is not None and late >= SCHEDULING * wait.seconds:
-        return f"A process without driver calls woke {format_seconds(late)} late: the processors were busy."
-    known = f"; a process without driver calls woke at most {format_seconds(late)} late" if late is not None else ""
-    return f"The driver holds a lock that other processes on the GPU need, also for monitoring{known}."
+        return (
+            f"A process that makes no driver calls was delayed by {format_seconds(late)} as well: the processors were "
+            "busy."
+        )
+    cause = "The driver holds a lock that blocks other processes' calls, nvidia-smi included"
+    if late is None:
+        return f"{cause}."
+    return (
+        f"{cause}; a process that makes no driver calls was delayed by at most {format_seconds(late)}, so the "
+        "processors were not the cause."
+    )
 
 
-def _crossing(cells: Cells) -> Iterator[Finding]:
+def _crossing(cells: Cells, told: Sequence[Finding]) -> Iterator[Finding]:
+    """What a copy must keep to in chunks, where no advice to pin in chunks says it."""
     refused = [cell for cell in _strategies(cells) if cell.crossing_copies is False]
-    if not refused:
+    if not refused or any(one.rule == "gentler-in-chunks" for one in told):
         return
-    chunk = format_bytes(refused[0].chunk_bytes)
-    yield warning(
+    yield note(
         "copies-refused-across-chunks",
         quantity("Chunk", refused[0].chunk_bytes, "bytes"),
         quantity("Strategies affected", len(refused), "count"),
         title="A copy across the boundary of two registered chunks is refused",
-        detail="CUDA answers cudaErrorInvalidValue (invalid argument), although CUDA calls both sides pinned; "
-        "kernels may cross.",
-        advice=f"Keep each copy within a multiple of the chunk ({chunk} here), for instance by making the chunk a "
-        "multiple of your block, or pin in one piece.",
+        detail=_REFUSED,
+        advice=f"Keep each copy inside one chunk ({format_bytes(refused[0].chunk_bytes)} here): {_CHUNK_ADVICE}",
     )

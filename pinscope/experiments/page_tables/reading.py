@@ -9,12 +9,28 @@ from pinscope.analysis.page_table_model import GPU_PAGE_SIZES, GRANULE_BYTES, pa
 from pinscope.analysis.rows import median
 from pinscope.experiments.page_tables.arithmetic import ALL_RETURNED, GIB, GPU_METERS, Cost, Growth, costs
 from pinscope.experiments.page_tables.verdict import page_tables_verdict
-from pinscope.records.finding import Finding, Quantity, Reading, Table, good, note, quantity, table, warning
+from pinscope.records.finding import (
+    Finding,
+    Quantity,
+    Reading,
+    Table,
+    costing,
+    finding,
+    good,
+    note,
+    quantity,
+    table,
+    warning,
+)
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bytes, format_seconds, format_share
 
 AGREE = 0.05
 """Times that differ by less are the same."""
+HUGE = ("thp", "hugetlb")
+"""Backings of huge pages."""
+PAGES = {"4k": "4 KiB pages", "thp": "huge pages", "hugetlb": "hugetlb pages", "shm": "shared memory"}
+"""Backing → for people."""
 AMOUNTS = (64 * GIB, 256 * GIB, 1024 * GIB)
 """Sizes for which the cost is worked out."""
 
@@ -31,8 +47,8 @@ def read_page_tables(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> R
         headline=_headline(run, own),
         tables=(_table(found), *_amounts(run, best)),
         findings=(
-            *_price(run, best), *_backings(run, own), *_other_devices(run, found), *_not_returned(run, found),
-            *_not_straight(run, found), *_meters(own), *_where_time_goes(own),
+            *_not_returned(run, found), *_not_straight(run, found), *_where_time_goes(own), *_price(run, best),
+            *_other_devices(run, found), *_backings(run, own), *_meters(own),
         ),
     )  # fmt: skip
 
@@ -157,8 +173,6 @@ def _price(run: ExperimentRun, cost: Cost) -> Iterator[Finding]:
     known = growth.known_page_bytes
     named = f"pages of {format_bytes(known)}" if known else f"{format_bytes(round(growth.page_bytes))} a page"
     whose = "the GPU maps it" if run.lab == "cuda" else "the kernel maps it"
-    returned = growth.returned
-    back = f"; {format_share(returned)} came back when all was freed" if returned is not None else ""
     step = format_bytes(growth.bytes[-1] - growth.bytes[-2])
     advice = (
         "Count it in for every process that pins, on every GPU where it has a context. Let one process pin and copy "
@@ -170,21 +184,34 @@ def _price(run: ExperimentRun, cost: Cost) -> Iterator[Finding]:
         "page-table-price",
         quantity("Page table per pinned GiB, at least", slope.low * GIB, "bytes"),
         quantity("Page table per pinned GiB, at most", slope.high * GIB, "bytes"),
-        quantity("Page size this means", growth.page_bytes, "bytes"),
+        quantity("Page size of the mapping", growth.page_bytes, "bytes"),
         quantity("Pinned at most", growth.bytes[-1], "bytes"),
         title=f"Each pinned GiB takes {format_bytes(round(slope.middle * GIB))} of {_tables_of(run)}: {whose} "
         f"in {named}",
-        detail=f"By the steps of the meter ({format_bytes(growth.granule_bytes)}) and of the run ({step}) it is "
-        f"{format_bytes(round(slope.low * GIB))} to {format_bytes(round(slope.high * GIB))}{back}. A TiB would "
-        f"take {format_bytes(round(1024 * GIB * slope.middle))}.",
+        detail=f"{_read(run)} in steps of {format_bytes(growth.granule_bytes)} and the run pinned in steps of {step}, "
+        f"so the true value lies between {format_bytes(round(slope.low * GIB))} and "
+        f"{format_bytes(round(slope.high * GIB))}.{_returned_words(growth)} A TiB would take "
+        f"{format_bytes(round(1024 * GIB * slope.middle))}.",
         advice=advice,
     )
+
+
+def _read(run: ExperimentRun) -> str:
+    return "GPU memory is reported" if run.lab == "cuda" else "The kernel counts page tables"
+
+
+def _returned_words(growth: Growth) -> str:
+    if growth.returned is None:
+        return ""
+    if growth.returned >= ALL_RETURNED:
+        return " All of it came back after freeing."
+    return f" {format_share(growth.returned)} of it came back after freeing."
 
 
 def _backings(run: ExperimentRun, own: Sequence[Cost]) -> Iterator[Finding]:
     """Whether huge pages under the memory make the page table smaller."""
     small = next((cost for cost in own if cost.way.backing == "4k"), None)
-    huge = [cost for cost in own if cost.way.backing in ("thp", "hugetlb")]
+    huge = [cost for cost in own if cost.way.backing in HUGE]
     if small is None or small.growth.per_byte is None or not huge:
         return
     least = small.growth.known_slope.low if small.growth.known_slope else 0.0
@@ -205,7 +232,11 @@ def _backings(run: ExperimentRun, own: Sequence[Cost]) -> Iterator[Finding]:
         *evidence,
         title=f"Huge pages ({names}) under the memory do not make its page table smaller",
         detail=_same_tables(run, small),
-        advice=_faster(small, huge),
+        advice="Use huge pages for speed, not to save "
+        + f"{_tables_of(run)}: touching and pinning 1 GiB took {format_seconds(_total_seconds(_fastest(huge)))}, "
+        f"{format_seconds(_total_seconds(small))} in 4 KiB pages."
+        if _is_faster(small, huge)
+        else "Nothing to do.",
     )
 
 
@@ -228,15 +259,13 @@ def _per_gib_quantity(cost: Cost) -> Quantity:
     )
 
 
-def _faster(small: Cost, huge: Sequence[Cost]) -> str:
+def _fastest(costs: Sequence[Cost]) -> Cost:
+    return min(costs, key=_total_seconds)
+
+
+def _is_faster(small: Cost, huge: Sequence[Cost]) -> bool:
     """Whether huge pages are worth it for their speed."""
-    best = min(huge, key=_total_seconds)
-    least, usual = _total_seconds(best), _total_seconds(small)
-    times = (
-        f"Touching and registering a GiB took {format_seconds(least)} ({best.way.backing}) and "
-        f"{format_seconds(usual)} (4k)"
-    )
-    return times + (": use huge pages for that." if usual / least > 1 + AGREE else ": small pages do as well here.")
+    return _total_seconds(small) > (1 + AGREE) * _total_seconds(_fastest(huge))
 
 
 def _total_seconds(cost: Cost) -> float:
@@ -253,12 +282,11 @@ def _other_devices(run: ExperimentRun, found: Sequence[Cost]) -> Iterator[Findin
     if not others:
         return
     if not paying:
-        yield note(
+        yield good(
             "one-gpu-pays",
             quantity("GPUs with a context", len(others) + 1, "count"),
             title="Only the GPU that pinned the memory pays for it",
             detail=f"The other GPUs with a context ({len(others)}) show no growth.",
-            advice="Nothing to do.",
         )
         return
     yield note(
@@ -325,17 +353,28 @@ def _meters(own: Sequence[Cost]) -> Iterator[Finding]:
 
 
 def _where_time_goes(own: Sequence[Cost]) -> Iterator[Finding]:
+    """What touching small pages by one thread costs, beside huge pages where they were measured."""
     cost = next((cost for cost in own if cost.touch_seconds and cost.pin_seconds), None)
     if cost is None or cost.touch_seconds is None or cost.pin_seconds is None:
         return
-    touching, pinning = cost.touch_seconds.median, cost.pin_seconds.median
-    share = touching / (touching + pinning)
-    yield note(
+    pages = PAGES.get(cost.way.backing, cost.way.backing)
+    touching, pinning, total = cost.touch_seconds.median, cost.pin_seconds.median, _total_seconds(cost)
+    huge = [one for one in own if one.way.backing in HUGE and one.touch_seconds and one.pin_seconds]
+    times = total / _total_seconds(_fastest(huge)) if huge and cost.way.backing == "4k" else 1.0
+    beside = (
+        f", {times:.1f} times as long as in huge pages ({format_seconds(total / times)})" if times >= 1 + AGREE
+        else f", {format_share(touching / total)} of that for touching it by one thread"
+    )  # fmt: skip
+    yield finding(
+        costing(times),
         "time-of-pinning",
         quantity("Touching a GiB", touching, "seconds", spread=cost.touch_seconds.spread),
         quantity("Registering a GiB", pinning, "seconds", spread=cost.pin_seconds.spread),
-        title=f"{format_share(share)} of the time goes into touching the memory, by one thread: {way_words(cost)}",
-        detail=f"A GiB takes {format_seconds(touching)} to touch and {format_seconds(pinning)} to register. "
-        "Allocating pinned memory does both in one call.",
-        advice="Touch with several threads, or use huge pages, before registering.",
-    )
+        *(quantity(f"Touching and registering a GiB, {one.way.backing}", _total_seconds(one), "seconds")
+          for one in huge if one is not cost),
+        title=f"Touching and registering 1 GiB in {pages} takes {format_seconds(total)}{beside}",
+        detail=f"One thread touched it in {format_seconds(touching)}, {format_share(touching / total)} of the time; "
+        f"registering took {format_seconds(pinning)}. Allocating pinned memory does both in one call.",
+        advice="Use huge pages, or touch with several threads, before registering: 'pinscope run pinning_strategy' "
+        "measures which way is fastest.",
+    )  # fmt: skip

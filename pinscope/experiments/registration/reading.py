@@ -12,7 +12,20 @@ from pinscope.analysis.rules.link import SATURATED
 from pinscope.analysis.statistics import measured
 from pinscope.experiments.registration.arithmetic import SAME_RATE, Trial, trials
 from pinscope.experiments.registration.verdict import registration_verdict
-from pinscope.records.finding import Finding, Quantity, Reading, Table, good, note, quantity, table, warning, wrong_data
+from pinscope.records.finding import (
+    Finding,
+    Quantity,
+    Reading,
+    Table,
+    costing,
+    finding,
+    good,
+    note,
+    quantity,
+    table,
+    warning,
+    wrong_data,
+)
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bandwidth, format_bytes, format_share
 
@@ -123,8 +136,7 @@ def _duplicates(
     first = each.table_steps[0]
     if first < (GRANULE_BYTES if run.lab == "cuda" else 1):
         return
-    times = each.table_bytes / first
-    if times < 1.5:
+    if each.table_bytes < 1.5 * first:
         yield good(
             "registration-shared",
             quantity("Page tables", each.table_bytes, "bytes"),
@@ -132,28 +144,50 @@ def _duplicates(
             detail=f"{each.processes} processes registered the same {format_bytes(each.bytes)}.",
         )
         return
+    once = owner.table_bytes if owner is not None and owner.table_bytes is not None else first
     evidence = [
         quantity("Page tables of the first process", first, "bytes"),
         quantity(f"Page tables of all {each.processes}", each.table_bytes, "bytes"),
+        *([quantity("Page tables with one owner", once, "bytes")] if owner else []),
     ]
-    once = ""
-    if owner is not None and owner.table_bytes is not None:
-        evidence.append(quantity("Page tables with one owner", owner.table_bytes, "bytes"))
-        same = [
-            one.processes for one in found if (one.strategy, one.table_bytes) == (owner.strategy, owner.table_bytes)
-        ]
-        counts = ", ".join(str(count) for count in sorted(same))
-        once = f" One owner took {format_bytes(owner.table_bytes)}; processes that it copied for: {counts}."
-    yield note(
+    yield finding(
+        costing((_beside_tables(run, each) + each.table_bytes) / (_beside_tables(run, each) + once)),
         "every-process-pays",
         *evidence,
-        title=f"Each process that registers the same memory pays again: {times:.1f} times the page tables for "
-        f"{each.processes} processes",
-        detail=f"{format_bytes(each.bytes)} took {format_bytes(first)} in the first process and "
-        f"{format_bytes(each.table_bytes)} in all.{once}",
-        advice="Where much memory is shared by many processes, let one own and pin it and copy into the others' "
-        + ("GPU buffers (cudaIpcOpenMemHandle)." if run.lab == "cuda" else "buffers."),
+        title=f"Each process that registers the same memory pays again: {format_bytes(each.table_bytes)} of page "
+        f"tables for {each.processes} processes, {each.table_bytes / first:.1f} times those of one",
+        detail=f"{format_bytes(each.bytes)} took {format_bytes(first)} in the first process."
+        + _one_owner(owner, found),
+        advice=_worth_of_an_owner(run, each, each.table_bytes - once),
     )
+
+
+def _beside_tables(run: ExperimentRun, each: Trial) -> int:
+    """What the processes take beside page tables: their contexts; on the host model the memory itself."""
+    return max(each.context_bytes or 0, 0) if run.lab == "cuda" else each.bytes
+
+
+def _one_owner(owner: Trial | None, found: Sequence[Trial]) -> str:
+    """What one owner took, for every number of processes for which it was the same."""
+    if owner is None or owner.table_bytes is None:
+        return ""
+    same = sorted(one.processes for one in found if (one.strategy, one.table_bytes) == ("one_owner", owner.table_bytes))
+    served = " and for ".join(f"{count} process{'' if count == 1 else 'es'}" for count in same)
+    return f" With one owner it was {format_bytes(owner.table_bytes)} for {served}."
+
+
+def _worth_of_an_owner(run: ExperimentRun, each: Trial, saved: int) -> str:
+    """Whether one owner saves much, beside what the processes take anyway."""
+    where = "GPU buffers (cudaIpcOpenMemHandle)" if run.lab == "cuda" else "buffers"
+    how = f"let one process own and pin it and copy into the others' {where}"
+    beside = _beside_tables(run, each)
+    kind = "for their contexts" if run.lab == "cuda" else "of shared memory"
+    if beside and costing((beside + saved) / beside) == "note":
+        return (
+            f"Not worth a change at this size: one owner saves {format_bytes(saved)}, beside {format_bytes(beside)} "
+            f"{kind}. Where far more memory is shared, or by more processes, {how}."
+        )
+    return f"Where much memory is shared by many processes, {how}."
 
 
 def _contexts(each: Trial | None) -> Iterator[Finding]:
@@ -186,7 +220,8 @@ def _counted_again(each: Trial | None) -> Iterator[Finding]:
         quantity("Host pins", each.host_pinned_bytes, "bytes"),
         title=f"The host counts {format_bytes(each.host_pinned_bytes)} as pinned for "
         f"{format_bytes(each.bytes)} of memory",
-        detail="The kernel counts each registration's pins; the memory is there once.",
+        detail=f"Linux counts {format_bytes(each.bytes)} once for each of {each.processes} registrations; only "
+        f"{format_bytes(each.bytes)} of memory are used.",
         advice="Read the host's total of pinned pages as an upper bound where processes share memory.",
     )
 
@@ -199,30 +234,32 @@ def _rates(run: ExperimentRun, each: Trial | None, owner: Trial | None) -> Itera
         measured("Each registers", each.rate, "bytes/second"),
         measured("One owner", owner.rate, "bytes/second"),
     )
-    rates = (
-        f"{format_bandwidth(owner.rate.median)} when one copies for all, {format_bandwidth(each.rate.median)} when "
-        f"each of {each.processes} processes copies for itself"
-    )
+    ours, theirs = format_bandwidth(owner.rate.median), format_bandwidth(each.rate.median)
     if ratio >= 1 - SAME_RATE:
-        where = "on one GPU" if run.lab == "cuda" else "on the host model"
+        where = "On one GPU" if run.lab == "cuda" else "On the host model"
         yield good(
             "owner-as-fast",
             *evidence,
-            title=f"{format_bandwidth(owner.rate.median)}: {where}, one owner copies at least as fast as "
-            f"{each.processes} processes by themselves",
-            detail=f"{rates}{_link_words(run, min(owner.rate.median, each.rate.median))}. The "
-            "bandwidth of large copies was compared, not latency, several GPUs or the owner's processor time.",
-            advice="For large copies to one GPU, one process may copy for all. Measure small copies and several "
-            "GPUs before you decide for them.",
+            title=f"{where}, one owner copies for {each.processes} processes {_how_fast(ratio)} they do themselves: "
+            f"{ours} against {theirs}",
+            detail=f"{_link_words(run, min(owner.rate.median, each.rate.median))}The bandwidth of large copies was "
+            "compared, not latency or the owner's processor time.",
+            advice="For large copies to one GPU, one process may copy for all. This result does not cover small copies "
+            "or several GPUs; measure those separately.",
         )
         return
-    yield warning(
+    yield note(
         "owner-slower",
         *evidence,
-        title=f"One owner copies at {format_share(ratio)} of the rate of all by themselves",
-        detail=f"{rates}.",
+        title=f"One owner copies for {each.processes} processes at {ours}, {format_share(ratio)} of the {theirs} that "
+        "they reach themselves",
+        detail="The bandwidth of large copies was compared.",
         advice="Weigh the page tables saved against the rate lost; one owner for each NUMA node or GPU may do.",
     )
+
+
+def _how_fast(ratio: float) -> str:
+    return "as fast as" if ratio <= 1 + SAME_RATE else "faster than"
 
 
 def _link_words(run: ExperimentRun, rate: float) -> str:
@@ -233,7 +270,7 @@ def _link_words(run: ExperimentRun, rate: float) -> str:
     if limit is None or rate < SATURATED * limit:
         return ""
     most = f"{format_bandwidth(limit)}{packet_words(run.gpu.link)}"
-    return f": the link carries at most {most} and was nearly full either way"
+    return f"The link carries at most {most} and was nearly full either way. "
 
 
 def _left(run: ExperimentRun, found: Sequence[Trial]) -> Iterator[Finding]:

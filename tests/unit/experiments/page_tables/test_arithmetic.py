@@ -204,8 +204,8 @@ def test_the_price_names_the_page_size_and_what_a_tebibyte_takes() -> None:
     (finding,) = (one for one in reading(rows()).findings if one.rule == "page-table-price")
     assert finding.title.startswith("Each pinned GiB takes 2.0")
     assert finding.title.endswith("MiB of GPU memory: the GPU maps it in pages of 4 KiB")
-    assert "By the steps of the meter (2 MiB) and of the run (256 MiB) it is" in finding.detail
-    assert "100.0 % came back" in finding.detail
+    assert "in steps of 2 MiB and the run pinned in steps of 256 MiB, so the true value lies between" in finding.detail
+    assert "All of it came back after freeing." in finding.detail
 
 
 def test_a_staircase_is_a_line_and_disturbance_is_not() -> None:
@@ -222,6 +222,24 @@ def test_huge_pages_are_said_to_help_only_where_they_do() -> None:
     small = rows(backing="4k")
     assert "huge-pages-same-tables" in rules(small + rows(backing="thp"))
     assert "huge-pages-shrink-tables" in rules(small + rows(2 * MIB, backing="hugetlb"))
+
+
+def test_small_pages_that_take_longer_to_touch_are_a_warning_beside_huge_ones() -> None:
+    def quick(row: dict[str, Any]) -> dict[str, Any]:
+        return row | {"touch_seconds": row["touch_seconds"] and row["touch_seconds"] / 4}
+
+    small, huge = rows(backing="4k"), [quick(row) for row in rows(backing="thp")]
+    both = {one.rule: one for one in reading(small + huge).findings}
+    assert both["time-of-pinning"].severity == "warning"
+    assert both["time-of-pinning"].title == (
+        "Touching and registering 1 GiB in 4 KiB pages takes 480 ms, 2.7 times as long as in huge pages (180 ms)"
+    )
+    assert "for speed, not to save GPU memory" in both["huge-pages-same-tables"].advice
+    alone = {one.rule: one for one in reading(small).findings}["time-of-pinning"]
+    assert (alone.severity, alone.title) == (
+        "note",
+        "Touching and registering 1 GiB in 4 KiB pages takes 480 ms, 83.3 % of that for touching it by one thread",
+    )
 
 
 def test_other_gpus_that_pay_are_named() -> None:

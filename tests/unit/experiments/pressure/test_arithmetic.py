@@ -76,8 +76,9 @@ def at(phase: str, first: int, last: int = STEPS, **values: Any) -> Change:
 def test_a_calm_run_is_good_and_names_the_price() -> None:
     found = findings(rows())
     assert set(found) == {"gone-for-everybody", "nobody-felt-it"}
-    assert found["gone-for-everybody"].title == "Each pinned GiB takes 1 GiB from everybody on the host"
-    assert found["nobody-felt-it"].title.startswith("3.1 % of the host's memory was pinned (4 GiB)")
+    assert found["gone-for-everybody"].title == "Each pinned GiB lowered the host's available memory by 1 GiB"
+    assert found["nobody-felt-it"].title.startswith("Pinning 4 GiB (3.1 % of the host's memory) slowed nothing")
+    assert found["nobody-felt-it"].severity == "good"
     headline = {one.name: one.value for one in reading(rows()).headline}
     assert headline["Available memory lost per pinned GiB"] == pytest.approx(GIB)
     assert headline["Page fault time with 1 GiB pinned (the slowest step) ÷ before"] == pytest.approx(
@@ -89,7 +90,7 @@ def test_a_calm_run_is_good_and_names_the_price() -> None:
 
 def test_the_share_is_that_of_the_control_group_where_it_has_less_than_the_host() -> None:
     (calm,) = (one for one in reading(rows(), cgroup_limit_bytes=8 * GIB).findings if one.rule == "nobody-felt-it")
-    assert calm.title.startswith("50.0 % of the control group's memory was pinned (4 GiB)")
+    assert calm.title.startswith("Pinning 4 GiB (50.0 % of the control group's memory)")
     roomy = reading(rows(), cgroup_limit_bytes=2**40)
     assert {one.name: one.value for one in roomy.headline}["Most memory pinned, share of the host's memory"] == 4 / 128
 

@@ -88,8 +88,10 @@ def test_one_owner_pays_once() -> None:
 def test_processes_that_pay_again_are_found_beside_one_owner() -> None:
     found = reading(rows("each_registers", 4) + rows("one_owner", 4))
     (finding,) = (one for one in found.findings if one.rule == "every-process-pays")
-    assert "4.0 times the page tables for 4 processes" in finding.title
-    assert "One owner took 16 MiB; processes that it copied for: 4." in finding.detail
+    assert "64 MiB of page tables for 4 processes, 4.0 times those of one" in finding.title
+    assert "With one owner it was 16 MiB for 4 processes." in finding.detail
+    assert finding.severity == "note"
+    assert "Not worth a change at this size: one owner saves 48 MiB, beside 2.03 GiB for their" in finding.advice
     assert [quantity.value for quantity in found.headline[:2]] == [4 * TABLE, TABLE]
 
 
@@ -115,10 +117,12 @@ def test_what_the_rates_were_compared_for_is_said_and_whether_the_link_was_the_l
         rate: reading(rows("each_registers", 2, rate=rate) + rows("one_owner", 2, rate=rate)) for rate in (55e9, 30e9)
     }
     words = {rate: next(one for one in found.findings if one.rule == "owner-as-fast") for rate, found in both.items()}
-    assert words[55e9].title == "55.0 GB/s: on one GPU, one owner copies at least as fast as 2 processes by themselves"
+    assert words[55e9].title == (
+        "On one GPU, one owner copies for 2 processes as fast as they do themselves: 55.0 GB/s against 55.0 GB/s"
+    )
     assert "at most 57.6 GB/s in packets of 256 bytes (assumed) and was nearly full" in words[55e9].detail
     assert "nearly full" not in words[30e9].detail
-    assert all("not latency, several GPUs" in one.detail for one in words.values())
+    assert all("does not cover small copies or several GPUs" in one.advice for one in words.values())
 
 
 def test_one_wrong_word_is_critical() -> None:

@@ -16,6 +16,7 @@ def print_outcome(document: Document) -> None:
     run = document.run
     _print_question(document)
     print_line(f"{facts.place(run)}, {run.status}, {run.observations:,} observations\n")
+    _print_verdict(document.reading)
     _print_headline(document.reading.headline)
     print_findings(facts.by_severity(document.reading.findings))
     if run.observations:
@@ -34,7 +35,8 @@ def print_run(document: Document) -> None:
 
 
 def print_reading(reading: Reading) -> None:
-    """Headline, tables and findings that belong to no run."""
+    """Verdict, headline, tables and findings."""
+    _print_verdict(reading)
     _print_headline(reading.headline)
     for table in reading.tables:
         _print_table(table)
@@ -60,6 +62,12 @@ def _print_question(document: Document) -> None:
     print_prose(f"{document.title}: {document.question}")
     for caveat in [*facts.caveats(run), *run.notes]:
         print_prose(f"Note: {caveat}")
+
+
+def _print_verdict(reading: Reading) -> None:
+    if reading.verdict:
+        print_prose(one_line(reading.verdict))
+        print_line()
 
 
 def _print_headline(headline: Sequence[Quantity]) -> None:

@@ -15,12 +15,12 @@ import typer
 from pinscope.cli.group import Group
 from pinscope.cli.options import AsJson, RunId, RunIds, kind_names
 from pinscope.cli.reading import print_run
-from pinscope.cli.terminal import complain, print_json, print_line, print_long_json, print_table
+from pinscope.cli.run_list import print_runs
+from pinscope.cli.terminal import complain, print_json, print_line, print_long_json
 from pinscope.errors import BadInput, InvalidParameter, StoreFailed
 from pinscope.experiments.registry import find_reader
 from pinscope.records.run import LAB_TITLES, Origin, Run, Status
 from pinscope.report.document import open_document
-from pinscope.report.facts import place
 from pinscope.report.json_report import run_without_rows
 from pinscope.report.write import write_report
 from pinscope.runner.jobs import cancel, reconcile
@@ -36,14 +36,12 @@ app = typer.Typer(
 
 RUN_LIST_FIELDS = {
     "id", "kind", "experiment", "lab", "device", "status", "quick", "recording", "observations",
-    "created_at", "finished_at", "error",
+    "created_at", "finished_at", "error", "verdict",
 }  # fmt: skip
 """Fields of a run that ``runs list --json`` prints, beside ``host``."""
 STATUSES: tuple[Status, ...] = get_args(Status)
 DAMAGED = "damaged"
-"""Shown as the status of a run that cannot be read."""
-_PLACE_CHARACTERS = 80
-"""Of a GPU's name in the list."""
+"""Status of a run that cannot be read."""
 
 
 @contextmanager
@@ -88,19 +86,10 @@ def list_runs(  # noqa: PLR0917 - typer calls it by keyword
         if as_json:
             print_json([run_object(run) for run in found])
             return
-        rows = []
-        for run in found:
-            if isinstance(run, DamagedRun):
-                complain(str(run))
-                rows.append((run.id, "?", "?", DAMAGED, "?", "?"))
-                continue
-            status = f"{run.status}, recording" if run.recording else run.status
-            started = f"{run.created_at:%Y-%m-%d %H:%M}"
-            where = place(run)[:_PLACE_CHARACTERS]
-            rows.append((run.id, run.experiment, where, status, started, f"{run.observations:,}"))
-    if rows:
-        print_table(("id", "experiment", "on", "status", "started (UTC)", "rows"), rows, numbers=(5,))
-    elif experiment or lab or status:
+        there = print_runs(found)
+    if there:
+        return
+    if experiment or lab or status:
         print_line("No run matches.")
     else:
         print_line("No runs yet. Start one: pinscope run bandwidth --quick")

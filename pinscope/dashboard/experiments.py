@@ -11,7 +11,7 @@ from pinscope.dashboard.parameter_form import parameter_form
 from pinscope.dashboard.plain import plain, sentence
 from pinscope.dashboard.run_cards import badges, experiment_title, run_progress, title
 from pinscope.dashboard.state import open_run
-from pinscope.dashboard.widgets import headline, show_error, storage_note
+from pinscope.dashboard.widgets import answer, show_error, storage_note
 from pinscope.errors import PinScopeError, UnknownName
 from pinscope.experiments.contract import AnyExperiment
 from pinscope.experiments.registry import EXPERIMENTS, Entry, find, method
@@ -58,8 +58,8 @@ def _ended(store: Store, run: Run) -> None:
         if run.error:
             st.error(plain(sentence(run.error)))
         opened = open_run(store, run)
-        if opened.document and opened.document.reading.headline:
-            headline(opened.document.reading.headline)
+        if opened.document:
+            answer(opened.document.reading)
         st.page_link(RUNS.path, label="**Open the result**", icon=RUNS.icon, query_params={"run": run.id})
 
 

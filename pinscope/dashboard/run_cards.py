@@ -144,6 +144,8 @@ def run_list(store: Store, runs: Sequence[Run]) -> None:
             left, right = st.columns([5, 2], vertical_alignment="center")
             with left:
                 open_link(run)
+                if run.verdict:
+                    st.markdown(plain(run.verdict))
                 host, run_id = plain(run.environment.host), plain(run.id)
                 st.caption(f"{started(run)} · {run.observations:,} observations · {host} · {run_id}")
             with right:

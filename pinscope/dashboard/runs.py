@@ -21,6 +21,7 @@ from pinscope.records.run import LAB_TITLES, Run
 from pinscope.store.bundle import BundleReader
 from pinscope.store.damage import DamagedRun
 from pinscope.store.store import Imported, Store
+from pinscope.text import visible
 
 RUNS_A_PAGE = 12
 _Choice = TypeVar("_Choice", bound=str)
@@ -142,6 +143,8 @@ def _one(store: Store, run: Run) -> None:
         run_progress(store, run, with_link=False, with_chart=True)
         return
     opened = open_run(store, run)
+    verdict = opened.document and opened.document.reading.verdict
+    st.set_page_config(page_title=f"{visible(verdict or title(run))} · PinScope")
     header, actions = st.columns([4, 1], vertical_alignment="top", gap="large")
     with header:
         run_header(opened.run)

@@ -17,7 +17,7 @@ from pinscope.errors import PinScopeError, StoreFailed
 from pinscope.records.figure import Figure
 from pinscope.records.finding import Finding, Quantity, Reading, Severity, Table
 from pinscope.records.snapshot import DeviceFigures, HostTotals
-from pinscope.report.facts import SEVERITY_WORDS, by_severity, quantity_text
+from pinscope.report.facts import FIRST, SEVERITY_WORDS, by_severity, quantity_text
 from pinscope.report.machine_facts import Fact
 from pinscope.report.snapshot_facts import figure_text, share_text
 from pinscope.store.store import Store
@@ -139,27 +139,64 @@ def _metric(label: str, value: str, below: str | None, tip: str | None, border: 
 
 
 def reading_view(reading: Reading, charts: Sequence[Chart]) -> None:
-    """Headline, findings, charts and tables, each where there are any."""
+    """The verdict with the figures, the chart and the findings that carry it; the rest is one click away."""
+    answer(reading)
+    findings = by_severity(reading.findings)
+    if charts and findings:
+        left, right = st.columns([3, 2])
+        with left:
+            chart_view(charts[0], key=f"chart-{charts[0].key}")
+        with right:
+            cards(findings[:FIRST], _finding, columns=1)
+    elif charts:
+        chart_view(charts[0], key=f"chart-{charts[0].key}")
+    else:
+        finding_cards(findings[:FIRST])
+    _rest("figures", reading.headline[FIRST:], headline)
+    _rest("findings", findings[FIRST:], finding_cards)
+    _rest("charts", charts[1:], _chart_grid)
+    _rest("tables", reading.tables, _table_list)
+
+
+def answer(reading: Reading) -> None:
+    """The verdict and its figures, where there are any."""
+    if reading.verdict:
+        st.subheader(plain(reading.verdict), anchor=False)
     if reading.headline:
-        headline(reading.headline)
-    if reading.findings:
-        st.header("Findings", anchor=False)
-        finding_list(reading.findings)
-    if charts:
-        st.header("Charts", anchor=False)
-        grid = st.grid(2, min_column_width=480)
-        for chart in charts:
-            with grid:
-                chart_view(chart, key=f"chart-{chart.key}")
-    if reading.tables:
-        st.header("Tables", anchor=False)
-        for number, table in enumerate(reading.tables):
-            table_view(table, key=f"table-{number}")
+        headline(reading.headline[:FIRST])
+
+
+def _rest(name: str, items: Sequence[_Item], draw: Callable[[Sequence[_Item]], None]) -> None:
+    """What does not stand on the first screen: drawn when it is opened."""
+    if not items:
+        return
+    more = "" if name == "tables" else "More "
+    words = f"{more}{name}".capitalize()
+    with st.expander(f"{words} ({len(items)})", key=f"rest-{name}", on_change="rerun") as rest:
+        if rest.open:
+            draw(items)
+
+
+def _chart_grid(charts: Sequence[Chart]) -> None:
+    grid = st.grid(2, min_column_width=480)
+    for chart in charts:
+        with grid:
+            chart_view(chart, key=f"chart-{chart.key}")
+
+
+def _table_list(tables: Sequence[Table]) -> None:
+    for number, table in enumerate(tables):
+        table_view(table, key=f"table-{number}")
 
 
 def finding_list(findings: Sequence[Finding]) -> None:
     """Draw the findings, the gravest first."""
-    cards(by_severity(findings), _finding, columns=2, width=420)
+    finding_cards(by_severity(findings))
+
+
+def finding_cards(findings: Sequence[Finding]) -> None:
+    """Draw the findings in the order given."""
+    cards(findings, _finding, columns=2, width=420)
 
 
 def _finding(finding: Finding) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
@@ -141,6 +141,16 @@ def read_run(run: Run, rows: Sequence[Row]) -> Reading:
     with _figures_that_make_sense(run):
         reading = _reader_of(run).kind.read(run, checked)
     return reading.model_copy(update={"findings": (*reading.findings, *link_error_findings(run.environment))})
+
+
+def verdict_at_end(run: Run, rows: Sequence[Row]) -> str | None:
+    """The verdict of a run that has just been measured; ``None`` if it has none.
+
+    Raises nothing: what was measured is kept though it cannot be read. Whoever opens the run learns why.
+    """
+    with suppress(Exception):
+        return read_run(run, rows).verdict
+    return None
 
 
 def draw_run(run: Run, rows: Sequence[Row]) -> list[Chart]:

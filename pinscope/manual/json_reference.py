@@ -18,6 +18,7 @@ from pinscope.store.store import Imported
 
 _FORMAT = Key("format", "integer", "Version of the document. Keys may be added without raising it.")
 _FINDINGS = Key("findings", "list of [Finding](#finding)", "What was concluded.")
+_VERDICT = Key("verdict", "text or null", "The answer to the question in one sentence; null where there is none.")
 _HEADLINE = Key("headline", "list of [Quantity](#quantity)", "The figures that answer the question.")
 _TABLES = Key("tables", "list of [Table](#table)", "All figures that were derived.")
 _ORIGIN = Key("origin", "[Origin](#origin)", "Where the figure comes from.")
@@ -154,6 +155,7 @@ def _plan_parts() -> Iterator[Part]:
         Key("pinning", "list of [Pace](#pace)", "Ways to pin, the fastest first."),
         Key("recommended", "object or null", "The recommended way: see [Recommended](#recommended)."),
         Key("budget", "[HostBudget](#hostbudget)", "What is safe on this host."),
+        _VERDICT,
         _HEADLINE,
         _TABLES,
         _FINDINGS,

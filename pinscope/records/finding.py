@@ -12,7 +12,7 @@ Severity = Literal["good", "note", "warning", "critical"]
 """By what it costs to ignore the finding, on the machine where it was found.
 
 ``critical``: data is wrong, memory runs out, or a program fails. ``warning``: a program that does the ordinary thing
-takes :data:`COSTLY` times as long, or takes so much more memory, as it need. ``note``: less than that, or only in a case
+takes at least :data:`COSTLY` times as long, or as much memory, as it need. ``note``: less than that, or only in a case
 that the title names. ``good``: nothing.
 """
 COSTLY = 1.25

@@ -145,6 +145,9 @@ class Run(Record):
     """True for a run that ships with PinScope."""
     observations: int = 0
     """How many are stored."""
+    verdict: str | None = None
+    """The answer in one sentence, as it was read when the run ended: for lists, which do not open every run. Where a
+    run is opened it is read anew. ``None`` for a run that did not end by itself or had too little for an answer."""
     attachments: Annotated[tuple[Attachment, ...], Field(max_length=ATTACHMENTS)] = ()
     """Tables of many events that it carries."""
 

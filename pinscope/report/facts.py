@@ -20,6 +20,9 @@ SEVERITY_WORDS: Mapping[Severity, str] = {
 }
 """Severity → word with a sign, the worst first: never shown by colour alone."""
 
+FIRST = 3
+"""Figures, and findings, that stand beside the verdict; the rest comes later."""
+
 _UNFINISHED: Mapping[Status, str] = {
     "running": "is still going",
     "failed": "failed",
@@ -50,6 +53,13 @@ def _unfinished(run: Run) -> str:
         rests = "nothing was measured until then"
     said = f"This run {_UNFINISHED[run.status]}: {rests}."
     return f"{said} Reason: {run.error.rstrip('.')}." if run.error else said
+
+
+def verdict(document: Document) -> str:
+    """The verdict, or why there is none."""
+    unfinished = _UNFINISHED.get(document.run.status)
+    why = f"the run {unfinished}" if unfinished else "too little was measured"
+    return document.reading.verdict or f"No answer: {why}."
 
 
 def by_severity(findings: Iterable[Finding]) -> list[Finding]:

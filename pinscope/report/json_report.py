@@ -45,7 +45,7 @@ def json_pieces(documents: Sequence[Document]) -> Iterator[bytes]:
 
 def _concluded(reading: Reading) -> dict[str, Any]:
     found = reading.model_dump(mode="json")
-    return {key: found[key] for key in ("headline", "findings", "tables")}
+    return {key: found[key] for key in ("verdict", "headline", "findings", "tables")}
 
 
 def _text(value: Any) -> bytes:

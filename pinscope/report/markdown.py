@@ -20,8 +20,12 @@ def plain(text: str) -> str:
 
 
 def render_markdown(documents: Sequence[Document]) -> bytes:
-    """One section per run."""
-    return "\n".join(line for document in documents for line in _run(document)).encode()
+    """One section per run; several begin with a table of their verdicts."""
+    lines = [line for document in documents for line in _run(document)]
+    if len(documents) > 1:
+        rows = [(f"{document.title}: {facts.place(document.run)}", facts.verdict(document)) for document in documents]
+        lines[:0] = ["# Verdicts\n", _lines(("Run", "Verdict"), [":---", ":---"], rows)]
+    return "\n".join(lines).encode()
 
 
 def _run(document: Document) -> Iterator[str]:
@@ -31,11 +35,13 @@ def _run(document: Document) -> Iterator[str]:
     for caveat in facts.caveats(run):
         yield f"> {plain(caveat)}\n"
     yield "## Answer\n"
+    if reading.verdict:
+        yield f"**{plain(reading.verdict)}**\n"
     if reading.headline:
         yield from _pairs(
             ("Quantity", "Value"), [(quantity.name, facts.quantity_text(quantity)) for quantity in reading.headline]
         )
-    else:
+    elif not reading.verdict:
         yield "Nothing was measured that an answer could rest on.\n"
     yield from _findings(document)
     if reading.tables:

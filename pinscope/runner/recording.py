@@ -12,8 +12,10 @@ from copy import copy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from pinscope.errors import BadInput, InvalidParameter, PathExists, PinScopeError
+from pinscope.experiments.registry import verdict_at_end
 from pinscope.experiments.timeline.experiment import TimelineParams
 from pinscope.live.timeline import Moment, TimelineRows
 from pinscope.probes.process import current_process
@@ -84,7 +86,10 @@ class Recorder:
         writer = SafeWriter(self.store, run, refuge=self.output)
         sampling = _Sampling(self, run, writer)
         outcome = Outcome.of(sampling.to_the_end)
-        ended = {} if outcome.error else {"progress": Progress(fraction=1.0, message=outcome.status)}
+        ended: dict[str, Any] = {}
+        if not outcome.error:
+            verdict = verdict_at_end(writer.run, writer.rows)
+            ended = {"progress": Progress(fraction=1.0, message=outcome.status), "verdict": verdict}
         saved = writer.close(status=outcome.status, error=outcome.error, finished_at=datetime.now(UTC), **ended)
         if saved is not None:
             return Recorded(*read_bundle(saved)[0], saved, sampling.full_after_seconds)

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from pinscope.errors import Cancelled, PinScopeError, StoreFailed
-from pinscope.experiments.registry import find
+from pinscope.experiments.registry import find, verdict_at_end
 from pinscope.lab.budget import check_budget
 from pinscope.lab.harness import Harness
 from pinscope.lab.host_nodes import HostNodes
@@ -163,7 +163,10 @@ def _run(store: Store, run: ExperimentRun, signals: Sequence[int]) -> int:
     if run.process is None:
         writer.update(process=current_process())
     outcome = Outcome.of(partial(measure, writer, run, signals))
-    ended = {"progress": Progress(fraction=1.0, message="done")} if outcome.status == "done" else {}
+    ended: dict[str, Any] = {}
+    if outcome.status == "done":
+        verdict = verdict_at_end(writer.run, writer.rows)
+        ended = {"progress": Progress(fraction=1.0, message="done"), "verdict": verdict}
     if rescued := writer.close(status=outcome.status, error=outcome.error, finished_at=datetime.now(UTC), **ended):
         print(f"pinscope: {visible(saved_line(rescued))}", file=sys.stderr)  # noqa: T201
     return outcome.exit_code

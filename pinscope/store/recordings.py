@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -13,6 +14,9 @@ from pinscope.errors import BadBundle, StoreFailed
 from pinscope.records.run import Attachment, Run
 from pinscope.store.bundle import SUFFIX, BundleReader
 from pinscope.store.rows import Row
+
+VERDICTS = "verdicts.json"
+"""Id of a recording → what this version reads as its verdict. ``scripts/write-verdicts`` makes the file anew."""
 
 
 def folder() -> Traversable:
@@ -54,11 +58,14 @@ def recorded_parts(run: Run, attachment: Attachment) -> Iterator[bytes]:
 def _recordings() -> Mapping[str, tuple[Run, Traversable]]:
     """Id → recording, and the bundle that holds it."""
     there = folder()
+    verdicts = json.loads((there / VERDICTS).read_text("utf-8")) if (there / VERDICTS).is_file() else {}
     found: list[tuple[Run, Traversable]] = []
     for file in sorted(there.iterdir(), key=lambda file: file.name) if there.is_dir() else ():
         if file.name.endswith(SUFFIX):
             with _opened(file) as bundle:
-                found += [(run.model_copy(update={"recording": True}), file) for run in bundle.runs()]
+                for run in bundle.runs():
+                    changes = {"recording": True, "verdict": verdicts.get(run.id)}
+                    found.append((run.model_copy(update=changes), file))
     found.sort(key=lambda recording: recording[0].created_at, reverse=True)
     return {run.id: (run, file) for run, file in found}
 

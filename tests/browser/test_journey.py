@@ -71,7 +71,7 @@ def test_a_run_is_started_watched_found_again_and_read(page: Page, dashboard: Se
         assert run_in(page) == run.id
 
     page.get_by_role("link", name="Open the result").click(timeout=2 * PATIENCE)
-    expect(page.get_by_role("heading", name="Charts")).to_be_visible()
+    expect(page.locator(".js-plotly-plot").first).to_be_visible()
     assert dashboard.store.run(run.id).status == "done"
     expect(page.get_by_text("Pinned h2d, 1 MiB", exact=True)).to_be_visible()
     expect(page.get_by_role("button", name="Cancel")).to_have_count(0)
@@ -181,4 +181,4 @@ def test_a_run_is_deleted_and_brought_back_by_its_bundle(
     assert dashboard.store.run(overlap.id) == overlap
     assert dashboard.store.observations(overlap.id) == rows
     page.get_by_role("link", name="Overlap · Synthetic GPU").click()
-    expect(page.get_by_role("heading", name="Charts")).to_be_visible()
+    expect(page.locator(".js-plotly-plot").first).to_be_visible()

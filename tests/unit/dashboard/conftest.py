@@ -36,6 +36,13 @@ def _components_are_looked_for_once() -> Iterator[None]:
         yield
 
 
+def all_opened(app: AppTest) -> AppTest:
+    """The page of a run with everything opened that lies one click away."""
+    for name in ("figures", "findings", "charts", "tables"):
+        app.session_state[f"rest-{name}"] = True
+    return app.run()
+
+
 @pytest.fixture
 def store() -> Iterator[Store]:
     """The store that the pages under test open too."""

@@ -13,10 +13,12 @@ from pinscope.dashboard.runs import RUNS_A_PAGE
 from pinscope.dashboard.widgets import plain
 from pinscope.probes.process import current_process
 from pinscope.records.run import Progress, Run
+from pinscope.report.document import open_document
+from pinscope.report.facts import FIRST
 from pinscope.store.bundle import write_bundle
 from pinscope.store.store import Store
 from tests.data import synthetic
-from tests.unit.dashboard.conftest import Open
+from tests.unit.dashboard.conftest import Open, all_opened
 
 HOSTILE = "![x](http://evil.example/x.png) <script>alert(1)</script> [y](javascript:alert(2)) :red[z] $a$ # b"
 
@@ -76,14 +78,32 @@ def test_many_runs_come_in_pages(store: Store, open_page: Open) -> None:
 
 
 @pytest.mark.parametrize("run_id", ["syntheticbandwidthcuda", "syntheticoverlapcuda"])
-def test_a_run_opens_with_findings_charts_and_tables(run_id: str, full_store: Store, open_page: Open) -> None:
+def test_a_run_opens_with_its_verdict_three_figures_a_chart_and_three_findings(
+    run_id: str, full_store: Store, open_page: Open
+) -> None:
+    run = full_store.run(run_id)
+    document = open_document(run, full_store.observations(run_id))
     app = open_page(RUNS, run=run_id)
     assert not app.exception
     assert not app.error
-    assert {"Findings", "Charts", "Tables", "Method, machine and raw data"} <= {header.value for header in app.header}
-    assert app.metric
-    assert app.get("plotly_chart")
-    assert app.dataframe
+    assert [header.value for header in app.subheader] == [plain(document.reading.verdict or "")]
+    assert len(app.metric) == FIRST
+    assert len(app.get("plotly_chart")) == 1
+    assert sum(plain(finding.title) in said(app) for finding in document.reading.findings) == FIRST
+    assert not app.dataframe
+
+
+@pytest.mark.parametrize("run_id", ["syntheticbandwidthcuda", "syntheticoverlapcuda"])
+def test_the_rest_of_a_run_is_one_click_away(run_id: str, full_store: Store, open_page: Open) -> None:
+    run = full_store.run(run_id)
+    document = open_document(run, full_store.observations(run_id))
+    app = all_opened(open_page(RUNS, run=run_id))
+    assert not app.exception
+    assert [metric.label for metric in app.metric] == [plain(quantity.name) for quantity in document.reading.headline]
+    assert len(app.get("plotly_chart")) == len(document.charts)
+    assert len(app.dataframe) == len(document.reading.tables)
+    for finding in document.reading.findings:
+        assert plain(finding.title) in said(app)
 
 
 def test_the_beginning_of_an_id_opens_the_run(full_store: Store, open_page: Open) -> None:
@@ -107,7 +127,7 @@ def test_a_run_without_observations_says_so(full_store: Store, open_page: Open) 
 
 def test_tables_say_n_a_where_nothing_is_known(full_store: Store, open_page: Open) -> None:
     run = full_store.runs(experiment="bandwidth", lab="cuda", status="done")[0]
-    tables = open_page(RUNS, run=run.id).dataframe
+    tables = all_opened(open_page(RUNS, run=run.id)).dataframe
     assert tables
     assert {table.proto.placeholder for table in tables} == {"n/a"}
 

@@ -69,7 +69,7 @@ def test_the_answer_comes_before_charts_tables_and_method(kind: str, bandwidth: 
 
     places = [found.index(word) for word in (bandwidth.question, "Answer", "What to do:", "Tables", "Method")]
     if kind == "html":
-        assert places[2] < found.index("Charts") < places[3]
+        assert places[2] < found.index("More charts") < places[3]
     assert places[0] < places[1] < places[2] < places[3]
     assert places[1] < places[4]
 

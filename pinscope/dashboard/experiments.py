@@ -9,8 +9,9 @@ from pinscope.dashboard.manual_pages import help_links
 from pinscope.dashboard.pages import RUNS
 from pinscope.dashboard.parameter_form import parameter_form
 from pinscope.dashboard.plain import plain, sentence
-from pinscope.dashboard.run_cards import badges, experiment_title, run_progress, title
+from pinscope.dashboard.run_cards import badges, experiment_title, run_answer, run_progress, title
 from pinscope.dashboard.state import open_run
+from pinscope.dashboard.tour import newest_recordings
 from pinscope.dashboard.widgets import answer, show_error, storage_note
 from pinscope.errors import PinScopeError, UnknownName
 from pinscope.experiments.contract import AnyExperiment
@@ -73,6 +74,16 @@ def _choose() -> Entry:
 
 
 def _set_up(store: Store, entry: Entry) -> None:
+    """The form; of an experiment that this machine cannot run, its recording instead."""
+    refusal = entry.experiment.labs.get("host", "unknown")
+    recording = newest_recordings().get(entry.name)
+    if refusal and recording and not state.environment().devices:
+        st.info(
+            f"{plain(sentence(refusal))} No GPU was found here: the run below was measured on another machine.",
+            title="This experiment needs a GPU", icon=":material/inventory_2:",
+        )  # fmt: skip
+        run_answer(store, recording)
+        return
     form, side = st.columns([2, 1], gap="large")
     with form:
         gpu, quick = _choose_place(entry.experiment)

@@ -11,26 +11,15 @@ from pinscope.dashboard import state, widgets
 from pinscope.dashboard.pages import EXPERIMENTS, RUNS
 from pinscope.dashboard.plain import plain, sentence
 from pinscope.dashboard.run_cards import run_list
-from pinscope.experiments.registry import EXPERIMENTS as REGISTRY
+from pinscope.dashboard.tour import tour
 from pinscope.probes.capabilities import capabilities
 from pinscope.records.capability import Capability
 from pinscope.records.environment import Device, Environment
-from pinscope.records.run import Origin
 from pinscope.report.machine_facts import environment_facts, gpu_facts, link_text, version_text
-from pinscope.store.recordings import recorded_runs
-from pinscope.store.store import Store
 from pinscope.units import format_bandwidth
 
 LATEST = 3
 """Runs shown here; the Runs page has all."""
-_RECORDED: tuple[tuple[Origin, str, str], ...] = (
-    ("cuda", "Recorded on GPUs", "These runs ship with PinScope. They were measured on other machines, as each says."),
-    ("live", "Recorded live views", "These ship with PinScope too. Another machine was watched while its own programs "
-     "ran."),
-    ("host", "Recorded without a GPU", "These ship with PinScope too. They were measured on another machine's host "
-     "model: their figures describe that machine's memory, not a GPU."),
-)  # fmt: skip
-"""Where recordings were made, with a heading and a caption: runs of different labs are never compared."""
 
 
 def show() -> None:
@@ -79,25 +68,15 @@ def _runs(has_gpu: bool) -> None:
     store = state.store()
     own = list(islice(store.each_run(recordings=False), LATEST))
     widgets.storage_note(store)
-    if not has_gpu:
-        _recordings(store)
-    st.header("Latest runs", anchor=False)
     if own:
+        st.header("Latest runs", anchor=False)
         run_list(store, own)
         st.page_link(RUNS.path, label="All runs", icon=":material/arrow_forward:")
-    else:
+    elif has_gpu:
         st.caption("No runs on this machine yet. The first one takes less than a minute.")
-
-
-def _recordings(store: Store) -> None:
-    """In the order of the experiments, apart by where they were made."""
-    names = [entry.experiment.name for entry in REGISTRY]
-    runs = sorted(recorded_runs(), key=lambda run: names.index(run.experiment) if run.experiment in names else 99)
-    for lab, heading, caption in _RECORDED:
-        if made_there := [run for run in runs if run.lab == lab]:
-            st.header(heading, anchor=False)
-            st.caption(caption)
-            run_list(store, made_there)
+    if not has_gpu:
+        tour(store)
+        st.page_link(RUNS.path, label="All recordings", icon=":material/inventory_2:")
 
 
 def _machine(environment: Environment) -> None:

@@ -10,8 +10,9 @@ import streamlit as st
 
 from pinscope.dashboard.pages import RUNS
 from pinscope.dashboard.plain import plain
+from pinscope.dashboard.state import open_run
 from pinscope.dashboard.tabs import live
-from pinscope.dashboard.widgets import Colour, chart_view, errors_shown
+from pinscope.dashboard.widgets import Colour, answer, chart_view, errors_shown
 from pinscope.errors import BadInput, UnknownName
 from pinscope.experiments.read_rows import ReadRows
 from pinscope.experiments.registry import draw_run, find_reader
@@ -132,6 +133,17 @@ def _rows_so_far(store: Store, run: Run) -> ReadRows:
 
 def _rows_key(run_id: str) -> str:
     return f"rows of {run_id}"
+
+
+def run_answer(store: Store, run: Run) -> None:
+    """The run's verdict with its figures and the chart that shows it, and a link to the run."""
+    with errors_shown():
+        document = open_run(store, run).document
+        if document:
+            answer(document.reading)
+            if document.charts:
+                chart_view(document.charts[0], key=f"answer-{run.id}", border=False)
+        open_link(run)
 
 
 def run_list(store: Store, runs: Sequence[Run]) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from streamlit.testing.v1 import AppTest
 
 from pinscope.dashboard.pages import EXPERIMENTS
+from pinscope.dashboard.plain import plain
+from pinscope.dashboard.tour import newest_recordings
 from pinscope.experiments.overlap.experiment import OverlapParams
 from pinscope.records.run import Run
 from pinscope.store.store import Store
@@ -92,3 +96,17 @@ def test_start_starts_exactly_what_the_form_says(app: AppTest, store: Store, mon
     assert started[0].params["sizes"] == [2**16]
     assert started[0].params["directions"] == ["h2d"]
     assert [run.id for run in store.unfinished()] == [started[0].id]
+
+
+@pytest.mark.parametrize("name", ["access", "dataloader", "pinning_strategy"])
+def test_an_experiment_that_needs_a_gpu_shows_its_recording_where_there_is_none(
+    name: str, machine: Callable[[int], None], open_page: Open
+) -> None:
+    machine(0)
+    app = open_page(EXPERIMENTS, experiment=name)
+    assert not app.exception
+    assert not app.error
+    assert app.info[0].proto.title == "This experiment needs a GPU"
+    assert [button for button in app.button if button.label.startswith("Start")] == []
+    assert len(app.get("plotly_chart")) == 1
+    assert [header.value for header in app.subheader] == [plain(newest_recordings()[name].verdict or "")]

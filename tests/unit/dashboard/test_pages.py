@@ -10,12 +10,11 @@ from streamlit.testing.v1 import AppTest
 
 from pinscope.dashboard.pages import EXPERIMENTS, HOME, NOW, PAGES, RUNS, PageEntry
 from pinscope.dashboard.plain import plain
+from pinscope.dashboard.tour import STEPS, newest_recordings
 from pinscope.experiments import registry
 from pinscope.records.run import HOST_MODEL_NOTE, Run
-from pinscope.store.bundle import render_bundle
 from pinscope.store.store import Store
-from tests.data import synthetic
-from tests.unit.dashboard.conftest import Open, forget_recordings
+from tests.unit.dashboard.conftest import Open
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.title)
 
@@ -75,45 +74,29 @@ def test_home_shows_the_machine_even_without_a_database(
     assert "Synthetic GPU" in texts(app)
 
 
-def test_home_without_a_gpu_opens_on_the_recordings(
-    shipped: Run, machine: Callable[[int], None], open_page: Open
+def test_home_without_a_gpu_leads_through_recordings_step_by_step(
+    machine: Callable[[int], None], open_page: Open
 ) -> None:
     machine(0)
     app = open_page(HOME)
-    assert "Recorded on GPUs" in [header.value for header in app.header]
-    assert plain(shipped.id) in texts(app)
-    assert "recording" in texts(app)
-
-
-def test_recordings_of_the_host_model_stand_apart_from_those_of_gpus(
-    tmp_path: Path, shipped: Run, machine: Callable[[int], None], open_page: Open
-) -> None:
-    machine(0)
-    home = open_page(HOME)
-    assert "Recorded without a GPU" not in [header.value for header in home.header]
-    run: Run = synthetic.run("bandwidth", "host", id="b-recording")
-    (tmp_path / "recordings" / "b.pinscope").write_bytes(render_bundle([(run, synthetic.bandwidth_rows("host"))]))
-    forget_recordings()
-    home = open_page(HOME)
-    headers = [header.value for header in home.header]
-    assert headers.index("Recorded without a GPU") == headers.index("Recorded on GPUs") + 1
-    assert "not a GPU" in "".join(caption.value for caption in home.caption)
-    assert all(plain(one) in texts(home) for one in (shipped.id, run.id))
-
-
-def test_home_lists_recordings_in_the_order_of_the_experiments(machine: Callable[[int], None], open_page: Open) -> None:
-    machine(0)
-    titles = [link.label.replace("\\", "").strip("*") for link in open_page(HOME).get("page_link") if "·" in link.label]
-    assert {f"{entry.experiment.title} · NVIDIA H200" for entry in registry.EXPERIMENTS} <= set(titles)
-    experiments = list(dict.fromkeys(title.split(" · ")[0] for title in titles))
-    assert experiments == [*(entry.experiment.title for entry in registry.EXPERIMENTS), "Timeline"]
+    for number, name in enumerate(STEPS):
+        choice = app.segmented_control(key="step")
+        choice.set_value(name).run()
+        assert not app.exception
+        kind = registry.find_reader(name).kind
+        assert choice.options[number] == f"{number + 1} · {kind.title}"
+        assert plain(kind.question) in texts(app)
+        assert len(app.get("plotly_chart")) == 1
+        verdict = newest_recordings()[name].verdict
+        assert verdict
+        assert [header.value for header in app.subheader] == [plain(verdict)]
 
 
 def test_home_with_a_gpu_shows_the_gpus_first(shipped: Run, machine: Callable[[int], None], open_page: Open) -> None:
     machine(2)
     app = open_page(HOME)
     assert app.header[0].value == "GPUs"
-    assert "Recorded on GPUs" not in [header.value for header in app.header]
+    assert "Pinned memory in" not in "".join(header.value for header in app.header)
     assert [metric.value for metric in app.metric if metric.label == "Best link"] == ["PCIe Gen5 x16"] * 2
 
 

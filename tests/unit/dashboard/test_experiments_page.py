@@ -103,7 +103,8 @@ def test_an_experiment_that_needs_a_gpu_shows_its_recording_where_there_is_none(
     name: str, machine: Callable[[int], None], open_page: Open
 ) -> None:
     machine(0)
-    app = open_page(EXPERIMENTS, experiment=name)
+    app = open_page(EXPERIMENTS)
+    app.segmented_control(key="experiment").set_value(name).run()
     assert not app.exception
     assert not app.error
     assert app.info[0].proto.title == "This experiment needs a GPU"

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
-from typing import Any, Self
 
+from pinscope.cli.stop import LOOK_SECONDS, Stop
 from pinscope.cli.terminal import complain, console
 from pinscope.errors import Cancelled, MeasurementFailed, StoreFailed, UnknownName
 from pinscope.records.run import LAB_TITLES, ExperimentRun, Progress, Run
@@ -18,40 +16,8 @@ from pinscope.store.store import Store
 from pinscope.text import one_line
 from pinscope.units import format_seconds
 
-LOOK_SECONDS = 0.2
-"""How soon Ctrl-C, the end of a run, a closed pipe or a resized window is noticed."""
 LINE_SECONDS = 10.0
 """Where there is no terminal, a line at most this often."""
-
-
-class Stop:
-    """While it is entered, SIGINT and SIGTERM only set :attr:`asked`: a run is never torn in the middle.
-
-    Set also where the signal was ignored before, as it is for a shell's background jobs.
-
-    Args:
-        hangup: SIGHUP, which comes when the terminal is closed, is such a wish as well; not where it is ignored, as
-            nohup has it.
-    """
-
-    def __init__(self, hangup: bool = False) -> None:
-        self.asked = False
-        self._hangup = hangup
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> Self:
-        closing = self._hangup and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
-        for number in (signal.SIGINT, signal.SIGTERM, *((signal.SIGHUP,) if closing else ())):
-            self._before[number] = signal.signal(number, self._handle)
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        del number, frame
-        self.asked = True
 
 
 def follow(store: Store, run: ExperimentRun, job: Job, stop: Stop) -> None:

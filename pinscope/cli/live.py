@@ -13,10 +13,10 @@ from typing import Annotated
 
 import typer
 
-from pinscope.cli.following import LOOK_SECONDS, Stop
 from pinscope.cli.live_print import Form, print_lines, print_once, printer
 from pinscope.cli.live_view import View, frame, whole
 from pinscope.cli.options import PROBE_HELP, Gpus, Interval, checked_interval, checked_pids
+from pinscope.cli.stop import LOOK_SECONDS, Stop
 from pinscope.cli.terminal import complain, console, is_steerable, terminal_columns
 from pinscope.errors import BadInput
 from pinscope.live.changes import growing

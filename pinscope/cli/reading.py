@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from pinscope.cli.terminal import print_line, print_prose, print_table
 from pinscope.records.finding import Finding, Quantity, Reading, Table
 from pinscope.report import facts
-from pinscope.report.document import Document
 from pinscope.text import one_line
+
+if TYPE_CHECKING:  # what a live view needs not wait for
+    from pinscope.report.document import Document
 
 
 def print_outcome(document: Document) -> None:

@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
-from pinscope.cli.following import Stop, progress_shown, say_how_it_ended
+from pinscope.cli.following import progress_shown, say_how_it_ended
 from pinscope.cli.options import AsJson, Interval, Probe, checked_interval, checked_pids
 from pinscope.cli.reading import print_outcome
+from pinscope.cli.stop import Stop
 from pinscope.cli.terminal import complain, print_json
 from pinscope.errors import InvalidParameter, StoreFailed
 from pinscope.experiments.timeline.experiment import TimelineParams

@@ -9,10 +9,11 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from pinscope.cli.following import Stop, follow, say_how_it_ended
+from pinscope.cli.following import follow, say_how_it_ended
 from pinscope.cli.options import AsJson, experiment_names
 from pinscope.cli.reading import print_outcome
 from pinscope.cli.run_help import ALL, RunCommand
+from pinscope.cli.stop import Stop
 from pinscope.cli.terminal import complain, print_json
 from pinscope.errors import BadInput, InvalidParameter, MeasurementFailed, NotPossible, StoreFailed, UnknownName
 from pinscope.experiments.contract import AnyExperiment

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pinscope.records.budget import Budget
 from pinscope.records.finding import Finding, Quantity, Severity, Table
 from pinscope.records.run import HOST_MODEL_NOTE, LAB_TITLES, ExperimentRun, Run, Status
-from pinscope.report.document import Document
 from pinscope.report.machine_facts import Fact, version_text
 from pinscope.units import format_bytes, format_seconds, format_spread, format_value
+
+if TYPE_CHECKING:  # what a live view needs not wait for
+    from pinscope.report.document import Document
 
 SEVERITY_WORDS: Mapping[Severity, str] = {
     "critical": "✕ Critical",

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pinscope.analysis.page_table_model import GPU_PAGE_SIZES, page_table_bytes
-from pinscope.analysis.pinning_recipe import Recipe
-from pinscope.planning.plan import Pace, Plan
 from pinscope.records.finding import Finding, Reading
 from pinscope.records.snapshot import Snapshot
-from pinscope.report.document import Document
+
+if TYPE_CHECKING:  # what a live view needs not wait for
+    from pinscope.analysis.pinning_recipe import Recipe
+    from pinscope.planning.plan import Pace, Plan
+    from pinscope.report.document import Document
 
 
 def run_document(document: Document) -> dict[str, Any]:

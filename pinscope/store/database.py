@@ -30,7 +30,7 @@ from pinscope.store.sqlite_file import (
     use_write_ahead_log,
     with_sqlite_rules,
 )
-from pinscope.store.tables import ADDED_IN, SCHEMA_VERSION, MetaTable, Table
+from pinscope.store.tables import ADDED_IN, META, METADATA, SCHEMA_VERSION
 from pinscope.text import quoted
 
 VARIABLE = "PINSCOPE_DATABASE"
@@ -230,16 +230,16 @@ class Database:
             StoreFailed: somebody else made them.
         """
         inspector = inspect(connection)
-        there = set(inspector.get_table_names()) & set(Table.metadata.tables)
+        there = set(inspector.get_table_names()) & set(METADATA.tables)
         if not there:
             return None
         version: Any = None
-        if MetaTable.__tablename__ in there:
-            columns = [column["name"] for column in inspector.get_columns(MetaTable.__tablename__)]
-            version = connection.scalar(select(MetaTable.schema_version)) if columns == ["schema_version"] else None
+        if META.name in there:
+            columns = [column["name"] for column in inspector.get_columns(META.name)]
+            version = connection.scalar(select(META.c.schema_version)) if columns == ["schema_version"] else None
         known = isinstance(version, int) and version >= 1
         later = {name for since, names in ADDED_IN.items() if known and since > version for name in names}
-        if not known or there - later != set(Table.metadata.tables) - later:
+        if not known or there - later != set(METADATA.tables) - later:
             raise StoreFailed(f"{self.name} is not a PinScope database: it has tables that PinScope did not make")
         if version > SCHEMA_VERSION:
             raise BadInput(
@@ -254,9 +254,9 @@ class Database:
             if connection.dialect.name == "postgresql":
                 connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _PREPARE_LOCK})
             if self._version_of(connection) != SCHEMA_VERSION:  # else another process was faster
-                Table.metadata.create_all(connection)
-                connection.execute(delete(MetaTable))
-                connection.execute(insert(MetaTable).values(schema_version=SCHEMA_VERSION))
+                METADATA.create_all(connection)
+                connection.execute(delete(META))
+                connection.execute(insert(META).values(schema_version=SCHEMA_VERSION))
         self._version = SCHEMA_VERSION
 
     def _file_identity(self) -> tuple[int, int] | None:

@@ -17,7 +17,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import CreateTable
 
 from pinscope.store.damage import load_text
-from pinscope.store.tables import Table
+from pinscope.store.tables import METADATA
 
 BUSY_SECONDS = 30
 """How long a writer waits for another process's transaction before it gives up."""
@@ -168,7 +168,7 @@ class ReadOnlyFile:
 def connect_empty() -> sqlite3.Connection:
     """A database in memory with PinScope's tables and nothing in them."""
     connection = sqlite3.connect(":memory:", check_same_thread=False)
-    for table in Table.metadata.sorted_tables:
+    for table in METADATA.sorted_tables:
         connection.execute(str(CreateTable(table).compile(dialect=sqlite.dialect())))
     return connection
 

@@ -33,7 +33,7 @@ from pinscope.store.stored_runs import (
     read_runs,
     stored_parts,
 )
-from pinscope.store.tables import ObservationTable, PartTable, RunTable
+from pinscope.store.tables import OBSERVATIONS, PARTS, RUNS
 from pinscope.text import quoted
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ class Store(Database):
         """
         accepted = list(checked(rows))
         with self.writing() as connection:
-            count = connection.scalar(select(RunTable.observations).where(RunTable.id == run_id).with_for_update())
+            count = connection.scalar(select(RUNS.c.observations).where(RUNS.c.id == run_id).with_for_update())
             if count is None:
                 raise self._no_such_run(run_id)
             if start is not None:
@@ -192,9 +192,9 @@ class Store(Database):
                 run = None
             if run is not None and run.status == "running":
                 raise BadInput(f"run {run_id} is still running; cancel it first")
-            connection.execute(delete(ObservationTable).where(ObservationTable.run_id == run_id))
-            connection.execute(delete(PartTable).where(PartTable.run_id == run_id))
-            connection.execute(delete(RunTable).where(RunTable.id == run_id))
+            connection.execute(delete(OBSERVATIONS).where(OBSERVATIONS.c.run_id == run_id))
+            connection.execute(delete(PARTS).where(PARTS.c.run_id == run_id))
+            connection.execute(delete(RUNS).where(RUNS.c.id == run_id))
 
     def import_runs(self, items: Iterable[RunWithRows], parts: Parts = no_parts) -> Imported:
         """Store the runs of a bundle, all of them or none.
@@ -265,8 +265,8 @@ class Store(Database):
 
     def _only_id(self, connection: Connection, beginning: str) -> str | None:
         """The id that begins so, if there is one; UnknownName if there are several."""
-        begins = func.substr(RunTable.id, 1, len(beginning)) == beginning
-        ids = list(connection.scalars(select(RunTable.id).where(begins).order_by(RunTable.id)))
+        begins = func.substr(RUNS.c.id, 1, len(beginning)) == beginning
+        ids = list(connection.scalars(select(RUNS.c.id).where(begins).order_by(RUNS.c.id)))
         ids += [run.id for run in recorded_runs() if run.id.startswith(beginning) and run.id not in ids]
         if len(ids) > 1:
             shown = ", ".join(ids[:4]) + (" …" if len(ids) > 4 else "")
@@ -280,13 +280,13 @@ class Store(Database):
         """
         recordings = wanted.pop("recordings", True)
         fields = {field: value for field, value in wanted.items() if value is not None}
-        query = select(RunTable.id).order_by(RunTable.created_at.desc(), RunTable.id.desc())
+        query = select(RUNS.c.id).order_by(RUNS.c.created_at.desc(), RUNS.c.id.desc())
         for field, value in fields.items():
             if field != "status" or not self._presumed:
-                query = query.where(getattr(RunTable, field) == value)
+                query = query.where(RUNS.c[field] == value)
         with self.reading() as connection:
             ids = ids_of(connection, query)
-            stored = set(connection.scalars(select(RunTable.id))) if recordings else set()
+            stored = set(connection.scalars(select(RUNS.c.id))) if recordings else set()
         groups = (ids[first : first + _RUNS_AT_ONCE] for first in range(0, len(ids), _RUNS_AT_ONCE))
         own = chain.from_iterable(map(self._read_runs, groups))
         shipped = (run for run in recorded_runs() if run.id not in stored) if recordings else ()
@@ -318,7 +318,7 @@ class Store(Database):
         if presumed:
             return self.runs(status="running", recordings=False)
         with self.reading() as connection:
-            running = connection.scalars(select(RunTable.id).where(RunTable.status == "running")).all()
+            running = connection.scalars(select(RUNS.c.id).where(RUNS.c.status == "running")).all()
             return [run for run in read_runs(connection, running) if isinstance(run, Run)]
 
     def observations(self, run_id: str, start: int = 0) -> Sequence[Row]:
@@ -330,7 +330,7 @@ class Store(Database):
             UnknownName: no such run.
         """
         with self.reading() as connection:
-            count = connection.scalar(select(RunTable.observations).where(RunTable.id == run_id))
+            count = connection.scalar(select(RUNS.c.observations).where(RUNS.c.id == run_id))
         if count is not None:
             return StoredRows(self.reading, run_id, start, int(count) - start)
         if recorded_run(run_id) is None:

@@ -22,7 +22,7 @@ from pinscope.records.run import Attachment, Run, parse_run
 from pinscope.store.attachments import Parts
 from pinscope.store.damage import Damage, DamagedRun
 from pinscope.store.rows import Row, first_complaint
-from pinscope.store.tables import RECORD, RECORD_LENGTH, ROW, ROW_LENGTH, ObservationTable, PartTable, RunTable
+from pinscope.store.tables import OBSERVATIONS, PARTS, RECORD, RECORD_LENGTH, ROW, ROW_LENGTH, RUNS
 from pinscope.units import format_bytes
 
 Reading = Callable[[], AbstractContextManager[Connection]]
@@ -32,7 +32,7 @@ BATCH = 250
 OWN_COLUMNS = frozenset({"status", "progress", "observations", "recording"})
 """Fields of a run that do not stand in its document."""
 RUN_COLUMNS = (
-    RunTable.id, RunTable.status, RunTable.progress, RunTable.observations,
+    RUNS.c.id, RUNS.c.status, RUNS.c.progress, RUNS.c.observations,
     RECORD.label("document"), RECORD_LENGTH.label("length"),
 )  # fmt: skip
 
@@ -52,12 +52,12 @@ def as_columns(run: Run) -> dict[str, Any]:
 
 def insert_run(connection: Connection, run: Run) -> None:
     """Add a run, without observations so far."""
-    connection.execute(insert(RunTable).values(**as_columns(run), observations=0))
+    connection.execute(insert(RUNS).values(**as_columns(run), observations=0))
 
 
 def change_run(connection: Connection, run_id: str, **columns: Any) -> None:
     """Give some columns of its row other values."""
-    connection.execute(update(RunTable).where(RunTable.id == run_id).values(columns))
+    connection.execute(update(RUNS).where(RUNS.c.id == run_id).values(columns))
 
 
 def read_run(connection: Connection, run_id: str, lock: bool = False) -> Run | None:
@@ -66,7 +66,7 @@ def read_run(connection: Connection, run_id: str, lock: bool = False) -> Run | N
     Raises:
         StoreFailed: it cannot be read.
     """
-    query: Select[Any] = select(*RUN_COLUMNS).where(RunTable.id == run_id)
+    query: Select[Any] = select(*RUN_COLUMNS).where(RUNS.c.id == run_id)
     row = connection.execute(query.with_for_update() if lock else query).mappings().one_or_none()
     run = None if row is None else _run_or_damage(row)
     if isinstance(run, DamagedRun):
@@ -77,7 +77,7 @@ def read_run(connection: Connection, run_id: str, lock: bool = False) -> Run | N
 def read_runs(connection: Connection, ids: Sequence[str]) -> list[Run | DamagedRun]:
     """The runs of these ids, in no order; where the file itself is damaged, each is fetched alone."""
     try:
-        rows = connection.execute(select(*RUN_COLUMNS).where(RunTable.id.in_(ids))).mappings().all()
+        rows = connection.execute(select(*RUN_COLUMNS).where(RUNS.c.id.in_(ids))).mappings().all()
     except DatabaseError as error:
         _refuse_unless_damaged(connection, error)
         return [_fetched_alone(connection, run_id) for run_id in ids]
@@ -90,7 +90,7 @@ def ids_of(connection: Connection, query: Select[Any]) -> list[str]:
         return list(connection.scalars(query))
     except DatabaseError as error:
         _refuse_unless_damaged(connection, error)
-    return list(connection.scalars(select(RunTable.id).order_by(RunTable.id.desc())))
+    return list(connection.scalars(select(RUNS.c.id).order_by(RUNS.c.id.desc())))
 
 
 def _refuse_unless_damaged(connection: Connection, error: DatabaseError) -> None:
@@ -101,7 +101,7 @@ def _refuse_unless_damaged(connection: Connection, error: DatabaseError) -> None
 
 def _fetched_alone(connection: Connection, run_id: str) -> Run | DamagedRun:
     try:
-        return _run_or_damage(connection.execute(select(*RUN_COLUMNS).where(RunTable.id == run_id)).mappings().one())
+        return _run_or_damage(connection.execute(select(*RUN_COLUMNS).where(RUNS.c.id == run_id)).mappings().one())
     except (DatabaseError, NoResultFound) as error:
         return DamagedRun(run_id, str(error.orig if isinstance(error, DatabaseError) else "its row is missing"))
 
@@ -177,13 +177,13 @@ class StoredRows(Sequence[Row]):
     def _among(self, first: int, count: int) -> tuple[ColumnElement[bool], ...]:
         """Chooses so many rows from the ``first`` of these on."""
         begin = self._start + first
-        sequence = ObservationTable.sequence
-        return ObservationTable.run_id == self._run_id, sequence >= begin, sequence < begin + count
+        sequence = OBSERVATIONS.c.sequence
+        return OBSERVATIONS.c.run_id == self._run_id, sequence >= begin, sequence < begin + count
 
     def _read(self, first: int, count: int) -> list[Row]:
-        query = select(ObservationTable.sequence, ROW).where(*self._among(first, count))
+        query = select(OBSERVATIONS.c.sequence, ROW).where(*self._among(first, count))
         with self._reading() as connection:
-            found = connection.execute(query.order_by(ObservationTable.sequence)).all()
+            found = connection.execute(query.order_by(OBSERVATIONS.c.sequence)).all()
         for sequence, row in found:
             observation = f"observation {sequence} of run {self._run_id}"
             if row is None:
@@ -203,7 +203,7 @@ def insert_rows(connection: Connection, run_id: str, first: int, rows: Iterable[
         records: list[dict[str, Any]] = [
             {"run_id": run_id, "sequence": place, "row": row} for place, row in enumerate(batch, start=count)
         ]
-        connection.execute(insert(ObservationTable), records)
+        connection.execute(insert(OBSERVATIONS), records)
         count += len(batch)
     if count > first:
         change_run(connection, run_id, observations=count)
@@ -212,7 +212,7 @@ def insert_rows(connection: Connection, run_id: str, first: int, rows: Iterable[
 
 def insert_part(connection: Connection, run_id: str, name: str, number: int, content: bytes) -> None:
     """Add one part of an attachment."""
-    connection.execute(insert(PartTable).values(run_id=run_id, name=name, sequence=number, content=content))
+    connection.execute(insert(PARTS).values(run_id=run_id, name=name, sequence=number, content=content))
 
 
 def insert_parts(connection: Connection, run: Run, parts: Parts, stored: Run | None = None) -> None:
@@ -231,8 +231,8 @@ def stored_parts(reading: Reading, run: Run, attachment: Attachment) -> Iterator
         StoreFailed: one is missing.
     """
     for number in range(attachment.parts):
-        query = select(PartTable.content).where(
-            PartTable.run_id == run.id, PartTable.name == attachment.name, PartTable.sequence == number
+        query = select(PARTS.c.content).where(
+            PARTS.c.run_id == run.id, PARTS.c.name == attachment.name, PARTS.c.sequence == number
         )
         with reading() as connection:
             content = connection.scalar(query)

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
-from typing import Any, ClassVar
 
-from sqlalchemy import JSON, DateTime, ForeignKey, String, Text, case, cast, func
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy import (
+    JSON,
+    Column,
+    DateTime,
+    ForeignKey,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    case,
+    cast,
+    func,
+)
 
 from pinscope.records.limits import ROW_BYTES, RUN_BYTES
 
@@ -19,73 +30,66 @@ NAME_LENGTH = 100
 """Longest name of an experiment."""
 
 
-class Table(DeclarativeBase):
-    """Base of the tables. Documents are JSON text: floats come back bit by bit."""
-
-    type_annotation_map: ClassVar[dict[Any, Any]] = {dict[str, Any]: JSON(none_as_null=True)}
-
-
-class MetaTable(Table):
-    """One row: which version of the tables this database holds."""
-
-    __tablename__ = "meta"
-
-    schema_version: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+METADATA = MetaData()
+_DOCUMENT = JSON(none_as_null=True)
+"""JSON text: floats come back bit by bit."""
 
 
-class RunTable(Table):
-    """One row a run."""
-
-    __tablename__ = "runs"
-
-    id: Mapped[str] = mapped_column(String(RUN_ID_LENGTH), primary_key=True)
-    experiment: Mapped[str] = mapped_column(String(NAME_LENGTH), index=True)
-    lab: Mapped[str] = mapped_column(String(20), index=True)
-    status: Mapped[str] = mapped_column(String(20), index=True)
-    created_at: Mapped[datetime] = mapped_column(DateTime(), index=True)
-    """In UTC, without zone, so that every database sorts it alike."""
-    observations: Mapped[int]
-    """How many rows are stored; the next row gets this sequence number."""
-    progress: Mapped[dict[str, Any]]
-    document: Mapped[dict[str, Any]]
-    """Every other field of the run."""
-
-
-class ObservationTable(Table):
-    """One row an observation, in the order in which they were measured."""
-
-    __tablename__ = "observations"
-    __table_args__ = {"sqlite_with_rowid": False}  # noqa: RUF012 - SQLAlchemy's own declaration
-
-    run_id: Mapped[str] = mapped_column(
-        String(RUN_ID_LENGTH), ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True
+def _run_id() -> Column[str]:
+    """Names the run that a row belongs to, and goes with."""
+    return Column(
+        "run_id", String(RUN_ID_LENGTH), ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True, nullable=False
     )
-    sequence: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    row: Mapped[dict[str, Any]]
 
 
-class PartTable(Table):
-    """One row a part of an attachment. New in version 2."""
+META = Table("meta", METADATA, Column("schema_version", Integer, primary_key=True, autoincrement=False))
+"""One row: which version of the tables this database holds."""
 
-    __tablename__ = "attachments"
+RUNS = Table(
+    "runs", METADATA,
+    Column("id", String(RUN_ID_LENGTH), primary_key=True),
+    Column("experiment", String(NAME_LENGTH), index=True, nullable=False),
+    Column("lab", String(20), index=True, nullable=False),
+    Column("status", String(20), index=True, nullable=False),
+    Column("created_at", DateTime(), index=True, nullable=False),
+    Column("observations", Integer, nullable=False),
+    Column("progress", _DOCUMENT, nullable=False),
+    Column("document", _DOCUMENT, nullable=False),
+)  # fmt: skip
+"""One row a run.
 
-    run_id: Mapped[str] = mapped_column(
-        String(RUN_ID_LENGTH), ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True
-    )
-    name: Mapped[str] = mapped_column(String(NAME_LENGTH), primary_key=True)
-    sequence: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    content: Mapped[bytes]
+``created_at`` is in UTC, without zone, so that every database sorts it alike. ``observations`` says how many rows are
+stored; the next row gets this sequence number. ``document`` has every other field of the run.
+"""
+
+OBSERVATIONS = Table(
+    "observations", METADATA,
+    _run_id(),
+    Column("sequence", Integer, primary_key=True, autoincrement=False),
+    Column("row", _DOCUMENT, nullable=False),
+    sqlite_with_rowid=False,
+)  # fmt: skip
+"""One row an observation, in the order in which they were measured."""
+
+PARTS = Table(
+    "attachments", METADATA,
+    _run_id(),
+    Column("name", String(NAME_LENGTH), primary_key=True),
+    Column("sequence", Integer, primary_key=True, autoincrement=False),
+    Column("content", LargeBinary, nullable=False),
+)  # fmt: skip
+"""One row a part of an attachment. New in version 2."""
 
 
-ADDED_IN: Mapping[int, frozenset[str]] = {2: frozenset({PartTable.__tablename__})}
+ADDED_IN: Mapping[int, frozenset[str]] = {2: frozenset({PARTS.name})}
 """Version → tables that are new in it; older databases get them when they are first written to."""
 
 # What an older version stored may be of any size: text is loaded only if it is no larger than it may be.
-RECORD_LENGTH = func.length(cast(RunTable.document, Text))
+RECORD_LENGTH = func.length(cast(RUNS.c.document, Text))
 """Of a run's own record, in characters."""
-RECORD = case((RECORD_LENGTH <= RUN_BYTES, RunTable.document), else_=None)
+RECORD = case((RECORD_LENGTH <= RUN_BYTES, RUNS.c.document), else_=None)
 """A run's own record; ``None`` if it is too large."""
-ROW_LENGTH = func.length(cast(ObservationTable.row, Text))
+ROW_LENGTH = func.length(cast(OBSERVATIONS.c.row, Text))
 """Of an observation, in characters."""
-ROW = case((ROW_LENGTH <= ROW_BYTES, ObservationTable.row), else_=None)
+ROW = case((ROW_LENGTH <= ROW_BYTES, OBSERVATIONS.c.row), else_=None)
 """An observation; ``None`` if it is too large."""

@@ -58,7 +58,7 @@ def run_view(opened: OpenedRun) -> None:
     elif not opened.rows and run.status == "done":
         st.info("Nothing was measured.", icon=":material/hourglass_empty:")
     if document:
-        st.markdown(f"##### {plain(document.question)}")
+        st.markdown(plain(document.question))
         widgets.reading_view(document.reading, document.charts)
     st.header("Method, machine and raw data", anchor=False)
     if document:

@@ -34,5 +34,5 @@ def tour(store: Store) -> None:
     )  # fmt: skip
     run = there[name or steps[0]]
     with st.container(border=True, key="tour"):
-        st.markdown(f"##### {plain(find_reader(run.experiment).kind.question)}")
+        st.markdown(plain(find_reader(run.experiment).kind.question))
         run_answer(store, run)

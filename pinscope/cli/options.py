@@ -9,20 +9,9 @@ from typing import Annotated
 import typer
 
 from pinscope.errors import BadInput, InvalidParameter
-from pinscope.experiments.registry import EXPERIMENTS, readers
 from pinscope.probes.proc import HERE
 
 LEAST_SECONDS, MOST_SECONDS = 0.1, 3600.0
-
-
-def kind_names() -> list[str]:
-    """Of everything that a stored run can be: for the shell's completion."""
-    return [reader.name for reader in readers()]
-
-
-def experiment_names() -> list[tuple[str, str]]:
-    """The experiments and what each is about, likewise."""
-    return [*((entry.name, entry.experiment.summary) for entry in EXPERIMENTS), ("all", "All of them")]
 
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]

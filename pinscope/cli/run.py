@@ -10,7 +10,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from pinscope.cli.following import follow, say_how_it_ended
-from pinscope.cli.options import AsJson, experiment_names
+from pinscope.cli.options import AsJson
 from pinscope.cli.reading import print_outcome
 from pinscope.cli.run_help import ALL, RunCommand
 from pinscope.cli.stop import Stop
@@ -35,6 +35,11 @@ PATIENCE_SECONDS = 15.0
 
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+def experiment_names() -> list[tuple[str, str]]:
+    """The experiments and what each is about: for the shell's completion."""
+    return [*((entry.name, entry.experiment.summary) for entry in EXPERIMENTS), ("all", "All of them")]
 
 
 @app.command("run", cls=RunCommand)

@@ -13,12 +13,12 @@ from typing import Annotated, Any, cast, get_args
 import typer
 
 from pinscope.cli.group import Group
-from pinscope.cli.options import AsJson, RunId, RunIds, kind_names
+from pinscope.cli.options import AsJson, RunId, RunIds
 from pinscope.cli.reading import print_run
 from pinscope.cli.run_list import print_runs
 from pinscope.cli.terminal import complain, print_json, print_line, print_long_json
 from pinscope.errors import BadInput, InvalidParameter, StoreFailed
-from pinscope.experiments.registry import find_reader
+from pinscope.experiments.registry import find_reader, readers
 from pinscope.records.run import LAB_TITLES, Origin, Run, Status
 from pinscope.report.document import open_document
 from pinscope.report.json_report import run_without_rows
@@ -42,6 +42,11 @@ RUN_LIST_FIELDS = {
 STATUSES: tuple[Status, ...] = get_args(Status)
 DAMAGED = "damaged"
 """Status of a run that cannot be read."""
+
+
+def kind_names() -> list[str]:
+    """Of everything that a stored run can be: for the shell's completion."""
+    return [reader.name for reader in readers()]
 
 
 @contextmanager

@@ -30,8 +30,9 @@ def test_names_of_figures_and_words_in_their_place_are_whole(
 ) -> None:
     page = new_page(width)
     shipped = {run.experiment: run for run in dashboard.store.runs() if run.recording}
-    for experiment, words in (("registration", "one owner copies for all"), ("pinning_strategy", "huge pages")):
+    for experiment, words in (("access", "explicit copy"), ("pinning_strategy", "huge pages")):
         page.goto(f"{dashboard.url}/runs?run={shipped[experiment].id}")
         settle(page)
+        page.get_by_text("More figures").click()
         expect(page.get_by_test_id("stMetric").filter(has_text=words).first).to_be_visible()
         assert page.get_by_test_id("stMetric").evaluate_all(CUT_OFF) == []

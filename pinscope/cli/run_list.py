@@ -12,6 +12,7 @@ from pinscope.records.run import Run
 from pinscope.report.facts import place
 from pinscope.store.damage import DamagedRun
 from pinscope.text import one_line
+from pinscope.units import format_share
 
 WIDE = 120
 """Columns from which a line also says where the run was measured."""
@@ -43,7 +44,7 @@ def print_runs(runs: Iterable[Run | DamagedRun]) -> bool:
 def answer(run: Run) -> str:
     """What came out: the verdict, or what kept the run from one."""
     if run.status == "running":
-        return f"running: {run.progress.fraction:.0%} {run.progress.message}".rstrip()
+        return f"running: {format_share(run.progress.fraction)} {run.progress.message}".rstrip()
     if run.status != "done":
         return f"{run.status}: {run.error}" if run.error else run.status
     return run.verdict or f"done: {run.observations:,} observations"

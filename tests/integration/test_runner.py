@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from pinscope.errors import BadInput
+from pinscope.experiments.registry import read_run
 from pinscope.probes.process import is_alive, process_of
 from pinscope.records.run import Run
 from pinscope.runner import jobs
@@ -84,6 +85,8 @@ def test_a_run_completes(store: Store, start: Callable[..., Job]) -> None:
     assert run.finished_at > run.created_at
     assert {row["memory"] for row in store.observations(run.id)} == {"pageable", "pinned"}
     assert_whole(store, run.id)
+    assert run.verdict
+    assert run.verdict == read_run(run, store.observations(run.id)).verdict
 
 
 def test_progress_and_observations_are_visible_while_it_runs(store: Store, start: Callable[..., Job]) -> None:

@@ -7,6 +7,7 @@ import gzip
 import html
 import json
 import re
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -72,6 +73,25 @@ def test_the_answer_comes_before_charts_tables_and_method(kind: str, bandwidth: 
         assert places[2] < found.index("More charts") < places[3]
     assert places[0] < places[1] < places[2] < places[3]
     assert places[1] < places[4]
+
+
+@pytest.mark.parametrize("kind", ["html", "markdown"])
+def test_the_verdict_stands_before_all_that_carries_it(kind: str, bandwidth: Document) -> None:
+    found = readable(bandwidth, kind)
+    verdict = bandwidth.reading.verdict
+    assert verdict
+    assert found.index("Answer") < found.index(verdict) < found.index(bandwidth.reading.headline[0].name)
+
+
+def test_several_runs_begin_with_a_table_of_their_verdicts(bandwidth: Document) -> None:
+    failed = with_reading()
+    failed = replace(failed, run=failed.run.model_copy(update={"status": "failed"}))
+    for found in (text_of(page(bandwidth, failed)), markdown_text(render_markdown([bandwidth, failed]))):
+        places = [
+            found.index(words) for words in ("Verdicts", bandwidth.reading.verdict or "", "No answer: the run failed.")
+        ]
+        assert places == sorted(places)
+        assert places[-1] < found.index(bandwidth.question)
 
 
 @pytest.mark.parametrize("kind", ["html", "markdown"])

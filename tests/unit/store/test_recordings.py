@@ -10,6 +10,7 @@ import pytest
 
 from pinscope.errors import BadInput, StoreFailed
 from pinscope.experiments.registry import EXPERIMENTS, readers
+from pinscope.report.document import open_document
 from pinscope.store import recordings
 from pinscope.store.bundle import read_bundle, render_bundle
 from pinscope.store.store import Store
@@ -114,3 +115,11 @@ def test_every_shipped_recording_can_be_read_whole() -> None:
         assert run.recording
         assert run.status == "done"
         assert len(recordings.recorded_observations(run.id)) == run.observations > 0
+
+
+def test_each_shipped_recording_has_the_verdict_that_this_version_reads() -> None:
+    forget()
+    for run in recordings.recorded_runs():
+        document = open_document(run, recordings.recorded_observations(run.id), with_charts=False)
+        assert run.verdict is not None, "scripts/write-verdicts writes them"
+        assert run.verdict == document.reading.verdict

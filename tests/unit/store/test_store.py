@@ -401,6 +401,13 @@ def test_a_run_that_is_here_already_is_skipped(store: Store) -> None:
     assert len(store.observations(run.id)) == 3
 
 
+def test_a_run_that_another_version_read_otherwise_is_the_same_run(store: Store) -> None:
+    run = store.add(new_run(status="done", verdict="It is fast."))
+    elsewhere = run.model_copy(update={"verdict": "It is fast: 55 GB/s."})
+    assert store.import_runs([(elsewhere, [])]).skipped == (run.id,)
+    assert store.run(run.id).verdict == "It is fast."
+
+
 @pytest.mark.parametrize("difference", ["rows", "run"])
 def test_a_different_run_of_the_same_id_stops_the_whole_import(store: Store, difference: str) -> None:
     run = store.add(new_run(status="done"))

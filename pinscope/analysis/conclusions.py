@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import get_args
 
 from pinscope.analysis.statistics import Summary
-from pinscope.records.finding import Finding
+from pinscope.records.finding import Finding, Severity
 from pinscope.records.run import LabKind
 from pinscope.units import format_share
 
@@ -19,8 +20,10 @@ Costed = tuple[float, Finding]
 
 
 def dearest_first(found: Iterable[Costed]) -> tuple[Finding, ...]:
-    """The findings, the most costly first."""
-    return tuple(finding for _, finding in sorted(found, key=lambda costed: -costed[0]))
+    """The findings, the gravest first, and of those the most costly."""
+    grave = get_args(Severity)
+    ordered = sorted(found, key=lambda costed: (-grave.index(costed[1].severity), -costed[0]))
+    return tuple(finding for _, finding in ordered)
 
 
 def on_lab(lab: LabKind, sentence: str) -> str:

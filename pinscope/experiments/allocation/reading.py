@@ -53,7 +53,7 @@ def way_titles(run: ExperimentRun) -> Mapping[str, str]:
 
 def _verdict(run: ExperimentRun, cells: Cells, evens: Sequence[BreakEven], titles: Mapping[str, str]) -> str | None:
     """What the largest pinned buffer takes, beside a pageable one, after how many copies it has paid, and a pool."""
-    way = next((way for way in ("pinned", *REGISTERED, "write_combined") if largest(cells, way)), None)
+    way = _shown_way(cells)
     size = largest(cells, way) if way else None
     if way is None or size is None:
         return None
@@ -71,6 +71,11 @@ def _verdict(run: ExperimentRun, cells: Cells, evens: Sequence[BreakEven], title
     )
 
 
+def _shown_way(cells: Cells) -> str | None:
+    """cudaHostAlloc, else the first other way to pinned memory that was measured."""
+    return next((way for way in ("pinned", *REGISTERED, "write_combined") if largest(cells, way)), None)
+
+
 def _paid(even: BreakEven) -> str:
     if even.copies is None:
         return " and never pays: its copies are no faster"
@@ -81,10 +86,13 @@ def _headline(cells: Cells, evens: Sequence[BreakEven], titles: Mapping[str, str
     """What the largest pinned buffer takes, when it has paid, and a pool's; then what it is compared with."""
     found: list[Quantity] = []
     more: list[Quantity] = []
-    for way, title in (("pinned", titles["pinned"]), (BASE, f"Pageable ({titles[BASE]})")):
-        if size := largest(cells, way):
+    way = _shown_way(cells)
+    for shown, title in ((way, titles.get(way or "", "")), (BASE, f"Pageable ({titles[BASE]})")):
+        if shown and (size := largest(cells, shown)):
             name = f"{_capital(title)}, get and free, {format_bytes(size)}"
-            (found if way == "pinned" else more).append(measured(name, cells[way, size].both_seconds, "seconds"))
+            (found if shown == way else more).append(measured(name, cells[shown, size].both_seconds, "seconds"))
+    if not found:  # nothing pinned
+        return ()
     for way in ("pinned", "registered_4k"):
         mine = [even for even in evens if even.usual and even.way == way and even.bytes == largest(cells, way)]
         for even in sorted(mine, key=lambda even: even.direction != "h2d"):

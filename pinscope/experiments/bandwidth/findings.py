@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from pinscope.analysis.conclusions import Costed, dearest_first, joined, part_words, times
 from pinscope.analysis.link_findings import link_below_best
-from pinscope.analysis.link_model import link_limit, packet_words
+from pinscope.analysis.link_model import link_limit, packet_words, payload_now
 from pinscope.analysis.precision import Repeated, imprecise, precision_not_reached
 from pinscope.analysis.rules.link import SHARED_UPLINK, SLOW_LINK
 from pinscope.experiments.bandwidth.arithmetic import PAYS, Cell, Curves, Gain, curve_of, gain
@@ -251,7 +251,7 @@ def _link(run: ExperimentRun, curves: Curves) -> Iterator[Costed]:
     # The generation of an idle link drops to save power; after a run at full speed the rate itself tells.
     narrow = link_below_best(run.device, link, busy=False)
     if narrow is not None:
-        yield 2.0, narrow
+        yield limit / (payload_now(link) or limit), narrow
     best = {way: max(curve, key=_rate) for way in ("h2d", "d2h") if (curve := curve_of(curves, "pinned", way))}
     large = {way: cell for way, cell in best.items() if cell.bytes >= LARGE}
     if large:

@@ -14,6 +14,7 @@ from pinscope.experiments.bandwidth.arithmetic import (
     Cell,
     Curves,
     Gain,
+    Line,
     by_line,
     cells,
     curve_of,
@@ -77,24 +78,31 @@ def _number(cell: Cell) -> str:
     return format_bandwidth(cell.bytes_per_second).removesuffix(" GB/s")
 
 
-def _one_kind(run: ExperimentRun, curves: Curves) -> str | None:
-    """Rates of the largest copies of one kind of memory where no two kinds can be compared."""
+def _largest_of_one_kind(curves: Curves) -> list[Cell]:
+    """The largest copies of one kind of memory in two directions at most: of pinned memory where there is any."""
     pinned_first = sorted(curves, key=lambda line: (line.memory != "pinned", line.copier != "engine"))
     if not pinned_first:
-        return None
+        return []
     kind = pinned_first[0]
     same = [line for line in curves if (line.memory, line.copier) == (kind.memory, kind.copier)]
     best = {line.direction: curves[line][-1] for line in reversed(same)}
-    shown = [(way, best[way]) for way in _TO_AND_FROM if way in best][:2]
-    size = max(cell.bytes for _, cell in shown)
+    shown = [best[way] for way in _TO_AND_FROM if way in best][:2]
+    return [cell for cell in shown if cell.bytes == max(each.bytes for each in shown)]
+
+
+def _one_kind(run: ExperimentRun, curves: Curves) -> str | None:
+    """What one kind of memory reaches, where no two kinds can be compared."""
+    shown = _largest_of_one_kind(curves)
+    if not shown:
+        return None
+    kind, size = shown[0].line, shown[0].bytes
     rates = " and ".join(
-        f"{format_bandwidth(cell.bytes_per_second)} {_TO_AND_FROM[way] if run.lab == 'cuda' else way}"
-        for way, cell in shown
-        if cell.bytes == size
+        f"{format_bandwidth(cell.bytes_per_second)} "
+        f"{_TO_AND_FROM[cell.line.direction] if run.lab == 'cuda' else cell.line.direction}"
+        for cell in shown
     )
-    by = " by a kernel" if kind.copier == "kernel" else ""
-    name = kind.memory.replace("_", "-").capitalize()
-    share = _link_share(run, curves) if kind.memory == "pinned" else None
+    by, name = " by a kernel" if kind.copier == "kernel" else "", _memory(kind)
+    share = _link_share(run, curves) if kind.memory == "pinned" and kind.copier == "engine" else None
     of_link = f", {format_share(share)} of what the link can carry" if share is not None and share <= 1 else ""
     return on_lab(run.lab, f"{name} copies of {format_bytes(size)}{by} run at {rates}{of_link}.")
 
@@ -125,7 +133,18 @@ def _headline(run: ExperimentRun, curves: Curves) -> tuple[Quantity, ...]:
             reason = "the copies were faster than the limit that PinScope assumes for the link"
             name = f"Share of the link's limit, best pinned {direction}"
             found.append(quantity(name, share if share <= 1 else None, "share", reason=reason))
-    return (*rates["h2d"], *rates["d2h"], *starts, *small)
+    return (*rates["h2d"], *rates["d2h"], *starts, *small) or tuple(map(_rate, _largest_of_one_kind(curves)))
+
+
+def _memory(line: Line) -> str:
+    return line.memory.replace("_", "-").capitalize()
+
+
+def _rate(cell: Cell) -> Quantity:
+    """Rate of copies of a memory that no other one was compared with."""
+    by = ", by a kernel" if cell.line.copier == "kernel" else ""
+    name = f"{_memory(cell.line)} {cell.line.direction}{by}, {format_bytes(cell.bytes)}"
+    return quantity(name, cell.bytes_per_second, "bytes/second", spread=cell.one_more.spread)
 
 
 def _faster(direction: str, found: Gain) -> Quantity:

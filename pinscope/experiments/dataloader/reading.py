@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pinscope.analysis.conclusions import ROUGH, joined
+from pinscope.analysis.conclusions import ROUGH, about, joined
+from pinscope.analysis.rows import grouped
 from pinscope.experiments.dataloader.arithmetic import Combination, combinations
 from pinscope.experiments.dataloader.bound import bound
 from pinscope.experiments.dataloader.effects import SETTINGS, Effect, effects, workers_title
@@ -41,29 +42,35 @@ def _verdict(found: Sequence[Combination], steady: Sequence[Combination]) -> str
     waits = f"in the fastest the GPU idles {format_share(idle)} of each step" if idle is not None else ""
     if measured := effects(steady, SETTINGS[0]):
         return f"{_brings(measured)}{f'; {waits}' if waits else ''}."
-    pace = f"{best.steps_per_second.value:.1f} steps a second with {words(best)}"
+    rate = best.steps_per_second
+    pace = f"{about(rate.uncertainty or 0)}{rate.value:.1f} steps a second with {words(best)}"
     return f"The fastest loop makes {pace}{f', and the GPU idles {format_share(idle)} of each' if waits else ''}."
 
 
 def _brings(measured: Sequence[Effect]) -> str:
     """``pin_memory with non_blocking makes the loop about 1.4 times as fast with 0 workers, not measurably with 2``."""
+    by_verdict = grouped(measured, lambda one: one.verdict)
+    same = _workers(by_verdict.pop("no difference measured", []))
     clauses = [
-        f"{_times(one.ratio)} with {workers_title(one.workers)}"
-        + (" (measured once)" if one.verdict == "measured once" else "")
-        for one in measured
-        if one.verdict != "no difference measured"
+        f"{_times([one.ratio for one in some])} with {_workers(some)} worker{'' if _workers(some) == '1' else 's'}"
+        + (" (measured once)" if verdict == "measured once" else "")
+        for verdict, some in by_verdict.items()
     ]
-    same = joined([str(one.workers) for one in measured if one.verdict == "no difference measured"])
     name = SETTINGS[0].name
     if not clauses:
         return f"{name} makes no measured difference to the loop ({same} workers)"
     return f"{name} makes the loop {joined(clauses)}{f', not measurably with {same}' if same else ''}"
 
 
-def _times(ratio: Estimate) -> str:
-    """``about 1.4 times as fast``; two digits after the point where the ratio is known that well."""
-    rough = ratio.uncertainty is None or ratio.uncertainty > ROUGH
-    return f"about {ratio.value:.1f} times as fast" if rough else f"{ratio.value:.2f} times as fast"
+def _workers(some: Sequence[Effect]) -> str:
+    return joined([str(one.workers) for one in some])
+
+
+def _times(ratios: Sequence[Estimate]) -> str:
+    """``about 1.4 times as fast``; two digits after the point where the ratios are known that well."""
+    rough = any(ratio.uncertainty is None or ratio.uncertainty > ROUGH for ratio in ratios)
+    values = sorted({f"{ratio.value:.1f}" if rough else f"{ratio.value:.2f}" for ratio in ratios}, key=float)
+    return f"{'about ' if rough else ''}{' to '.join(dict.fromkeys((values[0], values[-1])))} times as fast"
 
 
 def _headline(best: Combination, steady: Sequence[Combination]) -> tuple[Quantity, ...]:

@@ -92,7 +92,17 @@ def test_one_kind_of_memory_alone_still_has_a_verdict() -> None:
         bandwidth_verdict(copies(10e9, memory="pageable")) == "Pageable copies of 256 MiB run at 10.0 GB/s to the GPU."
     )
     kernels = copies(45e9, copier="kernel", memory="write_combined")
+    headline = read_bandwidth(synthetic.run("bandwidth"), kernels).headline
+    assert [one.name for one in headline] == ["Write-combined h2d, by a kernel, 256 MiB"]
     assert bandwidth_verdict(kernels) == "Write-combined copies of 256 MiB by a kernel run at 45.0 GB/s to the GPU."
+
+
+def test_the_headline_begins_with_the_rate_the_gain_and_the_share_of_the_link() -> None:
+    rows = [*copies(55e9), *copies(10e9, memory="pageable"), *copies(54e9, direction="d2h")]
+    assert [one.name for one in read_bandwidth(synthetic.run("bandwidth"), rows).headline][:4] == [
+        "Pinned h2d, 256 MiB", "Speed-up over pageable, h2d, 256 MiB", "Share of the link's limit, best pinned h2d",
+        "Pinned d2h, 256 MiB",
+    ]  # fmt: skip
 
 
 def test_wrong_data_is_the_verdict_whatever_the_rates_are() -> None:

@@ -219,6 +219,13 @@ def test_a_setting_that_slows_one_loop_and_speeds_up_another_has_a_finding_for_e
     assert "With 2 workers 1.60 (1.60 to 1.60), faster." in found["pinned-batches-slower"].detail
 
 
+def test_a_verdict_on_several_numbers_of_workers_gives_the_range() -> None:
+    found = [*all_four(0), *rows(False, False, 8e-3, 2), *rows(True, True, 6e-3, 2)]
+    assert (read(found).verdict or "").startswith(
+        "pin_memory with non_blocking makes the loop 1.33 to 1.60 times as fast with 0 and 2 workers; "
+    )
+
+
 def test_every_number_of_workers_has_its_verdict() -> None:
     found = findings([*all_four(0), *all_four(2), *all_four(8)])["pinned-batches"]
     assert [one.name for one in found.evidence] == [f"Speed with ÷ without, {count} workers" for count in (0, 2, 8)]

@@ -49,6 +49,13 @@ def together(*summaries: Summary) -> float:
     return math.hypot(*(known_within(summary) for summary in summaries))
 
 
+def told_apart(ratio: float, uncertainty: float) -> bool:
+    """Whether a ratio is farther from 1 than it may be off; taken for granted where that is not known."""
+    if math.isinf(uncertainty):
+        return True
+    return ratio * (1 - uncertainty) > 1 or ratio * (1 + uncertainty) < 1
+
+
 def about(uncertainty: float) -> str:
     """``about ``, as it stands before a figure that is known only roughly; else empty."""
     return "about " if uncertainty > ROUGH else ""

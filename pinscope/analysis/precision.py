@@ -46,9 +46,14 @@ def imprecise(run: ExperimentRun, *parts: tuple[str, Summary]) -> str:
     return f" Not as precise as asked for (± {format_share(asked)}): {listed}."
 
 
+def within(uncertainty: float) -> str:
+    """``± 17.1 %``; beyond 100 % it is not said how far."""
+    return f"± {format_share(uncertainty)}" if uncertainty <= 1 else "± more than 100 %"
+
+
 def _known(summary: Summary) -> str:
     if math.isfinite(summary.uncertainty):
-        return f"± {format_share(summary.uncertainty)}"
+        return within(summary.uncertainty)
     return f"(only {_repeats(summary)})"
 
 
@@ -77,9 +82,9 @@ def precision_not_reached(run: ExperimentRun, repeated: Sequence[Repeated]) -> I
         "precision-not-reached",
         quantity(
             f"Worst precision{where}, ±",
-            worst.uncertainty if known else None,
+            worst.uncertainty if worst.uncertainty <= 1 else None,
             "share",
-            reason=f"an interval takes {LEAST_VALUES} repeats",
+            reason="more than 100 %" if known else f"an interval takes {LEAST_VALUES} repeats",
         ),
         quantity("Precision asked for, ±", asked, "share"),
         quantity("Its repeats", worst.count, "count"),
@@ -87,7 +92,7 @@ def precision_not_reached(run: ExperimentRun, repeated: Sequence[Repeated]) -> I
         f"{format_share(asked)}",
         detail=f"{_reach(shown, late)} The worst{where}: {last.words}, ".lstrip()
         + (
-            f"± {format_share(worst.uncertainty)} after {_repeats(worst)}."
+            f"{within(worst.uncertainty)} after {_repeats(worst)}."
             if known
             else f"with {_repeats(worst)}, too few for an interval."
         ),

@@ -65,10 +65,11 @@ def _verdict(run: ExperimentRun, cells: Cells, evens: Sequence[BreakEven], title
         words += f" (pageable memory {format_seconds(cells[BASE, size].both_seconds.median)})"
     if way == "pinned" and (even := dearest(evens, size)):
         words += _paid(even)
-    pools = [cells[pool, size].both_seconds.median for pool in POOLS if (pool, size) in cells]
-    return on_lab(
-        run.lab, words + (f"; reused from a pool it takes {format_seconds(min(pools))}" if pools else "") + "."
-    )
+    pools = [cells[pool, size].both_seconds for pool in POOLS if (pool, size) in cells]
+    if pools and run.lab == "cuda":
+        best = min(pools, key=lambda pool: pool.median)
+        words += f"; reused from a pool it takes {about(known_within(best))}{format_seconds(best.median)}"
+    return on_lab(run.lab, f"{words}.")
 
 
 def _shown_way(cells: Cells) -> str | None:

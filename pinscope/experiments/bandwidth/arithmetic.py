@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from pinscope.analysis.conclusions import together
+from pinscope.analysis.conclusions import together, told_apart
 from pinscope.analysis.rows import Row, Rows, counted, grouped, summary
 from pinscope.analysis.statistics import Summary, summarize
 
@@ -251,9 +250,8 @@ class Gain:
 
     @property
     def told_apart(self) -> bool:
-        """Whether the ratio is farther from 1 than it may be off; taken for granted where that is not known."""
-        off = 1 + self.uncertainty
-        return math.isinf(off) or not 1 / off <= self.ratio <= off
+        """Whether the ratio is farther from 1 than it may be off."""
+        return told_apart(self.ratio, self.uncertainty)
 
 
 def gain(curves: Curves, direction: str) -> Gain | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -65,8 +66,8 @@ def _copies(kind: str, direction: str, lab: LabKind) -> str:
 def _compared(found: Gain) -> str:
     """``are 6.5 times as fast as pageable ones: 55.0 against 8.46 GB/s at 1 GiB, and faster from 4 KiB on``."""
     rates = f"{_number(found.pinned)} against {_number(found.pageable)} GB/s at {format_bytes(found.bytes)}"
-    if not found.told_apart:
-        return f"were not measured to be faster than pageable ones: {rates}"
+    if not found.told_apart and found.uncertainty > ROUGH:
+        return f"vary too much to tell whether they are faster than pageable ones: {rates}"
     if found.start is None:
         slower = found.ratio * PAYS < 1
         return f"are {'slower than' if slower else 'hardly faster than'} pageable ones: {rates}"
@@ -148,12 +149,14 @@ def _rate(cell: Cell) -> Quantity:
 
 
 def _faster(direction: str, found: Gain) -> Quantity:
-    spread = found.uncertainty if ROUGH < found.uncertainty < float("inf") else None
+    wild = 1 < found.uncertainty < math.inf
+    spread = found.uncertainty if ROUGH < found.uncertainty <= 1 else None
     line = found.pageable.line
     state = ", ".join(filter(None, (line.backing, line.cache)))
     over = f"pageable ({state})" if state else "pageable"
     name = f"Speed-up over {over}, {direction}, {format_bytes(found.bytes)}"
-    return quantity(name, found.ratio, "ratio", spread=spread)
+    reason = "the copies vary too much to tell"
+    return quantity(name, None if wild else found.ratio, "ratio", spread=spread, reason=reason)
 
 
 def _start(direction: str, found: Gain) -> Quantity:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from pinscope.analysis.conclusions import together, told_apart
 from pinscope.analysis.rows import counted, grouped
 from pinscope.analysis.statistics import Summary, summarize
 
@@ -189,6 +190,16 @@ class Lack:
     def ratio(self) -> float:
         """How many times as long it takes without."""
         return self.cell.device_seconds.median / self.full.device_seconds.median
+
+    @property
+    def uncertainty(self) -> float:
+        """How far the ratio may be off, relative to it."""
+        return together(self.cell.device_seconds, self.full.device_seconds)
+
+    @property
+    def told_apart(self) -> bool:
+        """Whether the ratio is farther from 1 than it may be off."""
+        return told_apart(self.ratio, self.uncertainty)
 
 
 def lacks(cells: Sequence[PassCell]) -> list[Lack]:

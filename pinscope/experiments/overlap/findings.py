@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from pinscope.analysis.conclusions import Costed, dearest_first, joined, part_words, possible_share, times, together
+from pinscope.analysis.conclusions import Costed, dearest_first, joined, part_words, possible_share, times
 from pinscope.analysis.precision import Repeated, imprecise, precision_not_reached
 from pinscope.analysis.rows import grouped
 from pinscope.analysis.statistics import Summary
@@ -201,7 +201,7 @@ def _ingredients(run: ExperimentRun, cells: Sequence[PassCell]) -> Iterator[Cost
 
 def _as_long(lack: Lack) -> str:
     """``6.8 times (h2d: 141 ms, not 20.7 ms)``."""
-    words = times(lack.ratio, together(lack.cell.device_seconds, lack.full.device_seconds))
+    words = times(lack.ratio, lack.uncertainty)
     took, instead = (format_seconds(cell.device_seconds.median) for cell in (lack.cell, lack.full))
     return f"{words} ({_case(lack.cell)}: {took}, not {instead})".replace(") (", "; ")
 
@@ -247,6 +247,8 @@ def _under(found: Sequence[Lack]) -> list[tuple[str, Summary]]:
 
 def _costs_something(lack: Lack) -> bool:
     """Whether the recipe without one ingredient is worse; where the full one hides nothing, its time must tell."""
+    if not lack.told_apart:
+        return False
     if lack.full.overlap > 0:
         return lack.cell.overlap < GOOD_OVERLAP * lack.full.overlap
     return lack.ratio > 1 / GOOD_OVERLAP

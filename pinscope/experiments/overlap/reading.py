@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pinscope.analysis.conclusions import about, known_within, on_lab, possible_share, together
+from pinscope.analysis.conclusions import about, known_within, on_lab, possible_share
 from pinscope.experiments.overlap.arithmetic import (
     PassCell,
     balanced,
@@ -65,10 +65,9 @@ def _dearest(cells: Sequence[PassCell], direction: str) -> str:
     if not found:
         return ""
     worst = max(found, key=lambda lack: lack.ratio)
-    off = together(worst.cell.device_seconds, worst.full.device_seconds)
-    if worst.ratio < 1 + off:  # noise
+    if worst.ratio < 1 or not worst.told_apart:
         return ""
-    return f"; {WITHOUT[worst.missing]} takes {about(off)}{worst.ratio:.1f} times as long"
+    return f"; {WITHOUT[worst.missing]} takes {about(worst.uncertainty)}{worst.ratio:.1f} times as long"
 
 
 def _headline(cells: Sequence[PassCell]) -> tuple[Quantity, ...]:

@@ -15,6 +15,7 @@ from pinscope.analysis.conclusions import (
     part_words,
     times,
     together,
+    told_apart,
 )
 from pinscope.analysis.statistics import summarize
 from pinscope.records.finding import Finding, good, note, warning
@@ -51,6 +52,23 @@ def test_errors_of_a_ratio_add_up_as_those_of_independent_figures() -> None:
 )  # fmt: skip
 def test_what_is_known_only_roughly_is_said_so(uncertainty: float, said: str, words: str) -> None:
     assert (about(uncertainty), times(6.5, uncertainty)) == (said, words)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "uncertainty", "apart"),
+    [
+        (2.0, 0.4, True),
+        (2.0, 0.5, False),
+        (2.0, 4.0, False),
+        (0.5, 0.9, True),
+        (0.5, 1.0, False),
+        (1.2, math.inf, True),
+    ],
+)
+def test_figures_are_told_apart_where_their_ratio_is_farther_from_1_than_it_may_be_off(
+    ratio: float, uncertainty: float, apart: bool
+) -> None:
+    assert told_apart(ratio, uncertainty) == apart
 
 
 @pytest.mark.parametrize(("share", "words"), [(-0.4, "none"), (0.0, "none"), (0.961, "96.1 %"), (1.116, "all")])

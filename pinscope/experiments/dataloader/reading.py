@@ -80,7 +80,7 @@ def _headline(best: Combination, steady: Sequence[Combination]) -> tuple[Quantit
     close = equals(best, steady)
     return (
         quantity("Steps a second of the fastest loop", pace.value, "count", spread=pace.uncertainty),
-        quantity("GPU idle in each step of it", best.share("stall_seconds"), "share"),
+        quantity("GPU idle in the fastest loop", best.share("stall_seconds"), "share"),
         *(
             quantity(f"Speed-up by {SETTINGS[0].name}, {workers_title(one.workers)}", one.ratio.value, "ratio",
                      spread=one.ratio.uncertainty)
@@ -89,13 +89,15 @@ def _headline(best: Combination, steady: Sequence[Combination]) -> tuple[Quantit
         quantity("Fastest loop", words(best), "text"),
         *([quantity("Not measurably slower", "; ".join(map(words, close)), "text")] if close else []),
         quantity(
-            "Busiest part of it",
+            "Busiest part of the fastest loop",
             f"{found.title}, {format_share(found.share)} of a step" if found else None,
             "text",
             reason="this run did not time the workers and the pinning thread apart",
         ),
-        quantity("Waiting for the loader in each step", best.share("wait_seconds"), "share"),
-        quantity("Pinned for it", best.pinned_bytes, "bytes", reason="the kernel has no count of pinned pages"),
+        quantity("Waiting for the loader in the fastest loop", best.share("wait_seconds"), "share"),
+        quantity(
+            "Pinned for the fastest loop", best.pinned_bytes, "bytes", reason="the kernel has no count of pinned pages"
+        ),
     )  # fmt: skip
 
 

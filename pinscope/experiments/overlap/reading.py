@@ -98,7 +98,7 @@ def _table(cells: Sequence[PassCell]) -> Table:
         "Every combination",
         {
             "direction": "text", "balance": "text", "recipe": "text", "overlap": "share", "at best": "share",
-            "own overlap": "share", "times one after the other": "ratio", "rate": "bytes/second", "total": "seconds",
+            "own overlap": "share", "total ÷ one after the other": "ratio", "rate": "bytes/second", "total": "seconds",
             "spread": "share", "copies alone": "seconds", "kernels alone": "seconds", "compute stall": "seconds",
             "issue time": "seconds", "corrupted": "count", "checked": "count",
         },
@@ -113,10 +113,10 @@ def _table(cells: Sequence[PassCell]) -> Table:
             for cell in cells
         ],
         note="The full recipe is pinned memory, a separate copy stream, double buffering and events. Overlap is the "
-        "share of the shorter side, copies or kernels, that the pipeline hides; 0 % also where it takes longer than "
-        "pinned copies and kernels one after the other: times one after the other says how long against those. Own "
-        "overlap compares with the recipe's own copies alone. At best is what a correct order allows with this many "
-        "chunks: 1 - 1 ÷ chunks; as copies and kernels alone are measured too, an overlap may lie slightly above it, "
-        "and is cut off at 100 %. What is not ordered may hide more, with wrong data. Corrupted and checked count "
-        "chunks over all repeats. On one stream events change nothing.",
+        "share of the shorter side, copies or kernels, that the pipeline hides. Where noise makes it more than all or "
+        "less than nothing it stands as 100 % or 0 %, and 0 % also where a recipe takes longer than pinned copies and "
+        "kernels one after the other: the total ÷ that time says how much. Own overlap compares with the recipe's own "
+        "copies alone. At best is what a correct order allows with this many chunks: 1 - 1 ÷ chunks; as copies and "
+        "kernels alone are measured too, an overlap may lie slightly above it. What is not ordered may hide more, with "
+        "wrong data. Corrupted and checked count chunks over all repeats. On one stream events change nothing.",
     )  # fmt: skip

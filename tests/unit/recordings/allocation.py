@@ -36,7 +36,7 @@ def headline(recorded: Recorded) -> dict[str, object]:
     for way, seconds in extra.items():
         for direction in ("h2d", "d2h"):
             gain = copy["pageable", direction] - copy["pinned", direction]
-            buffer = "it" if way == "pinned" else TITLES[way]
+            buffer = "a pinned buffer" if way == "pinned" else TITLES[way]
             found[f"Copies after which {buffer} has paid, {direction}, {words}"] = max(math.ceil(seconds / gain), 0)
     for way, title in POOLS.items():
         found[f"{title}, get and free, {words}"] = cost.loc[way, "both_seconds"]

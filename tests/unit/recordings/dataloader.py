@@ -95,10 +95,10 @@ def headline(recorded: Recorded) -> dict[str, object]:
     found = {
         "Fastest loop": words_of(best),
         "Steps a second of the fastest loop": geometric_mean(list(pace[best].values())),
-        "Busiest part of it": busiest(best, mean),
-        "GPU idle in each step of it": mean["stall_seconds"] / mean["step_seconds"],
-        "Waiting for the loader in each step": mean["wait_seconds"] / mean["step_seconds"],
-        "Pinned for it": 0 if abs(held) <= 2**20 else held,
+        "Busiest part of the fastest loop": busiest(best, mean),
+        "GPU idle in the fastest loop": mean["stall_seconds"] / mean["step_seconds"],
+        "Waiting for the loader in the fastest loop": mean["wait_seconds"] / mean["step_seconds"],
+        "Pinned for the fastest loop": 0 if abs(held) <= 2**20 else held,
     }
     if close := [words_of(one) for one in pace if one != best and not_clearly_faster(pace[best], pace[one])]:
         found["Not measurably slower"] = "; ".join(close)

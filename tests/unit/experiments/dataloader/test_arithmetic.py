@@ -305,8 +305,8 @@ def test_a_run_stored_before_there_were_rounds_opens_and_says_what_it_lacks() ->
     assert "several rounds" in found["pinned-batches"].advice
     assert "bound" not in found
     headline = {one.name: one for one in read(old).headline}
-    assert headline["Busiest part of it"].value is None
-    assert headline["Busiest part of it"].reason
+    assert headline["Busiest part of the fastest loop"].value is None
+    assert headline["Busiest part of the fastest loop"].reason
     assert len(draw(synthetic.run("overlap"), old)) == 2
 
 
@@ -329,7 +329,7 @@ def test_wrong_batches_are_critical() -> None:
 
 def test_an_unknown_count_of_pinned_pages_has_a_reason() -> None:
     headline = read(rows(True, True, 5e-3, pinned_bytes=None)).headline
-    pinned = next(one for one in headline if one.name == "Pinned for it")
+    pinned = next(one for one in headline if one.name == "Pinned for the fastest loop")
     assert pinned.value is None
     assert pinned.reason
 

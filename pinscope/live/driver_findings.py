@@ -8,7 +8,7 @@ from pinscope.analysis.page_table_model import page_table_bytes
 from pinscope.analysis.rules.gpu_memory import page_table_severity, unattributed_severity
 from pinscope.analysis.rules.host_memory import DRIVER_BYTES, DRIVER_SHARE
 from pinscope.records.bound import bound_of_sum
-from pinscope.records.finding import Finding, Quantity, known, quantity
+from pinscope.records.finding import Finding, Quantity, finding, known, note, quantity
 from pinscope.records.snapshot import Holder, Snapshot
 from pinscope.units import format_bytes
 
@@ -28,19 +28,17 @@ def page_tables(snapshot: Snapshot) -> Iterator[Finding]:
         if tables is None or not total or (severity := page_table_severity(tables / total)) is None:
             continue
         payers = sum(use.index == device.index for holder in snapshot.holders for use in holder.gpus)
-        yield Finding(
-            rule="page-tables-of-gpu",
-            severity=severity,
+        yield finding(
+            severity,
+            "page-tables-of-gpu",
+            quantity(f"Page tables{_explained_by(snapshot)}", tables, "bytes"),
+            quantity("GPU memory", total, "bytes"),
+            quantity("Share of it", tables / total, "share"),
+            quantity("Processes with a context", payers, "count"),
+            known("Used by no process", device, "unattributed_bytes", "bytes"),
             title=f"GPU {device.index}: page tables of pinned memory take {format_bytes(tables)} of its memory",
             detail="A GPU keeps a page table for pinned host memory, 8 bytes a page, for every process, on every GPU "
             "on which the process has a context. No process is charged for it.",
-            evidence=(
-                quantity(f"Page tables{_explained_by(snapshot)}", tables, "bytes"),
-                quantity("GPU memory", total, "bytes"),
-                quantity("Share of it", tables / total, "share"),
-                quantity("Processes with a context", payers, "count"),
-                known("Used by no process", device, "unattributed_bytes", "bytes"),
-            ),
             advice="Pin less, keep contexts only on the GPUs that a process uses (CUDA_VISIBLE_DEVICES), or let one "
             "process own the memory. 'pinscope plan' works out what each of these saves.",
         )
@@ -71,22 +69,22 @@ def memory_of_the_driver(snapshot: Snapshot) -> Iterator[Finding]:
     if held >= DRIVER_BYTES:
         bound = bound_of_sum(one.estimates.get("driver_memory_bytes") for one in holders)
         amount = f"{f'{bound.words} ' if bound else ''}{format_bytes(held)}"
-        yield Finding(
-            rule="driver-memory",
-            severity="note",
+        yield note(
+            "driver-memory",
+            *evidence,
+            *by_holder("Driver memory of", holders, lambda one: one.driver_memory_bytes),
             title=f"Holders have {amount} of driver memory, which the count of pins lacks",
             detail=DRIVER_MEMORY_IS,
-            evidence=(*evidence, *by_holder("Driver memory of", holders, lambda one: one.driver_memory_bytes)),
             advice=DRIVER_MEMORY_ADVICE,
         )
     if left_over is not None and left_over - held >= DRIVER_SHARE * host.total_bytes:
-        yield Finding(
-            rule="unaccounted-host-memory",
-            severity="note",
+        yield note(
+            "unaccounted-host-memory",
+            *evidence,
+            quantity("Memory", host.total_bytes, "bytes"),
             title=f"About {format_bytes(left_over - held)} of this host's memory is in no account of the kernel",
             detail="Drivers took it: NVIDIA's for memory that no process has mapped (cuMemCreate without access for "
             "the CPU), for itself, or another driver, such as a virtual machine's balloon.",
-            evidence=(*evidence, quantity("Memory", host.total_bytes, "bytes")),
             advice="As root, 'pinscope live --probe' shows which process calls cuMemCreate from then on.",
         )
 
@@ -104,26 +102,24 @@ def unexplained(snapshot: Snapshot) -> Iterator[Finding]:
         severity = unattributed_severity(rest, sure=not hidden and other is not None)
         if severity is None:
             continue
-        yield Finding(
-            rule="unattributed-gpu-memory",
-            severity=severity,
+        yield finding(
+            severity,
+            "unattributed-gpu-memory",
+            quantity("Used by no process", device.unattributed_bytes, "bytes"),
+            quantity(f"Page tables{_explained_by(snapshot)}", device.page_table_bytes, "bytes"),
+            quantity(
+                "Page tables, all other pinned memory, at most",
+                None if other is None else registered,
+                "bytes",
+                reason=snapshot.host.missing.get("other_pinned_bytes"),
+            ),
+            quantity("Managed memory of the holders, at most", managed, "bytes"),
+            known("The driver's own for contexts, about", device, "context_overhead_bytes", "bytes"),
             title=f"GPU {device.index}: {format_bytes(rest)} are used that no process, page table or context explains",
             detail="The driver charges this memory to no process. "
             + ("Some processes could not be looked at: it may be page tables of theirs. " if hidden else "")
             + "Managed memory that lies on the GPU is among it, up to what the holders have of it. "
             "Else it is the driver's own, the display's, or of a process that ended without giving everything back.",
-            evidence=(
-                quantity("Used by no process", device.unattributed_bytes, "bytes"),
-                quantity(f"Page tables{_explained_by(snapshot)}", device.page_table_bytes, "bytes"),
-                quantity(
-                    "Page tables, all other pinned memory, at most",
-                    None if other is None else registered,
-                    "bytes",
-                    reason=snapshot.host.missing.get("other_pinned_bytes"),
-                ),
-                quantity("Managed memory of the holders, at most", managed, "bytes"),
-                known("The driver's own for contexts, about", device, "context_overhead_bytes", "bytes"),
-            ),
             advice=("Run as root, outside of containers, to see all processes. " if hidden else "")
             + "If it stays after all programs on this GPU have ended, restart the driver's services, "
             "or reset the GPU when nobody uses it (nvidia-smi --gpu-reset).",

@@ -29,7 +29,7 @@ from pinscope.live.driver_findings import (
     unexplained,
     who,
 )
-from pinscope.records.finding import Finding, known, quantity
+from pinscope.records.finding import Finding, finding, known, note, quantity
 from pinscope.records.snapshot import Holder, Snapshot
 from pinscope.units import format_bytes, format_share
 
@@ -55,21 +55,19 @@ def _pinned_share(snapshot: Snapshot) -> Iterator[Finding]:
     severity = pinned_severity(share, host.available_bytes / host.total_bytes)
     if severity is None:
         return
-    yield Finding(
-        rule="pinned-share-of-ram",
-        severity=severity,
+    yield finding(
+        severity,
+        "pinned-share-of-ram",
+        quantity("Pinned", pinned, "bytes"),
+        *([quantity("Driver memory of the holders", driver, "bytes")] if driver else []),
+        quantity("Memory", host.total_bytes, "bytes"),
+        quantity("Share of it", share, "share"),
+        quantity("Available", host.available_bytes, "bytes"),
+        *by_holder("Held by", [one for one in snapshot.holders if _pinned_by(one)], _pinned_by),
         title=f"Up to {format_share(share)} of this host's memory is pinned" + (" or driver memory" if driver else ""),
         detail="Pinned memory can be neither swapped nor moved nor reclaimed; "
         f"{format_bytes(host.available_bytes)} are still available to all programs. It is less than that share where "
         "pages are pinned more than once, as the kernel counts each pin.",
-        evidence=(
-            quantity("Pinned", pinned, "bytes"),
-            *([quantity("Driver memory of the holders", driver, "bytes")] if driver else []),
-            quantity("Memory", host.total_bytes, "bytes"),
-            quantity("Share of it", share, "share"),
-            quantity("Available", host.available_bytes, "bytes"),
-            *by_holder("Held by", [one for one in snapshot.holders if _pinned_by(one)], _pinned_by),
-        ),
         advice="Pin what is copied often, in buffers that are used again, and give back the rest. "
         "'pinscope run pressure' shows what pinned memory takes from everybody else here.",
     )
@@ -90,21 +88,19 @@ def _near_group_limit(snapshot: Snapshot) -> Iterator[Finding]:
             continue
         first, many = holders[0], len(holders) > 1
         where = f" in {first.container}" if first.container else ""
-        yield Finding(
-            rule="holder-near-cgroup-limit",
-            severity=severity,
+        yield finding(
+            severity,
+            "holder-near-cgroup-limit",
+            quantity(f"Pinned or locked by {'them' if many else 'it'}", pinned, "bytes"),
+            quantity("Limit of the control group", limit, "bytes"),
+            quantity("Left in the control group", left, "bytes"),
+            known("Control group", first, "cgroup", "text"),
+            *by_holder("Held by", holders if many else (), _charged_to),
             title=f"{len(holders)} holders{where} are {format_bytes(left)} below the limit of their control group"
             if many
             else f"{who(first)}{where} is {format_bytes(left)} below the limit of its control group",
             detail="Pinned memory is charged to the control group and cannot be reclaimed. At the limit the kernel "
             "kills a process of the group, or slows it to a crawl where the limit is memory.high.",
-            evidence=(
-                quantity(f"Pinned or locked by {'them' if many else 'it'}", pinned, "bytes"),
-                quantity("Limit of the control group", limit, "bytes"),
-                quantity("Left in the control group", left, "bytes"),
-                known("Control group", first, "cgroup", "text"),
-                *by_holder("Held by", holders if many else (), _charged_to),
-            ),
             advice="Pin less, or raise the limit (docker run --memory, resources.limits.memory, MemoryMax=).",
         )
 
@@ -119,20 +115,17 @@ def _pinned_twice(snapshot: Snapshot) -> Iterator[Finding]:
         return
     used = host.total_bytes - host.available_bytes
     users = [one for one in snapshot.holders if one.cuda]
-    yield Finding(
-        rule="memory-pinned-more-than-once",
-        severity="warning",
+    yield note(
+        "memory-pinned-more-than-once",
+        quantity("Pinned, each pin counted", host.pinned_bytes, "bytes"),
+        quantity("Memory in use", used, "bytes"),
+        known("Shared memory", host, "shmem_bytes", "bytes"),
+        quantity("Processes with CUDA", len(users), "count"),
+        *by_holder("Registered by", ranked(snapshot.holders, _registered), _registered),
         title=f"At least {format_bytes(beyond)} are pinned more than once",
         detail=f"{format_bytes(host.pinned_bytes)} of pins stand on {format_bytes(used)} of memory in use: several "
         "processes have registered the same shared memory, for instance. The host holds it once, but every GPU pays "
         f"page tables for each of them, {format_bytes(page_table_bytes(GIB, PAGE_BYTES))} a GiB.",
-        evidence=(
-            quantity("Pinned, each pin counted", host.pinned_bytes, "bytes"),
-            quantity("Memory in use", used, "bytes"),
-            known("Shared memory", host, "shmem_bytes", "bytes"),
-            quantity("Processes with CUDA", len(users), "count"),
-            *by_holder("Registered by", ranked(snapshot.holders, _registered), _registered),
-        ),
         advice=_ONE_OWNER,
     )
 
@@ -148,17 +141,14 @@ def _registered_by_many(snapshot: Snapshot) -> Iterator[Finding]:
         if len(holders) < 2:
             continue
         tables = page_table_bytes(amount, PAGE_BYTES)
-        yield Finding(
-            rule="same-memory-registered-by-many",
-            severity="note",
+        yield note(
+            "same-memory-registered-by-many",
+            *by_holder("Registered by", holders, _registered),
+            quantity("Page tables on one GPU, at most", tables * len(holders), "bytes"),
+            quantity("With one owner, at most", tables, "bytes"),
             title=f"{len(holders)} processes have {format_bytes(amount)} registered each, probably the same",
             detail="It is more than their own memory, so it is shared. Each process pays a page table of up to "
             f"{format_bytes(tables)} on every GPU on which it has a context.",
-            evidence=(
-                *by_holder("Registered by", holders, _registered),
-                quantity("Page tables on one GPU, at most", tables * len(holders), "bytes"),
-                quantity("With one owner, at most", tables, "bytes"),
-            ),
             advice=_ONE_OWNER,
         )
 
@@ -168,14 +158,13 @@ def _rounding(snapshot: Snapshot) -> Iterator[Finding]:
     waste = sum(one.rounding_bytes or 0 for one in wasting)
     if not is_much_rounding(waste, snapshot.host.total_bytes):
         return
-    yield Finding(
-        rule="rounding-waste",
-        severity="note",
+    yield note(
+        "rounding-waste",
+        *by_holder("At most, in", wasting, lambda one: one.rounding_bytes),
         title=f"Up to {format_bytes(waste)} of pinned memory may be waste: sizes that are powers of two",
         detail="An allocator that rounds requests up to powers of two, as PyTorch's pinned one does, wastes up to "
         "half of each: 20.4 GiB become 32. A program that asked for exactly these sizes wastes nothing, and looks the "
         "same.",
-        evidence=tuple(by_holder("At most, in", wasting, lambda one: one.rounding_bytes)),
         advice=ROUNDING_ADVICE,
     )
 
@@ -189,23 +178,20 @@ def _parent_gone(snapshot: Snapshot) -> Iterator[Finding]:
         service = holder.container is not None or (holder.cgroup or "").endswith(".service")
         if holder.parent_pid != 1 or not pinned or not holder.cuda or service:
             continue
-        yield Finding(
-            rule="holder-without-parent",
-            severity="note",
+        yield note(
+            "holder-without-parent",
+            quantity("Pinned or locked by it", pinned, "bytes"),
+            known("Command", holder, "command", "text"),
+            known("User", holder, "user", "text"),
+            quantity(
+                "Started (UTC)",
+                f"{holder.started_at:%Y-%m-%d %H:%M}" if holder.started_at else None,
+                "text",
+                reason=holder.missing.get("started_at"),
+            ),
             title=f"{who(holder)} holds {format_bytes(pinned)}, and the process that started it has ended",
             detail="Its parent is process 1. That is right for a program that was meant to go on by itself (nohup, a "
             "daemon), and wrong for a worker that was left behind when its parent was killed.",
-            evidence=(
-                quantity("Pinned or locked by it", pinned, "bytes"),
-                known("Command", holder, "command", "text"),
-                known("User", holder, "user", "text"),
-                quantity(
-                    "Started (UTC)",
-                    f"{holder.started_at:%Y-%m-%d %H:%M}" if holder.started_at else None,
-                    "text",
-                    reason=holder.missing.get("started_at"),
-                ),
-            ),
             advice=f"If it is not needed any more, end it: kill {holder.pid}. All its pinned memory then comes back.",
         )
 
@@ -215,16 +201,13 @@ def _locked_is_not_pinned(snapshot: Snapshot) -> Iterator[Finding]:
         locked = holder.locked_bytes or 0
         if not holder.cuda or locked < MUCH_LOCKED_BYTES or holder.registered_bytes:
             continue
-        yield Finding(
-            rule="locked-is-not-pinned",
-            severity="note",
+        yield note(
+            "locked-is-not-pinned",
+            quantity("Locked (VmLck)", locked, "bytes"),
+            known("cudaHostAlloc memory", holder, "host_alloc_bytes", "bytes"),
             title=f"{who(holder)} has {format_bytes(locked)} locked, which alone does not make copies fast",
             detail="Memory that is locked with mlock stays in RAM, but CUDA does not know it: it is copied at the "
             "speed of pageable memory, unless it is registered as well.",
-            evidence=(
-                quantity("Locked (VmLck)", locked, "bytes"),
-                known("cudaHostAlloc memory", holder, "host_alloc_bytes", "bytes"),
-            ),
             advice="If it is meant for copies, register it (cudaHostRegister); mlock is not needed then. "
             "'pinscope live --probe' tells what is registered.",
         )

@@ -204,7 +204,8 @@ class Plan:
         """The recommended way to pin this amount: in chunks where it may be too much for one registration."""
         if self.recipes is None:
             return None
-        return self.recipes.chunks if self.demand.pinned_bytes >= ONE_REGISTRATION_BYTES else self.recipes.array
+        array, chunks = self.recipes.array, self.recipes.chunks
+        return chunks if self.demand.pinned_bytes >= ONE_REGISTRATION_BYTES else array or chunks
 
     def pace(self, strategy: str) -> Pace | None:
         """How fast that strategy pins; ``None`` if no run tells."""

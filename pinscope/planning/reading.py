@@ -9,11 +9,20 @@ from pinscope.analysis.pinning_recipe import DEFAULT_CHUNKS, Recipe
 from pinscope.analysis.pinning_strategy import TITLES, USUAL, WORTH_IT
 from pinscope.analysis.rules.gpu_memory import page_table_severity
 from pinscope.planning.plan import ONE_REGISTRATION_BYTES, Demand, Origin, Plan, Sharing, Source
-from pinscope.records.finding import Finding, Quantity, Reading, Severity, Table, quantity
+from pinscope.records.finding import (
+    Finding,
+    Quantity,
+    Reading,
+    Severity,
+    Table,
+    costing,
+    finding,
+    note,
+    quantity,
+    warning,
+)
 from pinscope.units import format_bytes, format_seconds, format_share
 
-LONG_SECONDS = 30.0
-"""A start-up that pins for longer is worth doing better."""
 LARGEST_CHUNK_BYTES = 64 * 2**30
 """Pieces to advise where nothing else decides."""
 SOURCE_WORDS: Mapping[Source, str] = {
@@ -71,11 +80,11 @@ def _paid_again(each: Sharing, owner: Sharing) -> list[Quantity]:
     found = []
     if each.tables_per_gpu_bytes != owner.tables_per_gpu_bytes:
         found += [
-            quantity("Page tables on a GPU, each registers", each.tables_per_gpu_bytes, "bytes"),
-            quantity("Page tables on a GPU, one owner", owner.tables_per_gpu_bytes, "bytes"),
+            quantity("Page tables on a GPU, each process registers", each.tables_per_gpu_bytes, "bytes"),
+            quantity("Page tables on a GPU, one owner copies for all", owner.tables_per_gpu_bytes, "bytes"),
         ]
     if each.tables_bytes != each.tables_per_gpu_bytes:
-        found.append(quantity("Page tables on all GPUs, each registers", each.tables_bytes, "bytes"))
+        found.append(quantity("Page tables on all GPUs, each process registers", each.tables_bytes, "bytes"))
     return found
 
 
@@ -94,7 +103,7 @@ def _sharings(plan: Plan) -> Table:
             for one in plan.sharings
         ),
         note=f"{_spread(demand)} All share the memory: the host holds it once. If each pins "
-        "its own memory, the GPUs pay as if each registers, and the host holds "
+        "its own memory, the GPUs pay as if each process registers, and the host holds "
         f"{format_bytes(demand.processes * demand.pinned_bytes)}. GPU memory for page tables is taken in steps of "
         f"2 MiB. One owner copies through CUDA IPC and needs a context on every GPU in use. {_contexts_words(plan)}",
     )  # fmt: skip
@@ -179,18 +188,17 @@ def _over_budget(plan: Plan) -> Iterator[Finding]:
     impossible = pinned > budget.total_bytes
     severity: Severity = "critical" if impossible else "warning"
     which = "than this host has" if impossible else "than is safe to pin on this host"
-    yield Finding(
-        rule="plan-over-budget", severity=severity,
+    yield finding(
+        severity,
+        "plan-over-budget",
+        quantity("Asked for", pinned, "bytes"),
+        quantity("Safe here", budget.safe_bytes, "bytes"),
+        quantity("Memory of this host", budget.total_bytes, "bytes"),
         title=f"{format_bytes(pinned)} is more {which}",
         detail=f"Safe now: {format_bytes(budget.safe_bytes)}, a share of what is {budget.limit}. Pinned memory can "
         "neither be swapped nor moved, so what is left must do for everybody else.",
-        evidence=(
-            quantity("Asked for", pinned, "bytes"),
-            quantity("Safe here", budget.safe_bytes, "bytes"),
-            quantity("Memory of this host", budget.total_bytes, "bytes"),
-        ),
         advice="Pin less, free memory, or raise the container's limit. For another host, make the plan there.",
-    )  # fmt: skip
+    )
 
 
 def _share(plan: Plan) -> Iterator[Finding]:
@@ -199,18 +207,18 @@ def _share(plan: Plan) -> Iterator[Finding]:
     if severity is None:
         return
     demand = plan.demand
-    yield Finding(
-        rule="plan-page-tables", severity=severity,
+    yield finding(
+        severity,
+        "plan-page-tables",
+        quantity("Page tables on that GPU", each.tables_per_gpu_bytes, "bytes"),
+        quantity("Its memory", demand.gpu_memory_bytes, "bytes"),
         title=f"Page tables take {format_share(each.gpu_share)} of a GPU's memory when each process registers",
         detail=f"{_processes(demand.on_one_gpu)} on the busiest GPU, "
         f"{format_bytes(plan.price.taken_bytes(demand.pinned_bytes))} each. NVML charges it to no process.",
-        evidence=(
-            quantity("Page tables on that GPU", each.tables_per_gpu_bytes, "bytes"),
-            quantity("Its memory", demand.gpu_memory_bytes, "bytes"),
-        ),
         advice="Pin less, or in fewer processes: one owner that copies for the others pays once."
-        if demand.on_one_gpu > 1 else "Pin only what is being copied: a ring of buffers in place of all the data.",
-    )  # fmt: skip
+        if demand.on_one_gpu > 1
+        else "Pin only what is being copied: a ring of buffers in place of all the data.",
+    )
 
 
 def _owner(plan: Plan) -> Iterator[Finding]:
@@ -224,20 +232,19 @@ def _owner(plan: Plan) -> Iterator[Finding]:
     contexts = "" if not added else f" It needs {added} more contexts for it" + (
         f", {format_bytes(added * price)} on all GPUs." if price is not None else "."
     )  # fmt: skip
-    yield Finding(
-        rule="plan-one-owner", severity="note",
+    yield note(
+        "plan-one-owner",
+        quantity("All GPUs, each process registers", each.tables_bytes, "bytes"),
+        quantity("All GPUs, one owner", owner.tables_bytes, "bytes"),
         title=f"One owner saves {format_bytes(saved)} of page tables on the busiest GPU"
         + (", but its contexts cost more than that" if dearer else ""),
         detail=f"{format_bytes(each.tables_per_gpu_bytes)} when each of {plan.demand.on_one_gpu} processes "
         f"registers, {format_bytes(owner.tables_per_gpu_bytes)} when one pins for all.{contexts}",
-        evidence=(
-            quantity("All GPUs, each registers", each.tables_bytes, "bytes"),
-            quantity("All GPUs, one owner", owner.tables_bytes, "bytes"),
-        ),
-        advice="Let each process register: that is cheaper here." if dearer else
-        "Let one process pin and copy into the others' GPU buffers (cudaIpcOpenMemHandle); 'pinscope run "
+        advice="Let each process register: that is cheaper here."
+        if dearer
+        else "Let one process pin and copy into the others' GPU buffers (cudaIpcOpenMemHandle); 'pinscope run "
         "registration' measures both ways.",
-    )  # fmt: skip
+    )
 
 
 def _pace(plan: Plan) -> Iterator[Finding]:
@@ -246,29 +253,30 @@ def _pace(plan: Plan) -> Iterator[Finding]:
     if usual is None or recipe is None or best is None:
         return
     slow, quick = usual.seconds_for(pinned), best.seconds_for(pinned)
-    if slow < LONG_SECONDS or slow < WORTH_IT * quick:
+    if slow < WORTH_IT * quick:
         return
-    yield Finding(
-        rule="plan-pin-faster", severity="warning",
-        title=f"One cudaHostAlloc would take {format_seconds(slow)}; the recommended way takes {format_seconds(quick)}",
-        detail=f"By {recipe.title}, at the pace {origin_words(best.origin)}.",
-        evidence=(
-            quantity("cudaHostAlloc", usual.bytes_per_second, "bytes/second"),
-            quantity(recipe.title, best.bytes_per_second, "bytes/second"),
-        ),
+    size = format_bytes(pinned)
+    yield finding(
+        costing(slow / quick),
+        "plan-pin-faster",
+        quantity("Rate of one cudaHostAlloc", usual.bytes_per_second, "bytes/second"),
+        quantity(f"Rate: {recipe.title}", best.bytes_per_second, "bytes/second"),
+        title=f"One cudaHostAlloc takes {format_seconds(slow)} to pin {size}, {slow / quick:.1f} times as long as the "
+        f"recommended way ({format_seconds(quick)})",
+        detail=f"Recommended: {recipe.title}, at the pace {origin_words(best.origin)}.",
         advice=f"Call {recipe.call(pinned)}.{_other_call(plan, recipe)}",
-    )  # fmt: skip
+    )
 
 
 def _other_call(plan: Plan, recipe: Recipe) -> str:
     """What chunks mean, or when to take them."""
     recipes = plan.recipes
     if recipe.chunk_bytes is not None:
-        return " No copy may cross a multiple of chunk."
+        return " Keep each copy inside one chunk: CUDA refuses others."
     if recipes is None or recipes.chunks is None or not recipes.gentler_in_chunks:
         return ""
     call = recipes.chunks.call(plan.demand.pinned_bytes)
-    return f" Where other processes use the GPU and no copy crosses a chunk, {call} lets them wait less."
+    return f" Where other processes use the GPU and each copy stays inside one chunk, {call} lets them wait less."
 
 
 def _one_call(plan: Plan) -> Iterator[Finding]:
@@ -276,14 +284,14 @@ def _one_call(plan: Plan) -> Iterator[Finding]:
     if pinned < ONE_REGISTRATION_BYTES:
         return
     recipe = plan.recipe or Recipe(DEFAULT_CHUNKS, LARGEST_CHUNK_BYTES, threads=0)
-    yield Finding(
-        rule="plan-one-registration", severity="warning",
+    yield warning(
+        "plan-one-registration",
+        quantity("Asked for", pinned, "bytes"),
         title=f"{format_bytes(pinned)} may be too much for one registration",
         detail="Users report that drivers of the 580 series overflow when 512 GiB or more are registered at once. "
         "PinScope has not measured it.",
-        evidence=(quantity("Asked for", pinned, "bytes"),),
-        advice=f"Register in chunks, and let no copy cross from one into the next: {recipe.call(pinned)}.",
-    )  # fmt: skip
+        advice=f"Register in chunks, and keep each copy inside one chunk: {recipe.call(pinned)}.",
+    )
 
 
 def _not_measured(plan: Plan) -> Iterator[Finding]:
@@ -295,11 +303,12 @@ def _not_measured(plan: Plan) -> Iterator[Finding]:
     if not foreign:
         return
     words = "; ".join(f"{what}: {origin_words(origin)}" for _, what, origin in foreign)
-    yield Finding(
-        rule="plan-not-measured-here", severity="note",
+    yield note(
+        "plan-not-measured-here",
+        quantity("Page size", round(plan.price.page_bytes), "bytes"),
         title="Not all of this was measured on this machine",
         detail=f"{words}. Other machines differ.",
-        evidence=(quantity("Page size", round(plan.price.page_bytes), "bytes"),),
         advice="On the machine that the plan is for: "
-        + " and ".join(f"pinscope run {name}" for name, _, _ in foreign) + ".",
-    )  # fmt: skip
+        + " and ".join(f"pinscope run {name}" for name, _, _ in foreign)
+        + ".",
+    )

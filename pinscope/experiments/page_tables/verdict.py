@@ -15,19 +15,28 @@ def page_tables_verdict(run: ExperimentRun, found: Sequence[Cost]) -> str | None
     own = [cost for cost in known if cost.way.device == run.device]
     if not own:
         return None
-    amount = _amount(own)
+    amount = _amount(found, own)
     if run.lab == "host":
         return f"Host model: each locked GiB takes {amount} of the kernel's page tables{_back(own)}."
     return f"Each pinned GiB takes {amount} of GPU memory for its page table{_where(run, found, known)}{_back(own)}."
 
 
-def _amount(own: Sequence[Cost]) -> str:
-    """One figure where one fits all ways, else the least and the most."""
+def _amount(found: Sequence[Cost], own: Sequence[Cost]) -> str:
+    """One figure where one fits all ways, else the least and the most; ``own``: those whose figure is known."""
     slopes = [cost.growth.known_slope for cost in own if cost.growth.known_slope]
     middles = [slope.middle * GIB for slope in slopes]
-    if max(slope.low for slope in slopes) <= min(slope.high for slope in slopes):
+    floor = max(slope.low for slope in slopes)
+    if any(_takes_less(cost, own[0], floor) for cost in found if cost not in own):
+        return f"up to {format_bytes(round(max(middles)))}"
+    if floor <= min(slope.high for slope in slopes):
         return format_bytes(round(middles[0]))
     return f"{format_bytes(round(min(middles)))} to {format_bytes(round(max(middles)))}"
+
+
+def _takes_less(cost: Cost, known: Cost, floor: float) -> bool:
+    """Whether a way on the same device took so little that no figure of it is known."""
+    slope = cost.growth.slope
+    return cost.way.device == known.way.device and slope is not None and slope.high < floor
 
 
 def _where(run: ExperimentRun, found: Sequence[Cost], known: Sequence[Cost]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from pinscope.analysis.pinning_strategy import IDLE, USUAL, WORTH_IT, Recommended, StrategyCell
 from pinscope.records.pinning_strategy import STRATEGIES
@@ -25,12 +25,12 @@ _HOW: Mapping[str, str] = {
 def pinning_verdict(cells: Mapping[str, StrategyCell], found: Recommended) -> str | None:
     """How to pin fast and how long that takes; ``None`` where no strategy was measured."""
     usual, refused = cells.get(USUAL), [cell for cell in cells.values() if cell.pinned is False]
-    best = _best(found, usual) or _fastest(cells)
+    best = found.array or found.chunks or _fastest(cells)
     if best is None:
         return "CUDA does not take memory as pinned that was registered: pin with cudaHostAlloc." if refused else None
     size, seconds = format_bytes(best.bytes), format_seconds(best.total_seconds.median)
     if best is usual:
-        return f"One cudaHostAlloc pins {size} in {seconds}{_why_usual(cells, refused)}."
+        return f"One cudaHostAlloc pins {size} in {seconds}{_why_usual(cells, found.chunks, refused)}."
     instead = f" instead of {format_seconds(usual.total_seconds.median)}" if usual else ""
     return f"{size} are pinned in {seconds}{instead}: {how(best)}."
 
@@ -39,14 +39,6 @@ def how(cell: StrategyCell) -> str:
     """What a program does that pins this way."""
     threads = f"{cell.threads} thread{'' if cell.threads == 1 else 's'}"
     return _HOW[cell.strategy].format(threads=threads, chunk=format_bytes(cell.chunk_bytes))
-
-
-def _best(found: Recommended, usual: StrategyCell | None) -> StrategyCell | None:
-    """The one recommended for an array; in chunks where that alone is clearly faster than cudaHostAlloc."""
-    array, chunks = found.array, found.chunks
-    if array is None or (array is usual and chunks is not None and _worth_it(chunks, array)):
-        return chunks
-    return array
 
 
 def _worth_it(one: StrategyCell, other: StrategyCell) -> bool:
@@ -59,9 +51,11 @@ def _fastest(cells: Mapping[str, StrategyCell]) -> StrategyCell | None:
     return min(pinned, key=lambda cell: cell.total_seconds.median, default=None)
 
 
-def _why_usual(cells: Mapping[str, StrategyCell], refused: list[StrategyCell]) -> str:
+def _why_usual(cells: Mapping[str, StrategyCell], chunks: StrategyCell | None, refused: Sequence[StrategyCell]) -> str:
     if refused:
         return "; CUDA does not take registered memory as pinned here"
+    if chunks is not None and _worth_it(chunks, cells[USUAL]):
+        return f", chunks of {format_bytes(chunks.chunk_bytes)} take {format_seconds(chunks.total_seconds.median)}"
     others = [cell for name, cell in cells.items() if name not in (USUAL, IDLE)]
     faster = any(_worth_it(cell, cells[USUAL]) for cell in others)
     return ", and no other way that was tried is clearly faster" if others and not faster else ""

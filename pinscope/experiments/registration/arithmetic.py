@@ -10,7 +10,10 @@ from pinscope.analysis.rows import Row, counted, grouped, labels, summary
 from pinscope.analysis.statistics import Summary, summarize
 
 Strategy = Literal["each_registers", "one_owner"]
-STRATEGY_TITLES: Mapping[str, str] = {"each_registers": "each registers", "one_owner": "one owner copies for all"}
+STRATEGY_TITLES: Mapping[str, str] = {
+    "each_registers": "each process registers",
+    "one_owner": "one owner copies for all",
+}
 
 SAME_RATE = 0.05
 """Rates that differ by less are the same."""

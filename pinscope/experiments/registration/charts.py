@@ -79,8 +79,9 @@ def _tables(run: ExperimentRun, found: Sequence[Trial]) -> Chart | None:
 
 
 def _name(trial: Trial) -> str:
-    short = {"each_registers": "each registers", "one_owner": "one owner"}
-    return f"{trial.processes} × {short[trial.strategy]}"
+    if trial.strategy == "one_owner":
+        return f"one owner for {trial.processes}"
+    return f"{trial.processes} register{'s' if trial.processes == 1 else ''}"
 
 
 def _part(name: str, colour: str, shown: Sequence[Trial], value: Callable[[Trial], float | None]) -> Part:

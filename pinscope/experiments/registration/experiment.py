@@ -28,7 +28,7 @@ PROCESS_BYTES = 512 * 2**20
 """Set aside of host memory for each process: Python, NumPy, CuPy and the driver's part."""
 SMALLEST_BUFFER = 2 * 2**20
 """Smaller device buffers may share one allocation, which an IPC handle would export as a whole."""
-TITLES: Mapping[Strategy, str] = {"each_registers": "each registers", "one_owner": "one owner"}
+TITLES: Mapping[Strategy, str] = {"each_registers": "each process registers", "one_owner": "one owner"}
 
 
 class RegistrationParams(BareParams):

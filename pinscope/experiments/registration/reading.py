@@ -231,8 +231,8 @@ def _rates(run: ExperimentRun, each: Trial | None, owner: Trial | None) -> Itera
         return
     ratio = owner.rate.median / each.rate.median
     evidence = (
-        measured("Each registers", each.rate, "bytes/second"),
-        measured("One owner", owner.rate, "bytes/second"),
+        measured(f"{each.processes} processes register", each.rate, "bytes/second"),
+        measured(f"One owner for {each.processes} processes", owner.rate, "bytes/second"),
     )
     ours, theirs = format_bandwidth(owner.rate.median), format_bandwidth(each.rate.median)
     if ratio >= 1 - SAME_RATE:

@@ -30,8 +30,8 @@ def test_a_change_changes_the_plan_and_the_command(open_page: Open, machine: Cal
     app.text_input(key="plan-pinned").set_value("1TiB")
     app.number_input(key="plan-processes").set_value(4)
     app.selectbox(key="plan-page_size").set_value("2MiB").run()
-    assert metric(app, "Page tables on a GPU, each registers") == "16 MiB"
-    assert metric(app, "Page tables on a GPU, one owner") == "4 MiB"
+    assert metric(app, "Page tables on a GPU, each process registers") == "16 MiB"
+    assert metric(app, "Page tables on a GPU, one owner copies for all") == "4 MiB"
     words = "--pinned 1TiB --processes 4 --gpu-memory 80GiB --page-size 2MiB"
     assert app.code[-1].value == f"pinscope plan {words}"
 

@@ -12,7 +12,7 @@ def test_page_tables_are_drawn_up_to_the_memory_of_the_gpu_with_the_plan_marked(
     tables, _ = draw_plan(plan(8 * GIB, processes=4))
     lines = {trace.name: trace for trace in tables.figure.data}
     assert len([name for name in lines if name.startswith("one process")]) == 3
-    for name, table in (("each registers", 64 * MIB), ("one owner copies for all", 16 * MIB)):
+    for name, table in (("each process registers", 64 * MIB), ("one owner copies for all", 16 * MIB)):
         marked = [
             (x, y) for x, y, size in zip(lines[name].x, lines[name].y, lines[name].marker.size, strict=True) if size
         ]

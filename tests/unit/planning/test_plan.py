@@ -133,7 +133,7 @@ def test_a_plan_recommends_what_the_run_does_and_not_what_is_fastest() -> None:
     assert headline["Recommended strategy"] == "4 KiB pages, threads touch, register"
     assert headline["Time to pin"] == pytest.approx(10.0)
     (finding,) = (one for one in reading.findings if one.rule == "plan-pin-faster")
-    assert finding.detail.startswith("By 4 KiB pages, threads touch, register, ")
+    assert finding.detail.startswith("Recommended: 4 KiB pages, threads touch, register, ")
     assert 'strategy="touch_register"' in finding.advice
     assert [row[1] for row in reading.tables[2].rows] == ["no", "in chunks", "for an array", "no"]
 
@@ -184,16 +184,22 @@ def test_one_owner_is_not_advised_where_its_contexts_cost_more() -> None:
     assert "3 more contexts" in unknown.detail
 
 
-def test_a_long_start_up_names_the_call_that_shortens_it() -> None:
+def test_a_start_up_names_the_call_that_shortens_it_as_the_run_does() -> None:
     found = findings(plan(256 * GIB))["plan-pin-faster"]
     assert found.advice.startswith('Call pinscope.pinned_empty("256 GiB"). Where other processes use the GPU')
     huge = findings(plan(512 * GIB))
     call = CHUNKS.call(512 * GIB)
     assert 'pinned_empty("512 GiB", chunk="256 MiB"' in call
-    assert huge["plan-pin-faster"].advice == f"Call {call}. No copy may cross a multiple of chunk."
+    assert huge["plan-pin-faster"].advice == f"Call {call}. Keep each copy inside one chunk: CUDA refuses others."
     assert call in huge["plan-one-registration"].advice
     assert "chunks" in findings(plan(512 * GIB, paces=()))["plan-one-registration"].advice
-    assert "plan-pin-faster" not in findings(plan(GIB))
+    small = findings(plan(GIB))["plan-pin-faster"]
+    assert small.severity == "warning"
+    assert small.title == (
+        "One cudaHostAlloc takes 268 ms to pin 1 GiB, 10.0 times as long as the recommended way (26.8 ms)"
+    )
+    level = (USUAL, replace(FAST, bytes_per_second=USUAL.bytes_per_second))
+    assert "plan-pin-faster" not in findings(plan(GIB, paces=level))
     assert "plan-pin-faster" not in findings(plan(512 * GIB, paces=()))
 
 

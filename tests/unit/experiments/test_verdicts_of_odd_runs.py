@@ -1,0 +1,154 @@
+"""The one sentence of a run where something is odd: what failed, what nobody would guess, what was not measured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pinscope.experiments.access.reading import read_access
+from pinscope.experiments.registry import read_run
+from tests.data import synthetic
+from tests.data.synthetic_snapshot import GIB, MIB, holder, host, snapshot
+from tests.data.synthetic_timeline import growing, rows_of, run, watched
+from tests.unit.analysis.test_pinning_strategy import USUAL, idle, read, row
+from tests.unit.experiments.access.test_arithmetic import rows as access_rows
+from tests.unit.experiments.page_tables.test_arithmetic import reading as page_tables
+from tests.unit.experiments.page_tables.test_arithmetic import rows as page_table_rows
+from tests.unit.experiments.pressure.test_arithmetic import at
+from tests.unit.experiments.pressure.test_arithmetic import reading as pressure
+from tests.unit.experiments.pressure.test_arithmetic import rows as pressure_rows
+from tests.unit.experiments.registration.test_arithmetic import reading as registration
+from tests.unit.experiments.registration.test_arithmetic import rows as registration_rows
+
+WHOLE = row("thp_register", 0.4)
+CHUNKS = row("thp_pipeline", 0.3)
+
+
+@pytest.mark.parametrize(
+    ("rows", "verdict"),
+    [
+        ([USUAL, WHOLE], "16 GiB are pinned in 400 ms instead of 4.80 s: touch huge pages with 8 threads, then "
+         "register once."),
+        ([WHOLE], "16 GiB are pinned in 400 ms: touch huge pages with 8 threads, then register once."),
+        ([USUAL], "One cudaHostAlloc pins 16 GiB in 4.80 s."),
+        ([USUAL, row("thp_register", 4.0)],
+         "One cudaHostAlloc pins 16 GiB in 4.80 s, and no other way that was tried is clearly faster."),
+        ([USUAL, CHUNKS], "One cudaHostAlloc pins 16 GiB in 4.80 s, chunks of 1 GiB take 300 ms."),
+        ([USUAL, row("thp_register", 0.4, pinned=False)],
+         "One cudaHostAlloc pins 16 GiB in 4.80 s; CUDA does not take registered memory as pinned here."),
+        ([row("thp_register", 0.4, pinned=False)],
+         "CUDA does not take memory as pinned that was registered: pin with cudaHostAlloc."),
+        ([row("host_alloc_chunks", 4.0)], "16 GiB are pinned in 4.00 s: one cudaHostAlloc for each 1 GiB."),
+        ([idle()], None),
+    ],
+)  # fmt: skip
+def test_the_way_to_pin_is_said_of_what_was_measured(rows: list[dict[str, Any]], verdict: str | None) -> None:
+    assert read(rows).verdict == verdict
+
+
+def test_page_tables_say_where_they_are_paid_for_and_what_came_back() -> None:
+    both = page_table_rows() + page_table_rows(device=1)
+    assert "on each of 2 GPUs; freeing gives all" in (page_tables(both).verdict or "")
+    alone = page_table_rows() + page_table_rows(2 * MIB, device=1)
+    assert ", on 1 of 2 GPUs with a context;" in (page_tables(alone).verdict or "")
+    assert (page_tables(page_table_rows(kept=GIB)).verdict or "").endswith("freeing gave 0.0 % back.")
+    assert page_tables(page_table_rows(2 * MIB)).verdict is None
+
+
+@pytest.mark.parametrize(("page", "amount"), [(4096, "2.00 MiB"), (16 * 1024, "512 KiB to 2.00 MiB")])
+def test_ways_that_take_different_page_tables_are_not_given_one_figure(page: int, amount: str) -> None:
+    rows = page_table_rows() + page_table_rows(page, backing="thp")
+    assert (page_tables(rows).verdict or "").startswith(f"Each pinned GiB takes {amount} of GPU memory")
+    unseen = page_table_rows() + page_table_rows(2 * MIB, backing="hugetlb")
+    assert (page_tables(unseen).verdict or "").startswith("Each pinned GiB takes up to 2.00 MiB of GPU memory")
+
+
+def test_the_host_model_speaks_of_locked_memory_and_of_itself() -> None:
+    model = registration(registration_rows("each_registers", 2), lab="host").verdict or ""
+    assert model.startswith("Host model: 2 processes that lock the same 8 GiB take 32 MiB of page tables")
+    assert "GPU" not in model
+
+
+def test_what_one_owner_loses_is_in_the_sentence() -> None:
+    slow = registration_rows("each_registers", 2) + registration_rows("one_owner", 2, rate=30e9)
+    assert (registration(slow).verdict or "").endswith("the owner copies at 30.0 GB/s, 60.0 % of their rate.")
+    assert registration(registration_rows("one_owner", 2)).verdict == (
+        "One owner of 8 GiB takes 16 MiB of GPU memory for page tables."
+    )
+
+
+def test_wrong_data_is_the_only_answer() -> None:
+    assert "do not trust" in (registration(registration_rows("each_registers", 2, wrong=1)).verdict or "")
+    wrong = read_access(synthetic.run("overlap"), access_rows("mapped", 1e-3, intact=False))
+    assert "do not trust" in (wrong.verdict or "")
+
+
+def test_what_others_felt_comes_before_what_pinning_takes() -> None:
+    slow = pressure(pressure_rows(at("held", 3, fault_median_seconds=9e-6)))
+    assert slow.verdict == (
+        "Page faults took 3.9 times as long from 3 GiB pinned on; at most 4 GiB pinned (3.1 % of the host's memory)."
+    )
+    moved = pressure(pressure_rows(host=at("held", 3, available_bytes=10 * GIB))).verdict or ""
+    assert "of available memory" not in moved
+    assert "page faults took at most" in moved
+
+
+def test_ways_to_use_data_are_compared_as_far_as_they_were_measured() -> None:
+    def verdict(rows: list[dict[str, Any]]) -> str | None:
+        return read_access(synthetic.run("overlap"), rows).verdict
+
+    assert verdict(access_rows("copy", 5e-3)) is None
+    assert verdict(access_rows("copy", 5e-3) + access_rows("managed", 25e-3)) == (
+        "Managed memory that migrates on demand takes 5.00 times as long as an explicit copy for 1 streaming read of "
+        "256 MiB: 25.0 ms against 5.00 ms."
+    )
+    assert (verdict(access_rows("copy", 5e-3) + access_rows("mapped", 2e-3)) or "").startswith("Let kernels reach")
+    assert (verdict(access_rows("copy", 5e-3) + access_rows("mapped", 9e-3)) or "").startswith("Copy to the GPU what")
+    mixed = access_rows("copy", 5e-3) + access_rows("mapped", 2e-3)
+    mixed += access_rows("copy", 5e-3, uses=8) + access_rows("mapped", 16e-3, uses=8)
+    assert verdict(mixed) == (
+        "For data that kernels use whole, zero-copy takes 0.40 times as long as a copy for 1 streaming read, "
+        "3.20 times for 8 streaming reads."
+    )
+
+
+def held(amount: Any, samples: int = 60) -> str | None:
+    """The verdict of a timeline in which one process holds so much, and nobody else any."""
+    rows = watched(
+        samples,
+        holders=lambda n: (holder(7, host_alloc_bytes=amount(n), driver_memory_bytes=0),),
+        pinned_bytes=amount,
+    )
+    return read_run(run(), rows).verdict
+
+
+@pytest.mark.parametrize(
+    ("amount", "verdict"),
+    [
+        (lambda n: 0, "Nothing was pinned in 59.0 s."),
+        (lambda n: 8192, "Pinned memory was at most 8 KiB in 59.0 s."),
+        (lambda n: 8 * GIB, "Pinned memory stayed at about 8 GiB for 59.0 s; python (pid 7) held 8 GiB."),
+        (lambda n: (1 if n < 9 else 3) * GIB,
+         "Pinned memory grew from 1 GiB to 3 GiB in 59.0 s; python (pid 7) held 3 GiB."),
+        (lambda n: (3 if n < 9 else 1) * GIB,
+         "Pinned memory fell from 3 GiB to 1 GiB in 59.0 s; python (pid 7) held 1 GiB."),
+        (lambda n: (9 if n == 5 else 1) * GIB,
+         "Pinned memory peaked at 9 GiB after 5.00 s, and was 1 GiB at first and 1 GiB at the end; python (pid 7) held "
+         "9 GiB."),
+    ],
+)  # fmt: skip
+def test_a_timeline_says_how_much_by_whom_and_whether_it_grew(amount: Any, verdict: str) -> None:
+    assert held(amount) == verdict
+
+
+def test_a_leak_is_the_answer_where_there_is_one() -> None:
+    assert (read_run(run(), growing()).verdict or "").startswith(
+        "leaky (pid 1) looks like it leaks pinned memory: it took 472 MiB in 59 steps"
+    )
+
+
+def test_a_timeline_of_one_sample_or_without_the_count_says_no_more_than_it_knows() -> None:
+    assert held(lambda n: GIB, samples=1) == "1 GiB was pinned in the only sample; python (pid 7) held 1 GiB."
+    unknown = host(pinned_bytes=None, explained_bytes=None, missing={"pinned_bytes": "needs Linux 5.7"})
+    assert read_run(run(), rows_of([snapshot(host=unknown, holders=())] * 9)).verdict is None

@@ -175,7 +175,7 @@ def _paces(plan: Plan) -> Table:
 def _recommended_for(plan: Plan, strategy: str) -> str:
     recipes = plan.recipes
     if recipes and recipes.array and recipes.array.strategy == strategy:
-        return "for an array"
+        return "in one piece"
     if recipes and recipes.chunks and recipes.chunks.strategy == strategy:
         return "in chunks"
     return "no"
@@ -232,7 +232,8 @@ def _owner(plan: Plan) -> Iterator[Finding]:
     contexts = "" if not added else f" It needs {added} more contexts for it" + (
         f", {format_bytes(added * price)} on all GPUs." if price is not None else "."
     )  # fmt: skip
-    yield note(
+    yield finding(
+        costing(_times_of_owner(each, owner)),
         "plan-one-owner",
         quantity("All GPUs, each process registers", each.tables_bytes, "bytes"),
         quantity("All GPUs, one owner", owner.tables_bytes, "bytes"),
@@ -240,11 +241,29 @@ def _owner(plan: Plan) -> Iterator[Finding]:
         + (", but its contexts cost more than that" if dearer else ""),
         detail=f"{format_bytes(each.tables_per_gpu_bytes)} when each of {plan.demand.on_one_gpu} processes "
         f"registers, {format_bytes(owner.tables_per_gpu_bytes)} when one pins for all.{contexts}",
-        advice="Let each process register: that is cheaper here."
-        if dearer
-        else "Let one process pin and copy into the others' GPU buffers (cudaIpcOpenMemHandle); 'pinscope run "
-        "registration' measures both ways.",
+        advice="Let each process register: that is cheaper here." if dearer else _worth_of_an_owner(each, owner),
     )
+
+
+def _times_of_owner(each: Sharing, owner: Sharing) -> float:
+    """GPU memory for page tables and contexts when each registers, over that with one owner; 1 where not known."""
+    if each.contexts_bytes is None or owner.contexts_bytes is None:
+        return 1.0
+    return (each.tables_bytes + each.contexts_bytes) / (owner.tables_bytes + owner.contexts_bytes)
+
+
+def _worth_of_an_owner(each: Sharing, owner: Sharing) -> str:
+    """By the rule of the experiment registration: what is saved beside what contexts take anyway."""
+    how = (
+        "let one process pin and copy into the others' GPU buffers (cudaIpcOpenMemHandle); 'pinscope run registration' "
+        "measures both ways."
+    )
+    if each.contexts_bytes and costing(_times_of_owner(each, owner)) == "note":
+        return (
+            f"Contexts take {format_bytes(each.contexts_bytes)} anyway, so that this is hardly worth a change. If it "
+            f"is, {how}"
+        )
+    return f"{how[0].upper()}{how[1:]}"
 
 
 def _pace(plan: Plan) -> Iterator[Finding]:

@@ -146,7 +146,7 @@ def _speeds(run: ExperimentRun, cells: Cells) -> Table:
             )
             for cell in _strategies(cells)
         ],
-        note="Medians. Usual wait: of each repeat the longest that a neighbour waited. "
+        note="Medians. Usual wait: of each repeat the longest driver call of another process. "
         "Your size: at the same pace. Copies at: one copy to the device within a chunk. Copies across "
         "chunks: whether CUDA takes one that crosses a boundary; n/a in one piece, and where chunks are separate "
         f"allocations. Recommended, in one piece and in chunks: of the strategies within {NEAR:g} times the fastest, "

@@ -135,7 +135,7 @@ def test_a_plan_recommends_what_the_run_does_and_not_what_is_fastest() -> None:
     (finding,) = (one for one in reading.findings if one.rule == "plan-pin-faster")
     assert finding.detail.startswith("Recommended: 4 KiB pages, threads touch, register, ")
     assert 'strategy="touch_register"' in finding.advice
-    assert [row[1] for row in reading.tables[2].rows] == ["no", "in chunks", "for an array", "no"]
+    assert [row[1] for row in reading.tables[2].rows] == ["no", "in chunks", "in one piece", "no"]
 
 
 def test_waits_of_neighbours_are_shown_for_the_measured_amount_alone() -> None:
@@ -177,6 +177,9 @@ def test_one_owner_is_not_advised_where_its_contexts_cost_more() -> None:
     cheap = findings(plan(64 * GIB, processes=4))["plan-one-owner"]
     assert "saves 384 MiB" in cheap.title
     assert "cudaIpcOpenMemHandle" in cheap.advice
+    assert (cheap.severity, cheap.advice.startswith("Contexts take 1.95 GiB anyway")) == ("note", True)
+    much = findings(plan(512 * GIB, processes=4))["plan-one-owner"]
+    assert (much.severity, much.advice.startswith("Let one process pin")) == ("warning", True)
     dear = findings(plan(GIB, processes=8, all_gpus=4))["plan-one-owner"]
     assert "cost more" in dear.title
     assert "each process register" in dear.advice

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pinscope.analysis.conclusions import HOST_MODEL
 from pinscope.experiments.page_tables.arithmetic import ALL_RETURNED, GIB, Cost
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bytes, format_share
@@ -17,7 +18,7 @@ def page_tables_verdict(run: ExperimentRun, found: Sequence[Cost]) -> str | None
         return None
     amount = _amount(found, own)
     if run.lab == "host":
-        return f"Host model: each locked GiB takes {amount} of the kernel's page tables{_back(own)}."
+        return f"{HOST_MODEL}each locked GiB takes {amount} of the kernel's page tables{_back(own)}."
     return f"Each pinned GiB takes {amount} of GPU memory for its page table{_where(run, found, known)}{_back(own)}."
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pinscope.analysis.conclusions import HOST_MODEL
 from pinscope.experiments.pressure.arithmetic import GIB, STRAIGHT, Stages, lost_per_byte, median_of
 from pinscope.records.finding import Finding
 from pinscope.records.run import ExperimentRun
@@ -36,7 +37,7 @@ def pressure_verdict(run: ExperimentRun, found: Stages, of_memory: str, felt: Se
 
 
 def _of_lab(run: ExperimentRun, sentence: str) -> str:
-    return f"Host model: {sentence[0].lower()}{sentence[1:]}" if run.lab == "host" else sentence
+    return f"{HOST_MODEL}{sentence[0].lower()}{sentence[1:]}" if run.lab == "host" else sentence
 
 
 def _slowest_fault(found: Stages) -> float | None:

@@ -66,8 +66,8 @@ def test_ways_that_take_different_page_tables_are_not_given_one_figure(page: int
 
 def test_the_host_model_speaks_of_locked_memory_and_of_itself() -> None:
     model = registration(registration_rows("each_registers", 2), lab="host").verdict or ""
-    assert model.startswith("Host model: 2 processes that lock the same 8 GiB take 32 MiB of page tables")
-    assert "GPU" not in model
+    assert model.startswith("Host model, no GPU: 2 processes that lock the same 8 GiB take 32 MiB of page tables")
+    assert "GPU memory" not in model
 
 
 def test_what_one_owner_loses_is_in_the_sentence() -> None:

@@ -19,7 +19,8 @@ from pinscope.report.write import write_report
 from pinscope.store.bundle import read_bundle
 from tests.data import synthetic
 
-pytestmark = pytest.mark.browser
+# A browser of its own, beside the one that drives the dashboard: either has minutes to do.
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("reports")]
 
 PAPER_WIDTH = 680
 """Pixels between the margins of an A4 page, as the page's script has it."""
@@ -75,7 +76,6 @@ SYNTHETIC: dict[str, Callable[[], Document]] = {
     "bandwidth": lambda: synthetic.document("bandwidth"),
     "overlap": lambda: synthetic.document("overlap"),
     "bandwidth on the host model": lambda: synthetic.document("bandwidth", lab="host"),
-    "overlap on the host model": lambda: synthetic.document("overlap", lab="host"),
     "without rows": lambda: synthetic.document_of("bandwidth", [], status="failed", error="no GPU answered"),
 }
 RECORDINGS = {path.stem: path for path in sorted((Path(pinscope.__file__).parent / "recordings").glob("*.pinscope"))}
@@ -100,7 +100,13 @@ def written(folder: Path, *found: Document) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", [*SYNTHETIC, *RECORDINGS])
+def one_of_each_kind() -> list[str]:
+    """A recording of each kind of run, and what no recording is: the host model, and nothing at all."""
+    kinds = {name.split("-")[0]: name for name in RECORDINGS}
+    return [*kinds.values(), "bandwidth on the host model", "without rows"]
+
+
+@pytest.mark.parametrize("name", one_of_each_kind())
 def test_a_report_opens_without_network_and_is_legible_on_a_desk_and_on_a_phone(
     name: str, reader: Reader, tmp_path: Path
 ) -> None:

@@ -24,6 +24,8 @@ SEVERITY_WORDS: Mapping[Severity, str] = {
 
 FIRST = 3
 """Figures, and findings, that stand beside the verdict; the rest comes later."""
+PRINTED_ROWS = 30
+"""A longer table is not printed: its figures are in the file."""
 
 _UNFINISHED: Mapping[Status, str] = {
     "running": "is still going",

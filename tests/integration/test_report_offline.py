@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,8 +23,8 @@ from tests.data import synthetic
 # A browser of its own, beside the one that drives the dashboard: either has minutes to do.
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("reports")]
 
-PAPER_WIDTH = 680
-"""Pixels between the margins of an A4 page, as the page's script has it."""
+PAPER_WIDTH, SMALL_WIDTH = 680, 600
+"""Pixels between the margins of an A4 page, and of a chart before it is made smaller, as the page's script has them."""
 LOCAL = ("file:", "data:", "blob:")
 
 
@@ -192,10 +193,26 @@ def test_on_paper_charts_are_light_and_fit_the_page_and_then_come_back(reader: R
     printed = page.pdf(prefer_css_page_size=True)
 
     on_paper = page.evaluate("window.onPaper")
-    assert {width for width, _ in on_paper} == {PAPER_WIDTH}
+    assert [width for width, _ in on_paper] == [PAPER_WIDTH, SMALL_WIDTH]
     assert {colour for _, colour in on_paper} == {rgb(SCHEMES["light"].text)}
     assert printed.startswith(b"%PDF-")
     page.wait_for_function(f"JSON.stringify(({state})()) === {json.dumps(json.dumps(before, separators=(',', ':')))}")
+
+
+def test_bandwidth_prints_on_five_pages_the_first_with_the_verdict_and_its_chart(
+    reader: Reader, tmp_path: Path
+) -> None:
+    found = documents("bandwidth-h200")
+    page = reader.open(written(tmp_path, *found))
+    printed = page.pdf(prefer_css_page_size=True)
+    assert len(re.findall(rb"/Type\s*/Page\b", printed)) <= 5
+
+    page.emulate_media(media="print")
+    page.set_viewport_size({"width": PAPER_WIDTH, "height": 1009})
+    ends = page.locator(".verdict, figure").evaluate_all(
+        "found => found.map(each => each.getBoundingClientRect().bottom)"
+    )
+    assert ends[0] < ends[1] < 1009
 
 
 def test_the_raw_data_is_saved_as_json(reader: Reader, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from pinscope.analysis.conclusions import Costed, dearest_first, joined
 from pinscope.analysis.rows import grouped
 from pinscope.analysis.statistics import measured
 from pinscope.experiments.access.arithmetic import (
@@ -27,14 +28,11 @@ SLOW_MANAGED = 2.0
 WRITES = ("stream_write", "scatter_write")
 """Patterns whose data goes back; where a part is written, the rest must come back as it was."""
 _EQUAL = f"Ways within {AS_GOOD - 1:.0%} of each other count as equally good.".replace("%", " %")
-Priced = tuple[float, Finding]
-"""How many times as long it takes to ignore the finding, and the finding."""
 
 
-def way_findings(found: Sequence[Cell]) -> list[Finding]:
+def way_findings(found: Sequence[Cell]) -> tuple[Finding, ...]:
     """All of them are notes: each is of one way that a program chose."""
-    priced = [*_whole(found), *_parts(found), *_on_demand(found)]
-    return [one for _, one in sorted(priced, key=lambda pair: pair[0], reverse=True)]
+    return dearest_first([*_whole(found), *_parts(found), *_on_demand(found)])
 
 
 def uses_words(uses: int) -> str:
@@ -83,7 +81,7 @@ def _ratio(times: float) -> str:
     return f"{times:.{1 if times >= 10 else 2}f}"
 
 
-def _whole(found: Sequence[Cell]) -> Iterator[Priced]:
+def _whole(found: Sequence[Cell]) -> Iterator[Costed]:
     """Zero-copy beside a copy of data that is used whole, over the number of uses."""
     courses = []
     for pattern in _patterns(found):
@@ -108,7 +106,7 @@ def _whole(found: Sequence[Cell]) -> Iterator[Priced]:
     )  # fmt: skip
 
 
-def _parts(found: Sequence[Cell]) -> Iterator[Priced]:
+def _parts(found: Sequence[Cell]) -> Iterator[Costed]:
     """Zero-copy beside a copy of what is used, over the share of the data, for the fewest uses."""
     uses = min(cell.uses for cell in found)
     courses = []
@@ -159,11 +157,7 @@ def _time_quantity(cell: Cell) -> Quantity:
 
 def _alike(courses: Sequence[_Course], key: Callable[[_Course], object]) -> list[tuple[str, _Course]]:
     """Patterns that do alike, named together, with the first of them."""
-    return [(_and([one.title for one in group]), group[0]) for group in grouped(courses, key).values()]
-
-
-def _and(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+    return [(joined([one.title for one in group]), group[0]) for group in grouped(courses, key).values()]
 
 
 def _by_course(courses: Sequence[_Course], where: Callable[[Stretch, bool, bool], str]) -> str:
@@ -221,7 +215,7 @@ def _gain_words(shares: Mapping[str, int]) -> str:
     least, most = max(shares, key=lambda title: shares[title]), min(shares, key=lambda title: shares[title])
     at_least, at_most = (format_share(1 / shares[title]) for title in (least, most))
     if at_least == at_most:
-        return f"zero-copy is faster than a copy up to a share of {at_least} ({_and(list(shares))})"
+        return f"zero-copy is faster than a copy up to a share of {at_least} ({joined(list(shares))})"
     return f"zero-copy is faster than a copy up to a share of {at_least} ({least}) or {at_most} ({most})"
 
 
@@ -241,7 +235,7 @@ def _part_examples(courses: Sequence[_Course]) -> str:
 def _for_parts(courses: Sequence[_Course], shares: Mapping[str, int]) -> str:
     """What to do where kernels use a part of the data."""
     mapped = "; ".join(
-        f"{format_share(1 / spacing)} or less for {_and(titles)}"
+        f"{format_share(1 / spacing)} or less for {joined(titles)}"
         for spacing, titles in sorted(grouped(shares, lambda title: shares[title]).items())
     )
     in_part = any(one.copy[-1].way == "copy_part" for one in courses)
@@ -251,7 +245,7 @@ def _for_parts(courses: Sequence[_Course], shares: Mapping[str, int]) -> str:
     return f"Map the buffer where kernels use little of it: {mapped}. Where they use more, {copy} of the data."
 
 
-def _on_demand(found: Sequence[Cell]) -> Iterator[Priced]:
+def _on_demand(found: Sequence[Cell]) -> Iterator[Costed]:
     """How much on-demand migration costs beyond a copy, and whether prefetching mends it."""
     ways = {pattern: _used_once(found, pattern) for pattern in _patterns(found)}
     read = ways.get("stream_read", {})

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pinscope.analysis.conclusions import HOST_MODEL
+from pinscope.analysis.conclusions import HOST_MODEL, part_words
 from pinscope.experiments.page_tables.arithmetic import ALL_RETURNED, GIB, Cost
 from pinscope.records.run import ExperimentRun
-from pinscope.units import format_bytes, format_share
+from pinscope.units import format_bytes
 
 
 def page_tables_verdict(run: ExperimentRun, found: Sequence[Cost]) -> str | None:
@@ -55,4 +55,6 @@ def _back(own: Sequence[Cost]) -> str:
     if not returned:
         return ""
     least = min(returned)
-    return "; freeing gives all of it back" if least >= ALL_RETURNED else f"; freeing gave {format_share(least)} back"
+    return (
+        "; freeing gives all of it back" if least >= ALL_RETURNED else f"; freeing gave {part_words(least)} of it back"
+    )

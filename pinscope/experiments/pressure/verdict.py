@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pinscope.analysis.conclusions import HOST_MODEL
+from pinscope.analysis.conclusions import on_lab
 from pinscope.experiments.pressure.arithmetic import GIB, STRAIGHT, Stages, lost_per_byte, median_of
 from pinscope.records.finding import Finding
 from pinscope.records.run import ExperimentRun
@@ -24,7 +24,7 @@ def pressure_verdict(run: ExperimentRun, found: Stages, of_memory: str, felt: Se
     most = f"{format_bytes(found.most_bytes)} {pinned} ({of_memory})"
     warned = next((one for one in felt if one.severity == "warning"), None)
     if warned:
-        return _of_lab(run, f"{warned.title}; at most {most}.")
+        return on_lab(run.lab, f"{warned.title}; at most {most}.")
     lost, slowest = lost_per_byte(found), _slowest_fault(found)
     parts = []
     if lost is not None and abs(lost - 1) <= STRAIGHT:  # else other programs' memory is in it
@@ -33,11 +33,7 @@ def pressure_verdict(run: ExperimentRun, found: Stages, of_memory: str, felt: Se
         parts.append("what became slower stayed so without it")
     elif slowest is not None:
         parts.append(f"page faults took at most {max(slowest, 1.0):.2f} times as long")
-    return _of_lab(run, f"With {most}, {' and '.join(parts)}.") if parts else None
-
-
-def _of_lab(run: ExperimentRun, sentence: str) -> str:
-    return f"{HOST_MODEL}{sentence[0].lower()}{sentence[1:]}" if run.lab == "host" else sentence
+    return on_lab(run.lab, f"With {most}, {' and '.join(parts)}.") if parts else None
 
 
 def _slowest_fault(found: Stages) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pinscope.analysis.conclusions import HOST_MODEL
+from pinscope.analysis.conclusions import on_lab
 from pinscope.experiments.registration.arithmetic import SAME_RATE, Trial
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bandwidth, format_bytes, format_share
@@ -21,7 +21,7 @@ def registration_verdict(
         return None
     owner_words = "the owner" if tables else f"one owner of memory that {each.processes if each else 0} processes share"
     sentence = "; ".join([*([tables] if tables else []), *([f"{owner_words} {rates}"] if rates else [])])
-    return f"{HOST_MODEL}{sentence}." if run.lab == "host" else f"{sentence[0].upper()}{sentence[1:]}."
+    return on_lab(run.lab, f"{sentence[0].upper()}{sentence[1:]}.")
 
 
 def _tables(run: ExperimentRun, each: Trial | None, owner: Trial | None) -> str | None:

@@ -32,14 +32,14 @@ def print_run(document: Document) -> None:
     """Everything about a run but its raw rows."""
     _print_question(document)
     print_line()
+    _print_verdict(document.reading)
     print_table(("", ""), [*facts.run_facts(document.run), ("Host", document.run.environment.host)])
     print_table(("", ""), facts.parameter_facts(document), title="Parameters")
     print_reading(document.reading)
 
 
 def print_reading(reading: Reading) -> None:
-    """Verdict, headline, tables and findings."""
-    _print_verdict(reading)
+    """Headline, tables and findings."""
     _print_headline(reading.headline)
     for table in reading.tables:
         _print_table(table)

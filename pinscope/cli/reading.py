@@ -35,11 +35,16 @@ def print_run(document: Document) -> None:
     _print_verdict(document.reading)
     print_table(("", ""), [*facts.run_facts(document.run), ("Host", document.run.environment.host)])
     print_table(("", ""), facts.parameter_facts(document), title="Parameters")
-    print_reading(document.reading)
+    _print_below_verdict(document.reading)
 
 
 def print_reading(reading: Reading) -> None:
-    """Headline, tables and findings."""
+    """A reading that belongs to no run."""
+    _print_verdict(reading)
+    _print_below_verdict(reading)
+
+
+def _print_below_verdict(reading: Reading) -> None:
     _print_headline(reading.headline)
     for table in reading.tables:
         _print_table(table)

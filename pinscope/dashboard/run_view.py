@@ -15,7 +15,6 @@ from pinscope.dashboard.plain import plain
 from pinscope.dashboard.run_cards import badges, started, title
 from pinscope.dashboard.state import OpenedRun
 from pinscope.records.limits import BUNDLE_ROWS, UPLOAD_MIB
-from pinscope.records.run import Run
 from pinscope.report.facts import caveats, parameter_facts, run_facts
 from pinscope.report.machine_facts import environment_facts
 from pinscope.report.write import render
@@ -37,16 +36,19 @@ _NEEDS_SPANS = ".perfetto.json"
 """For runs that recorded when each copy and kernel began and ended."""
 
 
-def run_header(run: Run) -> None:
-    """Title, badges and what a reader must know before any number."""
+def run_header(opened: OpenedRun) -> None:
+    """Title, verdict, badges and what a reader must know before any number."""
+    run = opened.run
     st.title(plain(title(run)), anchor=False)
+    if opened.document and opened.document.reading.verdict:
+        st.subheader(plain(opened.document.reading.verdict), anchor=False)
     badges(run)
     st.caption(f"{started(run)} · {plain(run.environment.host)} · run {plain(run.id)}")
-    show = st.info if run.status == "done" else st.warning
     for caveat in caveats(run):
-        show(plain(caveat))
-    for note in run.notes:
-        st.caption(f":material/sticky_note_2: {plain(note)}")
+        if run.status == "done":
+            st.caption(f":material/info: {plain(caveat)}")
+        else:
+            st.warning(plain(caveat))
 
 
 def run_view(opened: OpenedRun) -> None:
@@ -59,8 +61,10 @@ def run_view(opened: OpenedRun) -> None:
         st.info("Nothing was measured.", icon=":material/hourglass_empty:")
     if document:
         st.markdown(plain(document.question))
-        widgets.reading_view(document.reading, document.charts)
+        widgets.reading_below_verdict(document.reading, document.charts)
     st.header("Method, machine and raw data", anchor=False)
+    for note in run.notes:
+        st.caption(f":material/sticky_note_2: {plain(note)}")
     if document:
         with st.expander("Method", icon=":material/science:"):
             st.markdown(plain(document.method))

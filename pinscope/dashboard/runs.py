@@ -147,7 +147,7 @@ def _one(store: Store, run: Run) -> None:
     st.set_page_config(page_title=f"{visible(verdict or title(run))} · PinScope")
     header, actions = st.columns([4, 1], vertical_alignment="top", gap="large")
     with header:
-        run_header(opened.run)
+        run_header(opened)
     with actions:
         with st.popover("Download", icon=":material/download:", width="stretch", type="primary"):
             download_buttons(store, opened)

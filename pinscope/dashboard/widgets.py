@@ -27,6 +27,8 @@ _Item = TypeVar("_Item")
 Colour = Literal["red", "orange", "blue", "green", "gray"]
 
 _COLOURS: Mapping[Severity, Colour] = {"critical": "red", "warning": "orange", "note": "blue", "good": "green"}
+MOST_FIGURES = 4
+"""Of a finding that stand in its card; more are one click away."""
 _FONT = '"Source Sans", sans-serif'
 """What Streamlit sets its pages in, and brings along."""
 _CHART_CONFIG = {
@@ -124,7 +126,7 @@ def figure_card(record: HostTotals | DeviceFigures, figure: Figure, *, border: b
 
 def headline(quantities: Sequence[Quantity]) -> None:
     """Draw the figures that answer the question."""
-    with st.grid(min_column_width=240):
+    with st.grid(FIRST, min_column_width=240):
         for quantity in quantities:
             spread = f"± {format_spread(quantity.spread)}" if quantity.spread is not None else None
             reason = quantity.reason and plain(quantity.reason)
@@ -139,8 +141,16 @@ def _metric(label: str, value: str, below: str | None, tip: str | None, border: 
 
 
 def reading_view(reading: Reading, charts: Sequence[Chart]) -> None:
-    """The verdict with the figures, the chart and the findings that carry it; the rest is one click away."""
-    answer(reading)
+    """The verdict, and what carries it."""
+    if reading.verdict:
+        st.subheader(plain(reading.verdict), anchor=False)
+    reading_below_verdict(reading, charts)
+
+
+def reading_below_verdict(reading: Reading, charts: Sequence[Chart]) -> None:
+    """The figures, the chart and the findings that carry the verdict; the rest is one click away."""
+    if reading.headline:
+        headline(reading.headline[:FIRST])
     findings = by_severity(reading.findings)
     if charts and findings:
         left, right = st.columns([3, 2])
@@ -204,14 +214,22 @@ def _finding(finding: Finding) -> None:
     st.markdown(f"{badge} **{plain(finding.title)}**")
     if finding.detail:
         st.markdown(plain(sentence(finding.detail)))
-    if finding.evidence:
-        figures = (f"{plain(quantity.name)}: **{plain(quantity_text(quantity))}**" for quantity in finding.evidence)
-        st.caption(" · ".join(figures))
+    if len(finding.evidence) <= MOST_FIGURES:
+        _evidence(finding)
     if finding.advice and finding.severity != "good":
         st.markdown(f":material/arrow_forward: {plain(finding.advice)}")
+    if len(finding.evidence) > MOST_FIGURES:
+        with st.expander(f"Figures ({len(finding.evidence)})"):
+            _evidence(finding)
     if finding.code:
         with st.expander("Code to paste"):
             st.code(finding.code, language="python")
+
+
+def _evidence(finding: Finding) -> None:
+    if finding.evidence:
+        figures = (f"{plain(quantity.name)}: **{plain(quantity_text(quantity))}**" for quantity in finding.evidence)
+        st.caption(" · ".join(figures))
 
 
 def chart_view(chart: Chart, key: str, border: bool = True) -> None:

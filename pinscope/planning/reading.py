@@ -8,7 +8,7 @@ from pinscope.analysis.page_table_model import GPU_PAGE_SIZES, page_table_bytes
 from pinscope.analysis.pinning_recipe import DEFAULT_CHUNKS, Recipe
 from pinscope.analysis.pinning_strategy import TITLES, USUAL, WORTH_IT
 from pinscope.analysis.rules.gpu_memory import page_table_severity
-from pinscope.planning.plan import ONE_REGISTRATION_BYTES, Demand, Origin, Plan, Sharing, Source
+from pinscope.planning.plan import ONE_REGISTRATION_BYTES, Demand, Origin, Pace, Plan, Sharing, Source
 from pinscope.records.finding import (
     Finding,
     Quantity,
@@ -37,7 +37,7 @@ def read_plan(plan: Plan) -> Reading:
     """Headline, tables and findings of a plan."""
     found = (*_over_budget(plan), *_share(plan), *_owner(plan), *_pace(plan), *_one_call(plan), *_not_measured(plan))
     tables = (_sharings(plan), _page_sizes(plan), *([_paces(plan)] if plan.paces else []))
-    return Reading(headline=_headline(plan), tables=tables, findings=found)
+    return Reading(verdict=_verdict(plan), headline=_headline(plan), tables=tables, findings=found)
 
 
 def origin_words(origin: Origin) -> str:
@@ -47,32 +47,44 @@ def origin_words(origin: Origin) -> str:
     return f"{SOURCE_WORDS[origin.source]}{device}{run}"
 
 
+def _verdict(plan: Plan) -> str:
+    """Whether this host bears it, and what it takes."""
+    pinned, budget, pace = plan.demand.pinned_bytes, plan.budget, _pace_of_recipe(plan)
+    amount, safe = format_bytes(pinned), format_bytes(budget.safe_bytes)
+    takes = f"{format_bytes(plan.sharings[0].tables_per_gpu_bytes)} of GPU memory for page tables"
+    if pace:
+        where = (
+            f" at the pace of an {pace.origin.device}"
+            if pace.origin.source == "recorded" and pace.origin.device
+            else ""
+        )
+        takes = f"about {format_seconds(pace.seconds_for(pinned))}{where} and {takes}"
+    if not budget.has_gpu:
+        return f"This host has no GPU, so the plan is for another one: to pin {amount} takes {takes}."
+    if pinned > budget.safe_bytes:
+        return f"Do not pin {amount} here: up to {safe} is safe. It would take {takes}."
+    return f"{amount} is safe to pin here (up to {safe}). It takes {takes}."
+
+
 def _headline(plan: Plan) -> tuple[Quantity, ...]:
-    demand, price = plan.demand, plan.price
+    demand, price, recipe, pace = plan.demand, plan.price, plan.recipe, _pace_of_recipe(plan)
     each, owner = plan.sharings
-    found = [
+    reason = None if pace else "no run has measured a suitable strategy"
+    here = "" if plan.budget.has_gpu else ", which has no GPU"
+    return (
+        quantity(f"Safe to pin on this host{here}", plan.budget.safe_bytes, "bytes"),
+        quantity("Time to pin", pace.seconds_for(demand.pinned_bytes) if pace else None, "seconds", reason=reason),
         quantity("Page table of one process, on one GPU", price.table_bytes(demand.pinned_bytes), "bytes"),
         *_paid_again(each, owner),
         quantity("Page tables' share of a GPU's memory", each.gpu_share, "share"),
-        quantity("Page size", round(price.page_bytes), "bytes"),
-        quantity(
-            "Safe to pin on this host" + ("" if plan.budget.has_gpu else ", which has no GPU"),
-            plan.budget.safe_bytes,
-            "bytes",
-        ),
-    ]
-    return (*found, *_pinned_in(plan))
-
-
-def _pinned_in(plan: Plan) -> list[Quantity]:
-    """By which strategy, and how long it takes."""
-    recipe = plan.recipe
-    pace = plan.pace(recipe.strategy) if recipe else None
-    reason = None if pace else "no run has measured a suitable strategy"
-    return [
         quantity("Recommended strategy", recipe.title if recipe else None, "text", reason=reason),
-        quantity("Time to pin", pace.seconds_for(plan.demand.pinned_bytes) if pace else None, "seconds", reason=reason),
-    ]
+        quantity("Page size", round(price.page_bytes), "bytes"),
+    )
+
+
+def _pace_of_recipe(plan: Plan) -> Pace | None:
+    """How fast the recommended strategy pins, where a run has measured it."""
+    return plan.pace(plan.recipe.strategy) if plan.recipe else None
 
 
 def _paid_again(each: Sharing, owner: Sharing) -> list[Quantity]:

@@ -106,7 +106,7 @@ def _settings(best: Combination, steady: Sequence[Combination]) -> Iterator[Cost
 
 
 def _bound(best: Combination, steady: Sequence[Combination]) -> Iterator[Costed]:
-    """What the fastest loop waits for, with the busiest part of every other one as evidence."""
+    """What the fastest loop waits for. The tables say it of the others."""
     found = bound(best)
     if found is None:
         return
@@ -124,11 +124,8 @@ def _bound(best: Combination, steady: Sequence[Combination]) -> Iterator[Costed]
         finding(
             costing(cost),
             "bound",
-            *(
-                quantity(words(one), f"{other.title}, {format_share(other.share)}", "text")
-                for one in steady
-                if (other := bound(one))
-            ),
+            quantity(f"Busiest part: {found.title}, of a step", found.share, "share"),
+            *([quantity("GPU idle, of a step", idle, "share")] if idle is not None else []),
             title=title,
             detail=_bound_detail(best),
             advice=advice(best, steady),

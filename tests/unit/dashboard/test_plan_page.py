@@ -7,7 +7,7 @@ from collections.abc import Callable
 from streamlit.testing.v1 import AppTest
 
 from pinscope.dashboard.pages import PLAN
-from tests.unit.dashboard.conftest import Open
+from tests.unit.dashboard.conftest import Open, all_opened
 
 
 def metric(app: AppTest, label: str) -> str:
@@ -30,6 +30,7 @@ def test_a_change_changes_the_plan_and_the_command(open_page: Open, machine: Cal
     app.text_input(key="plan-pinned").set_value("1TiB")
     app.number_input(key="plan-processes").set_value(4)
     app.selectbox(key="plan-page_size").set_value("2MiB").run()
+    all_opened(app)
     assert metric(app, "Page tables on a GPU, each process registers") == "16 MiB"
     assert metric(app, "Page tables on a GPU, one owner copies for all") == "4 MiB"
     words = "--pinned 1TiB --processes 4 --gpu-memory 80GiB --page-size 2MiB"

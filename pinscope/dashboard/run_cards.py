@@ -136,14 +136,14 @@ def _rows_key(run_id: str) -> str:
 
 
 def run_answer(store: Store, run: Run) -> None:
-    """The run's verdict with its figures and the chart that shows it, and a link to the run."""
+    """A link to the run, its verdict with the figures, and the chart that shows it."""
     with errors_shown():
+        open_link(run)
         document = open_run(store, run).document
         if document:
             answer(document.reading)
             if document.charts:
                 chart_view(document.charts[0], key=f"answer-{run.id}", border=False)
-        open_link(run)
 
 
 def run_list(store: Store, runs: Sequence[Run]) -> None:

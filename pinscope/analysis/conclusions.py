@@ -49,7 +49,7 @@ def together(*summaries: Summary) -> float:
     return math.hypot(*(known_within(summary) for summary in summaries))
 
 
-def told_apart(ratio: float, uncertainty: float) -> bool:
+def is_distinct(ratio: float, uncertainty: float) -> bool:
     """Whether a ratio is farther from 1 than it may be off; taken for granted where that is not known."""
     if math.isinf(uncertainty):
         return True

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from pinscope.cli.table import TableLines, lay_out
+from pinscope.live.verdict import snapshot_verdict
 from pinscope.records.bound import Estimated
 from pinscope.records.environment import Link
 from pinscope.records.figure import Figure, figures
@@ -84,6 +85,8 @@ def head(view: View, room: int | None) -> list[Line]:
     seen = view.snapshot
     title = [one_line(platform.node()), f"{seen.taken_at:%Y-%m-%d %H:%M:%S} UTC", *([view.note] if view.note else [])]
     lines = [Line(text, "bold") for text in _flow("", title, room)]
+    if not view.chosen:
+        lines += [Line(text, "bold") for text in _wrapped(one_line(snapshot_verdict(seen)), room)]
     lines += [Line(text) for label, phrases in _totals(seen) for text in _flow(label, phrases, room)]
     if view.trouble:
         lines += [Line(text, "bold red") for text in _wrapped(f"! {one_line(view.trouble)}", room)]

@@ -16,6 +16,7 @@ from pinscope.dashboard.tabs import live, slowed
 from pinscope.live.charts import drawing, frame
 from pinscope.live.reading import read_snapshot
 from pinscope.live.sampler import History
+from pinscope.live.verdict import snapshot_verdict
 from pinscope.records.figure import figures
 from pinscope.records.snapshot import DeviceFigures, HostTotals, Snapshot, Unreadable
 from pinscope.records.timeline import EventKind
@@ -74,6 +75,7 @@ _drawn_once = st.cache_resource(max_entries=8, show_spinner=False, hash_funcs={S
 
 @_drawn_once
 def _above_holders(_history: History, snapshot: Snapshot, window_seconds: float) -> Snapshot:
+    st.subheader(plain(snapshot_verdict(snapshot)), anchor=False)
     host = snapshot.host
     with st.grid(len(_HOST), min_column_width=150):
         for figure in _HOST:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pinscope.analysis.conclusions import together, told_apart
+from pinscope.analysis.conclusions import is_distinct, together
 from pinscope.analysis.rows import Row, Rows, counted, grouped, summary
 from pinscope.analysis.statistics import Summary, summarize
 
@@ -249,9 +249,9 @@ class Gain:
         return self.pinned.bytes
 
     @property
-    def told_apart(self) -> bool:
+    def is_distinct(self) -> bool:
         """Whether the ratio is farther from 1 than it may be off."""
-        return told_apart(self.ratio, self.uncertainty)
+        return is_distinct(self.ratio, self.uncertainty)
 
 
 def gain(curves: Curves, direction: str) -> Gain | None:

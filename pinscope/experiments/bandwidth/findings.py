@@ -51,7 +51,7 @@ def _arrival(curves: Curves) -> Iterator[Costed]:
 
 def _pageable(run: ExperimentRun, curves: Curves) -> Iterator[Costed]:
     """One finding for both directions; a ratio that noise may have made is none."""
-    gains = {way: found for way in ("h2d", "d2h") if (found := gain(curves, way)) and found.start and found.told_apart}
+    gains = {way: found for way in ("h2d", "d2h") if (found := gain(curves, way)) and found.start and found.is_distinct}
     if not gains:
         return
     worst = max(found.ratio for found in gains.values())

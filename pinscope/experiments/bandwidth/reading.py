@@ -66,7 +66,7 @@ def _copies(kind: str, direction: str, lab: LabKind) -> str:
 def _compared(found: Gain) -> str:
     """``are 6.5 times as fast as pageable ones: 55.0 against 8.46 GB/s at 1 GiB, and faster from 4 KiB on``."""
     rates = f"{_number(found.pinned)} against {_number(found.pageable)} GB/s at {format_bytes(found.bytes)}"
-    if not found.told_apart and found.uncertainty > ROUGH:
+    if not found.is_distinct and found.uncertainty > ROUGH:
         return f"vary too much to tell whether they are faster than pageable ones: {rates}"
     if found.start is None:
         slower = found.ratio * PAYS < 1
@@ -160,10 +160,10 @@ def _faster(direction: str, found: Gain) -> Quantity:
 
 
 def _start(direction: str, found: Gain) -> Quantity:
-    start = found.start if found.told_apart else None
+    start = found.start if found.is_distinct else None
     smallest = " (smallest measured)" if start == found.smallest else ""
     reason = f"from no measured size on are pinned copies {PAYS} times as fast"
-    if found.start and not found.told_apart:
+    if found.start and not found.is_distinct:
         reason = "the largest copies vary too much to tell which are faster"
     return quantity(f"Size from which pinned is faster, {direction}{smallest}", start, "bytes", reason=reason)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pinscope.analysis.conclusions import together, told_apart
+from pinscope.analysis.conclusions import is_distinct, together
 from pinscope.analysis.rows import counted, grouped
 from pinscope.analysis.statistics import Summary, summarize
 
@@ -197,9 +197,9 @@ class Lack:
         return together(self.cell.device_seconds, self.full.device_seconds)
 
     @property
-    def told_apart(self) -> bool:
+    def is_distinct(self) -> bool:
         """Whether the ratio is farther from 1 than it may be off."""
-        return told_apart(self.ratio, self.uncertainty)
+        return is_distinct(self.ratio, self.uncertainty)
 
 
 def lacks(cells: Sequence[PassCell]) -> list[Lack]:

@@ -247,7 +247,7 @@ def _under(found: Sequence[Lack]) -> list[tuple[str, Summary]]:
 
 def _costs_something(lack: Lack) -> bool:
     """Whether the recipe without one ingredient is worse; where the full one hides nothing, its time must tell."""
-    if not lack.told_apart:
+    if not lack.is_distinct:
         return False
     if lack.full.overlap > 0:
         return lack.cell.overlap < GOOD_OVERLAP * lack.full.overlap

@@ -65,7 +65,7 @@ def _dearest(cells: Sequence[PassCell], direction: str) -> str:
     if not found:
         return ""
     worst = max(found, key=lambda lack: lack.ratio)
-    if worst.ratio < 1 or not worst.told_apart:
+    if worst.ratio < 1 or not worst.is_distinct:
         return ""
     return f"; {WITHOUT[worst.missing]} takes {about(worst.uncertainty)}{worst.ratio:.1f} times as long"
 

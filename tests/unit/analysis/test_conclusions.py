@@ -9,13 +9,13 @@ import pytest
 from pinscope.analysis.conclusions import (
     about,
     dearest_first,
+    is_distinct,
     joined,
     known_within,
     on_lab,
     part_words,
     times,
     together,
-    told_apart,
 )
 from pinscope.analysis.statistics import summarize
 from pinscope.records.finding import Finding, good, note, warning
@@ -68,7 +68,7 @@ def test_what_is_known_only_roughly_is_said_so(uncertainty: float, said: str, wo
 def test_figures_are_told_apart_where_their_ratio_is_farther_from_1_than_it_may_be_off(
     ratio: float, uncertainty: float, apart: bool
 ) -> None:
-    assert told_apart(ratio, uncertainty) == apart
+    assert is_distinct(ratio, uncertainty) == apart
 
 
 @pytest.mark.parametrize(("share", "words"), [(-0.4, "none"), (0.0, "none"), (0.961, "96.1 %"), (1.116, "all")])

@@ -16,6 +16,7 @@ from pinscope.analysis.rules import growth
 from pinscope.dashboard import live_watch, now
 from pinscope.dashboard.live_watch import watch
 from pinscope.dashboard.pages import NOW
+from pinscope.live.verdict import snapshot_verdict
 from pinscope.records.snapshot import Snapshot, Unreadable
 from tests.data.synthetic_live import GIB, LOCKER, MIB, TRAINER, WORKER, Source, empty, full, stuck, with_locked
 from tests.unit.dashboard.conftest import Open
@@ -85,6 +86,7 @@ def test_a_host_with_holders_and_gpus_is_told_in_full(host: Host, taken: Snapsho
     host(lambda: taken)
     app = opened(open_page)
 
+    assert [header.value.replace("\\", "") for header in app.subheader] == [snapshot_verdict(taken)]
     assert metric(app, "Pinned, whole host") == ("14 GiB", "11.1 % of memory")
     assert metric(app, "Explained by holders")[0] == "8.50 GiB"
     assert metric(app, "Registered, or other pins")[0] == "~5.50 GiB"

@@ -1,0 +1,46 @@
+"""Who holds pinned memory, in one sentence, on captured and on synthetic hosts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pinscope.live.verdict import snapshot_verdict
+from pinscope.records.bound import at_most
+from tests.data.snapshot_checks import captured
+from tests.data.synthetic_snapshot import GIB, MIB, holder, host, snapshot
+
+PROC = Path(__file__).parents[2] / "data" / "proc"
+
+
+def test_without_a_holder_it_says_so_and_what_the_host_counts() -> None:
+    seen = snapshot(holders=(), host=host(total_bytes=64 * GIB, pinned_bytes=16 * GIB))
+    assert snapshot_verdict(seen) == (
+        "No process is seen to hold pinned memory; 16 GiB is pinned on the whole host, 25.0 % of its memory."
+    )
+
+
+def test_where_the_host_counts_no_pins_only_the_holders_are_named() -> None:
+    seen = snapshot(holders=(holder(7, host_alloc_bytes=3 * GIB),), host=host(pinned_bytes=None))
+    assert snapshot_verdict(seen) == "python (pid 7) holds 3 GiB of pinned memory."
+
+
+def test_of_several_the_one_that_holds_most_is_named_with_its_bound() -> None:
+    most = holder(8, host_alloc_bytes=3 * GIB, estimates={"host_alloc_bytes": at_most("shared memory is among it")})
+    seen = snapshot(holders=(holder(7, host_alloc_bytes=GIB), most), host=host(pinned_bytes=None))
+    assert snapshot_verdict(seen) == "2 processes hold pinned memory, python (pid 8) the most: at most 3 GiB."
+
+
+def test_memory_that_is_only_locked_is_not_held_for_a_gpu() -> None:
+    locker = holder(7, host_alloc_bytes=0, registered_bytes=None, locked_bytes=512 * MIB)
+    assert snapshot_verdict(snapshot(holders=(locker,), host=host(pinned_bytes=None))) == (
+        "No process is seen to hold pinned memory."
+    )
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in PROC.iterdir()))
+def test_every_captured_host_has_a_sentence(name: str) -> None:
+    verdict = snapshot_verdict(captured(PROC / name))
+    assert verdict.endswith(".")
+    assert "None" not in verdict

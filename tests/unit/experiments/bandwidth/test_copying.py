@@ -52,14 +52,13 @@ def slow_calls(lab: HostModelLab, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_call_is_not_in_the_time_of_a_copy_that_can_be_held(lab: HostModelLab, way: OneWay) -> None:
     with ExitStack() as stack:
         flow = Flow(stack, lab, way, HostState("pinned"), 4 * KIB)
-        flow.prepare(1)
-        timing = time_copies([flow], "engine", 1, time.perf_counter)
-        one = whole_seconds([flow])
-        flow.prepare(4)
-        time_copies([flow], "engine", 4, time.perf_counter)
-        assert timing.issue_seconds >= SLOW
-        assert one < SLOW / 2
-        assert whole_seconds([flow]) < SLOW / 2
+        for copies in (1, 4):
+            taken = []
+            for _ in range(5):  # a busy machine may delay any one of them, but the call is in all or none
+                flow.prepare(copies)
+                assert time_copies([flow], "engine", copies, time.perf_counter).issue_seconds >= SLOW
+                taken.append(whole_seconds([flow]))
+            assert min(taken) < SLOW / 2
         assert flow.wrong_words() == 0
 
 

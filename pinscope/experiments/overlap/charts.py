@@ -8,6 +8,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from pinscope.analysis.conclusions import part_words, possible_share
 from pinscope.analysis.rows import grouped
 from pinscope.charts.bars import category_rows
 from pinscope.charts.chart import Chart
@@ -35,8 +36,8 @@ _LANE_PIXELS = 52
 _TIMELINE_GAP = 40
 _INSIDE = 50.0
 """Per cent from which a bar is long enough for its own text, also on a phone."""
-_LOWEST = -40.0
-"""Per cent at which bars to the left are cut off: pageable copies may be many times slower than in turn."""
+_LONGER = 0.01
+"""Share of the shorter side by which a pass must take longer than in turn to say so: less is noise."""
 
 
 def draw(run: ExperimentRun, observations: Sequence[Mapping[str, Any]]) -> list[Chart]:
@@ -119,16 +120,15 @@ def _efficiency(way: str, chosen: Sequence[PassCell]) -> Chart | None:
         if short := [cell for cell in group if cell.overlap * 100 < _INSIDE]:
             figure.add_trace(_beside(short), row=row, col=1)
         category_rows(figure, row, [_marked(cell) for cell in group])
-    lowest = min(cell.overlap for cell in chosen) * 100
-    figure.update_xaxes(range=[max(min(lowest * 1.2, -2), _LOWEST), 104], zeroline=True, zerolinewidth=2)
-    figure.update_xaxes(title_text="Overlap efficiency (%)", row=len(shown), col=1)
+    figure.update_xaxes(range=[0, 104], zeroline=True, zerolinewidth=2)
+    figure.update_xaxes(title_text="Share of the shorter side that is hidden (%)", row=len(shown), col=1)
     return Chart(
         f"overlap-{way}",
         f"How much of the copies hides behind kernels, {_way(way)}",
         "Against pinned copies and kernels one after the other. 100 %: the shorter side costs no time of its own. "
-        "0 %: nothing is gained. Below: slower still; an arrow marks bars that go on beyond the edge. Where copies "
-        "take longer by themselves, the text says how much, and what of the shorter side they hide. What corrupts "
-        "data is worth nothing, however long its bar. "
+        "0 %: nothing is gained; where it takes longer still, the text says so. Where copies take longer by "
+        "themselves, it says that, and what of the shorter side they hide. What corrupts data is worth nothing, "
+        "however long its bar. "
         + "; ".join(f"{words(balance)}: {BALANCES[balance]}" for balance in shown).capitalize()
         + ".",
         figure,
@@ -140,7 +140,7 @@ def _efficiency_bars(group: Sequence[PassCell]) -> Iterator[go.Bar]:
     for verdict, name in (("intact", "data intact"), ("corrupted", "✕ unsafe: data corrupted")):
         if members := [cell for cell in group if _verdict(cell) == verdict]:
             yield go.Bar(
-                orientation="h", y=[_marked(cell) for cell in members], x=[cell.overlap * 100 for cell in members],
+                orientation="h", y=[_marked(cell) for cell in members], x=[_shown(cell) * 100 for cell in members],
                 text=[_overlap_words(cell) for cell in members], textangle=0, constraintext="none",
                 textposition=["inside" if cell.overlap * 100 >= _INSIDE else "none" for cell in members],
                 insidetextanchor="start", insidetextfont={"color": ink(COLOURS[verdict])},
@@ -148,7 +148,7 @@ def _efficiency_bars(group: Sequence[PassCell]) -> Iterator[go.Bar]:
                 customdata=[
                     f"{format_seconds(cell.device_seconds.median)} a pass, "
                     f"{format_bandwidth(cell.bytes_per_second)}<br>"
-                    f"against its own copies {format_share(cell.own_overlap)}"
+                    f"against its own copies {part_words(cell.own_overlap)} is hidden"
                     for cell in members
                 ],
                 hovertemplate="%{y}: %{text}<br>%{customdata}<extra></extra>",
@@ -158,19 +158,24 @@ def _efficiency_bars(group: Sequence[PassCell]) -> Iterator[go.Bar]:
 def _beside(short: Sequence[PassCell]) -> go.Scatter:
     """The text of bars that are too short for it."""
     return go.Scatter(
-        mode="text", y=[_marked(cell) for cell in short], x=[max(cell.overlap, 0) * 100 + 1 for cell in short],
+        mode="text", y=[_marked(cell) for cell in short], x=[_shown(cell) * 100 + 1 for cell in short],
         text=[_overlap_words(cell) for cell in short], textposition="middle right", hoverinfo="skip", showlegend=False,
     )  # fmt: skip
 
 
+def _shown(cell: PassCell) -> float:
+    """The overlap as a bar: nothing is hidden by less than nothing, and noise hides no more than all."""
+    return possible_share(cell.overlap)
+
+
 def _overlap_words(cell: PassCell) -> str:
-    arrow = "◀ " if cell.overlap * 100 < _LOWEST else ""
     if cell.copy_slowdown >= SLOWER_COPIES:
-        hidden = format_share(max(cell.own_overlap, 0.0))
-        return "<br>".join(
-            filter(None, (f"{arrow}copies {cell.copy_slowdown:.1f} × as long", f"{hidden} hidden", _unsafe(cell)))
-        )
-    return "<br>".join(filter(None, (arrow + format_share(cell.overlap), _unsafe(cell))))
+        own = f"copies {cell.copy_slowdown:.1f} × as long<br>{part_words(cell.own_overlap)} hidden"
+    elif cell.overlap <= -_LONGER:
+        own = "none: slower than in turn"
+    else:
+        own = part_words(cell.overlap)
+    return "<br>".join(filter(None, (own, _unsafe(cell))))
 
 
 def _costs(way: str, chosen: Sequence[PassCell]) -> Chart | None:

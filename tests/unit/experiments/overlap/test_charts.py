@@ -103,20 +103,30 @@ def test_a_recipe_that_could_corrupt_but_did_not_is_shown_as_measured() -> None:
     assert [item.name for item in figure.data] == ["data intact"]
 
 
-def test_a_bar_far_below_zero_is_cut_with_an_arrow_and_its_number() -> None:
-    figure = drawn([one_pass(memory="pageable", device_seconds=7.0)])["overlap-h2d"].figure
+@pytest.mark.parametrize(
+    ("device_seconds", "words"), [(7.0, "none: slower than in turn"), (2.005, "none"), (1.9, "10.0 %")]
+)
+def test_nothing_is_hidden_by_less_than_nothing(device_seconds: float, words: str) -> None:
+    figure = drawn([one_pass(memory="pageable", device_seconds=device_seconds)])["overlap-h2d"].figure
 
     beside = next(item for item in figure.data if item.type == "scatter")
-    assert beside.text == ("◀ -500.0 %",)
-    assert beside.x[0] >= 0
-    assert figure.layout.xaxis.range[0] == -40
+    assert beside.text == (words,)
+    assert bars(figure, "data intact").x[0] >= 0
+    assert figure.layout.xaxis.range[0] == 0
+
+
+def test_noise_hides_no_more_than_all() -> None:
+    figure = drawn([one_pass(device_seconds=0.9)])["overlap-h2d"].figure
+
+    assert bars(figure, "data intact").x == (100.0,)
+    assert bars(figure, "data intact").text == ("all",)
 
 
 def test_a_bar_of_copies_that_take_longer_says_how_much_and_what_they_hide() -> None:
     figure = drawn([one_pass(memory="pageable", device_seconds=5.37, copy_alone_seconds=5.3)])["overlap-h2d"].figure
 
     beside = next(item for item in figure.data if item.type == "scatter")
-    assert beside.text == ("◀ copies 5.3 × as long<br>93.0 % hidden",)
+    assert beside.text == ("copies 5.3 × as long<br>93.0 % hidden",)
 
 
 def test_each_balance_has_a_panel_of_its_own() -> None:

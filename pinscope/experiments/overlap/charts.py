@@ -121,7 +121,7 @@ def _efficiency(way: str, chosen: Sequence[PassCell]) -> Chart | None:
             figure.add_trace(_beside(short), row=row, col=1)
         category_rows(figure, row, [_marked(cell) for cell in group])
     figure.update_xaxes(range=[0, 104], zeroline=True, zerolinewidth=2)
-    figure.update_xaxes(title_text="Share of the shorter side that is hidden (%)", row=len(shown), col=1)
+    figure.update_xaxes(title_text="Overlap (% hidden)", row=len(shown), col=1)
     return Chart(
         f"overlap-{way}",
         f"How much of the copies hides behind kernels, {_way(way)}",

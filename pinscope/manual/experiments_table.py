@@ -8,7 +8,7 @@ from pinscope.store.recordings import recorded_runs
 from pinscope.units import format_bytes, format_seconds
 
 RECORDED_ON = "NVIDIA H200"
-"""The GPU whose recorded runs are told."""
+"""The GPU whose recorded runs are shown."""
 
 
 def experiments_table() -> str:

@@ -360,10 +360,10 @@ def _why_waiting(cell: StrategyCell, wait: Wait) -> str:
     )
 
 
-def _crossing(cells: Cells, told: Sequence[Finding]) -> Iterator[Finding]:
+def _crossing(cells: Cells, others: Sequence[Finding]) -> Iterator[Finding]:
     """What a copy must keep to in chunks, where no advice to pin in chunks says it."""
     refused = [cell for cell in _strategies(cells) if cell.crossing_copies is False]
-    if not refused or any(one.rule == "gentler-in-chunks" for one in told):
+    if not refused or any(one.rule == "gentler-in-chunks" for one in others):
         return
     yield note(
         "copies-refused-across-chunks",

@@ -113,7 +113,7 @@ def gone(found: Stages) -> Iterator[Finding]:
         quantity("Least memory available", last.available_bytes, "bytes"),
         quantity("Share of the memory back after freeing", returned, "share", reason="not measured"),
         title=f"Each pinned GiB lowered the host's available memory by {format_bytes(lost * GIB)}"
-        if straight else f"What a pinned GiB takes from the host cannot be told: {_OTHERS}",
+        if straight else f"What a pinned GiB takes from the host is not known: {_OTHERS}",
         detail=detail,
         advice="Pin what is copied again and again, reuse it, and give it back; the page Plan says what is safe here."
         if straight

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Annotated, Any, cast
 
 import typer
@@ -12,11 +11,10 @@ import typer
 from pinscope.cli.following import follow, say_how_it_ended
 from pinscope.cli.options import AsJson
 from pinscope.cli.reading import print_outcome
-from pinscope.cli.run_help import ALL, RunCommand
+from pinscope.cli.run_help import RunCommand
 from pinscope.cli.stop import Stop
 from pinscope.cli.terminal import complain, print_json
 from pinscope.errors import BadInput, InvalidParameter, MeasurementFailed, NotPossible, StoreFailed, UnknownName
-from pinscope.experiments.contract import AnyExperiment
 from pinscope.experiments.registry import EXPERIMENTS
 from pinscope.probes.environment import capture_environment
 from pinscope.records.environment import Environment
@@ -24,6 +22,7 @@ from pinscope.records.run import LAB_TITLES, ExperimentRun, LabKind, Run
 from pinscope.report.document import open_document
 from pinscope.report.json_report import run_document
 from pinscope.runner.jobs import Request, cancel, mark_interrupted, prepare, reconcile, start, usable_gpu
+from pinscope.runner.suite import ALL, select
 from pinscope.store.bundle import read_bundle
 from pinscope.store.rescue import find_saved
 from pinscope.store.rows import Row
@@ -39,7 +38,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 def experiment_names() -> list[tuple[str, str]]:
     """The experiments and what each is about: for the shell's completion."""
-    return [*((entry.name, entry.experiment.summary) for entry in EXPERIMENTS), ("all", "All of them")]
+    return [*((entry.name, entry.experiment.summary) for entry in EXPERIMENTS), (ALL, "All of them")]
 
 
 @app.command("run", cls=RunCommand)
@@ -81,16 +80,15 @@ def run(  # noqa: PLR0917 - typer calls it by keyword
     environment = capture_environment()
     chosen = cast("LabKind | None", lab)  # prepare() checks that it is one
     asked = Request(experiment, chosen, device, quick, parse_settings(settings or ()))
-    requests, left_out = _requests(asked, environment)
-    requests = _possible(requests, environment)
-    for line in left_out:
-        complain(line)
+    selection = select(asked, environment)
+    for line in selection.left_out:
+        complain(f"left out: {line}")
     _say_which_lab(lab, environment)
     documents: list[dict[str, Any]] = []
     code = 0
     with Store() as store, Stop(hangup=True) as stop:
         reconcile(store)
-        for request in requests:
+        for request in selection.requests:
             ended, rows, run_code = _measure(store, prepare(request, capture_environment()), stop)
             document = open_document(ended, rows, with_charts=False)
             if as_json:
@@ -121,60 +119,6 @@ def parse_settings(texts: Sequence[str]) -> dict[str, str]:
             raise InvalidParameter(f"--set {key} is given twice; give several values by comma")
         settings[key] = value.strip()
     return settings
-
-
-def _requests(asked: Request, environment: Environment) -> tuple[list[Request], list[str]]:
-    """What to run, one request an experiment, and a line for each that does not run on the lab."""
-    if asked.experiment != ALL:
-        return [asked], []
-    experiments = [entry.experiment for entry in EXPERIMENTS]
-    _check_known(asked.overrides, experiments)
-    lab = asked.lab or ("cuda" if usable_gpu(environment) else "host")
-    requests, left_out = [], []
-    for one in experiments:
-        if reason := one.labs.get(lab):
-            left_out.append(f"left out: {one.name} does not run on the {LAB_TITLES[lab]}: {reason}")
-            continue
-        overrides = {key: value for key, value in asked.overrides.items() if key in one.Params.model_fields}
-        requests.append(replace(asked, experiment=one.name, overrides=overrides))
-    if not requests:
-        raise NotPossible(f"no experiment has a meaning on the {lab} lab")
-    return requests, left_out
-
-
-def _possible(requests: Sequence[Request], environment: Environment) -> list[Request]:
-    """Requests that can run here; refused before anything starts.
-
-    One experiment of several whose preset this machine cannot hold is left out and named; bad input, and settings
-    that this machine cannot hold, refuse them all.
-
-    Raises:
-        BadInput: one of the requests makes no sense.
-        NotPossible: none can run here, or one cannot with the settings asked for.
-    """
-    possible: list[Request] = []
-    refused: list[tuple[str, NotPossible]] = []
-    for request in requests:
-        try:
-            prepare(request, environment)
-            possible.append(request)
-        except NotPossible as error:
-            if request.overrides:
-                raise  # asked for by name, not a preset that is too large for this machine
-            refused.append((request.experiment, error))
-    if not possible:
-        raise refused[0][1]
-    for experiment, refusal in refused:
-        complain(f"left out: {experiment}: {refusal}")
-    return possible
-
-
-def _check_known(settings: Mapping[str, Any], experiments: Sequence[AnyExperiment]) -> None:
-    """With ``all``, a setting goes to the experiments that have it; one that none has is a mistake."""
-    known = dict.fromkeys(field for one in experiments for field in one.Params.model_fields)
-    for key in settings:
-        if key not in known:
-            raise InvalidParameter(f"no experiment has a parameter {quoted(key)}; there are: {', '.join(known)}")
 
 
 def _say_which_lab(lab: str | None, environment: Environment) -> None:

@@ -13,9 +13,7 @@ from pinscope.probes.environment import capture_environment
 from pinscope.records.run import LAB_TITLES, LabKind
 from pinscope.report.parameters import Parameter, form_parameters
 from pinscope.runner.jobs import usable_gpu
-
-ALL = "all"
-"""In place of the name of an experiment."""
+from pinscope.runner.suite import ALL
 
 
 class RunCommand(TyperCommand):

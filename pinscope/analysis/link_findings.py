@@ -10,11 +10,8 @@ from pinscope.units import format_bandwidth
 
 RESEAT = "Reseat the GPU, check risers and cables, and see in the firmware settings "
 _SLOT = "whether the slot shares its lanes with another one."
-_SETTING = (
-    "which generation the slot is allowed and whether it shares its lanes. 'pinscope run bandwidth' measures what "
-    "arrives."
-)
-SLOT_ADVICE = RESEAT + _SETTING
+SLOT_SETTINGS = RESEAT + "which generation the slot is allowed and whether it shares its lanes."
+SLOT_ADVICE = f"{SLOT_SETTINGS} 'pinscope run bandwidth' measures what arrives."
 
 
 def link_below_best(index: int, link: Link, *, busy: bool | None) -> Finding | None:

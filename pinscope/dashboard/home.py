@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from itertools import islice
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from pinscope.analysis.machine import machine_findings
 from pinscope.dashboard import state, widgets
+from pinscope.dashboard.gpu_cards import show_gpus
+from pinscope.dashboard.measuring import measure_machine
 from pinscope.dashboard.pages import EXPERIMENTS, RUNS
 from pinscope.dashboard.plain import plain, sentence
 from pinscope.dashboard.run_cards import run_list
 from pinscope.dashboard.tour import tour
+from pinscope.errors import StoreFailed
 from pinscope.probes.capabilities import capabilities
 from pinscope.records.capability import Capability
-from pinscope.records.environment import Device, Environment
-from pinscope.report.machine_facts import environment_facts, gpu_facts, link_text, version_text
-from pinscope.units import format_bandwidth
+from pinscope.records.environment import Environment
+from pinscope.report.machine_facts import environment_facts, version_text
 
 LATEST = 3
 """Runs shown here; the Runs page has all."""
@@ -25,25 +29,36 @@ LATEST = 3
 def show() -> None:
     """Draw the page. The machine needs no database, so it comes first and stands whatever the store does."""
     environment = state.environment()
-    _welcome()
     if environment.devices:
-        widgets.gpu_cards(environment.devices, _gpu)
+        _gpu_host(environment)
     else:
+        with _welcome(), st.container(key="first-step"):  # looks like a button: see style.css
+            st.page_link(EXPERIMENTS.path, label="Run an experiment", icon=":material/play_arrow:", width="stretch")
         _no_gpu(environment)
     with widgets.errors_shown():
         _runs(bool(environment.devices))
     _machine(environment)
 
 
-def _welcome() -> None:
-    words, action = st.columns([4, 1], vertical_alignment="center", gap="large")
+def _gpu_host(environment: Environment) -> None:
+    store = None
+    with suppress(StoreFailed):  # said below, where the runs would stand
+        store = state.store()
+    place = _welcome()
+    if store is not None:
+        measure_machine(store, environment, place)
+    show_gpus(store, environment.devices)
+
+
+def _welcome() -> DeltaGenerator:
+    """The question that the page answers; gives the place for the first step beside it."""
+    words, action = st.columns([3, 1], vertical_alignment="center", gap="large")
     words.title("What does pinned memory buy on this machine?", anchor=False)
     words.markdown(
         "PinScope measures what page-locked (pinned) host memory brings to a CUDA program, and what it costs: "
         "on this machine, with the numbers behind every conclusion."
     )
-    with action.container(key="first-step"):  # looks like a button: see style.css
-        st.page_link(EXPERIMENTS.path, label="Run an experiment", icon=":material/play_arrow:", width="stretch")
+    return action
 
 
 def _no_gpu(environment: Environment) -> None:
@@ -55,15 +70,6 @@ def _no_gpu(environment: Environment) -> None:
     )
 
 
-def _gpu(device: Device) -> None:
-    link = device.link
-    st.markdown(f"**GPU {device.index}: {plain(device.name)}**")
-    with st.grid(2, min_column_width=150):
-        st.metric("Best link", link_text(link, at_best=True))
-        st.metric("Link limit", format_bandwidth(link.limit_bytes_per_second if link else None))
-    widgets.fact_table(gpu_facts(device))
-
-
 def _runs(has_gpu: bool) -> None:
     store = state.store()
     own = list(islice(store.each_run(recordings=False), LATEST))
@@ -72,8 +78,6 @@ def _runs(has_gpu: bool) -> None:
         st.header("Latest runs", anchor=False)
         run_list(store, own)
         st.page_link(RUNS.path, label="All runs", icon=":material/arrow_forward:")
-    elif has_gpu:
-        st.caption("No runs on this machine yet. The first one takes less than a minute.")
     if not has_gpu:
         tour(store)
         st.page_link(RUNS.path, label="All recordings", icon=":material/inventory_2:")

@@ -10,10 +10,12 @@ from typing import Any
 import streamlit as st
 
 from pinscope.errors import BadInput
+from pinscope.live.source import open_source
 from pinscope.probes.environment import capture_environment
 from pinscope.records.environment import Environment
 from pinscope.records.limits import MIB, UPLOAD_MIB
 from pinscope.records.run import ExperimentRun, Run, TimelineRun
+from pinscope.records.snapshot import Snapshot
 from pinscope.report.document import Document, open_document
 from pinscope.runner.jobs import reconcile
 from pinscope.store.store import Store
@@ -40,6 +42,13 @@ def _open_store(address: str | None) -> Store:
 def environment() -> Environment:
     """This machine as it was up to half a minute ago, for display and for the budget line."""
     return capture_environment()
+
+
+@st.cache_resource(show_spinner=False, ttl=10)
+def snapshot() -> Snapshot:
+    """Who holds pinned memory, as it was up to ten seconds ago: for a page that does not follow it."""
+    with open_source() as source:
+        return source.take()
 
 
 @dataclass(frozen=True)

@@ -78,9 +78,9 @@ def cards(
 
 
 def gpu_cards(devices: Sequence[_Item], draw: Callable[[_Item], None]) -> None:
-    """One card a GPU, below their heading."""
+    """One card a GPU, below their heading; that of the only one is as wide as the page."""
     st.header("GPUs", anchor=False)
-    cards(devices, draw, columns=2 if len(devices) <= 2 else "auto")
+    cards(devices, draw, columns=len(devices) if len(devices) <= 2 else "auto")
 
 
 def reason_and_advice(reason: str | None, advice: str | None) -> None:
@@ -232,12 +232,14 @@ def _evidence(finding: Finding) -> None:
         st.caption(" · ".join(figures))
 
 
-def chart_view(chart: Chart, key: str, border: bool = True) -> None:
-    """Draw one chart; ``key`` is unique on the page."""
+def chart_view(chart: Chart, key: str, border: bool = True, height: int | None = None) -> None:
+    """Draw one chart; ``key`` is unique on the page, ``height`` in pixels is the chart's own where none is given."""
     scheme = st.context.theme.type or "neutral"  # neutral reads on light and dark: the browser has not said yet
     with st.container(border=border, height="stretch"):
         st.markdown(f"**{plain(chart.title)}**")
         figure = dressed(chart.figure, scheme).update_layout(font_family=_FONT)
+        if height is not None:
+            figure.update_layout(height=height)
         st.plotly_chart(figure, theme=None, key=key, config=_CHART_CONFIG, width="stretch")
         if chart.caption:
             st.caption(plain(chart.caption))

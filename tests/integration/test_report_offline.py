@@ -128,7 +128,7 @@ def test_a_report_opens_without_network_and_is_legible_on_a_desk_and_on_a_phone(
 
 
 def becomes_true(page: Page, expression: str, argument: object = None) -> None:
-    """Ask again and again from outside: the report's policy forbids Playwright's own waiting, which calls eval in it."""
+    """Ask again and again from outside: the report's policy forbids the eval with which Playwright waits inside."""
     deadline = time.monotonic() + 30
     while not page.evaluate(expression, argument):
         assert time.monotonic() < deadline, expression

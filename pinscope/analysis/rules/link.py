@@ -18,6 +18,9 @@ SATURATED = 0.9
 SHARED_UPLINK = 0.9
 """GPUs that copy at once below this share of what they reach alone share something on the way."""
 
+BELOW_LIKE = 0.9
+"""Large pinned copies below this share of what another GPU of the same model reaches are worth a look."""
+
 
 @dataclass(frozen=True)
 class Shortfall:

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from pinscope.live.verdict import snapshot_verdict
+from pinscope.live.verdict import gpu_verdict, snapshot_verdict
 from pinscope.records.bound import at_most
+from pinscope.records.snapshot import GpuProcess
 from tests.data.snapshot_checks import captured
-from tests.data.synthetic_snapshot import GIB, MIB, holder, host, snapshot
+from tests.data.synthetic_snapshot import GIB, MIB, device, holder, host, snapshot
 
 PROC = Path(__file__).parents[2] / "data" / "proc"
 
@@ -44,3 +45,22 @@ def test_every_captured_host_has_a_sentence(name: str) -> None:
     verdict = snapshot_verdict(captured(PROC / name))
     assert verdict.endswith(".")
     assert "None" not in verdict
+
+
+def test_of_a_gpu_it_names_the_user_that_holds_most() -> None:
+    small, other = holder(8, host_alloc_bytes=GIB), holder(9, gpus=())
+    seen = snapshot(holders=(holder(7, host_alloc_bytes=3 * GIB), small, other))
+    assert gpu_verdict(seen, 0) == "2 processes use it now; python (pid 7) holds the most pinned memory: 3 GiB."
+
+
+def test_of_a_gpu_whose_users_hold_nothing_it_says_how_many_use_it() -> None:
+    idle = holder(7, host_alloc_bytes=0)
+    assert gpu_verdict(snapshot(holders=(idle,)), 0) == "A process uses it now; no pinned memory is seen of it."
+    hidden = device(processes=(GpuProcess(pid=1, memory_bytes=None), GpuProcess(pid=2, memory_bytes=None)))
+    seen = snapshot(holders=(), devices=(hidden,))
+    assert gpu_verdict(seen, 0) == "2 processes use it now; no pinned memory is seen of them."
+
+
+def test_of_a_gpu_that_nobody_uses_or_knows() -> None:
+    assert gpu_verdict(snapshot(holders=()), 0) == "No process uses it now."
+    assert gpu_verdict(snapshot(), 5) is None

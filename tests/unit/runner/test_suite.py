@@ -58,7 +58,9 @@ def test_settings_that_do_not_fit_one_refuse_all() -> None:
 def test_all_stands_for_the_experiments_of_a_lab_and_names_the_others() -> None:
     found = select(Request(ALL, "host", quick=True), lockable(2**34))
     names = {entry.name: entry.experiment.labs.get("host") is None for entry in EXPERIMENTS}
-    assert [request.experiment for request in found.requests] == [name for name, runs_here in names.items() if runs_here]
+    assert [request.experiment for request in found.requests] == [
+        name for name, runs_here in names.items() if runs_here
+    ]
     assert [line.split()[0] for line in found.left_out] == [name for name, runs_here in names.items() if not runs_here]
 
 

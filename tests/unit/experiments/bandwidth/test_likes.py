@@ -1,0 +1,47 @@
+"""A GPU that copies slower than another one of its model is named; one that is as fast is not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from pinscope.experiments.bandwidth.likes import below_like
+from pinscope.store.rows import Row
+from tests.data import synthetic
+
+ROWS = synthetic.bandwidth_rows(sizes=(2**12, 2**28))
+
+
+def slower(times: float, ways: Sequence[str] = ("h2d", "d2h")) -> list[Row]:
+    """The same rows from a GPU that takes so many times as long for these directions."""
+    return [
+        {**row, "one_more_seconds": row["one_more_seconds"] * times} if row["direction"] in ways else row
+        for row in ROWS
+    ]
+
+
+@pytest.mark.parametrize("times", [0.5, 1.0, 1.08])
+def test_a_gpu_that_is_about_as_fast_is_not_named(times: float) -> None:
+    run = synthetic.run("bandwidth")
+    assert below_like(run, slower(times), run, ROWS, "GPU 1") is None
+
+
+@pytest.mark.parametrize(("times", "severity"), [(1.2, "note"), (2.0, "warning")])
+def test_a_slower_gpu_is_named_with_both_rates_and_what_that_costs(times: float, severity: str) -> None:
+    run = synthetic.run("bandwidth")
+    found = below_like(run, slower(times, ["d2h"]), run, ROWS, "GPU 1")
+    assert found is not None
+    assert found.severity == severity
+    own, like = found.evidence[:2]
+    assert own.name == "Pinned d2h"
+    assert isinstance(own.value, float)
+    assert isinstance(like.value, float)
+    assert like.value / own.value == pytest.approx(times)
+    assert "GPU 1 at" in found.title
+
+
+def test_copies_that_are_mostly_latency_are_not_compared() -> None:
+    run = synthetic.run("bandwidth")
+    small = [row for row in slower(3) if row["bytes"] < 2**24]
+    assert below_like(run, small, run, ROWS, "GPU 1") is None

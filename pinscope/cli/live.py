@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import queue
 import select
-import shutil
 import sys
 import time
 from collections.abc import Collection, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Annotated
 
 import typer
 
 from pinscope.cli.live_print import Form, print_lines, print_once, printer
-from pinscope.cli.live_view import View, frame, whole
+from pinscope.cli.live_view import View, whole
 from pinscope.cli.options import PROBE_HELP, Gpus, Interval, checked_interval, checked_pids
 from pinscope.cli.stop import LOOK_SECONDS, Stop
-from pinscope.cli.terminal import complain, console, is_steerable, terminal_columns
+from pinscope.cli.terminal import complain, is_steerable, terminal_columns
 from pinscope.errors import BadInput
 from pinscope.live.changes import growing
 from pinscope.live.reading import read_snapshot
@@ -26,7 +26,6 @@ from pinscope.live.source import LiveSource, open_source
 from pinscope.records.snapshot import Snapshot
 from pinscope.records.timeline import Event, Sample
 from pinscope.report.facts import by_severity
-from pinscope.text import one_line, visible
 
 GROWTH_SAMPLES = 300
 """Over so many samples a holder must grow, and give nothing back, to be marked."""
@@ -86,46 +85,34 @@ def _show_once(source: LiveSource, stop: Stop, form: Form, pids: Collection[int]
 def _follow(source: LiveSource, stop: Stop, form: Form, pids: Collection[int], seconds: float) -> None:
     with Sampler(source.take, interval_seconds=seconds) as sampler:
         if form == "table" and is_steerable():
-            _refresh(sampler, stop, pids)
+            _refresh(source, sampler, stop, pids)
         else:
             _stream(sampler, stop, form, pids)
 
 
 def _view(seen: Snapshot, pids: Collection[int], history: History | None = None, events: Sequence[Event] = ()) -> View:
     """What is to be shown of a snapshot. Findings are those of the whole host."""
+    samples = history.samples[-GROWTH_SAMPLES:] if history else ()
     return View(
         snapshot=_only(seen, pids),
         findings=by_severity(read_snapshot(seen)),
-        growing=growing(history.samples[-GROWTH_SAMPLES:]) if history else (),
+        growing=growing(samples),
         events=[one for one in events if not pids or one.pid in pids],
         trouble=history.trouble if history else None,
         chosen=bool(pids),
-        note=f"every {history.interval_seconds:g} s, Ctrl-C ends" if history and is_steerable() else "",
+        note=f"every {history.interval_seconds:g} s" if history and is_steerable() else "",
+        samples=samples,
     )
 
 
-def _refresh(sampler: Sampler, stop: Stop, pids: Collection[int]) -> None:
+def _refresh(source: LiveSource, sampler: Sampler, stop: Stop, pids: Collection[int]) -> None:
     """A screen that changes in place. The last one is left behind, whole."""
-    from rich.live import Live
-    from rich.text import Text
+    from pinscope.cli.live_screen import LiveScreen
 
-    view: View | None = None
-    drawn: object = None
-    with Live(Text("Looking …"), console=console(sys.stdout), screen=True, auto_refresh=False) as display:
-        while not stop.asked:
-            history, size = sampler.history(), shutil.get_terminal_size()
-            state = (history.latest and history.latest.taken_at, history.trouble, size)
-            if state != drawn:
-                drawn = state
-                if history.latest is not None:
-                    view = _view(history.latest, pids, history, history.events)
-                    lines = [Text(visible(one.text), one.style) for one in frame(view, size.columns, size.lines)]
-                else:
-                    lines = [Text(one_line(history.trouble or "Looking …"))]
-                display.update(Text("\n", no_wrap=True, overflow="crop").join(lines), refresh=True)
-            time.sleep(LOOK_SECONDS)
-    if view is not None:
-        print_lines(whole(view, terminal_columns()))
+    screen = LiveScreen(sampler, lambda seen, history: _view(seen, pids, history, history.events), source.open_files)
+    screen.run(stop)
+    if screen.view is not None:
+        print_lines(whole(replace(screen.view, note=""), terminal_columns()))
 
 
 class _Feed:

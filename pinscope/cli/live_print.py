@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pinscope.cli.live_view import Line, View, tail, whole
 from pinscope.cli.reading import print_findings
-from pinscope.cli.terminal import is_steerable, print_json, print_line, print_prose, terminal_columns
+from pinscope.cli.terminal import print_json, print_line, print_prose, styled, terminal_columns
 from pinscope.records.figure import figures
 from pinscope.records.snapshot import GpuUse, Holder, Snapshot
 from pinscope.report.csv_cell import csv_cell
@@ -54,11 +54,9 @@ def printer(form: Form) -> Callable[[View], None]:
 
 
 def print_lines(lines: Sequence[Line]) -> None:
-    """Lines, with bold ones in a terminal."""
-    bold = is_steerable()
+    """Lines, in their styles in a terminal."""
     for line in lines:
-        text = visible(line.text)
-        sys.stdout.write(f"\x1b[1m{text}\x1b[0m\n" if bold and "bold" in line.style and text else f"{text}\n")
+        sys.stdout.write(styled(visible(line.text), line.style) + "\n")
 
 
 def _print_table(view: View) -> None:

@@ -9,37 +9,44 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from pinscope.cli.live_choice import Choice
+from pinscope.cli.live_table import HolderTable
+from pinscope.cli.sparkline import sparkline
 from pinscope.cli.table import TableLines, lay_out
+from pinscope.cli.terminal import SEVERITY_STYLES
+from pinscope.live.trend import holder_trends, host_trend
 from pinscope.live.verdict import snapshot_verdict
 from pinscope.records.bound import Estimated
 from pinscope.records.environment import Link
 from pinscope.records.figure import Figure, figures
-from pinscope.records.finding import Finding
-from pinscope.records.snapshot import DeviceFigures, Holder, HostTotals, Snapshot, Unreadable
-from pinscope.records.timeline import Event
-from pinscope.report.holder_table import COLUMNS, ON_GPUS, HolderRow, holder_rows
+from pinscope.records.finding import Finding, Severity
+from pinscope.records.snapshot import DeviceFigures, HostTotals, Snapshot, Unreadable
+from pinscope.records.timeline import Event, Sample
+from pinscope.report.holder_table import COLUMNS, matching
 from pinscope.report.snapshot_facts import figure_text
 from pinscope.text import one_line
-from pinscope.units import format_bandwidth, format_bytes, format_share
+from pinscope.units import format_bandwidth, format_bytes, format_duration, format_share
 
-GROWS = "▲"
 MOST_EVENTS = 5
 MOST_FINDINGS = 4
 MOST_UNREADABLE = 3
-COMMAND_CHARACTERS = 48
-"""Of a command line in the table; the JSON has all of it."""
 LEAST_RATE = 1e7
 """An idle link carries a few hundred kB/s of its own: digits that nobody needs."""
 NARROW = 90
 """With fewer columns GPUs go without their names and holders without their command lines."""
+TREND_STEPS, FEW_TREND_STEPS = 20, 8
+"""Of a small curve; fewer in a narrow terminal."""
 _LABEL = 10
 _FIGURE = re.compile(r"(\d) (\S)")
+_SIGNS: Mapping[Severity, str] = {"critical": "!!", "warning": "!"}
+"""Severity that is shown below the table → what stands before it."""
+_HINTS_ALWAYS = ("? keys", "q quit")
+_HINTS = ("Enter details", "/ filter", "1–9 sort", "p pause", *_HINTS_ALWAYS)
 _EVENT_WORDS = {
     "appeared": "appeared with", "grew": "grew by", "released": "released", "ended": "ended, and gave back",
 }  # fmt: skip
 _HOST: Mapping[str, Figure] = {figure.field: figure for figure in figures(HostTotals)}
 _PARTS_OF_PINNED = ("explained_bytes", "other_pinned_bytes")
-_HEADINGS: Mapping[str, str] = {name: figure.short for name, figure in COLUMNS.items() if figure.short}
 
 
 @dataclass(frozen=True)
@@ -58,6 +65,10 @@ class View:
     """Said beside the time."""
     chosen: bool = False
     """Only certain holders are shown; totals are the host's."""
+    samples: Sequence[Sample] = ()
+    """What was seen lately, oldest first: for small curves."""
+    choice: Choice | None = None
+    """What the person at the keys has chosen; ``None``: there are no keys."""
 
 
 class Line(NamedTuple):
@@ -70,24 +81,57 @@ class Line(NamedTuple):
 
 def frame(view: View, room: int, height: int) -> list[Line]:
     """All of it on one screen of ``room`` columns: what does not fit is left out, and the line says how many."""
-    top, bottom = head(view, room), tail(view, room)
+    top, bottom, keys = head(view, room), tail(view, room), keys_line(view, room)
+    height -= len(keys)
     bottom = bottom[: max((height - len(top)) // 3, 0)]
-    return [*top, *_fitting(view, room, height - len(top) - len(bottom)), *bottom][:height]
+    lines = [*top, *_fitting(view, room, height - len(top) - len(bottom)), *bottom][:height]
+    return [*lines, *[Line("")] * (height - len(lines)), *keys] if keys else lines
 
 
 def whole(view: View, room: int | None = None) -> list[Line]:
     """Totals, GPUs and every holder, as long as they are."""
-    return [*head(view, room), *_holder_lines(view, room, len(view.snapshot.holders))]
+    return [*head(view, room), *_holder_lines(view, room, holder_table(view, room))]
+
+
+def keys_line(view: View, room: int) -> list[Line]:
+    """The words that are being typed, or the most important keys; nothing where there are no keys."""
+    choice = view.choice
+    if choice is None:
+        return []
+    if choice.typing:
+        return [Line(f"Show only: {one_line(choice.words)}▏  Enter: done  Esc: show all"[:room], "reverse")]
+    hints = [*([f"only “{one_line(choice.words)}”"] if choice.words else []), *_HINTS]
+    while len(" · ".join(hints)) > room and len(hints) > len(_HINTS_ALWAYS):
+        del hints[-len(_HINTS_ALWAYS) - 1]
+    return [Line(" · ".join(hints)[:room], "dim")]
+
+
+def holder_table(view: View, room: int | None) -> HolderTable:
+    """The holders that are to be shown, as they are to be sorted."""
+    choice, holders = view.choice or Choice(), view.snapshot.holders
+    return HolderTable(
+        holders=matching(holders, choice.words) if choice.words else holders,
+        growing=view.growing,
+        trends=holder_trends(view.samples, TREND_STEPS if not _is_narrow(room) else FEW_TREND_STEPS),
+        probe=view.snapshot.probe is not None,
+        narrow=_is_narrow(room),
+        column=choice.column,
+        turned=choice.turned,
+    )
 
 
 def head(view: View, room: int | None) -> list[Line]:
     """When it was, the host's totals, and its GPUs."""
     seen = view.snapshot
-    title = [one_line(platform.node()), f"{seen.taken_at:%Y-%m-%d %H:%M:%S} UTC", *([view.note] if view.note else [])]
+    title = [one_line(platform.node()), f"{seen.taken_at:%Y-%m-%d %H:%M:%S} UTC"]
+    if view.note:
+        title.append(f"{view.note}{'' if view.choice else ', Ctrl-C ends'}")
+    if view.choice and view.choice.paused:
+        title.append("PAUSED: p goes on")
     lines = [Line(text, "bold") for text in _flow("", title, room)]
     if not view.chosen:
         lines += [Line(text, "bold") for text in _wrapped(one_line(snapshot_verdict(seen)), room)]
-    lines += [Line(text) for label, phrases in _totals(seen) for text in _flow(label, phrases, room)]
+    lines += [Line(text) for label, phrases in _totals(view) for text in _flow(label, phrases, room)]
     if view.trouble:
         lines += [Line(text, "bold red") for text in _wrapped(f"! {one_line(view.trouble)}", room)]
     if seen.devices:
@@ -100,14 +144,22 @@ def head(view: View, room: int | None) -> list[Line]:
 
 def tail(view: View, room: int | None) -> list[Line]:
     """What was found, what cannot be read, and what happened last; a line each."""
-    bad = [one for one in view.findings if one.severity in ("critical", "warning")]
+    bad = [one for one in view.findings if one.severity in _SIGNS]
     texts = [
-        *((f"! {one_line(one.title)}", "bold") for one in bad[:MOST_FINDINGS]),
+        *(
+            (f"{_SIGNS[one.severity]} {one_line(one.title)}", SEVERITY_STYLES[one.severity])
+            for one in bad[:MOST_FINDINGS]
+        ),
         *((f"? {gap_text(one)}", "") for one in view.snapshot.unreadable[:MOST_UNREADABLE]),
         *((event_text(one), "") for one in list(view.events)[-MOST_EVENTS:]),
     ]
     lines = [Line(part, style) for text, style in texts for part in _wrapped(text, room)]
     return [Line(""), *lines] if lines else []
+
+
+def finding_text(one: Finding) -> tuple[str, str]:
+    """A finding's title behind its sign, and its style."""
+    return f"{_SIGNS.get(one.severity, '·')} {one_line(one.title)}", SEVERITY_STYLES[one.severity]
 
 
 def gap_text(gap: Unreadable) -> str:
@@ -125,7 +177,23 @@ def event_text(event: Event) -> str:
     return one_line(f"{event.at:%H:%M:%S} {event.name} ({event.pid}) {change}{rest}{left}")
 
 
-def _totals(seen: Snapshot) -> Iterator[tuple[str, list[str]]]:
+def _trend(view: View) -> list[str]:
+    """The host's pinned memory lately as a small curve."""
+    curve = host_trend(view.samples, TREND_STEPS)
+    if len(curve) < 2 or not any(curve):
+        return []
+    # As long as it will become, so that the lines below do not move when it grows.
+    return [f"{sparkline(curve)} in {lasted_text(view.samples)}".ljust(TREND_STEPS + len(" in 300 s"))]
+
+
+def lasted_text(samples: Sequence[Sample]) -> str:
+    """From the first of the samples to the last: ``42 s``, ``12.5 min``."""
+    lasted = samples[-1].elapsed_seconds - samples[0].elapsed_seconds
+    return f"{lasted:.0f} s" if lasted < 600 else format_duration(lasted)
+
+
+def _totals(view: View) -> Iterator[tuple[str, list[str]]]:
+    seen = view.snapshot
     host = seen.host
     memory = [format_bytes(host.total_bytes), f"{format_bytes(host.available_bytes)} available"]
     if host.cgroup_limit_bytes is not None:
@@ -136,7 +204,10 @@ def _totals(seen: Snapshot) -> Iterator[tuple[str, list[str]]]:
     share = host.pinned_bytes / host.total_bytes if host.pinned_bytes is not None and host.total_bytes > 0 else None
     pinned = _HOST["pinned_bytes"]
     parts = [f"{_figure(host, _HOST[name])} {_HOST[name].short}" for name in _PARTS_OF_PINNED]
-    yield "Pinned", [_figure(host, pinned) + (f" ({format_share(share)})" if share is not None else ""), *parts]
+    yield (
+        "Pinned",
+        [_figure(host, pinned) + (f" ({format_share(share)})" if share is not None else ""), *parts, *_trend(view)],
+    )
     used, pool = _figure(host, _HOST["hugetlb_used_bytes"]), _figure(host, _HOST["hugetlb_pool_bytes"])
     others = [one for one in _HOST.values() if one.short and one.field not in _PARTS_OF_PINNED]
     yield (
@@ -179,74 +250,52 @@ def _link_text(link: Link) -> str:
     return text if now == best or None in best else text + " of Gen{}×{}".format(*best)
 
 
-def _holder_columns(holders: Sequence[Holder], probe: bool, narrow: bool) -> list[str]:
-    """Those that say something of somebody; the least important ones only where there is room."""
-    shown = [
-        figure for figure in COLUMNS.values()
-        if figure.short and (probe or not figure.probed) and not (narrow and figure.terminal == "room")
-    ]  # fmt: skip
-    own = [figure for figure in shown if figure.column not in ON_GPUS and _says_something(figure, holders)]
-    on_gpus = ["GPUs", *(_HEADINGS[figure.column] for figure in shown if figure.column in ON_GPUS)]
-    return [
-        "pid", "user", *(_HEADINGS[figure.column] for figure in own),
-        *(on_gpus if any(one.gpus for one in holders) else []), "program",
-    ]  # fmt: skip
+def _holder_lines(
+    view: View, room: int | None, table: HolderTable, begin: int = 0, count: int | None = None
+) -> list[Line]:
+    """``count`` holders from ``begin`` on, and how many there are besides."""
+    every = len(table.holders)
+    if not every:
+        return [Line(text) for text in _wrapped(_nobody(view), room)]
+    end = every if count is None else min(begin + count, every)
+    chosen = view.choice.row([row.pid for row in table.rows]) if view.choice else None
+    laid = table.lay_out(begin, end, room)
+    lines = [Line(text, "bold") for text in laid.headings]
+    for place, row in enumerate(laid.rows, begin):
+        style = "reverse" if place == chosen else "yellow" if table.rows[place].growing else ""
+        lines += [Line(text.ljust(room or 0) if place == chosen else text, style) for text in row]
+    return lines if end - begin == every else [*lines, Line(f"… and {every - (end - begin)} more")]
 
 
-def _says_something(figure: Figure, holders: Sequence[Holder]) -> bool:
-    always = figure.terminal == "always" or figure.probed
-    return always or any((getattr(one, figure.field) or 0) > figure.common for one in holders)
-
-
-def _holder_cells(one: HolderRow, columns: Collection[str], narrow: bool) -> dict[str, str]:
-    name = _shortened(one_line(one.name if narrow else one.command or one.name) or "n/a")
-    inside = f" [{one_line(one.container)}]" if one.container else ""
-    return {
-        "pid": str(one.pid),
-        "user": one_line(one.user or "n/a"),
-        **{heading: one.text(name) for name, heading in _HEADINGS.items() if heading in columns},
-        "GPUs": ",".join(map(str, one.gpus)) or one.text("gpu_memory_bytes"),
-        "program": f"{GROWS + ' ' if one.growing else ''}{name}{inside}",
-    }
-
-
-def _holder_lines(view: View, room: int | None, count: int) -> list[Line]:
-    """The ``count`` holders with the most bytes, and how many there are besides."""
-    holders = view.snapshot.holders
-    if not holders and view.snapshot.host.explained_bytes is None:
-        reason = view.snapshot.host.missing.get("explained_bytes")
-        return [Line(one_line(f"Who holds pinned memory is not known{f': {reason}' if reason else ''}."))]
-    if not holders:
-        nobody = "None of the chosen processes holds" if view.chosen else "No process is seen to hold"
-        return [Line(f"{nobody} pinned memory.")]
-    columns = _holder_columns(holders, view.snapshot.probe is not None, _is_narrow(room))
-    rows = []
-    for one in holder_rows(holders[:count], view.growing):
-        cells = _holder_cells(one, columns, _is_narrow(room))
-        rows.append([cells[name] for name in columns])
-    numbers = [place for place, name in enumerate(columns) if name not in ("user", "GPUs", "program")]
-    lines = _table(columns, rows, numbers, room)
-    return lines if count >= len(holders) else [*lines, Line(f"… and {len(holders) - count} more")]
+def _nobody(view: View) -> str:
+    """Why no holder is shown."""
+    seen = view.snapshot
+    if seen.holders and view.choice:
+        return f"None of the {len(seen.holders)} holders fits “{one_line(view.choice.words)}”."
+    if seen.host.explained_bytes is None:
+        reason = seen.host.missing.get("explained_bytes")
+        return one_line(f"Who holds pinned memory is not known{f': {reason}' if reason else ''}.")
+    return f"{'None of the chosen processes holds' if view.chosen else 'No process is seen to hold'} pinned memory."
 
 
 def _fitting(view: View, room: int, height: int) -> list[Line]:
-    """As many holders as ``height`` lines take."""
-    count = min(len(view.snapshot.holders), max(height, 1))
-    lines = _holder_lines(view, room, count)
-    while len(lines) > height and count > 1:
+    """As many holders as ``height`` lines take, the chosen one among them."""
+    table = holder_table(view, room)
+    chosen = view.choice.row([row.pid for row in table.rows]) if view.choice else 0
+    count = min(len(table.holders), max(height, 1))
+    while True:
+        begin = max(0, chosen - count + 1)
+        lines = _holder_lines(view, room, table, begin, count)
+        if len(lines) <= height or count <= 1:
+            return lines
         count -= 1
-        lines = _holder_lines(view, room, count)
-    return lines
 
 
 def _table(
     columns: Sequence[str], rows: Sequence[Sequence[str]], numbers: Collection[int], room: int | None
 ) -> list[Line]:
     laid: TableLines = lay_out(columns, rows, numbers, room)
-    return [
-        *(Line(text, "bold") for text in laid.headings),
-        *(Line(text, "yellow" if GROWS in text else "") for text in laid.body),
-    ]
+    return [*(Line(text, "bold") for text in laid.headings), *(Line(text) for text in laid.body)]
 
 
 def _flow(label: str, phrases: Iterable[str], room: int | None) -> list[str]:
@@ -274,10 +323,6 @@ def _figure(record: Estimated, figure: Figure) -> str:
 
 def _is_narrow(room: int | None) -> bool:
     return room is not None and room < NARROW
-
-
-def _shortened(command: str) -> str:
-    return command if len(command) <= COMMAND_CHARACTERS else command[: COMMAND_CHARACTERS - 1] + "…"
 
 
 def _wrapped(text: str, room: int | None) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pinscope.cli.terminal import print_line, print_prose, print_table
+from pinscope.cli.terminal import SEVERITY_STYLES, print_line, print_prose, print_table
 from pinscope.records.finding import Finding, Quantity, Reading, Table
 from pinscope.report import facts
 from pinscope.text import one_line
@@ -54,7 +54,8 @@ def _print_below_verdict(reading: Reading) -> None:
 def print_findings(findings: Sequence[Finding]) -> None:
     """Each with its numbers and what to do."""
     for finding in findings:
-        print_prose(f"{facts.SEVERITY_WORDS[finding.severity]}: {one_line(finding.title)}", hanging="  ")
+        title = f"{facts.SEVERITY_WORDS[finding.severity]}: {one_line(finding.title)}"
+        print_prose(title, hanging="  ", style=SEVERITY_STYLES[finding.severity])
         print_prose(finding.detail, "  ", "  ")
         for quantity in finding.evidence:
             print_prose(one_line(f"· {quantity.name}: {facts.quantity_text(quantity)}"), "  ", "    ")
@@ -74,7 +75,7 @@ def _print_question(document: Document) -> None:
 
 def _print_verdict(reading: Reading) -> None:
     if reading.verdict:
-        print_prose(one_line(reading.verdict))
+        print_prose(one_line(reading.verdict), style="bold")
         print_line()
 
 

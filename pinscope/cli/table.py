@@ -18,7 +18,13 @@ class TableLines:
     """A table as lines: those of its headings, and those below."""
 
     headings: tuple[str, ...]
-    body: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    """Of each row its lines."""
+
+    @property
+    def body(self) -> tuple[str, ...]:
+        """The lines of all rows."""
+        return tuple(line for row in self.rows for line in row)
 
 
 def lay_out(
@@ -46,7 +52,7 @@ def lay_out(
         widths |= zip(line, _fit([wishes[place] for place in line], space), strict=True)
     draw = _drawing(lines, widths, numbers)
     headings = draw(columns, True) if any(columns) else []
-    return TableLines(tuple(headings), tuple(text for row in rows for text in draw(row, False)))
+    return TableLines(tuple(headings), tuple(tuple(draw(row, False)) for row in rows))
 
 
 @dataclass(frozen=True)

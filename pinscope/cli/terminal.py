@@ -16,6 +16,8 @@ from pinscope.text import error_line, escaped, visible
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from pinscope.records.finding import Severity
+
 
 def complain(message: str) -> None:
     """One line on stderr that begins with ``pinscope:``; lost where stderr takes none, for nothing ends by that."""
@@ -58,13 +60,14 @@ def print_line(text: str = "") -> None:
     sys.stdout.write(visible(text) + "\n")
 
 
-def print_prose(text: str, indent: str = "", hanging: str = "") -> None:
+def print_prose(text: str, indent: str = "", hanging: str = "", style: str = "") -> None:
     """A sentence or several: wrapped at words in a terminal, one line elsewhere.
 
     Args:
         text: what to say; its own line breaks stay.
         indent: before its first line.
         hanging: before its other lines.
+        style: as :func:`styled` has it.
     """
     room = terminal_columns()
     for line in visible(text).split("\n"):
@@ -75,7 +78,7 @@ def print_prose(text: str, indent: str = "", hanging: str = "") -> None:
             line, max(room, 20), initial_indent=indent, subsequent_indent=hanging,
             break_long_words=False, break_on_hyphens=False,
         )  # fmt: skip
-        sys.stdout.write(f"{wrapped}\n")
+        sys.stdout.write("\n".join(styled(part, style) for part in wrapped.split("\n")) + "\n")
 
 
 def print_table(
@@ -95,8 +98,7 @@ def print_table(
         print_prose(title)
     clean = [[visible(cell) for cell in row] for row in rows]
     table = lay_out([visible(column) for column in columns], clean, numbers, terminal_columns())
-    begin, end = ("\x1b[1m", "\x1b[0m") if is_steerable() else ("", "")
-    lines = [*(f"{begin}{line}{end}" for line in table.headings), *table.body]
+    lines = [*(styled(line, "bold") for line in table.headings), *table.body]
     sys.stdout.write("\n".join(lines) + "\n\n")
 
 
@@ -108,6 +110,27 @@ def terminal_columns() -> int | None:
 def is_steerable() -> bool:
     """True if stdout is a terminal that knows bold print and a cursor."""
     return sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+
+
+_CODES = {"bold": "1", "dim": "2", "reverse": "7", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
+_PLAIN = ("bold", "dim", "reverse")
+"""What is no colour."""
+
+
+SEVERITY_STYLES: Mapping[Severity, str] = {
+    "critical": "bold red", "warning": "bold yellow", "note": "bold", "good": "bold green",
+}  # fmt: skip
+"""A word or a sign always stands beside the colour."""
+
+
+def styled(text: str, style: str) -> str:
+    """The text in a style of several words such as ``bold red``, where stdout shows it.
+
+    NO_COLOR (no-color.org) leaves bold print.
+    """
+    words = style.split() if text and is_steerable() else ()
+    codes = [_CODES[word] for word in words if word in _PLAIN or not os.environ.get("NO_COLOR")]
+    return f"\x1b[{';'.join(codes)}m{text}\x1b[0m" if codes else text
 
 
 def console(stream: TextIO) -> Console:

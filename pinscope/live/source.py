@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Self
 
 from pinscope.live.gpu_watch import GpuWatch
 from pinscope.live.holders import snapshot
+from pinscope.probes.answer import Answer
+from pinscope.probes.open_files import open_files
 from pinscope.probes.proc import HERE, Proc
 from pinscope.probes.processes import Remembered
 from pinscope.records.snapshot import Snapshot
@@ -68,6 +71,10 @@ class LiveSource:
             if self._tracker is None:
                 return snapshot(self._proc, gpus, self._remembered)
             return snapshot(self._proc, gpus, self._remembered, registrations=self._tracker.registered())
+
+    def open_files(self, pid: int) -> Answer[Mapping[str, int]]:
+        """What a process has open now, by kind; see :func:`pinscope.probes.open_files.open_files`."""
+        return open_files(pid, self._proc)
 
 
 def open_source(probe: bool = False, gpus: bool = True, interval_seconds: float = 1.0) -> LiveSource:

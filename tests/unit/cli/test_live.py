@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from pinscope.cli import live_print, terminal
+from pinscope.cli import live_print
 from pinscope.cli.live_print import csv_columns
-from pinscope.cli.live_view import GROWS, Line, View, event_text, frame, whole
+from pinscope.cli.live_table import GROWS
+from pinscope.cli.live_view import Line, View, event_text, frame, whole
 from pinscope.cli.main import main
 from pinscope.errors import NotPossible
 from pinscope.live.gpu_watch import GpuWatch
@@ -278,12 +279,15 @@ def test_the_former_name_of_the_option_of_the_gpus_still_works(busy: int, capsys
 def test_headings_are_bold_in_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
     written = io.StringIO()
     monkeypatch.setattr("sys.stdout", written)
-    live_print.print_lines([Line("title", "bold"), Line("body")])
-    monkeypatch.setattr(live_print, "is_steerable", lambda: True)
-    live_print.print_lines([Line("title", "bold"), Line("", "bold"), Line("body")])
-    assert written.getvalue() == "title\nbody\n\x1b[1mtitle\x1b[0m\n\nbody\n"
+    lines = [Line("title", "bold"), Line("", "bold"), Line("body")]
+    live_print.print_lines(lines)
+    monkeypatch.setattr(written, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    live_print.print_lines(lines)
     monkeypatch.setenv("TERM", "dumb")
-    assert not terminal.is_steerable()
+    live_print.print_lines(lines)
+    plain = "title\n\nbody\n"
+    assert written.getvalue() == f"{plain}\x1b[1mtitle\x1b[0m\n\nbody\n{plain}"
 
 
 @pytest.mark.parametrize(

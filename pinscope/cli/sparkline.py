@@ -1,0 +1,18 @@
+"""Amounts over time in one line of text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+_LEVELS = "▁▂▃▄▅▆▇█"
+_UNKNOWN = "·"
+
+
+def sparkline(amounts: Sequence[float | None]) -> str:
+    """A bar for each amount, from none to the largest of them; a dot where it is not known."""
+    most = max((amount for amount in amounts if amount is not None), default=0.0)
+    return "".join(_UNKNOWN if amount is None else _bar(amount, most) for amount in amounts)
+
+
+def _bar(amount: float, most: float) -> str:
+    return _LEVELS[round(amount / most * (len(_LEVELS) - 1))] if most > 0 else _LEVELS[0]

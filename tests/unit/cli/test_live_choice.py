@@ -1,0 +1,123 @@
+"""What keys change, and what small curves and colours show."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from pinscope.cli import terminal
+from pinscope.cli.live_choice import Choice, press
+from pinscope.cli.live_pages import process_page
+from pinscope.cli.live_view import View, frame, holder_table
+from pinscope.cli.screen import key_names
+from pinscope.cli.sparkline import sparkline
+from pinscope.cli.terminal import styled
+from pinscope.live.changes import sample_of
+from pinscope.live.trend import holder_trends, host_trend
+from pinscope.probes.answer import Answer
+from pinscope.records.finding import Finding
+from pinscope.records.registration import Piece
+from tests.data.synthetic_snapshot import GIB, MIB, TAKEN_AT, holder, host, snapshot
+
+COLUMNS = ["pid", "user", "cudaHostAlloc", "program"]
+PIDS = [7, 5, 6]
+
+
+def after(keys: list[str], choice: Choice | None = None) -> Choice:
+    for key in keys:
+        choice = press(choice or Choice(), key, COLUMNS, PIDS)
+    assert choice is not None
+    return choice
+
+
+@pytest.mark.parametrize(
+    ("sent", "names"),
+    [
+        ("q\x1b[A\x1bOB\r", ["q", "up", "down", "enter"]),
+        ("\x1b", ["escape"]),
+        ("\x1b\x1b", ["escape"]),
+        ("\x1b[5~\x1b[1;5C\x1bx\x00é", ["page up", "é"]),
+        ("\x7f\n", ["backspace", "enter"]),
+    ],
+)
+def test_keys_are_known_by_their_names_and_unknown_ones_do_nothing(sent: str, names: list[str]) -> None:
+    assert key_names(sent) == names
+
+
+def test_the_chosen_row_stays_with_its_process_and_within_the_table() -> None:
+    assert after(["down"]).pid == 5
+    assert after(["down"]).row([5, 6, 7]) == 0
+    assert after(["end", "down"]).pid == 6
+    assert after(["end"]).row([7, 5]) == 1  # 6 is gone
+    assert after(["home", "up"]).row([]) == 0
+
+
+def test_each_column_sorts_and_the_same_key_again_turns_it_round() -> None:
+    assert [after([str(number)]).column for number in (1, 2, 3, 4)] == COLUMNS
+    assert after(["9"]) == Choice()
+    assert (after(["3", "3"]).turned, after(["3", "3", "3"]).turned, after(["3", "2"]).turned) == (True, False, False)
+    assert [after([">"] * times).column for times in (1, 4, 5)] == ["pid", "program", "pid"]
+    assert after(["<"]).column == "program"
+    assert after(["3", "r", "0"]) == Choice()
+
+
+def test_typed_words_are_no_commands() -> None:
+    typed = after(["/", "q", " ", "p", "9", "backspace"])
+    assert (typed.words, typed.typing, typed.ended, typed.paused) == ("q p", True, False, False)
+    assert after(["enter"], typed).words == "q p"
+    assert after(["escape"], typed).words == ""
+    assert after(["enter", "q"], typed).ended
+
+
+def test_what_is_not_known_comes_last_whichever_way_it_is_sorted() -> None:
+    holders = (holder(1, host_alloc_bytes=GIB), holder(2, host_alloc_bytes=None), holder(3, host_alloc_bytes=3 * GIB))
+    for turned, pids in ((False, [3, 1, 2]), (True, [1, 3, 2])):
+        view = View(snapshot(holders=holders), choice=Choice(column="cudaHostAlloc", turned=turned))
+        assert [row.pid for row in holder_table(view, 100).rows] == pids
+
+
+def test_a_long_table_moves_until_the_chosen_row_is_on_the_screen() -> None:
+    holders = tuple(holder(100 + number, host_alloc_bytes=(50 - number) * GIB) for number in range(50))
+    lines = frame(View(snapshot(holders=holders), choice=Choice(pid=140)), 100, 24)
+    assert len(lines) == 24
+    assert [line.text.split()[0] for line in lines if line.style == "reverse"] == ["140"]
+
+
+def test_a_curve_shows_the_most_of_each_step_and_dots_where_nothing_is_known() -> None:
+    amounts = [GIB, 4 * GIB, None, None, 2 * GIB, 8 * GIB]
+    samples = []
+    for second, amount in enumerate(amounts):
+        holders = () if amount is None else (holder(host_alloc_bytes=amount),)
+        samples.append(sample_of(snapshot(host=host(pinned_bytes=amount), holders=holders), float(second)))
+    assert host_trend(samples, 3) == (4 * GIB, None, 8 * GIB)
+    assert sparkline(host_trend(samples, 3)) == "▅·█"
+    assert [sparkline(curve) for curve in holder_trends(samples, 3).values()] == ["▅·█"]
+    assert host_trend((), 3) == ()
+    assert sparkline([0.0, 0.0]) == "▁▁"
+
+
+def test_a_process_shows_its_pieces_its_open_files_and_only_its_findings() -> None:
+    piece = Piece(
+        kind="register", address=4096, bytes=MIB, flags=0, since=TAKEN_AT - timedelta(seconds=90), seconds=1.0
+    )
+    other = Finding(rule="r", severity="note", title="Another", detail="", evidence=(), advice="None.")
+    mine = other.model_copy(update={"title": "python (pid 7) grows", "severity": "warning"})
+    view = View(snapshot(holders=(holder(7, oldest_pieces=(piece,)),)), [mine, other])
+    text = "\n".join(line.text for line in process_page(view, 7, Answer({"/dev/nvidia0": 2, "sockets": 1}), 100))
+    assert "2 × /dev/nvidia0, sockets" in text
+    assert "register  1 MiB    90.0 s  0x1000" in text
+    assert "! python (pid 7) grows" in text
+    assert "Another" not in text
+    assert "has ended" in process_page(view, 8, None, 100)[0].text
+
+
+def test_no_color_leaves_bold_print(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(terminal, "is_steerable", lambda: True)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert styled("x", "bold red") == "\x1b[1;31mx\x1b[0m"
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert styled("x", "bold red") == "\x1b[1mx\x1b[0m"
+    assert styled("x", "yellow") == "x"
+    monkeypatch.setattr(terminal, "is_steerable", lambda: False)
+    assert styled("x", "bold red") == "x"

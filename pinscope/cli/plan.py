@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated
 
 import typer
 
 from pinscope.cli.options import AsJson
-from pinscope.cli.reading import print_reading
+from pinscope.cli.reading import print_below_verdict
 from pinscope.cli.runs import store_to_read
 from pinscope.cli.terminal import print_json, print_line, print_prose
 from pinscope.planning.parameters import OPTIONS, PlanParams
 from pinscope.planning.prices import known_prices, plan_for
 from pinscope.planning.reading import origin_words, read_plan
+from pinscope.planning.safety import Level, safety_of
 from pinscope.probes.environment import capture_environment
 from pinscope.report.json_report import plan_document
 from pinscope.units import format_bytes
 
 _HELP = {name: field.description for name, field in PlanParams.model_fields.items()}
 """The form of the dashboard says the same."""
+_STYLES: Mapping[Level, str] = {
+    "safe": "bold green", "care": "bold yellow", "not_safe": "bold red", "elsewhere": "bold cyan",
+}  # fmt: skip
 
 
 def plan(  # noqa: PLR0917 - typer calls it by keyword
@@ -48,7 +53,9 @@ def plan(  # noqa: PLR0917 - typer calls it by keyword
     if as_json:
         print_json(plan_document(found, reading))
         return
+    print_prose(reading.verdict or "", style=_STYLES[safety_of(found).level])
+    print_line()
     pages = f"pages of {format_bytes(round(found.price.page_bytes))}, {origin_words(found.price.origin)}"
     print_prose(f"{format_bytes(params.pinned)} pinned; {pages}; GPUs of {format_bytes(params.gpu_memory)}")
     print_line()
-    print_reading(reading)
+    print_below_verdict(reading)

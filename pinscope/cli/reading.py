@@ -35,16 +35,11 @@ def print_run(document: Document) -> None:
     _print_verdict(document.reading)
     print_table(("", ""), [*facts.run_facts(document.run), ("Host", document.run.environment.host)])
     print_table(("", ""), facts.parameter_facts(document), title="Parameters")
-    _print_below_verdict(document.reading)
+    print_below_verdict(document.reading)
 
 
-def print_reading(reading: Reading) -> None:
-    """A reading that belongs to no run."""
-    _print_verdict(reading)
-    _print_below_verdict(reading)
-
-
-def _print_below_verdict(reading: Reading) -> None:
+def print_below_verdict(reading: Reading) -> None:
+    """What carries a verdict: figures, tables, findings."""
     _print_headline(reading.headline)
     for table in reading.tables:
         _print_table(table)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pinscope.experiments.registry import readers
 from pinscope.manual.keys import Key, keys_of, records_in, table
 from pinscope.planning.plan import ContextPrice, Demand, HostBudget, Origin, Pace, Sharing
+from pinscope.planning.safety import Safety
 from pinscope.records.capability import Capability
 from pinscope.records.environment import Environment
 from pinscope.records.finding import Finding, Table
@@ -155,6 +156,7 @@ def _plan_parts() -> Iterator[Part]:
         Key("pinning", "list of [Pace](#pace)", "Ways to pin, the fastest first."),
         Key("recommended", "object or null", "The recommended way: see [Recommended](#recommended)."),
         Key("budget", "[HostBudget](#hostbudget)", "What is safe on this host."),
+        Key("safety", "[Safety](#safety)", "How safe the plan is here: the first words of the verdict."),
         _VERDICT,
         _HEADLINE,
         _TABLES,
@@ -180,6 +182,7 @@ def _plan_parts() -> Iterator[Part]:
     )
     yield Part("Recommended", 3, "", recommended)
     yield _record(HostBudget, 3)
+    yield _record(Safety, 3)
     yield _record(Origin, 3)
 
 

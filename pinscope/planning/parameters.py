@@ -84,12 +84,17 @@ OPTIONS: Mapping[str, str] = {"gpus": "--gpus-per-process", "all_gpus": "--total
 """Fields whose option has another name."""
 
 
+def inputs(params: PlanParams) -> dict[str, str]:
+    """All that must be said to get the same plan on another machine: what is usual there is left out."""
+    usual, sizes = PlanParams(), ("pinned", "gpu_memory")
+    return {
+        name: exact_bytes(value).replace(" ", "") if name in sizes else str(value)
+        for name, value in params
+        if name in sizes or value != getattr(usual, name)
+    }
+
+
 def command_line(params: PlanParams) -> str:
     """``pinscope plan`` with every option that is not the command's own default."""
-    usual = PlanParams()
-    words = ["pinscope plan"]
-    for name, value in params:
-        if name in ("pinned", "gpu_memory") or value != getattr(usual, name):
-            text = exact_bytes(value).replace(" ", "") if name in ("pinned", "gpu_memory") else str(value)
-            words.append(f"{OPTIONS.get(name, '--' + name.replace('_', '-'))} {text}")
-    return " ".join(words)
+    options = (f"{OPTIONS.get(name, '--' + name.replace('_', '-'))} {text}" for name, text in inputs(params).items())
+    return " ".join(("pinscope plan", *options))

@@ -169,12 +169,14 @@ class HostBudget:
         limit: which limit binds, for people.
         total_bytes: memory of the host.
         has_gpu: whether the host has a GPU to pin for.
+        gpu_memory_bytes: memory of each of its GPUs, where known.
     """
 
     safe_bytes: int
     limit: str
     total_bytes: int
     has_gpu: bool
+    gpu_memory_bytes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

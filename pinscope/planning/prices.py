@@ -138,5 +138,6 @@ def plan_for(params: PlanParams, prices: Prices, environment: Environment) -> Pl
         limit=binding_limit(limits, "cuda"),
         total_bytes=limits.host_total_bytes,
         has_gpu=bool(environment.devices),
+        gpu_memory_bytes=tuple(size for device in environment.devices if (size := device.memory_total_bytes)),
     )
     return make_plan(params.demand(), price, prices.context, prices.paces, budget, recipes=prices.recipes)

@@ -9,6 +9,7 @@ from pinscope.analysis.pinning_recipe import DEFAULT_CHUNKS, Recipe
 from pinscope.analysis.pinning_strategy import TITLES, USUAL, WORTH_IT
 from pinscope.analysis.rules.gpu_memory import page_table_severity
 from pinscope.planning.plan import ONE_REGISTRATION_BYTES, Demand, Origin, Pace, Plan, Sharing, Source
+from pinscope.planning.safety import LEVEL_WORDS, safety_of
 from pinscope.records.finding import (
     Finding,
     Quantity,
@@ -48,22 +49,17 @@ def origin_words(origin: Origin) -> str:
 
 
 def _verdict(plan: Plan) -> str:
-    """Whether this host bears it, and what it takes."""
-    pinned, budget, pace = plan.demand.pinned_bytes, plan.budget, _pace_of_recipe(plan)
-    amount, safe = format_bytes(pinned), format_bytes(budget.safe_bytes)
+    """Whether it is safe, and what it takes."""
+    safety, pinned, pace = safety_of(plan), plan.demand.pinned_bytes, _pace_of_recipe(plan)
     takes = f"{format_bytes(plan.sharings[0].tables_per_gpu_bytes)} of GPU memory for page tables"
     if pace:
-        where = (
-            f" at the pace of an {pace.origin.device}"
-            if pace.origin.source == "recorded" and pace.origin.device
-            else ""
+        recorded = pace.origin.device if pace.origin.source == "recorded" else None
+        takes = (
+            f"about {format_seconds(pace.seconds_for(pinned))}{f' at the pace of an {recorded}' if recorded else ''} "
+            f"and {takes}"
         )
-        takes = f"about {format_seconds(pace.seconds_for(pinned))}{where} and {takes}"
-    if not budget.has_gpu:
-        return f"This host has no GPU, so the plan is for another one: to pin {amount} takes {takes}."
-    if pinned > budget.safe_bytes:
-        return f"Do not pin {amount} here: up to {safe} is safe. It would take {takes}."
-    return f"{amount} is safe to pin here (up to {safe}). It takes {takes}."
+    what = {"elsewhere": f"To pin {format_bytes(pinned)} takes", "not_safe": "It would take"}
+    return f"{LEVEL_WORDS[safety.level]}: {safety.reason}. {what.get(safety.level, 'It takes')} {takes}."
 
 
 def _headline(plan: Plan) -> tuple[Quantity, ...]:
@@ -195,7 +191,7 @@ def _recommended_for(plan: Plan, strategy: str) -> str:
 
 def _over_budget(plan: Plan) -> Iterator[Finding]:
     pinned, budget = plan.demand.pinned_bytes, plan.budget
-    if pinned <= budget.safe_bytes or not budget.has_gpu:  # without a GPU here, the plan is for another host
+    if pinned <= budget.safe_bytes or safety_of(plan).level == "elsewhere":
         return
     impossible = pinned > budget.total_bytes
     severity: Severity = "critical" if impossible else "warning"

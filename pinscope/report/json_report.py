@@ -73,6 +73,8 @@ FORMAT = 1
 
 def plan_document(plan: Plan, reading: Reading) -> dict[str, Any]:
     """The plan's figures, in SI units, and what was concluded."""
+    from pinscope.planning.safety import safety_of  # noqa: PLC0415 - a live view needs not wait for it
+
     pinned = plan.demand.pinned_bytes
     return {
         "format": FORMAT,
@@ -91,6 +93,7 @@ def plan_document(plan: Plan, reading: Reading) -> dict[str, Any]:
         "pinning": [_pinning(pace, pinned) for pace in plan.paces],
         "recommended": _recommended(plan.recipe, pinned),
         "budget": asdict(plan.budget),
+        "safety": asdict(safety_of(plan)),
         **_concluded(reading),
     }
 

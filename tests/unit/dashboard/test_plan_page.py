@@ -55,3 +55,34 @@ def test_a_machine_without_a_gpu_is_told_whose_figures_these_are(
     machine(0)
     words = "\n".join(str(one.value) for one in open_page(PLAN).markdown)
     assert "NVIDIA H200" in words.replace("\\", "")
+
+
+def test_the_address_holds_the_inputs_and_whoever_opens_it_sees_the_same_plan(
+    open_page: Open, machine: Callable[[int], None]
+) -> None:
+    machine(1)
+    app = open_page(PLAN, pinned="1TiB", processes="4", gpu_memory="24GiB", page_size="2MiB")
+    assert app.text_input(key="plan-pinned").value == "1 TiB"
+    assert app.selectbox(key="plan-page_size").value == "2MiB"
+    assert app.code[-1].value == "pinscope plan --pinned 1TiB --processes 4 --gpu-memory 24GiB --page-size 2MiB"
+    answer = app.info[0].value.replace("\\", "")
+    assert answer.startswith("The plan is for GPUs of 24 GiB, this host's have 80 GiB. To pin 1 TiB takes about 31.5 s")
+    app.number_input(key="plan-processes").set_value(2).run()
+    assert dict(app.query_params) == {
+        "pinned": "1TiB", "processes": "2", "gpu_memory": "24GiB", "page_size": "2MiB",
+    }  # fmt: skip
+
+
+def test_a_link_that_cannot_be_used_is_one_clear_line_above_the_usual_plan(
+    open_page: Open, machine: Callable[[int], None]
+) -> None:
+    machine(1)
+    links = (({"pinned": "lots"}, "'lots' is not a size"), ({"colour": "red"}, "o parameter 'colour'"))
+    for link, complaint in links:
+        app = open_page(PLAN, **link)
+        (line,) = [one.value.replace("\\", "") for one in app.error if "error" in one.icon]
+        assert complaint in line
+        assert metric(app, "Page table of one process, on one GPU") == "128 MiB"
+        app.text_input(key="plan-pinned").set_value("2GiB").run()
+        assert not [one for one in app.error if "error" in one.icon]
+        assert app.query_params["pinned"] == "2GiB"

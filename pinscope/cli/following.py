@@ -14,7 +14,7 @@ from pinscope.records.run import LAB_TITLES, ExperimentRun, Progress, Run
 from pinscope.runner.jobs import Job
 from pinscope.store.store import Store
 from pinscope.text import one_line
-from pinscope.units import format_seconds
+from pinscope.units import format_duration
 
 LINE_SECONDS = 10.0
 """Where there is no terminal, a line at most this often."""
@@ -26,10 +26,10 @@ def follow(store: Store, run: ExperimentRun, job: Job, stop: Stop) -> None:
     A database that fails meanwhile ends nothing: the child would end with this process, and it alone holds what the
     database did not take.
     """
-    complain(
-        f"{run.experiment} on {LAB_TITLES[run.lab]}, run {run.id}, about {format_seconds(run.budget.seconds)}; "
-        "Ctrl-C cancels"
-    )
+    about = f"about {format_duration(run.budget.seconds)}"
+    if run.lab == "host":  # only GPU runs were recorded to compare with
+        about += " or, on a slow processor, longer"
+    complain(f"{run.experiment} on {LAB_TITLES[run.lab]}, run {run.id}, {about}; Ctrl-C cancels")
     with progress_shown() as show:
         failing = False
         while job.poll() is None and not stop.asked:

@@ -21,7 +21,7 @@ from pinscope.records.environment import Device
 from pinscope.records.run import HOST_MODEL_NOTE, LAB_TITLES, ExperimentRun, LabKind, Run
 from pinscope.runner.jobs import Request, prepare, start
 from pinscope.store.store import Store
-from pinscope.units import format_bytes, format_seconds
+from pinscope.units import format_bytes, format_duration
 
 
 def show() -> None:
@@ -136,7 +136,8 @@ def _budget(run: ExperimentRun, gpu: Device | None) -> None:
             st.metric("Pinned", format_bytes(budget.pinned_bytes), help=f"At once. Safe here: up to {safe}.")
             st.metric("Other host memory", format_bytes(budget.pageable_bytes))
             st.metric("GPU memory" if gpu else "Model's device memory", format_bytes(budget.device_bytes))
-            st.metric("Time (estimate)", format_seconds(budget.seconds))
+            estimate = "By what the recorded runs took on H200 and H100 hosts." if gpu else "Depends on the processor."
+            st.metric("Time (estimate)", format_duration(budget.seconds), help=estimate)
         st.caption(f"Safe to pin here: up to {safe}.{free}")
         for note in run.notes:
             st.caption(f":material/sticky_note_2: {plain(note)}")

@@ -77,6 +77,19 @@ def test_version_is_the_same_everywhere() -> None:
     assert re.search(r"^## (\d\S*)", (ROOT / "CHANGELOG.md").read_text(), re.M)[1] == pinscope.__version__  # type: ignore[index]
 
 
+def test_the_container_file_takes_what_is_there_and_runs_as_nobody_special() -> None:
+    lines = (ROOT / "Containerfile").read_text().splitlines()
+    allowed = {line.removeprefix("!") for line in (ROOT / ".dockerignore").read_text().splitlines() if line[0] == "!"}
+    copied = {
+        name for line in lines if line.startswith("COPY ") and "--from" not in line for name in line.split()[1:-1]
+    }
+    assert copied == allowed
+    assert all((ROOT / name).exists() for name in copied)
+    assert [line.partition("=")[2] for line in lines if line.startswith("ARG EXTRA=")] == ["cuda13"]
+    assert "USER 10001" in lines
+    assert lines[-2:] == ['ENTRYPOINT ["pinscope"]', 'CMD ["dashboard"]']
+
+
 def test_package_data_holds_every_file_that_is_no_module() -> None:
     patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["pinscope"]
     package = ROOT / "pinscope"

@@ -20,6 +20,10 @@ OneWay = Literal["h2d", "d2h"]
 LEAST = 3
 PACE = 4e9
 """Bytes/second at which memory is got and freed on average, for the estimate of a run's length."""
+SHARE_OF_TIME = 0.45
+"""Of the time that all ways would take at this pace: pools and malloc take none, and many stop early (an H200)."""
+START_SECONDS = 3.0
+"""Until the first reading."""
 HOST_WAYS: tuple[Way, ...] = (
     "malloc", "malloc_touch", "fresh_4k", "fresh_thp", "pinned", "registered_4k", "registered_thp",
     "registered_hugetlb", "pool",
@@ -149,7 +153,8 @@ class Allocation:
             min(params.repeats * (size / PACE + 1e-4), params.time_limit + 4 * size / PACE) for size in params.sizes
         )
         return Budget(
-            pinned_bytes=pinned, pageable_bytes=largest, device_bytes=largest, seconds=times * each + 1.0
+            pinned_bytes=pinned, pageable_bytes=largest, device_bytes=largest,
+            seconds=times * each * SHARE_OF_TIME + START_SECONDS,
         )  # fmt: skip
 
     def measure(self, params: AllocationParams, lab: Lab, harness: Harness) -> Iterator[AllocationObservation]:

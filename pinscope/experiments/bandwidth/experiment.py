@@ -206,7 +206,7 @@ class Bandwidth:
         combinations = (len(states) * ("engine" in params.copiers) + by_kernel) * len(params.directions)
         # Copies are preceded and followed by laying and checking their pattern, at about 3 GB/s together.
         per_combination = sum(
-            min(params.time_limit * 1.5, params.repeats * (size / 3e9 + 2e-4)) for size in params.sizes
+            min(params.time_limit * 1.3, params.repeats * (size / 3e9 + 2e-4)) for size in params.sizes
         )
         return Budget(
             pinned_bytes=max((*pinned, 0)) * max(flows, everywhere),

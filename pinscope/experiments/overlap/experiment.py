@@ -194,8 +194,8 @@ class Overlap:
             pinned_bytes=area if "pinned" in kinds else 0,
             pageable_bytes=area if "pageable" in kinds else 0,
             device_bytes=params.chunk * params.shape().deepest,
-            # At least eight passes of some 20 GB/s, and the check of what they moved.
-            seconds=5.0 + combinations * 8 * (area / 20e9 + area / 10e9),
+            # Ten passes of some 20 GB/s, and the check of what they moved: an H200's host takes less, an H100's more.
+            seconds=5.0 + combinations * 10 * (area / 20e9 + area / 7e9),
         )
 
     def measure(self, params: OverlapParams, lab: Lab, harness: Harness) -> Iterator[OverlapObservation]:

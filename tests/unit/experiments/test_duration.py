@@ -1,0 +1,31 @@
+"""How long a run is said to take, beside how long the recorded runs of real GPUs took."""
+
+from __future__ import annotations
+
+import pytest
+
+from pinscope.experiments.dataloader import experiment as dataloader
+from pinscope.experiments.registry import EXPERIMENTS
+from pinscope.records.run import ExperimentRun
+from pinscope.store.recordings import recorded_runs
+
+RECORDED = [run for run in recorded_runs() if isinstance(run, ExperimentRun)]
+WITHIN = 0.3
+
+
+@pytest.mark.parametrize("run", RECORDED, ids=lambda run: f"{run.experiment}-{run.gpu.name}")
+def test_a_run_is_said_to_take_as_long_as_the_recorded_one_took(
+    run: ExperimentRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dataloader, "find_spec", lambda name: name)
+    experiment = next(entry.experiment for entry in EXPERIMENTS if entry.name == run.experiment)
+    params = experiment.Params.model_validate(run.params)
+    assert run.finished_at is not None
+    took = (run.finished_at - run.created_at).total_seconds()
+    said = experiment.budget(params, run.environment).seconds
+    assert said == pytest.approx(took, rel=WITHIN), f"{said:.0f} s said, {took:.0f} s taken"
+    assert experiment.budget(experiment.Params.preset("cuda", quick=True), run.environment).seconds < said / 2
+
+
+def test_every_experiment_has_a_recording_to_compare_with() -> None:
+    assert {run.experiment for run in RECORDED} == {entry.name for entry in EXPERIMENTS}

@@ -83,8 +83,9 @@ def frame(view: View, room: int, height: int) -> list[Line]:
     """All of it on one screen of ``room`` columns: what does not fit is left out, and the line says how many."""
     top, bottom, keys = head(view, room), tail(view, room), keys_line(view, room)
     height -= len(keys)
-    bottom = bottom[: max((height - len(top)) // 3, 0)]
-    lines = [*top, *_fitting(view, room, height - len(top) - len(bottom)), *bottom][:height]
+    third = max((height - len(top)) // 3, 0)
+    table = _fitting(view, room, height - len(top) - min(len(bottom), third))
+    lines = [*top, *table, *bottom][:height]
     return [*lines, *[Line("")] * (height - len(lines)), *keys] if keys else lines
 
 
@@ -143,7 +144,7 @@ def head(view: View, room: int | None) -> list[Line]:
 
 
 def tail(view: View, room: int | None) -> list[Line]:
-    """What was found, what cannot be read, and what happened last; a line each."""
+    """What was found, what cannot be read, and what happened last, newest first; a line each."""
     bad = [one for one in view.findings if one.severity in _SIGNS]
     texts = [
         *(
@@ -151,7 +152,7 @@ def tail(view: View, room: int | None) -> list[Line]:
             for one in bad[:MOST_FINDINGS]
         ),
         *((f"? {gap_text(one)}", "") for one in view.snapshot.unreadable[:MOST_UNREADABLE]),
-        *((event_text(one), "") for one in list(view.events)[-MOST_EVENTS:]),
+        *((event_text(one), "") for one in list(view.events)[: -MOST_EVENTS - 1 : -1]),
     ]
     lines = [Line(part, style) for text, style in texts for part in _wrapped(text, room)]
     return [Line(""), *lines] if lines else []

@@ -34,7 +34,7 @@ class ManualPages:
         if content is None:
             answer: Response = PlainTextResponse("There is no such page.", status_code=404)
         else:
-            answer = Response(content, media_type=guess_type(path)[0])
+            answer = Response(content, media_type=guess_type(path, strict=False)[0])
         await answer(scope, receive, send)
 
 

@@ -5,6 +5,9 @@ The host lies in FOLDER, with as many holders as :func:`set_up` gives it.
 
 from __future__ import annotations
 
+import os
+import platform
+import re
 import sys
 from pathlib import Path
 
@@ -12,7 +15,7 @@ import pinscope.cli.live
 from pinscope.cli.main import main
 from pinscope.live.source import LiveSource
 from pinscope.probes.proc import Proc
-from tests.data.synthetic_host import PAGE, SyntheticHost, zero
+from tests.data.synthetic_host import PAGE, SyntheticHost, maps_text, named, zero
 
 GIB = 2**30
 HELD = {"train": 8 * GIB, "serve": 3 * GIB, "loader": 5 * GIB, "index": 1 * GIB}
@@ -37,7 +40,31 @@ def pin_more(folder: Path, more: int) -> None:
     place.with_suffix(".new").rename(place)
 
 
+def grow(folder: Path, name: str, size: int) -> None:
+    """Let a program hold so many bytes."""
+    number, pid = next((place + 1, 1000 + place) for place, one in enumerate(HELD) if one == name)
+    libraries = [named(25 * 2**20, "/usr/lib/x86_64-linux-gnu/libcuda.so.580.159", "r-xp")]
+    for path, text in (
+        (f"proc/{pid}/maps", maps_text([*libraries, zero(size, number)])),
+        (f"proc/{pid}/status", _with_size(folder / f"proc/{pid}/status", size)),
+    ):
+        place = folder / path
+        place.with_suffix(".new").write_text(text)
+        place.with_suffix(".new").rename(place)
+
+
+def _with_size(status: Path, size: int) -> str:
+    """Its status, with that much shared memory in it."""
+    amounts = {"VmPeak": size + 45 * 2**20, "VmSize": size + 45 * 2**20, "RssShmem": size}
+    return re.sub(
+        r"^(VmPeak|VmSize|RssShmem):.*$", lambda found: f"{found[1]}:\t{amounts[found[1]] // 1024:8} kB",
+        status.read_text(), flags=re.M,
+    )  # fmt: skip
+
+
 if __name__ == "__main__":
+    if name := os.environ.get("PINSCOPE_STAGE_NAME"):
+        platform.node = lambda: name
     here = Proc.below(Path(sys.argv[1]))
     pinscope.cli.live.open_source = lambda **_: LiveSource(here)  # type: ignore[assignment]
     raise SystemExit(main(["live", *sys.argv[2:]]))

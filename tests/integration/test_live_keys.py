@@ -150,7 +150,7 @@ def test_live_is_steered_by_keys_and_gives_the_terminal_back(host: Path) -> None
         terminal.press("?")
         terminal.shows("PAUSED", "^Pinned +17 GiB")
         terminal.press("p")
-        terminal.shows("^Pinned +18 GiB", r" [▁-█]{2,} in \d", "^ *pid +user .* trend +program")
+        terminal.shows("^Pinned +18 GiB", r" [─▁-█]{2,} in \d", "^ *pid +user .* trend +program")
 
         terminal.resize(50, 24)
         terminal.shows("^Enter details .* q quit$", r" train$", rows=["train", "loader", "serve", "index"])

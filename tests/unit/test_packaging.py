@@ -157,7 +157,7 @@ def _texts(path: Path) -> Iterator[str]:
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as bundle:
                 yield from (bundle.read(name).decode(errors="replace") for name in bundle.namelist())
-    elif path.suffix != ".png":
+    elif path.suffix not in (".png", ".webp"):
         yield path.read_text(errors="replace")
 
 

@@ -94,7 +94,7 @@ def test_a_curve_shows_the_most_of_each_step_and_dots_where_nothing_is_known() -
     assert sparkline(host_trend(samples, 3)) == "▅·█"
     assert [sparkline(curve) for curve in holder_trends(samples, 3).values()] == ["▅·█"]
     assert host_trend((), 3) == ()
-    assert sparkline([0.0, 0.0]) == "▁▁"
+    assert (sparkline([0.0, 0.0]), sparkline([5.0, None, 5.0])) == ("▁▁", "─·─")
 
 
 def test_a_process_shows_its_pieces_its_open_files_and_only_its_findings() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 
 from pinscope.cli.live_choice import Choice, press
@@ -42,15 +41,18 @@ class LiveScreen:
         self._seen: tuple[object, ...] = ()
         self._files: tuple[int | None, OpenFiles] | None = None
         self.view: View | None = None
-        """The last one."""
+        """The last one; ``None`` before the first, and where the terminal is gone."""
 
     def run(self, stop: Stop) -> None:
         """Draw and listen, until somebody wants no more of it or the terminal is gone."""
-        with Screen() as screen, suppress(OSError):
-            while not stop.asked and not self._choice.ended:
-                self._draw(screen)
-                for key in screen.keys(LOOK_SECONDS):
-                    self._press(key, screen.size.columns)
+        try:
+            with Screen() as screen:
+                while not stop.asked and not self._choice.ended:
+                    self._draw(screen)
+                    for key in screen.keys(LOOK_SECONDS):
+                        self._press(key, screen.size.columns)
+        except OSError:
+            self.view = None  # nobody is there to see it
 
     def _press(self, key: str, room: int) -> None:
         columns: Sequence[str] = ()

@@ -166,13 +166,12 @@ class Screen:
         _write(_ENTER)
 
     def _give_back(self) -> None:
-        try:
+        with suppress(OSError):  # the terminal is gone
             _write(_LEAVE)
-        finally:
-            if self._modes:
-                with suppress(termios.error):  # the terminal is gone
-                    termios.tcsetattr(self._keyboard, termios.TCSADRAIN, self._modes)
-                self._modes = []
+        if self._modes:
+            with suppress(termios.error):  # likewise
+                termios.tcsetattr(self._keyboard, termios.TCSADRAIN, self._modes)
+            self._modes = []
 
 
 def _write(text: str) -> None:

@@ -35,3 +35,13 @@ def held_by(one: Holder | HolderSample, vm_pin: int | None = None) -> int:
     return (
         held_bytes(one.host_alloc_bytes, one.registered_bytes, one.locked_bytes, vm_pin, one.driver_memory_bytes) or 0
     )
+
+
+def is_only_locked(holder: Holder) -> bool:
+    """Whether all that it is known to hold is locked with mlock, which CUDA does not know as pinned.
+
+    A process that uses CUDA may have registered memory, of which /proc shows nothing.
+    """
+    pinned = (holder.host_alloc_bytes, holder.registered_bytes, holder.vm_pin_bytes)
+    mapped = (holder.inherited_bytes, holder.managed_bytes, holder.driver_memory_bytes)
+    return bool(holder.locked_bytes) and not (holder.cuda or any(pinned) or any(mapped))

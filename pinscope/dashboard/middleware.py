@@ -13,6 +13,7 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pinscope.dashboard.gate import Gate
+from pinscope.dashboard.live_feed import LiveFeed
 from pinscope.dashboard.manual_pages import ManualPages
 from pinscope.dashboard.origins import Origin
 from pinscope.dashboard.websocket import WholeConversations, log_clients_in_one_line
@@ -141,6 +142,7 @@ def middleware(site: Site, named: Sequence[Origin] = ()) -> tuple[Middleware, ..
         Middleware(WholeConversations),
         # Streamlit sends its JavaScript (megabytes) uncompressed, which is slow through an SSH tunnel to a GPU host.
         Middleware(GZipMiddleware, minimum_size=1000, compresslevel=4),
+        Middleware(LiveFeed),
         Middleware(ManualPages, site=site),
         # Inside of compression, which would hide the page from it.
         Middleware(KnownBase),

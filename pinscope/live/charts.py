@@ -1,20 +1,11 @@
-"""Pinned memory of the host over time, as it grows: a Vega-Lite chart whose specification never changes.
-
-Only the data changes from one drawing to the next, so that what a reader has zoomed into or picked stays.
-"""
+"""Pinned memory of the host over time, as it grows: the series and moments of a chart that browsers draw."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import timedelta
-from types import MappingProxyType
-from typing import Any
-
-import numpy as np
-import pandas as pd
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
 
 from pinscope.analysis.held import held_by
-from pinscope.analysis.rules.series import gap_seconds
 from pinscope.charts.theme import COLOURS
 from pinscope.records.figure import figures
 from pinscope.records.snapshot import HostTotals
@@ -24,8 +15,6 @@ MOST_POINTS = 600
 """More curves are too close to distinguish on a screen."""
 TREND_POINTS = 40
 """Steps of a small curve in a table."""
-LEAST_SECONDS = 60.0
-"""The axis is at least so long, and grows to the window as samples come in."""
 
 _LABELS = {figure.field: figure.label for figure in figures(HostTotals)}
 BANDS: Mapping[str, str] = {
@@ -40,52 +29,34 @@ LINES: Mapping[str, str] = {
 }
 """What is not part of it."""
 SERIES: Mapping[str, str] = {**BANDS, **LINES}
-_KNOWN, _OTHER, _WHOLE = BANDS
-
-_DATA = "moments"
-_LEAST_AXIS_BYTES = 2**20
-_LOG = "floor(log({0})/log(1024)+1e-9)"
-_BYTES_TEXT = (
-    "!isValid({0}) ? 'n/a' : {0} < 1 ? '0 B' : "
-    f"format({{0}}/pow(1024,{_LOG}),'.3~r')+' '+['B','KiB','MiB','GiB','TiB','PiB'][{_LOG}]"
-)
-"""A size in binary units, as a Vega expression."""
-_TICKS = "sequence(0, domain('y')[1]*1.0001, pow(2, round(log(domain('y')[1]/5)/LN2)))"
-"""Round numbers of binary units: steps of a power of two, four to seven of them."""
 
 
-def frame(samples: Sequence[Sample], window_seconds: float, interval_seconds: float) -> pd.DataFrame:
-    """The last ``window_seconds`` of the samples, one row a moment, a column a series.
+def moments(
+    samples: Sequence[Sample], window_seconds: float, interval_seconds: float, after: float | None = None
+) -> list[list[int | None]]:
+    """What the chart draws of the last ``window_seconds``.
 
     Args:
         samples: oldest first.
         window_seconds: how far back from the last sample.
-        interval_seconds: from one sample to the next; a gap of the series is left open.
+        interval_seconds: from one sample to the next.
+        after: only those later than this, in seconds since the sampling began, and all of them. Without it, of more
+            moments than a screen can show those with the most pinned and locked memory.
 
     Returns:
-        ``time`` (UTC) and a float32 column of bytes for each of :data:`SERIES`; what is not known is not a number. The
-        first row stands where the axis begins. Of more moments than a screen can show,
-        those with the most pinned and locked memory stay.
+        Of each its time in milliseconds since 1970 and the bytes of each of :data:`SERIES`, ``None`` if not known.
     """
     shown = within(samples, window_seconds)
-    rows: list[tuple[Any, ...]] = []
-    if shown:
-        seconds = min(window_seconds, max(LEAST_SECONDS, shown[-1].elapsed_seconds - shown[0].elapsed_seconds))
-        rows.append(_nothing(shown[-1].taken_at - timedelta(seconds=seconds)))
-    bucket = max(window_seconds / MOST_POINTS, interval_seconds)
-    longest = timedelta(seconds=gap_seconds(bucket))
-    previous: Sample | None = None
-    for one in highest_of_each(shown, bucket):
-        if previous is not None and one.taken_at - previous.taken_at > longest:
-            rows.append((previous.taken_at + timedelta(seconds=bucket), *rows[-1][1:]))  # held until then
-            rows.append(_nothing(previous.taken_at + timedelta(seconds=bucket)))
-        rows.append((one.taken_at, *_values(one)))
-        previous = one
-    if previous is not None:
-        rows.append((shown[-1].taken_at + timedelta(seconds=interval_seconds), *_values(shown[-1])))
-    found = pd.DataFrame(rows, columns=["time", *SERIES])
-    found["time"] = pd.to_datetime(found["time"], utc=True).astype("datetime64[ms, UTC]")
-    return found.astype(dict.fromkeys(SERIES, np.float32))
+    if after is not None:
+        chosen: Iterable[Sample] = _later(shown, after)
+    else:
+        chosen = highest_of_each(shown, max(window_seconds / MOST_POINTS, interval_seconds))
+    return [[round(one.taken_at.timestamp() * 1000), *_values(one)] for one in chosen]
+
+
+def _later(samples: Sequence[Sample], after: float) -> list[Sample]:
+    found = list(takewhile(lambda one: one.elapsed_seconds > after, reversed(samples)))
+    return found[::-1]
 
 
 def within(samples: Sequence[Sample], window_seconds: float) -> Sequence[Sample]:
@@ -128,112 +99,17 @@ def _values(sample: Sample) -> tuple[int | None, ...]:
     )  # fmt: skip
 
 
-def _nothing(moment: object) -> tuple[Any, ...]:
-    return (moment, *[None] * len(SERIES))
-
-
-def _layer(names: Sequence[str], mark: Mapping[str, Any], stack: str | None) -> dict[str, Any]:
-    dimmed = {"condition": {"param": "picked", "value": 1.0}, "value": 0.15}
-    return {
-        "transform": [{"fold": list(names), "as": ["series", "bytes"]}],
-        "mark": {"interpolate": "step-after", **mark},
-        "encoding": {
-            "y": {"field": "bytes", "type": "quantitative", "stack": stack},
-            "color": {"field": "series", "type": "nominal"},
-            "opacity": dimmed,
-            "order": {"field": "series", "sort": "ascending"},
-        },
-    }
-
-
-def _hover() -> dict[str, Any]:
-    """A line below the pointer, with every figure of that moment."""
-    texts = [
-        {"calculate": _BYTES_TEXT.format(f"datum[{name!r}]"), "as": f"text {number}"}
-        for number, name in enumerate(SERIES)
-    ]
-    shown = [{"field": f"text {number}", "title": name} for number, name in enumerate(SERIES)]
-    moment = {"field": "time", "title": "Time (UTC)", "timeUnit": "utcyearmonthdatehoursminutesseconds"}
-    return {
-        "params": [{
-            "name": "pointed",
-            "select": {"type": "point", "fields": ["time"], "nearest": True, "on": "pointermove",
-                       "clear": "pointerout"},
-        }],
-        "transform": texts,
-        "mark": {"type": "rule", "color": COLOURS["reference"]},
-        "encoding": {
-            "opacity": {"condition": {"param": "pointed", "empty": False, "value": 0.9}, "value": 0},
-            "tooltip": [{**moment, "format": "%H:%M:%S"}, *shown],
-        },
-    }  # fmt: skip
-
-
-_PICKED: Mapping[str, Any] = {
-    "name": "picked",
-    "select": {"type": "point", "fields": ["series"]},
-    "bind": "legend",
-}
-_ZOOM: Mapping[str, Any] = {
-    "name": "zoom",
-    # The wheel alone goes on scrolling the page; a pinch arrives as a wheel with Ctrl.
-    "select": {"type": "interval", "encodings": ["x"], "zoom": "wheel![event.ctrlKey || event.metaKey]"},
-    "bind": "scales",
-}
-
-SPEC: Mapping[str, Any] = MappingProxyType(
-    {
-        "data": {"name": _DATA},
-        "height": 320,
-        "config": {"legend": {"padding": 0, "offset": 12}, "axis": {"labelPadding": 6}},
-        "encoding": {
-            "x": {
-                "field": "time", "type": "temporal", "scale": {"type": "utc"},
-                "axis": {"title": None, "grid": False, "format": "%H:%M:%S", "labelOverlap": True, "tickCount": 6},
-            },
-            "y": {
-                "scale": {"nice": False},
-                "axis": {"title": None, "labelExpr": _BYTES_TEXT.format("datum.value"), "values": {"expr": _TICKS}},
-            },
-            "color": {
-                "scale": {"domain": list(SERIES), "range": list(SERIES.values())},
-                "legend": {"title": None, "orient": "top", "columns": {"expr": "width > 620 ? 4 : 1"},
-                           "labelLimit": 0, "symbolType": "square"},
-            },
-        },
-        "layer": [
-            {
-                **_layer(list(BANDS), {"type": "area", "fillOpacity": 0.75, "line": {"strokeWidth": 1}}, "zero"),
-                "params": [_PICKED, _ZOOM],
-            },
-            _layer(list(LINES), {"type": "line", "strokeWidth": 2, "strokeDash": [6, 3]}, None),
-            {"mark": {"type": "point", "opacity": 0}, "encoding": {"x": None, "y": {"datum": _LEAST_AXIS_BYTES}}},
-            _hover(),
-        ],
-    }
-)  # fmt: skip
-"""What :func:`frame` is drawn with."""
-
-
-def drawing(moments: pd.DataFrame) -> dict[str, Any]:
-    """The specification with the moments from :func:`frame`.
-
-    The data goes by name: without it, the browser draws once before it has any, and complains.
-    """
-    return {**SPEC, "datasets": {_DATA: moments}}
-
-
 def trends(samples: Sequence[Sample], window_seconds: float) -> Mapping[tuple[int, object], list[float]]:
     """What each process held through the window, in few steps; by pid and start. One that a sample left out held 0.
 
-    Only those with the most bytes are in a sample.
+    Only those with the most bytes are in a sample. Steps do not move as time goes on, so that the curve of a process
+    that holds the same stays the same.
     """
-    shown = within(samples, window_seconds)
-    if not shown:
+    step_seconds = window_seconds / TREND_POINTS
+    last_of_each = {one.elapsed_seconds // step_seconds: one for one in within(samples, window_seconds)}
+    picked = list(last_of_each.values())
+    if not picked:
         return {}
-    picked = list(shown[:: max(1, len(shown) // TREND_POINTS)])
-    if picked[-1] is not shown[-1]:
-        picked.append(shown[-1])
     found: dict[tuple[int, object], list[float]] = {
         (one.pid, one.started_at): [0.0] * len(picked) for one in picked[-1].holders
     }

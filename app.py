@@ -4,16 +4,27 @@ Its settings stand in pinscope/dashboard/config.toml, to which .streamlit/config
 """
 
 import sys
+from typing import TYPE_CHECKING
 
 import streamlit as st
 
-from pinscope.cli.docs import whole_site
-from pinscope.cli.main import command_line
 from pinscope.dashboard.middleware import middleware
 from pinscope.dashboard.origins import origins_from_environment
-from pinscope.dashboard.shell import SCRIPT, show
+from pinscope.dashboard.pages import SCRIPT
 from pinscope.dashboard.tabs import closing_tabs
 from pinscope.errors import InvalidParameter
+
+if TYPE_CHECKING:
+    from pinscope.manual.site import Site
+
+
+def site() -> "Site":
+    """The documentation; what it is made from is loaded when somebody reads it."""
+    from pinscope.cli.docs import whole_site  # noqa: PLC0415
+    from pinscope.cli.main import command_line  # noqa: PLC0415
+
+    return whole_site(command_line())
+
 
 try:
     named = origins_from_environment()
@@ -21,7 +32,9 @@ except InvalidParameter as error:
     sys.stderr.write(f"pinscope: {error}\n")
     sys.exit(error.exit_code)
 
-app = st.App(SCRIPT, middleware=middleware(whole_site(command_line()), named), lifespan=closing_tabs)
+app = st.App(SCRIPT, middleware=middleware(site, named), lifespan=closing_tabs)
 
 if __name__ == "__main__":  # run as a plain script, which is what Streamlit's AppTest does
+    from pinscope.dashboard.shell import show
+
     show()

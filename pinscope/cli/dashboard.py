@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pinscope.cli.docs import whole_site
 from pinscope.dashboard.origins import named_origins, origins_from_environment
 from pinscope.dashboard.serve import port_from_environment, serve
+
+if TYPE_CHECKING:
+    from pinscope.manual.site import Site
 
 
 def dashboard(
@@ -30,5 +32,10 @@ def dashboard(
 ) -> int:
     """Serve the dashboard on 127.0.0.1 until Ctrl-C."""
     named = named_origins(origin) if origin else origins_from_environment()
-    site = whole_site(context.find_root().command)
+
+    def site() -> Site:
+        from pinscope.cli.docs import whole_site
+
+        return whole_site(context.find_root().command)
+
     return serve(port_from_environment() if port is None else port, open_browser, site, named)

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from mimetypes import guess_type
+from typing import TYPE_CHECKING
 
 import streamlit as st
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from pinscope.manual.html import site_files
-from pinscope.manual.site import Site
+if TYPE_CHECKING:
+    from pinscope.manual.site import Site
 
 ROOT = "/manual/"
+MakeSite = Callable[[], "Site"]
+"""Gives the documentation. It is made when it is first asked for: that loads half of PinScope."""
 
 
 class ManualPages:
     """Answers what is asked below :data:`ROOT`, and passes everything else on."""
 
-    def __init__(self, app: ASGIApp, site: Site) -> None:
+    def __init__(self, app: ASGIApp, site: MakeSite) -> None:
         self._app = app
-        self._files = lru_cache(maxsize=1)(lambda: dict(site_files(site)))
+        self._files = lru_cache(maxsize=1)(lambda: _files(site()))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer or pass on."""
@@ -36,6 +39,12 @@ class ManualPages:
         else:
             answer = Response(content, media_type=guess_type(path, strict=False)[0])
         await answer(scope, receive, send)
+
+
+def _files(site: Site) -> dict[str, bytes]:
+    from pinscope.manual.html import site_files  # noqa: PLC0415 - only for those who read the documentation
+
+    return dict(site_files(site))
 
 
 def help_links(pages: Mapping[str, str]) -> None:

@@ -14,10 +14,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pinscope.dashboard.gate import Gate
 from pinscope.dashboard.live_feed import LiveFeed
-from pinscope.dashboard.manual_pages import ManualPages
+from pinscope.dashboard.manual_pages import MakeSite, ManualPages
 from pinscope.dashboard.origins import Origin
 from pinscope.dashboard.websocket import WholeConversations, log_clients_in_one_line
-from pinscope.manual.site import Site
 
 CONTENT_POLICY: Mapping[str, str] = {
     "default-src": "'none'",
@@ -128,11 +127,11 @@ def _hashes(page: bytes) -> str:
     return " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
 
 
-def middleware(site: Site, named: Sequence[Origin] = ()) -> tuple[Middleware, ...]:
+def middleware(site: MakeSite, named: Sequence[Origin] = ()) -> tuple[Middleware, ...]:
     """From the outside in.
 
     Args:
-        site: the documentation.
+        site: gives the documentation.
         named: origins under which the dashboard is reached, beside its own.
     """
     log_clients_in_one_line()

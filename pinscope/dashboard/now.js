@@ -107,9 +107,19 @@
       () => make("tr", {}, make("th", { scope: "row" }), make("td")),
       (row, [name, text]) => {
         say(row.children[0], name);
-        say(row.children[1], text);
+        const cell = row.children[1], [ms, rest] = ownTime(text);
+        if (ms === null) return say(cell, text);
+        if (!cell.firstElementChild) cell.replaceChildren(make("time"), make("span"));
+        tell(cell.firstElementChild, ms);
+        say(cell.lastElementChild, rest);
       },
     );
+  }
+
+  // A fact that begins with a time in UTC: that time, and what stands after it.
+  function ownTime(text) {
+    const found = /^(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d) UTC(.*)$/s.exec(text);
+    return found ? [Date.parse(`${found[1]}T${found[2]}Z`), found[3]] : [null, text];
   }
 
   const factTable = () => {
@@ -191,21 +201,21 @@
       pinned: table("Processes that hold pinned memory"),
       locked: table("Processes that only lock memory"),
       lockedPart: make("section", { hidden: true }),
+      lockedCount: make("p", { class: "caption" }),
       nobody: make("p", { class: "notice" }),
       more: make("button", { type: "button", class: "button", onclick: () => { set.rows = Infinity; drawHolders(); } }),
       chosen: make("div", { class: "card", hidden: true }),
       hint: make("p", { class: "caption" }, "Select a row to see all that is known of a process."),
     });
     part.lockedPart.append(
-      make("h3", {}, "Locked, but not pinned"),
-      make("p", { class: "caption" },
-        "These processes locked memory with mlock. It stays in RAM, but CUDA does not know it: copies from it run at pageable speed."),
+      make("h2", {}, "Locked, but not pinned"),
+      part.lockedCount,
       part.locked.scroll,
     );
     part.filter = filter;
     return make("section", {},
       make("h2", {}, "Holders"), make("div", { class: "controls" }, make("label", { class: "control wide" }, make("span", {}, "Filter"), filter), growing, all),
-      part.count, part.nobody, part.pinned.scroll, part.more, part.hint, part.chosen, part.lockedPart);
+      part.count, part.nobody, part.pinned.scroll, part.lockedPart, part.more, part.hint, part.chosen);
   }
 
   function table(alt) {
@@ -469,7 +479,11 @@
     const growing = every.filter(([, one]) => one.grows).length;
     const pinning = every.filter(([, one]) => !one.only_locked).length;
     const [pinned, locked] = [shown.filter(([, one]) => !one.only_locked), shown.filter(([, one]) => one.only_locked)];
+    const others = every.length - pinning;
     say(part.count, `${pinned.length} of ${pinning} holders` + (growing ? ` · ${growing} growing` : ""));
+    say(part.lockedCount, `${locked.length} of ${others} processes that only lock memory with mlock. It stays in RAM, but CUDA does not know it: copies from it run at pageable speed.`);
+    show(part.count, pinning > 0);
+    show(part.hint, !set.chosen && every.length > 0);
     show(part.nobody, pinned.length === 0);
     say(part.nobody, pinning ? "No holder fits this filter." :
       "No process holds pinned memory now. Processes with pinned memory, or with a CUDA context, appear here as soon as there are any.");
@@ -540,7 +554,6 @@
   }
 
   function drawChosen() {
-    show(part.hint, !set.chosen);
     show(part.chosen, Boolean(set.chosen));
     if (!set.chosen) return;
     const one = now.document?.holders?.[set.chosen];

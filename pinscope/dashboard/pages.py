@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _FOLDER = Path(__file__).resolve().parent
+SCRIPT = _FOLDER / "shell.py"
+"""What Streamlit serves: every page stands in it."""
 
 
 @dataclass(frozen=True)

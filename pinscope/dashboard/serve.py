@@ -12,12 +12,15 @@ import webbrowser
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pinscope.dashboard.origins import Origin
 from pinscope.dashboard.settings import ADDRESS, SETTINGS
 from pinscope.errors import InvalidParameter, NotPossible
-from pinscope.manual.site import Site
 from pinscope.text import quoted
+
+if TYPE_CHECKING:
+    from pinscope.dashboard.manual_pages import MakeSite
 
 DEFAULT_PORT = 8501
 
@@ -36,13 +39,13 @@ def port_from_environment() -> int:
     return _checked_port(int(text))
 
 
-def serve(port: int, open_browser: bool, site: Site, named: Sequence[Origin] = ()) -> int:
+def serve(port: int, open_browser: bool, site: MakeSite, named: Sequence[Origin] = ()) -> int:
     """Serve the dashboard on 127.0.0.1 until it is stopped (Ctrl+C or SIGTERM); the exit code.
 
     Args:
         port: 1 to 65535.
         open_browser: open the page in this machine's web browser once it answers.
-        site: the documentation to serve beside the pages.
+        site: gives the documentation to serve beside the pages.
         named: origins under which it is reached, beside its own.
 
     Raises:
@@ -56,7 +59,7 @@ def serve(port: int, open_browser: bool, site: Site, named: Sequence[Origin] = (
     from streamlit import config  # noqa: PLC0415
 
     from pinscope.dashboard.middleware import middleware  # noqa: PLC0415
-    from pinscope.dashboard.shell import SCRIPT  # noqa: PLC0415
+    from pinscope.dashboard.pages import SCRIPT  # noqa: PLC0415
     from pinscope.dashboard.tabs import closing_tabs  # noqa: PLC0415
 
     config.get_config_files = _no_files

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import streamlit as st
 
 from pinscope.dashboard.manual_pages import help_links
-from pinscope.dashboard.pages import HOME, PAGES
+from pinscope.dashboard.pages import HOME, PAGES, SCRIPT
 from pinscope.dashboard.tabs import drawn_in_turn
 from pinscope.dashboard.widgets import errors_shown
 
-SCRIPT = Path(__file__).resolve()
 _FOLDER = SCRIPT.parent
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import importlib
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -13,6 +15,7 @@ import streamlit as st
 from streamlit import runtime
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
+from pinscope.dashboard.pages import PAGES
 from pinscope.dashboard.turns import Pace, Turns
 
 CLOSED_SECONDS = 60.0
@@ -60,21 +63,22 @@ def live(draw: Callable[..., None], seconds: float | None, *arguments: object) -
     st.fragment(part, run_every=pace)()
 
 
-def slowed(seconds: float) -> str | None:
-    """Why a live part is drawn less often than it should be, in words; ``None`` if it is not."""
-    pace = _TABS.pace.seconds(seconds)
-    return f"Updated every {pace:g} s, because {_TABS.pace.pages} pages are open" if pace > seconds else None
-
-
 @asynccontextmanager
 async def closing_tabs(app: object) -> AsyncIterator[None]:
     """While the server runs, give back what closed tabs held. Streamlit keeps it until another one comes or goes."""
     del app
+    threading.Thread(target=_load_pages, name="pinscope-loader", daemon=True).start()
     task = asyncio.create_task(_close_tabs())
     yield
     task.cancel()
     with suppress(asyncio.CancelledError):
         await task
+
+
+def _load_pages() -> None:
+    """Load what the pages need, while the first browser still loads its own part: both take about a second."""
+    for page in PAGES:
+        importlib.import_module(f"{__package__}.{page.path.stem}")
 
 
 async def _close_tabs() -> None:

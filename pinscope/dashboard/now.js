@@ -163,12 +163,13 @@
   function chooser(label, choices, value, change, help) {
     const select = make("select", { onchange: () => change(select.value) });
     for (const [key, words] of choices) select.append(make("option", { value: key, selected: key === value }, words));
-    return [make("label", { class: "control" }, make("span", {}, label, hint(help)), select), select];
+    const id = (select.id = `pinscope-${label.replaceAll(" ", "-")}`);
+    return [make("div", { class: "control" }, make("div", {}, make("label", { for: id }, label), hint(help)), select), select];
   }
 
   function toggle(label, checked, change, help) {
     const box = make("input", { type: "checkbox", role: "switch", checked, onchange: () => change(box.checked) });
-    return [make("label", { class: "switch" }, box, label, ...(help ? [hint(help)] : [])), box];
+    return [make("div", { class: "switch" }, make("label", {}, box, label), ...(help ? [hint(help)] : [])), box];
   }
 
   function controls() {
@@ -191,7 +192,7 @@
 
   function holders() {
     const filter = make("input", {
-      type: "search", placeholder: "Name, pid, user, container or command", value: set.filter, "aria-label": "Filter",
+      id: "pinscope-filter", type: "search", placeholder: "Name, pid, user, container or command", value: set.filter,
       oninput: () => { set.filter = filter.value; drawHolders(); },
     });
     const [growing] = toggle("Only growing", set.growing, (on) => { set.growing = on; drawHolders(); }, options.growth);
@@ -214,7 +215,7 @@
     );
     part.filter = filter;
     return make("section", {},
-      make("h2", {}, "Holders"), make("div", { class: "controls" }, make("label", { class: "control wide" }, make("span", {}, "Filter"), filter), growing, all),
+      make("h2", {}, "Holders"), make("div", { class: "controls" }, make("div", { class: "control wide" }, make("label", { for: "pinscope-filter" }, "Filter"), filter), growing, all),
       part.count, part.nobody, part.pinned.scroll, part.lockedPart, part.more, part.hint, part.chosen);
   }
 

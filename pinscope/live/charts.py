@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 
@@ -14,7 +15,8 @@ from pinscope.records.timeline import Sample
 MOST_POINTS = 600
 """More curves are too close to distinguish on a screen."""
 TREND_POINTS = 40
-"""Steps of a small curve in a table."""
+"""Steps of a small curve in a table, at most, but for the one that has begun."""
+_LEAST_STEP_SECONDS = 1 / 64
 
 _LABELS = {figure.field: figure.label for figure in figures(HostTotals)}
 BANDS: Mapping[str, str] = {
@@ -102,14 +104,14 @@ def _values(sample: Sample) -> tuple[int | None, ...]:
 def trends(samples: Sequence[Sample], window_seconds: float) -> Mapping[tuple[int, object], list[float]]:
     """What each process held through the window, in few steps; by pid and start. One that a sample left out held 0.
 
-    Only those with the most bytes are in a sample. Steps do not move as time goes on, so that the curve of a process
-    that holds the same stays the same.
+    Only those with the most bytes are in a sample. Steps do not move as time goes on, so that a curve changes seldom.
     """
-    step_seconds = window_seconds / TREND_POINTS
-    last_of_each = {one.elapsed_seconds // step_seconds: one for one in within(samples, window_seconds)}
-    picked = list(last_of_each.values())
-    if not picked:
+    shown = within(samples, window_seconds)
+    if not shown:
         return {}
+    span = shown[-1].elapsed_seconds - shown[0].elapsed_seconds
+    step_seconds = 2 ** math.ceil(math.log2(max(span / TREND_POINTS, _LEAST_STEP_SECONDS)))
+    picked = list({one.elapsed_seconds // step_seconds: one for one in shown}.values())
     found: dict[tuple[int, object], list[float]] = {
         (one.pid, one.started_at): [0.0] * len(picked) for one in picked[-1].holders
     }

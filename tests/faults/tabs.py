@@ -1,12 +1,12 @@
-"""Browser tabs without a browser: they speak Streamlit's protocol with a dashboard and ask as a page does.
+"""Browser tabs without a browser: they speak Streamlit's protocol with a dashboard and ask as the page Now does.
 
-What a page does was read in Streamlit's own: it asks for a page by its name, keeps the timers of live parts, and asks
-for such a part each time its timer is due, whether or not the last answer came.
+A page is asked for by its name. Its script then asks again and again for what changed, when the last answer said.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import socket
 import subprocess
@@ -14,14 +14,14 @@ import sys
 import time
 from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import psutil
 from streamlit.proto.BackMsg_pb2 import BackMsg
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
-from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.client import connect
 from websockets.exceptions import WebSocketException
 
 from tests.faults.child import TREE
@@ -86,7 +86,7 @@ class Tab:
     """One tab.
 
     Attributes:
-        drawn_at: when the page with its chart was complete, each time.
+        drawn_at: when it was told of a moment, each time.
         dropped: why the server, not the tab, ended the connection.
     """
 
@@ -94,9 +94,6 @@ class Tab:
     page: str = "now"
     drawn_at: list[float] = field(default_factory=list)
     dropped: str | None = None
-    _page_hash: str = ""
-    _chart: bool = False
-    _timers: dict[str, tuple[float, asyncio.Task[None]]] = field(default_factory=dict)
 
     async def look(self) -> None:
         """Until cancelled."""
@@ -104,57 +101,29 @@ class Tab:
             async with connect(
                 f"ws://127.0.0.1:{self.port}/_stcore/stream", origin=f"http://127.0.0.1:{self.port}",  # type: ignore[arg-type]
                 subprotocols=["streamlit"], max_size=None, open_timeout=OPEN_SECONDS,  # type: ignore[list-item]
-            ) as connection:  # fmt: skip
-                await self._ask(connection)
-                async for message in connection:
-                    self._take(connection, ForwardMsg.FromString(message))
-            self.dropped = "closed by the server"
-        except (OSError, WebSocketException) as error:
-            self.dropped = f"{type(error).__name__}: {error}"
-        finally:
-            self._forget_timers()
+            ) as connection, asyncio.TaskGroup() as group:  # fmt: skip
+                message = BackMsg()
+                message.rerun_script.page_name = self.page
+                await connection.send(message.SerializeToString())
+                script: asyncio.Task[None] | None = None
+                async for told in connection:
+                    if ForwardMsg.FromString(told).WhichOneof("type") == "script_finished" and script is None:
+                        script = group.create_task(self._ask_what_changed())
+                raise ConnectionError("closed by the server")
+        except* (OSError, WebSocketException) as errors:
+            self.dropped = ", ".join(f"{type(error).__name__}: {error}" for error in errors.exceptions)
 
-    async def _ask(self, connection: ClientConnection, part: str = "") -> None:
-        message = BackMsg()
-        asked = message.rerun_script
-        asked.page_script_hash, asked.fragment_id, asked.is_auto_rerun = self._page_hash, part, bool(part)
-        if not self._page_hash:
-            asked.page_name = self.page
-        await connection.send(message.SerializeToString())
-
-    def _take(self, connection: ClientConnection, message: ForwardMsg) -> None:
-        kind = message.WhichOneof("type")
-        if kind == "new_session":
-            self._chart = False
-            if not message.metadata.run.fragment_ids:
-                self._forget_timers()
-        elif kind == "navigation":
-            self._page_hash = message.navigation.page_script_hash
-        elif kind == "delta":
-            self._chart |= (message.delta.new_element.WhichOneof("type") or "").endswith("vega_lite_chart")
-        elif kind == "auto_rerun":
-            self._set_timer(connection, message.auto_rerun.fragment_id, message.auto_rerun.interval)
-        elif kind == "script_finished" and self._chart:
-            self.drawn_at.append(time.monotonic())
-
-    def _set_timer(self, connection: ClientConnection, part: str, seconds: float) -> None:
-        before = self._timers.get(part)
-        if before is not None:
-            if before[0] == seconds:
-                return
-            before[1].cancel()
-        self._timers[part] = (seconds, asyncio.create_task(self._ask_again_and_again(connection, part, seconds)))
-
-    async def _ask_again_and_again(self, connection: ClientConnection, part: str, seconds: float) -> None:
-        with suppress(WebSocketException):  # the reader says so
-            while True:
-                await asyncio.sleep(seconds)
-                await self._ask(connection, part)
-
-    def _forget_timers(self) -> None:
-        for _, task in self._timers.values():
-            task.cancel()
-        self._timers.clear()
+    async def _ask_what_changed(self) -> None:
+        known = ""
+        while True:
+            answer = await _get(self.port, f"/live/now.json?window=300&known={known}&chosen=")
+            if answer is None:
+                raise ConnectionError("the script of the page was not answered")
+            told = json.loads(answer)
+            if told["tag"] != known and (known or "figures" in told["document"]):
+                self.drawn_at.append(time.monotonic())
+            known = told["tag"]
+            await asyncio.sleep(told["wait"])
 
 
 @dataclass(frozen=True)
@@ -219,14 +188,18 @@ async def _ask_for_health(port: int, asked: list[float]) -> None:
 
 
 async def _health(port: int) -> bytes | None:
+    return await _get(port, "/_stcore/health")
+
+
+async def _get(port: int, path: str) -> bytes | None:
     """The server's answer, or ``None`` if there is none yet."""
     try:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
     except OSError:
         return None
     try:
-        writer.write(f"GET /_stcore/health HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n\r\n".encode())
-        answer = await reader.read()
-        return answer if b" 200 " in answer.splitlines()[0] else None
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n\r\n".encode())
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        return body if b" 200 " in head.splitlines()[0] else None
     finally:
         writer.close()

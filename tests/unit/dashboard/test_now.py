@@ -1,43 +1,32 @@
-"""Now: the page in every state of the host, on made-up hosts."""
+"""Now: what the page shows of a moment, on SYNTHETIC hosts, and that a browser which is told what changed knows all."""
 
 from __future__ import annotations
 
+import asyncio
 import json
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
-import pandas as pd
 import pytest
-from streamlit.testing.v1 import AppTest
 
 from pinscope.analysis.rules import growth
-from pinscope.dashboard import live_watch, now
-from pinscope.dashboard.live_watch import watch
+from pinscope.dashboard import live_board, live_feed, now
+from pinscope.dashboard.live_board import MOST_VIEWS, Board
+from pinscope.dashboard.live_document import Json, chosen_facts, document, holder_key, patch
 from pinscope.dashboard.pages import NOW
+from pinscope.live.changes import changes, sample_of
+from pinscope.live.charts import MOST_POINTS
+from pinscope.live.sampler import History
 from pinscope.live.verdict import snapshot_verdict
 from pinscope.records.snapshot import Snapshot, Unreadable
-from tests.data.synthetic_live import GIB, LOCKER, MIB, TRAINER, WORKER, Source, empty, full, stuck, with_locked
+from tests.data.synthetic_live import GIB, LOCKER, MIB, TRAINER, WORKER, empty, full, with_locked
 from tests.unit.dashboard.conftest import Open
-from tests.unit.dashboard.test_pages import texts
 
-HOSTILE = "<img src=http://evil.example/a.png> [c](http://evil.example) :red[d] $e$ `f`"
-Host = Callable[[Callable[[], Snapshot]], Source]
-
-
-@pytest.fixture
-def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
-    """Makes the page look at a host that gives these snapshots."""
-
-    def look_at(take: Callable[[], Snapshot]) -> Source:
-        source = Source(take)
-        monkeypatch.setattr(live_watch, "open_source", lambda interval_seconds: source)
-        return source
-
-    watch.clear()
-    yield look_at
-    watch.clear()
+WINDOW = 300.0
 
 
 @pytest.fixture
@@ -45,242 +34,121 @@ def taken(tmp_path: Path) -> Snapshot:
     return full(tmp_path)
 
 
-def opened(open_page: Open) -> AppTest:
-    """The page with its first snapshot."""
-    app = open_page(NOW)
-    return drawn_until(app, lambda: bool(app.metric))
+def seen(snapshots: Sequence[Snapshot], seconds: float = 1.0) -> History:
+    """What a sampler knows that took these, one after the other."""
+    taken = [
+        one.model_copy(update={"taken_at": snapshots[0].taken_at + timedelta(seconds=seconds * number)})
+        for number, one in enumerate(snapshots)
+    ]
+    samples = []
+    for number, one in enumerate(taken):
+        samples.append(sample_of(one, seconds * number, samples[-1] if samples else None))
+    events = [event for before, after in pairwise(taken) for event in changes(before, after)]
+    return History(taken[-1], tuple(samples), tuple(events), interval_seconds=seconds)
 
 
-def drawn_until(app: AppTest, condition: Callable[[], bool], seconds: float = 10) -> AppTest:
-    """Draw the page again, as the browser does every second, until it shows something."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, texts(app)
-        time.sleep(0.05)
-        app.run()
-    assert not app.exception
-    return app
+def shown(*snapshots: Snapshot) -> Json:
+    return document(seen(snapshots), WINDOW)
 
 
-def metric(app: AppTest, label: str) -> tuple[str, str]:
-    """A figure and what stands below it."""
-    return next((one.value.replace("\\", ""), one.delta) for one in app.metric if one.label == label)
+def holder(found: Json, pid: int) -> Json:
+    return next(one for one in found["holders"].values() if one["pid"] == pid)
 
 
-def table(app: AppTest, column: str = "cudaHostAlloc") -> pd.DataFrame:
-    """The one with this column; empty if there is none."""
-    return next((one.value for one in app.dataframe if column in one.value), pd.DataFrame())
+def merged(old: Any, news: Any) -> Any:
+    """As the page's script does it."""
+    if not isinstance(news, dict) or not isinstance(old, dict):
+        return news
+    kept = {name: value for name, value in old.items() if news.get(name, value) is not None}
+    return kept | {name: merged(kept.get(name), value) for name, value in news.items() if value is not None}
 
 
-def words(app: AppTest) -> str:
-    return texts(app).replace("\\", "")
+def test_a_host_with_holders_and_gpus_is_told_in_full(taken: Snapshot) -> None:
+    found = shown(taken)
+
+    assert found["verdict"] == snapshot_verdict(taken)
+    figures = {one["label"]: one for one in found["figures"].values()}
+    assert figures["Pinned, whole host"]["text"] == "14 GiB"
+    assert figures["Pinned, whole host"]["below"] == "11.1 % of memory"
+    assert figures["Explained by holders"]["text"] == "8.50 GiB"
+    assert figures["Registered, or other pins"]["text"] == "~5.50 GiB"
+    on_gpu = {one["label"]: one for one in found["devices"]["1"]["figures"].values()}
+    assert found["devices"]["1"]["title"] == "GPU 1: NVIDIA H200"
+    assert (on_gpu["Page tables"]["text"], on_gpu["Page tables"]["below"]) == ("≥18 MiB", "0.013 % of its memory")
+    assert (on_gpu["Received over PCIe"]["text"], on_gpu["Unattributed"]["text"]) == ("27.6 GB/s", "78 MiB")
+    by_rank = sorted(found["holders"].values(), key=lambda one: int(one["rank"]))
+    assert [one["pid"] for one in by_rank] == [TRAINER, LOCKER, WORKER]
+    assert holder(found, TRAINER)["cells"]["host_alloc_bytes"] == [int(8.5 * GIB), "8.50 GiB"]
+    assert holder(found, WORKER)["cells"]["inherited_bytes"] == [int(8.5 * GIB), "8.50 GiB"]
+    assert holder(found, TRAINER)["cells"]["page_table_bytes"] == [36 * MIB, "≥36 MiB"]
+    assert holder(found, TRAINER)["gpus"] == "0, 1"
+    assert "registered_bytes" not in found["columns"]
+    assert found["events"] == {}
 
 
-def facts(app: AppTest) -> dict[str, str]:
-    """All tables of facts on the page."""
-    rows = [row for one in app.table for row in one.value.itertuples(index=False)]
-    return {name.replace("\\", "").strip("*"): text.replace("\\", "") for name, text in rows}
+def test_a_process_that_only_locks_memory_is_no_holder_of_pinned_memory(taken: Snapshot) -> None:
+    found = shown(taken)
+    assert {one["pid"] for one in found["holders"].values() if one["only_locked"]} == {LOCKER}
 
 
-def test_a_host_with_holders_and_gpus_is_told_in_full(host: Host, taken: Snapshot, open_page: Open) -> None:
-    host(lambda: taken)
-    app = opened(open_page)
+def test_without_a_gpu_the_host_part_stands_and_says_what_is_missing(tmp_path: Path) -> None:
+    found = shown(full(tmp_path, gpus=0))
 
-    assert [header.value.replace("\\", "") for header in app.subheader] == [snapshot_verdict(taken)]
-    assert metric(app, "Pinned, whole host") == ("14 GiB", "11.1 % of memory")
-    assert metric(app, "Explained by holders")[0] == "8.50 GiB"
-    assert metric(app, "Registered, or other pins")[0] == "~5.50 GiB"
-    assert metric(app, "Page tables") == ("≥18 MiB", "0.013 % of its memory")
-    assert metric(app, "Unattributed")[0] == "78 MiB"
-    assert metric(app, "Received over PCIe") == ("27.6 GB/s", "47.9 % of the link")
-    holders = table(app)
-    assert holders["PID"].tolist() == [TRAINER, LOCKER, WORKER]
-    assert holders["cudaHostAlloc"].tolist() == [8.5 * GIB, 0, 0]
-    assert holders["Inherited"].tolist() == [0, 0, 8.5 * GIB]
-    assert holders["Page tables"].tolist()[0] == 36 * MIB
-    assert holders["GPUs"].tolist()[0] == "0, 1"
-    assert "Registered" not in holders
-    assert "GPU 1: NVIDIA H200" in words(app)
-    assert app.get("vega_lite_chart")
-    assert "Nothing happened in this window" in words(app)
+    assert found["figures"]["pinned_bytes"]["text"] == "14 GiB"
+    assert found["devices"] == {}
+    assert "No NVIDIA driver is installed here" in found["no_gpu"]
+    assert "The rest of this page works without a GPU" in found["no_gpu"]
+    assert holder(found, TRAINER)["cells"]["page_table_bytes"] == [None, "n/a"]
 
 
-def test_without_a_gpu_the_host_part_stands_and_says_what_is_missing(
-    host: Host, tmp_path: Path, open_page: Open
-) -> None:
-    taken = full(tmp_path, gpus=0)
-    host(lambda: taken)
-    app = opened(open_page)
-
-    assert metric(app, "Pinned, whole host")[0] == "14 GiB"
-    assert "No NVIDIA driver is installed here" in words(app)
-    assert "The rest of this page works without a GPU" in words(app)
-    assert [one.label for one in app.metric if "PCIe" in one.label] == []
-    assert table(app).set_index("PID")["Page tables"].isna().to_dict() == {TRAINER: True, LOCKER: False, WORKER: True}
+def test_nobody_holds_anything(tmp_path: Path) -> None:
+    found = shown(empty(tmp_path))
+    assert found["figures"]["pinned_bytes"]["text"] == "0 B"
+    assert found["holders"] == {}
 
 
-def test_nobody_holds_anything(host: Host, tmp_path: Path, open_page: Open) -> None:
-    taken = empty(tmp_path)
-    host(lambda: taken)
-    app = opened(open_page)
-
-    assert metric(app, "Pinned, whole host")[0] == "0 B"
-    assert "appear here as soon as there are any" in words(app)
-    assert not app.dataframe
-
-
-def test_until_the_first_snapshot_the_page_says_so(host: Host, open_page: Open) -> None:
-    release = threading.Event()
-    host(lambda: stuck(release))
-    app = open_page(NOW)
-
-    assert not app.exception
-    assert "The first snapshot is being taken" in words(app)
-    assert not app.metric
-    assert app.get("download_button")[0].proto.disabled
-    release.set()
+def test_a_host_that_cannot_be_read_is_one_clear_line(taken: Snapshot) -> None:
+    trouble = "reading failed 3 times: Input/output error"
+    assert document(History(trouble=trouble), WINDOW)["trouble"] == (
+        "Reading failed 3 times: Input/output error. PinScope keeps trying."
+    )
+    found = document(History(taken, trouble=trouble), WINDOW)
+    assert found["trouble"].endswith("Below is the last reading that succeeded.")
+    assert found["figures"]["pinned_bytes"]["text"] == "14 GiB"
 
 
-def test_a_host_that_cannot_be_read_is_one_clear_line(host: Host, open_page: Open) -> None:
-    def fail() -> Snapshot:
-        raise OSError(5, "Input/output error")
-
-    host(fail)
-    app = open_page(NOW)
-    drawn_until(app, lambda: bool(app.warning))
-
-    assert "Input/output error" in words(app)
-    assert "PinScope keeps trying" in words(app)
-    assert not app.error
-
-
-def test_figures_stay_when_reading_breaks_off_and_go_on_when_it_recovers(
-    host: Host, taken: Snapshot, open_page: Open
-) -> None:
-    source = host(lambda: taken)
-    app = opened(open_page)
-    watch().set_interval(0.05)
-
-    def fail() -> Snapshot:
-        raise OSError(5, "Input/output error")
-
-    source.take_one = fail
-    drawn_until(app, lambda: bool(app.warning))
-    assert "Below is the last reading that succeeded" in words(app)
-    assert metric(app, "Pinned, whole host")[0] == "14 GiB"
-    source.take_one = lambda: taken
-    drawn_until(app, lambda: not app.warning)
-
-
-def test_what_cannot_be_read_is_said_with_what_would_help(host: Host, taken: Snapshot, open_page: Open) -> None:
+def test_what_cannot_be_read_is_said_with_what_would_help(taken: Snapshot) -> None:
     gap = Unreadable(what="Processes of others", reason="they are protected", advice="Run as root.", hides_holders=True)
-    host(lambda: taken.model_copy(update={"unreadable": (gap,)}))
-    app = opened(open_page)
-
-    assert "What cannot be read here" in [header.value for header in app.header]
-    for text in ("Processes of others", "They are protected.", "Run as root.", "may hide holders"):
-        assert text in words(app)
+    assert shown(taken.model_copy(update={"unreadable": (gap,)}))["gaps"]["0"] == {
+        "what": "Processes of others", "reason": "They are protected.", "advice": "Run as root.", "hides": True,
+    }  # fmt: skip
 
 
-def test_a_figure_that_is_missing_says_why(host: Host, taken: Snapshot, open_page: Open) -> None:
+def test_a_figure_that_is_missing_says_why(taken: Snapshot) -> None:
     unknown = {"pinned_bytes": None, "missing": {"pinned_bytes": "needs Linux 5.7"}}
-    host(lambda: taken.model_copy(update={"host": taken.host.model_copy(update=unknown)}))
-    app = opened(open_page)
-
-    shown = next(one for one in app.metric if one.label == "Pinned, whole host")
-    assert metric(app, "Pinned, whole host")[0] == "n/a"
-    assert "Needs Linux 5" in shown.help
+    found = shown(taken.model_copy(update={"host": taken.host.model_copy(update=unknown)}))
+    assert found["figures"]["pinned_bytes"]["text"] == "n/a"
+    assert found["figures"]["pinned_bytes"]["help"].endswith("Needs Linux 5.7.")
 
 
-def test_events_tell_who_took_and_gave_back(host: Host, taken: Snapshot, open_page: Open) -> None:
-    amounts = iter([96 * MIB, 128 * MIB, 32 * MIB])
-    last = [96 * MIB]
+def test_events_tell_who_took_and_gave_back(taken: Snapshot) -> None:
+    told = list(shown(*(with_locked(taken, amount * MIB) for amount in (96, 128, 32)))["events"].values())
 
-    def take() -> Snapshot:
-        last[0] = next(amounts, last[0])
-        return with_locked(taken, last[0])
-
-    host(take)
-    app = opened(open_page)
-    watch().set_interval(0.05)
-    drawn_until(app, lambda: len(table(app, "Event")) == 2)
-    told = table(app, "Event")
-
-    assert told["Event"].tolist() == ["▼ released", "▲ grew"]
-    assert told["Change"].tolist() == [-96 * MIB, 32 * MIB]
-    assert told["Process"].tolist() == ["postgres"] * 2
+    assert [one["event"] for one in told] == ["▼ released", "▲ grew"]
+    assert [one["change"] for one in told] == ["− 96 MiB", "+ 32 MiB"]
+    assert {one["name"] for one in told} == {"postgres"}
 
 
-def test_growing_processes_are_marked_and_can_be_shown_alone(
-    host: Host, taken: Snapshot, open_page: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(growth, "LEAK_SECONDS", 0.3)  # nobody waits half a minute for a test
-    amount = [0]
-
-    def take() -> Snapshot:
-        amount[0] += 8 * MIB
-        return with_locked(taken, amount[0])
-
-    host(take)
-    app = opened(open_page)
-    watch().set_interval(0.05)
-    drawn_until(app, lambda: "▲" in table(app)["Grows"].tolist())
-    marked = table(app)
-    assert marked["PID"][marked["Grows"] == "▲"].tolist() == [LOCKER]
-
-    app.toggle(key="now-only-growing").set_value(True).run()
-    assert table(app)["PID"].tolist() == [LOCKER]
-    assert "1 of 3 holders · 1 growing" in words(app)
+def test_growing_processes_are_marked(taken: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(growth, "LEAK_SECONDS", 10.0)
+    found = shown(*(with_locked(taken, amount * MIB) for amount in range(1, 60)))
+    assert [one["pid"] for one in found["holders"].values() if one["grows"]] == [LOCKER]
+    assert holder(found, LOCKER)["trend"][-1] == 100
 
 
-@pytest.mark.parametrize(
-    ("text", "pids"), [("worker", [WORKER]), (str(TRAINER), [TRAINER]), ("ROOT post", [LOCKER]), ("nobody", [])]
-)
-def test_the_filter_finds_by_every_word(
-    text: str, pids: list[int], host: Host, taken: Snapshot, open_page: Open
-) -> None:
-    host(lambda: taken)
-    app = opened(open_page)
-    app.text_input(key="now-filter").set_value(text).run()
-
-    if pids:
-        assert table(app)["PID"].tolist() == pids
-    else:
-        assert "No holder fits this filter" in words(app)
-    assert f"{len(pids)} of 3 holders" in words(app)
-
-
-def test_the_chosen_process_stays_chosen_when_another_overtakes_it(
-    host: Host, taken: Snapshot, open_page: Open
-) -> None:
-    locked = [96 * MIB]
-    host(lambda: with_locked(taken, locked[0]))
-    app = opened(open_page)
-    watch().set_interval(0.05)
-    chosen = taken.holders[1]
-    app.session_state["now-chosen-holder"] = (chosen.pid, chosen.started_at)
-    app.run()
-    assert app.session_state["now-holders"]["selection"]["rows"] == [1]
-    assert facts(app)["Locked (VmLck)"] == "96 MiB"
-
-    order = tuple(sorted(taken.holders, key=lambda one: one.pid))
-    assert order[0].pid == LOCKER
-    reordered = taken.model_copy(update={"holders": order})
-    watch().look()
-    locked[0] = 20 * GIB
-    taken_later = with_locked(reordered, locked[0])
-    live_watch.watch()._source.take_one = lambda: taken_later  # type: ignore[union-attr]
-    drawn_until(app, lambda: table(app)["PID"].tolist()[0] == LOCKER)
-    assert app.session_state["now-holders"]["selection"]["rows"] == [0]
-    assert facts(app)["Locked (VmLck)"] == "20 GiB"
-
-
-def test_details_say_of_each_figure_whether_it_is_exact(host: Host, taken: Snapshot, open_page: Open) -> None:
-    host(lambda: taken)
-    app = opened(open_page)
+def test_details_say_of_each_figure_whether_it_is_exact(taken: Snapshot) -> None:
     trainer = taken.holders[0]
-    app.session_state["now-chosen-holder"] = (trainer.pid, trainer.started_at)
-    told = facts(app.run())
+    told = dict(chosen_facts(taken, [holder_key(trainer)])[holder_key(trainer)])
 
     assert told["cudaHostAlloc"] == "8.50 GiB"
     assert told["Its mappings"] == "2 × 4 GiB (a power of two), 1 × 512 MiB (a power of two)"
@@ -289,106 +157,171 @@ def test_details_say_of_each_figure_whether_it_is_exact(host: Host, taken: Snaps
     assert told["GPU 1"] == "memory 20 GiB, page tables ≥18 MiB"
     assert told["Page tables"].startswith("at least: 8 bytes for each page")
     assert told["Registered"].startswith("n/a (")
+    assert chosen_facts(taken, ["999-0"]) == {}
 
 
-def test_a_chosen_process_that_ended_is_said_to_hold_nothing(host: Host, taken: Snapshot, open_page: Open) -> None:
-    host(lambda: taken)
-    app = opened(open_page)
-    app.session_state["now-chosen-holder"] = (999, None)
-    assert "Process 999 holds no pinned memory any more" in words(app.run())
+def test_what_changed_makes_the_new_document_of_the_old_and_is_small(tmp_path: Path, taken: Snapshot) -> None:
+    history = [with_locked(taken, 96 * MIB), with_locked(taken, 97 * MIB), empty(tmp_path / "empty"), taken]
+    documents = [shown(*history[: number + 1]) for number in range(len(history))]
+    documents.insert(0, document(History(trouble="it failed"), WINDOW))
+    for old, new in pairwise(documents):
+        assert merged(old, json.loads(json.dumps(patch(old, new)))) == json.loads(json.dumps(new))
+    assert len(json.dumps(patch(documents[1], documents[2]))) < 1000
+    assert patch(documents[1], documents[1]) == {}
 
 
-def test_a_paused_page_stands_still_and_a_resumed_one_goes_on(host: Host, taken: Snapshot, open_page: Open) -> None:
-    source = host(lambda: taken)
-    app = opened(open_page)
-    watch().set_interval(0.05)
-    app.toggle(key="now-pause").set_value(True).run()
-    shown = [one.value for one in app.caption if "As of" in one.value]
-    assert "Paused" in shown[0]
+class Told:
+    """A tab: what it was told, put together."""
 
-    count = source.taken
-    drawn_until(app, lambda: source.taken > count + 3)
-    assert [one.value for one in app.caption if "As of" in one.value] == shown
-    app.text_input(key="now-filter").set_value("worker").run()
-    assert table(app)["PID"].tolist() == [WORKER]
+    def __init__(self, board: Board) -> None:
+        self.board = board
+        self.answer: Json = {}
+        self.document: Json = {}
+        self.moments: list[list[int]] = []
 
-    app.toggle(key="now-pause").set_value(False).run()
-    assert [one.value for one in app.caption if "As of" in one.value] != shown
-
-
-def test_a_page_paused_before_its_first_snapshot_still_gets_one(
-    host: Host, taken: Snapshot, open_page: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    paces, fragment = [], now.st.fragment
-
-    def seen(page: Callable[..., None], *, run_every: float | None) -> Callable[..., None]:
-        paces.append(run_every)
-        return fragment(page, run_every=run_every)
-
-    monkeypatch.setattr(now.st, "fragment", seen)
-    release = threading.Event()
-    source = host(lambda: stuck(release))
-    app = open_page(NOW)
-    app.toggle(key="now-pause").set_value(True).run()
-    assert paces[-1] is not None
-    source.take_one = lambda: taken
-    release.set()
-    drawn_until(app, lambda: bool(app.metric))
-    assert any("Paused" in one.value for one in app.caption)
-    assert paces[-1] is None
+    def ask(self, window: float = WINDOW, chosen: str = "") -> Json:
+        self.answer = json.loads(self.board.answer(window, self.answer.get("tag", ""), chosen))
+        news = self.answer["document"]
+        new = news.pop("moments", [])
+        whole = "base" not in self.answer
+        self.document = news if whole else merged(self.document, news)
+        self.moments = new if whole else self.moments + new
+        return self.answer
 
 
-def test_the_pace_is_that_of_the_one_sampler(host: Host, taken: Snapshot, open_page: Open) -> None:
-    host(lambda: taken)
-    app = opened(open_page)
-    app.selectbox(key="now-interval").set_value(5.0).run()
-    assert watch().look().interval_seconds == 5.0
-
-    watch().set_interval(2.0)  # as another tab does
-    app.run()
-    assert app.selectbox(key="now-interval").value == 2.0
-
-
-def test_the_snapshot_can_be_taken_away(host: Host, taken: Snapshot, open_page: Open) -> None:
-    host(lambda: taken)
-    app = opened(open_page)
-    document = json.loads(app.session_state["now-shown"].as_file())
-
-    assert [one["pid"] for one in document["holders"]] == [TRAINER, LOCKER, WORKER]
-    assert document["holders"][0]["host_alloc_bytes"] == 8.5 * GIB
-    assert document["holders"][1]["locked_bytes"] == 96 * MIB
-    assert len(document["devices"]) == 2
-    assert document["findings"]
+def test_tabs_share_a_moment_that_is_made_once(taken: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    monkeypatch.setattr(live_board, "document", lambda *seen: made.append(seen) or document(*seen))
+    history = [seen([taken])]
+    one, other = (Told(Board(lambda: history[0])) for _ in range(2))
+    other.board = one.board
+    for count in range(1, 4):
+        history[0] = seen([with_locked(taken, amount * MIB) for amount in range(1, count + 1)])
+        assert one.ask()["tag"] == other.ask()["tag"]
+        assert len(made) == count
+        assert one.document == other.document == json.loads(json.dumps(document(history[0], WINDOW)))
+        assert len(one.moments) == count
+    nothing = one.ask()
+    assert nothing["document"] == {}
+    assert nothing["base"] == nothing["tag"]
+    assert "base" not in one.ask(window=60.0)  # through another window everything is told anew
 
 
-def test_500_holders_are_drawn_within_the_pace(host: Host, tmp_path: Path, open_page: Open) -> None:
+def test_a_tab_that_missed_too_much_is_told_everything(taken: Snapshot) -> None:
+    history = [seen([taken])]
+    late, busy = (Told(Board(lambda: history[0])) for _ in range(2))
+    busy.board = late.board
+    late.ask()
+    for count in range(1, MOST_VIEWS + 2):
+        history[0] = seen([with_locked(taken, count * MIB)] * count)
+        busy.ask()
+    assert "base" not in late.ask()
+    assert late.document == busy.document
+    assert late.moments == busy.moments
+
+
+def test_a_page_that_stands_still_gets_its_own_moment(taken: Snapshot) -> None:
+    history = [seen([with_locked(taken, 5 * MIB)])]
+    tab = Told(Board(lambda: history[0]))
+    tag = tab.ask()["tag"]
+    history[0] = seen([with_locked(taken, 5 * MIB), with_locked(taken, 6 * MIB)])
+    Told(tab.board).ask()
+
+    file = json.loads(tab.board.snapshot(tag) or b"")
+    assert [one["locked_bytes"] for one in file["holders"] if one["pid"] == LOCKER] == [5 * MIB]
+    assert file["holders"][0]["host_alloc_bytes"] == 8.5 * GIB
+    assert file["findings"]
+    facts = json.loads(tab.board.facts(tag) or b"")
+    assert dict(facts[holder_key(taken.holders[1])])["Locked (VmLck)"] == "5 MiB"
+    assert tab.board.snapshot("unknown") is None
+    assert tab.board.facts("unknown") is None
+
+
+def test_an_hour_is_told_in_no_more_moments_than_a_screen_shows(taken: Snapshot) -> None:
+    tab = Told(Board(lambda: seen([taken] * 3600)))
+    tab.ask(window=3600.0)
+    assert len(tab.moments) <= MOST_POINTS + 1
+
+
+def test_500_holders_are_told_well_within_the_pace(tmp_path: Path) -> None:
     taken = full(tmp_path, others=500)
-    host(lambda: taken)
-    app = opened(open_page)
-    assert len(table(app)) == 503
+    history = [seen([taken])]
+    tab = Told(Board(lambda: history[0]))
+    tab.ask()
+    assert len(tab.document["holders"]) == 503
+    history[0] = seen([taken, with_locked(taken, MIB)])
 
     begun = time.thread_time()
-    app.run()
+    tab.ask()
     assert time.thread_time() - begun < 1.0
 
 
-def test_names_from_outside_stay_text(host: Host, tmp_path: Path, open_page: Open) -> None:
-    taken = full(tmp_path, gpus=0)
-    trainer = taken.holders[0].model_copy(update={"name": HOSTILE, "command": HOSTILE, "user": HOSTILE})
-    gap = Unreadable(what=HOSTILE, reason=HOSTILE, advice=HOSTILE)
-    host(lambda: taken.model_copy(update={"holders": (trainer,), "unreadable": (gap,)}))
-    app = opened(open_page)
-    app.session_state["now-chosen-holder"] = (trainer.pid, trainer.started_at)
-    app.run()
-
-    assert HOSTILE not in texts(app) + "".join(str(one.value) for one in app.table)
-    assert "evil" in words(app)
+Ask = Callable[..., tuple[int, dict[str, str], bytes]]
 
 
-def test_the_page_stands_without_a_database(
-    host: Host, taken: Snapshot, open_page: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def ask(taken: Snapshot, monkeypatch: pytest.MonkeyPatch) -> Ask:
+    """Asks the dashboard's feed of a host with holders."""
+    history = seen([taken])
+    told = Board(lambda: history)
+    monkeypatch.setattr(live_feed, "board", lambda: told)
+
+    def ask(path: str, method: str = "GET", query: str = "") -> tuple[int, dict[str, str], bytes]:
+        sent: list[Any] = []
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        async def ended() -> Any:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def passed_on(scope: Any, receive: Any, send: Any) -> None:
+            await send({"type": "http.response.start", "status": 299, "headers": []})
+
+        scope = {"type": "http", "method": method, "path": path, "query_string": query.encode(), "headers": []}
+        asyncio.run(live_feed.LiveFeed(passed_on)(scope, ended, send))  # type: ignore[arg-type]
+        headers = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
+        return sent[0]["status"], headers, b"".join(one.get("body", b"") for one in sent)
+
+    return ask
+
+
+def test_the_feed_answers_its_own_paths_only(ask: Ask) -> None:
+    status, headers, body = ask("/live/now.json", query="window=60&known=&chosen=")
+    assert (status, headers["cache-control"]) == (200, "no-store")
+    tag = json.loads(body)["tag"]
+    status, headers, body = ask("/live/snapshot.json", query=f"at={tag}")
+    assert headers["content-disposition"] == 'attachment; filename="pinscope-snapshot.json"'
+    assert json.loads(body)["holders"]
+    assert ask("/live/facts.json", query=f"at={tag}")[0] == 200
+    assert ask("/live/facts.json", query="at=other")[0] == 404
+    assert ask("/live/../now.py")[0] == 404
+    assert ask("/live/now.json", method="POST")[0] == 405
+    assert ask("/now")[0] == 299
+    status, headers, body = ask("/live/now.js")
+    assert (status, headers["content-type"]) == (200, "text/javascript; charset=utf-8")
+
+
+@pytest.mark.parametrize("seconds", ["", "nonsense", "0", "-1", "nan", "1e400"])
+def test_an_interval_that_is_none_is_refused(ask: Ask, seconds: str) -> None:
+    status, _, body = ask("/live/interval", method="POST", query=f"seconds={seconds}")
+    assert status == 400
+    assert b"number of seconds" in body
+
+
+def test_the_page_asks_for_its_script_and_needs_no_database(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PINSCOPE_DATABASE", "sqlite:////proc/no/such/place.sqlite")
-    host(lambda: taken)
-    app = opened(open_page)
+    app = open_page(NOW)
+    assert not app.exception
     assert not app.error
+    assert f"/live/now.js?{live_feed.VERSION}" in now._mount()
+    assert any("pinscope-now" in one.proto.body for one in app.get("html"))
+
+
+def test_the_script_sets_text_from_outside_as_text_only() -> None:
+    for name in ("now.js", "now_chart.js"):
+        code = (Path(now.__file__).with_name(name)).read_text()
+        assert "insertAdjacentHTML" not in code
+        assert "outerHTML" not in code
+        for line in code.splitlines():
+            assert "innerHTML" not in line or line.split("innerHTML = ")[1].startswith("'<svg viewBox"), line

@@ -9,10 +9,6 @@ from types import SimpleNamespace
 import pytest
 
 from pinscope.dashboard import tabs
-from pinscope.dashboard.pages import NOW
-from pinscope.dashboard.turns import Pace
-from tests.unit.dashboard.conftest import Open
-from tests.unit.dashboard.test_pages import texts
 
 
 @pytest.fixture(autouse=True)
@@ -47,18 +43,3 @@ def test_a_session_is_closed_some_time_after_its_tab_and_not_before(
     assert closed == ["closing"]
     assert set(fresh.connected_at) == {"open"}
     assert fresh.pace.pages == 0
-
-
-def test_the_page_says_that_it_is_drawn_less_often_and_why(
-    fresh: tabs._Tabs, monkeypatch: pytest.MonkeyPatch, open_page: Open
-) -> None:
-    del fresh
-    monkeypatch.setattr(Pace, "seconds", lambda self, wanted_seconds: max(wanted_seconds, 6.0))
-    monkeypatch.setattr(Pace, "pages", property(lambda self: 50))
-    app = open_page(NOW)
-    for _ in range(200):
-        if app.metric:
-            break
-        app.run()
-    shown = texts(app).replace("\\", "").replace("\N{WORD JOINER}", "")
-    assert "Updated every 6 s, because 50 pages are open" in shown

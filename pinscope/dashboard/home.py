@@ -28,11 +28,12 @@ LATEST = 3
 
 def show() -> None:
     """Draw the page. The machine needs no database, so it comes first and stands whatever the store does."""
+    place = _welcome()  # before anything that takes time
     environment = state.environment()
     if environment.devices:
-        _gpu_host(environment)
+        _gpu_host(environment, place)
     else:
-        with _welcome(), st.container(key="first-step"):  # looks like a button: see style.css
+        with place, st.container(key="first-step"):  # looks like a button: see style.css
             st.page_link(EXPERIMENTS.path, label="Run an experiment", icon=":material/play_arrow:", width="stretch")
         _no_gpu(environment)
     with widgets.errors_shown():
@@ -40,11 +41,10 @@ def show() -> None:
     _machine(environment)
 
 
-def _gpu_host(environment: Environment) -> None:
+def _gpu_host(environment: Environment, place: DeltaGenerator) -> None:
     store = None
     with suppress(StoreFailed):  # said below, where the runs would stand
         store = state.store()
-    place = _welcome()
     if store is not None:
         measure_machine(store, environment, place)
     show_gpus(store, environment.devices)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC
 
 import streamlit as st
 
@@ -12,6 +11,7 @@ from pinscope.dashboard.pages import RUNS
 from pinscope.dashboard.plain import plain
 from pinscope.dashboard.state import open_run
 from pinscope.dashboard.tabs import live
+from pinscope.dashboard.times import own_time
 from pinscope.dashboard.widgets import Colour, answer, chart_view, errors_shown
 from pinscope.errors import BadInput, UnknownName
 from pinscope.experiments.read_rows import ReadRows
@@ -44,11 +44,6 @@ def experiment_title(name: str) -> str:
 def title(run: Run) -> str:
     """``Bandwidth · NVIDIA H200``; for a run without a GPU the host model or the live view."""
     return f"{experiment_title(run.experiment)} · {run.gpu.name if run.gpu else LAB_TITLES[run.lab]}"
-
-
-def started(run: Run) -> str:
-    """``2026-11-21 03:15 UTC``."""
-    return f"{run.created_at.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def badges(run: Run) -> None:
@@ -98,7 +93,8 @@ def _bar(store: Store, run_id: str, with_link: bool) -> None:
                 open_link(run)
             seconds = run.expected_seconds
             length = "until stopped" if seconds is None else f"roughly {format_seconds(seconds)} in all"
-            st.caption(f"Started {started(run)} · {length} · {run.observations:,} observations so far")
+            line = f"Started {own_time(run.created_at)} · {length} · {run.observations:,} observations so far"
+            st.caption(line, unsafe_allow_html=True)
         if right.button("Cancel", icon=":material/stop_circle:", key=f"cancel-{run.id}", width="stretch"):
             with st.spinner("Stopping …"), suppress(BadInput):  # it ended in the same moment
                 cancel(store, run.id)
@@ -159,6 +155,7 @@ def run_list(store: Store, runs: Sequence[Run]) -> None:
                 if run.verdict:
                     st.markdown(plain(run.verdict))
                 host, run_id = plain(run.environment.host), plain(run.id)
-                st.caption(f"{started(run)} · {run.observations:,} observations · {host} · {run_id}")
+                line = f"{own_time(run.created_at)} · {run.observations:,} observations · {host} · {run_id}"
+                st.caption(line, unsafe_allow_html=True)
             with right:
                 badges(run)

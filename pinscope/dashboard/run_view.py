@@ -12,8 +12,9 @@ import streamlit as st
 from pinscope.dashboard import widgets
 from pinscope.dashboard.manual_pages import help_links
 from pinscope.dashboard.plain import plain
-from pinscope.dashboard.run_cards import badges, started, title
+from pinscope.dashboard.run_cards import badges, title
 from pinscope.dashboard.state import OpenedRun
+from pinscope.dashboard.times import own_time
 from pinscope.records.limits import BUNDLE_ROWS, UPLOAD_MIB
 from pinscope.report.facts import caveats, parameter_facts, run_facts
 from pinscope.report.machine_facts import environment_facts
@@ -43,7 +44,8 @@ def run_header(opened: OpenedRun) -> None:
     if opened.document and opened.document.reading.verdict:
         st.subheader(plain(opened.document.reading.verdict), anchor=False)
     badges(run)
-    st.caption(f"{started(run)} · {plain(run.environment.host)} · run {plain(run.id)}")
+    line = f"{own_time(run.created_at)} · {plain(run.environment.host)} · run {plain(run.id)}"
+    st.caption(line, unsafe_allow_html=True)
     for caveat in caveats(run):
         if run.status == "done":
             st.caption(f":material/info: {plain(caveat)}")

@@ -65,7 +65,10 @@ class HolderTable:
 
     @cached_property
     def rows(self) -> list[HolderRow]:
-        """All of them, sorted."""
+        """All of them, sorted; those that only lock memory, which is not pinned, stand apart as the last ones."""
+        return sorted(self._sorted(), key=lambda row: row.only_locked)
+
+    def _sorted(self) -> list[HolderRow]:
         rows = holder_rows(self.holders, self.growing)
         if self.column not in self.columns:
             return rows

@@ -36,6 +36,7 @@ NARROW = 90
 """With fewer columns GPUs go without their names and holders without their command lines."""
 TREND_STEPS, FEW_TREND_STEPS = 20, 8
 """Of a small curve; fewer in a narrow terminal."""
+ONLY_LOCKED = "Locked with mlock, which is not pinned for CUDA:"
 _LABEL = 10
 _FIGURE = re.compile(r"(\d) (\S)")
 _SIGNS: Mapping[Severity, str] = {"critical": "!!", "warning": "!"}
@@ -263,6 +264,8 @@ def _holder_lines(
     laid = table.lay_out(begin, end, room)
     lines = [Line(text, "bold") for text in laid.headings]
     for place, row in enumerate(laid.rows, begin):
+        if table.rows[place].only_locked and (place == begin or not table.rows[place - 1].only_locked):
+            lines.append(Line(ONLY_LOCKED[: room or None], "bold"))
         style = "reverse" if place == chosen else "yellow" if table.rows[place].growing else ""
         lines += [Line(text.ljust(room or 0) if place == chosen else text, style) for text in row]
     return lines if end - begin == every else [*lines, Line(f"… and {every - (end - begin)} more")]

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from pinscope.analysis.held import is_only_locked
 from pinscope.dashboard.plain import sentence
 from pinscope.live.changes import growing
 from pinscope.live.charts import BANDS, SERIES, trends, within
@@ -142,7 +141,7 @@ def _holder(row: HolderRow, holder: Holder, rank: int, curve: Sequence[float]) -
         "rank": rank,
         "name": row.name,
         "pid": row.pid,
-        "only_locked": is_only_locked(holder),
+        "only_locked": row.only_locked,
         "grows": row.growing,
         "cells": {
             name: [row.amounts[name], row.text(name)] for name, figure in COLUMNS.items() if figure.page

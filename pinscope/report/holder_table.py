@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from pinscope.analysis.held import is_only_locked
 from pinscope.records.bound import bound_of_sum
 from pinscope.records.figure import Figure, Number, figures
 from pinscope.records.snapshot import GpuUse, Holder
@@ -25,6 +26,7 @@ class HolderRow:
 
     Attributes:
         growing: it takes more and more and gives nothing back.
+        only_locked: all that it holds is locked with mlock, which is not pinned.
         gpus: indices of those on which it has a context.
         amounts: of each of :data:`COLUMNS`; ``None`` where not known.
         signs: what stands before those of them that are estimates.
@@ -37,6 +39,7 @@ class HolderRow:
     container: str | None
     command: str | None
     growing: bool
+    only_locked: bool
     gpus: tuple[int, ...]
     amounts: dict[str, Number] = field(default_factory=dict)
     signs: dict[str, str] = field(default_factory=dict)
@@ -81,6 +84,7 @@ def _row(holder: Holder, growing: bool) -> HolderRow:
         container=_shown(holder.container),
         command=_shown(holder.command),
         growing=growing,
+        only_locked=is_only_locked(holder),
         gpus=tuple(use.index for use in holder.gpus),
         amounts=amounts,
         signs={name: SIGNS[bound.kind] for name, bound in bounds.items()},

@@ -14,7 +14,7 @@ import pytest
 from pinscope.cli import live_print
 from pinscope.cli.live_print import csv_columns
 from pinscope.cli.live_table import GROWS
-from pinscope.cli.live_view import Line, View, event_text, frame, whole
+from pinscope.cli.live_view import ONLY_LOCKED, Line, View, event_text, frame, whole
 from pinscope.cli.main import main
 from pinscope.errors import NotPossible
 from pinscope.live.gpu_watch import GpuWatch
@@ -142,7 +142,7 @@ def test_a_real_host_fits_80_columns_with_one_line_for_each_holder() -> None:
     seen = captured(Path(__file__).parents[2] / "data" / "proc" / "h200-holders")
     lines = texts(whole(View(seen), 80))
     first = next(place for place, line in enumerate(lines) if line.startswith("756  root"))
-    assert len(lines) - first == len(seen.holders) == 12
+    assert len([line for line in lines[first:] if line != ONLY_LOCKED]) == len(seen.holders) == 12
     assert max(map(len, lines)) <= 80
     assert any(re.search(r"^0 .*61\.1 MiB +~20 MiB +<0\.0100 GB/s", line) for line in lines)
 
@@ -326,3 +326,10 @@ def test_a_probe_that_cannot_run_is_refused_with_its_reason(
     monkeypatch.setattr("pinscope.cli.live.open_source", lambda **_: Refused())
     assert main(["live", "--probe", "--once"]) == 3
     assert capsys.readouterr().err == "pinscope: the kernel has no uprobes; use one with CONFIG_UPROBE_EVENTS\n"
+
+
+def test_processes_that_only_lock_memory_stand_apart_below_those_that_pin_it() -> None:
+    locks = holder(pid=1, name="locks", command="locks", host_alloc_bytes=0, locked_bytes=GIB, cuda=False)
+    pins = holder(pid=2, name="pins", command="pins", host_alloc_bytes=MIB, locked_bytes=0)
+    *_, first, heading, last = texts(whole(View(snapshot(holders=(locks, pins), devices=()))))
+    assert (first.split()[-1], heading, last.split()[-1]) == ("pins", ONLY_LOCKED, "locks")

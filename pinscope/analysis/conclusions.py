@@ -35,13 +35,8 @@ def on_lab(lab: LabKind, sentence: str) -> str:
 
 
 def known_within(summary: Summary) -> float:
-    """How far the median may be off, relative to it.
-
-    Fewer values than an interval takes are known to about as much as they lie apart; one or two to nothing.
-    """
-    if math.isfinite(summary.uncertainty):
-        return summary.uncertainty
-    return 2 * summary.spread if summary.count > 2 else math.inf
+    """How far the median may be off, relative to it; infinite where that is not known."""
+    return math.inf if summary.known_within is None else summary.known_within
 
 
 def together(*summaries: Summary) -> float:

@@ -46,10 +46,19 @@ class Summary:
     interval: tuple[float, float] | None
     uncertainty: float
 
+    @property
+    def known_within(self) -> float | None:
+        """What stands after ±: how far the median may be off, relative to it.
+
+        Fewer values than an interval takes are known to about as much as they lie apart; one or two to nothing.
+        """
+        off = self.uncertainty if self.interval else 2 * self.spread if self.count > 2 else math.inf
+        return off if math.isfinite(off) else None
+
 
 def measured(name: str, summary: Summary, unit: str) -> Quantity:
-    """A median as findings and headlines show it, with its spread."""
-    return quantity(name, summary.median, unit, spread=summary.spread)
+    """A median as findings and headlines show it, and how far it may be off."""
+    return quantity(name, summary.median, unit, spread=summary.known_within)
 
 
 def summarize(values: Sequence[float]) -> Summary:

@@ -12,6 +12,8 @@ from pinscope.charts.theme import COLOURS, panels
 
 ROW_PIXELS, AROUND_PIXELS = 40, 60
 _LABEL_LETTERS = 26
+_END_ROOM = 1.45
+"""Length of an axis over its longest bar, so that a phone has room for the text at its end."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,7 @@ def bars(
     *,
     scale: float = 1.0,
     side_by_side: bool = False,
+    ends: Mapping[str, str] | None = None,
 ) -> go.Figure:
     """A figure of bars, the first name on top.
 
@@ -49,6 +52,7 @@ def bars(
         text: a length as a reader sees it who points at a part.
         scale: SI units of one unit of the axis.
         side_by_side: parts lie below each other instead.
+        ends: name of a bar → what is written at its end, such as its whole.
     """
     parts = list(parts)
     below = len(parts) // 2 if side_by_side else 1
@@ -59,13 +63,27 @@ def bars(
                 orientation="h", y=list(part.values), x=[value / scale for value in part.values.values()],
                 name=part.name, customdata=[text(value) for value in part.values.values()],
                 marker={"color": COLOURS[part.colour], "pattern": {"shape": part.pattern, "fillmode": "replace"}},
-                hovertemplate="%{y}<br>%{fullData.name}: %{customdata}<extra></extra>",
+                hovertemplate="%{fullData.name}: %{customdata}<extra></extra>",
             )
         )  # fmt: skip
-    figure.update_layout(barmode="group" if side_by_side else "stack")
+    figure.update_layout(barmode="group" if side_by_side else "stack", hovermode="y unified")
     category_rows(figure, 1, names)
     figure.update_xaxes(title_text=axis, rangemode="tozero")
+    if ends:
+        wholes = {name: sum(part.values.get(name, 0.0) for part in parts) / scale for name in ends}
+        end_labels(figure, 1, {name: (wholes[name], words) for name, words in ends.items()})
     return figure
+
+
+def end_labels(figure: go.Figure, row: int, ends: Mapping[str, tuple[float, str]]) -> None:
+    """Write beside the ends of bars what they come to, by name of the bar; and make room for it."""
+    for name, (length, words) in ends.items():
+        figure.add_annotation(
+            x=length, y=name, text=words, row=row, col=1, showarrow=False, xanchor="left", xshift=4, align="left",
+            font={"size": 12},
+        )  # fmt: skip
+    longest = max(length for length, _ in ends.values()) or 1.0
+    figure.update_xaxes(range=[0, longest * _END_ROOM], row=row, col=1)
 
 
 def category_rows(figure: go.Figure, row: int, names: Sequence[str]) -> None:

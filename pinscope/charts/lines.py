@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from textwrap import wrap
 from typing import Any
 
 import plotly.graph_objects as go
@@ -29,6 +31,22 @@ class Look:
     symbol: str = "circle"
     dash: str = "solid"
     size: int | Sequence[int] = 8
+
+
+@dataclass(frozen=True)
+class End:
+    """The right end of a line, in the axes' units.
+
+    Attributes:
+        text: what is written there.
+        x, y: where it is.
+        rises: whether the line comes from below, so that its name belongs above.
+    """
+
+    text: str
+    x: float
+    y: float
+    rises: bool = False
 
 
 def line(name: str, look: Look, points: Iterable[Point], **more: Any) -> go.Scatter:
@@ -62,3 +80,45 @@ def put(figure: go.Figure, row: int, *traces: go.Scatter | go.Bar) -> None:
     for trace in traces:
         known = any(other.name == trace.name for other in figure.data)
         figure.add_trace(trace.update(legendgroup=trace.name, showlegend=not known), row=row, col=1)
+
+
+_LABEL_PIXELS = 17
+"""Height of a line of a label."""
+_LABEL_LETTERS = 40
+_FRAME_PIXELS = 116
+
+
+def name_ends(figure: go.Figure, row: int, ends: Iterable[End]) -> None:
+    """Write the names of lines at their right ends, inside the panel; lines that end on each other share one label.
+
+    The axes must have their types and ranges.
+    """
+    x_axis, y_axis = (next(iter(axes)) for axes in (figure.select_xaxes(row=row), figure.select_yaxes(row=row)))
+    log_x, log_y = x_axis.type == "log", y_axis.type == "log"
+    shown = sorted((_placed(end, log_x, log_y) for end in ends if end.y > 0 or not log_y), key=lambda end: end.y)
+    if not shown:
+        return
+    low, high = y_axis.range or (0.0, shown[-1].y)
+    domain = y_axis.domain or (0.0, 1.0)
+    line_height = (high - low) * _LABEL_PIXELS / ((figure.layout.height - _FRAME_PIXELS) * (domain[1] - domain[0]))
+    groups = [[shown[0]]]
+    for end in shown[1:]:
+        if end.y - groups[-1][-1].y < 1.2 * line_height:
+            groups[-1].append(end)
+        else:
+            groups.append([end])
+    for number, group in enumerate(groups):
+        texts = [end.text for end in reversed(group)]
+        lines = texts if len(texts) < 3 else wrap(" · ".join(texts), _LABEL_LETTERS)
+        room = group[0].y - (groups[number - 1][-1].y if number else low)
+        below = room > (len(lines) + 1) * line_height and not group[0].rises
+        figure.add_annotation(
+            text="<br>".join(lines), x=max(end.x for end in group), y=group[0].y if below else group[-1].y,
+            row=row, col=1, showarrow=False, xanchor="right", yanchor="top" if below else "bottom",
+            yshift=-5 if below else 5, align="right", font={"size": 12},
+        )  # fmt: skip
+
+
+def _placed(end: End, log_x: bool, log_y: bool) -> End:
+    """An end where Plotly places an annotation."""
+    return replace(end, x=math.log10(end.x) if log_x else end.x, y=math.log10(end.y) if log_y else end.y)

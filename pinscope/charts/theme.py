@@ -10,6 +10,7 @@ come from the template only, so that a page adapts a figure by exchanging it: se
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -36,9 +37,15 @@ COLOURS: Mapping[str, str] = {
     "compute": "#B38600",
     "copy": "#3A96D0",
     "stall": "#C2407F",
-    "issue": "#7A6FB0",
+    "issue": "#736AAB",
+    "touch": "#5B9A1F",
+    "workers": "#A85035",
+    # What memory of a GPU is taken for, and of the host by the driver.
+    "device": "#1897B6",
+    "page_table": "#C54CD9",
+    "driver": "#5FA177",
     # Whether the data arrived.
-    "intact": "#2A8C9A",
+    "intact": "#1E7B87",
     "corrupted": "#DC3545",
     # What stands beside a measurement: the link's limit, published figures.
     "reference": "#7D8590",
@@ -79,18 +86,20 @@ _INKS = ("#ffffff", "#0e1117")
 
 @dataclass(frozen=True)
 class Scheme:
-    """Colours of text and grid on one kind of page."""
+    """Colours of text, grid and boxes on one kind of page."""
 
     text: str
     grid: str
+    card: str
+    """Behind the figures of the point that a reader points at."""
 
 
 SchemeName = Literal["neutral", "light", "dark"]
 SCHEMES: Mapping[SchemeName, Scheme] = {
     # Grey that reads on both: 4.4:1 on white, 4.3:1 on #0e1117.
-    "neutral": Scheme("#787878", "rgba(128, 128, 128, 0.25)"),
-    "light": Scheme("#24292f", "#e1e4e8"),
-    "dark": Scheme("#e6e8eb", "#30363d"),
+    "neutral": Scheme("#787878", "rgba(128, 128, 128, 0.25)", "#ffffff"),
+    "light": Scheme("#24292f", "#e1e4e8", "#ffffff"),
+    "dark": Scheme("#e6e8eb", "#30363d", "#161b22"),
 }
 
 
@@ -122,7 +131,8 @@ def template(scheme: SchemeName = "neutral") -> go.layout.Template:
             "margin": {"l": 8, "r": 12, "t": 30, "b": 8},
             "xaxis": axis,
             "yaxis": axis,
-            "hovermode": "closest",
+            "hovermode": "x unified",
+            "hoverlabel": {"bgcolor": chosen.card, "bordercolor": chosen.grid, "font": {"color": chosen.text}},
             # Below the figure and pinned to its lower edge: it wraps on a phone without covering a panel.
             "legend": {
                 "orientation": "h", "yref": "container", "y": 0, "yanchor": "bottom", "x": 0, "xanchor": "left",
@@ -186,26 +196,56 @@ def size_axis(figure: go.Figure, sizes: Sequence[int], title: str = "Copy size (
     steps = [16**k for k in range(16) if low <= 16**k <= high]
     ticks = steps if len(steps) > 1 else sorted({low, high})
     figure.update_xaxes(type="log", tickmode="array", tickvals=ticks, ticktext=[format_bytes(tick) for tick in ticks])
+    figure.update_xaxes(unifiedhovertitle_text="%{x:,d} bytes")
     figure.update_xaxes(title_text=title, row=sum(1 for _ in figure.select_xaxes()), col=1)
 
 
-def seconds_axis(figure: go.Figure, title: str = "Time", *, fine: bool = False) -> None:
-    """Make every y axis a logarithmic one of seconds, labelled per decade: 1 µs, 10 µs …; ``fine``: 3 µs, 30 µs … too.
+def seconds_axis(figure: go.Figure, title: str = "Time") -> None:
+    """Make every y axis a logarithmic one of seconds, from decade to decade: 1 µs, 10 µs …
 
-    Where an axis may span less than two decades, labels per decade alone could leave it one or none.
+    Of a long axis every second decade has a label; an axis within one decade has 1, 2, 5 and 10.
     """
-    ticks = [first * 10.0**power for power in range(-9, 4) for first in ((1, 3) if fine else (1,))]
-    figure.update_yaxes(
-        type="log", tickmode="array", tickvals=ticks, title_text=f"{title} (seconds, log scale)",
-        ticktext=[re.sub(r"\.0+(?= )", "", format_seconds(tick)) for tick in ticks],
-    )  # fmt: skip
+    for row, axis in enumerate(figure.select_yaxes(), start=1):
+        known = _positive(figure, axis.plotly_name.removeprefix("yaxis"))
+        low, high = (math.log10(min(known)), math.log10(max(known))) if known else (-6.0, 0.0)
+        ticks, ends = _decades(low, high)
+        figure.update_yaxes(
+            type="log", tickmode="array", tickvals=ticks, range=ends, title_text=f"{title} (log scale)",
+            ticktext=[short_seconds(tick) for tick in ticks], row=row, col=1,
+        )  # fmt: skip
+
+
+def short_seconds(seconds: float) -> str:
+    """As on an axis: ``100 µs``, ``0.5 s`` is ``500 ms``; no zeros behind the point."""
+    return re.sub(r"(\.\d*?)0+(?= )", r"\1", format_seconds(seconds)).replace(". ", " ")
+
+
+def _decades(low: float, high: float) -> tuple[list[float], list[float]]:
+    """Ticks and ends of an axis from 10**low to 10**high, as powers of ten."""
+    first, last = math.floor(low - 0.05), math.ceil(high + 0.05)
+    if last - first == 1:
+        return [step * 10.0**first for step in (1, 2, 5, 10)], [first - 0.03, last + 0.03]
+    step = 1 if last - first <= 5 else 2
+    return [10.0**power for power in range(first, last + 1, step)], [first - 0.05, last + 0.05]
+
+
+def _positive(figure: go.Figure, axis: str) -> list[float]:
+    """What the lines of a panel show."""
+    own = [trace for trace in figure.data if (trace.yaxis or "y").removeprefix("y") == axis]
+    return [value for trace in own for value in trace.y if value is not None and value > 0]
+
+
+def seconds_unit(longest: float) -> tuple[float, str]:
+    """Seconds of the unit that an axis from 0 to ``longest`` seconds reads best in, and its name."""
+    return next((pair for pair in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")) if longest >= pair[0]), (1e-9, "ns"))
 
 
 def count_axis(figure: go.Figure, most: float, title: str) -> None:
-    """Make every y axis a logarithmic one of counts up to ``most``: 1, 2, 5, 10 …, or 1, 10, 100 … where it is long."""
-    firsts = (1, 2, 5) if most < 1000 else (1,)
+    """Make every y axis a logarithmic one of counts up to ``most``: 1, 10, 100 …; 1, 2, 5, 10 where that is all."""
+    firsts = (1, 2, 5) if most <= 10 else (1,)
     ticks = [first * 10**power for power in range(16) for first in firsts]
+    top = max(math.ceil(math.log10(max(most, 1)) + 0.05), 1)
     figure.update_yaxes(
         type="log", tickmode="array", tickvals=ticks, ticktext=[f"{tick:,}" for tick in ticks],
-        title_text=f"{title} (count, log scale)",
+        title_text=f"{title} (count, log scale)", range=[-0.1, top + 0.05],
     )  # fmt: skip

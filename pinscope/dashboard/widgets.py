@@ -240,7 +240,7 @@ def chart_view(chart: Chart, key: str, border: bool = True, height: int | None =
         figure = dressed(chart.figure, scheme).update_layout(font_family=_FONT)
         if height is not None:
             figure.update_layout(height=height)
-        st.plotly_chart(figure, theme=None, key=key, config=_CHART_CONFIG, width="stretch")
+        st.plotly_chart(figure, theme=None, key=key, config=_CHART_CONFIG, width="stretch", alt=chart.alt)
         if chart.caption:
             st.caption(plain(chart.caption))
 

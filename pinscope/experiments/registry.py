@@ -102,11 +102,16 @@ PLACED = (
     "names the node on which the buffers lay (host_node)."
 )
 """How all experiments are measured."""
+PRECISE = (
+    "± says how far a figure may be off: the 95 % interval of the median, or of fewer than 8 repeats the width of "
+    "their middle half."
+)
+"""What it means everywhere."""
 
 
 def method(kind: AnyKind) -> str:
     """How the answer is measured, with what is the same for all experiments."""
-    return kind.method if kind.name in [reader.name for reader in KEPT] else f"{kind.method} {PLACED}"
+    return kind.method if kind.name in [reader.name for reader in KEPT] else f"{kind.method} {PLACED} {PRECISE}"
 
 
 def find_reader(name: str) -> Reader:

@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 
 from pinscope.analysis.page_table_model import GPU_PAGE_SIZES, page_table_bytes
 from pinscope.analysis.pinning_strategy import TITLES
-from pinscope.charts.chart import Chart
+from pinscope.charts.chart import Chart, alt_text
 from pinscope.charts.theme import COLOURS, panels, size_axis
 from pinscope.planning.plan import Pace, Plan, Sharing
 from pinscope.units import format_bandwidth, format_bytes, format_seconds
@@ -59,24 +59,31 @@ def _tables(plan: Plan) -> Chart:
         "Markers: the planned amount. The lines follow the page size of the plan, in steps of 2 MiB; the grey ones are "
         "the formula, bytes ÷ page size × 8.",
         figure,
-    )
+        alt_text(f"Page tables for {format_bytes(demand.pinned_bytes)} on a GPU of {format_bytes(memory)}", [
+            (sharing.title, format_bytes(_taken(plan, sharing, demand.pinned_bytes))) for sharing in plan.sharings
+        ]),
+    )  # fmt: skip
 
 
 def _sharing(plan: Plan, sharing: Sharing, low: int, high: int) -> go.Scatter:
     """A way to share over the amount; the marker is the plan."""
     colour, symbol = _LOOKS[sharing.strategy]
     planned, name = plan.demand.pinned_bytes, sharing.title
-    pays = plan.demand.on_one_gpu if sharing.strategy == "each_registers" else 1
     amounts = sorted({planned, high, *(low << power for power in range(14) if low << power <= high)})
-    sizes = [plan.price.taken_bytes(amount) * pays for amount in amounts]
+    sizes = [_taken(plan, sharing, amount) for amount in amounts]
     return go.Scatter(
         x=amounts, y=sizes, mode="lines+markers", name=name, line={"color": COLOURS[colour], "width": 2},
         marker={"color": COLOURS[colour], "symbol": symbol, "opacity": 1,
                 "size": [11 if one == planned else 0 for one in amounts]},
         customdata=[f"{format_bytes(amount)} pinned: {format_bytes(size)}"
                     for amount, size in zip(amounts, sizes, strict=True)],
-        hovertemplate=f"{name}<br>%{{customdata}}<extra></extra>",
+        hovertemplate=f"{name}, %{{customdata}}<extra></extra>",
     )  # fmt: skip
+
+
+def _taken(plan: Plan, sharing: Sharing, amount: int) -> int:
+    """Page tables on the busiest GPU if each process pins this much."""
+    return plan.price.taken_bytes(amount) * (plan.demand.on_one_gpu if sharing.strategy == "each_registers" else 1)
 
 
 def _times(plan: Plan) -> Chart:
@@ -87,19 +94,23 @@ def _times(plan: Plan) -> Chart:
         go.Bar(
             y=[_label(pace) for pace in plan.paces], x=seconds, orientation="h", showlegend=False,
             marker={"color": [_colour(pace) for pace in plan.paces]},
-            text=[format_seconds(value) for value in seconds], textposition="auto", textangle=0,
+            text=[format_seconds(value) for value in seconds], textposition="outside", textangle=0, cliponaxis=False,
             customdata=[format_bandwidth(pace.bytes_per_second) for pace in plan.paces],
-            hovertemplate="%{y}<br>%{text} at %{customdata}<extra></extra>",
+            hovertemplate="%{text} at %{customdata}<extra></extra>",
         )
     )  # fmt: skip
     figure.update_yaxes(autorange="reversed", title_text="")
-    figure.update_xaxes(title_text="Time (seconds)", rangemode="tozero")
+    figure.update_layout(hovermode="y unified")
+    figure.update_xaxes(title_text="Time (s)", range=[0, 1.3 * max(seconds)])
     return Chart(
         "plan-times",
         f"How long {format_bytes(pinned)} take to pin",
         "One process, at the pace that was measured over the amount in the table below.",
         figure,
-    )
+        alt_text(f"Time to pin {format_bytes(pinned)}", [
+            (TITLES[pace.strategy], format_seconds(value)) for pace, value in zip(plan.paces, seconds, strict=True)
+        ]),
+    )  # fmt: skip
 
 
 def _label(pace: Pace) -> str:

@@ -30,7 +30,8 @@ class Quantity(Record):
     unit: str
     """``bytes``, ``bytes/second``, ``seconds``, ``share``, ``ratio``, ``count`` or ``text``."""
     spread: float | None = None
-    """Relative spread of ``value``: half the interquartile range over the median, or half its 95 % interval."""
+    """What stands after ±: how far the true value may lie from ``value`` at most, relative to it, with 95 % confidence
+    (of a median: the farther end of its interval; of fewer than 8 repeats, the width of their middle half)."""
     reason: str | None = None
     """Why ``value`` is ``None``."""
 

@@ -48,7 +48,7 @@ def _headline(found: Sequence[Cell], patterns: Sequence[str]) -> tuple[Quantity,
         alike_cells = _alike(found, pattern, 1, 1)
         if alike_cells:
             best, name = winners(alike_cells)[0], PATTERN_TITLES[pattern]
-            rate, spread = best.useful_bytes_per_second, best.wall_seconds.spread
+            rate, spread = best.useful_bytes_per_second, best.wall_seconds.known_within
             quantities += [
                 quantity(f"Fastest for one {name}", _best(alike_cells), "text"),
                 quantity(f"Useful rate of the fastest, one {name}", rate, "bytes/second", spread=spread),

@@ -30,7 +30,7 @@ def access_verdict(found: Sequence[Cell]) -> str | None:
     """Whether to copy the data or to let kernels reach it; ``None`` where nothing can be compared."""
     if any(cell.wrong for cell in found):
         return "Data was read or written wrong: do not trust any figure of this run."
-    pairs = _pairs(found)
+    pairs = zero_copy_pairs(found)
     whole = [pair for pair in pairs if pair[0].spacing == 1]
     if not whole:
         return _between(pairs, "the part of the data that kernels use") if pairs else _other_ways(found)
@@ -38,20 +38,21 @@ def access_verdict(found: Sequence[Cell]) -> str | None:
     if {"faster", "slower"} <= how:
         return _between(whole, "data that kernels use whole")
     if "slower" in how:
-        most = max(_times(pair) for pair in whole)
+        most = max(times_as_long(pair) for pair in whole)
         return (
             f"Copy to the GPU what kernels use whole (zero-copy takes up to {_words(most)} as long)"
             + _mapped_parts([pair for pair in pairs if pair[0].spacing > 1])
             + "."
         )
-    most = max(_times(pair) for pair in whole)
+    most = max(times_as_long(pair) for pair in whole)
     return (
         f"Let kernels reach the data on the host: zero-copy takes at most {_words(most)} as long as an explicit "
         "copy, and no GPU memory."
     )
 
 
-def _pairs(found: Sequence[Cell]) -> list[Pair]:
+def zero_copy_pairs(found: Sequence[Cell]) -> list[Pair]:
+    """Zero-copy beside the copy in its place, for each pattern, share and number of uses that has both."""
     pairs = []
     for pattern, uses in dict.fromkeys((cell.pattern, cell.uses) for cell in found):
         curves = over_spacing(found, pattern, uses)
@@ -60,7 +61,8 @@ def _pairs(found: Sequence[Cell]) -> list[Pair]:
     return pairs
 
 
-def _times(pair: Pair) -> float:
+def times_as_long(pair: Pair) -> float:
+    """The first's time over the second's."""
     one, other = pair
     return one.wall_seconds.median / other.wall_seconds.median
 
@@ -80,13 +82,13 @@ def _mapped_parts(parts: Sequence[Pair]) -> str:
 
 
 def _between(pairs: Sequence[Pair], what: str) -> str:
-    ranked = sorted(pairs, key=_times)
+    ranked = sorted(pairs, key=times_as_long)
     least, most = ranked[0], ranked[-1]
     if len(pairs) == 1:
-        return f"Zero-copy takes {_words(_times(least))} as long as a copy for {_use(least[0])}."
+        return f"Zero-copy takes {_words(times_as_long(least))} as long as a copy for {_use(least[0])}."
     return (
-        f"For {what}, zero-copy takes {_words(_times(least))} as long as a copy for {_use(least[0])}, "
-        f"{_words(_times(most))} for {_use(most[0])}."
+        f"For {what}, zero-copy takes {_words(times_as_long(least))} as long as a copy for {_use(least[0])}, "
+        f"{_words(times_as_long(most))} for {_use(most[0])}."
     )
 
 
@@ -105,10 +107,10 @@ def _other_ways(found: Sequence[Cell]) -> str | None:
     def ends(group: Sequence[Cell]) -> Pair:
         return max(group, key=lambda cell: cell.wall_seconds.median), winners(group)[0]
 
-    slowest, best = max((ends(group) for group in several), key=_times)
+    slowest, best = max((ends(group) for group in several), key=times_as_long)
     way = _WAYS[slowest.way]
     return (
-        f"{way[0].upper()}{way[1:]} takes {_words(_times((slowest, best)))} as long as {_WAYS[best.way]} "
+        f"{way[0].upper()}{way[1:]} takes {_words(times_as_long((slowest, best)))} as long as {_WAYS[best.way]} "
         f"for {_use(slowest)} of {format_bytes(slowest.bytes)}: {format_seconds(slowest.wall_seconds.median)} against "
         f"{format_seconds(best.wall_seconds.median)}."
     )

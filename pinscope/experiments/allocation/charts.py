@@ -8,7 +8,7 @@ from typing import Any
 
 from pinscope.analysis.rows import grouped, median
 from pinscope.charts.bars import Part, bars
-from pinscope.charts.chart import Chart
+from pinscope.charts.chart import Chart, alt_text
 from pinscope.charts.lines import Look, line, put
 from pinscope.charts.theme import (
     DASHES,
@@ -18,6 +18,7 @@ from pinscope.charts.theme import (
     count_axis,
     panels,
     seconds_axis,
+    seconds_unit,
     size_axis,
 )
 from pinscope.experiments.allocation.arithmetic import (
@@ -26,24 +27,23 @@ from pinscope.experiments.allocation.arithmetic import (
     break_evens,
     buffer_cells,
     copy_times,
-    per_gib,
 )
 from pinscope.experiments.allocation.reading import way_titles
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bytes, format_seconds
 
 _LOOKS: Mapping[str, Look] = {
-    "malloc": Look("reference", "circle-open"),
-    "malloc_touch": Look("stall", "diamond-open"),
+    "malloc": Look("pageable", "circle-open", "dot"),
+    "malloc_touch": Look("pageable", "diamond-open", "dash"),
     "fresh_4k": Look("pageable", "diamond"),
-    "fresh_thp": Look("issue", "hexagon"),
+    "fresh_thp": Look("pageable", "hexagon", "dashdot"),
     "pinned": Look("pinned"),
     "write_combined": Look("write_combined", "square"),
     "registered_4k": Look("registered", "triangle-down"),
-    "registered_thp": Look("mapped", "triangle-up"),
-    "registered_hugetlb": Look("managed", "pentagon"),
-    "pool": Look("intact", "star"),
-    "cupy_pool": Look("compute", "cross"),
+    "registered_thp": Look("registered", "triangle-up", "dash"),
+    "registered_hugetlb": Look("registered", "pentagon", "dot"),
+    "pool": Look("pinned", "star", "dash"),
+    "cupy_pool": Look("pinned", "cross", "dot"),
 }
 
 
@@ -51,7 +51,7 @@ def draw(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
     """The charts of a run, also of one that still goes on; only those for which something was measured."""
     found, titles = buffer_cells(rows), way_titles(run)
     cells = sorted(found.values(), key=lambda cell: cell.bytes)
-    drawn = (_times(cells, titles), _parts(cells, titles), _copies(break_evens(found, copy_times(rows)), titles))
+    drawn = (_parts(cells, titles), _times(cells, titles), _copies(break_evens(found, copy_times(rows)), titles))
     return [chart for chart in drawn if chart]
 
 
@@ -71,34 +71,43 @@ def _times(cells: Sequence[BufferCell], titles: Mapping[str, str]) -> Chart | No
         "What a buffer costs to get and to give back",
         "Medians. Lines that rise with the size are paid page by page; flat ones reuse memory that is there.",
         figure,
-    )
+        alt_text(f"Over the size; at {format_bytes(cells[-1].bytes)} both together", _wholes(cells, titles).items()),
+    )  # fmt: skip
+
+
+def _wholes(cells: Sequence[BufferCell], titles: Mapping[str, str]) -> Mapping[str, str]:
+    """What a buffer of the largest size takes to get and to give back, by way."""
+    size = cells[-1].bytes
+    return {titles[cell.way]: format_seconds(cell.both_seconds.median) for cell in cells if cell.bytes == size}
 
 
 def _parts(cells: Sequence[BufferCell], titles: Mapping[str, str]) -> Chart | None:
-    """Seconds per GiB at the largest size, in parts."""
+    """What the largest buffer takes, in parts."""
     if not cells:
         return None
     size = cells[-1].bytes
     shown = {titles[cell.way]: cell for cell in cells if cell.bytes == size}
-    touch = {name: per_gib(median(cell.touch_seconds) or 0.0, size) for name, cell in shown.items()}
-    register = {name: per_gib(median(cell.register_seconds) or 0.0, size) for name, cell in shown.items()}
+    touch = {name: median(cell.touch_seconds) or 0.0 for name, cell in shown.items()}
+    register = {name: median(cell.register_seconds) or 0.0 for name, cell in shown.items()}
     rest = {
-        name: max(per_gib(cell.get_seconds.median, size) - touch[name] - register[name], 0.0)
-        for name, cell in shown.items()
-    }
-    back = {name: per_gib(cell.give_back_seconds.median, size) for name, cell in shown.items()}
+        name: max(cell.get_seconds.median - touch[name] - register[name], 0.0) for name, cell in shown.items()
+    }  # fmt: skip
+    back = {name: cell.give_back_seconds.median for name, cell in shown.items()}
     parts = (
-        Part("touch", "pageable", touch, "/"),
+        Part("touch", "touch", touch, "/"),
         Part("register", "registered", register, "x"),
         Part("allocate", "pinned", rest),
         Part("give back", "reference", back, "."),
     )
+    scale, unit = seconds_unit(max(cell.both_seconds.median for cell in shown.values()))
+    wholes = _wholes(cells, titles)
     return Chart(
-        "per-gib",
-        f"Seconds per GiB, at {format_bytes(size)}",
-        "Medians at the largest size, in parts: touching pages by one thread, pinning memory that is there, everything "
-        "else until the buffer is there, and giving it back.",
-        bars(list(shown), parts, "Time per GiB<br>(seconds)", lambda seconds: f"{format_seconds(seconds)} per GiB"),
+        "buffer-parts",
+        f"What a buffer of {format_bytes(size)} takes to get and free",
+        "Medians, in parts: touching pages by one thread, pinning memory that is there, everything else until the "
+        "buffer is there, and giving it back.",
+        bars(list(shown), parts, f"Time ({unit})", format_seconds, scale=scale, ends=wholes),
+        alt_text(f"Time to get and free a buffer of {format_bytes(size)}", wholes.items()),
     )
 
 
@@ -108,7 +117,8 @@ def _copies(evens: Sequence[BreakEven], titles: Mapping[str, str]) -> Chart | No
     if not shown:
         return None
     figure = panels([DIRECTION_TITLES[way] for way in shown], [260] * len(shown))
-    for (direction, way), curve in grouped(pay, lambda even: (even.direction, even.way)).items():
+    curves = grouped(pay, lambda even: (even.direction, even.way))
+    for (direction, way), curve in curves.items():
         points = [(even.bytes, even.copies or 0, f"{format_bytes(even.bytes)}: {even.copies:,} copies")
                   for even in curve]  # fmt: skip
         look = replace(_LOOKS[way], dash=DASHES[direction])
@@ -122,4 +132,7 @@ def _copies(evens: Sequence[BreakEven], titles: Mapping[str, str]) -> Chart | No
         "divided by what each copy gains. Sizes at which pinned copies are not "
         "faster, or a buffer costs nothing extra, have no mark.",
         figure,
-    )
+        alt_text("Copies until a pinned buffer has paid, over its size; at the largest", [
+            (f"{titles[way]}, {direction}", f"{curve[-1].copies:,}") for (direction, way), curve in curves.items()
+        ]),
+    )  # fmt: skip

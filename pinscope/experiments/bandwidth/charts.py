@@ -10,8 +10,8 @@ import numpy as np
 import plotly.graph_objects as go
 
 from pinscope.analysis.link_model import link_limit
-from pinscope.charts.chart import Chart
-from pinscope.charts.lines import Look, Point, line, put, reference
+from pinscope.charts.chart import Chart, alt_text
+from pinscope.charts.lines import End, Look, Point, line, name_ends, put, reference
 from pinscope.charts.theme import (
     COLOURS,
     DASHES,
@@ -112,12 +112,17 @@ def _rate_line(label: Line, curve: Sequence[Cell], name: str) -> go.Scatter:
         (
             cell.bytes,
             rate,
-            f"{format_bytes(cell.bytes)}: {format_bandwidth(cell.bytes_per_second)}<br>"
-            f"spread ± {format_spread(cell.one_more.spread)}, {cell.one_more.count} repeats",
+            f"{format_bytes(cell.bytes)}: {format_bandwidth(cell.bytes_per_second)}{_off(cell)}",
         )
         for cell, rate in zip(curve, rates, strict=True)
     ]
     return _line(label, name, points, error_y=spread)
+
+
+def _off(cell: Cell) -> str:
+    """How far the median may be off."""
+    off = cell.one_more.known_within
+    return "" if off is None else f" ± {format_spread(off)}"
 
 
 def _time_line(
@@ -155,6 +160,12 @@ def _rates_over_size(run: ExperimentRun, curves: Curves, name: Callable[[Line], 
         return None, ""
     figure, shown = stacked
     figure.update_yaxes(title_text="Bandwidth (GB/s)", rangemode="tozero")
+    for row, way in enumerate(shown, start=1):
+        name_ends(figure, row, [
+            End(f"{name(label)} {format_bandwidth(curve[-1].bytes_per_second)}", curve[-1].bytes,
+                curve[-1].bytes_per_second / 1e9)
+            for label, curve in curves.items() if label.direction == way
+        ])  # fmt: skip
     if _add_limit(run, figure, shown, curves, lambda _, limit, ways: limit * ways / 1e9):
         return figure, " Dotted: the most that the link can carry as payload."
     if run.lab == "host":
@@ -170,7 +181,26 @@ def _rates(run: ExperimentRun, engine: Curves) -> Chart | None:
         "Medians of one more copy by the copy engine; bars span the middle half of the repeats. "
         "Both directions at once are counted together." + limit,
         figure,
+        _alt_rates(engine),
     )
+
+
+def _alt_rates(curves: Curves) -> str:
+    """The rates at the largest size of each line."""
+    return alt_text("Bandwidth over copy size; at the largest", [
+        (f"{label.direction}, {words(label.memory)}{'' if label.copier == 'engine' else ', by kernel'}",
+         f"{format_bandwidth(curve[-1].bytes_per_second)} at {format_bytes(curve[-1].bytes)}")
+        for label, curve in curves.items()
+    ])  # fmt: skip
+
+
+def _alt_times(what: str, curves: Curves, seconds: Callable[[Cell], float]) -> str:
+    """The times of the smallest and of the largest size."""
+    return alt_text(f"{what} over copy size, smallest and largest", [
+        (f"{label.direction}, {words(label.memory)}",
+         f"{format_seconds(seconds(curve[0]))} and {format_seconds(seconds(curve[-1]))}")
+        for label, curve in curves.items()
+    ])  # fmt: skip
 
 
 def _ratios(engine: Curves) -> Chart | None:
@@ -194,7 +224,12 @@ def _ratios(engine: Curves) -> Chart | None:
         "How many times faster pinned memory copies",
         "Ratio of median rates at the same size. Above the dotted line at 1, pinned memory is faster.",
         figure,
-    )
+        alt_text("Pinned over other memory; at the largest size", [
+            (f"{label.direction}, pinned over {words(label.memory)}", format_value(ratios[-1][1], "ratio"))
+            for label, curve in engine.items()
+            if label.memory != "pinned" and (ratios := speedups(pinned.get(label.direction, ()), curve))
+        ]),
+    )  # fmt: skip
 
 
 def _issue_times(engine: Curves) -> Chart | None:
@@ -212,6 +247,7 @@ def _issue_times(engine: Curves) -> Chart | None:
         "Medians, both axes logarithmic. A call that returns at once stays flat; one that stages or waits grows "
         "with the size.",
         figure,
+        _alt_times("Issue time", engine, lambda cell: cell.issue_seconds.median),
     )
 
 
@@ -226,6 +262,7 @@ def _copiers(run: ExperimentRun, alone: Curves) -> Chart | None:
         "Filled markers: copied by a copy engine. Open markers: copied by a kernel whose threads reach host memory "
         "through its mapping." + limit,
         figure,
+        _alt_rates(chosen),
     )
 
 
@@ -259,6 +296,7 @@ def _times(run: ExperimentRun, engine: Curves) -> Chart | None:
         "through one more copy, with α the time of an empty one and β the rate of an endless one."
         + (" Dotted: the least that the link needs." if limited else ""),
         figure,
+        _alt_times("Time of one more copy", chosen, lambda cell: cell.one_more.median),
     )
 
 
@@ -304,7 +342,11 @@ def _states(every: Curves) -> Chart | None:
         "Squares: huge pages, diamonds: small ones. Open markers: the processor wrote the memory right before; filled: "
         "none of it was in its caches. The other charts and the ratios take 4k, cold, where it was measured.",
         figure,
-    )
+        alt_text("Bandwidth over copy size; at the largest", [
+            (f"{label.direction}, {label.state}", format_bandwidth(curve[-1].bytes_per_second))
+            for label, curve in engine.items()
+        ]),
+    )  # fmt: skip
 
 
 def _together(curves: Curves) -> Chart | None:
@@ -334,7 +376,11 @@ def _together(curves: Curves) -> Chart | None:
         f"Pinned copies of {format_bytes(next(iter(at_once.values())).bytes)}. Bars that shrink when all copy at once "
         "show a shared uplink.",
         _side_by_side(figure),
-    )
+        alt_text("Rate of pinned copies, all GPUs at once", [
+            (f"GPU {label.device}, {label.direction}", format_bandwidth(cell.bytes_per_second))
+            for label, cell in at_once.items()
+        ]),
+    )  # fmt: skip
 
 
 def _rate_bars(name: str, rates: Mapping[str, float], colour: str | list[str], pattern: str = "") -> go.Bar:
@@ -377,4 +423,8 @@ def _published(run: ExperimentRun, engine: Curves) -> Chart | None:
         "Grey: a GeForce RTX 2080 Ti on PCIe Gen3 x16 with 16 MiB copies (Lei Mao, Page-Locked Host Memory for Data "
         "Transfer). Coloured: this run at its nearest size.",
         _side_by_side(figure),
-    )
+        alt_text("This run, and a published RTX 2080 Ti", [
+            (f"{words(memory)} {way}", f"{format_bandwidth(cell.bytes_per_second)}, published "
+             f"{format_bandwidth(PUBLISHED[memory, way])}") for (memory, way), cell in pairs.items()
+        ]),
+    )  # fmt: skip

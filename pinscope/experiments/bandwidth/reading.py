@@ -124,7 +124,7 @@ def _headline(run: ExperimentRun, curves: Curves) -> tuple[Quantity, ...]:
         if pinned := curve_of(curves, "pinned", direction):
             best = pinned[-1]
             name = f"Pinned {direction}, {format_bytes(best.bytes)}"
-            found.append(quantity(name, best.bytes_per_second, "bytes/second", spread=best.one_more.spread))
+            found.append(quantity(name, best.bytes_per_second, "bytes/second", spread=best.one_more.known_within))
             small += _smallest(pinned[0])
         if faster := gain(curves, direction):
             found.append(_faster(direction, faster))
@@ -145,7 +145,7 @@ def _rate(cell: Cell) -> Quantity:
     """Rate of copies of a memory that no other one was compared with."""
     by = ", by a kernel" if cell.line.copier == "kernel" else ""
     name = f"{_memory(cell.line)} {cell.line.direction}{by}, {format_bytes(cell.bytes)}"
-    return quantity(name, cell.bytes_per_second, "bytes/second", spread=cell.one_more.spread)
+    return quantity(name, cell.bytes_per_second, "bytes/second", spread=cell.one_more.known_within)
 
 
 def _faster(direction: str, found: Gain) -> Quantity:

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Any
 
-from pinscope.analysis.rows import grouped
-from pinscope.charts.bars import Part, bars
-from pinscope.charts.chart import Chart
-from pinscope.charts.lines import Look, line, put
-from pinscope.charts.theme import panels
+import plotly.graph_objects as go
+
+from pinscope.charts.bars import AROUND_PIXELS, ROW_PIXELS, Part, bars, category_rows, end_labels
+from pinscope.charts.chart import Chart, alt_text
+from pinscope.charts.theme import COLOURS, panels
 from pinscope.experiments.dataloader.arithmetic import Combination, combinations
 from pinscope.experiments.dataloader.bound import TITLES, busy
 from pinscope.experiments.dataloader.bound import Part as LoopPart
 from pinscope.records.run import ExperimentRun
-from pinscope.units import format_seconds, format_share
+from pinscope.units import format_seconds, format_share, format_spread
 
 _PART_COLOURS: Mapping[LoopPart, str] = {
-    "workers": "managed", "program": "mapped", "pinning": "pinned", "copy": "copy", "compute": "compute",
+    "workers": "workers", "program": "issue", "pinning": "pinned", "copy": "copy", "compute": "compute",
 }  # fmt: skip
 
 
@@ -30,32 +31,53 @@ def draw(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
 
 
 def _steps(found: Sequence[Combination]) -> Chart:
-    figure = panels(["Steps a second"], [260])
-    by_workers = sorted(found, key=lambda one: one.workers)
-    for title, curve in grouped(by_workers, lambda one: one.title).items():
-        pinned, dash = curve[0].pin_memory, "solid" if curve[0].non_blocking else "dash"
-        look = Look("pinned", dash=dash, size=9) if pinned else Look("pageable", "diamond", dash, 9)
-        paces = [one.steps_per_second for one in curve]
-        points = [(one.workers, pace.value, f"{one.workers} workers: {pace.value:.3g} steps/s")
-                  for one, pace in zip(curve, paces, strict=True)]  # fmt: skip
-        intervals = {
-            "array": [(pace.high or pace.value) - pace.value for pace in paces],
-            "arrayminus": [pace.value - (pace.low or pace.value) for pace in paces],
-        }
-        put(figure, 1, line(title, look, points, error_y=intervals))
-    figure.update_xaxes(title_text="Workers", tickmode="array", tickvals=sorted({one.workers for one in found}))
-    figure.update_yaxes(title_text="Steps/s", rangemode="tozero")
+    """A bar for each combination, with its interval."""
+    figure = panels([""], [AROUND_PIXELS + ROW_PIXELS * len(found)])
+    for pinned, non_blocking in product((False, True), repeat=2):
+        shown = [one for one in found if (one.pin_memory, one.non_blocking) == (pinned, non_blocking)]
+        if not shown:
+            continue
+        colour, paces = COLOURS["pinned" if pinned else "pageable"], [one.steps_per_second for one in shown]
+        figure.add_trace(
+            go.Bar(
+                orientation="h", y=list(map(_name, shown)), x=[pace.value for pace in paces], name=shown[0].title,
+                marker={"color": colour, "pattern": {"shape": "" if non_blocking else "/", "fillmode": "overlay",
+                                                     "fgcolor": "rgba(255, 255, 255, 0.35)", "size": 6}},
+                error_x={
+                    "array": [(pace.high or pace.value) - pace.value for pace in paces],
+                    "arrayminus": [pace.value - (pace.low or pace.value) for pace in paces],
+                    "color": COLOURS["reference"],
+                },
+                customdata=[_pace(one) for one in shown],
+                hovertemplate="%{customdata} steps/s<extra></extra>",
+            )
+        )  # fmt: skip
+    category_rows(figure, 1, list(map(_name, found)))
+    tops = {_name(one): ((pace := one.steps_per_second).high or pace.value, _pace(one)) for one in found}
+    end_labels(figure, 1, tops)
+    figure.update_layout(hovermode="y unified", barmode="overlay")
+    figure.update_xaxes(title_text="Steps/s")
     return Chart(
-        "loader-steps", "Steps a second over workers",
-        "In the steady state; bars: 95 % intervals. 0 workers: the training program makes the batches itself.", figure,
+        "loader-steps", "Steps a second of each combination",
+        "In the steady state; whiskers: 95 % intervals. Workers first; with 0 the training program makes the batches "
+        "itself. Hatched: blocking copies.",
+        figure, alt_text("Steps a second", [(_name(one), _pace(one)) for one in found]),
     )  # fmt: skip
 
 
+def _pace(one: Combination) -> str:
+    """``65.8``, with its interval if there is one."""
+    pace = one.steps_per_second
+    return f"{pace.value:.1f}" + (f" ± {format_spread(pace.uncertainty)}" if pace.uncertainty is not None else "")
+
+
 def _name(one: Combination) -> str:
-    return f"{one.workers}: {one.title}"
+    return f"{one.workers} · {one.title}"
 
 
 def _parts(found: Sequence[Combination]) -> Chart:
+    idle = {_name(one): f"{format_seconds(one.seconds('step_seconds'))}, idle {format_share(share)}"
+            for one in found if (share := one.share("stall_seconds")) is not None}  # fmt: skip
     parts = (
         Part("compute", "compute", {_name(one): one.seconds("compute_seconds") or 0.0 for one in found}),
         Part("GPU idle", "stall", {_name(one): one.seconds("stall_seconds") or 0.0 for one in found}),
@@ -63,8 +85,9 @@ def _parts(found: Sequence[Combination]) -> Chart:
     return Chart(
         "loader-parts", "Where a step's time goes",
         "On average, in the steady state. Workers first. GPU idle: between the last kernel of one step and the first "
-        "of the next, for the loader, the copy or the program.",
-        bars(list(map(_name, found)), parts, "Time of a step (ms)", format_seconds, scale=1e-3),
+        "of the next, for the loader, the copy or the program. Copies run in that time.",
+        bars(list(map(_name, found)), parts, "Time of a step (ms)", format_seconds, scale=1e-3, ends=idle),
+        alt_text("Time of a step, and the share of it in which the GPU computes nothing", idle.items()),
     )  # fmt: skip
 
 
@@ -73,7 +96,8 @@ def _busy(found: Sequence[Combination]) -> Chart:
         part: {_name(one): each.share for one in found for each in busy(one) or () if each.part == part}
         for part in _PART_COLOURS
     }
-    parts = [Part(TITLES[part], colour, shares[part]) for part, colour in _PART_COLOURS.items() if shares[part]]
+    parts = [Part(TITLES[part], colour, shares[part], "/" if part == "program" else "")
+             for part, colour in _PART_COLOURS.items() if shares[part]]  # fmt: skip
     figure = bars(
         list(map(_name, found)), parts, "Busy, share of a step", lambda share: f"{format_share(share)} of a step",
         side_by_side=True,
@@ -84,4 +108,7 @@ def _busy(found: Sequence[Combination]) -> Chart:
         "The part that is busy for the largest share of a step sets the pace; the program only where no other is busy, "
         "as it may wait for the GPU. Copying and computing: the GPU's stream, under the longer of the two.",
         figure,
+        alt_text("The busiest part of each combination", [
+            (_name(one), f"{each[0].title} {format_share(each[0].share)}") for one in found if (each := busy(one))
+        ]),
     )  # fmt: skip

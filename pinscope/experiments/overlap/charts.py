@@ -10,12 +10,12 @@ import plotly.graph_objects as go
 
 from pinscope.analysis.conclusions import part_words, possible_share
 from pinscope.analysis.rows import grouped
-from pinscope.charts.bars import category_rows
-from pinscope.charts.chart import Chart
+from pinscope.charts.bars import category_rows, end_labels
+from pinscope.charts.chart import Chart, alt_text
 from pinscope.charts.lines import Look, line, put
 from pinscope.charts.theme import COLOURS, DASHES, DIRECTION_TITLES, SYMBOLS, ink, panels, words
 from pinscope.experiments.overlap.arithmetic import FULL_DEPTH, PassCell, Recipe, Span, passes, spans
-from pinscope.experiments.overlap.findings import SLOWER_COPIES
+from pinscope.experiments.overlap.findings import EVERYTHING, SLOWER_COPIES
 from pinscope.records.run import ExperimentRun, LabKind
 from pinscope.units import format_bandwidth, format_seconds, format_share
 
@@ -34,6 +34,7 @@ INGREDIENTS = Recipe("pageable", separate_stream=False, depth=1, events=False).m
 _ROW_PIXELS = 36
 _LANE_PIXELS = 52
 _TIMELINE_GAP = 40
+_VERDICTS: Mapping[str, str] = {"intact": "data intact", "corrupted": "✕ unsafe: data corrupted"}
 _INSIDE = 50.0
 """Per cent from which a bar is long enough for its own text, also on a phone."""
 _LONGER = 0.01
@@ -51,7 +52,7 @@ def draw(run: ExperimentRun, observations: Sequence[Mapping[str, Any]]) -> list[
         Only the charts for which something was measured; none for a run without rows.
     """
     measured, kept = passes(observations), spans(observations)
-    drawn: list[Chart | None] = []
+    drawn: list[Chart | None] = [_passes(measured)]
     for way in ("h2d", "d2h"):
         cells = [cell for cell in measured if cell.direction == way]
         recipes = left_out_once(cell.recipe for cell in cells)
@@ -100,13 +101,69 @@ def _unsafe(cell: PassCell) -> str:
 
 def _name(recipe: Recipe) -> str:
     """A recipe on a category axis, in short lines."""
-    label = recipe.label.replace(", ring of", ",<br>ring of")
+    label = recipe.label.replace(", ring of", ",<br>ring of").replace("full recipe", "all four parts")
     return label.replace("no separate copy", "no separate<br>copy").replace("no double ", "no double<br>")
 
 
 def _marked(cell: PassCell) -> str:
     """The same with a cross where it corrupted data."""
     return _name(cell.recipe) + ("<br>✕ unsafe" if cell.corrupted_chunks else "")
+
+
+def _passes(measured: Sequence[PassCell]) -> Chart | None:
+    """How long a pass takes with all ingredients and without each: what the verdict speaks of."""
+    recipes = left_out_once(cell.recipe for cell in measured)
+    if not recipes:
+        return None
+    balance = _balance(measured)
+    cells = [cell for recipe in recipes for cell in measured if (cell.recipe, cell.balance) == (recipe, balance)]
+    ways = [way for way in ("h2d", "d2h") if any(cell.direction == way for cell in cells)]
+    groups = [[cell for cell in cells if cell.direction == way] for way in ways]
+    figure = panels([DIRECTION_TITLES[way] for way in ways], [_ROW_PIXELS * len(group) for group in groups])
+    words_of: dict[str, str] = {}
+    for row, group in enumerate(groups, start=1):
+        for verdict, name in _VERDICTS.items():
+            if members := [cell for cell in group if _verdict(cell) == verdict]:
+                put(figure, row, _time_bars(name, verdict, members))
+        category_rows(figure, row, [_name(cell.recipe) for cell in group])
+        full = next((cell for cell in group if not cell.recipe.missing), None)
+        ends = {_name(cell.recipe): (cell.device_seconds.median * 1e3, _beside_full(cell, full)) for cell in group}
+        end_labels(figure, row, ends)
+        words_of |= {f"{group[0].direction}, {name}": words for name, (_, words) in ends.items()}
+    longest = max(cell.device_seconds.median for cell in cells) * 1e3
+    figure.update_layout(hovermode="y unified")
+    figure.update_xaxes(range=[0, longest * 1.6])
+    figure.update_xaxes(title_text="Time of a pass (ms)", row=len(ways), col=1)
+    return Chart(
+        "overlap-passes",
+        "How long the pipeline takes without each part",
+        f"Medians of one pass of {cells[0].chunks} chunks, {_balance_words(balance)}. All four parts: {EVERYTHING}. "
+        "What corrupts data is worth nothing, however short its bar.",
+        figure,
+        alt_text("Time of a pass", words_of.items()),
+    )
+
+
+def _time_bars(name: str, verdict: str, members: Sequence[PassCell]) -> go.Bar:
+    return go.Bar(
+        orientation="h", y=[_name(cell.recipe) for cell in members], name=name,
+        x=[cell.device_seconds.median * 1e3 for cell in members],
+        marker={"color": COLOURS[verdict], "pattern": {"shape": "x" if verdict == "corrupted" else "",
+                                                       "fillmode": "replace"}},
+        customdata=[f"{format_seconds(cell.device_seconds.median)}, {format_bandwidth(cell.bytes_per_second)}"
+                    for cell in members],
+        hovertemplate="%{customdata}<extra></extra>",
+    )  # fmt: skip
+
+
+def _beside_full(cell: PassCell, full: PassCell | None) -> str:
+    """A pass's time, and what is hidden in it, how much longer it takes than with all parts, or that data is wrong."""
+    seconds = format_seconds(cell.device_seconds.median)
+    if cell.corrupted_chunks:
+        return f"✕ unsafe, {_unsafe(cell)}"
+    if full is None or cell is full:
+        return f"{seconds}, {part_words(cell.overlap)} hidden"
+    return f"{seconds}, {cell.device_seconds.median / full.device_seconds.median:.1f} × as long"
 
 
 def _efficiency(way: str, chosen: Sequence[PassCell]) -> Chart | None:
@@ -120,6 +177,7 @@ def _efficiency(way: str, chosen: Sequence[PassCell]) -> Chart | None:
         if short := [cell for cell in group if cell.overlap * 100 < _INSIDE]:
             figure.add_trace(_beside(short), row=row, col=1)
         category_rows(figure, row, [_marked(cell) for cell in group])
+    figure.update_layout(hovermode="y unified")
     figure.update_xaxes(range=[0, 104], zeroline=True, zerolinewidth=2)
     figure.update_xaxes(title_text="Overlap (% hidden)", row=len(shown), col=1)
     return Chart(
@@ -132,12 +190,15 @@ def _efficiency(way: str, chosen: Sequence[PassCell]) -> Chart | None:
         + "; ".join(f"{words(balance)}: {BALANCES[balance]}" for balance in shown).capitalize()
         + ".",
         figure,
-    )
+        alt_text("Share hidden", [
+            (f"{words(cell.balance)}, {cell.recipe.label}", _overlap_words(cell)) for cell in chosen
+        ]),
+    )  # fmt: skip
 
 
 def _efficiency_bars(group: Sequence[PassCell]) -> Iterator[go.Bar]:
     """Bars by verdict, with their text inside where they are long enough."""
-    for verdict, name in (("intact", "data intact"), ("corrupted", "✕ unsafe: data corrupted")):
+    for verdict, name in _VERDICTS.items():
         if members := [cell for cell in group if _verdict(cell) == verdict]:
             yield go.Bar(
                 orientation="h", y=[_marked(cell) for cell in members], x=[_shown(cell) * 100 for cell in members],
@@ -151,7 +212,7 @@ def _efficiency_bars(group: Sequence[PassCell]) -> Iterator[go.Bar]:
                     f"against its own copies {part_words(cell.own_overlap)} is hidden"
                     for cell in members
                 ],
-                hovertemplate="%{y}: %{text}<br>%{customdata}<extra></extra>",
+                hovertemplate="%{text}<br>%{customdata}<extra></extra>",
             )  # fmt: skip
 
 
@@ -186,6 +247,7 @@ def _costs(way: str, chosen: Sequence[PassCell]) -> Chart | None:
     group = [cell for cell in chosen if cell.balance == balance]
     figure = panels(["Compute stall: GPU idle", "Issue time: CPU held"], [_ROW_PIXELS * len(group)] * 2)
     figure.update_xaxes(matches=None)
+    figure.update_layout(hovermode="y unified")
     kinds = (
         ("stall", "compute stall", [cell.stall_seconds for cell in group]),
         ("issue", "issue time", [cell.issue_seconds for cell in group]),
@@ -200,7 +262,7 @@ def _costs(way: str, chosen: Sequence[PassCell]) -> Chart | None:
                     for cell, summary in zip(group, summaries, strict=True)
                 ],
                 textposition="outside", cliponaxis=False, marker={"color": COLOURS[kind]},
-                hovertemplate="%{y}: %{text} of the pass<extra></extra>",
+                hovertemplate="%{text} of the pass<extra></extra>",
             ),
             row=row, col=1,
         )  # fmt: skip
@@ -214,7 +276,11 @@ def _costs(way: str, chosen: Sequence[PassCell]) -> Chart | None:
         f"Medians of one pass of {group[0].chunks} chunks, {_balance_words(balance)}. Stall: compute idle between the "
         "first and the last kernel. Issue: all calls that start copies. The share is that of the whole pass.",
         figure,
-    )
+        alt_text("Compute stall and issue time of a pass", [
+            (cell.recipe.label, f"{format_seconds(cell.stall_seconds.median)} and "
+             f"{format_seconds(cell.issue_seconds.median)}") for cell in group
+        ]),
+    )  # fmt: skip
 
 
 def _timeline(run: ExperimentRun, way: str, kept: Sequence[Span], chosen: Sequence[PassCell]) -> Chart | None:
@@ -233,7 +299,7 @@ def _timeline(run: ExperimentRun, way: str, kept: Sequence[Span], chosen: Sequen
         ]
         put(figure, row, *_lanes(own))
         category_rows(figure, row, ["copy", "compute"])
-    figure.update_layout(barmode="overlay", bargap=0.1)
+    figure.update_layout(barmode="overlay", bargap=0.1, hovermode="closest")
     figure.update_xaxes(rangemode="tozero")
     figure.update_xaxes(title_text="Time since the pass began (ms)", row=len(recipes), col=1)
     return Chart(
@@ -242,7 +308,13 @@ def _timeline(run: ExperimentRun, way: str, kept: Sequence[Span], chosen: Sequen
         f"The first {TIMELINE_CHUNKS} chunks of one measured pass of each recipe, {_balance_words(balance)}, "
         f"{_CLOCKS[run.lab]}; numbers are chunks. The Perfetto export has every chunk, in each balance.",
         figure,
-    )
+        alt_text(f"The first {TIMELINE_CHUNKS} copies and kernels end after", [
+            (recipe.label, format_seconds(max(
+                span.end_seconds for span in kept
+                if (span.recipe, span.balance) == (recipe, balance) and span.chunk < TIMELINE_CHUNKS
+            ))) for recipe in recipes
+        ]),
+    )  # fmt: skip
 
 
 def _lanes(own: Sequence[Span]) -> Iterator[go.Bar]:
@@ -307,7 +379,12 @@ def _depths(measured: Sequence[PassCell]) -> Chart | None:
         f"Bytes of a pass over its median time, {_balance_words(balance)}. Crosses mark combinations that corrupted "
         "data.",
         figure,
-    )
+        alt_text("Throughput over the depth of the ring", [
+            (f"{way}, ring of {cell.recipe.depth}{f', no {missing[0]}' if missing else ''}",
+             format_bandwidth(cell.bytes_per_second))
+            for (way, missing), curve in curves.items() for cell in curve
+        ]),
+    )  # fmt: skip
 
 
 def _depth_line(way: str, others: tuple[str, ...], curve: Sequence[PassCell]) -> go.Scatter:

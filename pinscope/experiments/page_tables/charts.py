@@ -7,13 +7,13 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from pinscope.analysis.page_table_model import GPU_PAGE_SIZES, page_table_bytes
-from pinscope.analysis.rows import median
+from pinscope.analysis.page_table_model import GPU_PAGE_SIZES, GRANULE_BYTES, page_table_bytes
+from pinscope.analysis.rows import grouped, median
 from pinscope.charts.bars import Part, bars
-from pinscope.charts.chart import Chart
-from pinscope.charts.lines import Look, line, put, reference
-from pinscope.charts.theme import DASHES, panels
-from pinscope.experiments.page_tables.arithmetic import GIB, Cost, costs
+from pinscope.charts.chart import Chart, alt_text
+from pinscope.charts.lines import End, Look, line, name_ends, put, reference
+from pinscope.charts.theme import DASHES, panels, seconds_unit
+from pinscope.experiments.page_tables.arithmetic import GIB, Cost, Growth, costs
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bytes, format_seconds
 
@@ -66,15 +66,37 @@ def _growth(run: ExperimentRun, own: Sequence[Cost]) -> Chart:
     for dash, size in zip(("solid", "dash", "dot"), GPU_PAGE_SIZES, strict=True):
         ends = [0, page_table_bytes(largest, size) / MIB]
         put(figure, 1, reference(f"formula, {format_bytes(size)} pages", [0, largest / GIB], ends, dash=dash))
-    put(figure, 1, *(_line(cost, words(cost)) for cost in own))
+    _over_pinned(figure)
+    figure.update_yaxes(range=[0, 1.25 * max(cost.growth.table_bytes[-1] for cost in own) / MIB or 1.0])
+    alike = grouped(own, lambda cost: cost.growth.table_bytes[-1] // GRANULE_BYTES)
+    for members in alike.values():
+        put(figure, 1, _line(members[0], " · ".join(words(cost) for cost in members)).update(mode="lines"))
+    name_ends(figure, 1, [_end(members) for members in alike.values()])
     what = f"memory of GPU {run.device}" if run.lab == "cuda" else "the kernel's page tables of the process"
     return Chart(
         "page-tables",
         "Page tables over pinned memory",
         f"What {what} grew by, in steps as memory was pinned. Grey lines: bytes ÷ page size × 8. Ways that cost the "
-        "same lie on one line.",
-        _over_pinned(figure),
+        "same share one line.",
+        figure,
+        alt_text("Page tables over pinned memory", [(words(cost), _price(cost.growth)) for cost in own]),
     )
+
+
+def _end(members: Sequence[Cost]) -> End:
+    growth = members[0].growth
+    text = f"{_way_count(members)}: {_price(growth)}"
+    return End(text, growth.bytes[-1] / GIB, growth.table_bytes[-1] / MIB, rises=True)
+
+
+def _price(growth: Growth) -> str:
+    """``24.0 MiB for 12.0 GiB, 2.01 MiB a GiB``."""
+    each = "" if growth.per_byte is None else f", {format_bytes(growth.per_byte * GIB)} a GiB"
+    return f"{format_bytes(growth.table_bytes[-1])} for {format_bytes(growth.bytes[-1])}{each}"
+
+
+def _way_count(members: Sequence[Cost]) -> str:
+    return words(members[0]) if len(members) == 1 else f"all {len(members)} ways"
 
 
 def _devices(found: Sequence[Cost]) -> Chart:
@@ -91,18 +113,23 @@ def _devices(found: Sequence[Cost]) -> Chart:
         "What each GPU pays",
         f"The same pinned memory ({words(members[0])}) as each GPU with a context of the process grew by.",
         _over_pinned(figure),
+        alt_text("Page tables", [(f"GPU {cost.way.device}", _price(cost.growth)) for cost in members]),
     )
 
 
 def _times(timed: Sequence[Cost]) -> Chart:
     parts = (
-        Part("touching", "compute", {words(cost): median(cost.touch_seconds) or 0.0 for cost in timed}),
+        Part("touching", "touch", {words(cost): median(cost.touch_seconds) or 0.0 for cost in timed}),
         Part("pinning", "pinned", {words(cost): median(cost.pin_seconds) or 0.0 for cost in timed}),
     )
+    wholes = {words(cost): sum(part.values[words(cost)] for part in parts) for cost in timed}
+    scale, unit = seconds_unit(max(wholes.values()))
     return Chart(
         "pinning-times",
         "Where the time goes",
         "Touching is writing to each page for the first time, by one thread. Memory that is allocated pinned is "
         "touched by the driver: its bar is one.",
-        bars([words(cost) for cost in timed], parts, "Time per GiB<br>(seconds)", format_seconds),
-    )
+        bars(list(wholes), parts, f"Time per GiB ({unit})", format_seconds, scale=scale,
+             ends={name: format_seconds(whole) for name, whole in wholes.items()}),
+        alt_text("Time to pin a GiB", [(name, format_seconds(whole)) for name, whole in wholes.items()]),
+    )  # fmt: skip

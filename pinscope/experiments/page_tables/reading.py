@@ -368,8 +368,8 @@ def _where_time_goes(own: Sequence[Cost]) -> Iterator[Finding]:
     yield finding(
         costing(times),
         "time-of-pinning",
-        quantity("Touching a GiB", touching, "seconds", spread=cost.touch_seconds.spread),
-        quantity("Registering a GiB", pinning, "seconds", spread=cost.pin_seconds.spread),
+        quantity("Touching a GiB", touching, "seconds", spread=cost.touch_seconds.known_within),
+        quantity("Registering a GiB", pinning, "seconds", spread=cost.pin_seconds.known_within),
         *(quantity(f"Touching and registering a GiB, {one.way.backing}", _total_seconds(one), "seconds")
           for one in huge if one is not cost),
         title=f"Touching and registering 1 GiB in {pages} takes {format_seconds(total)}{beside}",

@@ -7,18 +7,18 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from pinscope.analysis.pinning_strategy import CALLS, IDLE, PHASES, TITLES, StrategyCell, strategy_cells
+from pinscope.analysis.pinning_strategy import CALLS, IDLE, PHASES, TITLES, StrategyCell, recommend, strategy_cells
 from pinscope.charts.bars import Part, bars, category_rows, label
-from pinscope.charts.chart import Chart
+from pinscope.charts.chart import Chart, alt_text
 from pinscope.charts.lines import Look, line
-from pinscope.charts.theme import panels
+from pinscope.charts.theme import panels, seconds_unit, short_seconds
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bytes, format_seconds
 
 _WAIT_LOOKS = (
-    Look("pinned"), Look("registered", "triangle-down"), Look("intact", "square"), Look("pageable", "diamond"),
+    Look("issue"), Look("issue", "triangle-down"), Look("compute", "square"), Look("issue", "diamond"),
 )  # fmt: skip
-_DECADES = [10.0**power for power in range(-6, 3, 2)]
+_DECADES = [10.0**power for power in range(-6, 3)]
 
 
 def draw(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
@@ -27,24 +27,39 @@ def draw(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
     measured = [cell for name, cell in cells.items() if name != IDLE]
     if not measured:
         return []
-    return [_times(measured), _waits(list(cells.values()))]
+    best = recommend(cells)
+    return [_times(measured, best.array or best.chunks), _waits(list(cells.values()))]
 
 
 def _label(cell: StrategyCell) -> str:
     return label(TITLES[cell.strategy])
 
 
-def _times(cells: Sequence[StrategyCell]) -> Chart:
+def _times(cells: Sequence[StrategyCell], best: StrategyCell | None) -> Chart:
     touch = {_label(cell): cell.touch_seconds or 0.0 for cell in cells}
     pin = {_label(cell): cell.total_seconds.median - (cell.touch_seconds or 0.0) for cell in cells}
-    parts = (Part("touch", "pageable", touch, "/"), Part("pin", "pinned", pin))
+    parts = (Part("touch", "touch", touch, "/"), Part("pin", "pinned", pin))
+    ends = {_label(cell): format_seconds(cell.total_seconds.median) for cell in cells}
+    marked = {label: f"<b>{text}, recommended</b>" if best and label == _label(best) else text
+              for label, text in ends.items()}  # fmt: skip
+    scale, unit = seconds_unit(max(cell.total_seconds.median for cell in cells))
     return Chart(
         "strategy-times",
         f"How long {format_bytes(cells[0].bytes)} take to pin",
         "Medians. Touching is faulting and zeroing pages; where it is not apart, the driver does it while it pins, or "
-        "threads do it at the same time.",
-        bars(list(touch), parts, "Time (seconds)", format_seconds),
-    )
+        "threads do it at the same time." + _why_not_the_fastest(cells, best),
+        bars(list(touch), parts, f"Time ({unit})", format_seconds, scale=scale, ends=marked),
+        alt_text(f"Time to pin {format_bytes(cells[0].bytes)}", [
+            (name, text.replace("<b>", "").replace("</b>", "")) for name, text in marked.items()
+        ]),
+    )  # fmt: skip
+
+
+def _why_not_the_fastest(cells: Sequence[StrategyCell], best: StrategyCell | None) -> str:
+    fastest = min(cells, key=lambda cell: cell.total_seconds.median)
+    if best is None or best is fastest or best.chunk_bytes is not None or fastest.chunk_bytes is None:
+        return ""
+    return " Recommended is one piece, which any copy may use whole; chunks must be copied one by one."
 
 
 def _waits(cells: Sequence[StrategyCell]) -> Chart:
@@ -57,10 +72,10 @@ def _waits(cells: Sequence[StrategyCell]) -> Chart:
     _mark(figure, "no driver calls", Look("reference", "x"), {_label(cell): cell.longest_control for cell in cells})
     category_rows(figure, 1, [_label(cell) for cell in cells])
     figure.update_xaxes(
-        type="log", tickmode="array", tickvals=_DECADES, title_text="Longest wait<br>(seconds, log scale)",
-        ticktext=[format_seconds(decade).replace(".00", "").replace("10.0", "10").replace("100.0", "100")
-                  for decade in _DECADES],
+        type="log", tickmode="array", tickvals=_DECADES, title_text="Longest wait (log scale)",
+        ticktext=[short_seconds(decade) for decade in _DECADES],
     )  # fmt: skip
+    figure.update_layout(hovermode="y unified")
     return Chart(
         "neighbour-waits",
         "How long other processes waited meanwhile",
@@ -68,7 +83,10 @@ def _waits(cells: Sequence[StrategyCell]) -> Chart:
         "was given back. No driver calls: how late a process woke that makes none. Idle: the same with nothing going "
         "on.",
         figure,
-    )
+        alt_text("Longest wait of other processes while memory was pinned", [
+            (_label(cell), format_seconds(cell.wait(pinning))) for cell in cells
+        ]),
+    )  # fmt: skip
 
 
 def _mark(figure: go.Figure, name: str, look: Look, seconds: Mapping[str, float | None]) -> None:
@@ -81,6 +99,6 @@ def _mark(figure: go.Figure, name: str, look: Look, seconds: Mapping[str, float 
                 look,
                 points,
                 mode="markers",
-                hovertemplate="%{y}<br>%{fullData.name}: %{customdata}<extra></extra>",
+                hovertemplate="%{fullData.name}: %{customdata}<extra></extra>",
             )
         )

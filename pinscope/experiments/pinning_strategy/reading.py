@@ -107,7 +107,7 @@ _LONGEST = "Longest driver call of another process"
 
 def _time_quantity(way: str, cell: StrategyCell) -> Quantity:
     name = f"Time to pin {format_bytes(cell.bytes)}, {way}"
-    return quantity(name, cell.total_seconds.median, "seconds", spread=_spread(cell))
+    return quantity(name, cell.total_seconds.median, "seconds", spread=cell.total_seconds.known_within)
 
 
 def _wait_quantity(name: str, cell: StrategyCell) -> Quantity:
@@ -115,11 +115,6 @@ def _wait_quantity(name: str, cell: StrategyCell) -> Quantity:
     wait = cell.longest_wait
     during = "" if cell.strategy == IDLE else f", {wait.during}"
     return quantity(f"{name}{during}", wait.seconds, "seconds")
-
-
-def _spread(cell: StrategyCell) -> float | None:
-    """Of several repeats; a single one has none."""
-    return cell.total_seconds.spread if cell.total_seconds.count > 1 else None
 
 
 def _strategies(cells: Cells) -> list[StrategyCell]:

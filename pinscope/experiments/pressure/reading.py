@@ -67,7 +67,7 @@ def _headline(found: Stages, memory: Memory) -> tuple[Quantity, ...]:
             median_of(fault),
             "seconds",
             reason="not measured yet",
-            spread=fault.rounds.spread if fault else None,
+            spread=fault.rounds.known_within if fault else None,
         ),
         quantity(
             "Least share of the test file in the page cache",

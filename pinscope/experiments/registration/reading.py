@@ -77,7 +77,7 @@ def _tables_quantity(run: ExperimentRun, trial: Trial) -> Quantity:
 
 
 def _rate_quantity(trial: Trial) -> Quantity:
-    spread = trial.rate.spread if trial.rate else None
+    spread = trial.rate.known_within if trial.rate else None
     name = f"Copy rate of all together, {_who_pins(trial)}"
     return quantity(name, median(trial.rate), "bytes/second", reason="no round was completed", spread=spread)
 

@@ -10,8 +10,8 @@ from typing import Any
 import plotly.graph_objects as go
 
 from pinscope.analysis.rows import Row
-from pinscope.charts.chart import Chart
-from pinscope.charts.lines import put, reference
+from pinscope.charts.chart import Chart, alt_text
+from pinscope.charts.lines import End, name_ends, put, reference
 from pinscope.charts.theme import COLOURS, DASHES, panels
 from pinscope.experiments.timeline.arithmetic import (
     Watched,
@@ -117,7 +117,7 @@ def _plain(name: str) -> str:
 
 
 def _finish(figure: go.Figure, clock: _Clock, rows: int) -> None:
-    figure.update_xaxes(range=[0, clock.end])
+    figure.update_xaxes(range=[0, clock.end], unifiedhovertitle_text=f"%{{x:.1f}} {clock.unit}")
     figure.update_xaxes(title_text=f"Time ({clock.unit})", row=rows, col=1)
 
 
@@ -137,7 +137,7 @@ _PINNED = (
     ("pinned_bytes", _Look(_LABELS["pinned_bytes"], "pinned")),
     ("explained_bytes", _Look(_LABELS["explained_bytes"], "pinned", dash="dash")),
     ("other_pinned_bytes", _Look(_LABELS["other_pinned_bytes"], "registered", dash="dashdot")),
-    ("driver_memory_bytes", _Look(_LABELS["driver_memory_bytes"], "write_combined", dash="7px,2px")),
+    ("driver_memory_bytes", _Look(_LABELS["driver_memory_bytes"], "driver", dash="7px,2px")),
     ("mlocked_bytes", _Look(_LABELS["mlocked_bytes"], "locked", dash="dot")),
 )
 _LEFT = (
@@ -165,6 +165,7 @@ def _pinned(seen: Watched, clock: _Clock) -> Chart:
         figure.update_yaxes(range=[-0.02 * top, top], row=1, col=1)
     figure.update_yaxes(title_text="Memory (GiB)", rangemode="tozero")
     _finish(figure, clock, 2)
+    _name_last(figure, 1, seen.host, clock, _PINNED)
     return Chart(
         "timeline-pinned",
         "Pinned memory over time",
@@ -173,7 +174,28 @@ def _pinned(seen: Watched, clock: _Clock) -> Chart:
         "kernel's accounts leave over. Locked memory is not pinned for CUDA. "
         f"{_since(clock)}",
         figure,
-    )
+        alt_text(f"Memory of the host over {clock.words(clock.end_seconds)}; first, most and last", [
+            (look.name, _course(points(seen.host, name), look))
+            for name, look in (*_PINNED, *_LEFT) if points(seen.host, name)
+        ]),
+    )  # fmt: skip
+
+
+def _course(series: Sequence[tuple[float, float]], look: _Look) -> str:
+    """First, most and last."""
+    values = [value for _, value in series]
+    return ", ".join(look.text(value) for value in (values[0], max(values), values[-1]))
+
+
+def _name_last(
+    figure: go.Figure, row: int, rows: Sequence[Row], clock: _Clock, lines: Sequence[tuple[str, _Look]]
+) -> None:
+    """What each line came to, at its end."""
+    ends = [(series[-1], look) for name, look in lines if (series := points(rows, name)) and series[-1][1]]
+    name_ends(
+        figure, row,
+        [End(f"{look.name} {look.text(value)}", at / clock.scale, value / look.scale) for (at, value), look in ends],
+    )  # fmt: skip
 
 
 # Holders
@@ -202,14 +224,17 @@ def _holders(seen: Watched, clock: _Clock) -> Chart | None:
         "cudaHostAlloc and driver memory of each process, and the largest of registered (with the probe), locked and "
         f"otherwise pinned memory. A line ends where its process ended or gave all back. {_since(clock)}",
         figure,
-    )
+        alt_text("Held at most by each process", [
+            (f"{_plain(life.name or 'process')} (pid {life.pid})", format_bytes(life.peak_bytes)) for life in known
+        ]),
+    )  # fmt: skip
 
 
 # GPUs
 
 _ON_GPU = (
-    ("unattributed_bytes", _Look(_LABELS["unattributed_bytes"], "compute", scale=MIB)),
-    ("page_table_bytes", _Look(_LABELS["page_table_bytes"], "pinned", dash="dash", scale=MIB)),
+    ("unattributed_bytes", _Look(_LABELS["unattributed_bytes"], "device", scale=MIB)),
+    ("page_table_bytes", _Look(_LABELS["page_table_bytes"], "page_table", dash="dash", scale=MIB)),
 )
 _OVER_PCIE = (
     ("rx_bytes_per_second", _Look(_LABELS["rx_bytes_per_second"], "copy", DASHES["h2d"], 1e9, format_bandwidth)),
@@ -230,6 +255,13 @@ def _each_gpu(
     return figure, known
 
 
+def _alt_each(known: Sequence[tuple[int, tuple[Row, ...]]], lines: Sequence[tuple[str, _Look]]) -> str:
+    return alt_text("Over time; first, most and last", [
+        (f"GPU {index}, {look.name}", _course(series, look))
+        for index, rows in known for name, look in lines if (series := points(rows, name))
+    ])  # fmt: skip
+
+
 def _tables(seen: Watched, clock: _Clock) -> Chart | None:
     if not any(points(rows, name) for rows in seen.devices.values() for name, _ in _ON_GPU):
         return None
@@ -243,6 +275,7 @@ def _tables(seen: Watched, clock: _Clock) -> Chart | None:
         "8 bytes a page. What lies above them is the driver's own, managed memory, or page tables of registered "
         f"memory. {_since(clock)}",
         figure,
+        _alt_each(known, _ON_GPU),
     )
 
 
@@ -263,4 +296,5 @@ def _link(seen: Watched, clock: _Clock) -> Chart | None:
         "From the GPU's side, as the driver samples it for some milliseconds each time: short copies may fall between "
         f"two samples. Dotted: the payload limit of the link at its best, each way. {_since(clock)}",
         figure,
+        _alt_each(known, _OVER_PCIE),
     )

@@ -10,10 +10,13 @@ import plotly.graph_objects as go
 
 from pinscope.charts.theme import COLOURS, panels
 
-ROW_PIXELS, AROUND_PIXELS = 40, 60
+ROW_PIXELS, AROUND_PIXELS = 46, 20
+THICKNESS = 0.42
+"""Of a bar, of its row: its name stands above it."""
 _LABEL_LETTERS = 26
-_END_ROOM = 1.45
-"""Length of an axis over its longest bar, so that a phone has room for the text at its end."""
+_NAME_LETTERS = 46
+_LETTER_PIXELS, _PHONE_PIXELS = 7.0, 285
+"""Width of a letter, and of a panel on a phone: there the text at a bar's end must have room."""
 
 
 @dataclass(frozen=True)
@@ -55,19 +58,20 @@ def bars(
         ends: name of a bar → what is written at its end, such as its whole.
     """
     parts = list(parts)
-    below = len(parts) // 2 if side_by_side else 1
-    figure = panels([""], [AROUND_PIXELS + ROW_PIXELS * len(names) * max(below, 1)])
+    row_pixels = ROW_PIXELS + (12 * (len(parts) - 1) if side_by_side else 0)
+    figure = panels([""], [AROUND_PIXELS + row_pixels * len(names)])
     for part in parts:
         figure.add_trace(
             go.Bar(
-                orientation="h", y=list(part.values), x=[value / scale for value in part.values.values()],
+                orientation="h", y=list(part.values), width=None if side_by_side else THICKNESS,
+                x=[value / scale for value in part.values.values()],
                 name=part.name, customdata=[text(value) for value in part.values.values()],
                 marker={"color": COLOURS[part.colour], "pattern": {"shape": part.pattern, "fillmode": "replace"}},
                 hovertemplate="%{fullData.name}: %{customdata}<extra></extra>",
             )
         )  # fmt: skip
-    figure.update_layout(barmode="group" if side_by_side else "stack", hovermode="y unified")
-    category_rows(figure, 1, names)
+    figure.update_layout(barmode="group" if side_by_side else "stack", hovermode="y unified", bargap=0.35)
+    names_above(figure, 1, names, row_pixels)
     figure.update_xaxes(title_text=axis, rangemode="tozero")
     if ends:
         wholes = {name: sum(part.values.get(name, 0.0) for part in parts) / scale for name in ends}
@@ -76,14 +80,33 @@ def bars(
 
 
 def end_labels(figure: go.Figure, row: int, ends: Mapping[str, tuple[float, str]]) -> None:
-    """Write beside the ends of bars what they come to, by name of the bar; and make room for it."""
+    """Write beside the ends of bars what they come to, by name of the bar; and make room for it, also on a phone."""
     for name, (length, words) in ends.items():
         figure.add_annotation(
             x=length, y=name, text=words, row=row, col=1, showarrow=False, xanchor="left", xshift=4, align="left",
             font={"size": 12},
         )  # fmt: skip
-    longest = max(length for length, _ in ends.values()) or 1.0
-    figure.update_xaxes(range=[0, longest * _END_ROOM], row=row, col=1)
+    needed = (length / (1 - (len(_plain(words)) * _LETTER_PIXELS + 8) / _PHONE_PIXELS)
+              for length, words in ends.values())  # fmt: skip
+    top = max(*needed, *(length for length, _ in ends.values())) or 1.0
+    known = next(iter(figure.select_xaxes(row=row))).range
+    figure.update_xaxes(range=[0, max(top, known[1] if known else 0.0)], row=row, col=1)
+
+
+def _plain(words: str) -> str:
+    return words.replace("<b>", "").replace("</b>", "")
+
+
+def names_above(figure: go.Figure, row: int, names: Sequence[str], row_pixels: int = ROW_PIXELS) -> None:
+    """Make a panel's y axis one of names, the first on top; each stands above its bar, so that a phone has room."""
+    category_rows(figure, row, names)
+    figure.update_yaxes(showticklabels=False, ticks="", range=[-0.55, len(names) - 0.3], row=row, col=1)
+    for name in names:
+        figure.add_annotation(
+            x=0, xref="x domain" if row == 1 else f"x{row} domain", y=name, yref="y" if row == 1 else f"y{row}",
+            text=name.replace("<br>", " "), yshift=row_pixels / 2 - 4, xanchor="left", showarrow=False, align="left",
+            font={"size": 12 if len(name) <= _NAME_LETTERS else 11},
+        )  # fmt: skip
 
 
 def category_rows(figure: go.Figure, row: int, names: Sequence[str]) -> None:

@@ -38,15 +38,18 @@ class End:
     """The right end of a line, in the axes' units.
 
     Attributes:
-        text: what is written there.
+        name, value: what is written there.
         x, y: where it is.
         rises: whether the line comes from below, so that its name belongs above.
+        rank: of lines that end alike, the lowest is named first.
     """
 
-    text: str
+    name: str
+    value: str
     x: float
     y: float
     rises: bool = False
+    rank: int = 0
 
 
 def line(name: str, look: Look, points: Iterable[Point], **more: Any) -> go.Scatter:
@@ -84,7 +87,7 @@ def put(figure: go.Figure, row: int, *traces: go.Scatter | go.Bar) -> None:
 
 _LABEL_PIXELS = 17
 """Height of a line of a label."""
-_LABEL_LETTERS = 40
+_LABEL_LETTERS = 24
 _FRAME_PIXELS = 116
 
 
@@ -98,7 +101,7 @@ def name_ends(figure: go.Figure, row: int, ends: Iterable[End]) -> None:
     shown = sorted((_placed(end, log_x, log_y) for end in ends if end.y > 0 or not log_y), key=lambda end: end.y)
     if not shown:
         return
-    low, high = y_axis.range or (0.0, shown[-1].y)
+    low, high = y_axis.range or (0.0, _highest(figure, y_axis) * 1.06)
     domain = y_axis.domain or (0.0, 1.0)
     line_height = (high - low) * _LABEL_PIXELS / ((figure.layout.height - _FRAME_PIXELS) * (domain[1] - domain[0]))
     groups = [[shown[0]]]
@@ -107,16 +110,32 @@ def name_ends(figure: go.Figure, row: int, ends: Iterable[End]) -> None:
             groups[-1].append(end)
         else:
             groups.append([end])
-    for number, group in enumerate(groups):
-        texts = [end.text for end in reversed(group)]
-        lines = texts if len(texts) < 3 else wrap(" · ".join(texts), _LABEL_LETTERS)
-        room = group[0].y - (groups[number - 1][-1].y if number else low)
-        below = room > (len(lines) + 1) * line_height and not group[0].rises
+    taken = low
+    for group in groups:
+        lines = _words(group)
+        height = (len(lines) + 0.6) * line_height
+        below = group[0].y - taken > height and not group[0].rises
         figure.add_annotation(
             text="<br>".join(lines), x=max(end.x for end in group), y=group[0].y if below else group[-1].y,
             row=row, col=1, showarrow=False, xanchor="right", yanchor="top" if below else "bottom",
             yshift=-5 if below else 5, align="right", font={"size": 12},
         )  # fmt: skip
+        taken = group[-1].y + (0.0 if below else height)
+    figure.update_yaxes(range=[low, max(high, taken)], row=row, col=1)
+
+
+def _highest(figure: go.Figure, axis: Any) -> float:
+    """What the lines of a linear panel reach."""
+    own = [trace for trace in figure.data if (trace.yaxis or "y") == axis.plotly_name.replace("axis", "")]
+    return max(float(value) for trace in own for value in trace.y if value is not None)
+
+
+def _words(group: Sequence[End]) -> list[str]:
+    """Of more than two lines the first with its value, and the names of those that are like it."""
+    if len(group) < 3:
+        return [f"{end.name} {end.value}" for end in reversed(group)]
+    first, *others = sorted(group, key=lambda end: end.rank)
+    return [f"{first.name} {first.value}", *wrap(f"alike: {', '.join(end.name for end in others)}", _LABEL_LETTERS)]
 
 
 def _placed(end: End, log_x: bool, log_y: bool) -> End:

@@ -30,7 +30,7 @@ COLOURS: Mapping[str, str] = {
     "registered": "#8B4DE6",
     "managed": "#8A5A3C",
     # Locked with mlock, which is not pinned for CUDA.
-    "locked": "#7E7A00",
+    "locked": "#7B7700",
     # Files that the kernel keeps in memory.
     "cached": "#2E9E5B",
     # What a GPU or the CPU does.

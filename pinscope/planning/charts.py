@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from textwrap import wrap
-
 import plotly.graph_objects as go
 
 from pinscope.analysis.page_table_model import GPU_PAGE_SIZES, page_table_bytes
 from pinscope.analysis.pinning_strategy import TITLES
+from pinscope.charts.bars import Part, bars
 from pinscope.charts.chart import Chart, alt_text
-from pinscope.charts.theme import COLOURS, panels, size_axis
+from pinscope.charts.theme import COLOURS, panels, seconds_unit, size_axis
 from pinscope.planning.plan import Pace, Plan, Sharing
-from pinscope.units import format_bandwidth, format_bytes, format_seconds
+from pinscope.units import format_bytes, format_seconds
 
 _LOOKS = {"each_registers": ("registered", "triangle-down"), "one_owner": ("pinned", "circle")}
 _REFERENCES = (("dash", GPU_PAGE_SIZES[0]), ("dashdot", GPU_PAGE_SIZES[1]), ("dot", GPU_PAGE_SIZES[2]))
 _AROUND = 64
 """The chart reaches from this part of the planned amount to this many times it."""
-_LABEL_LETTERS = 26
 
 
 def draw_plan(plan: Plan) -> list[Chart]:
@@ -88,34 +86,22 @@ def _taken(plan: Plan, sharing: Sharing, amount: int) -> int:
 
 def _times(plan: Plan) -> Chart:
     pinned = plan.demand.pinned_bytes
-    figure = panels([""], [60 + 44 * len(plan.paces)])
-    seconds = [pace.seconds_for(pinned) for pace in plan.paces]
-    figure.add_trace(
-        go.Bar(
-            y=[_label(pace) for pace in plan.paces], x=seconds, orientation="h", showlegend=False,
-            marker={"color": [_colour(pace) for pace in plan.paces]},
-            text=[format_seconds(value) for value in seconds], textposition="outside", textangle=0, cliponaxis=False,
-            customdata=[format_bandwidth(pace.bytes_per_second) for pace in plan.paces],
-            hovertemplate="%{text} at %{customdata}<extra></extra>",
-        )
-    )  # fmt: skip
-    figure.update_yaxes(autorange="reversed", title_text="")
-    figure.update_layout(hovermode="y unified")
-    figure.update_xaxes(title_text="Time (s)", range=[0, 1.3 * max(seconds)])
+    seconds = {TITLES[pace.strategy]: pace.seconds_for(pinned) for pace in plan.paces}
+    parts = [Part(title, colour, {name: seconds[name] for name in names}) for title, colour, names in (
+        ("cudaHostAlloc", "pinned", [TITLES[one.strategy] for one in plan.paces if _is_allocated(one)]),
+        ("registered", "registered", [TITLES[one.strategy] for one in plan.paces if not _is_allocated(one)]),
+    ) if names]  # fmt: skip
+    scale, unit = seconds_unit(max(seconds.values()))
+    ends = {name: format_seconds(value) for name, value in seconds.items()}
+    figure = bars(list(seconds), parts, f"Time ({unit})", format_seconds, scale=scale, ends=ends)
     return Chart(
         "plan-times",
         f"How long {format_bytes(pinned)} take to pin",
         "One process, at the pace that was measured over the amount in the table below.",
         figure,
-        alt_text(f"Time to pin {format_bytes(pinned)}", [
-            (TITLES[pace.strategy], format_seconds(value)) for pace, value in zip(plan.paces, seconds, strict=True)
-        ]),
-    )  # fmt: skip
+        alt_text(f"Time to pin {format_bytes(pinned)}", ends.items()),
+    )
 
 
-def _label(pace: Pace) -> str:
-    return "<br>".join(wrap(TITLES[pace.strategy], _LABEL_LETTERS))
-
-
-def _colour(pace: Pace) -> str:
-    return COLOURS["pinned" if pace.strategy.startswith("host_alloc") else "registered"]
+def _is_allocated(pace: Pace) -> bool:
+    return pace.strategy.startswith("host_alloc")

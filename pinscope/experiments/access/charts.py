@@ -75,7 +75,7 @@ def draw(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
 def _answer(found: Sequence[Cell], size: str, least: float | None) -> list[Chart]:
     """The pattern for which zero-copy differs most from a copy, over both: what the verdict speaks of."""
     pairs = [pair for pair in zero_copy_pairs(found) if pair[0].spacing == 1]
-    if not pairs:
+    if not pairs or len({cell.pattern for cell in found}) == 1:  # then the other charts show no more than it
         return []
     worst, copy = max(pairs, key=lambda pair: abs(math.log(times_as_long(pair))))
     pattern = PATTERN_TITLES[worst.pattern]
@@ -83,7 +83,7 @@ def _answer(found: Sequence[Cell], size: str, least: float | None) -> list[Chart
     shown = [by for by, ways in curves.items() if any(len(curve) > 1 for curve in ways.values())]
     if not shown:
         return []
-    titles = {"uses": "All of the data, over the number of uses", "spacing": "Used once, over the share used"}
+    titles = {"uses": "All of it used, by number of uses", "spacing": "Used once, by share used"}
     figure = panels([titles[by] for by in shown], [240] * len(shown), gap=GAP_PIXELS + 20).update_xaxes(matches=None)
     for row, by in enumerate(shown, start=1):
         _panel(figure, row, curves[by], by, least)
@@ -104,7 +104,7 @@ def _answer(found: Sequence[Cell], size: str, least: float | None) -> list[Chart
 def _end(way: str, curve: Sequence[Cell], by: str) -> End:
     last, seconds = curve[-1], [cell.wall_seconds.median for cell in curve]
     rises = len(curve) > 1 and seconds[-1] > 1.2 * seconds[-2]
-    return End(f"{WAY_TITLES[way]} {format_seconds(seconds[-1])}", getattr(last, by), seconds[-1], rises)
+    return End(WAY_TITLES[way], format_seconds(seconds[-1]), getattr(last, by), seconds[-1], rises)
 
 
 def _panels(curves: Mapping[str, Mapping[str, Sequence[Cell]]], by: str, least: float | None) -> go.Figure:

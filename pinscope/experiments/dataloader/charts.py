@@ -8,7 +8,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from pinscope.charts.bars import AROUND_PIXELS, ROW_PIXELS, Part, bars, category_rows, end_labels
+from pinscope.charts.bars import AROUND_PIXELS, ROW_PIXELS, THICKNESS, Part, bars, end_labels, names_above
 from pinscope.charts.chart import Chart, alt_text
 from pinscope.charts.theme import COLOURS, panels
 from pinscope.experiments.dataloader.arithmetic import Combination, combinations
@@ -41,6 +41,7 @@ def _steps(found: Sequence[Combination]) -> Chart:
         figure.add_trace(
             go.Bar(
                 orientation="h", y=list(map(_name, shown)), x=[pace.value for pace in paces], name=shown[0].title,
+                width=THICKNESS,
                 marker={"color": colour, "pattern": {"shape": "" if non_blocking else "/", "fillmode": "overlay",
                                                      "fgcolor": "rgba(255, 255, 255, 0.35)", "size": 6}},
                 error_x={
@@ -52,14 +53,14 @@ def _steps(found: Sequence[Combination]) -> Chart:
                 hovertemplate="%{customdata} steps/s<extra></extra>",
             )
         )  # fmt: skip
-    category_rows(figure, 1, list(map(_name, found)))
+    names_above(figure, 1, list(map(_name, found)))
     tops = {_name(one): ((pace := one.steps_per_second).high or pace.value, _pace(one)) for one in found}
     end_labels(figure, 1, tops)
     figure.update_layout(hovermode="y unified", barmode="overlay")
     figure.update_xaxes(title_text="Steps/s")
     return Chart(
         "loader-steps", "Steps a second of each combination",
-        "In the steady state; whiskers: 95 % intervals. Workers first; with 0 the training program makes the batches "
+        "In the steady state; whiskers: 95 % intervals. With 0 workers the training program makes the batches "
         "itself. Hatched: blocking copies.",
         figure, alt_text("Steps a second", [(_name(one), _pace(one)) for one in found]),
     )  # fmt: skip
@@ -72,7 +73,7 @@ def _pace(one: Combination) -> str:
 
 
 def _name(one: Combination) -> str:
-    return f"{one.workers} · {one.title}"
+    return f"{one.workers} workers · {one.title}"
 
 
 def _parts(found: Sequence[Combination]) -> Chart:
@@ -84,7 +85,7 @@ def _parts(found: Sequence[Combination]) -> Chart:
     )
     return Chart(
         "loader-parts", "Where a step's time goes",
-        "On average, in the steady state. Workers first. GPU idle: between the last kernel of one step and the first "
+        "On average, in the steady state. GPU idle: between the last kernel of one step and the first "
         "of the next, for the loader, the copy or the program. Copies run in that time.",
         bars(list(map(_name, found)), parts, "Time of a step (ms)", format_seconds, scale=1e-3, ends=idle),
         alt_text("Time of a step, and the share of it in which the GPU computes nothing", idle.items()),

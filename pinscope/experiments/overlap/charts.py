@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 
 from pinscope.analysis.conclusions import part_words, possible_share
 from pinscope.analysis.rows import grouped
-from pinscope.charts.bars import category_rows, end_labels
+from pinscope.charts.bars import ROW_PIXELS, THICKNESS, category_rows, end_labels, names_above
 from pinscope.charts.chart import Chart, alt_text
 from pinscope.charts.lines import Look, line, put
 from pinscope.charts.theme import COLOURS, DASHES, DIRECTION_TITLES, SYMBOLS, ink, panels, words
@@ -119,20 +119,18 @@ def _passes(measured: Sequence[PassCell]) -> Chart | None:
     cells = [cell for recipe in recipes for cell in measured if (cell.recipe, cell.balance) == (recipe, balance)]
     ways = [way for way in ("h2d", "d2h") if any(cell.direction == way for cell in cells)]
     groups = [[cell for cell in cells if cell.direction == way] for way in ways]
-    figure = panels([DIRECTION_TITLES[way] for way in ways], [_ROW_PIXELS * len(group) for group in groups])
+    figure = panels([DIRECTION_TITLES[way] for way in ways], [ROW_PIXELS * len(group) for group in groups])
     words_of: dict[str, str] = {}
     for row, group in enumerate(groups, start=1):
         for verdict, name in _VERDICTS.items():
             if members := [cell for cell in group if _verdict(cell) == verdict]:
                 put(figure, row, _time_bars(name, verdict, members))
-        category_rows(figure, row, [_name(cell.recipe) for cell in group])
+        names_above(figure, row, [_name(cell.recipe) for cell in group])
         full = next((cell for cell in group if not cell.recipe.missing), None)
         ends = {_name(cell.recipe): (cell.device_seconds.median * 1e3, _beside_full(cell, full)) for cell in group}
         end_labels(figure, row, ends)
         words_of |= {f"{group[0].direction}, {name}": words for name, (_, words) in ends.items()}
-    longest = max(cell.device_seconds.median for cell in cells) * 1e3
     figure.update_layout(hovermode="y unified")
-    figure.update_xaxes(range=[0, longest * 1.6])
     figure.update_xaxes(title_text="Time of a pass (ms)", row=len(ways), col=1)
     return Chart(
         "overlap-passes",
@@ -146,7 +144,7 @@ def _passes(measured: Sequence[PassCell]) -> Chart | None:
 
 def _time_bars(name: str, verdict: str, members: Sequence[PassCell]) -> go.Bar:
     return go.Bar(
-        orientation="h", y=[_name(cell.recipe) for cell in members], name=name,
+        orientation="h", y=[_name(cell.recipe) for cell in members], name=name, width=THICKNESS,
         x=[cell.device_seconds.median * 1e3 for cell in members],
         marker={"color": COLOURS[verdict], "pattern": {"shape": "x" if verdict == "corrupted" else "",
                                                        "fillmode": "replace"}},

@@ -70,14 +70,14 @@ def _growth(run: ExperimentRun, own: Sequence[Cost]) -> Chart:
     figure.update_yaxes(range=[0, 1.25 * max(cost.growth.table_bytes[-1] for cost in own) / MIB or 1.0])
     alike = grouped(own, lambda cost: cost.growth.table_bytes[-1] // GRANULE_BYTES)
     for members in alike.values():
-        put(figure, 1, _line(members[0], " · ".join(words(cost) for cost in members)).update(mode="lines"))
+        put(figure, 1, _line(members[0], _way_count(members)).update(mode="lines"))
     name_ends(figure, 1, [_end(members) for members in alike.values()])
     what = f"memory of GPU {run.device}" if run.lab == "cuda" else "the kernel's page tables of the process"
     return Chart(
         "page-tables",
         "Page tables over pinned memory",
         f"What {what} grew by, in steps as memory was pinned. Grey lines: bytes ÷ page size × 8. Ways that cost the "
-        "same share one line.",
+        f"same share one line: {', '.join(words(cost) for cost in own)}.",
         figure,
         alt_text("Page tables over pinned memory", [(words(cost), _price(cost.growth)) for cost in own]),
     )
@@ -85,8 +85,18 @@ def _growth(run: ExperimentRun, own: Sequence[Cost]) -> Chart:
 
 def _end(members: Sequence[Cost]) -> End:
     growth = members[0].growth
-    text = f"{_way_count(members)}: {_price(growth)}"
-    return End(text, growth.bytes[-1] / GIB, growth.table_bytes[-1] / MIB, rises=True)
+    return End(
+        f"{_way_count(members)}:",
+        _short_price(growth),
+        growth.bytes[-1] / GIB,
+        growth.table_bytes[-1] / MIB,
+        rises=True,
+    )
+
+
+def _short_price(growth: Growth) -> str:
+    each = growth.per_byte
+    return format_bytes(growth.table_bytes[-1]) if each is None else f"{format_bytes(each * GIB)} a GiB"
 
 
 def _price(growth: Growth) -> str:

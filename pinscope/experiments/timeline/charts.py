@@ -194,7 +194,7 @@ def _name_last(
     ends = [(series[-1], look) for name, look in lines if (series := points(rows, name)) and series[-1][1]]
     name_ends(
         figure, row,
-        [End(f"{look.name} {look.text(value)}", at / clock.scale, value / look.scale) for (at, value), look in ends],
+        [End(look.name, look.text(value), at / clock.scale, value / look.scale) for (at, value), look in ends],
     )  # fmt: skip
 
 

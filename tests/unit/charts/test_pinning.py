@@ -22,7 +22,7 @@ def test_an_allocation_run_shows_times_parts_and_break_even() -> None:
         *PAGEABLE, *buffers("pinned", 1.0, 0.2), *BOTH_COPIES,
         *buffers("registered_4k", 0.5, 0.15, touch_seconds=0.3, register_seconds=0.15, unregister_seconds=0.1),
     ]  # fmt: skip
-    times, parts, pays = allocation.draw(synthetic.run("overlap"), rows)
+    parts, times, pays = allocation.draw(synthetic.run("overlap"), rows)
     assert {trace.name for trace in times.figure.data} == {
         "fresh, touched, 4 KiB pages", "cudaHostAlloc", "touch + register, 4 KiB pages",
     }  # fmt: skip
@@ -32,11 +32,12 @@ def test_an_allocation_run_shows_times_parts_and_break_even() -> None:
     assert sum(bar["touch + register, 4 KiB pages"] for bar in bars.values()) == pytest.approx(0.65)
     assert bars["register"]["touch + register, 4 KiB pages"] == pytest.approx(0.15)
     assert {trace.name: trace.y[0] for trace in pays.figure.data}["cudaHostAlloc"] == 10
-    assert all(chart.caption.endswith(".") for chart in (times, parts, pays))
+    assert all(chart.caption.endswith(".") and chart.alt.endswith(".") for chart in (times, parts, pays))
+    assert "cudaHostAlloc 1.20 s" in parts.alt
 
 
 def test_the_host_model_is_drawn_in_its_own_words() -> None:
-    times, *_ = allocation.draw(synthetic.run("overlap", "host"), buffers("pinned", 1.0))
+    _, times = allocation.draw(synthetic.run("overlap", "host"), buffers("pinned", 1.0))
     assert [trace.name for trace in times.figure.data] == ["map + mlock"] * 2
 
 
@@ -45,6 +46,9 @@ def test_a_strategy_run_shows_times_and_waits_of_each() -> None:
     times, waits = pinning_strategy.draw(synthetic.run("overlap"), rows)
     touch, pin = times.figure.data
     assert list(touch.x) == [0.0, 0.2]
+    assert [note.text for note in times.figure.layout.annotations if "recommended" in note.text] == [
+        "<b>4.80 s, recommended</b>"
+    ]
     assert list(pin.x) == pytest.approx([4.8, 0.3])
     assert f"{16 * GIB // GIB} GiB" in times.title
     info = next(trace for trace in waits.figure.data if trace.name == "cudaMemGetInfo")

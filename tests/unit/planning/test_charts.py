@@ -23,8 +23,10 @@ def test_page_tables_are_drawn_up_to_the_memory_of_the_gpu_with_the_plan_marked(
 
 def test_times_are_drawn_fastest_first_and_only_where_a_run_told_them() -> None:
     _, times = draw_plan(plan(40 * 10**9))
-    assert list(times.figure.data[0].x) == pytest.approx([1.0, 40 / 38, 10.0])
-    assert list(times.figure.data[0].text) == ["1.00 s", "1.05 s", "10.0 s"]
+    seconds = {name: time for trace in times.figure.data for name, time in zip(trace.y, trace.x, strict=True)}
+    first_on_top = times.figure.layout.yaxis.categoryarray[::-1]
+    assert [seconds[name] for name in first_on_top] == pytest.approx([1.0, 40 / 38, 10.0])
+    assert all(time in times.alt for time in ("1.00 s", "1.05 s", "10.0 s"))
     assert len(draw_plan(plan(GIB, paces=()))) == 1
 
 
@@ -34,7 +36,3 @@ def test_any_amount_can_be_drawn(pinned: int) -> None:
     for chart in (tables, times):
         chart.figure.to_plotly_json()
         assert chart.caption.endswith(".")
-
-
-def test_times_stand_upright_however_short_their_bars() -> None:
-    assert all(trace.textangle == 0 for trace in draw_plan(plan(GIB))[1].figure.data)

@@ -191,7 +191,9 @@ def test_text_of_others_is_shown_as_it_stands_and_never_acts(kind: str) -> None:
         synthetic.document("bandwidth"), environment=environment, notes=(HOSTILE,), status="failed", error=HOSTILE
     )
     figure = go.Figure(go.Scatter(x=[1], y=[1], name=HOSTILE))
-    hostile = Document(whole.run, HOSTILE, HOSTILE, HOSTILE, whole.reading, [Chart("k", HOSTILE, HOSTILE, figure)], [])
+    hostile = Document(
+        whole.run, HOSTILE, HOSTILE, HOSTILE, whole.reading, [Chart("k", HOSTILE, HOSTILE, figure, HOSTILE)], []
+    )
 
     content = (
         page(hostile) if kind == "html" else MarkdownIt().enable("table").render(render_markdown([hostile]).decode())

@@ -215,6 +215,14 @@ def test_charts_show_each_way_over_uses_and_over_the_share() -> None:
     assert all("Dotted: all of it over the link" in chart.caption for chart in (over, share))
 
 
+def test_of_several_patterns_the_first_chart_shows_the_one_that_the_verdict_speaks_of() -> None:
+    slow = [{**row, "pattern": "random_read"} for row in lines()]
+    found = rows("copy", 5e-3) + rows("mapped", 5e-3) + slow
+    answer, *_ = draw(synthetic.run("overlap"), found)
+    assert answer.title == "Zero-copy and copies: random read"
+    assert "zero-copy 16.0 ms" in answer.alt
+
+
 @pytest.mark.parametrize(
     ("name", "value"), [("size", 3 * 2**20), ("size", 2**34), ("spacings", "3"), ("uses", "0"), ("ways", "teleport")]
 )

@@ -276,5 +276,6 @@ def test_charts_show_every_way_beside_the_formula_and_each_gpu() -> None:
     charts = {chart.key: chart for chart in draw(synthetic.run("page_tables", params={}), found)}
     assert set(charts) == {"page-tables", "page-tables-devices", "pinning-times"}
     names = {trace.name for trace in charts["page-tables"].figure.data}
-    assert {"formula, 4 KiB pages", "formula, 2 MiB pages", "allocated pinned", "registered, thp"} <= names
+    assert {"formula, 4 KiB pages", "formula, 2 MiB pages", "all 2 ways"} <= names
+    assert "registered, thp" in charts["page-tables"].caption
     assert {trace.name for trace in charts["page-tables-devices"].figure.data} == {"GPU 0", "GPU 1"}

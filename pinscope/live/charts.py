@@ -27,7 +27,7 @@ BANDS: Mapping[str, str] = {
 """Parts of the pinned total, stacked, with their colours."""
 LINES: Mapping[str, str] = {
     _LABELS["mlocked_bytes"]: COLOURS["locked"],
-    _LABELS["driver_memory_bytes"]: COLOURS["write_combined"],
+    _LABELS["driver_memory_bytes"]: COLOURS["driver"],
 }
 """What is not part of it."""
 SERIES: Mapping[str, str] = {**BANDS, **LINES}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from pinscope.analysis.conclusions import Costed, dearest_first, joined
 from pinscope.analysis.precision import Repeated, imprecise, precision_not_reached
@@ -11,6 +12,7 @@ from pinscope.experiments.allocation.arithmetic import (
     POOLS,
     REGISTERED,
     BreakEven,
+    BufferCell,
     Cells,
     Copies,
     kept_by_driver,
@@ -192,18 +194,34 @@ def _takes(even: BreakEven) -> str:
     return "never pays" if even.copies is None else f"has paid after {copies_words(even.copies)}"
 
 
-def _pool(cells: Cells, titles: Titles) -> Iterator[Costed]:
+@dataclass(frozen=True)
+class _Pair:
+    """The largest fresh pinned buffer, and the cheapest of other ways to one of its size."""
+
+    fresh: BufferCell
+    best: BufferCell
+
+    @property
+    def ratio(self) -> float:
+        return self.fresh.both_seconds.median / self.best.both_seconds.median
+
+
+def _beside_fresh(cells: Cells, ways: Collection[str]) -> _Pair | None:
     size = largest(cells, "pinned")
-    reused = [cells[way, size] for way in POOLS if size and (way, size) in cells]
-    if not size or not reused:
+    others = [cell for (way, nbytes), cell in cells.items() if size and nbytes == size and way in ways]
+    if not size or not others:
+        return None
+    return _Pair(cells["pinned", size], min(others, key=lambda cell: cell.both_seconds.median))
+
+
+def _pool(cells: Cells, titles: Titles) -> Iterator[Costed]:
+    pair = _beside_fresh(cells, POOLS)
+    if pair is None or pair.ratio < POOL_SAVES:
         return
-    fresh, best = cells["pinned", size], min(reused, key=lambda cell: cell.both_seconds.median)
-    ratio = fresh.both_seconds.median / best.both_seconds.median
-    if ratio < POOL_SAVES:
-        return
+    fresh, best, size = pair.fresh, pair.best, pair.fresh.bytes
     saved = format_seconds(fresh.both_seconds.median - best.both_seconds.median)
     yield (
-        ratio,
+        pair.ratio,
         note(
             "pool-saves",
             quantity("Fresh", fresh.both_seconds.median, "seconds"),
@@ -220,16 +238,10 @@ def _pool(cells: Cells, titles: Titles) -> Iterator[Costed]:
 
 def _cheaper(run: ExperimentRun, cells: Cells, titles: Titles) -> Iterator[Costed]:
     """Is there a fresh way to pinned memory that is clearly faster than the usual one?"""
-    size = largest(cells, "pinned")
-    others = [
-        cell for (way, nbytes), cell in cells.items() if nbytes == size and way in ("write_combined", *REGISTERED)
-    ]
-    if not size or not others:
+    pair = _beside_fresh(cells, ("write_combined", *REGISTERED))
+    if pair is None or pair.ratio < FASTER:
         return
-    usual, best = cells["pinned", size], min(others, key=lambda cell: cell.both_seconds.median)
-    gain = usual.both_seconds.median / best.both_seconds.median
-    if gain < FASTER:
-        return
+    usual, best, gain, size = pair.fresh, pair.best, pair.ratio, pair.fresh.bytes
     slow, fast = (format_seconds(cell.both_seconds.median) for cell in (usual, best))
     known = imprecise(run, *((titles[cell.way], cell.both_seconds) for cell in (usual, best)))
     yield (

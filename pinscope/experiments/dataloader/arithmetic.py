@@ -85,6 +85,12 @@ class Combination:
         known = [value for value in values if value is not None]
         return fmean(known) if known and len(known) == len(values) else None
 
+    @property
+    def computes(self) -> float | None:
+        """Share of a step from its first kernel to its last; ``None`` where that was not measured."""
+        stalled = self.share("stall_seconds")
+        return None if stalled is None else 1 - stalled
+
     def share(self, name: str) -> float | None:
         """A column's part of all the time; at most 1."""
         part, whole = self.seconds(name), self.seconds("step_seconds")

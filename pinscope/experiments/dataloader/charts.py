@@ -77,18 +77,18 @@ def _name(one: Combination) -> str:
 
 
 def _parts(found: Sequence[Combination]) -> Chart:
-    idle = {_name(one): f"{format_seconds(one.seconds('step_seconds'))}, idle {format_share(share)}"
-            for one in found if (share := one.share("stall_seconds")) is not None}  # fmt: skip
+    wholes = {_name(one): f"{format_seconds(one.seconds('step_seconds'))}, computes {format_share(share)}"
+            for one in found if (share := one.computes) is not None}  # fmt: skip
     parts = (
         Part("compute", "compute", {_name(one): one.seconds("compute_seconds") or 0.0 for one in found}),
-        Part("GPU idle", "stall", {_name(one): one.seconds("stall_seconds") or 0.0 for one in found}),
+        Part("no kernel runs", "stall", {_name(one): one.seconds("stall_seconds") or 0.0 for one in found}),
     )
     return Chart(
         "loader-parts", "Where a step's time goes",
-        "On average, in the steady state. GPU idle: between the last kernel of one step and the first "
+        "On average, in the steady state. No kernel runs between the last kernel of one step and the first "
         "of the next, for the loader, the copy or the program. Copies run in that time.",
-        bars(list(map(_name, found)), parts, "Time of a step (ms)", format_seconds, scale=1e-3, ends=idle),
-        alt_text("Time of a step, and the share of it in which the GPU computes nothing", idle.items()),
+        bars(list(map(_name, found)), parts, "Time of a step (ms)", format_seconds, scale=1e-3, ends=wholes),
+        alt_text("Time of a step, and the share of it in which the GPU computes", wholes.items()),
     )  # fmt: skip
 
 

@@ -110,9 +110,9 @@ def _bound(best: Combination, steady: Sequence[Combination]) -> Iterator[Costed]
     found = bound(best)
     if found is None:
         return
-    idle = best.share("stall_seconds")
-    cost = 1 / max(1 - idle, 1e-3) if idle is not None else 1.0
-    waits = f", and the GPU is idle for {format_share(idle)}" if idle else ""
+    computes = best.computes
+    cost = 1 / max(computes, 1e-3) if computes is not None else 1.0
+    waits = f", and the GPU computes for {format_share(computes)}" if computes is not None and computes < 1 else ""
     share = format_share(found.share)
     name = found.title[:1].upper() + found.title[1:]
     if found.clear:
@@ -125,7 +125,7 @@ def _bound(best: Combination, steady: Sequence[Combination]) -> Iterator[Costed]
             costing(cost),
             "bound",
             quantity(f"Busiest part: {found.title}, of a step", found.share, "share"),
-            *([quantity("GPU idle, of a step", idle, "share")] if idle is not None else []),
+            *([quantity("GPU computes, of a step", computes, "share")] if computes is not None else []),
             title=title,
             detail=_bound_detail(best),
             advice=advice(best, steady),
@@ -143,8 +143,8 @@ def _bound_detail(best: Combination) -> str:
     else:
         more = f"Its copy calls hold the program for {format_share(best.share('issue_seconds'))}."
     return (
-        f"{words(best).capitalize()}: {parts} of a step. {more} The GPU counts as idle from the last kernel of a step "
-        "to the first of the next, also while it copies."
+        f"{words(best).capitalize()}: {parts} of a step. {more} The GPU computes from the first kernel of a "
+        "step to its last; it copies in the rest."
     )
 
 

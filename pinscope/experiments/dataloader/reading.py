@@ -38,13 +38,13 @@ def _verdict(found: Sequence[Combination], steady: Sequence[Combination]) -> str
     if not steady:
         return None
     best = fastest(steady)
-    idle = best.share("stall_seconds")
-    waits = f"in the fastest the GPU idles {format_share(idle)} of each step" if idle is not None else ""
+    computes = best.computes
+    waits = "" if computes is None else f"in the fastest the GPU computes for {format_share(computes)} of each step"
     if measured := effects(steady, SETTINGS[0]):
         return f"{_brings(measured)}{f'; {waits}' if waits else ''}."
     rate = best.steps_per_second
     pace = f"{about(rate.uncertainty or 0)}{rate.value:.1f} steps a second with {words(best)}"
-    return f"The fastest loop makes {pace}{f', and the GPU idles {format_share(idle)} of each' if waits else ''}."
+    return f"The fastest loop makes {pace}{f'; {waits}' if waits else ''}."
 
 
 def _brings(measured: Sequence[Effect]) -> str:
@@ -74,13 +74,13 @@ def _times(ratios: Sequence[Estimate]) -> str:
 
 
 def _headline(best: Combination, steady: Sequence[Combination]) -> tuple[Quantity, ...]:
-    """Pace, idle GPU and what pinning brings; then which loop it is, and what it waits for."""
+    """Pace, how long the GPU computes and what pinning brings; then which loop it is, and what it waits for."""
     pace, found = best.steps_per_second, bound(best)
     gains = sorted(effects(steady, SETTINGS[0]), key=lambda one: -one.ratio.value)
     close = equals(best, steady)
     return (
         quantity("Steps a second of the fastest loop", pace.value, "count", spread=pace.uncertainty),
-        quantity("GPU idle in the fastest loop", best.share("stall_seconds"), "share"),
+        quantity("GPU computes in the fastest loop, of a step", best.computes, "share"),
         *(
             quantity(f"Speed-up by {SETTINGS[0].name}, {workers_title(one.workers)}", one.ratio.value, "ratio",
                      spread=one.ratio.uncertainty)
@@ -107,7 +107,7 @@ def _table(found: Sequence[Combination]) -> Table:
         {
             "workers": "count", "pin_memory": "text", "non_blocking": "text", "steps a second": "count",
             "± half the 95 % interval": "share", "a step": "seconds", "busiest part": "text", "busy": "share",
-            "GPU idle": "share", "waits for the loader": "share", "making a batch": "seconds",
+            "GPU computes": "share", "waits for the loader": "share", "making a batch": "seconds",
             "pinning a batch": "seconds", "pinning rate": "bytes/second", "the copy call holds": "seconds",
             "copy": "seconds", "copy rate": "bytes/second", "compute": "seconds", "batch": "bytes",
             "pinned": "bytes", "wrong items": "count", "start": "count", "steps counted": "count", "rounds": "count",
@@ -116,7 +116,8 @@ def _table(found: Sequence[Combination]) -> Table:
         note="Means over the steps after the start; the start: steps that were cut off, at most, in a round. Steps a "
         "second: from the means of the rounds; two combinations are compared round by round, as what changes on the "
         "machine from round to round touches both. Busy: share of a step, of the workers together, the pinning thread, "
-        "the GPU's copies and kernels, or the program. Pinned: by how much the host's count grew, with the driver's "
+        "the GPU's copies and kernels, or the program. GPU computes: share"
+        " of a step from its first kernel to its last. Pinned: by how much the host's count grew, with the driver's "
         "own buffers for pageable copies.",
     )  # fmt: skip
 
@@ -127,7 +128,7 @@ def _table_row(one: Combination) -> tuple[float | int | str | None, ...]:
     return (
         one.workers, _on(one.pin_memory), _on(one.non_blocking), pace.value if pace else None,
         pace.uncertainty if pace else None, one.seconds("step_seconds"), found.title if found else None,
-        found.share if found else None, one.share("stall_seconds"), one.share("wait_seconds"),
+        found.share if found else None, one.computes, one.share("wait_seconds"),
         one.seconds("make_seconds"), one.seconds("pin_seconds") if pinning else None,
         one.rate("pin_seconds") if pinning else None, one.seconds("issue_seconds"), one.seconds("copy_seconds"),
         one.rate("copy_seconds"), one.seconds("compute_seconds"), one.batch_bytes, one.pinned_bytes, one.wrong_items,

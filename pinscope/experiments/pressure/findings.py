@@ -258,7 +258,8 @@ def nobody_felt_it(found: Stages, memory: Memory) -> Iterator[Finding]:
     )
     slowest = max((ratio for ratio, _ in (faults, reads) if ratio is not None), default=1.0)
     severity: Severity = "note" if costing(slowest) == "warning" else "good"
-    felt = f"page faults took at most {max(faults[0] or 1.0, 1.0):.2f} times as long (limit {SLOWER:g})"
+    freed = "" if faults[1] is None else f", {faults[1]:.2f} times after freeing"
+    felt = f"page faults took at most {max(faults[0] or 1.0, 1.0):.2f} times as long (limit {SLOWER:g}){freed}"
     share = memory.words(found.most_bytes)
     yield finding(
         severity,
@@ -267,7 +268,7 @@ def nobody_felt_it(found: Stages, memory: Memory) -> Iterator[Finding]:
         quantity(f"Most memory pinned, share of the {memory.owner} memory", memory.share(found.most_bytes), "share"),
         quantity("Memory left then", last.left_bytes, "bytes", reason="not read yet"),
         title=f"Pinning {format_bytes(found.most_bytes)} ({share}) slowed nothing beyond PinScope's limits: {felt}",
-        detail=_calm_words(last, faults[1], reads) + f"More than {share} was not tested.",
+        detail=_calm_words(last, reads) + f"More than {share} was not tested.",
         advice=(
             "Nothing to do at this share."
             if severity == "good"
@@ -281,7 +282,7 @@ _Ratios = tuple[float | None, float | None]
 """The slowest step, and the time after all was given back, each over the time before."""
 
 
-def _calm_words(last: Stage, faults_after: float | None, reads: _Ratios) -> str:
+def _calm_words(last: Stage, reads: _Ratios) -> str:
     """What else was measured, each with its limit."""
     known = []
     if reads[0]:
@@ -295,9 +296,7 @@ def _calm_words(last: Stage, faults_after: float | None, reads: _Ratios) -> str:
             f"tasks stalled for memory for {format_share(last.stalled['memory_some'])} of the time "
             f"(limit {format_share(STALLED)})"
         )
-    both = (("page faults took", faults_after), ("reading took", reads[1]))
-    afterwards = " and ".join(f"{what} {ratio:.2f} times" for what, ratio in both if ratio)
-    after = f"After all was given back, {afterwards} as long as before. " if afterwards else ""
+    after = f"After all was given back, reading took {reads[1]:.2f} times as long as before. " if reads[1] else ""
     return (f"Meanwhile {', '.join(known)}. " if known else "") + after
 
 

@@ -94,7 +94,7 @@ def test_moments_once_drawn_stay_where_they_are() -> None:
 def test_series_have_the_colours_of_their_meaning() -> None:
     assert {
         KNOWN: COLOURS["pinned"], OTHER: COLOURS["registered"], WHOLE: COLOURS["reference"], LOCKED: COLOURS["locked"],
-        DRIVER: COLOURS["write_combined"],
+        DRIVER: COLOURS["driver"],
     } == SERIES  # fmt: skip
 
 

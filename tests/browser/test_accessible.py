@@ -1,0 +1,82 @@
+"""Pages and reports can be used by everybody: axe-core finds nothing serious, and charts have words."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from pinscope.store.recordings import recorded_runs
+from tests.browser.conftest import PATIENCE, Served, settle
+from tests.data import synthetic
+from tests.unit.report.test_readable import page as report
+
+SERIOUS = ("serious", "critical")
+RUNS = ("bandwidth", "pinning_strategy", "timeline")
+"""A run of a GPU, one with code to paste, and one that was watched: what a run's page is made of."""
+FROM_STREAMLIT: dict[str, str] = {}
+"""Rule → why it stays broken: what Streamlit draws and no style of ours can mend. Nothing at present."""
+VIOLATIONS = """
+async rules => (await axe.run({exclude: [[".main-svg"]]}, rules ? {runOnly: rules} : {})).violations
+  .map(one => [one.id, one.impact, one.nodes.map(node => node.html.slice(0, 200))])
+"""
+"""The inside of a Plotly chart is one drawing, with words of its own: its thousand parts would take axe a minute."""
+
+
+@pytest.fixture
+def unguarded(chromium: Browser, dashboard: Served) -> Iterator[Page]:
+    """A page that lets axe in: the policy of the dashboard allows no script but its own."""
+    del dashboard  # closed before the server ends
+    context = chromium.new_context(viewport={"width": 1440, "height": 1000}, bypass_csp=True)
+    context.set_default_timeout(PATIENCE)
+    expect.set_options(timeout=PATIENCE)
+    yield context.new_page()
+    context.close()
+
+
+def violations(page: Page, address: str, scheme: str) -> list[object]:
+    """What is wrong on a page that is loaded anew, light or dark."""
+    package = find_spec("axe_playwright_python")
+    assert package is not None
+    assert package.origin is not None
+    page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+    page.goto(address)
+    if "/manual/" in address:
+        page.locator("h1").first.wait_for()
+    elif address.startswith("file:"):
+        expect(page.locator("html[data-drawn]")).to_be_attached()
+    else:
+        settle(page)
+    page.add_script_tag(content=Path(package.origin).with_name("axe.min.js").read_text())
+    wrong = page.evaluate(VIOLATIONS, ["color-contrast"] if scheme == "dark" else None)  # all else is as in the light
+    return [one for one in wrong if one[1] in SERIOUS and one[0] not in FROM_STREAMLIT]
+
+
+def test_no_page_has_a_serious_violation_and_charts_have_words(unguarded: Page, dashboard: Served) -> None:
+    shipped = {run.experiment: run.id for run in recorded_runs()}
+    paths = ["", "now", "experiments", "runs", "plan", *(f"runs?run={shipped[name]}" for name in RUNS), "manual/"]
+    found = {
+        (path, scheme): violations(unguarded, f"{dashboard.url}/{path}", scheme)
+        for path in paths
+        for scheme in ("light", "dark")
+    }
+    assert {place: wrong for place, wrong in found.items() if wrong} == {}
+    unguarded.goto(f"{dashboard.url}/runs?run={shipped['bandwidth']}")
+    expect(unguarded.get_by_role("figure", name="Bandwidth over copy size; at the largest: ")).to_be_visible()
+
+
+def test_no_report_has_a_serious_violation_and_its_charts_have_words(unguarded: Page, tmp_path: Path) -> None:
+    whole = synthetic.document_of("bandwidth", synthetic.bandwidth_rows(repeats=2))
+    short = tuple(replace(table, rows=table.rows[:3]) for table in whole.reading.tables)  # each row is like the others
+    document = replace(whole, charts=whole.charts[:3], reading=replace(whole.reading, tables=short))
+    target = tmp_path / "report.html"
+    target.write_text(report(document))
+    address = f"file://{os.fspath(target)}"
+    assert [violations(unguarded, address, scheme) for scheme in ("light", "dark")] == [[], []]
+    words = unguarded.locator(".plot").evaluate_all("all => all.map(one => [one.role, one.ariaLabel])")
+    assert words == [["figure", chart.alt] for chart in document.charts]

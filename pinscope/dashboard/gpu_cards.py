@@ -28,8 +28,6 @@ from pinscope.store.recordings import recorded_runs
 from pinscope.store.store import Store
 from pinscope.units import format_bandwidth, format_bytes
 
-_CHART_PIXELS = 240
-"""Height of a chart in a card."""
 _LOOKED_AT = 60
 """The newest runs of an experiment among which those of the GPUs here are looked for."""
 Measured = Mapping[str, Run]
@@ -108,7 +106,7 @@ def _fill(store: Store, card: _Card, newest: Mapping[str, Measured]) -> None:
         if document and document.charts:
             with place:
                 key = f"card-{document.run.id}"
-                chart_view(document.charts[0], key=key, border=False, height=_CHART_PIXELS)
+                chart_view(document.charts[0], key=key, border=False, small=True)
     with card.next:
         _next(card.measured, documents)
 

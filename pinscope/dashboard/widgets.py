@@ -11,7 +11,7 @@ import pandas as pd
 import streamlit as st
 
 from pinscope.charts.chart import Chart
-from pinscope.charts.theme import dressed
+from pinscope.charts.theme import dressed, first_panel
 from pinscope.dashboard.plain import plain, sentence
 from pinscope.errors import PinScopeError, StoreFailed
 from pinscope.records.figure import Figure
@@ -232,14 +232,13 @@ def _evidence(finding: Finding) -> None:
         st.caption(" · ".join(figures))
 
 
-def chart_view(chart: Chart, key: str, border: bool = True, height: int | None = None) -> None:
-    """Draw one chart; ``key`` is unique on the page, ``height`` in pixels is the chart's own where none is given."""
+def chart_view(chart: Chart, key: str, border: bool = True, small: bool = False) -> None:
+    """Draw one chart; ``key`` is unique on the page, ``small`` leaves its first panel."""
     scheme = st.context.theme.type or "neutral"  # neutral reads on light and dark: the browser has not said yet
     with st.container(border=border, height="stretch"):
         st.markdown(f"**{plain(chart.title)}**")
-        figure = dressed(chart.figure, scheme).update_layout(font_family=_FONT)
-        if height is not None:
-            figure.update_layout(height=height)
+        drawn = first_panel(chart.figure) if small else chart.figure
+        figure = dressed(drawn, scheme).update_layout(font_family=_FONT)
         st.plotly_chart(figure, theme=None, key=key, config=_CHART_CONFIG, width="stretch", alt=chart.alt)
         if chart.caption:
             st.caption(plain(chart.caption))

@@ -19,7 +19,7 @@ from pinscope.text import quoted
 
 HOME = "index"
 SECTIONS: Mapping[str, tuple[str, ...]] = {
-    "Start": (HOME, "quick-start", "reading-results", "glossary"),
+    "Start": (HOME, "quick-start", "reading-results", "dashboard", "glossary"),
     "Watch and plan": ("live-view", "experiments/timeline", "plan", "exporter", "pinned-arrays"),
     "Experiments": (),
     "Reference": ("reference/cli", "reference/json", "reference/metrics", "settings"),

@@ -13,6 +13,7 @@ import pytest
 
 from pinscope.cli.docs import whole_site
 from pinscope.cli.main import command_line, main
+from pinscope.dashboard.pages import PAGES
 from pinscope.errors import UnknownName
 from pinscope.experiments.registry import readers
 from pinscope.manual.html import site_files, slug
@@ -111,6 +112,19 @@ def test_every_kind_of_run_has_a_page_with_a_chart_how_to_read_it_and_what_to_do
         page = site.markdown(f"experiments/{reader.kind.name}")
         for part in (f"pictures/{reader.kind.name}.png", "## How to read it", "## What to do", "## Method"):
             assert part in page, f"{reader.kind.name}: {part}"
+
+
+def test_every_page_of_the_dashboard_is_shown_light_dark_and_on_a_phone(site: Site) -> None:
+    """The pictures are made by scripts/draw-pictures; none is there that no page shows."""
+    shown = set(re.findall(r"pictures/(page-[\w-]+\.png)", site.markdown("dashboard")))
+    names = ("home", "now", "experiments", "runs", "run", "watched", "plan", "manual")
+    assert shown == {f"page-{name}-{look}.png" for name in names for look in ("light", "dark", "phone")}
+    files = {name.removeprefix("pictures/"): content for name, content in pictures()}
+    assert {name for name in files if name.startswith("page-")} == shown
+    assert {name for name in files if not name.startswith("page-")} == {f"{one.kind.name}.png" for one in readers()}
+    assert max(map(len, files.values())) < 150_000
+    assert sum(map(len, files.values())) < 3_000_000
+    assert {page.path.stem for page in PAGES} <= set(names)
 
 
 def test_an_experiment_without_words_of_its_own_has_a_page_all_the_same() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from pinscope.analysis.pinning_strategy import CALLS, IDLE, PHASES, TITLES, StrategyCell, recommend, strategy_cells
-from pinscope.charts.bars import Part, bars, category_rows, label
+from pinscope.charts.bars import AROUND_PIXELS, ROW_PIXELS, Part, bars, label, names_above
 from pinscope.charts.chart import Chart, alt_text
 from pinscope.charts.lines import Look, line
 from pinscope.charts.theme import panels, seconds_unit, short_seconds
@@ -63,14 +63,14 @@ def _why_not_the_fastest(cells: Sequence[StrategyCell], best: StrategyCell | Non
 
 
 def _waits(cells: Sequence[StrategyCell]) -> Chart:
-    figure = panels([""], [80 + 48 * len(cells)])
+    figure = panels([""], [AROUND_PIXELS + ROW_PIXELS * len(cells)])
     pinning, giving_back = PHASES.values()
     for call, look in zip(CALLS.values(), _WAIT_LOOKS, strict=True):
         _mark(figure, call, look, {_label(cell): cell.wait(pinning, call) for cell in cells})
     longest = {_label(cell): cell.wait(giving_back) for cell in cells}
     _mark(figure, f"any, memory {giving_back}", Look("stall", "star"), longest)
     _mark(figure, "no driver calls", Look("reference", "x"), {_label(cell): cell.longest_control for cell in cells})
-    category_rows(figure, 1, [_label(cell) for cell in cells])
+    names_above(figure, 1, [_label(cell) for cell in cells])
     figure.update_xaxes(
         type="log", tickmode="array", tickvals=_DECADES, title_text="Longest wait (log scale)",
         ticktext=[short_seconds(decade) for decade in _DECADES],

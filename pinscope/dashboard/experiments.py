@@ -5,6 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from pinscope.dashboard import state
+from pinscope.dashboard.error_lines import show_error
 from pinscope.dashboard.manual_pages import help_links
 from pinscope.dashboard.pages import RUNS
 from pinscope.dashboard.parameter_form import parameter_form
@@ -12,7 +13,7 @@ from pinscope.dashboard.plain import plain, sentence
 from pinscope.dashboard.run_cards import badges, experiment_title, run_answer, run_progress, title
 from pinscope.dashboard.state import open_run
 from pinscope.dashboard.tour import newest_recordings
-from pinscope.dashboard.widgets import answer, show_error, storage_note
+from pinscope.dashboard.widgets import answer, storage_note
 from pinscope.errors import PinScopeError, UnknownName
 from pinscope.experiments.contract import AnyExperiment
 from pinscope.experiments.registry import EXPERIMENTS, Entry, find, method

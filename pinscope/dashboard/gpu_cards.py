@@ -10,12 +10,13 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from pinscope.dashboard import state
+from pinscope.dashboard.error_lines import errors_shown
 from pinscope.dashboard.measuring import SHOWN
 from pinscope.dashboard.pages import EXPERIMENTS, NOW, RUNS
 from pinscope.dashboard.plain import plain
 from pinscope.dashboard.run_cards import experiment_title
 from pinscope.dashboard.state import open_run
-from pinscope.dashboard.widgets import chart_view, errors_shown, fact_table, gpu_cards
+from pinscope.dashboard.widgets import chart_view, fact_table, gpu_cards
 from pinscope.experiments.bandwidth.likes import below_like
 from pinscope.live.verdict import gpu_verdict
 from pinscope.records.environment import Device

@@ -1,53 +1,25 @@
-"""Home: this machine, what can be measured on it, and what has been."""
+"""Home: what PinScope answers, then this machine, what can be measured on it, and what has been."""
 
 from __future__ import annotations
 
-from contextlib import suppress
-from itertools import islice
+import sys
+import time
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from pinscope.analysis.machine import machine_findings
-from pinscope.dashboard import state, widgets
-from pinscope.dashboard.gpu_cards import show_gpus
-from pinscope.dashboard.measuring import measure_machine
-from pinscope.dashboard.pages import EXPERIMENTS, RUNS
-from pinscope.dashboard.plain import plain, sentence
-from pinscope.dashboard.run_cards import run_list
-from pinscope.dashboard.tour import tour
-from pinscope.errors import StoreFailed
-from pinscope.probes.capabilities import capabilities
-from pinscope.records.capability import Capability
-from pinscope.records.environment import Environment
-from pinscope.report.machine_facts import environment_facts, version_text
-
-LATEST = 3
-"""Runs shown here; the Runs page has all."""
+_REST = "pinscope.dashboard.home_machine"
+_SENDING_SECONDS = 0.1
 
 
 def show() -> None:
-    """Draw the page. The machine needs no database, so it comes first and stands whatever the store does."""
-    place = _welcome()  # before anything that takes time
-    environment = state.environment()
-    if environment.devices:
-        _gpu_host(environment, place)
-    else:
-        with place, st.container(key="first-step"):  # looks like a button: see style.css
-            st.page_link(EXPERIMENTS.path, label="Run an experiment", icon=":material/play_arrow:", width="stretch")
-        _no_gpu(environment)
-    with widgets.errors_shown():
-        _runs(bool(environment.devices))
-    _machine(environment)
+    """Draw the page: its question at once, the rest when what draws it is loaded, which takes a new server a second."""
+    place = _welcome()
+    if _REST not in sys.modules:
+        time.sleep(_SENDING_SECONDS)  # loading would hold up what sends the first words
+    from pinscope.dashboard.home_machine import show_machine  # noqa: PLC0415
 
-
-def _gpu_host(environment: Environment, place: DeltaGenerator) -> None:
-    store = None
-    with suppress(StoreFailed):  # said below, where the runs would stand
-        store = state.store()
-    if store is not None:
-        measure_machine(store, environment, place)
-    show_gpus(store, environment.devices)
+    show_machine(place)
 
 
 def _welcome() -> DeltaGenerator:
@@ -59,46 +31,6 @@ def _welcome() -> DeltaGenerator:
         "on this machine, with the numbers behind every conclusion."
     )
     return action
-
-
-def _no_gpu(environment: Environment) -> None:
-    reason = environment.missing.get("devices", "no NVIDIA driver answers")
-    st.info(
-        f"{plain(sentence(reason))} The runs below were recorded on other machines; the host model runs here.",
-        title="No GPU on this machine",
-        icon=":material/memory:",
-    )
-
-
-def _runs(has_gpu: bool) -> None:
-    store = state.store()
-    own = list(islice(store.each_run(recordings=False), LATEST))
-    widgets.storage_note(store)
-    if own:
-        st.header("Latest runs", anchor=False)
-        run_list(store, own)
-        st.page_link(RUNS.path, label="All runs", icon=":material/arrow_forward:")
-    if not has_gpu:
-        tour(store)
-        st.page_link(RUNS.path, label="All recordings", icon=":material/inventory_2:")
-
-
-def _machine(environment: Environment) -> None:
-    findings = [finding for finding in machine_findings(environment) if finding.rule != "no-gpu"]  # said above
-    if findings:
-        st.header("Findings on this machine", anchor=False)
-        widgets.finding_list(findings)
-    st.header("What can be measured here", anchor=False)
-    widgets.cards(capabilities(environment), _capability)
-    st.header("The machine", anchor=False)
-    facts = [fact for fact in environment_facts(environment) if not fact[0].startswith("GPU ")]  # they have cards
-    widgets.fact_columns([*facts, ("PinScope", version_text(environment))])
-
-
-def _capability(capability: Capability) -> None:
-    mark = ":green[:material/check_circle:]" if capability.works else ":gray[:material/cancel:]"
-    st.markdown(f"{mark} **{plain(capability.title)}**")
-    widgets.reason_and_advice(capability.reason, capability.advice)
 
 
 if __name__ == "__main__":

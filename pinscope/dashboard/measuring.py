@@ -10,10 +10,10 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from pinscope.dashboard import state
+from pinscope.dashboard.error_lines import errors_shown
 from pinscope.dashboard.plain import plain, sentence
 from pinscope.dashboard.run_cards import PROGRESS_SECONDS, experiment_title
 from pinscope.dashboard.tabs import live
-from pinscope.dashboard.widgets import errors_shown
 from pinscope.errors import PinScopeError
 from pinscope.records.environment import Environment
 from pinscope.runner.jobs import Request

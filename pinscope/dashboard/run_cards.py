@@ -7,12 +7,13 @@ from contextlib import suppress
 
 import streamlit as st
 
+from pinscope.dashboard.error_lines import errors_shown
 from pinscope.dashboard.pages import RUNS
 from pinscope.dashboard.plain import plain
 from pinscope.dashboard.state import open_run
 from pinscope.dashboard.tabs import live
 from pinscope.dashboard.times import own_time
-from pinscope.dashboard.widgets import Colour, answer, chart_view, errors_shown
+from pinscope.dashboard.widgets import Colour, answer, chart_view
 from pinscope.errors import BadInput, UnknownName
 from pinscope.experiments.read_rows import ReadRows
 from pinscope.experiments.registry import draw_run, find_reader

@@ -8,13 +8,14 @@ from typing import IO, TypeVar
 import streamlit as st
 
 from pinscope.dashboard import state
+from pinscope.dashboard.error_lines import errors_shown, show_error
 from pinscope.dashboard.pages import EXPERIMENTS as EXPERIMENTS_PAGE
 from pinscope.dashboard.pages import RUNS
 from pinscope.dashboard.plain import plain, sentence
 from pinscope.dashboard.run_cards import badges, experiment_title, run_list, run_progress, title
 from pinscope.dashboard.run_view import bundle_button, download_buttons, run_header, run_view
 from pinscope.dashboard.state import open_run
-from pinscope.dashboard.widgets import errors_shown, show_error, storage_note
+from pinscope.dashboard.widgets import storage_note
 from pinscope.errors import BadInput, UnknownName
 from pinscope.experiments.registry import readers
 from pinscope.records.run import LAB_TITLES, Run

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import streamlit as st
 
+from pinscope.dashboard.error_lines import errors_shown
 from pinscope.dashboard.manual_pages import help_links
 from pinscope.dashboard.pages import HOME, PAGES, SCRIPT
 from pinscope.dashboard.tabs import drawn_in_turn
-from pinscope.dashboard.widgets import errors_shown
 
 _FOLDER = SCRIPT.parent
 

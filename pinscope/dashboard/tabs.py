@@ -15,13 +15,13 @@ import streamlit as st
 from streamlit import runtime
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
-from pinscope.dashboard.pages import HOME, PAGES
+from pinscope.dashboard.pages import PAGES
 from pinscope.dashboard.turns import Pace, Turns
 
 CLOSED_SECONDS = 60.0
 """A tab that lost its connection finds all as it was within this time."""
 _LOOK_SECONDS = 5.0
-_HOME_SECONDS = 2.0
+_FIRST_WORDS_SECONDS = 2.0
 
 
 @dataclass
@@ -77,11 +77,10 @@ async def closing_tabs(app: object) -> AsyncIterator[None]:
 
 
 def _load_pages() -> None:
-    """Load what Home needs while the first browser still loads its own part; the other pages' once Home is drawn."""
-    for page in PAGES:
-        importlib.import_module(f"{__package__}.{page.path.stem}")
-        if page is HOME:
-            time.sleep(_HOME_SECONDS)
+    """Load what the pages need, so that none is late; later than the first words of one that is asked for at once."""
+    time.sleep(_FIRST_WORDS_SECONDS)
+    for name in ("home_machine", *(page.path.stem for page in PAGES)):
+        importlib.import_module(f"{__package__}.{name}")
 
 
 async def _close_tabs() -> None:

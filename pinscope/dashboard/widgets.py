@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Literal, TypeVar
 
@@ -13,7 +12,6 @@ import streamlit as st
 from pinscope.charts.chart import Chart
 from pinscope.charts.theme import dressed, first_panel
 from pinscope.dashboard.plain import plain, sentence
-from pinscope.errors import PinScopeError, StoreFailed
 from pinscope.records.figure import Figure
 from pinscope.records.finding import Finding, Quantity, Reading, Severity, Table
 from pinscope.records.snapshot import DeviceFigures, HostTotals
@@ -36,21 +34,6 @@ _CHART_CONFIG = {
     "modeBarButtonsToRemove": ["lasso2d", "select2d", "zoomIn2d", "zoomOut2d", "autoScale2d"],
     "responsive": True,
 }
-
-
-def show_error(error: PinScopeError) -> None:
-    """The error's own line."""
-    title = "The database cannot be used" if isinstance(error, StoreFailed) else None
-    st.error(plain(sentence(str(error))), title=title, icon=":material/error:")
-
-
-@contextmanager
-def errors_shown() -> Iterator[None]:
-    """Show what PinScope raises on purpose as one line, never a traceback, in the place where the block draws."""
-    try:
-        yield
-    except PinScopeError as error:
-        show_error(error)
 
 
 def storage_note(store: Store) -> None:

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
+from pinscope.charts.chart import Chart
 from pinscope.dashboard import state
 from pinscope.dashboard.error_lines import errors_shown
-from pinscope.dashboard.measuring import SHOWN
 from pinscope.dashboard.pages import EXPERIMENTS, NOW, RUNS
 from pinscope.dashboard.plain import plain
 from pinscope.dashboard.run_cards import experiment_title
 from pinscope.dashboard.state import open_run
 from pinscope.dashboard.widgets import chart_view, fact_table, gpu_cards
+from pinscope.experiments.bandwidth.chart_small import draw_small as bandwidth_bars
 from pinscope.experiments.bandwidth.likes import below_like
+from pinscope.experiments.overlap.chart_small import draw_small as overlap_bars
+from pinscope.experiments.page_tables.chart_small import draw_small as page_tables_bars
+from pinscope.experiments.registry import checked_rows
 from pinscope.live.verdict import gpu_verdict
 from pinscope.records.environment import Device
 from pinscope.records.finding import Finding
@@ -29,6 +34,13 @@ from pinscope.store.recordings import recorded_runs
 from pinscope.store.store import Store
 from pinscope.units import format_bandwidth, format_bytes
 
+_DrawSmall = Callable[[ExperimentRun, Sequence[Mapping[str, Any]]], Chart | None]
+SHOWN: Mapping[str, _DrawSmall] = {
+    "bandwidth": bandwidth_bars,
+    "overlap": overlap_bars,
+    "page_tables": page_tables_bars,
+}
+"""Experiments whose answers stand in a card: what pinning brings, what it takes to use it, and what it costs."""
 _LOOKED_AT = 60
 """The newest runs of an experiment among which those of the GPUs here are looked for."""
 Measured = Mapping[str, Run]
@@ -98,16 +110,18 @@ def _words(gpu: Device, measured: Measured) -> _Card:
 
 
 def _fill(store: Store, card: _Card, newest: Mapping[str, Measured]) -> None:
-    documents = {name: open_run(store, run).document for name, run in card.measured.items()}
+    documents = {}
+    for name, place in card.charts.items():
+        with place:
+            opened = open_run(store, card.measured[name])
+            documents[name] = opened.document
+            run = opened.run
+            chart = SHOWN[name](run, checked_rows(name, opened.rows)) if isinstance(run, ExperimentRun) else None
+            if chart:
+                chart_view(chart, key=f"card-{run.id}", border=False)
     with card.warnings:
         for finding in _behind(store, card, newest):
             _run_link(finding.title, card.measured["bandwidth"], ":material/warning:")
-    for name, place in card.charts.items():
-        document = documents[name]
-        if document and document.charts:
-            with place:
-                key = f"card-{document.run.id}"
-                chart_view(document.charts[0], key=key, border=False, small=True)
     with card.next:
         _next(card.measured, documents)
 

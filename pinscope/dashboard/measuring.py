@@ -11,6 +11,7 @@ from streamlit.delta_generator import DeltaGenerator
 
 from pinscope.dashboard import state
 from pinscope.dashboard.error_lines import errors_shown
+from pinscope.dashboard.gpu_cards import SHOWN
 from pinscope.dashboard.plain import plain, sentence
 from pinscope.dashboard.run_cards import PROGRESS_SECONDS, experiment_title
 from pinscope.dashboard.tabs import live
@@ -19,10 +20,6 @@ from pinscope.records.environment import Environment
 from pinscope.runner.jobs import Request
 from pinscope.runner.suite import ALL, Step, Suite, possible, select
 from pinscope.store.store import Store
-from pinscope.units import format_seconds
-
-SHOWN = ("bandwidth", "overlap", "page_tables")
-"""Experiments whose answers stand in a GPU's card: what pinning brings, what it takes to use it, and what it costs."""
 
 
 @dataclass
@@ -105,7 +102,7 @@ def _button(shared: _Shared, store: Store, environment: Environment) -> None:
 
 
 def _roughly(seconds: float) -> str:
-    return format_seconds(max(10, round(seconds, -1)))
+    return f"{max(10, round(seconds, -1)):.0f} s" if seconds < 150 else f"{seconds / 60:.0f} min"
 
 
 def _bar(shared: _Shared) -> None:

@@ -1,0 +1,27 @@
+"""Page tables in a few bars: what a card has room for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pinscope.charts.bars import Part, bars
+from pinscope.charts.chart import Chart, alt_text
+from pinscope.experiments.page_tables.arithmetic import GIB, costs
+from pinscope.experiments.page_tables.charts import MIB, words
+from pinscope.records.run import ExperimentRun
+from pinscope.units import format_bytes
+
+
+def draw_small(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> Chart | None:
+    """GPU memory that each pinned GiB takes, for each way to pin; ``None`` where no way shows it."""
+    own = [cost for cost in costs(rows) if cost.way.device == run.device]
+    sizes = {words(cost): cost.growth.per_byte * GIB for cost in own if cost.growth.per_byte}
+    if not sizes:
+        return None
+    ends = {name: format_bytes(round(size)) for name, size in sizes.items()}
+    title = "Page table of each pinned GiB"
+    figure = bars(
+        list(sizes), [Part("page table", "page_table", sizes)], "GPU memory (MiB)", format_bytes, scale=MIB, ends=ends
+    )
+    return Chart("small", title, "", figure.update_layout(showlegend=False), alt_text(title, ends.items()))

@@ -53,6 +53,9 @@ HOST_THREADS = 8
 WARM_SECONDS = 0.3
 """Compute this long before a load is calibrated: an idle GPU needs it to reach its clock."""
 CALIBRATED = 0.02
+"""How far a load's length may be off, relative to it."""
+EVENT_SECONDS = 1e-6
+"""What the time between two events may be off: each counts in about 0.5 µs (CUDA Runtime API, cudaEventElapsedTime)."""
 _Result = TypeVar("_Result")
 _ACTIONS = {"consume": 1, "produce": 2}
 _NO_LOAD = Load(0.0, 0.0)
@@ -295,7 +298,7 @@ class CudaLab:
         """Find the loop count that takes ``seconds``, by device events, on a GPU that runs at its clock.
 
         Raises:
-            MeasurementFailed: the length does not become steady within 2 %.
+            MeasurementFailed: the length does not become steady within 2 %, or what events can tell.
         """
         with self.stream() as stream, self.event() as start, self.event() as end:
 
@@ -314,7 +317,7 @@ class CudaLab:
                 amount = max(1.0, amount * seconds / took)
             for _ in range(20):
                 took = summarize([timed(amount) for _ in range(5)]).median
-                if abs(took / seconds - 1) <= CALIBRATED / 2:
+                if abs(took - seconds) <= max(CALIBRATED / 2 * seconds, EVENT_SECONDS):
                     return Load(seconds, amount)
                 amount = max(1.0, amount * seconds / took)
         raise MeasurementFailed(

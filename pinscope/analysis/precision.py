@@ -120,7 +120,7 @@ def _longer(run: ExperimentRun, asked: float, one: Repeated) -> str:
     factor = min(SPARE * needed, max(PATIENCE / limit, 1.0))
     repeats = min(math.ceil(max(worst.count * factor, run.params.get("repeats", 0))), MOST_REPEATS)
     device = f" --device {run.device}" if run.device else ""
-    settings = (f"repeats={repeats}", f"time_limit={math.ceil(limit * factor)}", *one.settings)
+    settings = (f"repeats={repeats}", f"time_limit={math.ceil(limit * factor)}s", *one.settings)
     command = f"pinscope run {run.experiment} --lab {run.lab}{device}" + "".join(f" --set {each}" for each in settings)
     factor = min(factor, repeats / worst.count)
     if not known or factor >= needed:

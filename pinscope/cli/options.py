@@ -22,8 +22,8 @@ Gpus = Annotated[
     bool, typer.Option("--gpu/--no-gpu", help="Include the figures of the GPUs, which NVIDIA's driver gives.")
 ]
 PROBE_HELP = (
-    "Also trace the calls that register memory or take it from the driver. Calls made before PinScope started are not "
-    "seen. Needs root."
+    "Also trace the calls that register memory (cudaHostRegister) or allocate it (cudaHostAlloc, cuMemCreate). Calls "
+    "made before PinScope started are not seen. Needs root."
 )
 Probe = Annotated[bool, typer.Option("--probe", help=PROBE_HELP)]
 

@@ -56,7 +56,7 @@ def _format_experiment(experiment: AnyExperiment, lab: str | None, formatter: An
         formatter.write_paragraph()
         with formatter.indentation():
             formatter.write_text(text)
-    with formatter.section(f"Parameters, each set by --set NAME=VALUE (defaults: {LAB_TITLES[chosen]})"):
+    with formatter.section(f"Parameters, each set by --set NAME=VALUE (defaults on the {LAB_TITLES[chosen]})"):
         formatter.write_dl(parameter_help(experiment, chosen))
     formatter.write_paragraph()
     formatter.write(f"Example: {example(experiment, chosen)}\n")  # whole, to be pasted

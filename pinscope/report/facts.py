@@ -108,7 +108,7 @@ def run_facts(run: Run) -> list[Fact]:
         ("Started", f"{run.created_at:%Y-%m-%d %H:%M:%S %Z}"),
         ("Took", _took(run)),
         ("Observations", f"{run.observations:,}"),
-        *([("Budget", _budget_text(run.budget))] if isinstance(run, ExperimentRun) else []),
+        *([("Takes at most", _budget_text(run.budget))] if isinstance(run, ExperimentRun) else []),
         ("Measured by PinScope", version_text(run.environment)),
     ]  # fmt: skip
 

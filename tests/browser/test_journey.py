@@ -46,9 +46,14 @@ def run_in(page: Page) -> str:
     return parse_qs(urlsplit(page.url).query)["run"][0]
 
 
-def fraction(page: Page) -> float:
-    """How far the progress bar is."""
-    return float(page.get_by_role("progressbar").get_attribute("aria-valuenow") or "nan")
+def shown_fraction(page: Page, dashboard: Served, run: Run, above: float) -> float:
+    """How far the run is once it is farther than that, as its page shows it too."""
+    until(lambda: dashboard.store.run(run.id).progress.fraction > above)
+    with standing_still(dashboard, run):
+        reached = dashboard.store.run(run.id).progress.fraction
+        expect(page.get_by_text(f"{reached:.0%} ·")).to_be_visible()
+        expect(page.get_by_role("button", name="Cancel")).to_be_visible()
+    return reached
 
 
 def test_a_run_is_started_watched_found_again_and_read(page: Page, dashboard: Served) -> None:
@@ -58,10 +63,8 @@ def test_a_run_is_started_watched_found_again_and_read(page: Page, dashboard: Se
     assert run.params["sizes"] == [2**16, 2**20]
     assert run.params["memory"] == ["pageable", "pinned"]
 
-    expect(page.get_by_role("button", name="Cancel")).to_be_visible()
-    until(lambda: fraction(page) > 0)
-    first = fraction(page)
-    until(lambda: fraction(page) > first)
+    first = shown_fraction(page, dashboard, run, above=0)
+    shown_fraction(page, dashboard, run, above=first)
     with standing_still(dashboard, run):
         page.locator(".js-plotly-plot").first.wait_for()  # what it has measured so far
 

@@ -22,7 +22,7 @@ from pinscope.records.registration import PidRegistrations
 from tests.data.fake_driver import LIBRARY, Program, build, left_by, tracing
 
 MIB = 2**20
-PATIENCE_SECONDS = 10.0
+PATIENCE_SECONDS = 60.0
 
 
 @pytest.fixture(scope="module")

@@ -237,7 +237,7 @@ def test_every_report_can_be_made_of_it_and_it_travels_in_a_bundle(
     assert main(["runs", "show", run.id]) == 0
     shown = capsys.readouterr().out
     assert all(words in shown for words in ("Holders", "live view", "Interval"))
-    assert "Budget" not in shown
+    assert "Takes at most" not in shown
     elsewhere = variables(PINSCOPE_DATABASE=f"sqlite:///{tmp_path / 'empty.db'}")
     command = [sys.executable, "-m", "pinscope"]
     imported = subprocess.run([*command, "import", str(file), "--json"], env=elsewhere, capture_output=True, check=True)

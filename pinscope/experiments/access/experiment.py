@@ -52,7 +52,9 @@ class AccessParams(Params):
         "scatter_write).",
     )
     spacings: Counts = parameter(
-        "Spacings", "Use every Nth block or word: 1 uses all data, 8 uses one eighth. Powers of two."
+        "Spacings",
+        "Use every Nth block (streaming) or word (random and scattered patterns): 1 uses all data, 8 uses one "
+        "eighth. Powers of two.",
     )
     uses: Counts = parameter(
         "Uses", "Number of times that a kernel uses the data before new data comes. The numbers after the first are "

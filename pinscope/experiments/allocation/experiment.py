@@ -54,8 +54,8 @@ class AllocationParams(Params):
         "PinScope's; cupy_pool: reused from CuPy's.",
     )
     directions: Several[OneWay] = parameter(
-        "Directions", "Direction of the copies from which the number of copies that repay a pinned buffer follows: "
-        "host to device (h2d) or device to host (d2h).",
+        "Directions", "Copies that are timed, to find how many of them repay the time to pin a buffer: host to device "
+        "(h2d) or device to host (d2h).",
     )  # fmt: skip
 
     @classmethod

@@ -30,6 +30,9 @@ from pinscope.records.finding import Quantity, Reading, Table, quantity, table
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bytes, format_seconds
 
+SMALLEST_PIECE = 2**20
+"""Bytes of the smallest buffer whose pace is given per GiB: nobody takes a GiB in smaller ones."""
+
 
 def read_allocation(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> Reading:
     """Verdict, headline, tables and findings of an allocation run; empty parts where nothing was measured yet."""
@@ -117,6 +120,11 @@ def _copies_quantity(name: str, even: BreakEven) -> Quantity:
     return quantity(name, even.copies, "count", reason="at this size copies from pinned memory are not faster")
 
 
+def _pace(seconds: float, nbytes: int) -> float | None:
+    """Seconds per GiB, where anybody would take a GiB in such pieces."""
+    return per_gib(seconds, nbytes) if nbytes >= SMALLEST_PIECE else None
+
+
 def _tables(cells: Cells, evens: Sequence[BreakEven], titles: Mapping[str, str]) -> tuple[Table, ...]:
     every = table(
         "Getting and giving back",
@@ -133,12 +141,13 @@ def _tables(cells: Cells, evens: Sequence[BreakEven], titles: Mapping[str, str])
                 median(cell.register_seconds),
                 cell.give_back_seconds.median,
                 median(cell.unregister_seconds),
-                per_gib(cell.get_seconds.median, cell.bytes), per_gib(cell.give_back_seconds.median, cell.bytes),
+                _pace(cell.get_seconds.median, cell.bytes), _pace(cell.give_back_seconds.median, cell.bytes),
                 cell.both_seconds.spread, cell.page_faults, cell.both_seconds.count,
             )
             for cell in cells.values()
         ],
-        note="Medians; of page faults the fewest. n/a: no step of its own there, or not counted. A pool's buffers were "
+        note="Medians; of page faults the fewest. n/a: no step of its own there, not counted, or a buffer too "
+        "small to take a GiB in. A pool's buffers were "
         "got before; only reuse is timed.",
     )  # fmt: skip
     paid = table(

@@ -28,6 +28,8 @@ from pinscope.records.finding import Quantity, Reading, Table, quantity, table
 from pinscope.records.run import ExperimentRun, LabKind
 from pinscope.units import format_bandwidth, format_bytes, format_share
 
+_PAGES = {"4k": "4 KiB pages", "thp": "huge pages"}
+_CACHES = {"cold": "cold caches", "warm": "warm caches"}
 _TO_AND_FROM = {"h2d": "to the GPU", "d2h": "from the GPU", "bidirectional": "both ways at once"}
 
 
@@ -152,7 +154,7 @@ def _faster(direction: str, found: Gain) -> Quantity:
     wild = 1 < found.uncertainty < math.inf
     spread = found.uncertainty if ROUGH < found.uncertainty <= 1 else None
     line = found.pageable.line
-    state = ", ".join(filter(None, (line.backing, line.cache)))
+    state = ", ".join(filter(None, (_PAGES.get(line.backing), _CACHES.get(line.cache))))
     over = f"pageable ({state})" if state else "pageable"
     name = f"Speed-up over {over}, {direction}, {format_bytes(found.bytes)}"
     reason = "the copies vary too much to tell"

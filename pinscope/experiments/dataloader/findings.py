@@ -87,7 +87,7 @@ def _settings(best: Combination, steady: Sequence[Combination]) -> Iterator[Cost
     beside = (
         f"against {pace:.1f} of the fastest ({words(best)})" if chosen is not best else f"the most of {len(steady)}"
     )
-    detail = f"Not measurably slower than {words(best)}: {'; '.join(map(words, close))}." if close else ""
+    detail = f"This run cannot tell these from {words(best)}: {'; '.join(map(words, close))}." if close else ""
     yield (
         pace / slowest,
         note(

@@ -87,7 +87,7 @@ def _headline(best: Combination, steady: Sequence[Combination]) -> tuple[Quantit
             for one in gains
         ),
         quantity("Fastest loop", words(best), "text"),
-        *([quantity("Not measurably slower", "; ".join(map(words, close)), "text")] if close else []),
+        *([quantity("As fast, as far as this run can tell", "; ".join(map(words, close)), "text")] if close else []),
         quantity(
             "Busiest part of the fastest loop",
             f"{found.title}, {format_share(found.share)} of a step" if found else None,

@@ -107,7 +107,7 @@ def _corrupted(cases: _Cases) -> Finding:
             for balance, share in found.items()
         ),
         quantity("Checked chunks", sum(checked for _, checked in cases.values()), "count"),
-        title="Events are required: left out on purpose, "
+        title="Events are required: in passes without them, made on purpose, "
         f"{least if least == most else f'{least} to {most}'} of the chunks held wrong data",
         detail="; ".join(f"{case}: {_by_balance(found)}" for case, (found, _) in cases.items()).capitalize()
         + ". Nothing is wrong with this machine: two streams that are not ordered read buffers before they are filled, "
@@ -211,7 +211,7 @@ def _lack_evidence(lack: Lack) -> Iterator[Quantity]:
     yield quantity(f"Time ÷ that with everything, {way}", lack.ratio, "ratio")
     if cell.recipe.memory != "pinned":
         yield quantity(f"Its copies alone ÷ pinned ones alone, {way}", cell.copy_slowdown, "ratio")
-    yield quantity(f"Time ÷ its copies and kernels one after the other, {way}", cell.own_serial, "ratio")
+    yield quantity(f"Time ÷ that of its own copies and kernels one after the other, {way}", cell.own_serial, "ratio")
     yield quantity(f"Compute idle between kernels, {way}", cell.stall_seconds.median, "seconds")
     yield quantity(f"The calls that start the copies, {way}", cell.issue_seconds.median, "seconds")
 
@@ -236,7 +236,7 @@ def _why(cell: PassCell) -> str:
         beside = "copies and kernels do not overlap"
     else:
         more = format_share(cell.own_serial - 1)
-        beside = f"the pipeline takes {more} longer than these copies and the kernels one after the other"
+        beside = f"the pipeline takes {more} longer than its own copies and kernels one after the other"
     return f"{copies}{beside}"
 
 

@@ -98,9 +98,9 @@ def _table(cells: Sequence[PassCell]) -> Table:
         "Every combination",
         {
             "direction": "text", "balance": "text", "recipe": "text", "overlap": "share", "at best": "share",
-            "own overlap": "share", "total ÷ one after the other": "ratio", "rate": "bytes/second", "total": "seconds",
-            "spread": "share", "copies alone": "seconds", "kernels alone": "seconds", "compute stall": "seconds",
-            "issue time": "seconds", "corrupted": "count", "checked": "count",
+            "own overlap": "share", "total ÷ pinned one after the other": "ratio", "rate": "bytes/second",
+            "total": "seconds", "spread": "share", "copies alone": "seconds", "kernels alone": "seconds",
+            "compute stall": "seconds", "issue time": "seconds", "corrupted": "count", "checked": "count",
         },
         [
             (
@@ -115,8 +115,8 @@ def _table(cells: Sequence[PassCell]) -> Table:
         note="The full recipe is pinned memory, a separate copy stream, double buffering and events. Overlap is the "
         "share of the shorter side, copies or kernels, that the pipeline hides. Where noise makes it more than all or "
         "less than nothing it stands as 100 % or 0 %, and 0 % also where a recipe takes longer than pinned copies and "
-        "kernels one after the other: the total ÷ that time says how much. Own overlap compares with the recipe's own "
-        "copies alone. At best is what a correct order allows with this many chunks: 1 - 1 ÷ chunks; as copies and "
-        "kernels alone are measured too, an overlap may lie slightly above it. What is not ordered may hide more, with "
+        "kernels one after the other: the total ÷ that time says how many times as long. Own overlap "
+        "compares with the recipe's own copies alone. At best is what a correct order allows with this many chunks: "
+        "1 - 1 ÷ chunks; as copies and kernels alone are measured too, an overlap may lie slightly above it. What is not ordered may hide more, with "
         "wrong data. Corrupted and checked count chunks over all repeats. On one stream events change nothing.",
     )  # fmt: skip

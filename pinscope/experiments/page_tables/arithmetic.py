@@ -74,8 +74,14 @@ class Growth:
 
     @property
     def per_byte(self) -> float | None:
-        """Bytes of page table per pinned byte: the middle of what it may be; ``None`` where that is not known."""
-        return self.known_slope.middle if self.known_slope else None
+        """Bytes of page table per pinned byte; ``None`` where that is not known.
+
+        The middle of what it may be; where that includes what a page size of GPUs takes, that.
+        """
+        if self.known_slope is None:
+            return None
+        entry = ENTRY_BYTES / self.known_page_bytes if self.known_page_bytes else self.known_slope.middle
+        return min(max(entry, self.known_slope.low), self.known_slope.high)
 
     @property
     def known_page_bytes(self) -> int | None:

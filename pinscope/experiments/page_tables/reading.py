@@ -118,8 +118,8 @@ def _table(found: Sequence[Cost]) -> Table:
             "giving back a GiB": "seconds",
         },
         [row(cost) for cost in found],
-        note="Per GiB is the middle of what the readings leave possible, between at least and at most: page tables are "
-        "counted in whole steps. Host pins are what the kernel's count of pinned pages grew by. "
+        note="Page tables are counted in whole steps, so what a GiB takes lies between at least and at most. Per GiB is "
+        "what a page size of GPUs takes, where that lies between, else the middle. Host pins are what the kernel's count of pinned pages grew by. "
         "Touching is by one thread; giving back is unpinning and unmapping. Memory allocated pinned "
         "is touched by the driver as it is allocated. Times are "
         "those of the run's own device.",
@@ -127,9 +127,9 @@ def _table(found: Sequence[Cost]) -> Table:
 
 
 def _per_gib(growth: Growth) -> tuple[float | None, float | None, float | None]:
-    """Bytes a GiB: the middle, at least, at most."""
-    slope = growth.known_slope
-    return (slope.middle * GIB, slope.low * GIB, slope.high * GIB) if slope else (None, None, None)
+    """Bytes a GiB; at least, at most."""
+    slope, per_byte = growth.known_slope, growth.per_byte
+    return (per_byte * GIB, slope.low * GIB, slope.high * GIB) if slope and per_byte else (None, None, None)
 
 
 def _amounts(run: ExperimentRun, cost: Cost) -> tuple[Table, ...]:
@@ -152,7 +152,8 @@ def _amounts(run: ExperimentRun, cost: Cost) -> tuple[Table, ...]:
                 )
                 for amount in AMOUNTS
             ],
-            note="As measured here is the middle of what the readings leave possible. For each process that pins it, "
+            note="As measured here is what the formula gives, where the readings leave it possible, else the middle of "
+            "what they leave possible. For each process that pins it, "
             "and on each GPU on which that process has a context. The formula is "
             "bytes ÷ page size × 8. Other amounts, processes and GPUs: the page Plan, or pinscope plan.",
         ),
@@ -160,8 +161,8 @@ def _amounts(run: ExperimentRun, cost: Cost) -> tuple[Table, ...]:
 
 
 def _price(run: ExperimentRun, cost: Cost) -> Iterator[Finding]:
-    growth, slope = cost.growth, cost.growth.known_slope
-    if slope is None or growth.page_bytes is None:
+    growth, slope, per_byte = cost.growth, cost.growth.known_slope, cost.growth.per_byte
+    if slope is None or per_byte is None or growth.page_bytes is None:
         yield note(
             "page-tables-unseen",
             quantity("Growth", growth.table_bytes[-1], "bytes"),
@@ -186,12 +187,11 @@ def _price(run: ExperimentRun, cost: Cost) -> Iterator[Finding]:
         quantity("Page table per pinned GiB, at most", slope.high * GIB, "bytes"),
         quantity("Page size of the mapping", growth.page_bytes, "bytes"),
         quantity("Pinned at most", growth.bytes[-1], "bytes"),
-        title=f"Each pinned GiB takes {format_bytes(round(slope.middle * GIB))} of {_tables_of(run)}: {whose} "
-        f"in {named}",
+        title=f"Each pinned GiB takes {format_bytes(round(per_byte * GIB))} of {_tables_of(run)}: {whose} in {named}",
         detail=f"{_read(run)} in steps of {format_bytes(growth.granule_bytes)} and the run pinned in steps of {step}, "
-        f"so the true value lies between {format_bytes(round(slope.low * GIB))} and "
+        f"so the page table of a GiB takes between {format_bytes(round(slope.low * GIB))} and "
         f"{format_bytes(round(slope.high * GIB))}.{_returned_words(growth)} A TiB would take "
-        f"{format_bytes(round(1024 * GIB * slope.middle))}.",
+        f"{format_bytes(round(1024 * GIB * per_byte))}.",
         advice=advice,
     )
 

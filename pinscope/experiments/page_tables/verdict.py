@@ -25,7 +25,7 @@ def page_tables_verdict(run: ExperimentRun, found: Sequence[Cost]) -> str | None
 def _amount(found: Sequence[Cost], own: Sequence[Cost]) -> str:
     """One figure where one fits all ways, else the least and the most; ``own``: those whose figure is known."""
     slopes = [cost.growth.known_slope for cost in own if cost.growth.known_slope]
-    middles = [slope.middle * GIB for slope in slopes]
+    middles = [cost.growth.per_byte * GIB for cost in own if cost.growth.per_byte]
     floor = max(slope.low for slope in slopes)
     if any(_takes_less(cost, own[0], floor) for cost in found if cost not in own):
         return f"up to {format_bytes(round(max(middles)))}"

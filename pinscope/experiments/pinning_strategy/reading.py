@@ -92,13 +92,13 @@ def _headline(run: ExperimentRun, cells: Cells, found: Recommended) -> tuple[Qua
             quantity("Recommended in chunks", TITLES[found.chunks.strategy], "text"),
             _time_quantity(f"chunks of {format_bytes(found.chunks.chunk_bytes)}", found.chunks),
         ]
-        quantities.append(_wait_quantity(f"{_LONGEST}, in chunks", found.chunks))
+        quantities.append(_wait_quantity("in chunks", found.chunks))
     if array and array is not usual:
-        quantities.append(_wait_quantity(f"{_LONGEST}, in one piece", array))
+        quantities.append(_wait_quantity("in one piece", array))
     if usual:
-        quantities.append(_wait_quantity(f"{_LONGEST}, one cudaHostAlloc", usual))
+        quantities.append(_wait_quantity("with one cudaHostAlloc", usual))
     if IDLE in cells:
-        quantities.append(_wait_quantity(f"{_LONGEST}, nothing pinned or freed", cells[IDLE]))
+        quantities.append(_wait_quantity("", cells[IDLE]))
     return tuple(quantities)
 
 
@@ -110,11 +110,11 @@ def _time_quantity(way: str, cell: StrategyCell) -> Quantity:
     return quantity(name, cell.total_seconds.median, "seconds", spread=cell.total_seconds.known_within)
 
 
-def _wait_quantity(name: str, cell: StrategyCell) -> Quantity:
+def _wait_quantity(way: str, cell: StrategyCell) -> Quantity:
     """The longest wait of both phases, and in which it was."""
     wait = cell.longest_wait
-    during = "" if cell.strategy == IDLE else f", {wait.during}"
-    return quantity(f"{name}{during}", wait.seconds, "seconds")
+    during = " while nothing is pinned or freed" if cell.strategy == IDLE else f" {wait.during} {way}"
+    return quantity(f"{_LONGEST}{during}", wait.seconds, "seconds")
 
 
 def _strategies(cells: Cells) -> list[StrategyCell]:
@@ -315,8 +315,8 @@ def _calls(cells: Collection[StrategyCell]) -> str:
 
 
 _CHUNK_ADVICE = (
-    "make the chunk a multiple of your block size. Pin in one piece, before others start, where a copy may begin and "
-    "end anywhere."
+    "make the chunk a multiple of the size of your copies. Pin in one piece, before others start, where a copy may "
+    "begin and end anywhere."
 )
 
 
@@ -328,7 +328,7 @@ _REFUSED = "CUDA refuses a copy that crosses from one chunk into the next (cudaE
 
 
 def _idle_evidence(cells: Cells) -> list[Quantity]:
-    return [_wait_quantity(f"{_LONGEST}, nothing pinned or freed", cells[IDLE])] if IDLE in cells else []
+    return [_wait_quantity("", cells[IDLE])] if IDLE in cells else []
 
 
 def _longest_of_run(longest: StrategyCell, shown: StrategyCell) -> str:
@@ -350,7 +350,7 @@ def _why_waiting(cell: StrategyCell, wait: Wait) -> str:
     if late is None:
         return f"{cause}."
     return (
-        f"{cause}; a process that makes no driver calls was delayed by at most {format_seconds(late)}, so the "
+        f"{cause}; at that time a process that makes no driver calls was delayed by {format_seconds(late)}, so the "
         "processors were not the cause."
     )
 

@@ -19,7 +19,7 @@ _MEMORY = (
     ("pinned by this run", "bytes", Look("pinned")),
     ("available", "available_bytes", Look("pageable", "diamond")),
     ("left in the control group", "cgroup_headroom_bytes", Look("pageable", "diamond-open", "dash")),
-    ("page cache", "cached_bytes", Look("cached", "square")),
+    ("page cache and shared memory", "cached_bytes", Look("cached", "square")),
 )
 """Line and field of a host's row."""
 _STALLS = (

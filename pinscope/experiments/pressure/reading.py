@@ -76,7 +76,7 @@ def _headline(found: Stages, memory: Memory) -> tuple[Quantity, ...]:
             reason="no file could be made; the notes say why",
         ),
         quantity(
-            "Most of a step's time with tasks stalled for memory",
+            "Longest stall for memory, share of a step's time",
             stalled[1] if stalled else None,
             "share",
             reason=None if stalled else _why_no_stalls(found),
@@ -104,7 +104,7 @@ def _table(found: Stages) -> tuple[Table, ...]:
         "Every step",
         {
             "phase": "text", "pinned": "bytes", "pinning took": "seconds", "available": "bytes",
-            "left here": "bytes", "free": "bytes", "on lists": "bytes", "page cache": "bytes",
+            "left here": "bytes", "free": "bytes", "on lists": "bytes", "page cache, shared memory": "bytes",
             "page fault": "seconds", "longest fault": "seconds", "file read": "bytes/second",
             "file in cache": "share",
             **{f"stalled: {words}": "share" for words in STALLS.values()},
@@ -113,8 +113,8 @@ def _table(found: Stages) -> tuple[Table, ...]:
         rows,
         note="Page fault and file read: medians over the rounds; longest fault: of all pages; file in cache: the "
         "least. Left here is the tighter of the host's available memory and what the control group leaves. On "
-        "lists: free pages that each processor has at hand, neither free nor available by the kernel's count. Stalls "
-        "are "
+        "lists: free pages that each processor has at hand, neither free nor available by the kernel's count. The "
+        "kernel counts shared memory with the page cache, and memory of cudaHostAlloc is shared memory. Stalls are "
         "shares of the step's time, pinning included. n/a: not reported here, or not measured.",
     )  # fmt: skip
     return (every_step,) if rows else ()

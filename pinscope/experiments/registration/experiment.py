@@ -48,7 +48,11 @@ class RegistrationParams(BareParams):
         unit="count", ge=1, le=1000,
     )  # fmt: skip
     step_limit: Seconds = parameter(
-        "Step limit", "Time limit of each step. If a process exceeds it, the run ends.", gt=0, le=3600
+        "Step limit",
+        "Time limit of each step of a process: start, pin, copy, free. If one exceeds it, the run fails; what "
+        "was measured until then is kept.",
+        gt=0,
+        le=3600,
     )
 
     @model_validator(mode="after")

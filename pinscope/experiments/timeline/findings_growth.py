@@ -135,7 +135,7 @@ def no_leak(seen: Watched) -> Iterator[Finding]:
             "no-leak-seen",
             quantity(f"{who(kept)} holds more by", _kept(kept), "bytes"),
             *evidence,
-            title=f"No leak found in {during}, but {who(kept)} grew by {format_bytes(_kept(kept))} and kept it",
+            title=f"{who(kept)} pinned {format_bytes(_kept(kept))} more and kept it, but not as a leak does ({during})",
             detail=f"{f'By the rule that is no leak: {why}. ' if why else ''}{LEAK_RULE}.",
             advice=f"Watch on with 'pinscope record --pid {kept.pid}' to see whether it goes on growing.",
         )

@@ -42,7 +42,7 @@ def test_one_finding_counts_them_and_names_the_worst_by_how_much_and_what_to_do(
     assert finding.detail == "The worst: noisiest, ± 20.0 % after 16 repeats."
     # (20 %)² ÷ (5 %)² × 1.5 times as many, and as long.
     assert finding.advice.endswith(
-        "for longer: pinscope run bandwidth --lab cuda --set repeats=384 --set time_limit=48 --set sizes=4KiB"
+        "for longer: pinscope run bandwidth --lab cuda --set repeats=384 --set time_limit=48s --set sizes=4KiB"
     )
 
 
@@ -75,12 +75,12 @@ def test_no_longer_run_is_advised_than_one_waits_for_and_it_says_how_far_that_le
     (finding,) = precision_not_reached(run(precision=0.01, repeats=16, time_limit=2.0), [NOISIEST])
     # 60 s are 30 times 2 s, and the interval narrows with the root: 20 % ÷ √30.
     assert "With as much noise as here this reaches about ± 3.7 %: pinscope" in finding.advice
-    assert "--set repeats=480 --set time_limit=60 --set" in finding.advice
+    assert "--set repeats=480 --set time_limit=60s --set" in finding.advice
 
 
 def test_a_run_that_was_allowed_longer_is_not_advised_less() -> None:
     (finding,) = precision_not_reached(run(precision=0.01, repeats=16, time_limit=90.0), [NOISIEST])
-    assert "--set time_limit=90 " in finding.advice
+    assert "--set time_limit=90s " in finding.advice
 
 
 def test_no_more_repeats_are_advised_than_can_be_asked_for() -> None:

@@ -218,7 +218,7 @@ def test_pinned_is_compared_with_pageable_memory_as_malloc_gives_it_in_no_cache_
     rows += pageable(20e9, "thp", "warm") + pageable(12e9, "thp", "cold") + pageable(10e9, "4k", "cold")
     reading = read_bandwidth(synthetic.run("bandwidth"), rows)
     headline = {one.name: one.value for one in reading.headline}
-    assert headline["Speed-up over pageable (4k, cold), h2d, 16 MiB"] == pytest.approx(5)
+    assert headline["Speed-up over pageable (4 KiB pages, cold caches), h2d, 16 MiB"] == pytest.approx(5)
     found = {finding.rule: finding for finding in reading.findings}
     assert "small pages (4k), and none of it is in the CPU's caches" in found["pageable-slower"].detail
     published = next(table for table in reading.tables if "RTX 2080 Ti" in table.title)
@@ -382,7 +382,7 @@ def test_corruption_is_said_for_each_case_apart() -> None:
     found = {one.rule: one for one in reading.findings}
     unsafe, intact = found["unsafe-without-events"], found["unordered-yet-intact"]
     assert unsafe.severity == intact.severity == "note"
-    assert "left out on purpose, 40.0 % to 100.0 % of the chunks held wrong data" in unsafe.title
+    assert "in passes without them, made on purpose, 40.0 % to 100.0 % of the chunks held wrong data" in unsafe.title
     assert {one.name: one.value for one in unsafe.evidence} == {
         "Wrong chunks, pinned memory, h2d, balanced": 0.4, "Wrong chunks, pinned memory, h2d, copy-bound": 0.98,
         "Wrong chunks, pinned memory, d2h, balanced": 1.0, "Checked chunks": 1200,
@@ -407,7 +407,7 @@ def test_more_than_all_of_the_shorter_side_is_noise() -> None:
 def test_less_than_nothing_hidden_is_said_as_the_time_that_it_takes_longer() -> None:
     slow = passes_of(6.93, memory="pageable", copy_alone_seconds=5.3)
     detail = overlap_findings(passes_of(1.0) + slow)["ingredient-missing"].detail
-    assert "takes 10.0 % longer than these copies and the kernels one after the other" in detail
+    assert "takes 10.0 % longer than its own copies and kernels one after the other" in detail
 
 
 def test_corruption_without_events_is_expected_and_with_them_critical() -> None:

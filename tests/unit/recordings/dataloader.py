@@ -101,7 +101,7 @@ def headline(recorded: Recorded) -> dict[str, object]:
         "Pinned for the fastest loop": 0 if abs(held) <= 2**20 else held,
     }
     if close := [words_of(one) for one in pace if one != best and not_clearly_faster(pace[best], pace[one])]:
-        found["Not measurably slower"] = "; ".join(close)
+        found["As fast, as far as this run can tell"] = "; ".join(close)
     for (with_it, asynchronous, number), with_both in pace.items():
         plain = pace.get((False, False, number))
         if with_it and asynchronous and plain:

@@ -31,5 +31,5 @@ def headline(recorded: Recorded) -> dict[str, object]:
         f"Page fault time with {format_bytes(int(faults.idxmax()))} pinned (the slowest step) ÷ before": faults.max()
         / before,
         "Least share of the test file in the page cache": (held["file_cached_bytes"] / held["file_bytes"]).min(),
-        "Most of a step's time with tasks stalled for memory": stalled.max(),
+        "Longest stall for memory, share of a step's time": stalled.max(),
     }

@@ -85,7 +85,7 @@ def test_a_calm_run_is_good_and_names_the_price() -> None:
         2.25 / 2.3
     )  # its first round counts
     assert headline["Least share of the test file in the page cache"] == 1.0
-    assert headline["Most of a step's time with tasks stalled for memory"] == 0.0
+    assert headline["Longest stall for memory, share of a step's time"] == 0.0
 
 
 def test_the_share_is_that_of_the_control_group_where_it_has_less_than_the_host() -> None:
@@ -194,7 +194,7 @@ def test_what_is_not_told_is_missing_with_a_reason_and_never_zero() -> None:
     missing = {one.name: one.reason for one in result.headline if one.value is None}
     assert missing == {
         "Least share of the test file in the page cache": "no file could be made; the notes say why",
-        "Most of a step's time with tasks stalled for memory": "this kernel does not report it; the notes say why",
+        "Longest stall for memory, share of a step's time": "this kernel does not report it; the notes say why",
     }
     assert {finding.rule for finding in result.findings} == {"gone-for-everybody", "nobody-felt-it"}
 

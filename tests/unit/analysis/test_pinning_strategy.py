@@ -153,8 +153,8 @@ def test_the_headline_has_the_gain_and_seconds_for_the_users_size() -> None:
     assert values["Longest driver call of another process while pinning in one piece"] == 0.3
     assert values["Recommended in chunks"] == TITLES["thp_pipeline"]
     assert values["Time to pin 16 GiB, chunks of 1 GiB"] == 0.3
-    assert values["Longest driver call of another process, in chunks, while freeing"] == 0.016
-    assert values["Longest driver call of another process, nothing pinned or freed"] == 3e-4
+    assert values["Longest driver call of another process while freeing in chunks"] == 0.016
+    assert values["Longest driver call of another process while nothing is pinned or freed"] == 3e-4
 
 
 def test_the_waits_of_both_phases_stand_in_the_table_call_by_call_beside_the_control() -> None:

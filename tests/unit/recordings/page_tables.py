@@ -32,6 +32,11 @@ def page(low: float, high: float) -> float:
     return fitting[0] if fitting else 16 / (low + high)
 
 
+def per_byte(low: float, high: float) -> float:
+    """What that page size takes, as far as the readings leave it possible."""
+    return min(max(8 / page(low, high), low), high)
+
+
 def headline(recorded: Recorded) -> dict[str, object]:
     rows = recorded.counted
     rows = rows[rows["device"] == recorded.run["device"]]
@@ -39,7 +44,7 @@ def headline(recorded: Recorded) -> dict[str, object]:
     for backing in recorded.run["params"]["backings"]:
         ways[f"registered ({backing})"] = rows[(rows["memory"] == "registered") & (rows["backing"] == backing)]
     found: dict[str, object] = {
-        f"GPU memory per pinned GiB, {words}": sum(slopes(way)) / 2 * GIB for words, way in ways.items()
+        f"GPU memory per pinned GiB, {words}": per_byte(*slopes(way)) * GIB for words, way in ways.items()
     }
     first = ways["allocated pinned"].set_index("phase")["nvml_used_bytes"]
     found["Page size of the mapping"] = page(*slopes(ways["allocated pinned"]))

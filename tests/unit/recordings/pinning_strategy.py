@@ -64,9 +64,9 @@ def headline(recorded: Recorded) -> dict[str, object]:
         "Recommended in one piece": WHOLE[array],
         "Pinning rate, in one piece": size / total[array],
         f"Extrapolated to {format_bytes(target)} (parameter target)": target * total[array] / size,
-        f"{LONGEST}, in one piece, while {phase[array]}": wait[array],
-        f"{LONGEST}, one cudaHostAlloc, while {phase['host_alloc']}": wait["host_alloc"],
-        f"{LONGEST}, nothing pinned or freed": wait["idle"],
+        f"{LONGEST} while {phase[array]} in one piece": wait[array],
+        f"{LONGEST} while {phase['host_alloc']} with one cudaHostAlloc": wait["host_alloc"],
+        f"{LONGEST} while nothing is pinned or freed": wait["idle"],
     }
     if NEAR * usual[chunks] <= usual[array]:
         found |= {
@@ -74,6 +74,6 @@ def headline(recorded: Recorded) -> dict[str, object]:
             f"Time to pin {format_bytes(size)}, chunks of {format_bytes(recorded.run['params']['chunk'])}": total[
                 chunks
             ],
-            f"{LONGEST}, in chunks, while {phase[chunks]}": wait[chunks],
+            f"{LONGEST} while {phase[chunks]} in chunks": wait[chunks],
         }
     return found

@@ -117,6 +117,7 @@ def _table(cells: Sequence[PassCell]) -> Table:
         "less than nothing it stands as 100 % or 0 %, and 0 % also where a recipe takes longer than pinned copies and "
         "kernels one after the other: the total ÷ that time says how many times as long. Own overlap "
         "compares with the recipe's own copies alone. At best is what a correct order allows with this many chunks: "
-        "1 - 1 ÷ chunks; as copies and kernels alone are measured too, an overlap may lie slightly above it. What is not ordered may hide more, with "
-        "wrong data. Corrupted and checked count chunks over all repeats. On one stream events change nothing.",
+        "1 - 1 ÷ chunks; as copies and kernels alone are measured too, an overlap may lie slightly above it. What "
+        "is not ordered may hide more, with wrong data. Corrupted and checked count chunks over all repeats. On "
+        "one stream events change nothing.",
     )  # fmt: skip

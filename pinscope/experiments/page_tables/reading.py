@@ -118,8 +118,9 @@ def _table(found: Sequence[Cost]) -> Table:
             "giving back a GiB": "seconds",
         },
         [row(cost) for cost in found],
-        note="Page tables are counted in whole steps, so what a GiB takes lies between at least and at most. Per GiB is "
-        "what a page size of GPUs takes, where that lies between, else the middle. Host pins are what the kernel's count of pinned pages grew by. "
+        note="Page tables are counted in whole steps, so what a GiB takes lies between at least and at most. Per "
+        "GiB is what a page size of GPUs takes, where that lies between, else the middle. Host pins are what the "
+        "kernel's count of pinned pages grew by. "
         "Touching is by one thread; giving back is unpinning and unmapping. Memory allocated pinned "
         "is touched by the driver as it is allocated. Times are "
         "those of the run's own device.",

@@ -81,8 +81,6 @@ GAP_PIXELS = 82
 """Room between two panels: tick labels of the upper, title of the lower."""
 _FRAME_PIXELS = 116
 """Room for the first title, the last axis title and the legend."""
-_CARD_PIXELS = 86
-"""The same without a legend."""
 _INKS = ("#ffffff", "#0e1117")
 
 
@@ -150,27 +148,6 @@ def dressed(figure: go.Figure, scheme: SchemeName) -> go.Figure:
     copy = go.Figure(figure)
     copy.update_layout(template=template(scheme))
     return copy
-
-
-def first_panel(figure: go.Figure) -> go.Figure:
-    """A copy of the uppermost panel alone, as tall as it is in the figure and without the legend: for a card."""
-    made = figure.to_plotly_json()
-    layout, y_axis = made["layout"], figure.layout.yaxis
-    share = y_axis.domain[1] - y_axis.domain[0] if y_axis.domain else 1.0
-    titles = [axis.title for axis in figure.select_xaxes() if axis.title.text]  # often only the lowest has one
-    notes = [note for note in layout.get("annotations", ()) if note.get("yref", "paper") in ("y", "paper")]
-    top = max((note["y"] for note in notes if note["yref"] == "paper"), default=1.0)
-    layout["annotations"] = [
-        {**note, "y": 1.0} if note["yref"] == "paper" else note
-        for note in notes
-        if note["yref"] == "y" or note["y"] >= top
-    ]
-    small = go.Figure([trace for trace in figure.data if (trace.yaxis or "y") == "y"], {
-        name: value for name, value in layout.items() if not re.fullmatch(r"[xy]axis\d+", name)
-    })  # fmt: skip
-    small.update_layout(height=(figure.layout.height - _FRAME_PIXELS) * share + _CARD_PIXELS, showlegend=False)
-    small.update_yaxes(domain=[0, 1])
-    return small.update_xaxes(title=titles[0] if titles else None, matches=None, showticklabels=True)
 
 
 def luminance(colour: str) -> float:

@@ -10,7 +10,7 @@ import pandas as pd
 import streamlit as st
 
 from pinscope.charts.chart import Chart
-from pinscope.charts.theme import dressed, first_panel
+from pinscope.charts.theme import dressed
 from pinscope.dashboard.plain import plain, sentence
 from pinscope.records.figure import Figure
 from pinscope.records.finding import Finding, Quantity, Reading, Severity, Table
@@ -215,13 +215,12 @@ def _evidence(finding: Finding) -> None:
         st.caption(" · ".join(figures))
 
 
-def chart_view(chart: Chart, key: str, border: bool = True, small: bool = False) -> None:
-    """Draw one chart; ``key`` is unique on the page, ``small`` leaves its first panel."""
+def chart_view(chart: Chart, key: str, border: bool = True) -> None:
+    """Draw one chart; ``key`` is unique on the page."""
     scheme = st.context.theme.type or "neutral"  # neutral reads on light and dark: the browser has not said yet
     with st.container(border=border, height="stretch"):
         st.markdown(f"**{plain(chart.title)}**")
-        drawn = first_panel(chart.figure) if small else chart.figure
-        figure = dressed(drawn, scheme).update_layout(font_family=_FONT)
+        figure = dressed(chart.figure, scheme).update_layout(font_family=_FONT)
         st.plotly_chart(figure, theme=None, key=key, config=_CHART_CONFIG, width="stretch", alt=chart.alt)
         if chart.caption:
             st.caption(plain(chart.caption))

@@ -19,7 +19,6 @@ from pinscope.charts.theme import (
     contrast,
     count_axis,
     dressed,
-    first_panel,
     ink,
     panels,
     seconds_axis,
@@ -147,21 +146,6 @@ def test_panels_stand_apart_by_the_gap_whatever_their_heights() -> None:
     assert (middle[1] - middle[0]) * inner == pytest.approx(200)
     assert (upper[0] - middle[1]) * inner == pytest.approx(50)
     assert (middle[0] - lower[1]) * inner == pytest.approx(50)
-
-
-def test_a_card_shows_the_first_panel_alone_as_tall_as_it_was() -> None:
-    figure = panels(["upper", "lower"], [100, 200])
-    for row in (1, 2):
-        figure.add_scatter(x=[1, 2], y=[row, row], row=row, col=1)
-    figure.update_xaxes(title_text="Size", row=2, col=1)
-
-    small = first_panel(figure)
-
-    assert [trace.y for trace in small.data] == [(1, 1)]
-    assert [note.text for note in small.layout.annotations] == ["upper"]
-    assert small.layout.xaxis.title.text == "Size"
-    assert 100 < small.layout.height < 200
-    assert len(figure.data) == 2
 
 
 @pytest.mark.parametrize(

@@ -19,11 +19,11 @@ def test_each_recording_fits_a_card(run: Run) -> None:
     assert isinstance(run, ExperimentRun)
     chart = SHOWN[run.experiment](run, checked_rows(run.experiment, recorded_observations(run.id)))
     assert chart is not None
-    labels = [annotation.text for annotation in chart.figure.layout.annotations if annotation.text]
-    bars = [name for trace in chart.figure.data for name in trace.y]
-    assert 1 < len(bars) == len(set(bars)) <= 6
-    assert len(labels) == len(bars)
-    assert all(label in chart.alt for label in labels)
+    written = {annotation.text for annotation in chart.figure.layout.annotations}
+    bars = {name: text for trace in chart.figure.data for name, text in zip(trace.y, trace.customdata, strict=True)}
+    assert 1 < len(bars) <= 6
+    assert set(bars) | set(bars.values()) <= written
+    assert all(f"{name} {text}" in chart.alt for name, text in bars.items())
 
 
 @pytest.mark.parametrize("name", SHOWN)

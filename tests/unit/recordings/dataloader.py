@@ -96,7 +96,7 @@ def headline(recorded: Recorded) -> dict[str, object]:
         "Fastest loop": words_of(best),
         "Steps a second of the fastest loop": geometric_mean(list(pace[best].values())),
         "Busiest part of the fastest loop": busiest(best, mean),
-        "GPU idle in the fastest loop": mean["stall_seconds"] / mean["step_seconds"],
+        "GPU computes in the fastest loop, of a step": 1 - mean["stall_seconds"] / mean["step_seconds"],
         "Waiting for the loader in the fastest loop": mean["wait_seconds"] / mean["step_seconds"],
         "Pinned for the fastest loop": 0 if abs(held) <= 2**20 else held,
     }

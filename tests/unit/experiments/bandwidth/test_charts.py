@@ -155,8 +155,7 @@ def test_issue_times_are_medians_in_seconds_on_logarithmic_axes() -> None:
 
     assert trace(figure, "pinned").y == pytest.approx([2e-6])
     assert (figure.layout.xaxis.type, figure.layout.yaxis.type) == ("log", "log")
-    labels = dict(zip(figure.layout.yaxis.tickvals, figure.layout.yaxis.ticktext, strict=True))
-    assert (labels[1e-6], labels[1e-5], labels[1e-3], labels[1.0]) == ("1 µs", "10 µs", "1 ms", "1 s")
+    assert list(figure.layout.yaxis.ticktext) == ["1 µs", "2 µs", "5 µs", "10 µs"]  # within one decade
 
 
 def test_kernel_copies_stand_beside_those_of_the_engine_with_open_markers() -> None:

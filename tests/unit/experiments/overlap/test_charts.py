@@ -50,7 +50,8 @@ def test_a_run_without_rows_has_no_charts() -> None:
 
 def test_a_full_run_has_every_chart_with_words_and_units(full: dict[str, Chart]) -> None:
     assert list(full) == [
-        "overlap-h2d", "costs-h2d", "timeline-h2d", "overlap-d2h", "costs-d2h", "timeline-d2h", "depths",
+        "overlap-passes",
+        *("overlap-h2d", "costs-h2d", "timeline-h2d", "overlap-d2h", "costs-d2h", "timeline-d2h", "depths"),
     ]  # fmt: skip
     for chart in full.values():
         assert chart.title
@@ -94,7 +95,7 @@ def test_corrupted_data_is_told_by_colour_sign_and_number() -> None:
     assert unsafe.marker.color == COLOURS["corrupted"] != bars(figure, "data intact").marker.color
     assert unsafe.y == ("no events<br>✕ unsafe",)
     assert unsafe.text == ("90.0 %<br>3 of 10 corrupted",)
-    assert bars(figure, "data intact").y == ("full recipe",)
+    assert bars(figure, "data intact").y == ("all four parts",)
 
 
 def test_a_recipe_that_could_corrupt_but_did_not_is_shown_as_measured() -> None:

@@ -21,7 +21,9 @@ def keys(found: list[dict[str, Any]]) -> list[str]:
 def test_a_run_shows_memory_what_was_felt_and_stalls() -> None:
     taken, felt, memory, stalls = draw(RUN, rows())
     lines = {trace.name: trace for trace in memory.figure.data}
-    assert list(lines) == ["floor", "meant to be pinned", "pinned by this run", "available", "page cache and shared memory"]
+    assert list(lines) == [
+        "floor", "meant to be pinned", "pinned by this run", "available", "page cache and shared memory",
+    ]  # fmt: skip
     assert set(lines["floor"].y) == {1.0}
     assert set(lines["meant to be pinned"].y) == {4.0}
     assert max(lines["pinned by this run"].y) == 4.0

@@ -1,6 +1,7 @@
 """``pinscope live`` on a SYNTHETIC host: ``python -m tests.data.live_stage FOLDER [OPTION]…``.
 
-The host lies in FOLDER, with as many holders as :func:`set_up` gives it.
+``… FOLDER dashboard`` serves the dashboard with it. The host lies in FOLDER, with as many holders as :func:`set_up`
+gives it.
 """
 
 from __future__ import annotations
@@ -67,4 +68,9 @@ if __name__ == "__main__":
         platform.node = lambda: name
     here = Proc.below(Path(sys.argv[1]))
     pinscope.cli.live.open_source = lambda **_: LiveSource(here)  # type: ignore[assignment]
+    if sys.argv[2:] == ["dashboard"]:
+        from pinscope.dashboard import live_watch
+
+        live_watch.open_source = lambda **_: LiveSource(here)  # type: ignore[assignment]
+        raise SystemExit(main(["dashboard"]))
     raise SystemExit(main(["live", *sys.argv[2:]]))

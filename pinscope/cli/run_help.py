@@ -10,7 +10,7 @@ from typer.core import TyperCommand
 from pinscope.experiments.contract import AnyExperiment
 from pinscope.experiments.registry import EXPERIMENTS, find
 from pinscope.probes.environment import capture_environment
-from pinscope.records.run import LAB_TITLES, LabKind
+from pinscope.records.run import LabKind
 from pinscope.report.parameters import Parameter, form_parameters
 from pinscope.runner.jobs import usable_gpu
 from pinscope.runner.suite import ALL
@@ -56,12 +56,17 @@ def _format_experiment(experiment: AnyExperiment, lab: str | None, formatter: An
         formatter.write_paragraph()
         with formatter.indentation():
             formatter.write_text(text)
-    with formatter.section(f"Parameters, each set by --set NAME=VALUE (defaults on the {LAB_TITLES[chosen]})"):
+    with formatter.section(f"Parameters, each set by --set NAME=VALUE (defaults on the {_place(chosen)})"):
         formatter.write_dl(parameter_help(experiment, chosen))
     formatter.write_paragraph()
     formatter.write(f"Example: {example(experiment, chosen)}\n")  # whole, to be pasted
     formatter.write_text("Options of every run: pinscope run --help")
     formatter.write_text(f"Method, and how to read the result: pinscope docs {name} --text")
+
+
+def _place(lab: LabKind) -> str:
+    """Where the defaults hold; without a GPU, how to see those on one."""
+    return "GPU" if lab == "cuda" else "host model, which stands in for a GPU; on a GPU: --lab cuda"
 
 
 def _lab(experiment: AnyExperiment, lab: str | None) -> LabKind:

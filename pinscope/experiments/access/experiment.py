@@ -53,7 +53,7 @@ class AccessParams(Params):
     )
     spacings: Counts = parameter(
         "Spacings",
-        "Use every Nth block (streaming) or word (random and scattered patterns): 1 uses all data, 8 uses one "
+        "Use every Nth block of 4 KiB (streaming) or every Nth word (random, scattered): 1 uses all data, 8 uses one "
         "eighth. Powers of two.",
     )
     uses: Counts = parameter(

@@ -61,7 +61,7 @@ class BandwidthParams(Params):
     )
     copiers: Several[CopierChoice] = parameter(
         "Copied by", "A copy engine of the GPU, or a kernel that reads and writes host memory in place. A kernel "
-        "reaches all kinds of pinned memory in the same way, so it copies one of them only: the first that is listed.",
+        "reaches all kinds of pinned memory in the same way, so it copies only the first of the parameter memory.",
     )  # fmt: skip
     backings: Several[PageableBacking] = parameter(
         "Pages of pageable memory",

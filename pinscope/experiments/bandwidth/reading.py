@@ -29,7 +29,7 @@ from pinscope.records.run import ExperimentRun, LabKind
 from pinscope.units import format_bandwidth, format_bytes, format_share
 
 _PAGES = {"4k": "4 KiB pages", "thp": "huge pages"}
-_CACHES = {"cold": "cold caches", "warm": "warm caches"}
+_CACHES = {"cold": "cold CPU caches", "warm": "warm CPU caches"}
 _TO_AND_FROM = {"h2d": "to the GPU", "d2h": "from the GPU", "bidirectional": "both ways at once"}
 
 

@@ -236,7 +236,8 @@ def _why(cell: PassCell) -> str:
         beside = "copies and kernels do not overlap"
     else:
         more = format_share(cell.own_serial - 1)
-        beside = f"the pipeline takes {more} longer than its own copies and kernels one after the other"
+        one_by_one = "the same copies and kernels one after the other"
+        beside = f"nothing overlaps: the pipeline takes {more} longer than {one_by_one}"
     return f"{copies}{beside}"
 
 

@@ -274,7 +274,7 @@ def nobody_felt_it(found: Stages, memory: Memory) -> Iterator[Finding]:
             if severity == "good"
             else "To tell noise from cost, run it again on an idle machine."
         )
-        + " To test as much as is safe here: pinscope run pressure --set share=100% --set cap=1TiB",
+        + " To pin all that is safe here, not a part of it: pinscope run pressure --set share=100% --set cap=1TiB",
     )
 
 

@@ -218,7 +218,7 @@ def test_pinned_is_compared_with_pageable_memory_as_malloc_gives_it_in_no_cache_
     rows += pageable(20e9, "thp", "warm") + pageable(12e9, "thp", "cold") + pageable(10e9, "4k", "cold")
     reading = read_bandwidth(synthetic.run("bandwidth"), rows)
     headline = {one.name: one.value for one in reading.headline}
-    assert headline["Speed-up over pageable (4 KiB pages, cold caches), h2d, 16 MiB"] == pytest.approx(5)
+    assert headline["Speed-up over pageable (4 KiB pages, cold CPU caches), h2d, 16 MiB"] == pytest.approx(5)
     found = {finding.rule: finding for finding in reading.findings}
     assert "small pages (4k), and none of it is in the CPU's caches" in found["pageable-slower"].detail
     published = next(table for table in reading.tables if "RTX 2080 Ti" in table.title)
@@ -407,7 +407,7 @@ def test_more_than_all_of_the_shorter_side_is_noise() -> None:
 def test_less_than_nothing_hidden_is_said_as_the_time_that_it_takes_longer() -> None:
     slow = passes_of(6.93, memory="pageable", copy_alone_seconds=5.3)
     detail = overlap_findings(passes_of(1.0) + slow)["ingredient-missing"].detail
-    assert "takes 10.0 % longer than its own copies and kernels one after the other" in detail
+    assert "takes 10.0 % longer than the same copies and kernels one after the other" in detail
 
 
 def test_corruption_without_events_is_expected_and_with_them_critical() -> None:

@@ -16,7 +16,7 @@ def headline(recorded: Recorded) -> dict[str, object]:
     rows = recorded.counted
     alone = rows[(rows["copier"] == "engine") & (rows["devices"] == 1) & (rows["device"] == recorded.run["device"])]
     new = "one_more_seconds" in alone and alone["one_more_seconds"].notna().any()
-    against = "pageable (4 KiB pages, cold caches)" if new else "pageable"
+    against = "pageable (4 KiB pages, cold CPU caches)" if new else "pageable"
     if new:  # runs of 0.1.0 have one copy only, and one state of memory
         state = alone["backing"].fillna("") + alone["cache"].fillna("")
         alone = alone[

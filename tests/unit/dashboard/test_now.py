@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -279,7 +280,9 @@ def ask(taken: Snapshot, monkeypatch: pytest.MonkeyPatch) -> Ask:
             await send({"type": "http.response.start", "status": 299, "headers": []})
 
         scope = {"type": "http", "method": method, "path": path, "query_string": query.encode(), "headers": []}
-        asyncio.run(live_feed.LiveFeed(passed_on)(scope, ended, send))  # type: ignore[arg-type]
+        answering = live_feed.LiveFeed(passed_on)(scope, ended, send)  # type: ignore[arg-type]
+        with ThreadPoolExecutor(1) as thread:  # Playwright's loop may run in this one
+            thread.submit(asyncio.run, answering).result()
         headers = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
         return sent[0]["status"], headers, b"".join(one.get("body", b"") for one in sent)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.conftest import Served, settle
+from tests.browser.conftest import Served, settle, until
 
 CUT_OFF = """
 metrics => metrics.flatMap(metric => {
@@ -35,4 +35,4 @@ def test_names_of_figures_and_words_in_their_place_are_whole(
         settle(page)
         page.get_by_text("More figures").click()
         expect(page.get_by_test_id("stMetric").filter(has_text=words).first).to_be_visible()
-        assert page.get_by_test_id("stMetric").evaluate_all(CUT_OFF) == []
+        until(lambda: page.get_by_test_id("stMetric").evaluate_all(CUT_OFF) == [])  # once all is laid out

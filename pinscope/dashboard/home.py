@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-import time
-
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
-
-_REST = "pinscope.dashboard.home_machine"
-_SENDING_SECONDS = 0.1
 
 
 def show() -> None:
     """Draw the page: its question at once, the rest when what draws it is loaded, which takes a new server a second."""
     place = _welcome()
-    if _REST not in sys.modules:
-        time.sleep(_SENDING_SECONDS)  # loading would hold up what sends the first words
-    from pinscope.dashboard.home_machine import show_machine  # noqa: PLC0415
+    from pinscope.dashboard.home_machine import show_machine  # noqa: PLC0415 - a new server needs a second to load it
 
     show_machine(place)
 

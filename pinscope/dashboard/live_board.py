@@ -73,7 +73,7 @@ class Board:
         self._made = 0
 
     def answer(self, window_seconds: float, known: str, chosen: str) -> bytes:
-        """What a tab must be told.
+        """What changed for a tab since the view that it has.
 
         Args:
             window_seconds: how far back it looks; one of :data:`WINDOWS`.

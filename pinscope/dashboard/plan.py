@@ -58,7 +58,10 @@ def show() -> None:
         _verdict(safety_of(plan).level, reading.verdict or "")
     reading_below_verdict(reading, draw_plan(plan))
     st.header("This plan elsewhere", anchor=False)
-    st.caption("The address of this page holds these inputs: whoever opens it sees the same plan. On the command line:")
+    st.caption(
+        "The address of this page holds these inputs. Opened on another machine, it plans with the prices known there. "
+        "On the command line:"
+    )
     st.code(command_line(params), language="bash")
 
 

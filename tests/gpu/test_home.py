@@ -13,6 +13,7 @@ from pinscope.store.store import Store
 from tests.conftest import Outliving
 
 streamlit = pytest.importorskip("streamlit", reason="the dashboard needs Streamlit, which is not installed here")
+testing = pytest.importorskip("streamlit.testing.v1")  # makes a temporary folder for as long as this process lives
 ROOT = Path(__file__).resolve().parents[2]
 MOST_SECONDS = 120
 """From the click to the filled card of a machine with one GPU; each other one may take a minute more."""
@@ -27,14 +28,12 @@ def _dashboard_ends(outliving: Outliving, monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 def test_one_click_fills_every_card_and_each_answer_leads_to_its_run() -> None:
-    from streamlit.testing.v1 import AppTest
-
     from pinscope.dashboard import measuring
     from pinscope.dashboard.gpu_cards import SHOWN
     from pinscope.dashboard.plain import plain
 
     gpus = runtime.getDeviceCount()
-    app = AppTest.from_file(ROOT / "app.py", default_timeout=120).run()
+    app = testing.AppTest.from_file(ROOT / "app.py", default_timeout=120).run()
     assert not app.exception
     begun = time.monotonic()
     app.button(key="measure").click().run()

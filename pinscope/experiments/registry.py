@@ -67,6 +67,7 @@ _FOLDERS = (
     "pinning_strategy",
     "access",
     "pressure",
+    "brim",
     "dataloader",
 )
 EXPERIMENTS: tuple[Entry, ...] = tuple(Entry(name, ExperimentRun) for name in _FOLDERS)

@@ -12,7 +12,7 @@ import selectors
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, Any, Generic, Self, TypeVar
@@ -38,11 +38,17 @@ class Child:
         name: how errors name it.
         module: what it runs: one that ends with :func:`pinscope.lab.orders.obey`.
         configuration: the arguments of the class that obeys there; goes through JSON.
+        group: folder of the control group that it enters before it does anything else.
     """
 
     name: str
     module: str
     configuration: Mapping[str, Any]
+    group: str | None = None
+
+
+class ChildDied(MeasurementFailed):
+    """A process ended though nobody told it to."""
 
 
 class ChildProcesses(Generic[Key]):
@@ -98,11 +104,23 @@ class ChildProcesses(Generic[Key]):
 
         Raises:
             NotEnoughMemory: a process found too little memory.
-            MeasurementFailed: a process died, hung or broke off.
+            ChildDied: a process ended.
+            MeasurementFailed: a process hung or broke off.
         """
+        self.tell(orders)
+        return self.answers(step, orders, clock, limit)
+
+    def tell(self, orders: Mapping[Key, Order]) -> None:
+        """Give each its order and do not wait: :meth:`answers` does."""
         for key, order in orders.items():
             with suppress(BrokenPipeError):  # it has died: its missing answer says so
                 _pipe(self._children[key].stdin).write(json.dumps(order).encode() + b"\n")
+
+    def answers(
+        self, step: str, keys: Iterable[Key], clock: Clock = time.monotonic, limit: float | None = None
+    ) -> dict[Key, tuple[float, Reply]]:
+        """The answers of those that were told, as :meth:`ask` gives them."""
+        orders = tuple(keys)
         replies: dict[Key, tuple[float, Reply]] = {}
         limit = limit or self._limit
         deadline = time.monotonic() + limit
@@ -126,8 +144,12 @@ class ChildProcesses(Generic[Key]):
                         replies[key] = clock(), self._reply(key, step, texts[key])
         return {key: replies[key] for key in orders}
 
+    def lives(self, key: Key) -> bool:
+        """Whether that process has not ended."""
+        return self._children[key].poll() is None
+
     def _start(self, child: Child) -> subprocess.Popen[bytes]:
-        configuration = {**child.configuration, "parent": os.getpid()}
+        configuration = {**child.configuration, "parent": os.getpid(), "group": child.group}
         return start_child(
             isolation.command(child.module, json.dumps(configuration)),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0,
@@ -151,7 +173,7 @@ class ChildProcesses(Generic[Key]):
         if code < 0:
             how = f"was killed by {signal.Signals(-code).name}"
             how += " (by somebody, or by the kernel for want of memory)" if code == -signal.SIGKILL else ""
-        return MeasurementFailed(f"{name} {how} while {step}")
+        return ChildDied(f"{name} {how} while {step}")
 
     def _kill(self) -> None:
         for child in self._children.values():

@@ -10,6 +10,7 @@ import os
 import select
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Protocol, TextIO, runtime_checkable
 
 from pinscope.errors import PinScopeError
@@ -61,6 +62,8 @@ def obey(make: Callable[..., object]) -> int:
     """Make the worker from this program's configuration, and serve until the orders end, or the starter does."""
     configuration = json.loads(sys.argv[1])
     end_with(configuration.pop("parent"))
+    if group := configuration.pop("group", None):
+        Path(group, "cgroup.procs").write_text(str(os.getpid()))  # what it takes from here on is the group's
     # What a library prints must not be taken for an answer.
     with os.fdopen(os.dup(1), "w") as answers:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -53,6 +53,14 @@ def memory_headroom(proc: Proc) -> Answer[Headroom]:
     return GroupHeadrooms(proc).of("self")
 
 
+def memory_groups(proc: Proc) -> Answer[tuple[tuple[str, str], ...]]:
+    """(file system type, folder) of this process's own group that may limit memory, then of each above it."""
+    memberships, mounts = proc.read("/proc/self/cgroup"), read_mounts(proc)
+    if memberships.value is None or mounts.value is None:
+        return Answer.missing(f"control groups are unknown: {memberships.reason or mounts.reason}")
+    return Answer(tuple(_groups(memberships.value, tuple(filter(_limits_memory, mounts.value)))))
+
+
 class GroupHeadrooms:
     """What control groups leave several processes: each group is read once, so make a new one for each reading."""
 

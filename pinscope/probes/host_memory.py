@@ -187,7 +187,7 @@ def read_pressure(proc: Proc = HERE) -> HostPressure:
 
     def stalled(path: str, line: str, field: str) -> float | None:
         text = proc.fields(path).text(line)
-        return text.then(_stalled_seconds, f"{path} has no total of {line}").note(missing, field)
+        return text.then(stalled_seconds, f"{path} has no total of {line}").note(missing, field)
 
     return HostPressure(
         available_bytes=limits.host_available_bytes,
@@ -211,7 +211,7 @@ def _bytes(pages: int) -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def _stalled_seconds(line: str) -> float | None:
+def stalled_seconds(line: str) -> float | None:
     """The kernel counts microseconds: ``avg10=0.00 avg60=0.00 avg300=0.00 total=12345``."""
     found = _TOTAL.search(line)
     return int(found[1]) / 1e6 if found else None

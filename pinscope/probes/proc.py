@@ -123,6 +123,10 @@ class Proc:
         """True if something is there."""
         return self._at(path, os.path.exists).value or False
 
+    def may_write(self, path: str) -> bool:
+        """True if this process may write there: a file, or into a folder."""
+        return self._at(path, lambda place: os.access(place, os.W_OK)).value or False
+
     def names(self, folder: str) -> tuple[str, ...]:
         """Names in a folder, sorted; none if it cannot be listed."""
         return tuple(sorted(self._at(folder, bounded.list_names).value or ()))

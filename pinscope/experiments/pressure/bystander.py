@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Self
 
 from pinscope.lab.child_processes import Child, ChildProcesses
-from pinscope.probes.mounts import IN_MEMORY, file_system
-from pinscope.probes.proc import HERE, Proc
-from pinscope.units import format_bytes
 
 START_SECONDS = 30.0
 """To write its file: 512 MiB at 17 MB/s."""
@@ -92,21 +88,3 @@ class Bystander:
         step = "touching memory and reading its file"
         ((_, reply),) = self._process.ask(step, {0: order}).values()
         return Feeling(**reply)
-
-
-def folder_for(nbytes: int, proc: Proc = HERE) -> tuple[str | None, str]:
-    """Where a file of that length can be that the page cache may drop; else ``None``, and why.
-
-    The temporary folder (TMPDIR) if it is on a disk and has twice the room, else /var/tmp.
-    """
-    reasons = []
-    for folder in dict.fromkeys((tempfile.gettempdir(), "/var/tmp")):  # noqa: S108 - a file without a name
-        kind, free = file_system(folder, proc), proc.free_bytes(folder)
-        if kind.value in IN_MEMORY:
-            reasons.append(f"{folder} is in memory itself ({kind.value})")
-        elif free.value is None or free.value < 2 * nbytes:
-            room = free.reason or f"{folder} has {format_bytes(free.value)} free"
-            reasons.append(f"{room}, and the file takes twice {format_bytes(nbytes)}")
-        else:
-            return folder, ""
-    return None, "; ".join(reasons)

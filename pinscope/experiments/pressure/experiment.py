@@ -12,9 +12,10 @@ from pydantic import model_validator
 from pinscope.analysis.page_table_model import GRANULE_BYTES
 from pinscope.errors import NotEnoughMemory
 from pinscope.experiments.contract import AnyExperiment, BareParams, Bytes, Seconds, Share, parameter
-from pinscope.experiments.pressure.bystander import Bystander, folder_for
+from pinscope.experiments.pressure.bystander import Bystander
 from pinscope.experiments.pressure.reading import read_pressure_run
 from pinscope.lab.budget import safe_pinned_bytes
+from pinscope.lab.cached_file import folder_for
 from pinscope.lab.harness import Harness
 from pinscope.lab.protocol import Lab
 from pinscope.probes.host_memory import HostPressure, read_pressure

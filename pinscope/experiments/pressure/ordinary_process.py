@@ -8,25 +8,15 @@ at once.
 
 from __future__ import annotations
 
-import ctypes
 import mmap
-import os
 import sys
-import tempfile
 import time
 from array import array
 from collections.abc import Callable
 from statistics import median
-from typing import Final
 
-from pinscope.errors import MeasurementFailed
+from pinscope.lab.cached_file import CachedFile
 from pinscope.lab.orders import Reply, obey
-
-PIECE_BYTES = 2**20
-"""Read at once."""
-_LOWEST_BIT = bytes(number & 1 for number in range(256))
-"""mincore's other bits mean nothing (mincore(2))."""
-_LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class OrdinaryProcess:
@@ -40,12 +30,12 @@ class OrdinaryProcess:
 
     def __init__(self, folder: str | None, file_bytes: int, sample_bytes: int) -> None:
         self._folder, self._file_bytes, self._sample_bytes = folder, file_bytes, sample_bytes
-        self._file: _CachedFile | None = None
+        self._file: CachedFile | None = None
 
     def start(self) -> Reply:
         """Write the file and read it once: it is in the page cache then, and clean."""
         if self._folder is not None:
-            self._file = _CachedFile(self._folder, self._file_bytes)
+            self._file = CachedFile(self._folder, self._file_bytes)
             self._file.read(None)
         return {}
 
@@ -89,41 +79,6 @@ def _keep_small(memory: mmap.mmap) -> None:
         memory.madvise(mmap.MADV_NOHUGEPAGE)
     except OSError:
         return  # a kernel without transparent huge pages does not know the advice
-
-
-class _CachedFile:
-    """A file without a name, of random content (which no file system stores in less), written and synchronised."""
-
-    def __init__(self, folder: str, nbytes: int) -> None:
-        self._nbytes = nbytes
-        self._file: Final = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115 - open as long as the process
-        content = os.urandom(PIECE_BYTES)
-        for begin in range(0, nbytes, PIECE_BYTES):
-            self._file.write(content[: min(PIECE_BYTES, nbytes - begin)])
-        os.fsync(self._file.fileno())
-        self._piece = bytearray(PIECE_BYTES)
-        self._mapping = mmap.mmap(self._file.fileno(), nbytes)  # never read through: mincore asks about it
-        self._resident = (ctypes.c_ubyte * -(-nbytes // mmap.PAGESIZE))()
-
-    def cached_bytes(self) -> int:
-        """How much of it is in the page cache (mincore(2))."""
-        address = ctypes.addressof(ctypes.c_char.from_buffer(self._mapping))
-        if _LIBC.mincore(ctypes.c_void_p(address), ctypes.c_size_t(self._nbytes), self._resident):
-            raise MeasurementFailed(f"mincore does not answer: {os.strerror(ctypes.get_errno())}")
-        pages = bytes(self._resident).translate(_LOWEST_BIT).count(1)
-        return min(pages * mmap.PAGESIZE, self._nbytes)
-
-    def read(self, seconds: float | None) -> tuple[int, float]:
-        """Read it from its beginning, all of it or for that long; bytes and seconds."""
-        begun = time.perf_counter()
-        done, taken = 0, 0.0
-        while done < self._nbytes and (seconds is None or taken < seconds):
-            got = os.preadv(self._file.fileno(), [self._piece], done)
-            if not got:
-                raise MeasurementFailed("its file has become shorter")
-            done += got
-            taken = time.perf_counter() - begun
-        return done, taken
 
 
 if __name__ == "__main__":

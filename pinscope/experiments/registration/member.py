@@ -10,22 +10,13 @@ import time
 from contextlib import ExitStack
 
 from pinscope.lab.backing import touch
-from pinscope.lab.hostmodel import HostModelLab
+from pinscope.lab.opening import open_lab
 from pinscope.lab.orders import Reply, obey
 from pinscope.lab.pattern import WORD_BYTES, Pattern
-from pinscope.lab.protocol import DeviceBuffer, HostBuffer, Lab
+from pinscope.lab.protocol import DeviceBuffer, HostBuffer
 from pinscope.probes.memory import page_table_bytes
 
 WARM_BYTES = 2 * 2**20
-
-
-def open_lab(place: str, seed: int) -> Lab:
-    """A lab on the device that :attr:`Lab.place` of another process names."""
-    if place == HostModelLab.place:
-        return HostModelLab(seed=seed)
-    from pinscope.lab.cuda import CudaLab  # noqa: PLC0415 - imports CuPy, which the host model does not need
-
-    return CudaLab(0, {0: place}, seed)
 
 
 class Member:

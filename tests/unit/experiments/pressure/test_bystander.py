@@ -14,8 +14,9 @@ import psutil
 import pytest
 
 from pinscope.errors import Cancelled, MeasurementFailed
-from pinscope.experiments.pressure.bystander import Bystander, folder_for
+from pinscope.experiments.pressure.bystander import Bystander
 from pinscope.experiments.pressure.ordinary_process import fault_nanoseconds
+from pinscope.lab.cached_file import folder_for
 from pinscope.probes.mounts import IN_MEMORY, file_system
 from pinscope.probes.proc import Proc
 

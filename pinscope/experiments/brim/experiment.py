@@ -1,0 +1,330 @@
+"""Too much pinned memory, shown: in a control group of its own, pin until others there are killed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import model_validator
+
+from pinscope.analysis.page_table_model import GRANULE_BYTES
+from pinscope.errors import NotEnoughMemory, NotPossible
+from pinscope.experiments.brim.arithmetic import amounts
+from pinscope.experiments.brim.holder import Way
+from pinscope.experiments.brim.processes import Inside, Outside, Rounds, Work
+from pinscope.experiments.brim.reading import read_brim_run
+from pinscope.experiments.contract import AnyExperiment, BareParams, Bytes, Seconds, Several, Share, parameter
+from pinscope.lab.cached_file import folder_for
+from pinscope.lab.child_processes import ChildDied
+from pinscope.lab.harness import Harness
+from pinscope.lab.own_group import OwnGroup, find_place, swap_bytes
+from pinscope.lab.protocol import Lab
+from pinscope.probes.group_memory import GroupMemory
+from pinscope.records.budget import Budget
+from pinscope.records.environment import Environment
+from pinscope.records.run import LabKind, Lasted, Observation, Positive
+from pinscope.units import format_bytes, format_share, parse_bytes
+
+SMALLEST = 256 * 2**20
+"""A group must hold two interpreters and what they work on."""
+Swapping = Literal["without", "with"]
+Phase = Literal["before", "held", "after"]
+Who = Literal["inside", "outside"]
+Ended = Literal["killed", "refused"]
+
+
+class BrimParams(BareParams):
+    """How large the group is, in which steps it is filled, and what the ordinary processes do."""
+
+    group: Bytes = parameter(
+        "Group's limit", "Memory that the control group made for the run may have; it is filled to this limit."
+    )
+    step: Share = parameter(
+        "Step", "Percentage of the limit that one step pins near the brim; the cliff is found as precisely.",
+        gt=0, le=0.05,
+    )  # fmt: skip
+    file: Share = parameter(
+        "File", "Length of the file that an ordinary process reads in each round, as a percentage of the limit.",
+        gt=0, le=0.25,
+    )  # fmt: skip
+    memory: Share = parameter(
+        "Memory", "Memory that this process writes to in each round, as a percentage of the limit.", gt=0, le=0.25
+    )
+    step_seconds: Seconds = parameter(
+        "Time per step", "How long the ordinary processes work at each step, three rounds at least.", gt=0, le=60
+    )
+    swap: Several[Swapping] = parameter(
+        "Swap", "Whether memory of the group may be swapped out: without, with, or both after one another."
+    )
+
+    @model_validator(mode="after")
+    def _fits(self) -> BrimParams:
+        if self.group < SMALLEST:
+            raise ValueError(f"group: must be {format_bytes(SMALLEST)} or more; two programs need that")
+        return self
+
+    @classmethod
+    def preset(cls, lab: LabKind, quick: bool) -> BrimParams:
+        group = {"cuda": ("2GiB", "4GiB"), "host": ("512MiB", "4GiB")}[lab][not quick]
+        return cls(
+            group=parse_bytes(group), step=0.05 if quick else 0.025, file=0.125, memory=0.125,
+            step_seconds=0.2 if quick else 1.0, swap=("without",) if quick else ("without", "with"),
+        )  # fmt: skip
+
+    def smaller(self) -> BrimParams | None:
+        """A group half as large."""
+        if self.group < 2 * SMALLEST:
+            return None
+        return self.with_overrides({"group": max(self.group // 2 // 4096 * 4096, SMALLEST)})
+
+    def bytes_of(self, share: float) -> int:
+        """A share of the limit, in whole pages."""
+        return int(self.group * share) // 4096 * 4096
+
+
+class BrimObservation(Observation):
+    """One round of an ordinary process, one reading of the group, or what it was charged for a way of pinning."""
+
+    kind: Literal["round", "group", "charge"]
+    """``round``, ``group`` or ``charge``."""
+    swap: bool
+    """Whether memory of the group could be swapped out."""
+    limit_bytes: Positive
+    """The group's limit."""
+    phase: Phase
+    """``before`` anything was pinned, while it was ``held``, or ``after`` all of it."""
+    step: int
+    """0 before and after."""
+    bytes: int
+    """Pinned in the group at the moment, or meant to be in this step."""
+    # One round of an ordinary process:
+    who: Who | None = None
+    """``inside`` or ``outside`` of the group."""
+    file_bytes: Positive | None = None
+    """Length of its file; ``None`` where there could be none."""
+    file_cached_bytes: int | None = None
+    """How much of it was in the page cache before it was read."""
+    read_bytes: int | None = None
+    """How much of it was read."""
+    read_seconds: Lasted | None = None
+    """How long that took."""
+    write_seconds: Lasted | None = None
+    """How long it took to write to all of its memory."""
+    major_faults: int | None = None
+    """Pages of its memory that had to come from the disk."""
+    # A reading of the group, at the end of a step:
+    used_bytes: int | None = None
+    """Charged to the group in all."""
+    cache_bytes: int | None = None
+    """Of that, pages of files."""
+    swap_bytes: int | None = None
+    """Of the group's memory, swapped out."""
+    refaults: int | None = None
+    """Pages of files that were dropped and read again, since the group was made."""
+    kills: int | None = None
+    """Processes that the kernel killed for want of memory in the group."""
+    stalled_share: float | None = None
+    """Share of the step's time in which tasks of the group waited for memory."""
+    pin_seconds: Lasted | None = None
+    """Pinning the step."""
+    ended: Ended | None = None
+    """How pinning ended in this step: somebody was ``killed``, or it was ``refused``."""
+    victim: Literal["ordinary", "holder"] | None = None
+    """Whom the kernel killed."""
+    gone: bool | None = None
+    """After all: whether the group and its processes are gone."""
+    # What the group was charged:
+    way: Way | None = None
+    """Kind of pinned memory."""
+    asked_bytes: Positive | None = None
+    """Pinned that way."""
+    charged_bytes: int | None = None
+    """What the group's account grew by."""
+
+    def needs(self) -> tuple[str, Iterable[str]]:
+        """A round has its times, a charge its amounts."""
+        if self.kind == "charge":
+            return "a charge", ("way", "asked_bytes", "charged_bytes")
+        if self.kind == "group":
+            return "a reading of the group", ()
+        of_file = ("file_bytes", "read_seconds") if self.read_bytes or self.file_cached_bytes is not None else ()
+        return "a round", ("who", "write_seconds", *of_file)
+
+
+class Brim:
+    """Fills a control group with pinned memory until somebody in it is killed."""
+
+    name = "brim"
+    title = "Pinned to the brim"
+    summary = "Where too much pinned memory stalls and kills others"
+    question = "From which amount of pinned memory on do other programs stall, and when are they killed?"
+    method = (
+        "A control group of its own with a limit on its memory is made, and removed afterwards. In it are a process "
+        "that pins (memory that it has touched, then cudaHostRegister; mlock on the host model) and an ordinary one, "
+        "which writes to all of its memory and reads its file, round after round; outside is another that does the "
+        "same. The ordinary process in the group is the one that the kernel is told to kill first (oom_score_adj "
+        "1000). Three large steps pin three quarters of what the group has left, then small ones go on until the "
+        "kernel kills somebody or refuses memory. Both ordinary processes work at each step at the same time; how "
+        "much of its file is in the page cache is asked before each reading (mincore), and the group's own account "
+        "is read at the end of a step. Before the first step the group's account is read around one sixteenth of its "
+        "limit pinned in each way. "
+        "A mark is the first step from which on, at each later step too, a round takes twice as long, 5 % of the file "
+        "has left the page cache, 1 % of the limit is swapped out or tasks stalled for 10 % of the time; or the step "
+        "in which somebody was killed. The cliff is the first mark; it lies between that step and the one before."
+    )
+    labs: Mapping[LabKind, str | None] = {"cuda": None, "host": None}
+    Params = BrimParams
+    Observation = BrimObservation
+
+    def budget(self, params: BrimParams, environment: Environment) -> Budget:
+        """The group's limit counts as pinned, whatever fills it; outside are another file and its process's memory.
+
+        Raises:
+            NotPossible: no control group can be made here, with what is needed.
+        """
+        if (place := find_place()).value is None:
+            raise NotPossible(str(place.reason))
+        beside = params.bytes_of(params.file) + params.bytes_of(params.memory)
+        steps = 5 + 0.45 / params.step
+        return Budget(
+            pinned_bytes=params.group, pageable_bytes=beside, device_bytes=params.group // 512 + GRANULE_BYTES,
+            seconds=len(params.swap) * (3.0 + steps * params.step_seconds + 4 * beside / 1e9),
+        )  # fmt: skip
+
+    def measure(self, params: BrimParams, lab: Lab, harness: Harness) -> Iterator[BrimObservation]:
+        """One group after the other."""
+        folder, reason = folder_for(params.bytes_of(params.file))
+        if folder is None:
+            harness.note(f"Left out: reading a file. {reason}; TMPDIR names another folder.")
+        wanted = list(params.swap)
+        if "with" in wanted and not swap_bytes():
+            harness.note("Left out: a group whose memory may be swapped out. This host has no swap.")
+            wanted = ["without"]
+        for number, swap in enumerate(wanted):
+            part = (number / len(wanted), (number + 1) / len(wanted))
+            yield from _Climb(params, lab, harness, folder, swap=swap == "with", part=part).all()
+        harness.progress(1.0, "done")
+
+    read = staticmethod(read_brim_run)
+    """Where the cliff is, and what was felt outside."""
+
+
+@dataclass
+class _State:
+    """Where a climb is."""
+
+    phase: Phase = "before"
+    step: int = 0
+    pinned: int = 0
+
+
+class _Climb:
+    """One group, filled.
+
+    Args:
+        params: what was asked for.
+        lab: where memory is pinned.
+        harness: clock, progress, notes.
+        folder: where files are to be; ``None`` for none.
+        swap: whether the group's memory may be swapped out.
+        part: of the run's progress that this is.
+    """
+
+    def __init__(
+        self, params: BrimParams, lab: Lab, harness: Harness, folder: str | None, *, swap: bool,
+        part: tuple[float, float],
+    ) -> None:  # fmt: skip
+        self._params, self._lab, self._harness, self._folder = params, lab, harness, folder
+        self._swap, self._part = swap, part
+        self._file_bytes = params.bytes_of(params.file) if folder else None
+        self._now = _State()
+        self._stalled = (0.0, 0.0)
+
+    def all(self) -> Iterator[BrimObservation]:
+        """Before, every step, and after the group is gone."""
+        params, check = self._params, self._harness.check_cancelled
+        self._tell(0.0, "making a control group")
+        work = Work(
+            self._folder, params.bytes_of(params.file), params.bytes_of(params.memory), params.step_seconds
+        )  # fmt: skip
+        with Outside(work, check) as outside:
+            with (
+                OwnGroup(params.group, self._swap) as group,
+                Inside(work, check, group.folder, self._lab.place) as inside,
+            ):
+                yield from self._charges(group, inside)
+                yield from self._steps(group, inside, outside)
+            self._now = _State("after")
+            self._tell(0.99, "after")
+            yield from self._rounds("outside", outside.work())
+        yield self._row("group", gone=group.is_gone())
+
+    def _charges(self, group: OwnGroup, inside: Inside) -> Iterator[BrimObservation]:
+        """What the group is charged for each way of pinning."""
+        asked = self._params.bytes_of(1 / 16)
+        for way in inside.ways:
+            before = group.read().used_bytes
+            inside.pin(asked, way)
+            after = group.read().used_bytes
+            inside.release()
+            if before is not None and after is not None:
+                yield self._row("charge", way=way, asked_bytes=asked, charged_bytes=after - before)
+
+    def _steps(self, group: OwnGroup, inside: Inside, outside: Outside) -> Iterator[BrimObservation]:
+        outside.tell()
+        yield from self._rounds("inside", inside.work(), warmups=1)
+        yield from self._rounds("outside", outside.answer(), warmups=1)
+        reading = group.read()
+        yield self._group_row(reading)
+        limit = self._params.group
+        for number, target in enumerate(
+            amounts(limit, reading.used_bytes or 0, self._params.bytes_of(self._params.step)), 1
+        ):
+            more = target - self._now.pinned
+            self._now = _State("held", number, target)
+            self._tell(0.1 + 0.85 * target / limit, f"{format_bytes(target)} pinned ({format_share(target / limit)})")
+            outside.tell()
+            ended, victim, seconds = None, None, None
+            begun = self._harness.clock()
+            try:
+                inside.pin(more)
+                seconds = self._harness.clock() - begun
+                yield from self._rounds("inside", inside.work())
+            except NotEnoughMemory:
+                ended = "refused"
+            except ChildDied:
+                ended, victim = "killed", "ordinary" if inside.holds() else "holder"
+            yield from self._rounds("outside", outside.answer())
+            yield self._group_row(group.read(), ended=ended, victim=victim, pin_seconds=seconds)
+            if ended:
+                return
+
+    def _group_row(self, reading: GroupMemory, **values: Any) -> BrimObservation:
+        begun, before = self._stalled
+        now, stalled = self._harness.clock(), reading.stalled_seconds
+        share = (stalled - before) / (now - begun) if stalled is not None and begun else None
+        self._stalled = (now, stalled or 0.0)
+        return self._row(
+            "group", used_bytes=reading.used_bytes, cache_bytes=reading.cache_bytes, swap_bytes=reading.swap_bytes,
+            refaults=reading.refaults, kills=reading.kills, stalled_share=share, **values,
+        )  # fmt: skip
+
+    def _rounds(self, who: Who, rounds: Rounds, warmups: int = 0) -> Iterator[BrimObservation]:
+        for number, felt in enumerate(rounds):
+            warmup = number < warmups
+            yield self._row("round", number, warmup, who=who, file_bytes=self._file_bytes, **felt)
+
+    def _tell(self, fraction: float, message: str) -> None:
+        first, last = self._part
+        self._harness.progress(first + fraction * (last - first), message)
+
+    def _row(self, kind: Any, repeat: int = 0, warmup: bool = False, **values: Any) -> BrimObservation:
+        now = self._now
+        return BrimObservation(
+            repeat=repeat, warmup=warmup, kind=kind, swap=self._swap, limit_bytes=self._params.group, phase=now.phase,
+            step=now.step, bytes=now.pinned, **values,
+        )  # fmt: skip
+
+
+EXPERIMENT: AnyExperiment = Brim()

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pinscope.errors import BadInput, InvalidParameter, NotPossible, PinScopeError, StoreFailed
+from pinscope.errors import BadInput, InvalidParameter, NotEnoughMemory, NotPossible, PinScopeError, StoreFailed
 from pinscope.experiments.contract import AnyExperiment
 from pinscope.experiments.registry import EXPERIMENTS
 from pinscope.probes.environment import capture_environment
@@ -72,7 +72,7 @@ def possible(requests: Sequence[Request], environment: Environment) -> Selection
             prepare(request, environment)
             accepted.append(request)
         except NotPossible as error:
-            if request.overrides:
+            if request.overrides and isinstance(error, NotEnoughMemory):
                 raise  # asked for by name, not a preset that is too large for this machine
             refused.append((request.experiment, error))
     if not accepted:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from pinscope.experiments.brim import experiment as brim
 from pinscope.experiments.dataloader import experiment as dataloader
 from pinscope.experiments.registry import EXPERIMENTS
+from pinscope.probes.answer import Answer
 from pinscope.records.run import ExperimentRun
 from pinscope.store.recordings import recorded_runs
 
@@ -18,6 +20,7 @@ def test_a_run_is_said_to_take_as_long_as_the_recorded_one_took(
     run: ExperimentRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dataloader, "find_spec", lambda name: name)
+    monkeypatch.setattr(brim, "find_place", lambda: Answer(("cgroup2", "/sys/fs/cgroup")))
     experiment = next(entry.experiment for entry in EXPERIMENTS if entry.name == run.experiment)
     params = experiment.Params.model_validate(run.params)
     assert run.finished_at is not None

@@ -1,0 +1,150 @@
+"""The arithmetic of a filled group: what is pinned step by step, where others suffer, and what is concluded of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from pinscope.experiments.brim.arithmetic import Climb, amounts, climbs, round_seconds
+from pinscope.experiments.brim.experiment import BrimObservation
+from pinscope.experiments.registry import read_run
+from pinscope.records.finding import Reading
+from tests.data import synthetic
+
+MIB = 2**20
+LIMIT, FILE, STEP = 1024 * MIB, 128 * MIB, 32 * MIB
+USED = 300 * MIB
+"""In the group before anything is pinned: the file, 128 MiB of memory, and the processes."""
+CLIFF, KILL = LIMIT - USED, LIMIT - USED + FILE
+FAST, DISK = 10e9, 1e9
+"""Bytes/second of a file in the page cache, and of the disk."""
+
+
+def row(kind: str, **values: Any) -> dict[str, Any]:
+    common = {
+        "repeat": 0,
+        "warmup": False,
+        "swap": False,
+        "limit_bytes": LIMIT,
+        "phase": "before",
+        "step": 0,
+        "bytes": 0,
+    }
+    return BrimObservation.model_validate(common | {"kind": kind} | values).model_dump()
+
+
+def at(phase: str, step: int, pinned: int, **inside: Any) -> list[dict[str, Any]]:
+    """A step: three rounds of each, and the group's account; beyond the cliff the file comes from the disk."""
+    place = {"phase": phase, "step": step, "bytes": pinned}
+    lost = pinned > CLIFF
+    work = {"write_seconds": 0.01, "major_faults": 0, "file_bytes": FILE, "read_bytes": FILE}
+    fast = {"read_seconds": FILE / FAST, "file_cached_bytes": FILE}
+    slow = {"read_seconds": FILE / DISK, "file_cached_bytes": max(FILE - (pinned - CLIFF), 0)}
+    rounds = [row("round", **place, who="inside", **(work | (slow if lost else fast) | inside))] * 3
+    rounds += [row("round", **place, who="outside", **work, **fast)] * 3
+    cache = FILE if not lost else max(FILE - (pinned - CLIFF), 0)
+    account = {"used_bytes": USED - FILE + pinned + cache, "cache_bytes": cache, "swap_bytes": 0, "kills": 0}
+    return [*rounds, row("group", **place, **account)]
+
+
+def ended(how: str, pinned: int, step: int = 99, **values: Any) -> list[dict[str, Any]]:
+    """The last step: nobody is there any more who could say how long a round takes."""
+    place = {"phase": "held", "step": step, "bytes": pinned}
+    victim = "ordinary" if how == "killed" else None
+    return [row("group", **place, ended=how, victim=victim, kills=int(how == "killed"), **values)]
+
+
+def filled(how: str = "killed") -> list[dict[str, Any]]:
+    """A group filled to the brim as memory's arithmetic has it."""
+    found = at("before", 0, 0)
+    for number, pinned in enumerate(amounts(LIMIT, USED, STEP), 1):
+        if pinned > KILL:
+            return [*found, *ended(how, pinned, number), row("group", phase="after", gone=True)]
+        found += at("held", number, pinned)
+    return found
+
+
+def only(rows: list[dict[str, Any]]) -> Climb:
+    (climb,) = climbs(rows)
+    return climb
+
+
+def reading(rows: list[dict[str, Any]]) -> Reading:
+    return read_run(synthetic.run("brim"), rows)
+
+
+def test_three_large_steps_are_followed_by_small_ones_up_to_the_limit() -> None:
+    found = list(amounts(LIMIT, USED, STEP))
+    assert found[:3] == [(LIMIT - USED) // 4 * turn for turn in (1, 2, 3)]
+    assert {later - one for one, later in pairwise(found[2:])} == {STEP}
+    assert LIMIT - STEP < found[-1] <= LIMIT
+    assert next(amounts(LIMIT, LIMIT, STEP)) == STEP  # a group that is full already
+
+
+def test_the_cliff_lies_where_the_groups_account_says_and_so_does_the_kill() -> None:
+    climb = only(filled())
+    kinds = {mark.kind: mark for mark in climb.marks}
+    assert climb.expected_cliff == CLIFF
+    assert climb.expected_kill == KILL
+    assert kinds["slower"].below_bytes <= CLIFF < kinds["slower"].bytes
+    assert kinds["slower"].bytes - kinds["slower"].below_bytes == STEP
+    assert kinds["killed"].below_bytes <= KILL < kinds["killed"].bytes
+    assert climb.cliff in {kinds["cache"], kinds["slower"]}
+    assert climb.ratio() == pytest.approx((FILE / DISK + 0.01) / (FILE / FAST + 0.01))
+    assert climb.outside_ratio() == 1
+    assert climb.gone is True
+
+
+def test_a_file_that_was_read_in_part_counts_as_if_read_whole() -> None:
+    part: Mapping[str, Any] = {"read_bytes": FILE // 4, "file_bytes": FILE, "read_seconds": 0.1, "write_seconds": 0.5}
+    assert round_seconds(part) == pytest.approx(0.9)
+
+
+def test_what_comes_and_goes_is_no_mark() -> None:
+    rows = at("before", 0, 0) + at("held", 1, STEP, read_seconds=9.0) + at("held", 2, 2 * STEP)
+    assert only(rows).marks == ()
+    assert reading(rows).verdict is None
+
+
+def test_swapping_and_stalls_are_marks() -> None:
+    rows = at("before", 0, 0) + at("held", 1, STEP)
+    rows[-1] |= {"swap_bytes": LIMIT // 50, "stalled_share": 0.3}
+    assert {mark.kind for mark in only(rows).marks} == {"swapped", "stalled"}
+
+
+def test_the_verdict_names_the_cliff_the_kill_and_those_outside() -> None:
+    verdict = reading(filled()).verdict or ""
+    assert verdict.startswith("Of a control group's 1 GiB, pinned: from ")
+    assert "the kernel kills it" in verdict
+    assert verdict.endswith("nothing slows outside (1.00 times).")
+
+
+def rules(rows: list[dict[str, Any]]) -> dict[str, str]:
+    return {finding.rule: finding.severity for finding in reading(rows).findings}
+
+
+def test_each_conclusion_is_a_finding() -> None:
+    assert rules(filled()) == {"killed": "warning", "cliff": "warning", "outside-undisturbed": "good"}
+    assert rules(filled("refused")) == {"refused": "note", "cliff": "warning", "outside-undisturbed": "good"}
+    slow = [
+        one | {"write_seconds": 0.1} if one["who"] == "outside" and one["bytes"] > CLIFF else one for one in filled()
+    ]
+    assert rules(slow)["outside-slower"] == "warning"
+
+
+def test_memory_that_the_group_is_not_charged_for_is_named() -> None:
+    charges = [row("charge", way=way, asked_bytes=100 * MIB, charged_bytes=got * MIB)
+               for way, got in (("registered", 100), ("pinned", 101), ("write_combined", 1))]  # fmt: skip
+    assert rules(charges[:2] + filled())["charged"] == "note"
+    (finding,) = (one for one in reading(charges + filled()).findings if one.rule == "not-charged")
+    assert "does not hold for write-combined: 1.0 % of it was charged" in finding.title
+
+
+def test_a_run_that_goes_on_is_read_as_far_as_it_is() -> None:
+    whole = filled()
+    for count in range(0, len(whole), 5):
+        found = reading(whole[:count])
+        assert all(quantity.value is not None or quantity.reason for quantity in found.headline)

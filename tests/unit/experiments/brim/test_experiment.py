@@ -1,0 +1,149 @@
+"""brim on the host model: its parameters and budget, a real group filled, and that nothing of it is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from pinscope.errors import Cancelled, InvalidParameter, MeasurementFailed, NotPossible
+from pinscope.experiments.brim import experiment as brim
+from pinscope.experiments.brim.arithmetic import Climb, climbs
+from pinscope.experiments.brim.experiment import SMALLEST, Brim, BrimParams
+from pinscope.experiments.brim.findings import off
+from pinscope.lab.budget import check_budget
+from pinscope.lab.harness import Harness
+from pinscope.lab.hostmodel import HostModelLab
+from pinscope.lab.own_group import OwnGroup, find_place
+from pinscope.probes.answer import Answer
+from pinscope.records.environment import Limits
+from tests.data import synthetic
+
+MIB, GIB = 2**20, 2**30
+PLACE = find_place()
+needs_a_group = pytest.mark.skipif(PLACE.value is None, reason=PLACE.reason or "")
+
+
+def params(**overrides: object) -> BrimParams:
+    chosen = {"group": SMALLEST, "step": 0.05, "step_seconds": 0.02}
+    return BrimParams.preset("host", True).with_overrides({**chosen, **overrides})
+
+
+def fill(chosen: BrimParams, at: Callable[[str], None] = lambda _: None, **harness: Any) -> tuple[Climb, list[str]]:
+    """A group filled, and notes."""
+    notes: list[str] = []
+    with HostModelLab() as lab:
+        turns = Harness(report=lambda _, message: at(message), note=notes.append, **harness)
+        (climb,) = climbs([row.model_dump() for row in Brim().measure(chosen, lab, turns)])
+    return climb, notes
+
+
+def left() -> list[object]:
+    """Groups and processes of this test's."""
+    assert PLACE.value is not None
+    groups = [path for path in Path(PLACE.value[1]).iterdir() if path.name.startswith(f"pinscope-{os.getpid()}-")]
+    return [*groups, *workers()]
+
+
+def workers(of: int | None = None) -> list[psutil.Process]:
+    found = psutil.Process(of).children(recursive=True)
+    return [child for child in found if any("experiments.brim" in word for word in child.cmdline())]
+
+
+@pytest.mark.parametrize(("quick", "seconds"), [(True, 10), (False, 80)])
+def test_presets_fit_a_machine_of_24_gib(monkeypatch: pytest.MonkeyPatch, quick: bool, seconds: float) -> None:
+    monkeypatch.setattr(brim, "find_place", lambda: Answer(("cgroup2", "/sys/fs/cgroup")))
+    fields = {"host_total_bytes": 24 * GIB, "host_available_bytes": 24 * GIB}
+    limits = Limits.model_validate({
+        **fields, "cgroup_headroom_bytes": None, "memlock_headroom_bytes": None, "shm_free_bytes": None,
+    })  # fmt: skip
+    chosen = BrimParams.preset("host", quick)
+    budget = Brim().budget(chosen, synthetic.environment(0))
+    check_budget(budget, limits, None, "host")
+    assert budget.pinned_bytes == chosen.group
+    assert budget.seconds < seconds
+
+
+def test_without_a_place_for_a_group_it_says_what_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(brim, "find_place", lambda: Answer.missing("no control group; run it as root"))
+    with pytest.raises(NotPossible, match="run it as root"):
+        Brim().budget(params(), synthetic.environment(0))
+
+
+def test_a_smaller_group_is_tried_down_to_the_smallest() -> None:
+    sizes = []
+    chosen: BrimParams | None = BrimParams.preset("host", False)
+    while chosen is not None:
+        sizes.append(chosen.group)
+        chosen = chosen.smaller()
+    assert sizes == [4 * GIB, 2 * GIB, GIB, 512 * MIB, SMALLEST]
+    with pytest.raises(InvalidParameter, match="group: must be 256 MiB or more"):
+        params(group=SMALLEST // 2)
+
+
+@needs_a_group
+def test_a_group_is_filled_until_the_ordinary_process_is_killed_and_nothing_is_left() -> None:
+    climb, notes = fill(params(swap="without,with"))
+    killed = climb.mark("killed")
+    assert killed is not None
+    assert (off(climb, killed, climb.expected_kill) or 0.0) <= 0.05
+    assert climb.ended is not None
+    assert climb.ended.group is not None
+    assert climb.ended.group.kills == 1
+    assert climb.charged["registered"][1] == pytest.approx(climb.charged["registered"][0], rel=0.05)
+    assert climb.gone is True
+    assert left() == []
+    assert any("swap" in note for note in notes) == (psutil.swap_memory().total == 0)
+
+
+@needs_a_group
+def test_cancelling_it_and_a_child_that_dies_leave_nothing() -> None:
+    stop: list[bool] = []
+    with pytest.raises(Cancelled):
+        fill(params(), at=lambda message: stop.append("pinned" in message), cancelled=lambda: any(stop))
+    assert left() == []
+
+    def kill_outside(message: str) -> None:
+        if "pinned" in message:
+            min(workers(), key=lambda child: child.pid).kill()
+
+    with pytest.raises(MeasurementFailed, match="the ordinary process outside the group was killed by SIGKILL"):
+        fill(params(), at=kill_outside)
+    assert left() == []
+
+
+@needs_a_group
+def test_of_a_run_that_is_killed_the_processes_end_and_the_next_run_removes_the_group() -> None:
+    """A runner that is killed cannot tidy up: the kernel ends its children, and the group says whose it was."""
+    read, write = os.pipe()
+
+    def stand_still(message: str) -> None:
+        if "pinned" in message:
+            os.write(write, b"1")
+            time.sleep(600)
+
+    runner = os.fork()
+    if runner == 0:  # pragma: no cover - the other process
+        try:
+            fill(params(), at=stand_still)
+        finally:
+            os._exit(1)
+    assert os.read(read, 1) == b"1"
+    children = workers(runner)
+    assert len(children) == 3
+    os.kill(runner, signal.SIGKILL)
+    os.waitpid(runner, 0)
+    os.close(read)
+    os.close(write)
+    _, alive = psutil.wait_procs(children, 30)
+    assert alive == []
+    assert PLACE.value is not None
+    (group,) = (path for path in Path(PLACE.value[1]).iterdir() if path.name.startswith(f"pinscope-{runner}-"))
+    with OwnGroup(SMALLEST):
+        assert not group.exists()

@@ -10,20 +10,21 @@ from pinscope.units import format_bytes, format_share
 
 def brim_verdict(run: ExperimentRun, climb: Climb) -> str | None:
     """Where the others in the group stall and are killed, and that nobody outside feels it; ``None`` before a mark."""
-    cliff, killed = climb.cliff, climb.mark("killed")
+    cliff = climb.cliff
     if cliff is None:
         return None
     pinned = "locked" if run.lab == "host" else "pinned"
-    parts = []
-    if cliff.kind != "killed":
-        ratio = climb.ratio()
-        how = f"other work in it takes up to {ratio:.1f} times as long" if ratio else "others in it are squeezed"
-        parts.append(f"from {format_share(cliff.bytes / climb.limit)} on {how}")
-    if killed is not None:
-        parts.append(f"at {format_share(killed.bytes / climb.limit)} the kernel kills it" if parts else
-                     f"at {format_share(killed.bytes / climb.limit)} the kernel kills others")  # fmt: skip
+    place, ratio, kill = f"a control group's {format_bytes(climb.limit)} {pinned}", climb.ratio(), climb.mark("killed")
+    if cliff.kind == "killed":
+        parts = [f"With {format_share(cliff.bytes / climb.limit)} of {place}, the kernel kills others in it"]
+    else:
+        how = f"take {ratio:.1f} times as long" if ratio else "are squeezed"
+        parts = [f"With {format_share(cliff.bytes / climb.limit)} of {place}, others in it {how}"]
+        if kill is not None:
+            parts.append(f"at {format_share(kill.bytes / climb.limit)} the kernel kills them")
     outside = climb.outside_ratio()
     if outside is not None:
-        parts.append(f"{'nothing slows' if outside <= OUTSIDE else 'others slow too'} outside ({outside:.2f} times)")
-    sentence = f"Of a control group's {format_bytes(climb.limit)}, {pinned}: {', '.join(parts)}."
-    return on_lab(run.lab, sentence)
+        parts.append(
+            f"work outside takes {outside:.2f} times as long" if outside > OUTSIDE else "outside nothing slows"
+        )
+    return on_lab(run.lab, f"{'; '.join(parts)}.")

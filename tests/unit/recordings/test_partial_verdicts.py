@@ -12,6 +12,7 @@ from tests.unit.recordings.raw import Recorded, recordings
 
 PARTS = {
     "access": ("way", "pattern", "spacing", "uses"),
+    "brim": ("phase", "who", "kind"),
     "page_tables": ("memory", "backing"),
     "pinning_strategy": ("strategy",),
     "pressure": ("phase",),

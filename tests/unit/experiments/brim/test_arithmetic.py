@@ -117,9 +117,10 @@ def test_swapping_and_stalls_are_marks() -> None:
 
 def test_the_verdict_names_the_cliff_the_kill_and_those_outside() -> None:
     verdict = reading(filled()).verdict or ""
-    assert verdict.startswith("Of a control group's 1 GiB, pinned: from ")
-    assert "the kernel kills it" in verdict
-    assert verdict.endswith("nothing slows outside (1.00 times).")
+    assert verdict.startswith("With ")
+    assert "of a control group's 1 GiB pinned, others in it take 6.2 times as long; at " in verdict
+    assert verdict.endswith("the kernel kills them; outside nothing slows.")
+    assert len(verdict) <= 150
 
 
 def rules(rows: list[dict[str, Any]]) -> dict[str, str]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from pinscope.analysis.conclusions import is_distinct, together
 from pinscope.analysis.rows import Row, grouped, labels
 from pinscope.analysis.statistics import Summary, summarize
 
@@ -168,6 +169,21 @@ class Climb:
         """A round outside from the cliff on, over one below it."""
         below, beyond = self.outside_below, self.outside_beyond
         return beyond.median / below.median if below and beyond else None
+
+    def outside_uncertainty(self) -> float:
+        """How far that may be off, relative to it."""
+        below, beyond = self.outside_below, self.outside_beyond
+        return together(below, beyond) if below and beyond else math.inf
+
+    @property
+    def disturbs(self) -> bool | None:
+        """Whether others outside slowed; ``None`` where that is not known, or not to be told from chance."""
+        ratio = self.outside_ratio()
+        if ratio is None:
+            return None
+        if ratio <= OUTSIDE:
+            return False
+        return True if is_distinct(ratio, self.outside_uncertainty()) else None
 
 
 def climbs(rows: Sequence[Row]) -> tuple[Climb, ...]:

@@ -12,7 +12,7 @@ from pinscope.analysis.page_table_model import GRANULE_BYTES
 from pinscope.errors import NotEnoughMemory, NotPossible
 from pinscope.experiments.brim.arithmetic import amounts
 from pinscope.experiments.brim.holder import Way
-from pinscope.experiments.brim.processes import Inside, Outside, Rounds, Work
+from pinscope.experiments.brim.processes import LEAST_ROUNDS, Inside, Outside, Rounds, Work
 from pinscope.experiments.brim.reading import read_brim_run
 from pinscope.experiments.contract import AnyExperiment, BareParams, Bytes, Seconds, Several, Share, parameter
 from pinscope.lab.cached_file import folder_for
@@ -26,6 +26,8 @@ from pinscope.records.environment import Environment
 from pinscope.records.run import LabKind, Lasted, Observation, Positive
 from pinscope.units import format_bytes, format_share, parse_bytes
 
+DISK, MEMORY = 1.2e9, 5e9
+"""Bytes/second of a disk and of memory, for the estimate of a run's length (measured on an H200 host)."""
 SMALLEST = 256 * 2**20
 """A group must hold two interpreters and what they work on."""
 Swapping = Literal["without", "with"]
@@ -69,7 +71,7 @@ class BrimParams(BareParams):
         group = {"cuda": ("2GiB", "4GiB"), "host": ("512MiB", "4GiB")}[lab][not quick]
         return cls(
             group=parse_bytes(group), step=0.05 if quick else 0.025, file=0.125, memory=0.125,
-            step_seconds=0.2 if quick else 1.0, swap=("without",) if quick else ("without", "with"),
+            step_seconds=0.3 if quick else 1.0, swap=("without",) if quick else ("without", "with"),
         )  # fmt: skip
 
     def smaller(self) -> BrimParams | None:
@@ -185,11 +187,12 @@ class Brim:
         """
         if (place := find_place()).value is None:
             raise NotPossible(str(place.reason))
-        beside = params.bytes_of(params.file) + params.bytes_of(params.memory)
-        steps = 5 + 0.45 / params.step
+        file, memory = params.bytes_of(params.file), params.bytes_of(params.memory)
+        from_disk = max(params.step_seconds, LEAST_ROUNDS * (file / DISK + memory / MEMORY))
+        steps = (5 + 0.2 / params.step) * params.step_seconds + params.file / params.step * from_disk
         return Budget(
-            pinned_bytes=params.group, pageable_bytes=beside, device_bytes=params.group // 512 + GRANULE_BYTES,
-            seconds=len(params.swap) * (3.0 + steps * params.step_seconds + 4 * beside / 1e9),
+            pinned_bytes=params.group, pageable_bytes=file + memory, device_bytes=params.group // 512 + GRANULE_BYTES,
+            seconds=len(_groups(params)) * (3.0 + 2 * file / DISK + steps),
         )  # fmt: skip
 
     def measure(self, params: BrimParams, lab: Lab, harness: Harness) -> Iterator[BrimObservation]:
@@ -197,10 +200,9 @@ class Brim:
         folder, reason = folder_for(params.bytes_of(params.file))
         if folder is None:
             harness.note(f"Left out: reading a file. {reason}; TMPDIR names another folder.")
-        wanted = list(params.swap)
-        if "with" in wanted and not swap_bytes():
+        wanted = _groups(params)
+        if "with" in params.swap and "with" not in wanted:
             harness.note("Left out: a group whose memory may be swapped out. This host has no swap.")
-            wanted = ["without"]
         for number, swap in enumerate(wanted):
             part = (number / len(wanted), (number + 1) / len(wanted))
             yield from _Climb(params, lab, harness, folder, swap=swap == "with", part=part).all()
@@ -208,6 +210,11 @@ class Brim:
 
     read = staticmethod(read_brim_run)
     """Where the cliff is, and what was felt outside."""
+
+
+def _groups(params: BrimParams) -> tuple[Swapping, ...]:
+    """Those that make sense here: without swap there is nothing to swap out to."""
+    return params.swap if swap_bytes() else ("without",)
 
 
 @dataclass

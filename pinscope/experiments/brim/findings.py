@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from pinscope.analysis.conclusions import part_words, times
 from pinscope.experiments.brim.arithmetic import (
     CACHE_LOST,
-    OUTSIDE,
     SLOWER,
     STALLED,
     SWAPPED,
@@ -128,13 +128,21 @@ def outside(climb: Climb) -> Iterator[Finding]:
         quantity("Round outside from the cliff on", beyond.median, "seconds", spread=beyond.known_within),
     )
     detail = f"Medians of {below.count} and {beyond.count} rounds of a process that does the same work outside."
-    if ratio <= OUTSIDE:
+    if climb.disturbs is False:
         yield good(
             "outside-undisturbed", *evidence,
             title=f"Outside the group nothing slowed{with_swap(climb)}: a round took {ratio:.2f} times as long",
             detail=detail,
             advice="A limit on the group of what pins much protects all others: docker run --memory, or systemd's "
             "MemoryMax.",
+        )  # fmt: skip
+    elif climb.disturbs is None:
+        yield note(
+            "outside-unclear", *evidence,
+            title=f"Outside the group a round took {times(ratio, climb.outside_uncertainty())} as long, which may be "
+            f"chance{with_swap(climb)}",
+            detail=detail,
+            advice="For a sure answer let each step take longer: --set step_seconds=2.",
         )  # fmt: skip
     else:
         yield warning(
@@ -150,18 +158,19 @@ def charged(climb: Climb) -> Iterator[Finding]:
     """Whether the limit holds for each way of pinning."""
     if not climb.charged:
         return
-    shares = {way: got / asked for way, (asked, got) in climb.charged.items()}
+    shares = {way: max(got, 0) / asked for way, (asked, got) in climb.charged.items()}
     evidence = [quantity(f"Charged of what was pinned: {WAYS[way]}", share, "share") for way, share in shares.items()]
     free = [way for way, share in shares.items() if share < CHARGED]
     words = "; ".join(
-        f"{WAYS[way]}: {format_bytes(got)} of {format_bytes(asked)}" for way, (asked, got) in climb.charged.items()
+        f"{WAYS[way]}: {format_bytes(max(got, 0))} of {format_bytes(asked)}"
+        for way, (asked, got) in climb.charged.items()
     )
     if free:
         names = " and ".join(WAYS[way] for way in free)
         yield warning(
             "not-charged", *evidence,
-            title=f"The group's limit does not hold for {names}: {format_share(max(shares[way] for way in free))} "
-            "of it was charged",
+            title=f"The group's limit does not hold for {names} memory: "
+            f"{part_words(max(shares[way] for way in free))} of it was charged",
             detail=f"What the group's account grew by: {words}. The driver takes such pages straight from the kernel.",
             advice="Count such memory by hand: a container's limit does not stop it, and the host runs out instead.",
         )  # fmt: skip

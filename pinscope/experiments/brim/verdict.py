@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pinscope.analysis.conclusions import on_lab
-from pinscope.experiments.brim.arithmetic import OUTSIDE, Climb
+from pinscope.experiments.brim.arithmetic import Climb
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bytes, format_share
 
@@ -22,9 +22,7 @@ def brim_verdict(run: ExperimentRun, climb: Climb) -> str | None:
         parts = [f"With {format_share(cliff.bytes / climb.limit)} of {place}, others in it {how}"]
         if kill is not None:
             parts.append(f"at {format_share(kill.bytes / climb.limit)} the kernel kills them")
-    outside = climb.outside_ratio()
-    if outside is not None:
-        parts.append(
-            f"work outside takes {outside:.2f} times as long" if outside > OUTSIDE else "outside nothing slows"
-        )
+    if climb.disturbs is not None:
+        slower = f"work outside takes {climb.outside_ratio():.2f} times as long"
+        parts.append(slower if climb.disturbs else "outside nothing slows")
     return on_lab(run.lab, f"{'; '.join(parts)}.")

@@ -141,7 +141,7 @@ def test_memory_that_the_group_is_not_charged_for_is_named() -> None:
                for way, got in (("registered", 100), ("pinned", 101), ("write_combined", 1))]  # fmt: skip
     assert rules(charges[:2] + filled())["charged"] == "note"
     (finding,) = (one for one in reading(charges + filled()).findings if one.rule == "not-charged")
-    assert "does not hold for write-combined: 1.0 % of it was charged" in finding.title
+    assert "does not hold for write-combined memory: 1.0 % of it was charged" in finding.title
 
 
 def test_a_run_that_goes_on_is_read_as_far_as_it_is() -> None:

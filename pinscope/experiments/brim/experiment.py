@@ -46,11 +46,11 @@ class BrimParams(BareParams):
         "Step", "Percentage of the limit that one step pins near the brim; the cliff is found as precisely.",
         gt=0, le=0.05,
     )  # fmt: skip
-    file: Share = parameter(
+    file_share: Share = parameter(
         "File", "Length of the file that an ordinary process reads in each round, as a percentage of the limit.",
         gt=0, le=0.25,
     )  # fmt: skip
-    memory: Share = parameter(
+    memory_share: Share = parameter(
         "Memory", "Memory that this process writes to in each round, as a percentage of the limit.", gt=0, le=0.25
     )
     step_seconds: Seconds = parameter(
@@ -70,7 +70,7 @@ class BrimParams(BareParams):
     def preset(cls, lab: LabKind, quick: bool) -> BrimParams:
         group = {"cuda": ("2GiB", "4GiB"), "host": ("512MiB", "4GiB")}[lab][not quick]
         return cls(
-            group=parse_bytes(group), step=0.05 if quick else 0.025, file=0.125, memory=0.125,
+            group=parse_bytes(group), step=0.05 if quick else 0.025, file_share=0.125, memory_share=0.125,
             step_seconds=0.3 if quick else 1.0, swap=("without",) if quick else ("without", "with"),
         )  # fmt: skip
 
@@ -187,9 +187,9 @@ class Brim:
         """
         if (place := find_place()).value is None:
             raise NotPossible(str(place.reason))
-        file, memory = params.bytes_of(params.file), params.bytes_of(params.memory)
+        file, memory = params.bytes_of(params.file_share), params.bytes_of(params.memory_share)
         from_disk = max(params.step_seconds, LEAST_ROUNDS * (file / DISK + memory / MEMORY))
-        steps = (5 + 0.2 / params.step) * params.step_seconds + params.file / params.step * from_disk
+        steps = (5 + 0.2 / params.step) * params.step_seconds + params.file_share / params.step * from_disk
         return Budget(
             pinned_bytes=params.group, pageable_bytes=file + memory, device_bytes=params.group // 512 + GRANULE_BYTES,
             seconds=len(_groups(params)) * (3.0 + 2 * file / DISK + steps),
@@ -197,7 +197,7 @@ class Brim:
 
     def measure(self, params: BrimParams, lab: Lab, harness: Harness) -> Iterator[BrimObservation]:
         """One group after the other."""
-        folder, reason = folder_for(params.bytes_of(params.file))
+        folder, reason = folder_for(params.bytes_of(params.file_share))
         if folder is None:
             harness.note(f"Left out: reading a file. {reason}; TMPDIR names another folder.")
         wanted = _groups(params)
@@ -244,7 +244,7 @@ class _Climb:
     ) -> None:  # fmt: skip
         self._params, self._lab, self._harness, self._folder = params, lab, harness, folder
         self._swap, self._part = swap, part
-        self._file_bytes = params.bytes_of(params.file) if folder else None
+        self._file_bytes = params.bytes_of(params.file_share) if folder else None
         self._now = _State()
         self._stalled = (0.0, 0.0)
 
@@ -253,7 +253,7 @@ class _Climb:
         params, check = self._params, self._harness.check_cancelled
         self._tell(0.0, "making a control group")
         work = Work(
-            self._folder, params.bytes_of(params.file), params.bytes_of(params.memory), params.step_seconds
+            self._folder, params.bytes_of(params.file_share), params.bytes_of(params.memory_share), params.step_seconds
         )  # fmt: skip
         with Outside(work, check) as outside:
             with (

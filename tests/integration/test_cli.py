@@ -203,7 +203,7 @@ def test_run_all_prints_one_document_of_all_experiments() -> None:
     done = pinscope(
         "run", "all", "--lab", "host", "--quick", "--json", *SMALL,
         "--set", "directions=h2d", "--set", "memory=pinned", "--set", "chunk=256KiB", "--set", "chunks=4",
-        "--set", "cap=64MiB", "--set", "step_seconds=0.05",
+        "--set", "cap=64MiB", "--set", "step_seconds=0.05", "--set", "group=256MiB",
     )  # fmt: skip
     printed = document(done)
     assert printed["format"] == 1

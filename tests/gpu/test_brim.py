@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pinscope.experiments.brim.arithmetic import OUTSIDE, climbs
+from pinscope.experiments.brim.arithmetic import climbs
 from pinscope.experiments.brim.experiment import Brim, BrimParams
 from pinscope.experiments.brim.findings import off
 from pinscope.lab.cuda import CudaLab
@@ -18,7 +18,7 @@ PLACE = find_place()
 
 
 @pytest.mark.skipif(PLACE.value is None, reason=PLACE.reason or "")
-def test_the_cliff_is_where_the_groups_account_says_and_nobody_outside_feels_it(lab: CudaLab) -> None:
+def test_the_cliff_is_where_the_groups_account_says_and_the_others_in_it_pay(lab: CudaLab) -> None:
     assert PLACE.value is not None
     params = BrimParams.preset("cuda", quick=True).with_overrides({"step_seconds": 0.5})
     before = pinned_pages()
@@ -30,7 +30,7 @@ def test_the_cliff_is_where_the_groups_account_says_and_nobody_outside_feels_it(
     assert (off(climb, cliff, climb.expected_cliff) or 0.0) <= 0.05
     assert (off(climb, killed, climb.expected_kill) or 0.0) <= 0.05
     assert (climb.ratio() or 0.0) >= 2
-    assert (climb.outside_ratio() or 9.9) <= OUTSIDE
+    assert (climb.outside_ratio() or 9.9) < (climb.ratio() or 0.0)  # what else goes on counts here; see the recording
     shares = {way: charged / asked for way, (asked, charged) in climb.charged.items()}
     assert shares["registered"] == pytest.approx(1, abs=0.05)
     assert shares["pinned"] == pytest.approx(1, abs=0.05)

@@ -177,13 +177,17 @@ class Climb:
 
     @property
     def disturbs(self) -> bool | None:
-        """Whether others outside slowed; ``None`` where that is not known, or not to be told from chance."""
+        """Whether others outside slowed; ``None`` where that is not known, or may have another cause.
+
+        Another cause: chance, or what stays so once the group is gone.
+        """
         ratio = self.outside_ratio()
-        if ratio is None:
+        if ratio is None or self.outside_beyond is None:
             return None
         if ratio <= OUTSIDE:
             return False
-        return True if is_distinct(ratio, self.outside_uncertainty()) else None
+        stays = self.after and self.after.outside and self.outside_beyond.median <= OUTSIDE * self.after.outside.median
+        return True if is_distinct(ratio, self.outside_uncertainty()) and not stays else None
 
 
 def climbs(rows: Sequence[Row]) -> tuple[Climb, ...]:

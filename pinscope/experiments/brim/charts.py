@@ -64,7 +64,7 @@ def _rounds(climb: Climb) -> Chart:
         f"brim-rounds{key}",
         f"How long others' work takes as pinned memory fills the group{words}",
         "A round writes to all of the process's memory and reads its file. Medians at each step. Grey, dotted: what "
-        "the group leaves before anything is pinned, and its limit.",
+        "the group leaves before anything is pinned; grey, solid: its limit.",
         figure,
         alt_text("Time of a round over pinned memory", most),
     )
@@ -76,10 +76,11 @@ def _mark_ends(figure: go.Figure, climb: Climb, most: list[tuple[str, str]]) -> 
     if not heights:
         return
     low, high = min(heights), max(heights)
-    for name, nbytes in (("cliff by the group's account", climb.expected_cliff), ("limit", climb.limit)):
+    ends = (("cliff by the group's account", climb.expected_cliff, "dot"), ("limit", climb.limit, "solid"))
+    for name, nbytes, dash in ends:
         if nbytes is not None:
             x = _percent(climb, nbytes)
-            put(figure, 1, reference(name, [x, x], [low, high], f": {format_bytes(nbytes)}"))
+            put(figure, 1, reference(name, [x, x], [low, high], f": {format_bytes(nbytes)}", dash))
     for mark, name in ((climb.cliff, "cliff"), (climb.mark("killed"), "killed")):
         if mark is not None:
             most.append((name, f"at {format_share(mark.bytes / climb.limit)} of the limit"))

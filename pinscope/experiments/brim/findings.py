@@ -139,9 +139,9 @@ def outside(climb: Climb) -> Iterator[Finding]:
     elif climb.disturbs is None:
         yield note(
             "outside-unclear", *evidence,
-            title=f"Outside the group a round took {times(ratio, climb.outside_uncertainty())} as long, which may be "
-            f"chance{with_swap(climb)}",
-            detail=detail,
+            title=f"Outside the group a round took {times(ratio, climb.outside_uncertainty())} as long, and the group "
+            f"may not be the cause{with_swap(climb)}",
+            detail=f"{detail} It may be chance, or was as slow once the group was gone.",
             advice="For a sure answer let each step take longer: --set step_seconds=2.",
         )  # fmt: skip
     else:

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from pinscope.experiments.brim.arithmetic import Climb, amounts, climbs, round_seconds
+from pinscope.experiments.brim.arithmetic import OUTSIDE, Climb, amounts, climbs, round_seconds
 from pinscope.experiments.brim.experiment import BrimObservation
-from pinscope.experiments.registry import read_run
+from pinscope.experiments.brim.findings import off
+from pinscope.experiments.registry import checked_rows, read_run
 from pinscope.records.finding import Reading
+from pinscope.store.recordings import recorded_observations, recorded_runs
 from tests.data import synthetic
 
 MIB = 2**20
@@ -134,6 +136,8 @@ def test_each_conclusion_is_a_finding() -> None:
         one | {"write_seconds": 0.1} if one["who"] == "outside" and one["bytes"] > CLIFF else one for one in filled()
     ]
     assert rules(slow)["outside-slower"] == "warning"
+    after = [row("round", phase="after", who="outside", write_seconds=0.12)] * 3
+    assert rules(slow + after)["outside-unclear"] == "note"  # it stays so without the group
 
 
 def test_memory_that_the_group_is_not_charged_for_is_named() -> None:
@@ -149,3 +153,14 @@ def test_a_run_that_goes_on_is_read_as_far_as_it_is() -> None:
     for count in range(0, len(whole), 5):
         found = reading(whole[:count])
         assert all(quantity.value is not None or quantity.reason for quantity in found.headline)
+
+
+def test_on_the_recorded_gpu_host_the_cliff_is_exact_and_nobody_outside_slowed() -> None:
+    run = next(run for run in recorded_runs() if run.experiment == "brim")
+    climb = climbs(checked_rows("brim", recorded_observations(run.id)))[0]
+    cliff = climb.cliff
+    assert cliff is not None
+    assert off(climb, cliff, climb.expected_cliff) == 0
+    assert cliff.bytes - cliff.below_bytes <= 0.05 * climb.limit
+    assert (climb.outside_ratio() or 9.9) <= OUTSIDE
+    assert climb.gone is True

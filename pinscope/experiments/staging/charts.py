@@ -36,7 +36,9 @@ _LOOKS: Mapping[str, Look] = {
     "torch_pin_then_to_first": Look("page_table", "triangle-up", "dot"),
     "torch_pin_then_to": Look("intact", "pentagon", "dash"),
 }
-"""Ways that are drawn as lines; all are in the bars."""
+"""Ways that are drawn as lines."""
+_ALIKE = ("plain_async", "plain_fresh", "in_place_spin")
+"""Ways that take about as long as another one; they are in the table."""
 _PARTS = (("before the first copy", "touch", "/"), ("copies", "copy", ""), ("after the last", "reference", "."))
 
 
@@ -58,7 +60,7 @@ def _answer(found: Sequence[Cell], limit: float | None) -> Chart:
     uses = numbers_of_uses([cell for cell in found if cell.bytes == size])[0]
     ways = by_way(found, size, uses)
     shown = sorted(
-        (cell for way, cell in ways.items() if way not in HALVES), key=lambda cell: cell.wall_seconds.median
+        (cell for way, cell in ways.items() if way not in (*HALVES, *_ALIKE)), key=lambda cell: cell.wall_seconds.median
     )  # fmt: skip
     lengths: Sequence[Callable[[Cell], float]] = (
         lambda cell: cell.prepare_seconds,

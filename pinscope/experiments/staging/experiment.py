@@ -131,7 +131,7 @@ class Staging:
 
     name = "staging"
     title = "Staging"
-    summary = "Ways from pageable memory to the GPU, by size and use"
+    summary = "Ways from pageable memory to the GPU"
     question = "Data lies in pageable memory: which way to the GPU is fastest, and how long does it hold the CPU?"
     method = (
         "New data is written into ordinary memory in 4 KiB pages by several CPU threads, so that as much of it as fits "

@@ -41,11 +41,11 @@ LEAST_SHARE = 2**16
 """Bytes that each thread copies at least: fewer are copied by fewer threads."""
 MOST_BYTES = 2**31
 """That are brought in one repeat of several uses: of more, all parts take longer alike."""
-PACE = 6e9
+PACE = 1.2e10
 """Bytes/second at which data is written, brought to the GPU and checked, for the estimate of a run's length."""
 SHORT_SECONDS = 0.1
 """What all repeats of small data take together, roughly."""
-START_SECONDS = 6.0
+START_SECONDS = 4.5
 """Until the first reading, and PyTorch's import."""
 
 

@@ -173,7 +173,7 @@ def _threads(found: Sequence[Cell], limit: float | None) -> list[Chart]:
         Chart(
             "staging-threads",
             f"Two buffers in turn, and each half alone: {format_bytes(size)}",
-            "No pipeline is faster than the slower of its halves.",
+            "No pipeline can be faster than the slower of its halves; each was timed apart.",
             figure,
             alt_text(
                 f"Rate with {counts[-1]} threads",

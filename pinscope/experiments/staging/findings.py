@@ -89,7 +89,7 @@ def _fastest(run: ExperimentRun, found: Sequence[Cell]) -> Iterator[Costed]:
             if better else f"Nothing brings {format_bytes(size)} to the GPU faster than a plain copy: "
             f"{format_bandwidth(plain.bytes_per_second)}",
             detail=f"Fastest for data that is used once, by size: {by_size}. Ways within "
-            f"{format_share(AS_GOOD - 1)} of the fastest are as good; named first is what takes least processor time.",
+            f"10 % of the fastest are as good; named first is what takes least processor time.",
             advice=_advice(best),
             code=code_for(best.way, best.threads, int(run.params.get("chunk", 2**23))),
         ),
@@ -167,19 +167,19 @@ def _torch_words(found: Sequence[Cell], size: int) -> str:
     pairs = _torch_pairs(found, size)
     if not pairs:
         return ""
-    told = joined([f"{times_words(slower(cell, plain))} {words}" for words, cell, plain in pairs])
+    told = joined([f"{times_words(slower(cell, plain))} as long {words}" for words, cell, plain in pairs])
+    claims = joined([f"{_claim_words(cell, plain)} {words}" for words, cell, plain in pairs])
     return (
-        f" In PyTorch, pin_memory().to() takes {told} as long as to(). PyTorch's tutorial says up to twice: "
-        f"{'; '.join(_claim_words(*pair) for pair in pairs)}. PyTorch copies to pinned memory with up to "
-        f"{threads_words(pairs[0][1].threads)}."
+        f" Beside PyTorch's to(), pin_memory().to() takes {told}. Its tutorial's figure, up to twice, {claims}. "
+        f"PyTorch fills pinned memory with up to {threads_words(pairs[0][1].threads)}."
     )
 
 
-def _claim_words(words: str, cell: Cell, plain: Cell) -> str:
+def _claim_words(cell: Cell, plain: Cell) -> str:
     times = slower(cell, plain)
-    if round(times, 2) > AS_GOOD:
-        return f"{'it is more' if times > CLAIMED * AS_GOOD else 'so it is'} {words}"
-    return f"it is no slower {words}" if as_good(cell, plain) else f"it is faster {words}"
+    if round(times, 2) > CLAIMED * AS_GOOD:
+        return "is too low"
+    return "holds" if round(times, 2) > AS_GOOD else "does not hold"
 
 
 def _reuse(found: Sequence[Cell]) -> Iterator[Costed]:
@@ -227,12 +227,10 @@ def _processor(found: Sequence[Cell]) -> Iterator[Costed]:
     if plain is None or pinned is None:
         return
     share = pinned.cpu_seconds / plain.cpu_seconds if plain.cpu_seconds else 1.0
-    spin = (
-        f" A wait that spins, as CUDA's does unless told otherwise, makes that {_per_gb(spinning)}." if spinning else ""
-    )
+    spin = f" A wait that spins, as CUDA's does unless told otherwise: {_per_gb(spinning)}." if spinning else ""
     least = [each for each in sizes(found) if (pair := by_way(found, each)).keys() >= {"plain", "in_place"}
              and pair["in_place"].cpu_seconds <= HUNDREDTH * pair["plain"].cpu_seconds]  # fmt: skip
-    from_size = f" At most {format_share(HUNDREDTH)} from {format_bytes(min(least))} on." if least else ""
+    from_size = f" It is at most a hundredth from {format_bytes(min(least))} on." if least else ""
     best = winners(found, size)[0]
     yield (
         1.0,
@@ -244,8 +242,8 @@ def _processor(found: Sequence[Cell]) -> Iterator[Costed]:
             quantity("Their ratio", share, "share"),
             title=f"A copy of {format_bytes(size)} from pinned memory takes {format_share(share)} of the processor "
             "time of a plain copy",
-            detail=f"{_per_gb(pinned)}, not {_per_gb(plain)}, counting all threads of the process and the driver's."
-            f"{from_size}{spin} The fastest way from pageable memory, {phrase(best)}, takes {_per_gb(best)}.",
+            detail=f"{_per_gb(pinned)} of processor time a GB, not {_per_gb(plain)}, of all threads of the process, also "
+            f"the driver's.{from_size}{spin} The fastest way from pageable memory, {phrase(best)}, takes {_per_gb(best)}.",
             advice="Wait for copies with events that let the thread sleep (cudaEventBlockingSync).",
             code=kept(),
         ),
@@ -253,7 +251,7 @@ def _processor(found: Sequence[Cell]) -> Iterator[Costed]:
 
 
 def _per_gb(cell: Cell) -> str:
-    return f"{format_seconds(cell.cpu_seconds_per_gb)} of processor time a GB"
+    return format_seconds(cell.cpu_seconds_per_gb)
 
 
 def _pipeline(found: Sequence[Cell]) -> Iterator[Costed]:
@@ -280,8 +278,9 @@ def _pipeline(found: Sequence[Cell]) -> Iterator[Costed]:
             f"halves, {_half(best)} ({format_bytes(size)}, {threads_words(best.whole.threads)})",
             detail=f"{format_bandwidth(best.whole.bytes_per_second)}; filling alone "
             f"{format_bandwidth(best.filling.bytes_per_second)}, copying alone "
-            f"{format_bandwidth(best.copying.bytes_per_second)}. No pipeline is faster than its slower half."
-            f"{few if reached else ''} What is beyond it is what filling and copying cost each other side by side.",
+            f"{format_bandwidth(best.copying.bytes_per_second)}. No pipeline can be faster than its slower half."
+            f"{few if reached else ''} What is beyond it is what filling and copying cost each other side by side; "
+            "what is below it is noise, as each was timed apart.",
             advice="Take more threads as long as filling is the slower half and processors are free.",
         ),
     )  # fmt: skip

@@ -143,7 +143,7 @@ def _halves(found: Sequence[Cell]) -> Table:
             )
             for one in pipelines(found)
         ],
-        note="No pipeline is faster than the slower of its halves.",
+        note="No pipeline can be faster than the slower of its halves; below 1 is noise, as each was timed apart.",
     )  # fmt: skip
 
 

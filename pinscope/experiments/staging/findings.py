@@ -242,8 +242,9 @@ def _processor(found: Sequence[Cell]) -> Iterator[Costed]:
             quantity("Their ratio", share, "share"),
             title=f"A copy of {format_bytes(size)} from pinned memory takes {format_share(share)} of the processor "
             "time of a plain copy",
-            detail=f"{_per_gb(pinned)} of processor time a GB, not {_per_gb(plain)}, of all threads of the process, also "
-            f"the driver's.{from_size}{spin} The fastest way from pageable memory, {phrase(best)}, takes {_per_gb(best)}.",
+            detail=f"{_per_gb(pinned)} of processor time a GB, not {_per_gb(plain)}, of all threads of the process, "
+            f"also the driver's.{from_size}{spin} The fastest way from pageable memory, {phrase(best)}, takes "
+            f"{_per_gb(best)}.",
             advice="Wait for copies with events that let the thread sleep (cudaEventBlockingSync).",
             code=kept(),
         ),

@@ -64,6 +64,7 @@ _FOLDERS = (
     "page_tables",
     "registration",
     "allocation",
+    "staging",
     "pinning_strategy",
     "access",
     "pressure",

@@ -42,7 +42,7 @@ DOORS: Mapping[str, Sequence[str]] = {
     "cupy": ("pinscope.lab.cuda", "pinscope.experiments.*.cuda"),
     "cupy_backends": ("pinscope.lab.cuda", "pinscope.experiments.*.cuda"),
     "cupti": ("pinscope.tracing.recorder",),
-    "torch": ("pinscope.experiments.dataloader.torch_loader",),
+    "torch": ("pinscope.lab.torch", "pinscope.experiments.*.torch"),
     "pynvml": ("pinscope.probes.",),
     "psutil": ("pinscope.probes.",),
     "streamlit": ("app", "pinscope.dashboard."),

@@ -156,8 +156,9 @@ class Dataloader:
 
     def measure(self, params: DataloaderParams, lab: Lab, harness: Harness) -> Iterator[DataloaderObservation]:
         """Every combination in turn."""
-        from pinscope.experiments.dataloader.torch_loader import Trainer, empty_pinned_cache, version  # noqa: PLC0415 - imports PyTorch
+        from pinscope.experiments.dataloader.torch_loader import Trainer  # noqa: PLC0415 - imports PyTorch
         from pinscope.lab.cuda_pinning import CudaCalls  # noqa: PLC0415 - imports CuPy
+        from pinscope.lab.torch_pinned import empty_pinned_cache, version  # noqa: PLC0415 - imports PyTorch
 
         harness.note(f"PyTorch {version()}.")
         trainer = Trainer(CudaCalls.here().ordinal, lambda address, nbytes: lab.host_nodes.look([(address, nbytes)]))

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 
 from pinscope.errors import NotPossible
 from pinscope.experiments.dataloader.loading import CHANNELS, KINDS, PREFETCHED, Loading
+from pinscope.lab.torch_pinned import why_not_torch
 from pinscope.probes.parent import end_with
 
 CLASSES = 1000
@@ -121,7 +122,7 @@ class Trainer:
 
     def __init__(self, ordinal: int, see: Callable[[int, int], None]) -> None:
         self._see = see
-        if reason := _why_not_cuda():
+        if reason := why_not_torch():
             raise NotPossible(reason)
         self._device = torch.device("cuda", ordinal)
         torch.manual_seed(7)
@@ -224,29 +225,3 @@ def _batches(loading: Loading, count: int, device: torch.device) -> Iterator[Ite
             shut_down = getattr(batches, "_shutdown_workers", None)
             if shut_down:
                 shut_down()
-
-
-def _why_not_cuda() -> str | None:
-    """Why this PyTorch cannot use the GPU, and what to do; ``None`` if it can."""
-    if torch.cuda.is_available():
-        return None
-    built = torch.version.cuda
-    how = f"for CUDA {built} and finds no GPU that it can use" if built else "without CUDA"
-    return (
-        f"PyTorch {version()} was built {how}; install a build that fits this driver (nvidia-smi tells its CUDA "
-        "version) into PinScope's environment"
-    )
-
-
-def empty_pinned_cache() -> bool:
-    """Give pinned memory that PyTorch keeps for later back; false where this PyTorch has no way to."""
-    empty = getattr(torch._C, "_host_emptyCache", None)
-    if empty is None:
-        return False
-    empty()
-    return True
-
-
-def version() -> str:
-    """PyTorch's."""
-    return str(torch.__version__)

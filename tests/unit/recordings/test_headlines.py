@@ -21,6 +21,7 @@ from tests.unit.recordings import (
     pinning_strategy,
     pressure,
     registration,
+    staging,
     timeline,
 )
 from tests.unit.recordings.raw import Recorded, recordings
@@ -36,6 +37,7 @@ AGAIN: Mapping[str, Callable[[Recorded], dict[str, object]]] = {
     "pinning_strategy": pinning_strategy.headline,
     "pressure": pressure.headline,
     "registration": registration.headline,
+    "staging": staging.headline,
     "timeline": timeline.headline,
 }
 """Experiment → its headline from the raw rows: name of each quantity, and its value."""

@@ -1,0 +1,122 @@
+"""The calls that staging is made of, through CUDA's runtime, and CuPy's own way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, Self
+
+import cupy
+from cupy.cuda import runtime
+
+from pinscope.experiments.staging.ways import SLOTS, Bench, Marks, Way
+from pinscope.lab.cuda_handles import HOST_TO_DEVICE, DevicePart
+from pinscope.lab.cuda_pinning import CudaCalls
+from pinscope.lab.pattern import Pattern, words_at
+
+_DEFAULT_STREAM = 0
+"""Of CUDA, and CuPy's unless told otherwise."""
+_BLOCKING_SYNC, _DISABLE_TIMING = 1, 2
+"""cudaEventBlockingSync: a thread that waits sleeps. Without it, it asks again and again."""
+
+
+@dataclass
+class CudaLane:
+    stream: int
+    events: list[int]
+
+    def copy(self, target: int, source: int, nbytes: int) -> None:
+        runtime.memcpyAsync(target, source, nbytes, HOST_TO_DEVICE, self.stream)
+
+    def mark(self, slot: int = 0) -> None:
+        runtime.eventRecord(self.events[slot], self.stream)
+
+    def wait(self, slot: int = 0) -> None:
+        runtime.eventSynchronize(self.events[slot])
+
+
+class CudaEngine:
+    """The GPU that the calling thread uses now. To be entered."""
+
+    def __init__(self) -> None:
+        self._calls = CudaCalls.here()
+        self.allocate, self.free = self._calls.allocate, self._calls.free
+        self.register, self.unregister = self._calls.register, self._calls.unregister
+
+    def __enter__(self) -> Self:
+        self._settled = int(runtime.eventCreateWithFlags(_DISABLE_TIMING | _BLOCKING_SYNC))
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        runtime.eventDestroy(self._settled)
+
+    def prepare(self) -> None:
+        runtime.setDevice(self._calls.ordinal)
+
+    @contextmanager
+    def lane(self, spinning: bool = False) -> Iterator[CudaLane]:
+        with ExitStack() as stack:
+            queue = cupy.cuda.Stream(non_blocking=True)  # destroyed with its last reference
+            stack.callback(queue.synchronize)
+            events = []
+            for _ in range(SLOTS):
+                events.append(int(runtime.eventCreateWithFlags(_DISABLE_TIMING | (0 if spinning else _BLOCKING_SYNC))))
+                stack.callback(runtime.eventDestroy, events[-1])
+            yield CudaLane(int(queue.ptr), events)
+
+    def copy_now(self, target: int, source: int, nbytes: int) -> None:
+        runtime.memcpy(target, source, nbytes, HOST_TO_DEVICE)
+
+    def settle(self) -> None:
+        runtime.eventRecord(self._settled, _DEFAULT_STREAM)
+        runtime.eventSynchronize(self._settled)
+
+
+class CupyAsarray(Way):
+    """``cupy.asarray(array)``: CuPy copies to pinned memory of its pool, and from there to the GPU."""
+
+    keeps_pool = True
+
+    def __init__(self, bench: Bench, threads: int = 1) -> None:
+        super().__init__(bench, threads)
+        self._result: Any = None
+
+    def keep(self, held: ExitStack) -> None:
+        held.callback(_give_back)
+        held.callback(self._forget)
+
+    def ready(self, pattern: Pattern) -> None:
+        self._forget()
+        if not self.keeps_pool:
+            cupy.get_default_pinned_memory_pool().free_all_blocks()
+        super().ready(pattern)
+
+    def run(self, uses: int) -> Marks:
+        bench, begun = self.bench, self.bench.clock()
+        words = words_at(bench.source.address, bench.nbytes)
+        for _ in range(uses):
+            self._result = None
+            self._result = cupy.asarray(words)
+        bench.engine.settle()
+        return Marks(begun, bench.clock())
+
+    def wrong_words(self, pattern: Pattern) -> int:
+        return self.bench.lab.wrong_words(DevicePart(self._result.data.ptr, self.bench.nbytes), pattern)
+
+    def _forget(self) -> None:
+        self._result = None
+
+
+class CupyAsarrayFirst(CupyAsarray):
+    """The same with CuPy's pool of pinned memory empty."""
+
+    keeps_pool = False
+
+
+def _give_back() -> None:
+    cupy.get_default_memory_pool().free_all_blocks()
+    cupy.get_default_pinned_memory_pool().free_all_blocks()
+
+
+CUPY_WAYS: dict[str, type[Way]] = {"cupy_asarray_first": CupyAsarrayFirst, "cupy_asarray": CupyAsarray}

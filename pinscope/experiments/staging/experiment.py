@@ -1,0 +1,299 @@
+"""Data lies in pageable memory: which way to the GPU is fastest, and how long does it hold the CPU?"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Literal, Self
+
+from pinscope.experiments.contract import AnyExperiment, Bytes, Counts, Params, Several, Sizes, parameter, sizes
+from pinscope.experiments.staging.arithmetic import BY_THREADS, FIRSTS, HALVES, TORCH
+from pinscope.experiments.staging.reading import read_staging
+from pinscope.lab.harness import Harness, Precision
+from pinscope.lab.processor_time import ProcessorTime
+from pinscope.lab.protocol import Lab
+from pinscope.probes.installation import install_command
+from pinscope.records.budget import Budget
+from pinscope.records.environment import Environment
+from pinscope.records.run import LabKind, Lasted, Observation, Positive
+from pinscope.units import format_bytes
+
+if TYPE_CHECKING:
+    from pinscope.experiments.staging.ways import Bench, Way
+
+WayName = Literal[
+    "plain", "plain_async", "plain_fresh", "pin_then_copy", "register", "reused_buffer", "two_buffers", "fill_only",
+    "copy_only", "in_place", "in_place_spin", "cupy_asarray_first", "cupy_asarray", "torch_to",
+    "torch_pin_then_to_first", "torch_pin_then_to", "torch_pinned",
+]  # fmt: skip
+ALL_WAYS: tuple[WayName, ...] = (
+    "plain", "plain_async", "plain_fresh", "pin_then_copy", "register", "reused_buffer", "two_buffers", "fill_only",
+    "copy_only", "in_place", "in_place_spin", "cupy_asarray_first", "cupy_asarray", "torch_to",
+    "torch_pin_then_to_first", "torch_pin_then_to", "torch_pinned",
+)  # fmt: skip
+ONCE = (*HALVES, *FIRSTS, "plain_fresh")
+"""Ways for which a second use of the same data would say nothing new."""
+LEAST = 3
+LEAST_SHARE = 2**16
+"""Bytes that each thread copies at least: fewer are copied by fewer threads."""
+MOST_BYTES = 2**31
+"""That are brought in one repeat of several uses: of more, all parts take longer alike."""
+PACE = 1.2e10
+"""Bytes/second at which data is written, brought to the GPU and checked, for the estimate of a run's length."""
+SHORT_SECONDS = 0.1
+"""What all repeats of small data take together, roughly."""
+START_SECONDS = 4.5
+"""Until the first reading, and PyTorch's import."""
+
+
+class StagingParams(Params):
+    """Which data, in which ways, with how many threads and how often."""
+
+    repeats: int = parameter(
+        "Most repeats", "Number of repeats after which to stop, whatever the precision is by then.",
+        20, unit="count", ge=LEAST, le=10_000,
+    )  # fmt: skip
+    sizes: Sizes = parameter("Sizes", "Lengths of the data.")
+    ways: Several[WayName] = parameter(
+        "Ways",
+        "plain, plain_async: cudaMemcpy and cudaMemcpyAsync as the data lies; plain_fresh: the same from newly mapped "
+        "memory; pin_then_copy: a pinned buffer each time; register: pinned in place each time; reused_buffer: copied "
+        "by CPU threads to a pinned buffer that is kept; two_buffers: two small pinned buffers a thread, in turn; "
+        "fill_only, copy_only: its two halves alone; in_place: data written into pinned memory; in_place_spin: the "
+        "same, waited for without sleep; cupy_asarray, torch_to, torch_pin_then_to, torch_pinned: through CuPy and "
+        "PyTorch; …_first: with no pinned memory left over from before.",
+    )
+    threads: Counts = parameter(
+        "Threads", "Number of CPU threads that copy, for reused_buffer, two_buffers and its halves."
+    )
+    chunk: Bytes = parameter("Chunk", "Length of each of the two buffers of a thread.", 2**23, ge=2**12, le=2**30)
+    uses: Counts = parameter(
+        "Uses", "Number of times that the same data is brought to the GPU before new data comes. More than the first "
+        f"number is measured where that comes to {format_bytes(MOST_BYTES)} at most, and not for fresh memory, first "
+        "times and halves.",
+    )  # fmt: skip
+
+    @classmethod
+    def preset(cls, lab: LabKind, quick: bool) -> Self:
+        return cls(
+            sizes=sizes("1MiB 64MiB" if quick else "64KiB 1MiB 16MiB 256MiB 1GiB"),
+            ways=ALL_WAYS,
+            threads=(1, 8) if quick else (1, 2, 4, 8, 16),
+            uses=(1,) if quick else (1, 8),
+            precision=0.05,
+            repeats=10 if quick else 20,
+            time_limit=0.05 if quick else 0.2,
+        )
+
+    def harness_precision(self) -> Precision:
+        """The first time of each way is the warm-up: it is kept, as what a program sees at first."""
+        return Precision(relative=self.precision, least=LEAST, most=self.repeats, seconds=self.time_limit, warmups=1)
+
+    def smaller(self) -> Self | None:
+        return self.with_overrides({"sizes": self.sizes[:-1]}) if len(self.sizes) > 1 else None
+
+
+class StagingObservation(Observation):
+    """Data brought to the GPU once or several times, from when it was ready until it was there."""
+
+    way: WayName
+    """How, such as ``plain``, ``pin_then_copy`` or ``two_buffers``; ``fill_only`` and ``copy_only`` are halves of
+    ``two_buffers``."""
+    bytes: Positive
+    """Length of the data."""
+    threads: Positive
+    """CPU threads that copy host memory, as far as the program chooses: PyTorch's are those it may use."""
+    chunk: int | None = None
+    """Length of each of a thread's two buffers; ``None`` for other ways."""
+    uses: Positive
+    """How often the data was brought."""
+    setup_seconds: float | None = None
+    """Getting what is kept from one time to the next, before the first; ``None`` after that."""
+    wall_seconds: Lasted
+    """From data that is ready until it is on the GPU, for the last time, and what was taken for it is given back."""
+    prepare_seconds: float
+    """Of that: before the first copy to the GPU began. 0 where copies begin at once."""
+    finish_seconds: float
+    """Of that: after the last copy was complete, such as to free a buffer."""
+    cpu_seconds: float
+    """Processor time of all threads of the process meanwhile, also the driver's."""
+    thread_cpu_seconds: float
+    """Of that: of the thread that made the calls."""
+    wrong_words: int | None = None
+    """8-byte words that did not arrive; ``None`` for halves, which bring no data."""
+
+
+class Staging:
+    """The same data in pageable memory, brought to the GPU in several ways."""
+
+    name = "staging"
+    title = "Staging"
+    summary = "Ways from pageable memory to the GPU"
+    question = "Data lies in pageable memory: which way to the GPU is fastest, and how long does it hold the CPU?"
+    method = (
+        "New data is written into ordinary memory in 4 KiB pages by several CPU threads, so that as much of it as fits "
+        "is in the CPU's caches, as after any program that has just made it. Then it is brought to the GPU, once or "
+        "several times; timed by the host's clock from there until it is on the GPU and everything that was taken for "
+        "it is given back. Plain: cudaMemcpy or cudaMemcpyAsync as the data lies, from memory that was copied before "
+        "or from memory mapped anew. Pin, then copy: cudaHostAlloc, a copy by one CPU thread, cudaMemcpyAsync, "
+        "cudaFreeHost. Register: cudaHostRegister in place, cudaMemcpyAsync, cudaHostUnregister. One buffer: pinned "
+        "before and kept, filled by so many CPU threads, then copied. Two buffers in turn: each thread fills one of "
+        "two small pinned buffers while the other is copied, and waits for the event of that copy before it fills it "
+        "again; both halves are also timed alone. In place: the data was written into pinned memory. The same is done "
+        "by cupy.asarray and, where PyTorch is there, by tensor.to, tensor.pin_memory().to and a tensor made pinned; "
+        "those that keep pinned memory are timed with and without such memory left over. The program waits for events "
+        "that let it sleep (cudaEventBlockingSync), and once, for comparison, for one that does not. Processor time is "
+        "that of all threads of the process, also the driver's (getrusage). The first time of each way counts apart, "
+        "with its set-up. Every word on the GPU is compared."
+    )
+    labs: Mapping[LabKind, str | None] = {
+        "cuda": None,
+        "host": "it compares what the CPU and a GPU's copy engine do, and the host model's engine is a thread of the "
+        "CPU",
+    }
+    Params = StagingParams
+    Observation = StagingObservation
+
+    def budget(self, params: StagingParams, environment: Environment) -> Budget:
+        """One way at a time; PyTorch rounds what it pins up to powers of two."""
+        largest = max(params.sizes)
+        torch_pins = any(way in TORCH for way in params.ways)
+        pinned = max(2 ** (largest - 1).bit_length() if torch_pins else largest, 2 * params.chunk * max(params.threads))
+        cases = _cases(params, params.ways, params.threads, 1)
+        seconds = sum(
+            max((1 + LEAST) * size * (uses + 1) / PACE, min(params.time_limit, SHORT_SECONDS))
+            for size in params.sizes
+            for case in cases
+            for uses in case.uses_of(size)
+        )
+        return Budget(
+            pinned_bytes=pinned, pageable_bytes=2 * largest, device_bytes=2 * largest, seconds=seconds + START_SECONDS
+        )
+
+    def measure(self, params: StagingParams, lab: Lab, harness: Harness) -> Iterator[StagingObservation]:
+        """Every size, every way."""
+        from pinscope.experiments.staging.cuda_staging import CUPY_WAYS, CudaEngine  # noqa: PLC0415 - imports CuPy
+        from pinscope.experiments.staging.ways import OWN_WAYS, Bench  # noqa: PLC0415
+
+        kinds: dict[str, type[Way]] = {**OWN_WAYS, **CUPY_WAYS}
+        torch_threads = _add_torch(params, kinds, harness)
+        cases = _cases(params, kinds, _processors(params, harness), torch_threads)
+        if "register" in kinds and (reason := lab.why_not("registered")):
+            harness.note(f"Left out: register. {reason}")
+            cases = [case for case in cases if case.way != "register"]
+        with CudaEngine() as engine:
+            for size in params.sizes:
+                with ExitStack() as stack:
+                    bench = Bench(
+                        lab, engine, harness.clock, stack.enter_context(lab.ordinary_memory(size, "4k")),
+                        stack.enter_context(lab.device_buffer(size)), stack.enter_context(engine.lane()), params.chunk,
+                    )  # fmt: skip
+                    lab.fill(bench.source, lab.fresh_pattern())
+                    mine = [case for case in cases if case.fits(size)]
+                    for done, case in enumerate(mine):
+                        before = sum(other for other in params.sizes if other < size)
+                        harness.progress(
+                            (before + size * done / len(mine)) / sum(params.sizes),
+                            f"{case.way.replace('_', ' ')}, {format_bytes(size)}",
+                        )
+                        yield from _repeat(kinds[case.way], case, bench, params, harness)
+        harness.progress(1.0, "done")
+
+    read = staticmethod(read_staging)
+    """Which way is fastest for which size and number of uses, and what each holds the CPU for."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One way with so many threads, for each of these numbers of uses."""
+
+    way: WayName
+    threads: int
+    uses: Sequence[int]
+
+    def uses_of(self, size: int) -> list[int]:
+        """The numbers of uses to be measured for data of this size."""
+        return [uses for uses in self.uses if uses == self.uses[0] or uses * size <= MOST_BYTES]
+
+    def fits(self, size: int) -> bool:
+        """Whether so many threads have something to copy each."""
+        return self.threads == 1 or self.way not in BY_THREADS or size >= self.threads * LEAST_SHARE
+
+
+def _cases(params: StagingParams, kinds: Container[str], threads: Sequence[int], torch: int) -> list[Case]:
+    """What is measured for each size."""
+    cases = []
+    for way in params.ways:
+        if way in kinds:
+            counts = threads if way in BY_THREADS else [torch if way in TORCH else 1]
+            uses = params.uses[:1] if way in ONCE else params.uses
+            cases += [Case(way, count, uses) for count in counts]
+    return cases
+
+
+def _processors(params: StagingParams, harness: Harness) -> list[int]:
+    """Numbers of threads that have a processor each; at least the fewest."""
+    here = len(os.sched_getaffinity(0))
+    kept = [count for count in params.threads if count <= here] or [min(params.threads)]
+    if len(kept) < len(params.threads):
+        harness.note(f"Left out: more than {max(kept)} threads. This run may use {here} processors.")
+    return kept
+
+
+def _add_torch(params: StagingParams, kinds: dict[str, type[Way]], harness: Harness) -> int:
+    """Add PyTorch's ways where it is there, else a note; with how many threads it copies."""
+    if not any(way in TORCH for way in params.ways):
+        return 1
+    if find_spec("torch") is None:
+        harness.note(f"Left out: PyTorch's ways. PyTorch is not installed here; run: {install_command('torch')}")
+        return 1
+    from pinscope.experiments.staging.torch_staging import TORCH_WAYS, threads  # noqa: PLC0415 - imports PyTorch
+    from pinscope.lab.torch_pinned import empty_pinned_cache, version, why_not_torch  # noqa: PLC0415
+
+    if reason := why_not_torch():
+        harness.note(f"Left out: PyTorch's ways. {reason}")
+        return 1
+    harness.note(f"PyTorch {version()}, which copies host memory with up to {threads()} threads.")
+    kinds.update(TORCH_WAYS)
+    if not empty_pinned_cache():
+        harness.note("Left out: torch_pin_then_to_first. This PyTorch cannot give its pinned memory back.")
+        del kinds["torch_pin_then_to_first"]
+    return threads()
+
+
+def _repeat(
+    kind: type[Way], case: Case, bench: Bench, params: StagingParams, harness: Harness
+) -> Iterator[StagingObservation]:
+    """One way: set up, then each number of uses until its median is known."""
+    with ExitStack() as held:
+        way = kind(bench, case.threads)
+        begun = harness.clock()
+        way.keep(held)
+        setup: float | None = harness.clock() - begun
+        for uses in case.uses_of(bench.nbytes):
+            precision = params.harness_precision()
+            counted: list[float] = []
+            for turn in harness.turns(precision if setup is not None else replace(precision, warmups=0), counted):
+                pattern = bench.lab.fresh_pattern()
+                way.ready(pattern)
+                used = ProcessorTime.so_far()
+                begun = harness.clock()
+                marks = way.run(uses)
+                ended = harness.clock()
+                spent = ProcessorTime.so_far().since(used)
+                if not turn.warmup:
+                    counted.append(ended - begun)
+                yield StagingObservation(
+                    repeat=turn.repeat, warmup=turn.warmup, way=case.way, bytes=bench.nbytes, threads=case.threads,
+                    chunk=params.chunk if case.way in ("two_buffers", *HALVES) else None, uses=uses,
+                    setup_seconds=setup, wall_seconds=ended - begun, prepare_seconds=marks.prepared - begun,
+                    finish_seconds=ended - marks.copied, cpu_seconds=spent.process_seconds,
+                    thread_cpu_seconds=spent.thread_seconds, wrong_words=way.wrong_words(pattern),
+                )  # fmt: skip
+                setup = None
+
+
+EXPERIMENT: AnyExperiment = Staging()

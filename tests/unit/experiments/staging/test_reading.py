@@ -1,0 +1,136 @@
+"""Which way is fastest, from how many uses one pays, and what is said of it: of rows made up for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pinscope.experiments.staging.arithmetic import by_way, cells, pipelines, uses_until_paid, winners
+from pinscope.experiments.staging.charts import draw
+from pinscope.experiments.staging.code_to_paste import code_for, kept
+from pinscope.experiments.staging.reading import read_staging
+from pinscope.records.finding import Finding, Reading
+from tests.data import synthetic
+
+MIB = 2**20
+SIZE = 256 * MIB
+
+
+def rows(way: str, seconds: float, cpu: float = 0.0, **more: Any) -> list[dict[str, Any]]:
+    """A first use and eight repeats; ``cpu``: seconds of processor time of one."""
+    row = {
+        "way": way, "bytes": SIZE, "threads": 1, "chunk": None, "uses": 1, "wall_seconds": seconds,
+        "prepare_seconds": 0.0, "finish_seconds": 0.0, "cpu_seconds": cpu, "thread_cpu_seconds": cpu,
+        "wrong_words": 0, "setup_seconds": None, **more,
+    }  # fmt: skip
+    first = row | {"repeat": 0, "warmup": True, "setup_seconds": 0.5, "wall_seconds": 2 * seconds}
+    return [first, *(row | {"repeat": repeat, "warmup": False} for repeat in range(8))]
+
+
+MEASURED = [
+    *rows("plain", 0.040, 0.040), *rows("plain", 0.320, 0.320, uses=8),
+    *rows("pin_then_copy", 0.200, 0.2, prepare_seconds=0.155, finish_seconds=0.040),
+    *rows("pin_then_copy", 0.235, 0.2, prepare_seconds=0.155, finish_seconds=0.040, uses=8),
+    *rows("register", 0.022, 0.016, prepare_seconds=0.012, finish_seconds=0.005),
+    *rows("two_buffers", 0.0101, 0.060, threads=8, chunk=MIB), *rows("two_buffers", 0.010, 0.090, threads=16),
+    *rows("fill_only", 0.008, 0.06, threads=8, wrong_words=None),
+    *rows("copy_only", 0.005, 0.001, threads=8, wrong_words=None),
+    *rows("in_place", 0.005, 0.0002), *rows("in_place", 0.040, 0.0002, uses=8),
+    *rows("in_place_spin", 0.005, 0.005),
+    *rows("torch_to", 0.040, 0.040, threads=16),
+    *rows("torch_pin_then_to_first", 0.160, 0.3, threads=16, prepare_seconds=0.15),
+    *rows("torch_pin_then_to", 0.0105, 0.150, threads=16, prepare_seconds=0.005),
+]  # fmt: skip
+
+
+def reading(found: list[dict[str, Any]], **changes: Any) -> Reading:
+    return read_staging(synthetic.run("staging", **changes), found)
+
+
+def finding(rule: str, found: list[dict[str, Any]] | None = None) -> Finding:
+    return next(each for each in reading(found or MEASURED).findings if each.rule == rule)
+
+
+def test_of_ways_as_good_as_the_fastest_the_one_that_takes_least_processor_time_is_recommended() -> None:
+    found = cells(MEASURED)
+    assert by_way(found, SIZE)["two_buffers"].threads == 8
+    assert [cell.way for cell in winners(found, SIZE)] == ["two_buffers", "torch_pin_then_to"]
+
+
+def test_data_that_is_made_in_pinned_memory_is_no_choice_for_data_that_is_not() -> None:
+    assert {cell.way for cell in winners(cells([*rows("in_place", 0.001), *rows("plain", 1.0)]), SIZE)} == {"plain"}
+
+
+def test_a_way_pays_from_the_use_at_which_its_parts_come_to_less_than_plain_copies() -> None:
+    ways = by_way(cells(MEASURED), SIZE)
+    assert uses_until_paid(ways["register"], ways["plain"]) == 1
+    assert uses_until_paid(ways["pin_then_copy"], ways["plain"]) == 6  # 195 ms, and each gains 35
+    slow = by_way(cells([*rows("register", 0.1, prepare_seconds=0.01), *rows("plain", 0.04)]), SIZE)
+    assert uses_until_paid(slow["register"], slow["plain"]) is None
+
+
+def test_two_buffers_are_set_beside_the_slower_of_their_halves() -> None:
+    (one,) = pipelines(cells(MEASURED))
+    assert one.slower_half.way == "fill_only"
+    assert one.beyond_bound == pytest.approx(0.0101 / 0.008)
+    assert "1.26 times as long as the slower of their halves, filling" in finding("staging-pipeline").title
+
+
+def test_the_verdict_says_what_pinning_for_one_copy_takes_and_what_the_fastest_way_does() -> None:
+    verdict = reading(MEASURED).verdict or ""
+    assert "5.0 times" in verdict
+    assert "two pinned buffers in turn (8 threads) it takes 0.25 times" in verdict
+    assert "no way is faster" in (reading([*rows("plain", 0.01), *rows("pin_then_copy", 0.02)]).verdict or "")
+    assert reading([*rows("in_place", 0.01)]).verdict is None
+    assert "wrong" in (reading([*rows("plain", 0.01, wrong_words=1)]).verdict or "")
+
+
+def test_a_plain_copy_that_takes_longer_is_a_warning_with_code_for_the_threads_that_were_best() -> None:
+    found = finding("staging-fastest")
+    assert (found.severity, "4.0 times" in found.title) == ("warning", True)
+    assert "threads=8, chunk=33554432" in (found.code or "")
+    as_fast = finding("staging-fastest", [*rows("plain", 0.0100), *rows("register", 0.0099)])
+    assert as_fast.severity == "note"
+    assert "faster than a plain copy" in as_fast.title
+
+
+def test_what_the_tutorial_says_is_set_beside_new_and_kept_pinned_memory() -> None:
+    detail = finding("staging-pin-to-copy").detail
+    assert "4.0 times as long in newly pinned memory and 0.26 times as long in pinned memory that it has kept" in detail
+    assert "is too low in newly pinned memory and does not hold in pinned memory that it has kept" in detail
+
+
+def test_copies_from_pinned_memory_leave_the_processor_alone_up_to_a_hundredth() -> None:
+    good = finding("staging-processor")
+    assert (good.severity, "0.5 %" in good.title) == ("good", True)
+    assert "unless told otherwise: 18.6 ms" in good.detail
+    slow = finding("staging-processor", [*rows("plain", 0.04, 0.04), *rows("in_place", 0.005, 0.0005)])
+    assert slow.severity == "note"
+
+
+def test_data_that_is_copied_again_is_told_from_how_many_uses_each_way_pays() -> None:
+    found = finding("staging-reuse")
+    assert "8 times: plain copies take 8.0 times as long as data made in pinned memory" in found.title
+    assert "from 6 uses on" in found.detail
+
+
+def test_every_code_to_paste_is_python() -> None:
+    for way in ("two_buffers", "plain", "register", "torch_pin_then_to"):
+        compile(code_for(way, 8, MIB) or "", way, "exec")
+    compile(kept(), "kept", "exec")
+    assert code_for("cupy_asarray", 1, MIB) is None
+
+
+def test_charts_show_the_limit_of_the_link_and_both_halves() -> None:
+    smaller = [row | {"bytes": MIB} for row in MEASURED]
+    more_threads = [row | {"threads": 2} for row in MEASURED if row["way"] in ("two_buffers", "fill_only", "copy_only")]
+    charts = {chart.key: chart for chart in draw(synthetic.run("staging"), [*MEASURED, *smaller, *more_threads])}
+    assert list(charts) == ["staging-answer", "staging-rates", "staging-processor", "staging-threads"]
+    for key in ("staging-rates", "staging-threads"):
+        limits = [trace for trace in charts[key].figure.data if trace.name == "link limit"]
+        assert limits
+        assert limits[0].y[0] == pytest.approx(57.6)
+    assert "4.66 ms" in charts["staging-answer"].caption
+    assert "two pinned buffers in turn, 8 threads 10.1 ms" in charts["staging-answer"].alt
+    assert draw(synthetic.run("staging"), []) == []

@@ -1,0 +1,93 @@
+"""Every way brings the data whole and gives back what it took; what is measured, and how often."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import pytest
+
+from pinscope.experiments.staging import experiment
+from pinscope.experiments.staging.experiment import (
+    ALL_WAYS,
+    Case,
+    StagingParams,
+    _add_torch,
+    _cases,
+    _processors,
+    _repeat,
+)
+from pinscope.experiments.staging.ways import OWN_WAYS, Bench
+from pinscope.lab.harness import Harness
+from pinscope.lab.hostmodel import HostModelLab
+from tests.unit.experiments.staging.late_engine import LateEngine
+
+KIB = 1024
+SIZE = 512 * KIB
+
+
+@contextmanager
+def bench(engine: LateEngine, size: int = SIZE, chunk: int = 16 * KIB) -> Iterator[Bench]:
+    with ExitStack() as held:
+        lab = held.enter_context(HostModelLab())
+        source, target = (
+            held.enter_context(lab.ordinary_memory(size, "4k")),
+            held.enter_context(lab.device_buffer(size)),
+        )
+        yield Bench(lab, engine, time.perf_counter, source, target, held.enter_context(engine.lane()), chunk)
+
+
+@pytest.mark.parametrize("name", list(OWN_WAYS))
+def test_a_way_brings_the_data_whole_each_time_and_gives_back_what_it_took(name: str) -> None:
+    engine = LateEngine()
+    with bench(engine) as here, ExitStack() as held:
+        way = OWN_WAYS[name](here, 3)
+        way.keep(held)
+        for uses in (1, 2):
+            pattern = here.lab.fresh_pattern()
+            way.ready(pattern)
+            begun = here.clock()
+            marks = way.run(uses)
+            assert begun <= marks.prepared <= marks.copied <= here.clock()
+            assert way.wrong_words(pattern) == (None if name.endswith("_only") else 0)
+            assert engine.held == 0
+
+
+def test_a_way_is_set_up_once_and_its_first_use_is_kept_apart() -> None:
+    params = StagingParams.preset("cuda", quick=True).with_overrides({"uses": "1,2", "repeats": 3, "chunk": "16KiB"})
+    with bench(LateEngine()) as here:
+        case = Case("two_buffers", 2, params.uses)
+        rows = list(_repeat(OWN_WAYS["two_buffers"], case, here, params, Harness()))
+    assert [(row.uses, row.warmup, row.setup_seconds is None) for row in rows] == [
+        (1, True, False), *[(1, False, True)] * 3, *[(2, False, True)] * 3
+    ]  # fmt: skip
+    assert all(row.cpu_seconds >= 0 and row.chunk == 16 * KIB and row.wrong_words == 0 for row in rows)
+
+
+def test_only_as_many_threads_are_taken_as_there_are_processors_and_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})
+    notes: list[str] = []
+    params = StagingParams.preset("cuda", quick=False)
+    threads = _processors(params, Harness(note=notes.append))
+    assert threads == [1, 2]
+    assert notes == ["Left out: more than 2 threads. This run may use 3 processors."]
+    cases = [case for case in _cases(params, set(ALL_WAYS), threads, 4) if case.fits(2**16)]
+    assert {case.threads for case in cases if case.way == "two_buffers"} == {1}
+
+
+def test_several_uses_are_measured_only_where_they_say_something_new() -> None:
+    params = StagingParams.preset("cuda", quick=False)
+    cases = {case.way: case for case in _cases(params, set(ALL_WAYS), [1], 1)}
+    assert cases["plain"].uses_of(2**20) == [1, 8]
+    assert cases["plain"].uses_of(2**30) == [1]
+    assert cases["plain_fresh"].uses_of(2**20) == cases["fill_only"].uses_of(2**20) == [1]
+
+
+def test_a_run_without_pytorch_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(experiment, "find_spec", lambda _: None)
+    notes: list[str] = []
+    params = StagingParams.preset("cuda", quick=True)
+    assert _add_torch(params, {}, Harness(note=notes.append)) == 1
+    assert notes[0].startswith("Left out: PyTorch's ways. PyTorch is not installed here; run: ")

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from pinscope.dashboard.pages import PAGES, RUNS, PageEntry
+from pinscope.dashboard.pages import HOME, PAGES, RUNS, PageEntry
 from pinscope.text import one_line
 
-Kind = Literal["opening", "note", "heading", "card"]
+Kind = Literal["opening", "beside", "note", "heading", "card"]
 HEADING = '[data-testid="stHeading"]'
 
 
@@ -53,7 +53,8 @@ def opening(page: PageEntry) -> list[Block]:
     """The page's heading and the sentences below it; nothing for a page that begins with its name alone."""
     if not page.opening:
         return []
-    return [Block("opening", HEADING, (Line(page.heading, "h1"), Line(page.opening)))]
+    kind: Kind = "beside" if page is HOME else "opening"  # Home has its first step beside it
+    return [Block(kind, HEADING, (Line(page.heading, "h1"), Line(page.opening)))]
 
 
 def has_words(page: PageEntry, query: Mapping[str, str]) -> bool:

@@ -7,6 +7,7 @@ import streamlit as st
 from pinscope.dashboard import state
 from pinscope.dashboard.answers import newest_recordings
 from pinscope.dashboard.error_lines import show_error
+from pinscope.dashboard.headings import heading
 from pinscope.dashboard.manual_pages import help_links
 from pinscope.dashboard.pages import EXPERIMENTS as EXPERIMENTS_PAGE
 from pinscope.dashboard.pages import RUNS
@@ -29,7 +30,7 @@ from pinscope.units import format_bytes, format_duration
 
 def show() -> None:
     """Draw the page: what runs first, then the form."""
-    st.title(EXPERIMENTS_PAGE.heading, anchor=False)
+    heading(EXPERIMENTS_PAGE)
     store = state.store()
     _now(store, st.query_params.get("run"))
     entry = _choose()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
+from pinscope.dashboard.headings import heading
 from pinscope.dashboard.pages import HOME
 
 
@@ -19,8 +20,8 @@ def show() -> None:
 def _welcome() -> DeltaGenerator:
     """The question that the page answers; gives the place for the first step beside it."""
     words, action = st.columns([3, 1], vertical_alignment="center", gap="large")
-    words.title(HOME.heading, anchor=False)
-    words.markdown(HOME.opening)
+    with words:
+        heading(HOME)
     return action
 
 

@@ -8,6 +8,7 @@ import streamlit as st
 
 from pinscope.dashboard import state
 from pinscope.dashboard.error_lines import show_error
+from pinscope.dashboard.headings import heading
 from pinscope.dashboard.pages import PLAN
 from pinscope.dashboard.parameter_form import parameter_form
 from pinscope.dashboard.plain import plain, sentence
@@ -32,8 +33,7 @@ _BANNERS: Mapping[Level, tuple[str, str]] = {
 
 def show() -> None:
     """Draw the page: the form, and at once what it comes to."""
-    st.title(PLAN.heading, anchor=False)
-    st.markdown(PLAN.opening)
+    heading(PLAN)
     environment = state.environment()
     prices = known_prices(state.store(), environment)
     preset, bad_link = _start(PlanParams.for_machine(environment, prices.recorded))

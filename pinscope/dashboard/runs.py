@@ -9,6 +9,7 @@ import streamlit as st
 
 from pinscope.dashboard import state
 from pinscope.dashboard.error_lines import errors_shown, show_error
+from pinscope.dashboard.headings import heading
 from pinscope.dashboard.pages import EXPERIMENTS as EXPERIMENTS_PAGE
 from pinscope.dashboard.pages import RUNS
 from pinscope.dashboard.plain import plain, sentence
@@ -34,7 +35,7 @@ def show() -> None:
     """Draw the list, or the run that the address names."""
     wanted = st.query_params.get("run")
     if wanted is None:
-        st.title(RUNS.heading, anchor=False)
+        heading(RUNS)
         _list(state.store())
         return
     st.page_link(RUNS.path, label="All runs", icon=":material/arrow_back:")

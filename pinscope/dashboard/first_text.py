@@ -20,7 +20,7 @@ from pinscope.dashboard.first_blocks import Block, has_words, opening, page_at, 
 from pinscope.dashboard.pages import PageEntry
 from pinscope.dashboard.settings import SETTINGS
 
-PATIENCE_SECONDS = 1.5
+PATIENCE_SECONDS = 3.0
 """A page waits so long for what a new server must find out first; then it has its opening only."""
 _FOLDER = Path(__file__).parent
 _PLACE = b'<div id="root"></div>'

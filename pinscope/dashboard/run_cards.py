@@ -36,17 +36,16 @@ _STATUS: Mapping[Status, tuple[Colour, str]] = {
 
 
 def badges(run: Run) -> None:
-    """Status, size and origin, side by side."""
-    with st.container(horizontal=True, gap="xsmall"):
-        colour, icon = _STATUS[run.status]
-        st.badge(run.status, color=colour, icon=icon)
-        if size := size_word(run):
-            st.badge(size, color="gray")
-        if run.lab == "host":
-            st.badge(LAB_TITLES["host"], color="violet")
-        if run.recording:
-            tip = "Ships with PinScope; measured on another machine."
-            st.badge("recording", color="yellow", icon=":material/inventory_2:", help=tip)
+    """Status, size and origin, side by side, in one element: a list of runs has many, and each costs a browser time."""
+    colour, icon = _STATUS[run.status]
+    found = [f":{colour}-badge[{icon} {run.status}]"]
+    if size := size_word(run):
+        found.append(f":gray-badge[{size}]")
+    if run.lab == "host":
+        found.append(f":violet-badge[{LAB_TITLES['host']}]")
+    if run.recording:
+        found.append(":yellow-badge[:material/inventory_2: recording]")
+    st.markdown(" ".join(found))
 
 
 def open_link(run: Run) -> None:

@@ -26,6 +26,7 @@ _FOLDER = Path(__file__).parent
 _PLACE = b'<div id="root"></div>'
 _HEAD_END = b"</head>"
 _FONT = re.compile(rb'href="(\./static/media/SourceSans[^"]+\.woff2)"')
+_SHEET = re.compile(rb'<link rel="stylesheet"[^>]*>')
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -35,6 +36,8 @@ def with_script(page: bytes) -> bytes:
         return page
     font = _FONT.search(page)
     style = _style(font[1] if font else b"")
+    sheets = b"".join(_SHEET.findall(page))  # a browser shows nothing that follows them before it has loaded them
+    page = _SHEET.sub(b"", page).replace(_PLACE, _PLACE + sheets)
     return page.replace(_HEAD_END, b"<script>%s</script><style>%s</style></head>" % (_script(), style))
 
 

@@ -111,6 +111,13 @@ def test_a_page_of_streamlit_of_another_shape_stays_as_it_is(index: bytes) -> No
     assert page("/", index=index) == index
 
 
+def test_nothing_that_a_browser_loads_first_stands_before_the_text() -> None:
+    sheet = b'<link rel="stylesheet" crossorigin href="./static/css/index.css">'
+    found = page("/", index=INDEX.replace(b"</head>", sheet + b"</head>"))
+    assert found.count(sheet) == 1
+    assert found.index(b"</main>") < found.index(sheet)
+
+
 def test_a_fault_of_the_text_leaves_the_page_with_its_opening(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

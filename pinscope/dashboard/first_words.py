@@ -42,22 +42,23 @@ def _store() -> Store:
 
 
 def _home() -> Iterator[Block]:
+    """What it answers: of each GPU; without one the latest runs of this machine's own, else the tour's first step."""
     environment, store = machine(), _store()
-    own = answers.latest_runs(store)
     if environment.devices:
         yield Block("heading", ".st-key-gpu-cards", (Line("GPUs", "h2"),))
         for gpu in environment.devices:
             verdicts = [_link(run.verdict, run) for run in answers.newest_runs(store, gpu).values() if run.verdict]
             name = Line(f"GPU {gpu.index}: {gpu.name}", "strong")
             yield Block("card", '.st-key-gpu-cards [data-testid="stPageLink"]', (name, *verdicts))
-    else:
-        why = Line(answers.why_no_gpu(environment))
-        yield Block("note", '[data-testid="stAlert"]', (Line(answers.NO_GPU, "strong"), why))
+        return
+    why = Line(answers.why_no_gpu(environment))
+    yield Block("note", '[data-testid="stAlert"]', (Line(answers.NO_GPU, "strong"), why))
+    own = answers.latest_runs(store)
     if own:
         until = '[class*="st-key-run-"]'
         yield Block("heading", until, (Line("Latest runs", "h2"),))
         yield from (Block("card", until, (_title(run), Line(run.verdict or ""))) for run in own)
-    elif not environment.devices:
+    else:
         yield from _tour()
 
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 import streamlit as st
 
 from pinscope.dashboard import state
+from pinscope.dashboard.answers import newest_recordings
 from pinscope.dashboard.error_lines import show_error
+from pinscope.dashboard.headings import heading
 from pinscope.dashboard.manual_pages import help_links
+from pinscope.dashboard.pages import EXPERIMENTS as EXPERIMENTS_PAGE
 from pinscope.dashboard.pages import RUNS
 from pinscope.dashboard.parameter_form import parameter_form
 from pinscope.dashboard.plain import plain, sentence
-from pinscope.dashboard.run_cards import badges, experiment_title, run_answer, run_progress, title
+from pinscope.dashboard.run_cards import badges, run_answer, run_progress
+from pinscope.dashboard.run_titles import experiment_title, title
 from pinscope.dashboard.state import open_run
-from pinscope.dashboard.tour import newest_recordings
 from pinscope.dashboard.widgets import answer, storage_note
 from pinscope.errors import PinScopeError, UnknownName
 from pinscope.experiments.contract import AnyExperiment
@@ -27,7 +30,7 @@ from pinscope.units import format_bytes, format_duration
 
 def show() -> None:
     """Draw the page: what runs first, then the form."""
-    st.title("Experiments", anchor=False)
+    heading(EXPERIMENTS_PAGE)
     store = state.store()
     _now(store, st.query_params.get("run"))
     entry = _choose()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 import streamlit as st
@@ -12,10 +11,11 @@ from streamlit.delta_generator import DeltaGenerator
 
 from pinscope.charts.chart import Chart
 from pinscope.dashboard import state
+from pinscope.dashboard.answers import IN_CARDS, Measured, newest_runs
 from pinscope.dashboard.error_lines import errors_shown
 from pinscope.dashboard.pages import EXPERIMENTS, NOW, RUNS
 from pinscope.dashboard.plain import plain
-from pinscope.dashboard.run_cards import experiment_title
+from pinscope.dashboard.run_titles import experiment_title
 from pinscope.dashboard.state import open_run
 from pinscope.dashboard.widgets import chart_view, fact_table, gpu_cards
 from pinscope.experiments.bandwidth.chart_small import draw_small as bandwidth_bars
@@ -35,16 +35,8 @@ from pinscope.store.store import Store
 from pinscope.units import format_bandwidth, format_bytes
 
 _DrawSmall = Callable[[ExperimentRun, Sequence[Mapping[str, Any]]], Chart | None]
-SHOWN: Mapping[str, _DrawSmall] = {
-    "bandwidth": bandwidth_bars,
-    "overlap": overlap_bars,
-    "page_tables": page_tables_bars,
-}
-"""Experiments whose answers stand in a card: what pinning brings, what it takes to use it, and what it costs."""
-_LOOKED_AT = 60
-"""The newest runs of an experiment among which those of the GPUs here are looked for."""
-Measured = Mapping[str, Run]
-"""Experiment → its newest run on a GPU."""
+SHOWN: Mapping[str, _DrawSmall] = dict(zip(IN_CARDS, (bandwidth_bars, overlap_bars, page_tables_bars), strict=True))
+"""Experiments whose answers stand in a card, and what draws them small."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +60,7 @@ class _Card:
 
 def show_gpus(store: Store | None, gpus: Sequence[Device]) -> None:
     """Draw the cards: their words first, then what runs must be opened for. Without a store, what the machine shows."""
-    newest = {gpu.uuid: _newest(store, gpu) if store else {} for gpu in gpus}
+    newest = {gpu.uuid: newest_runs(store, gpu) if store else {} for gpu in gpus}
     cards: list[_Card] = []
     with st.container(key="gpu-cards"):
         gpu_cards(gpus, lambda gpu: cards.append(_words(gpu, newest[gpu.uuid])))
@@ -76,17 +68,6 @@ def show_gpus(store: Store | None, gpus: Sequence[Device]) -> None:
         if store is not None:
             with errors_shown():
                 _fill(store, card, newest)
-
-
-def _newest(store: Store, gpu: Device) -> dict[str, Run]:
-    """The newest run of each experiment that measured this very GPU to the end."""
-    found = {}
-    for name in SHOWN:
-        runs = islice(store.each_run(experiment=name, lab="cuda", status="done", recordings=False), _LOOKED_AT)
-        run = next((run for run in runs if run.gpu and run.gpu.uuid == gpu.uuid), None)
-        if run is not None:
-            found[name] = run
-    return found
 
 
 def _words(gpu: Device, measured: Measured) -> _Card:

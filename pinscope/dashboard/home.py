@@ -5,6 +5,9 @@ from __future__ import annotations
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
+from pinscope.dashboard.headings import heading
+from pinscope.dashboard.pages import HOME
+
 
 def show() -> None:
     """Draw the page: its question at once, the rest when what draws it is loaded, which takes a new server a second."""
@@ -17,11 +20,8 @@ def show() -> None:
 def _welcome() -> DeltaGenerator:
     """The question that the page answers; gives the place for the first step beside it."""
     words, action = st.columns([3, 1], vertical_alignment="center", gap="large")
-    words.title("What does pinned memory buy on this machine?", anchor=False)
-    words.markdown(
-        "PinScope measures what page-locked (pinned) host memory brings to a CUDA program, and what it costs: "
-        "on this machine, with the numbers behind every conclusion."
-    )
+    with words:
+        heading(HOME)
     return action
 
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from itertools import islice
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from pinscope.analysis.machine import machine_findings
 from pinscope.dashboard import state, widgets
+from pinscope.dashboard.answers import NO_GPU, latest_runs, why_no_gpu
 from pinscope.dashboard.error_lines import errors_shown
 from pinscope.dashboard.gpu_cards import show_gpus
 from pinscope.dashboard.measuring import measure_machine
 from pinscope.dashboard.pages import EXPERIMENTS, RUNS
-from pinscope.dashboard.plain import plain, sentence
+from pinscope.dashboard.plain import plain
 from pinscope.dashboard.run_cards import run_list
 from pinscope.dashboard.tour import tour
 from pinscope.errors import StoreFailed
@@ -22,9 +22,6 @@ from pinscope.probes.capabilities import capabilities
 from pinscope.records.capability import Capability
 from pinscope.records.environment import Environment
 from pinscope.report.machine_facts import environment_facts, version_text
-
-LATEST = 3
-"""Runs shown here; the Runs page has all."""
 
 
 def show_machine(place: DeltaGenerator) -> None:
@@ -55,17 +52,12 @@ def _gpu_host(environment: Environment, place: DeltaGenerator) -> None:
 
 
 def _no_gpu(environment: Environment) -> None:
-    reason = environment.missing.get("devices", "no NVIDIA driver answers")
-    st.info(
-        f"{plain(sentence(reason))} The runs below were recorded on other machines; the host model runs here.",
-        title="No GPU on this machine",
-        icon=":material/memory:",
-    )
+    st.info(plain(why_no_gpu(environment)), title=NO_GPU, icon=":material/memory:")
 
 
 def _runs(has_gpu: bool) -> None:
     store = state.store()
-    own = list(islice(store.each_run(recordings=False), LATEST))
+    own = latest_runs(store)
     widgets.storage_note(store)
     if own:
         st.header("Latest runs", anchor=False)

@@ -13,7 +13,8 @@ from pinscope.dashboard import state
 from pinscope.dashboard.error_lines import errors_shown
 from pinscope.dashboard.gpu_cards import SHOWN
 from pinscope.dashboard.plain import plain, sentence
-from pinscope.dashboard.run_cards import PROGRESS_SECONDS, experiment_title
+from pinscope.dashboard.run_cards import PROGRESS_SECONDS
+from pinscope.dashboard.run_titles import experiment_title
 from pinscope.dashboard.tabs import live
 from pinscope.errors import PinScopeError
 from pinscope.records.environment import Environment

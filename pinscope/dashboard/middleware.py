@@ -12,6 +12,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from pinscope.dashboard.first_text import pieces, with_script
 from pinscope.dashboard.gate import Gate
 from pinscope.dashboard.live_feed import LiveFeed
 from pinscope.dashboard.manual_pages import MakeSite, ManualPages
@@ -74,7 +75,7 @@ class SafeHeaders:
 
 
 class KnownBase:
-    """Tells Streamlit's page where its server is, and lets it run the scripts that stand in it, and no others.
+    """Tells Streamlit's page where its server is, gives it its first text, and lets it run no scripts but its own.
 
     Without this, a page opened at /runs first asks for /runs/_stcore/health, in case the server lived below
     /runs, and every reload leaves two "404 (Not Found)" errors in the browser's console.
@@ -99,13 +100,17 @@ class KnownBase:
             body += message.get("body", b"")
             if message.get("more_body"):
                 return
-            body = body.replace(b"<head>", _BASE, 1)
+            page = with_script(body.replace(b"<head>", _BASE, 1))
             headers = MutableHeaders(scope=held)
-            headers["content-length"] = str(len(body))
-            del headers["etag"], headers["last-modified"]  # they tell of Streamlit's page, not of this one
-            headers["content-security-policy"] = content_policy(_hashes(body))
+            # They tell of Streamlit's page, not of this one.
+            del headers["content-length"], headers["etag"], headers["last-modified"]
+            headers["content-encoding"] = "identity"  # what compresses would hold the first piece back
+            # Made before anything that another program wrote stands in the page.
+            headers["content-security-policy"] = content_policy(_hashes(page))
             await send(held)
-            await send({"type": "http.response.body", "body": body})
+            async for piece in pieces(page, scope):
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await send({"type": "http.response.body"})
 
         # HEAD has no body to put an address into, and a range of a page none that could be measured.
         if scope["type"] != "http" or scope["method"] != "GET" or "range" in Headers(scope=scope):

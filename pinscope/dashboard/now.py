@@ -12,16 +12,14 @@ import json
 import streamlit as st
 
 from pinscope.analysis.rules.growth import STEADY_GROWTH
+from pinscope.dashboard.headings import heading
 from pinscope.dashboard.live_feed import DEFAULT_WINDOW_SECONDS, INTERVALS, ROOT, VERSION, WINDOWS
+from pinscope.dashboard.pages import NOW
 
 
 def show() -> None:
     """Draw the page; see now.js for all below its heading."""
-    st.title("Now", anchor=False)
-    st.markdown(
-        "Who holds pinned memory on this host, and what does it cost the GPUs? "
-        "The usual tools (psutil, VmLck, smaps) show zero for memory that CUDA pinned."
-    )
+    heading(NOW)
     st.html(_mount(), unsafe_allow_javascript=True)
 
 

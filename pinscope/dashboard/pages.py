@@ -19,19 +19,42 @@ class PageEntry:
         title: its name in the navigation.
         icon: a Material symbol.
         help: page of the documentation that explains it.
+        heading: what the page begins with.
+        opening: the sentences below its heading, where it has any.
     """
 
     path: Path
     title: str
     icon: str
     help: str
+    heading: str
+    opening: str = ""
+
+    @property
+    def address(self) -> str:
+        """Path of its address."""
+        return "/" if self is HOME else f"/{self.path.stem}"
 
 
-HOME = PageEntry(_FOLDER / "home.py", "Home", ":material/home:", "quick-start")
-NOW = PageEntry(_FOLDER / "now.py", "Now", ":material/monitoring:", "live-view")
-EXPERIMENTS = PageEntry(_FOLDER / "experiments.py", "Experiments", ":material/science:", "reading-results")
-RUNS = PageEntry(_FOLDER / "runs.py", "Runs", ":material/stacked_line_chart:", "reading-results")
-PLAN = PageEntry(_FOLDER / "plan.py", "Plan", ":material/calculate:", "plan")
+HOME = PageEntry(
+    _FOLDER / "home.py", "Home", ":material/home:", "quick-start", "What does pinned memory buy on this machine?",
+    "PinScope measures what page-locked (pinned) host memory brings to a CUDA program, and what it costs: "
+    "on this machine, with the numbers behind every conclusion.",
+)  # fmt: skip
+NOW = PageEntry(
+    _FOLDER / "now.py", "Now", ":material/monitoring:", "live-view", "Now",
+    "Who holds pinned memory on this host, and what does it cost the GPUs? "
+    "The usual tools (psutil, VmLck, smaps) show zero for memory that CUDA pinned.",
+)  # fmt: skip
+EXPERIMENTS = PageEntry(
+    _FOLDER / "experiments.py", "Experiments", ":material/science:", "reading-results", "Experiments"
+)
+RUNS = PageEntry(_FOLDER / "runs.py", "Runs", ":material/stacked_line_chart:", "reading-results", "Runs")
+PLAN = PageEntry(
+    _FOLDER / "plan.py", "Plan", ":material/calculate:", "plan", "Plan",
+    "What does it take to pin an amount: GPU memory for page tables, time, and how much is safe on this host? "
+    "The plan uses runs of this machine where there are any, else recorded ones. Nothing is pinned.",
+)  # fmt: skip
 
 PAGES = (HOME, NOW, EXPERIMENTS, RUNS, PLAN)
 """In the order of the navigation; the dashboard opens on the first."""

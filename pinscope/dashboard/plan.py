@@ -8,6 +8,8 @@ import streamlit as st
 
 from pinscope.dashboard import state
 from pinscope.dashboard.error_lines import show_error
+from pinscope.dashboard.headings import heading
+from pinscope.dashboard.pages import PLAN
 from pinscope.dashboard.parameter_form import parameter_form
 from pinscope.dashboard.plain import plain, sentence
 from pinscope.dashboard.widgets import reading_below_verdict
@@ -31,11 +33,7 @@ _BANNERS: Mapping[Level, tuple[str, str]] = {
 
 def show() -> None:
     """Draw the page: the form, and at once what it comes to."""
-    st.title("Plan", anchor=False)
-    st.markdown(
-        "What does it take to pin an amount: GPU memory for page tables, time, and how much is safe on this host? "
-        "The plan uses runs of this machine where there are any, else recorded ones. Nothing is pinned."
-    )
+    heading(PLAN)
     environment = state.environment()
     prices = known_prices(state.store(), environment)
     preset, bad_link = _start(PlanParams.for_machine(environment, prices.recorded))

@@ -10,11 +10,12 @@ import streamlit as st
 from pinscope.dashboard.error_lines import errors_shown
 from pinscope.dashboard.pages import RUNS
 from pinscope.dashboard.plain import plain
+from pinscope.dashboard.run_titles import title
 from pinscope.dashboard.state import open_run
 from pinscope.dashboard.tabs import live
 from pinscope.dashboard.times import own_time
-from pinscope.dashboard.widgets import Colour, answer, chart_view
-from pinscope.errors import BadInput, UnknownName
+from pinscope.dashboard.widgets import Colour, answer, chart_view, verdict_line
+from pinscope.errors import BadInput
 from pinscope.experiments.read_rows import ReadRows
 from pinscope.experiments.registry import draw_run, find_reader
 from pinscope.records.run import LAB_TITLES, Run, Status
@@ -34,31 +35,17 @@ _STATUS: Mapping[Status, tuple[Colour, str]] = {
 }
 
 
-def experiment_title(name: str) -> str:
-    """The experiment's title, or its bare name if this version does not know it."""
-    try:
-        return find_reader(name).kind.title
-    except UnknownName:
-        return name
-
-
-def title(run: Run) -> str:
-    """``Bandwidth · NVIDIA H200``; for a run without a GPU the host model or the live view."""
-    return f"{experiment_title(run.experiment)} · {run.gpu.name if run.gpu else LAB_TITLES[run.lab]}"
-
-
 def badges(run: Run) -> None:
-    """Status, size and origin, side by side."""
-    with st.container(horizontal=True, gap="xsmall"):
-        colour, icon = _STATUS[run.status]
-        st.badge(run.status, color=colour, icon=icon)
-        if size := size_word(run):
-            st.badge(size, color="gray")
-        if run.lab == "host":
-            st.badge(LAB_TITLES["host"], color="violet")
-        if run.recording:
-            tip = "Ships with PinScope; measured on another machine."
-            st.badge("recording", color="yellow", icon=":material/inventory_2:", help=tip)
+    """Status, size and origin, side by side, in one element: a list of runs has many, and each costs a browser time."""
+    colour, icon = _STATUS[run.status]
+    found = [f":{colour}-badge[{icon} {run.status}]"]
+    if size := size_word(run):
+        found.append(f":gray-badge[{size}]")
+    if run.lab == "host":
+        found.append(f":violet-badge[{LAB_TITLES['host']}]")
+    if run.recording:
+        found.append(":yellow-badge[:material/inventory_2: recording]")
+    st.markdown(" ".join(found))
 
 
 def open_link(run: Run) -> None:
@@ -133,12 +120,17 @@ def _rows_key(run_id: str) -> str:
 
 
 def run_answer(store: Store, run: Run) -> None:
-    """A link to the run, its verdict with the figures, and the chart that shows it."""
+    """A link to the run, its verdict with the figures, and the chart that shows it.
+
+    A verdict that is known comes first: to open a run takes up to seconds.
+    """
     with errors_shown():
         open_link(run)
+        if run.verdict:
+            verdict_line(run.verdict)
         document = open_run(store, run).document
         if document:
-            answer(document.reading)
+            answer(document.reading, with_verdict=not run.verdict)
             if document.charts:
                 chart_view(document.charts[0], key=f"answer-{run.id}", border=False)
 

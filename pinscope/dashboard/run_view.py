@@ -12,7 +12,8 @@ import streamlit as st
 from pinscope.dashboard import widgets
 from pinscope.dashboard.manual_pages import help_links
 from pinscope.dashboard.plain import plain
-from pinscope.dashboard.run_cards import badges, title
+from pinscope.dashboard.run_cards import badges
+from pinscope.dashboard.run_titles import title
 from pinscope.dashboard.state import OpenedRun
 from pinscope.dashboard.times import own_time
 from pinscope.records.limits import BUNDLE_ROWS, UPLOAD_MIB

@@ -9,10 +9,12 @@ import streamlit as st
 
 from pinscope.dashboard import state
 from pinscope.dashboard.error_lines import errors_shown, show_error
+from pinscope.dashboard.headings import heading
 from pinscope.dashboard.pages import EXPERIMENTS as EXPERIMENTS_PAGE
 from pinscope.dashboard.pages import RUNS
 from pinscope.dashboard.plain import plain, sentence
-from pinscope.dashboard.run_cards import badges, experiment_title, run_list, run_progress, title
+from pinscope.dashboard.run_cards import badges, run_list, run_progress
+from pinscope.dashboard.run_titles import experiment_title, title
 from pinscope.dashboard.run_view import bundle_button, download_buttons, run_header, run_view
 from pinscope.dashboard.state import open_run
 from pinscope.dashboard.widgets import storage_note
@@ -33,7 +35,7 @@ def show() -> None:
     """Draw the list, or the run that the address names."""
     wanted = st.query_params.get("run")
     if wanted is None:
-        st.title("Runs", anchor=False)
+        heading(RUNS)
         _list(state.store())
         return
     st.page_link(RUNS.path, label="All runs", icon=":material/arrow_back:")

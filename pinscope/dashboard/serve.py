@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import socket
 import sys
@@ -55,6 +56,7 @@ def serve(port: int, open_browser: bool, site: MakeSite, named: Sequence[Origin]
     _check_free(_checked_port(port))
     _check_home()
     _forget_variables_of_other_apps()
+    gc.disable()  # until the pages are loaded (tabs.py): modules leave no garbage, and to look for it takes time
     import streamlit as st  # noqa: PLC0415 - takes a third of a second; the errors above should not wait for it
     from streamlit import config  # noqa: PLC0415
 

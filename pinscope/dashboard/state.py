@@ -38,7 +38,7 @@ def _open_store(address: str | None) -> Store:
     return opened
 
 
-@st.cache_resource(show_spinner="Looking at this machine …", ttl=30)
+@st.cache_resource(show_spinner=False, ttl=30)
 def environment() -> Environment:
     """This machine as it was up to half a minute ago, for display and for the budget line."""
     return capture_environment()

@@ -126,7 +126,7 @@ def _metric(label: str, value: str, below: str | None, tip: str | None, border: 
 def reading_view(reading: Reading, charts: Sequence[Chart]) -> None:
     """The verdict, and what carries it."""
     if reading.verdict:
-        st.subheader(plain(reading.verdict), anchor=False)
+        verdict_line(reading.verdict)
     reading_below_verdict(reading, charts)
 
 
@@ -151,10 +151,15 @@ def reading_below_verdict(reading: Reading, charts: Sequence[Chart]) -> None:
     _rest("tables", reading.tables, _table_list)
 
 
-def answer(reading: Reading) -> None:
+def verdict_line(verdict: str) -> None:
+    """What a run comes to, in one sentence."""
+    st.subheader(plain(verdict), anchor=False)
+
+
+def answer(reading: Reading, with_verdict: bool = True) -> None:
     """The verdict and its figures, where there are any."""
-    if reading.verdict:
-        st.subheader(plain(reading.verdict), anchor=False)
+    if with_verdict and reading.verdict:
+        verdict_line(reading.verdict)
     if reading.headline:
         headline(reading.headline[:FIRST])
 

@@ -266,5 +266,5 @@ def until(condition: Callable[[], object], seconds: float = 60) -> None:
 
 def settle(page: Page) -> None:
     """Wait until the page's script has run and everything is drawn."""
+    page.locator('[data-testid="stAppViewContainer"] [data-testid="stHeading"]').first.wait_for()  # comes first
     page.locator('[data-testid="stApp"][data-test-script-state="notRunning"]').wait_for()
-    page.locator('[data-testid="stAppViewContainer"] [data-testid="stHeading"]').first.wait_for()

@@ -138,8 +138,8 @@ def _processor(found: Sequence[Cell]) -> Chart:
     return Chart(
         "staging-processor",
         "Processor time of each way",
-        "Of all threads of the process, also the driver's, for each GB brought. A copy from pinned memory costs about "
-        "the same for any size: the call, and a thread that is woken.",
+        "Of all threads of the process, also the driver's, for each GB brought. A copy from pinned memory costs the "
+        "CPU the call and the waking of a thread, and hardly more when it is large.",
         figure,
         alt_text("Processor time a GB over the size; at the largest of each", ends),
     )

@@ -8,7 +8,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from pinscope.dashboard.pages import RUNS
-from pinscope.dashboard.run_cards import title
+from pinscope.dashboard.run_titles import title
 from pinscope.dashboard.runs import RUNS_A_PAGE
 from pinscope.dashboard.widgets import plain
 from pinscope.probes.process import current_process

@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from pinscope.dashboard.pages import HOME
 from pinscope.dashboard.serve import port_from_environment, serve
 from pinscope.errors import InvalidParameter, NotPossible
 from pinscope.manual.site import Site
@@ -167,6 +168,15 @@ def test_every_page_knows_where_its_server_is(port: int, path: str, encoding: st
     page = gzip.decompress(body) if answer.getheader("content-encoding") == "gzip" else body
     assert b"BACKEND_BASE_URL" in page
     assert page.rstrip().endswith(b"</html>")
+
+
+def test_a_page_can_be_read_before_any_script_of_it_is_loaded(port: int) -> None:
+    opening, answer = HOME.opening.encode(), b'<div class="card"'
+    deadline = time.monotonic() + 60
+    while answer not in (page := get(port, "/").body):  # type: ignore[attr-defined]
+        assert opening in page
+        assert time.monotonic() < deadline, "a new server loads what it answers with"
+        time.sleep(0.2)
 
 
 def test_the_script_of_the_page_is_compressed(port: int) -> None:

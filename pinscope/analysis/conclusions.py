@@ -9,10 +9,12 @@ from typing import get_args
 from pinscope.analysis.statistics import Summary
 from pinscope.records.finding import Finding, Severity
 from pinscope.records.run import LabKind
-from pinscope.units import format_share
+from pinscope.units import format_seconds, format_share
 
 ROUGH = 0.05
 """A figure that is known to no better than ± this is said to be about so much."""
+VERY_ROUGH = 0.2
+"""From here on no more than one digit is said."""
 HOST_MODEL = "Host model, no GPU: "
 """Begins a sentence that would else sound like one on a GPU."""
 Costed = tuple[float, Finding]
@@ -54,6 +56,15 @@ def is_distinct(ratio: float, uncertainty: float) -> bool:
 def about(uncertainty: float) -> str:
     """``about ``, as it stands before a figure that is known only roughly; else empty."""
     return "about " if uncertainty > ROUGH else ""
+
+
+def roughly(seconds: float, uncertainty: float) -> str:
+    """A time with as many digits as are known: ``about 1 µs`` where it is known only roughly."""
+    if uncertainty <= ROUGH:
+        return format_seconds(seconds)
+    digits = 1 if uncertainty > VERY_ROUGH else 2
+    number, unit = format_seconds(float(f"{seconds:.{digits}g}")).split()
+    return f"about {float(number):g} {unit}"
 
 
 def times(ratio: float, uncertainty: float = 0.0) -> str:

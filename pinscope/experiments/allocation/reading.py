@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pinscope.analysis.conclusions import about, known_within, on_lab
+from pinscope.analysis.conclusions import about, known_within, on_lab, roughly
 from pinscope.analysis.rows import median
 from pinscope.analysis.statistics import measured
 from pinscope.experiments.allocation.arithmetic import (
@@ -63,15 +63,15 @@ def _verdict(run: ExperimentRun, cells: Cells, evens: Sequence[BreakEven], title
     both = cells[way, size].both_seconds
     named = "" if way == "pinned" else f" ({titles[way]})"
     took = f"{about(known_within(both))}{format_seconds(both.median)}"
-    words = f"A pinned buffer of {format_bytes(size)}{named} takes {took} to get and free"
+    words = f"Getting and freeing {format_bytes(size)} of pinned memory{named} takes {took}"
     if way == "pinned" and (BASE, size) in cells:
-        words += f" (pageable memory {format_seconds(cells[BASE, size].both_seconds.median)})"
+        words += f", of pageable memory that is written once {format_seconds(cells[BASE, size].both_seconds.median)}"
     if way == "pinned" and (even := dearest(evens, size)):
         words += _paid(even)
     pools = [cells[pool, size].both_seconds for pool in POOLS if (pool, size) in cells]
     if pools and run.lab == "cuda":
         best = min(pools, key=lambda pool: pool.median)
-        words += f"; reused from a pool it takes {about(known_within(best))}{format_seconds(best.median)}"
+        words += f"; from a pool it takes {roughly(best.median, known_within(best))}"
     return on_lab(run.lab, f"{words}.")
 
 
@@ -82,8 +82,10 @@ def _shown_way(cells: Cells) -> str | None:
 
 def _paid(even: BreakEven) -> str:
     if even.copies is None:
-        return " and never pays: its copies are no faster"
-    return f" and has paid after {copies_words(even.copies)}" if even.copies else " and costs nothing extra"
+        return "; no number of copies makes up for it: they are no faster"
+    if not even.copies:
+        return "; it costs nothing extra"
+    return f"; {copies_words(even.copies)} {'makes' if even.copies == 1 else 'make'} up for the difference"
 
 
 def _headline(cells: Cells, evens: Sequence[BreakEven], titles: Mapping[str, str]) -> tuple[Quantity, ...]:

@@ -74,7 +74,11 @@ def _compared(found: Gain) -> str:
         slower = found.ratio * PAYS < 1
         return f"are {'slower than' if slower else 'hardly faster than'} pageable ones: {rates}"
     words = f"are {about(found.uncertainty)}{found.ratio:.1f} times as fast as pageable ones: {rates}"
-    return words + (f", and faster from {format_bytes(found.start)} on" if found.start < found.bytes else "")
+    if found.start >= found.bytes:
+        return words
+    if found.start == found.smallest:
+        return f"{words}, and faster at every size from {format_bytes(found.start)}"
+    return f"{words}, and faster from {format_bytes(found.start)} on"
 
 
 def _number(cell: Cell) -> str:

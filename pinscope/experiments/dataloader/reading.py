@@ -32,19 +32,28 @@ def read_dataloader(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> Re
 
 
 def _verdict(found: Sequence[Combination], steady: Sequence[Combination]) -> str | None:
-    """What pinned batches bring with each number of workers, and whether the GPU waits in the fastest loop."""
+    """What pinned batches bring with each number of workers, and what limits the fastest loop."""
     if any(one.wrong_items for one in found):
         return "Batches arrived wrong on the GPU: do not trust these figures."
     if not steady:
         return None
     best = fastest(steady)
-    computes = best.computes
-    waits = "" if computes is None else f"in the fastest the GPU computes for {format_share(computes)} of each step"
+    limit = _limits(best)
     if measured := effects(steady, SETTINGS[0]):
-        return f"{_brings(measured)}{f'; {waits}' if waits else ''}."
+        return f"{_brings(measured)}{limit}."
     rate = best.steps_per_second
     pace = f"{about(rate.uncertainty or 0)}{rate.value:.1f} steps a second with {words(best)}"
-    return f"The fastest loop makes {pace}{f'; {waits}' if waits else ''}."
+    return f"The fastest loop makes {pace}{limit}."
+
+
+def _limits(best: Combination) -> str:
+    """``; the fastest loop (8 workers) waits for PyTorch's pinning thread``, or how much of it the GPU computes."""
+    found, computes = bound(best), best.computes
+    if found is not None and found.clear and found.part != "compute":
+        return f"; the fastest loop ({workers_title(best.workers)}) waits for {found.title}"
+    return (
+        "" if computes is None else f"; in the fastest loop the GPU computes for {format_share(computes)} of each step"
+    )
 
 
 def _brings(measured: Sequence[Effect]) -> str:

@@ -140,7 +140,7 @@ def _recipe(run: ExperimentRun, cells: Sequence[PassCell]) -> Iterator[Costed]:
         if not mine:
             continue
         listed = joined([f"{_hidden(cell)} ({_case(cell)})" for cell in mine])
-        title = f"{EVERYTHING} hide {'' if works else 'only '}{listed} of the shorter of copies and kernels"
+        title = f"{EVERYTHING} hide {'' if works else 'only '}{listed} of copies or kernels, whichever are shorter"
         evidence = [each for cell in mine for each in _recipe_evidence(cell)]
         known = imprecise(run, *((_case(cell), cell.device_seconds) for cell in mine))
         if works:

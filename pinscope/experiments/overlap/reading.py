@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pinscope.analysis.conclusions import about, known_within, on_lab, possible_share
+from pinscope.analysis.conclusions import about, known_within, on_lab, possible_share, roughly
 from pinscope.experiments.overlap.arithmetic import (
     PassCell,
     balanced,
@@ -18,7 +18,7 @@ from pinscope.experiments.overlap.arithmetic import (
 from pinscope.experiments.overlap.findings import EVERYTHING, WITHOUT, overlap_findings, overlaps
 from pinscope.records.finding import Quantity, Reading, Table, quantity, table
 from pinscope.records.run import ExperimentRun
-from pinscope.units import format_share
+from pinscope.units import format_seconds, format_share
 
 _LONGER = {"copy_bound": " (copies longer)", "compute_bound": " (kernels longer)"}
 """What stands behind a figure of passes in which one side is longer."""
@@ -44,30 +44,40 @@ def _verdict(run: ExperimentRun, cells: Sequence[PassCell]) -> str | None:
         return None
     shown = next((cell for cell in full if not overlaps(cell)), full[0])
     dearest = _dearest(cells, shown.direction) if run.lab == "cuda" else ""
-    return on_lab(run.lab, f"{EVERYTHING} {_hides(shown)}{dearest}.")
+    return on_lab(run.lab, f"{EVERYTHING} {_brings(shown) if overlaps(shown) else _hides(shown)}{dearest}.")
+
+
+def _brings(cell: PassCell) -> str:
+    """``bring h2d copies and kernels from 39.8 ms to 20.7 ms, 96.1 % of the shorter hidden``."""
+    serial = format_seconds(cell.copy_alone_seconds + cell.compute_alone_seconds)
+    took = format_seconds(cell.device_seconds.median)
+    return f"bring {cell.direction} copies and kernels from {serial} to {took}, {_share(cell)} of the shorter hidden"
 
 
 def _hides(cell: PassCell) -> str:
     if cell.overlap <= 0:
         return f"do not make {cell.direction} copies and kernels overlap"
+    return f"hide only {_share(cell)} of {cell.direction} copies or kernels, whichever are shorter"
+
+
+def _share(cell: PassCell) -> str:
+    if cell.overlap >= 1:
+        return "all"
     # The overlap is a difference of times: it is off by as much of the shorter side as the whole is off.
     shorter = min(cell.copy_alone_seconds, cell.compute_alone_seconds)
     off = known_within(cell.device_seconds) * cell.device_seconds.median / shorter
-    only = "" if overlaps(cell) else "only "
-    share = f"about {cell.overlap:.0%}".replace("%", " %") if about(off) else format_share(cell.overlap)
-    share = "all" if cell.overlap >= 1 else share
-    return f"hide {only}{share} of the shorter of {cell.direction} copies and kernels"
+    return f"about {cell.overlap:.0%}".replace("%", " %") if about(off) else format_share(cell.overlap)
 
 
 def _dearest(cells: Sequence[PassCell], direction: str) -> str:
-    """``; pageable memory takes 6.8 times as long``."""
+    """``; pageable memory takes 141 ms``."""
     found = [lack for lack in lacks(cells) if lack.cell.direction == direction]
     if not found:
         return ""
     worst = max(found, key=lambda lack: lack.ratio)
     if worst.ratio < 1 or not worst.is_distinct:
         return ""
-    return f"; {WITHOUT[worst.missing]} takes {about(worst.uncertainty)}{worst.ratio:.1f} times as long"
+    return f"; {WITHOUT[worst.missing]} takes {roughly(worst.cell.device_seconds.median, worst.uncertainty)}"
 
 
 def _headline(cells: Sequence[PassCell]) -> tuple[Quantity, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pinscope.analysis.conclusions import HOST_MODEL, part_words
 from pinscope.experiments.page_tables.arithmetic import ALL_RETURNED, GIB, Cost
 from pinscope.records.run import ExperimentRun
-from pinscope.units import format_bytes
+from pinscope.units import format_bytes, format_share
 
 
 def page_tables_verdict(run: ExperimentRun, found: Sequence[Cost]) -> str | None:
@@ -19,7 +19,8 @@ def page_tables_verdict(run: ExperimentRun, found: Sequence[Cost]) -> str | None
     amount = _amount(found, own)
     if run.lab == "host":
         return f"{HOST_MODEL}each locked GiB takes {amount} of the kernel's page tables{_back(own)}."
-    return f"Each pinned GiB takes {amount} of GPU memory for its page table{_where(run, found, known)}{_back(own)}."
+    table = f"GPU memory for its page table{_share(own)}"
+    return f"Each pinned GiB takes {amount} of {table}{_where(run, found, known)}{_back(own)}."
 
 
 def _amount(found: Sequence[Cost], own: Sequence[Cost]) -> str:
@@ -32,6 +33,11 @@ def _amount(found: Sequence[Cost], own: Sequence[Cost]) -> str:
     if floor <= min(slope.high for slope in slopes):
         return format_bytes(round(middles[0]))
     return f"{format_bytes(round(min(middles)))} to {format_bytes(round(max(middles)))}"
+
+
+def _share(own: Sequence[Cost]) -> str:
+    """What that is of the pinned memory, at most: so little that it rarely decides anything."""
+    return f" ({format_share(max(cost.growth.per_byte or 0.0 for cost in own))} of it)"
 
 
 def _takes_less(cost: Cost, known: Cost, floor: float) -> bool:

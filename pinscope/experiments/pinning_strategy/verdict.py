@@ -31,7 +31,7 @@ def pinning_verdict(cells: Mapping[str, StrategyCell], found: Recommended) -> st
     size, seconds = format_bytes(best.bytes), format_seconds(best.total_seconds.median)
     if best is usual:
         return f"One cudaHostAlloc pins {size} in {seconds}{_why_usual(cells, found.chunks, refused)}."
-    instead = f" instead of {format_seconds(usual.total_seconds.median)}" if usual else ""
+    instead = f" instead of {format_seconds(usual.total_seconds.median)} by one cudaHostAlloc" if usual else ""
     return f"{size} are pinned in {seconds}{instead}: {how(best)}."
 
 

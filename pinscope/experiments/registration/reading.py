@@ -37,7 +37,7 @@ def read_registration(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> 
         return Reading(headline=(), tables=(), findings=())
     each, owner = _most(found)
     return Reading(
-        verdict=registration_verdict(run, each, owner, found),
+        verdict=registration_verdict(run, each, owner, found, worth=_owner_is_worth_it(run, each, owner)),
         headline=_headline(run, each, owner),
         tables=(_table(found),),
         findings=(
@@ -176,13 +176,25 @@ def _one_owner(owner: Trial | None, found: Sequence[Trial]) -> str:
     return f" With one owner it was {format_bytes(owner.table_bytes)} for {served}."
 
 
+def _saves_little(run: ExperimentRun, each: Trial, saved: int) -> bool:
+    """Whether one owner saves little beside what the processes take anyway."""
+    beside = _beside_tables(run, each)
+    return bool(beside) and costing((beside + saved) / beside) == "note"
+
+
+def _owner_is_worth_it(run: ExperimentRun, each: Trial | None, owner: Trial | None) -> bool:
+    if each is None or owner is None or each.table_bytes is None or owner.table_bytes is None:
+        return True
+    return not _saves_little(run, each, each.table_bytes - owner.table_bytes)
+
+
 def _worth_of_an_owner(run: ExperimentRun, each: Trial, saved: int) -> str:
-    """Whether one owner saves much, beside what the processes take anyway."""
+    """Whether one owner saves much."""
     where = "GPU buffers (cudaIpcOpenMemHandle)" if run.lab == "cuda" else "buffers"
     how = f"let one process own and pin it and copy into the others' {where}"
     beside = _beside_tables(run, each)
     kind = "for their contexts" if run.lab == "cuda" else "of shared memory"
-    if beside and costing((beside + saved) / beside) == "note":
+    if _saves_little(run, each, saved):
         return (
             f"Not worth a change at this size: one owner saves {format_bytes(saved)}, beside {format_bytes(beside)} "
             f"{kind}. Where far more memory is shared, or by more processes, {how}."

@@ -11,16 +11,22 @@ from pinscope.units import format_bandwidth, format_bytes, format_share
 
 
 def registration_verdict(
-    run: ExperimentRun, each: Trial | None, owner: Trial | None, found: Sequence[Trial]
+    run: ExperimentRun, each: Trial | None, owner: Trial | None, found: Sequence[Trial], worth: bool
 ) -> str | None:
-    """What every process pays, beside one owner, and at which rate; ``None`` where neither is known."""
+    """What every process pays, beside one owner, and at which rate; ``None`` where neither is known.
+
+    Args:
+        worth: whether one owner saves much beside what the processes take anyway.
+    """
     if any(trial.wrong_words for trial in found):
         return "Data arrived wrong in a process: do not trust any figure of this run."
     tables, rates = _tables(run, each, owner), _rates(each, owner)
     if not tables and not rates:
         return None
-    owner_words = "the owner" if tables else f"one owner of memory that {each.processes if each else 0} processes share"
+    owner_words = "it" if tables else f"one owner of memory that {each.processes if each else 0} processes share"
     sentence = "; ".join([*([tables] if tables else []), *([f"{owner_words} {rates}"] if rates else [])])
+    if tables and not worth and not _is_slower(each, owner):
+        sentence = f"{tables}: not worth a change at this size"
     return on_lab(run.lab, f"{sentence[0].upper()}{sentence[1:]}.")
 
 
@@ -40,11 +46,16 @@ def _tables(run: ExperimentRun, each: Trial | None, owner: Trial | None) -> str 
     return f"one owner of {format_bytes(owner.bytes)} takes {format_bytes(owner_bytes)} of {kind}"
 
 
+def _is_slower(each: Trial | None, owner: Trial | None) -> bool:
+    rates = [trial.rate.median if trial and trial.rate else 0.0 for trial in (each, owner)]
+    return rates[1] < (1 - SAME_RATE) * rates[0]
+
+
 def _rates(each: Trial | None, owner: Trial | None) -> str | None:
     """How one owner's copies do beside those of all; the rate of one strategy alone answers nothing."""
     if each is None or owner is None or not each.rate or not owner.rate or each.processes < 2:
         return None
     ratio, rate = owner.rate.median / each.rate.median, format_bandwidth(owner.rate.median)
-    if ratio < 1 - SAME_RATE:
+    if _is_slower(each, owner):
         return f"copies at {rate}, {format_share(ratio)} of their rate"
-    return f"copies {'as fast as they do' if ratio <= 1 + SAME_RATE else 'faster than they do'} ({rate})"
+    return f"copies {'as fast' if ratio <= 1 + SAME_RATE else 'faster'} ({rate})"

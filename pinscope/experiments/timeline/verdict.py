@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pinscope.analysis.rules.growth import LEAK_BYTES, Amounts
 from pinscope.experiments.timeline.arithmetic import Watched, extreme, sampled, summed
 from pinscope.experiments.timeline.findings import pins, when
-from pinscope.experiments.timeline.findings_growth import leaks, who
+from pinscope.experiments.timeline.findings_growth import leaks, no_leak, who
 from pinscope.units import format_bytes, format_duration
 
 MUCH = LEAK_BYTES
@@ -33,7 +33,7 @@ def timeline_verdict(seen: Watched) -> str | None:
     seconds = amounts[-1][0] - amounts[0][0]
     if not seconds:
         return f"{format_bytes(peak[1])} was pinned in the only sample{_holder(seen, peak[0])}."
-    course, at = _course(amounts, what, f"in {format_duration(seconds)}")
+    course, at = _course(amounts, what, f"in {format_duration(seconds)}", unlike_a_leak=any(no_leak(seen)))
     return f"{course}{_holder(seen, at)}."
 
 
@@ -46,15 +46,17 @@ def _amounts(seen: Watched) -> tuple[list[tuple[float, float]], str]:
     return [(at, (pins(row) or 0) + driver.get(at, 0.0)) for at, row in zip(times, rows, strict=True)], what
 
 
-def _course(amounts: Sequence[tuple[float, float]], what: str, during: str) -> tuple[str, float]:
+def _course(amounts: Sequence[tuple[float, float]], what: str, during: str, unlike_a_leak: bool) -> tuple[str, float]:
     """How it went from the beginning to the end, and the moment at which to ask who holds it."""
     (_, first), (end, last) = amounts[0], amounts[-1]
     at, peak = max(amounts, key=lambda point: point[1])
     begun, ended, most = (format_bytes(value) for value in (first, last, peak))
     if peak - max(first, last) >= MUCH and peak > BEYOND * max(first, last):
         return f"{what} peaked at {most} {when(at)}, and was {begun} at first and {ended} at the end", at
-    if abs(last - first) >= MUCH:
-        return f"{what} {'grew' if last > first else 'fell'} from {begun} to {ended} {during}", end
+    if last - first >= MUCH:
+        return f"{what} grew from {begun} to {ended} {during}{', not as a leak does' if unlike_a_leak else ''}", end
+    if first - last >= MUCH:
+        return f"{what} fell from {begun} to {ended} {during}", end
     if not peak:
         return f"Nothing was pinned {during}", at
     if peak < MUCH:

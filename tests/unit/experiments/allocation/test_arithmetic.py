@@ -228,29 +228,30 @@ def verdict(rows: list[Row], lab: LabKind = "cuda") -> str | None:
 def test_the_verdict_says_what_a_buffer_takes_when_it_has_paid_and_what_a_pool_takes() -> None:
     rows = [*PAGEABLE, *buffers("pinned", 0.46, 0.1), *BOTH_COPIES]
     assert verdict(rows) == (
-        "A pinned buffer of 1 GiB takes 560 ms to get and free (pageable memory 400 ms) and has paid after 3 copies."
+        "Getting and freeing 1 GiB of pinned memory takes 560 ms, of pageable memory that is written once 400 ms; "
+        "3 copies make up for the difference."
     )
-    assert (verdict([*rows, *buffers("pool", 1e-6, 1e-6)]) or "").endswith("; reused from a pool it takes 2.00 µs.")
-    assert (verdict(rows, "host") or "").startswith("Host model, no GPU: a pinned buffer of 1 GiB takes 560 ms")
+    assert (verdict([*rows, *buffers("pool", 1e-6, 1e-6)]) or "").endswith("; from a pool it takes 2.00 µs.")
+    assert (verdict(rows, "host") or "").startswith("Host model, no GPU: getting and freeing 1 GiB of pinned memory takes 560 ms")
 
 
 def test_a_verdict_says_only_what_was_measured() -> None:
     assert verdict([]) is None
     assert verdict(PAGEABLE) is None
-    assert verdict(buffers("pinned", 0.5, 0.1)) == "A pinned buffer of 1 GiB takes 600 ms to get and free."
+    assert verdict(buffers("pinned", 0.5, 0.1)) == "Getting and freeing 1 GiB of pinned memory takes 600 ms."
     assert verdict(buffers("registered_thp", 0.1, 0.1)) == (
-        "A pinned buffer of 1 GiB (touch + register, huge pages) takes 200 ms to get and free."
+        "Getting and freeing 1 GiB of pinned memory (touch + register, huge pages) takes 200 ms."
     )
     same = [*copies("pageable", 0.02), *copies("pinned", 0.02)]
     assert (verdict([*PAGEABLE, *buffers("pinned", 0.5, 0.1), *same]) or "").endswith(
-        "never pays: its copies are no faster."
+        "no number of copies makes up for it: they are no faster."
     )
-    assert (verdict([*PAGEABLE, *buffers("pinned", 0.2, 0.1), *same]) or "").endswith("and costs nothing extra.")
+    assert (verdict([*PAGEABLE, *buffers("pinned", 0.2, 0.1), *same]) or "").endswith("; it costs nothing extra.")
 
 
 def test_memory_that_was_not_fresh_is_in_no_verdict_or_headline() -> None:
     rows = [*buffers("fresh_4k", 24e-6, 1e-6, page_faults=3), *buffers("pinned", 0.5, 0.1), *BOTH_COPIES]
-    assert verdict(rows) == "A pinned buffer of 1 GiB takes 600 ms to get and free."
+    assert verdict(rows) == "Getting and freeing 1 GiB of pinned memory takes 600 ms."
     headline = read_allocation(synthetic.run("overlap"), rows).headline
     assert [one.name for one in headline] == ["cudaHostAlloc, get and free, 1 GiB"]
 

@@ -101,7 +101,7 @@ def test_a_loop_that_never_becomes_steady_gets_no_figure_and_is_named() -> None:
     assert found["never-steady"].advice.endswith("--set steps=162")
     assert "pinned-batches" not in found
     assert read([*slower, *rows(False, False, 8e-3)]).verdict == (
-        "The fastest loop makes 125.0 steps a second with pageable, blocking, 4 workers; in the fastest the GPU "
+        "The fastest loop makes 125.0 steps a second with pageable, blocking, 4 workers; in the fastest loop the GPU "
         "computes for 50.0 % of each step."
     )
     alone = read(slower)
@@ -180,7 +180,7 @@ def test_settings_are_advised_that_are_as_fast_and_need_the_fewest_workers() -> 
 
 def test_the_verdict_says_what_pinned_batches_bring_and_that_the_gpu_waits() -> None:
     assert read(all_four()).verdict == (
-        "pin_memory with non_blocking makes the loop 1.60 times as fast with 4 workers; in the fastest the GPU "
+        "pin_memory with non_blocking makes the loop 1.60 times as fast with 4 workers; in the fastest loop the GPU "
         "computes for 80.0 % of each step."
     )
     same = [*rows(False, False, 8e-3), *noisy(True, True, 8e-3, 4)]

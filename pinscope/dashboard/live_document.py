@@ -11,7 +11,7 @@ from pinscope.live.changes import growing
 from pinscope.live.charts import BANDS, SERIES, trends, within
 from pinscope.live.reading import read_snapshot
 from pinscope.live.sampler import History
-from pinscope.live.verdict import snapshot_verdict
+from pinscope.live.verdict import pinned_change, snapshot_verdict
 from pinscope.records.figure import Figure, figures
 from pinscope.records.finding import Finding
 from pinscope.records.snapshot import DeviceFigures, Holder, HostTotals, Snapshot, Unreadable
@@ -51,10 +51,11 @@ def document(history: History, window_seconds: float) -> Json:
         found["trouble"] = f"{sentence(history.trouble)} {rest}"
     if snapshot is None:
         return found
+    lately = within(history.samples, window_seconds)
     return found | {
         "taken": milliseconds(snapshot.taken_at),
         "took": format_seconds(snapshot.cpu_seconds),
-        "verdict": one_line(snapshot_verdict(snapshot)),
+        "verdict": one_line(f"{snapshot_verdict(snapshot)} {pinned_change(lately)}".rstrip()),
         "figures": _figures(snapshot.host, _HOST),
         "host": _numbered(_fact(fact) for fact in host_facts(snapshot.host)),
         "columns": {

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from pinscope.analysis.rules.growth import LEAK_BYTES
 from pinscope.live.driver_findings import ranked, who
 from pinscope.records.bound import bound_of_sum
 from pinscope.records.snapshot import Holder, Snapshot
-from pinscope.units import format_bytes, format_share
+from pinscope.records.timeline import Sample
+from pinscope.units import format_bytes, format_duration, format_share
 
 _PINNED = ("host_alloc_bytes", "registered_bytes")
 """Memory that is only locked (mlock) is not among it: CUDA does not know of it."""
@@ -21,6 +25,18 @@ def snapshot_verdict(snapshot: Snapshot) -> str:
     if len(holders) == 1:
         return f"{who(first)} holds {amount} of pinned memory{_of_the_host(snapshot)}."
     return f"{len(holders)} processes hold pinned memory, {who(first)} the most: {amount}{_of_the_host(snapshot)}."
+
+
+def pinned_change(samples: Sequence[Sample]) -> str:
+    """``That is 6.8 GiB more than 31.0 s ago.``; empty where the host's pinned memory changed by little."""
+    known = [(one.elapsed_seconds, one.pinned_bytes) for one in samples if one.pinned_bytes is not None]
+    if not known:
+        return ""
+    (begun, first), (ended, last) = known[0], known[-1]
+    if abs(last - first) < LEAK_BYTES:
+        return ""
+    more = "more" if last > first else "less"
+    return f"That is {format_bytes(abs(last - first))} {more} than {format_duration(ended - begun)} ago."
 
 
 def gpu_verdict(snapshot: Snapshot, index: int) -> str | None:

@@ -55,21 +55,30 @@ def _verdict(plan: Plan) -> str:
     if pace:
         recorded = pace.origin.device if pace.origin.source == "recorded" else None
         takes = (
-            f"about {format_seconds(pace.seconds_for(pinned))}{f' at the pace of an {recorded}' if recorded else ''} "
-            f"and {takes}"
+            f"about {format_seconds(pace.seconds_for(pinned))}{_usual_words(plan, pace)}"
+            f"{f' at the pace of an {recorded}' if recorded else ''} and {takes}"
         )
     what = {"elsewhere": f"To pin {format_bytes(pinned)} takes", "not_safe": "It would take"}
     return f"{LEVEL_WORDS[safety.level]}: {safety.reason}. {what.get(safety.level, 'It takes')} {takes}."
+
+
+def _usual_words(plan: Plan, pace: Pace) -> str:
+    """`` the recommended way (one cudaHostAlloc 25.4 s)``; nothing where one cudaHostAlloc is that way."""
+    usual = plan.pace(USUAL)
+    if usual is None or pace.strategy == USUAL:
+        return ""
+    return f" the recommended way (one cudaHostAlloc {format_seconds(usual.seconds_for(plan.demand.pinned_bytes))})"
 
 
 def _headline(plan: Plan) -> tuple[Quantity, ...]:
     demand, price, recipe, pace = plan.demand, plan.price, plan.recipe, _pace_of_recipe(plan)
     each, owner = plan.sharings
     reason = None if pace else "no run has measured a suitable strategy"
+    seconds = pace.seconds_for(demand.pinned_bytes) if pace else None
     here = "" if plan.budget.has_gpu else ", which has no GPU"
     return (
         quantity(f"Safe to pin on this host{here}", plan.budget.safe_bytes, "bytes"),
-        quantity("Time to pin", pace.seconds_for(demand.pinned_bytes) if pace else None, "seconds", reason=reason),
+        quantity("Time to pin, the recommended way", seconds, "seconds", reason=reason),
         quantity("Page table of one process, on one GPU", price.table_bytes(demand.pinned_bytes), "bytes"),
         *_paid_again(each, owner),
         quantity("Page tables' share of a GPU's memory", each.gpu_share, "share"),

@@ -234,9 +234,11 @@ def test_lint_holds_the_doors_of_the_design_too() -> None:
     )  # fmt: skip
 
 
-def test_gpu_tests_import_only_what_is_there() -> None:
-    """They are collected on GPU hosts only: a name that moved would be missed until then."""
-    for path in sorted((ROOT / "tests" / "gpu").rglob("*.py")):
+def test_gpu_tests_and_scripts_import_only_what_is_there() -> None:
+    """They run on GPU hosts or by hand only: a name that moved would be missed until then."""
+    scripts = [path for path in (ROOT / "scripts").iterdir() if path.read_text().startswith("#!/usr/bin/env python3")]
+    assert scripts
+    for path in sorted([*(ROOT / "tests" / "gpu").rglob("*.py"), *scripts]):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in ("pinscope", "tests"):
                 missing = {alias.name for alias in node.names} - _names_of(str(node.module))

@@ -28,8 +28,8 @@ CHUNKS = row("thp_pipeline", 0.3)
 @pytest.mark.parametrize(
     ("rows", "verdict"),
     [
-        ([USUAL, WHOLE], "16 GiB are pinned in 400 ms instead of 4.80 s by one cudaHostAlloc: touch huge pages with 8 threads, "
-         "then register once."),
+        ([USUAL, WHOLE], "16 GiB are pinned in 400 ms instead of 4.80 s by one cudaHostAlloc: touch huge pages with 8 "
+         "threads, then register once."),
         ([WHOLE], "16 GiB are pinned in 400 ms: touch huge pages with 8 threads, then register once."),
         ([USUAL], "One cudaHostAlloc pins 16 GiB in 4.80 s."),
         ([USUAL, row("thp_register", 4.0)],

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from pinscope.live.verdict import gpu_verdict, snapshot_verdict
+from pinscope.live.verdict import gpu_verdict, pinned_change, snapshot_verdict
 from pinscope.records.bound import at_most
 from pinscope.records.snapshot import GpuProcess
 from tests.data.snapshot_checks import captured
 from tests.data.synthetic_snapshot import GIB, MIB, device, holder, host, snapshot
+from tests.unit.live.test_charts import sample
 
 PROC = Path(__file__).parents[2] / "data" / "proc"
 
@@ -64,3 +65,12 @@ def test_of_a_gpu_whose_users_hold_nothing_it_says_how_many_use_it() -> None:
 def test_of_a_gpu_that_nobody_uses_or_knows() -> None:
     assert gpu_verdict(snapshot(holders=()), 0) == "No process uses it now."
     assert gpu_verdict(snapshot(), 5) is None
+
+
+def test_what_changed_lately_is_said_with_its_time_and_small_changes_are_not() -> None:
+    def change(*pinned: int | None) -> str:
+        return pinned_change([sample(at, one, None) for at, one in enumerate(pinned)])
+
+    assert change(GIB, None, 3 * GIB) == "That is 2 GiB more than 2.00 s ago."
+    assert change(3 * GIB, GIB) == "That is 2 GiB less than 1.00 s ago."
+    assert change(GIB, GIB + MIB) == change(None, None) == change() == ""

@@ -131,7 +131,7 @@ def test_a_plan_recommends_what_the_run_does_and_not_what_is_fastest() -> None:
     reading = read_plan(plan(200 * 10**9, paces=paces, recipes=slower))
     headline = {one.name: one.value for one in reading.headline}
     assert headline["Recommended strategy"] == "4 KiB pages, threads touch, register"
-    assert headline["Time to pin"] == pytest.approx(10.0)
+    assert headline["Time to pin, the recommended way"] == pytest.approx(10.0)
     (finding,) = (one for one in reading.findings if one.rule == "plan-pin-faster")
     assert finding.detail.startswith("Recommended: 4 KiB pages, threads touch, register, ")
     assert 'strategy="touch_register"' in finding.advice
@@ -228,7 +228,11 @@ def test_a_plan_says_what_was_not_measured_here_and_how_to(origin: Origin, pace:
 
 def test_what_no_run_tells_is_unknown_not_zero() -> None:
     reading = read_plan(plan(GIB, context=None, paces=()))
-    unknown = [quantity for quantity in reading.headline if quantity.name in ("Recommended strategy", "Time to pin")]
+    unknown = [
+        quantity
+        for quantity in reading.headline
+        if quantity.name in ("Recommended strategy", "Time to pin, the recommended way")
+    ]
     assert [quantity.value for quantity in unknown] == [None, None]
     assert all(quantity.reason for quantity in unknown)
     assert [row[5] for row in reading.tables[0].rows] == [None, None]

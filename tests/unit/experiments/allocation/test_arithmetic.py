@@ -232,7 +232,9 @@ def test_the_verdict_says_what_a_buffer_takes_when_it_has_paid_and_what_a_pool_t
         "3 copies make up for the difference."
     )
     assert (verdict([*rows, *buffers("pool", 1e-6, 1e-6)]) or "").endswith("; from a pool it takes 2.00 µs.")
-    assert (verdict(rows, "host") or "").startswith("Host model, no GPU: getting and freeing 1 GiB of pinned memory takes 560 ms")
+    assert (verdict(rows, "host") or "").startswith(
+        "Host model, no GPU: getting and freeing 1 GiB of pinned memory takes 560 ms"
+    )
 
 
 def test_a_verdict_says_only_what_was_measured() -> None:

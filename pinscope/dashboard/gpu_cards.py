@@ -17,6 +17,7 @@ from pinscope.dashboard.pages import EXPERIMENTS, NOW, RUNS
 from pinscope.dashboard.plain import plain
 from pinscope.dashboard.run_titles import experiment_title
 from pinscope.dashboard.state import open_run
+from pinscope.dashboard.times import own_time
 from pinscope.dashboard.widgets import chart_view, fact_table, gpu_cards
 from pinscope.experiments.bandwidth.chart_small import draw_small as bandwidth_bars
 from pinscope.experiments.bandwidth.likes import below_like
@@ -83,6 +84,7 @@ def _words(gpu: Device, measured: Measured) -> _Card:
         for name, run in measured.items():
             with grid.cell(), st.container(gap="xsmall"):
                 _run_link(run.verdict or experiment_title(name), run, "")
+                st.caption(f"Measured {own_time(run.created_at)}", unsafe_allow_html=True)
                 charts[name] = st.container()
     card = _Card(gpu, measured, warnings, charts, st.container())
     with st.expander("About this GPU"):

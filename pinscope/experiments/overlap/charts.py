@@ -282,20 +282,18 @@ def _costs(way: str, chosen: Sequence[PassCell]) -> Chart | None:
 
 
 def _timeline(run: ExperimentRun, way: str, kept: Sequence[Span], chosen: Sequence[PassCell]) -> Chart | None:
-    if not kept:
+    first = [span for span in kept if span.chunk < TIMELINE_CHUNKS]  # a damaged run may lack them
+    balance = _balance(first) if first else ""
+    recipes = left_out_once({span.recipe for span in first if span.balance == balance})
+    if not recipes:
         return None
-    balance = _balance(kept)
     verdicts = {cell.recipe: _unsafe(cell) for cell in chosen if cell.balance == balance}
-    recipes = left_out_once({span.recipe for span in kept if span.balance == balance})
     titles = [
         recipe.label + (f"<br>✕ unsafe: {verdicts[recipe]}" if verdicts.get(recipe) else "") for recipe in recipes
     ]
     figure = panels(titles, [_LANE_PIXELS] * len(recipes), gap=_TIMELINE_GAP)
     for row, recipe in enumerate(recipes, start=1):
-        own = [
-            span for span in kept if (span.recipe, span.balance) == (recipe, balance) and span.chunk < TIMELINE_CHUNKS
-        ]
-        put(figure, row, *_lanes(own))
+        put(figure, row, *_lanes([span for span in first if (span.recipe, span.balance) == (recipe, balance)]))
         category_rows(figure, row, ["copy", "compute"])
     figure.update_layout(barmode="overlay", bargap=0.1, hovermode="closest")
     figure.update_xaxes(rangemode="tozero")
@@ -308,8 +306,7 @@ def _timeline(run: ExperimentRun, way: str, kept: Sequence[Span], chosen: Sequen
         figure,
         alt_text(f"The first {TIMELINE_CHUNKS} copies and kernels end after", [
             (recipe.label, format_seconds(max(
-                span.end_seconds for span in kept
-                if (span.recipe, span.balance) == (recipe, balance) and span.chunk < TIMELINE_CHUNKS
+                span.end_seconds for span in first if (span.recipe, span.balance) == (recipe, balance)
             ))) for recipe in recipes
         ]),
     )  # fmt: skip

@@ -188,6 +188,15 @@ def test_a_timeline_shows_the_first_chunks_of_every_recipe_and_says_how_many(ful
     assert f"first {TIMELINE_CHUNKS} chunks" in chart.caption
 
 
+def test_a_recipe_whose_first_chunks_were_lost_is_left_out_of_the_timeline() -> None:
+    late = one_span("copy", TIMELINE_CHUNKS, 0, 1)
+    kept = [one_pass(events=False), one_span("copy", 0, 0, 1, events=False)]
+
+    assert "timeline-h2d" not in drawn([one_pass(), late])
+    titles = [note.text for note in drawn([one_pass(), late, *kept])["timeline-h2d"].figure.layout.annotations]
+    assert titles == ["no events"]
+
+
 def test_the_title_of_an_unsafe_timeline_says_so() -> None:
     rows = [one_pass(events=False, corrupted_chunks=2), one_span("copy", 0, 0, 1, events=False)]
 

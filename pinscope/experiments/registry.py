@@ -70,6 +70,7 @@ _FOLDERS = (
     "pressure",
     "brim",
     "dataloader",
+    "scatter",
 )
 EXPERIMENTS: tuple[Entry, ...] = tuple(Entry(name, ExperimentRun) for name in _FOLDERS)
 """In the order in which they are shown."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,7 +12,15 @@ from cupy.cuda import runtime
 
 from pinscope.lab.cuda import CudaLab
 from pinscope.lab.cuda_handles import DEVICE_TO_HOST, HOST_TO_DEVICE, CudaStream
-from pinscope.lab.cuda_memory import HostPart, allocate, driver_library
+from pinscope.lab.cuda_managed import (
+    DEVICE_LOCATION,
+    Location,
+    check,
+    managed_memory,
+    prefetch_to_host,
+    why_not_managed,
+)
+from pinscope.lab.cuda_memory import HostPart, driver_library
 from pinscope.lab.protocol import DeviceBuffer, Stream, own
 
 AccessPattern = Literal["stream_read", "stream_write", "random_read", "scatter_write"]
@@ -24,10 +30,6 @@ THREADS = 256
 BLOCKS_PER_SM = 8
 _BY_ADDRESS = 4
 """cudaMemcpyDefault: the addresses tell where they are."""
-_CONCURRENT_MANAGED_ACCESS = 89
-"""cudaDevAttrConcurrentManagedAccess: without it managed memory does not migrate on demand."""
-_DEVICE_LOCATION, _HOST_LOCATION = 1, 2
-"""CU_MEM_LOCATION_TYPE_DEVICE, CU_MEM_LOCATION_TYPE_HOST."""
 _DISCARD = "cuMemDiscardAndPrefetchBatchAsync"
 """Of CUDA 13.0: moves pages without their content, for memory that is written anew."""
 
@@ -75,12 +77,6 @@ extern "C" __global__ void count_different(const u64* one, const u64* other, u64
     if (mine && threadIdx.x % 32 == 0) atomicAdd(different, mine);
 }
 """
-
-
-class _Location(ctypes.Structure):
-    """CUmemLocation of the driver API."""
-
-    _fields_ = (("type", ctypes.c_int), ("id", ctypes.c_int))
 
 
 @dataclass(frozen=True)
@@ -134,11 +130,7 @@ class Accessor:
 
     def why_not_managed(self) -> str | None:
         """Why managed memory does not migrate here, or cannot be moved back; ``None`` if it does and can."""
-        if not runtime.deviceGetAttribute(_CONCURRENT_MANAGED_ACCESS, self._ordinal):
-            return "managed memory does not migrate on demand here (cudaDevAttrConcurrentManagedAccess is 0)"
-        if not hasattr(driver_library(), "cuMemPrefetchAsync_v2"):
-            return "managed memory can be moved back to the host from CUDA 12.2 on; update the driver"
-        return None
+        return why_not_managed(self._ordinal)
 
     def why_not_discard(self) -> str | None:
         """Why managed memory cannot go to the GPU without its content; ``None`` if it can."""
@@ -150,15 +142,8 @@ class Accessor:
         """Memory of the GPU that nobody has taken."""
         return int(runtime.memGetInfo()[0])
 
-    @contextmanager
-    def managed(self, nbytes: int) -> Iterator[HostPart]:
-        """Managed memory; raises NotEnoughMemory."""
-        address = allocate(lambda: runtime.mallocManaged(nbytes), nbytes, "managed memory")
-        try:
-            yield HostPart(address, nbytes, "managed")
-        finally:
-            runtime.deviceSynchronize()
-            runtime.free(address)
+    managed = staticmethod(managed_memory)
+    """Managed memory; raises NotEnoughMemory."""
 
     def lay(self, data: HostPart, source: DeviceBuffer) -> None:
         """Copy device memory into managed memory; complete on return."""
@@ -168,16 +153,16 @@ class Accessor:
         """Queue the move of managed memory."""
         handle = own(stream, CudaStream).handle
         if to_host:
-            _prefetch_to_host(data, handle)
+            prefetch_to_host(data.address, data.nbytes, handle)
         else:
             runtime.memPrefetchAsync(data.address, data.nbytes, self._ordinal, handle)
 
     def discard_and_prefetch(self, data: HostPart, stream: Stream) -> None:
         """Queue the move of managed memory to the GPU, without its content."""
         address, nbytes = ctypes.c_uint64(data.address), ctypes.c_size_t(data.nbytes)
-        place, first = _Location(_DEVICE_LOCATION, self._ordinal), ctypes.c_size_t(0)
+        place, first = Location(DEVICE_LOCATION, self._ordinal), ctypes.c_size_t(0)
         call = getattr(driver_library(), _DISCARD)
-        _check(
+        check(
             call(
                 ctypes.byref(address), ctypes.byref(nbytes), ctypes.c_size_t(1), ctypes.byref(place),
                 ctypes.byref(first), ctypes.c_size_t(1), ctypes.c_ulonglong(0),
@@ -231,18 +216,3 @@ class Accessor:
     def _launch(self, name: str, arguments: tuple[Any, ...], stream: Stream) -> None:
         with own(stream, CudaStream).queue:
             self._kernels[name]((self._blocks,), (THREADS,), arguments)
-
-
-def _prefetch_to_host(data: HostPart, stream_handle: int) -> None:
-    """By the driver's own call, of CUDA 12.2: CuPy 14.2 on CUDA 13 takes the CPU's number (-1) for a GPU's."""
-    location = _Location(_HOST_LOCATION, 0)
-    status = driver_library().cuMemPrefetchAsync_v2(
-        ctypes.c_uint64(data.address), ctypes.c_size_t(data.nbytes), location, ctypes.c_uint(0),
-        ctypes.c_void_p(stream_handle),
-    )  # fmt: skip
-    _check(status)
-
-
-def _check(status: int) -> None:
-    if status:
-        raise cupy.cuda.driver.CUDADriverError(status)

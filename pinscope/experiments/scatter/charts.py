@@ -1,0 +1,7 @@
+"""Charts."""
+
+from typing import Any
+
+
+def draw(run: Any, rows: Any) -> list[Any]:
+    return []

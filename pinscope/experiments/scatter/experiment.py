@@ -1,0 +1,379 @@
+"""Many small copies: which way moves scattered pieces fastest, what does it hold, and what does it disturb?"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from itertools import product
+from typing import TYPE_CHECKING, Annotated, Literal, Self
+
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
+
+from pinscope.errors import NotPossible
+from pinscope.experiments.contract import (
+    AnyExperiment,
+    Bytes,
+    Counts,
+    Params,
+    Several,
+    Sizes,
+    ascending,
+    by_comma,
+    parameter,
+    sizes,
+)
+from pinscope.experiments.scatter.arithmetic import cells, enough_blocks
+from pinscope.experiments.scatter.pieces import Case, Layout, OneWay, pieces_in
+from pinscope.experiments.scatter.reading import read_scatter
+from pinscope.lab.harness import Harness, Turn
+from pinscope.lab.protocol import Lab
+from pinscope.records.budget import Budget
+from pinscope.records.environment import Environment
+from pinscope.records.run import LabKind, Lasted, Observation, Positive
+from pinscope.units import format_bytes
+
+if TYPE_CHECKING:
+    from pinscope.experiments.scatter.cuda_timing import Compute
+    from pinscope.experiments.scatter.cuda_ways import Bench
+
+Way = Literal["contiguous", "loop", "batch", "graph", "copy_2d", "kernel", "cpu", "managed"]
+LEAST_PIECES = 2
+MOST_BLOCKS = 4096
+LARGEST_PIECE = 2**24
+SMALLEST_AREA, LARGEST_AREA = 2**22, 2**35
+COMPUTE_SECONDS = 5e-3
+"""Length of the compute load that runs beside a kernel or a batch: many times what the small pieces take together."""
+PACE = {"loop": 3e-6, "graph": 3e-6, "batch": 2e-6, "managed": 40e-6}
+"""Seconds a piece, for the estimate of a run's length (measured on an H200)."""
+LINK, CPU = 40e9, 5e9
+"""Bytes/second of the link, and of a CPU thread that collects, for the same."""
+START_SECONDS = 3.0
+"""Until the first reading."""
+
+Blocks = Annotated[
+    tuple[Annotated[int, Field(ge=1, le=MOST_BLOCKS)], ...],
+    BeforeValidator(by_comma),
+    Field(min_length=1, json_schema_extra={"unit": "count"}),
+    AfterValidator(ascending),
+]
+"""Numbers of blocks of a kernel, ascending; takes a list by comma."""
+
+
+class ScatterParams(Params):
+    """Which pieces, where they lie, and how they are moved."""
+
+    sizes: Sizes = parameter("Piece sizes", "Length of a piece; a multiple of 16 bytes, up to 16 MiB.")
+    pieces: int = parameter(
+        "Pieces", "How many are moved at once; of large pieces as many as fill half of the area.",
+        4096, unit="count", ge=LEAST_PIECES, le=65_536,
+    )  # fmt: skip
+    area: Bytes = parameter(
+        "Area", "Length of the pinned memory in which the pieces lie.", 2**30, ge=SMALLEST_AREA, le=LARGEST_AREA
+    )
+    layouts: Several[Layout] = parameter(
+        "Layouts", "scattered: in random places, in random order; strided: every other piece, in order."
+    )
+    directions: Several[OneWay] = parameter(
+        "Directions", "h2d: from the host, where they are scattered, side by side onto the GPU; d2h: back."
+    )
+    ways: Several[Way] = parameter(
+        "Ways", "contiguous: one copy of as much, side by side (the reference); loop: cudaMemcpyAsync for each piece; "
+        "batch: one cudaMemcpyBatchAsync; graph: a CUDA graph of the copies; copy_2d: one cudaMemcpy2DAsync (strided "
+        "only); kernel: threads of the GPU reach the pieces in mapped memory; cpu: threads of the CPU collect them for "
+        "one copy; managed: cudaMemPrefetchAsync for each piece, of few.",
+    )  # fmt: skip
+    blocks: Blocks = parameter("Blocks", "Of the kernel, 512 threads each: one takes one multiprocessor.")
+    threads: Counts = parameter(
+        "CPU threads", "That collect or spread the pieces; numbers above the CPUs of the run are left out."
+    )
+
+    @field_validator("sizes")
+    @classmethod
+    def _whole_words(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if wrong := [one for one in value if one % 16 or one > LARGEST_PIECE]:
+            raise ValueError(f"{wrong[0]} is no multiple of 16 bytes up to {format_bytes(LARGEST_PIECE)}")
+        return value
+
+    @model_validator(mode="after")
+    def _room_for_some(self) -> Self:
+        least = 2 * LEAST_PIECES * max(self.sizes)
+        if self.area < least:
+            raise ValueError(f"area: pieces of {format_bytes(max(self.sizes))} take at least {format_bytes(least)}")
+        return self
+
+    @model_validator(mode="after")
+    def _something_to_measure(self) -> Self:
+        if set(self.ways) == {"copy_2d"} and "strided" not in self.layouts:
+            raise ValueError("ways: copy_2d takes the layout strided")
+        return self
+
+    @classmethod
+    def preset(cls, lab: LabKind, quick: bool) -> Self:
+        return cls(
+            sizes=sizes("4KiB 64KiB") if quick else sizes("4KiB 16KiB 64KiB 256KiB 1MiB 4MiB"),
+            pieces=2048 if quick else 4096,
+            area=2**28 if quick else 2**30,
+            layouts=("scattered", "strided"),
+            directions=("h2d", "d2h"),
+            ways=("contiguous", "loop", "batch", "graph", "copy_2d", "kernel", "cpu", "managed"),
+            blocks=(4, 16, 132) if quick else (1, 2, 4, 8, 16, 32, 66, 132, 264),
+            threads=(1, 4) if quick else (1, 2, 4, 8, 16),
+            precision=0.05 if quick else 0.02,
+            repeats=8 if quick else 30,
+            time_limit=0.08 if quick else 0.5,
+        )
+
+    def smaller(self) -> Self | None:
+        if self.area // 2 < max(SMALLEST_AREA, 2 * LEAST_PIECES * max(self.sizes)):
+            return None
+        return self.with_overrides({"area": self.area // 2})
+
+    def case(self, direction: OneWay, layout: Layout, size: int) -> Case:
+        """The pieces of one combination."""
+        return Case(direction, layout, size, pieces_in(self.area, size, self.pieces), self.area)
+
+
+class ScatterObservation(Observation):
+    """All pieces moved once in one way; or a compute load, alone and with that way beside it."""
+
+    kind: Literal["move", "compute"]
+    """``move``, or ``compute``: a load on all multiprocessors."""
+    way: Way
+    """``contiguous``, ``loop``, ``batch``, ``graph``, ``copy_2d``, ``kernel``, ``cpu`` or ``managed``."""
+    direction: OneWay
+    """``h2d`` (from scattered places onto the GPU) or ``d2h`` (back)."""
+    layout: Layout
+    """``scattered`` or ``strided``."""
+    bytes: Positive
+    """Of a piece."""
+    pieces: Positive
+    """How many."""
+    blocks: int | None = None
+    """Of the kernel."""
+    threads: int | None = None
+    """Of the CPU that collect or spread pieces."""
+    sms: int | None = None
+    """Multiprocessors on which the way runs; 0 for copy engines."""
+    wall_seconds: Lasted
+    """From the first call until all pieces were where they should be; in a ``compute`` row, on the average."""
+    device_seconds: float | None = None
+    """From the first to the last work on the GPU."""
+    issue_seconds: float | None = None
+    """For which calls, and copying of its own, held the program's thread."""
+    call_seconds: float | None = None
+    """Of one call of a loop, before the stream is full and makes the next one wait."""
+    wrong_words: int | None = None
+    """8-byte words that did not arrive, or changed beside the pieces; ``None`` where not compared."""
+    alone_seconds: Lasted | None = None
+    """Of the compute load with nothing beside it."""
+    together_seconds: Lasted | None = None
+    """Of the compute load while pieces were moved."""
+
+    def needs(self) -> tuple[str, Sequence[str]]:
+        if self.kind == "compute":
+            return "a compute load", ("alone_seconds", "together_seconds")
+        return "a move", ("device_seconds", "issue_seconds")
+
+
+class Scatter:
+    """The same pieces, moved in eight ways."""
+
+    name = "scatter"
+    title = "Many small copies"
+    summary = "How to move thousands of small pieces"
+    question = "Thousands of small pieces lie scattered over pinned memory: what moves them fastest, and at what cost?"
+    method = (
+        "Pieces lie in random places of pinned memory, or every other piece in order, and side by side on the GPU. "
+        "They are moved by a loop of cudaMemcpyAsync, by one cudaMemcpyBatchAsync, by a CUDA graph of the copies, by "
+        "one cudaMemcpy2DAsync (every other piece), by a kernel that reaches them through the mapping of the memory, "
+        "by threads of the CPU that collect them in a pinned buffer for one copy (NumPy, which releases the "
+        "interpreter's lock), and, a few of them, as managed memory by cudaMemPrefetchAsync for each. One contiguous "
+        "copy of as much is the reference. Addresses, arguments and the graph are made beforehand. Time runs from the "
+        "first call until every piece is in its place. Each repeat moves the same pieces, so a small whole may come "
+        "from the CPU's cache where the CPU collects it. Beside that stand the time on the GPU (events), and how "
+        "long calls and own copying hold the program's thread. After the first move of each way every word is "
+        "compared: of the pieces, and of what lies between them. A compute load runs alone, and again while the kernel "
+        "or the batch moves the smallest pieces over and over."
+    )
+    labs: Mapping[LabKind, str | None] = {
+        "cuda": None,
+        "host": "it compares calls and kernels of a GPU; without one a loop of copies is all there is",
+    }
+    Params = ScatterParams
+    Observation = ScatterObservation
+
+    def budget(self, params: ScatterParams, environment: Environment) -> Budget:
+        """The area, a buffer in which the CPU collects, and the same on the GPU."""
+        del environment
+        most = max(params.case("h2d", "scattered", size).nbytes for size in params.sizes)
+        seconds = START_SECONDS
+        for direction, layout, size in _cases(params):
+            case = params.case(direction, layout, size)
+            for way, _, threads in _variants(params, params.ways, layout):
+                once = max(case.nbytes / LINK, case.pieces * PACE.get(way, 0.0)) + 50e-6
+                once += case.nbytes / CPU / threads if threads else 0.0
+                seconds += min(once * params.repeats, params.time_limit) + 4 * once + params.area / LINK
+        return Budget(
+            pinned_bytes=params.area + ("cpu" in params.ways) * most, pageable_bytes=0,
+            device_bytes=params.area + most, seconds=seconds,
+        )  # fmt: skip
+
+    def measure(self, params: ScatterParams, lab: Lab, harness: Harness) -> Iterator[ScatterObservation]:
+        """Every direction, layout and size in every way; then compute beside the kernel and the batch."""
+        from pinscope.experiments.scatter.cuda_timing import Compute  # noqa: PLC0415
+        from pinscope.experiments.scatter.cuda_ways import Bench  # noqa: PLC0415
+        from pinscope.lab.cuda import CudaLab  # noqa: PLC0415 - imports CuPy
+
+        if not isinstance(lab, CudaLab):
+            raise TypeError("this experiment has a meaning on the cuda lab only")
+        most = max(params.case("h2d", "scattered", size).nbytes for size in params.sizes)
+        cases = _cases(params)
+        with ExitStack() as stack:
+            bench = Bench(lab, params.area, most, stack, harness.clock)
+            ways = _possible(params, bench, harness)
+            params = _with_fewer_threads(params, harness)
+            seen: list[ScatterObservation] = []
+            for done, (direction, layout, size) in enumerate(cases):
+                bench.restore()
+                case = params.case(direction, layout, size)
+                for variant in _variants(params, ways, layout):
+                    harness.progress(done / (len(cases) + 1), _words(case, variant))
+                    for row in _repeat(bench, case, variant, params, harness):
+                        seen.append(row)
+                        yield row
+            if {"kernel", "batch"} & set(ways):
+                harness.progress(len(cases) / (len(cases) + 1), "compute beside the copies")
+                compute = Compute(bench, COMPUTE_SECONDS, stack)
+                for case, given in _disturbing(params, ways, seen):
+                    yield from _beside(compute, case, given, params, harness)
+        harness.progress(1.0, "done")
+
+    read = staticmethod(read_scatter)
+    """Which way wins for which size, what it holds, and what it costs compute."""
+
+
+Given = tuple[Way, int | None, int | None]
+"""Way, blocks, threads."""
+
+
+def _cases(params: ScatterParams) -> list[tuple[OneWay, Layout, int]]:
+    return list(product(params.directions, params.layouts, params.sizes))
+
+
+def _variants(params: ScatterParams, ways: Sequence[Way], layout: Layout) -> list[Given]:
+    """Every way that takes this layout, with each number of blocks or threads."""
+    found: list[Given] = []
+    for way in ways:
+        if way == "kernel":
+            found += [(way, blocks, None) for blocks in params.blocks]
+        elif way == "cpu":
+            found += [(way, None, threads) for threads in params.threads]
+        elif way != "copy_2d" or layout == "strided":
+            found.append((way, None, None))
+    return found
+
+
+def _possible(params: ScatterParams, bench: Bench, harness: Harness) -> list[Way]:
+    """The ways that this machine has; what is left out is noted.
+
+    Raises:
+        NotPossible: it has none of them.
+    """
+    from pinscope.experiments.scatter.cuda_ways import why_not  # noqa: PLC0415
+
+    kept: list[Way] = []
+    why = None
+    for way in params.ways:
+        if why := why_not(way, bench):
+            harness.note(f"Left out: {way}. {why[0].upper()}{why[1:]}.")
+        else:
+            kept.append(way)
+    if not kept:
+        raise NotPossible(f"{why}. Other ways can be measured here: --set ways=loop,kernel")
+    return kept
+
+
+def _with_fewer_threads(params: ScatterParams, harness: Harness) -> ScatterParams:
+    """Without more threads than the run has CPUs; what is left out is noted."""
+    there = len(os.sched_getaffinity(0))
+    kept = tuple(threads for threads in params.threads if threads <= there)
+    if "cpu" in params.ways and len(kept) < len(params.threads):
+        harness.note(f"Left out: more than {there} CPU threads. The run has {there} CPUs.")
+    return params.with_overrides({"threads": kept or (1,)})
+
+
+def _words(case: Case, given: Given) -> str:
+    way, blocks, threads = given
+    many = f", {blocks} blocks" if blocks else f", {threads} threads" if threads else ""
+    return f"{case.direction}, {case.layout}, {format_bytes(case.piece_bytes)}: {way}{many}"
+
+
+def _repeat(
+    bench: Bench, case: Case, given: Given, params: ScatterParams, harness: Harness
+) -> Iterator[ScatterObservation]:
+    """One way until its median is known; its content is compared after the first move, which does not count."""
+    from pinscope.experiments.scatter.cuda_timing import time_once  # noqa: PLC0415
+    from pinscope.experiments.scatter.cuda_ways import MOVERS, Variant  # noqa: PLC0415
+
+    counted: list[float] = []
+    with ExitStack() as held:
+        mover = MOVERS[given[0]](bench, case, Variant(*given), held)
+        for turn in harness.turns(params.harness_precision(), counted):
+            first = turn.warmup and turn.repeat == 0
+            if first:
+                mover.spoil()
+            timing = time_once(bench, mover)
+            if not turn.warmup:
+                counted.append(timing.wall)
+            yield ScatterObservation(
+                kind="move", **_labels(mover.case, given, mover.sms, turn), wall_seconds=timing.wall,
+                device_seconds=timing.device, issue_seconds=timing.held, call_seconds=mover.call_seconds,
+                wrong_words=mover.wrong_words() if first else None,
+            )  # fmt: skip
+
+
+def _labels(case: Case, given: Given, sms: int | None, turn: Turn) -> dict[str, object]:
+    way, blocks, threads = given
+    return {
+        "way": way, "blocks": blocks, "threads": threads, "sms": sms, "direction": case.direction,
+        "layout": case.layout, "bytes": case.piece_bytes, "pieces": case.pieces, "repeat": turn.repeat,
+        "warmup": turn.warmup,
+    }  # fmt: skip
+
+
+def _disturbing(
+    params: ScatterParams, ways: Sequence[Way], seen: Sequence[ScatterObservation]
+) -> Iterator[tuple[Case, Given]]:
+    """What moves the smallest pieces beside compute: the kernel, with enough blocks and with the most; the batch."""
+    found = cells([row.model_dump() for row in seen])
+    layout, size = params.layouts[0], params.sizes[0]
+    for direction in params.directions:
+        case = params.case(direction, layout, size)
+        if enough := enough_blocks([cell for cell in found if cell.of(direction, layout, size)]):
+            for blocks in dict.fromkeys((enough, params.blocks[-1])):
+                yield case, ("kernel", blocks, None)
+        if "batch" in ways:
+            yield case, ("batch", None, None)
+
+
+def _beside(
+    compute: Compute, case: Case, given: Given, params: ScatterParams, harness: Harness
+) -> Iterator[ScatterObservation]:
+    """The load beside one way until the median of its length is known."""
+    from pinscope.experiments.scatter.cuda_ways import MOVERS, Variant  # noqa: PLC0415
+
+    counted: list[float] = []
+    with ExitStack() as held:
+        mover = MOVERS[given[0]](compute.bench, case, Variant(*given), held)
+        for turn in harness.turns(params.harness_precision(), counted):
+            beside = compute.beside(mover)
+            if not turn.warmup:
+                counted.append(beside.together)
+            yield ScatterObservation(
+                kind="compute", **_labels(case, given, mover.sms, turn), wall_seconds=beside.move,
+                alone_seconds=beside.alone, together_seconds=beside.together,
+            )  # fmt: skip
+
+
+EXPERIMENT: AnyExperiment = Scatter()

@@ -9,9 +9,10 @@ import pytest
 from cupy.cuda import runtime
 
 from pinscope.experiments.scatter.arithmetic import Cell, beside, by_case, by_way, cells
+from pinscope.experiments.scatter.code_to_paste import code
 from pinscope.experiments.scatter.cuda_timing import time_once
 from pinscope.experiments.scatter.cuda_ways import MOVERS, Bench, Variant, why_not
-from pinscope.experiments.scatter.experiment import Scatter, ScatterParams
+from pinscope.experiments.scatter.experiment import Scatter, ScatterObservation, ScatterParams
 from pinscope.experiments.scatter.pieces import Case
 from pinscope.lab.cuda import CudaLab
 from pinscope.lab.harness import Harness
@@ -95,3 +96,18 @@ def test_all_memory_comes_back(lab: CudaLab) -> None:
     before = runtime.memGetInfo()[0]
     rows_of(lab, sizes="64KiB", area=64 * MIB, layouts="scattered", directions="h2d", repeats=8, time_limit=0.01)
     assert before - runtime.memGetInfo()[0] <= 8 * MIB
+
+
+@pytest.mark.parametrize("way", ["loop", "graph", "batch", "copy_2d", "kernel", "cpu"])
+def test_the_code_of_a_finding_runs_as_pasted(lab: CudaLab, way: Any) -> None:
+    """It checks itself, each way, that the pieces are where they belong."""
+    rows = [
+        ScatterObservation(
+            kind="move", way=way, direction="h2d", layout="scattered", bytes=4096, pieces=1000, repeat=0, warmup=False,
+            blocks=8 if way == "kernel" else None, threads=3 if way == "cpu" else None, wall_seconds=1e-3,
+            device_seconds=1e-3, issue_seconds=1e-3,
+        ).model_dump()
+    ]  # fmt: skip
+    pasted = code(cells(rows)[0])
+    assert pasted is not None
+    exec(pasted, {})  # noqa: S102 - that is what a user does with it

@@ -1,15 +1,167 @@
-"""What the experiment concludes."""
+"""What the experiment concludes: headline, tables and findings from the rows of a run."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pinscope.experiments.scatter.arithmetic import cells
-from pinscope.records.finding import Reading
+from pinscope.analysis.precision import Repeated, precision_not_reached
+from pinscope.experiments.scatter.arithmetic import (
+    WAY_TITLES,
+    Beside,
+    Cell,
+    beside,
+    by_case,
+    by_way,
+    cells,
+    loop_suffices,
+    ranked,
+    winners,
+)
+from pinscope.experiments.scatter.findings import EQUAL, scatter_findings
+from pinscope.experiments.scatter.verdict import first_case, scatter_verdict
+from pinscope.experiments.scatter.words import BY_WAY, TOWARDS, pieces_words
+from pinscope.records.finding import Finding, Quantity, Reading, Table, quantity, table, wrong_data
 from pinscope.records.run import ExperimentRun
 
 
 def read_scatter(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> Reading:
-    cells(rows)
-    return Reading(headline=(), tables=(), findings=())
+    """Headline, tables and findings; empty parts where nothing was measured yet."""
+    found, loads = cells(rows), beside(rows)
+    if not found:
+        return Reading(headline=(), tables=(), findings=())
+    return Reading(
+        verdict=scatter_verdict(found), headline=tuple(_headline(found)),
+        tables=(_winners(found), *([_loads(loads)] if loads else []), _all(found)),
+        findings=(
+            *_wrong(found), *scatter_findings(found, loads), *precision_not_reached(run, _repeated(found)),
+        ),
+    )  # fmt: skip
+
+
+def _headline(found: Sequence[Cell]) -> Iterator[Quantity]:
+    """The smallest pieces: the best way beside a loop, what it takes; then the best way of each other case."""
+    first = first_case(found)
+    ways, order = by_way(first), ranked(first)
+    if not order:
+        return
+    best = winners(first)[0]
+    yield _rate(best)
+    if "loop" in ways and best.way != "loop":
+        yield quantity("Gain over a loop of copies", best.rate / ways["loop"].rate, "ratio")
+    if "loop" in ways:
+        yield _rate(ways["loop"])
+        least = loop_suffices(found, best.direction, best.layout)
+        if "contiguous" in ways:
+            yield quantity(
+                "Size from which a loop is good enough", least, "bytes", reason="a loop never was, up to the largest"
+            )
+    kernel = ways.get("kernel")
+    if kernel:
+        yield quantity("Multiprocessors that the kernel needs", kernel.sms, "count")
+    for case, group in by_case(found).items():
+        if case != first[0].case and ranked(group):
+            yield _rate(winners(group)[0])
+
+
+def _rate(cell: Cell) -> Quantity:
+    name = f"{pieces_words(cell)} {TOWARDS[cell.direction]} by {BY_WAY[cell.way]}"
+    return quantity(name, cell.rate, "bytes/second", spread=cell.wall.known_within)
+
+
+def _winners(found: Sequence[Cell]) -> Table:
+    rows = []
+    for group in by_case(found).values():
+        best = winners(group)
+        if not best:
+            continue
+        ways = by_way(group)
+        loop, contiguous = ways.get("loop"), ways.get("contiguous")
+        rows.append(
+            (
+                TOWARDS[best[0].direction], best[0].layout, best[0].bytes, best[0].pieces,
+                " or ".join(WAY_TITLES[cell.way] for cell in best), best[0].rate, best[0].held,
+                best[0].sms, loop.rate if loop else None, loop.held if loop else None,
+                contiguous.rate if contiguous else None,
+            )
+        )  # fmt: skip
+    return table(
+        "Which way wins",
+        {
+            "direction": "text", "layout": "text", "piece": "bytes", "pieces": "count", "best way": "text",
+            "its rate": "bytes/second", "thread held": "share", "multiprocessors": "count",
+            "loop of copies": "bytes/second", "thread held by the loop": "share",
+            "one contiguous copy": "bytes/second",
+        },
+        rows,
+        note=f"{EQUAL} Figures are of the first that is named.",
+    )  # fmt: skip
+
+
+def _loads(loads: Sequence[Beside]) -> Table:
+    return table(
+        "Compute beside the copies",
+        {
+            "direction": "text", "piece": "bytes", "way": "text", "blocks": "count", "compute longer by": "share",
+            "moved meanwhile": "bytes/second", "repeats": "count",
+        },
+        [
+            (
+                TOWARDS[one.direction], one.bytes, WAY_TITLES[one.way], one.blocks, one.slower.median, one.rate,
+                one.slower.count,
+            )
+            for one in loads
+        ],
+        note="The load keeps the arithmetic units of all multiprocessors busy.",
+    )  # fmt: skip
+
+
+def _all(found: Sequence[Cell]) -> Table:
+    return table(
+        "Every combination",
+        {
+            "direction": "text", "layout": "text", "piece": "bytes", "pieces": "count", "way": "text",
+            "blocks": "count", "CPU threads": "count", "rate": "bytes/second", "time": "seconds", "spread": "spread",
+            "of it on the GPU": "seconds", "thread held": "seconds", "multiprocessors": "count", "repeats": "count",
+        },
+        [
+            (
+                TOWARDS[cell.direction], cell.layout, cell.bytes, cell.pieces, WAY_TITLES[cell.way], cell.blocks,
+                cell.threads, cell.rate, cell.wall.median, cell.wall.spread, cell.device.median, cell.issue.median,
+                cell.sms, cell.wall.count,
+            )
+            for cell in found
+        ],
+        note="Medians. Time and rate run from the first call until all pieces are in place.",
+    )  # fmt: skip
+
+
+def _repeated(found: Sequence[Cell]) -> list[Repeated]:
+    chosen = {id(winners(group)[0]) for group in by_case(found).values() if ranked(group)}
+    return [
+        Repeated(
+            f"{WAY_TITLES[cell.way]}{_many(cell)}, {pieces_words(cell)} {TOWARDS[cell.direction]}", cell.wall,
+            (f"ways={cell.way}", f"sizes={cell.bytes}", f"directions={cell.direction}", f"layouts={cell.layout}",
+             *([f"blocks={cell.blocks}"] if cell.blocks else []),
+             *([f"threads={cell.threads}"] if cell.threads else [])),
+            id(cell) in chosen,
+        )
+        for cell in found
+    ]  # fmt: skip
+
+
+def _many(cell: Cell) -> str:
+    return f" of {cell.blocks} blocks" if cell.blocks else f" ({cell.threads} threads)" if cell.threads else ""
+
+
+def _wrong(found: Sequence[Cell]) -> Iterator[Finding]:
+    wrong = [cell for cell in found if cell.wrong]
+    if not wrong:
+        return
+    first = wrong[0]
+    yield wrong_data(
+        "scatter-wrong",
+        quantity("Wrong words of 8 bytes", sum(cell.wrong or 0 for cell in wrong), "count"),
+        title="Pieces arrived wrong, or what lies between them was changed",
+        detail=f"The first case: {WAY_TITLES[first.way]}, {pieces_words(first)} {TOWARDS[first.direction]}.",
+    )

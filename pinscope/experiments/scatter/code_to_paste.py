@@ -1,0 +1,227 @@
+"""Python code that moves pieces in the way that a run recommends; needs NumPy and CuPy. GPU tests run each as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pinscope.experiments.scatter.arithmetic import Cell
+
+
+def code(cell: Cell) -> str | None:
+    """Functions that gather pieces onto the GPU and scatter them back, and their use with the measured sizes.
+
+    ``None`` for managed memory, whose pieces stay where they are.
+    """
+    if cell.way not in _BODIES:
+        return None
+    body = _BODIES[cell.way].replace("BLOCKS", str(cell.blocks)).replace("THREADS", str(cell.threads))
+    places = "2 * np.arange(pieces)" if cell.way == "copy_2d" else "np.random.permutation(2 * pieces)[:pieces]"
+    example = _EXAMPLE.format(piece=cell.bytes, pieces=cell.pieces, places=places)
+    return body + example
+
+
+_EXAMPLE = """
+
+piece, pieces = {piece}, {pieces}
+memory = cupy.cuda.alloc_pinned_memory(2 * pieces * piece)
+area = np.frombuffer(memory, np.uint8, 2 * pieces * piece).reshape(-1, piece)  # pinned: pieces with others between
+places = {places}
+row = cupy.empty((pieces, piece), np.uint8)  # on the GPU, side by side
+stream = cupy.cuda.Stream(non_blocking=True)
+
+area[:] = np.arange(len(area), dtype=np.uint32)[:, None] % 251
+gather = mover(area, row, places, to_gpu=True, stream=stream)
+gather()  # may be called again and again
+stream.synchronize()
+assert (row.get() == area[places]).all()
+
+row[:] = 7
+cupy.cuda.get_current_stream().synchronize()
+scatter = mover(area, row, places, to_gpu=False, stream=stream)
+scatter()
+stream.synchronize()
+assert (area[places] == 7).all()
+"""
+_ENDS = """
+    piece, direction = area.shape[1], 1 if to_gpu else 2  # cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost
+    host = area.ctypes.data + places * piece
+    device = row.data.ptr + np.arange(len(places)) * piece
+    targets, sources = (device, host) if to_gpu else (host, device)
+"""
+_LOOP = (
+    '''\
+# One cudaMemcpyAsync for each piece.
+import cupy
+import numpy as np
+from cupy.cuda import runtime
+
+
+def mover(area, row, places, to_gpu, stream):
+    """A function that queues all copies; it returns when the last is queued."""'''
+    + _ENDS
+    + """\
+    pairs = list(zip(targets.tolist(), sources.tolist()))
+
+    def move():
+        for target, source in pairs:
+            runtime.memcpyAsync(target, source, piece, direction, stream.ptr)
+
+    return move
+"""
+)
+_GRAPH = (
+    '''\
+# The copies as a CUDA graph, captured once.
+import cupy
+import numpy as np
+from cupy.cuda import runtime
+
+
+def mover(area, row, places, to_gpu, stream):
+    """A function that launches all copies; the memory must stay where it is."""'''
+    + _ENDS
+    + """\
+    with stream:
+        stream.begin_capture()
+        for target, source in zip(targets.tolist(), sources.tolist()):
+            runtime.memcpyAsync(target, source, piece, direction, stream.ptr)
+        graph = stream.end_capture()
+    return lambda: graph.launch(stream)
+"""
+)
+_BATCH = (
+    '''\
+# All copies by one call: cudaMemcpyBatchAsync (CUDA 12.8), as the driver has it. It takes a stream of its own.
+import ctypes
+
+import cupy
+import numpy as np
+
+driver = ctypes.CDLL("libcuda.so.1")
+
+
+class Attributes(ctypes.Structure):
+    """CUmemcpyAttributes; the places of ordinary memory need no hint."""
+
+    _fields_ = [("source_access_order", ctypes.c_int), ("hints", ctypes.c_int * 4), ("flags", ctypes.c_uint)]
+
+
+def mover(area, row, places, to_gpu, stream):
+    """A function that queues all copies by one call."""'''
+    + _ENDS.replace(
+        ", direction = area.shape[1], 1 if to_gpu else 2  # cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost",
+        " = area.shape[1]",
+    )
+    + """\
+    lists = [np.ascontiguousarray(each, np.uint64) for each in (targets, sources, np.full(len(places), piece))]
+    in_stream_order, first, failed = Attributes(1), ctypes.c_size_t(0), ctypes.c_size_t(0)
+    newer = hasattr(driver, "cuMemcpyBatchAsync_v2")  # CUDA 13: without the number of the copy that failed
+    call = driver.cuMemcpyBatchAsync_v2 if newer else driver.cuMemcpyBatchAsync
+
+    def move():
+        status = call(
+            *(ctypes.c_void_p(each.ctypes.data) for each in lists), ctypes.c_size_t(len(places)),
+            ctypes.byref(in_stream_order), ctypes.byref(first), ctypes.c_size_t(1),
+            *([] if newer else [ctypes.byref(failed)]), ctypes.c_void_p(stream.ptr),
+        )
+        if status:
+            raise cupy.cuda.driver.CUDADriverError(status)
+
+    return move
+"""
+)
+_COPY_2D = '''\
+# Every other piece by one cudaMemcpy2DAsync: rows of one piece, two pieces apart.
+import cupy
+import numpy as np
+from cupy.cuda import runtime
+
+
+def mover(area, row, places, to_gpu, stream):
+    """A function that queues the copy; the places are evenly spaced."""
+    piece, pitch = area.shape[1], int(places[1] - places[0]) * area.shape[1]
+    host, device = (area[places[0] :].ctypes.data, pitch), (row.data.ptr, piece)
+    ends = (*device, *host) if to_gpu else (*host, *device)
+    direction = 1 if to_gpu else 2  # cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost
+    return lambda: runtime.memcpy2DAsync(*ends, piece, len(places), direction, stream.ptr)
+'''
+_KERNEL = '''\
+# One kernel moves all pieces over the link; BLOCKS blocks (multiprocessors) are enough. Pieces of 16 bytes times N.
+import cupy
+import numpy as np
+
+kernel = cupy.RawKernel(r"""
+extern "C" __global__ void __launch_bounds__(512) move(
+        uint4* area, uint4* row, const int* place, unsigned piece, unsigned count, int gather) {
+    unsigned step = gridDim.x * blockDim.x;
+    for (unsigned first = blockIdx.x * blockDim.x + threadIdx.x; first < count; first += 4 * step) {
+        uint4 words[4];
+        #pragma unroll
+        for (int k = 0; k < 4; ++k) {
+            unsigned i = first + k * step;
+            if (i < count) words[k] = gather ? area[(size_t)place[i / piece] * piece + i % piece] : row[i];
+        }
+        #pragma unroll
+        for (int k = 0; k < 4; ++k) {
+            unsigned i = first + k * step;
+            if (i < count) (gather ? row[i] : area[(size_t)place[i / piece] * piece + i % piece]) = words[k];
+        }
+    }
+}""", "move")
+
+
+def mover(area, row, places, to_gpu, stream, blocks=BLOCKS):
+    """A function that launches the kernel."""
+    places = cupy.asarray(places, np.int32)
+    words = area.shape[1] // 16
+    arguments = (
+        np.uint64(area.ctypes.data), np.uint64(row.data.ptr), places, np.uint32(words),
+        np.uint32(len(places) * words), np.int32(to_gpu),
+    )
+    cupy.cuda.get_current_stream().synchronize()  # the places are there
+
+    def move():
+        with stream:
+            kernel((blocks,), (512,), arguments)
+
+    return move
+'''
+_CPU = '''\
+# THREADS threads of the CPU collect the pieces in a pinned buffer for one copy, or spread what one copy brought.
+from concurrent.futures import ThreadPoolExecutor
+
+import cupy
+import numpy as np
+from cupy.cuda import runtime
+
+
+def mover(area, row, places, to_gpu, stream, threads=THREADS):
+    """A function that gathers and queues the copy, or copies, waits and scatters."""
+    memory = cupy.cuda.alloc_pinned_memory(row.nbytes)
+    buffer = np.frombuffer(memory, np.uint8, row.nbytes).reshape(row.shape)
+    parts = [part for part in np.array_split(np.arange(len(places)), threads) if len(part)]
+    pool = ThreadPoolExecutor(threads)
+
+    def collect(part):
+        one = slice(part[0], part[-1] + 1)
+        np.take(area, places[one], axis=0, out=buffer[one], mode="clip")  # lets other threads run
+
+    def spread(part):
+        one = slice(part[0], part[-1] + 1)
+        area[places[one]] = buffer[one]
+
+    def move():
+        if to_gpu:
+            stream.synchronize()  # until the buffer is free again
+            list(pool.map(collect, parts))
+            runtime.memcpyAsync(row.data.ptr, buffer.ctypes.data, row.nbytes, 1, stream.ptr)
+        else:
+            runtime.memcpyAsync(buffer.ctypes.data, row.data.ptr, row.nbytes, 2, stream.ptr)
+            stream.synchronize()
+            list(pool.map(spread, parts))
+
+    return move
+'''
+_BODIES: Mapping[str, str] = {
+    "loop": _LOOP, "graph": _GRAPH, "batch": _BATCH, "copy_2d": _COPY_2D, "kernel": _KERNEL, "cpu": _CPU,
+}  # fmt: skip

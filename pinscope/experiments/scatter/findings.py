@@ -1,0 +1,203 @@
+"""Which way to move pieces, from which size a loop does, what holds the CPU, and what the kernel costs compute."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from pinscope.analysis.conclusions import Costed, dearest_first, joined
+from pinscope.analysis.rows import grouped
+from pinscope.experiments.scatter.arithmetic import (
+    AS_GOOD,
+    ENOUGH,
+    GOOD_ENOUGH,
+    WAY_TITLES,
+    Beside,
+    Cell,
+    by_case,
+    by_way,
+    loop_suffices,
+    winners,
+)
+from pinscope.experiments.scatter.code_to_paste import code
+from pinscope.experiments.scatter.verdict import first_case
+from pinscope.experiments.scatter.words import BY_WAY, TOWARDS, gb, pieces_words, sizes_words
+from pinscope.records.finding import Finding, Quantity, costing, finding, good, note, quantity
+from pinscope.units import format_bytes, format_seconds, format_share
+
+EQUAL = f"Ways within {AS_GOOD - 1:.0%} of the fastest count as equally good; the simplest of them is named.".replace(
+    "%", " %"
+)
+HELD_A_LOT = 0.5
+"""Share of the time for which a way holds the program's thread that is worth a finding."""
+
+
+def scatter_findings(found: Sequence[Cell], loads: Sequence[Beside]) -> tuple[Finding, ...]:
+    """What is dearest to ignore first."""
+    return dearest_first([*_ways(found), *_loop(found), *_held(found), *_compute(loads)])
+
+
+def _ways(found: Sequence[Cell]) -> Iterator[Costed]:
+    """One finding for each way that is advised anywhere, with its code."""
+    advised = [(winners(group)[0], by_way(group)) for group in by_case(found).values() if len(by_way(group)) > 1]
+    chosen = [(cell, ways) for cell, ways in advised if cell.way != "contiguous"]
+    for way, cases in grouped(chosen, lambda one: one[0].way).items():
+        gains = [
+            (ways["loop"].wall.median / _seconds(cell, ways), cell, ways) for cell, ways in cases if "loop" in ways
+        ]
+        if way == "loop" or not gains:
+            continue
+        gain, cell, ways = max(gains, key=lambda one: one[0])
+        loop = ways["loop"]
+        yield gain, finding(
+            costing(gain), f"scatter-by-{way}",
+            *(quantity(f"{pieces_words(one)} {TOWARDS[one.direction]}, {WAY_TITLES[one.way]}", one.rate,
+                       "bytes/second", spread=one.wall.known_within) for one in (cell, loop)),
+            *([quantity("One contiguous copy of as much", ways["contiguous"].rate, "bytes/second")]
+              if "contiguous" in ways else []),
+            title=f"A loop of copies moves {pieces_words(cell)} {TOWARDS[cell.direction]} at {gb(loop.rate)} GB/s, "
+            f"{BY_WAY[way]} at {gb(cell.rate)} GB/s",
+            detail=f"{_where(cases, found)} {EQUAL}{_enough(cell)}",
+            advice=f"{_ADVICE[way]}",
+            code=code(cell),
+        )  # fmt: skip
+
+
+def _seconds(cell: Cell, ways: Mapping[str, Cell]) -> float:
+    """That a way would take for as many pieces as the loop moved."""
+    return cell.wall.median * ways["loop"].pieces / cell.pieces
+
+
+_ADVICE: Mapping[str, str] = {
+    "batch": "Move such pieces by one cudaMemcpyBatchAsync: paste the code. It takes no multiprocessor.",
+    "graph": "Capture the copies once and launch the graph: paste the code.",
+    "copy_2d": "Move evenly spaced pieces by one cudaMemcpy2DAsync: paste the code. It takes no multiprocessor and "
+    "holds no thread.",
+    "kernel": "Let one kernel move such pieces over the mapping of the pinned memory: paste the code.",
+    "cpu": "Let threads collect the pieces in a pinned buffer for one copy: paste the code.",
+    "managed": "Prefetch the ranges of managed memory.",
+}
+
+
+def _where(cases: Sequence[tuple[Cell, Mapping[str, Cell]]], found: Sequence[Cell]) -> str:
+    """For which sizes the way is the one to take, by direction and layout."""
+    sizes = [cell.bytes for cell in found]
+    words = [
+        f"{layout} pieces of {sizes_words([cell.bytes for cell, _ in group], sizes)} {TOWARDS[direction]}"
+        for (direction, layout), group in grouped(cases, lambda one: (one[0].direction, one[0].layout)).items()
+    ]
+    return f"The way to take for {joined(words)}."
+
+
+def _enough(cell: Cell) -> str:
+    """How much of the machine the way needs."""
+    if cell.blocks:
+        return (
+            f" {cell.blocks} blocks of 512 threads are the fewest measured that reach {ENOUGH:.0%} of its best rate: "
+            f"{cell.sms} multiprocessors."
+        ).replace("%", " %")
+    if cell.threads:
+        return f" {cell.threads} threads are the fewest measured that reach {ENOUGH:.0%} of its best rate.".replace(
+            "%", " %"
+        )
+    return ""
+
+
+def _loop(found: Sequence[Cell]) -> Iterator[Costed]:
+    """From which size on a loop of copies is good enough."""
+    lines = []
+    for direction, layout in dict.fromkeys((cell.direction, cell.layout) for cell in found):
+        own = [cell for cell in found if (cell.direction, cell.layout) == (direction, layout)]
+        if {"loop", "contiguous"} <= set(by_way(own)):
+            lines.append((direction, layout, loop_suffices(own, direction, layout)))
+    if not lines:
+        return
+    most = max(cell.bytes for cell in found)
+    from_sizes = {least for _, _, least in lines}
+    title = (
+        f"A loop of copies is good enough from {format_bytes(min(filter(None, from_sizes)))} a piece on"
+        if len(from_sizes) == 1 and None not in from_sizes else
+        "A loop of copies is good enough from " + joined(
+            [f"{format_bytes(least)} a piece on ({layout}, {direction})" for direction, layout, least in lines if least]
+        )
+        if any(from_sizes) else
+        f"A loop of copies is not good enough at any measured size, up to {format_bytes(most)} a piece"
+    )  # fmt: skip
+    loops = [ways["loop"] for group in by_case(found).values() if "loop" in (ways := by_way(group))]
+    yield 1.0, note(
+        "scatter-loop-suffices",
+        *(_rate(cell) for cell in loops if (cell.direction, cell.layout) == (loops[0].direction, loops[0].layout)),
+        title=title,
+        detail=f"Good enough: at least {GOOD_ENOUGH:.0%} of one contiguous copy.".replace("%", " %") + _bound(loops),
+        advice="Join pieces into ones of that size where the layout is yours to choose."
+        if any(from_sizes) else "Use another way for pieces of these sizes.",
+    )  # fmt: skip
+
+
+def _rate(cell: Cell) -> Quantity:
+    name = f"{pieces_words(cell)} {TOWARDS[cell.direction]}, {WAY_TITLES[cell.way]}"
+    return quantity(name, cell.rate, "bytes/second", spread=cell.wall.known_within)
+
+
+def _bound(loops: Sequence[Cell]) -> str:
+    """Whether calls or the GPU set the pace of the loop of the smallest pieces."""
+    cell = min(loops, key=lambda one: one.bytes)
+    if cell.call is None:
+        return ""
+    each, call = cell.wall.median / cell.pieces, cell.call.median
+    words = f" A piece of {format_bytes(cell.bytes)} takes {format_seconds(each)}, a call {format_seconds(call)}"
+    if call < 0.8 * each:
+        return f"{words} while nothing makes it wait: the GPU sets the pace, not the program."
+    return f"{words}: the program that calls sets the pace, and a faster one may gain."
+
+
+def _held(found: Sequence[Cell]) -> Iterator[Costed]:
+    """How long calls hold the program's thread."""
+    first = first_case(found)
+    ways = {way: cell for way, cell in by_way(first).items() if way != "contiguous"}
+    worst = max(ways.values(), key=lambda cell: cell.issue.median, default=None)
+    if worst is None or worst.held < HELD_A_LOT:
+        return
+    others = sorted((cell for cell in ways.values() if cell.way != worst.way), key=lambda cell: -cell.held)
+    yield 1.0, note(
+        "scatter-cpu-held",
+        *(quantity(f"Thread held, {WAY_TITLES[cell.way]}", cell.held, "share") for cell in (worst, *others)),
+        title=f"{BY_WAY[worst.way].capitalize()} holds the program's thread for {format_share(worst.held)} of the time "
+        f"({format_seconds(worst.issue.median)} for {pieces_words(worst)})",
+        detail="Of the time until all pieces are in place: " + joined(
+            [f"{WAY_TITLES[cell.way]} {format_share(cell.held)} ({format_seconds(cell.issue.median)})"
+             for cell in others]
+        ) + ".",
+        advice="Issue such copies from a thread of their own, or by a way that holds it less.",
+    )  # fmt: skip
+
+
+def _compute(loads: Sequence[Beside]) -> Iterator[Costed]:
+    """What a kernel beside it costs a compute load, and the batch for comparison."""
+    if not loads:
+        return
+    kernels = [one for one in loads if one.way == "kernel"]
+    worst = max(kernels or loads, key=lambda one: one.slower.median)
+    slower = max(worst.slower.median, 0.0)
+    title = f"Compute beside {_mover(worst)} takes {format_share(slower)} longer"
+    evidence = (
+        quantity(f"Compute longer, beside {_mover(one)} {TOWARDS[one.direction]}", one.slower.median, "share")
+        for one in loads
+    )
+    detail = (
+        "A load that keeps the arithmetic units of all multiprocessors busy, alone and while pieces of "
+        f"{format_bytes(worst.bytes)} move: " + joined(
+            [f"{format_share(one.slower.median)} longer beside {_mover(one)} {TOWARDS[one.direction]}, which moves "
+             f"{gb(one.rate)} GB/s" for one in loads]
+        ) + "."
+    )  # fmt: skip
+    if slower < 0.01:
+        yield 1.0, good("scatter-compute", *evidence, title=title, detail=detail)
+        return
+    yield 1.0 + slower, finding(
+        costing(1.0 + slower), "scatter-compute", *evidence, title=title, detail=detail,
+        advice="Give the kernel no more blocks than it needs; where compute must not wait at all, use the batch call.",
+    )  # fmt: skip
+
+
+def _mover(one: Beside) -> str:
+    return f"a kernel of {one.blocks} blocks" if one.way == "kernel" else BY_WAY[one.way]

@@ -11,12 +11,11 @@ from itertools import pairwise
 from time import perf_counter
 from typing import Any, Literal
 
-import cupy
 import numpy as np
 from cupy.cuda import runtime
 from numpy.typing import NDArray
 
-from pinscope.experiments.scatter.cuda_kernels import SOURCE, THREADS
+from pinscope.experiments.scatter.cuda_kernels import Launch, kernels
 from pinscope.experiments.scatter.pieces import Case
 from pinscope.lab.cuda import CudaLab
 from pinscope.lab.cuda_handles import DEVICE_TO_HOST, HOST_TO_DEVICE, CudaStream
@@ -77,8 +76,7 @@ class Bench:
         self, lab: CudaLab, area_bytes: int, most_bytes: int, stack: ExitStack, clock: Clock = perf_counter
     ) -> None:
         self.lab, self.clock = lab, clock
-        module = cupy.RawModule(code=SOURCE)
-        self._kernels = {name: module.get_function(name) for name in ("move_pieces", "count_wrong")}
+        self.kernels = kernels()
         self.ordinal = int(runtime.getDevice())
         self.sms = int(runtime.getDeviceProperties(self.ordinal)["multiProcessorCount"])
         self.stream = own(stack.enter_context(lab.stream()), CudaStream)
@@ -110,24 +108,13 @@ class Bench:
         runtime.memcpy(buffer.address, values.ctypes.data, values.nbytes, HOST_TO_DEVICE)
         return buffer.address
 
-    def move(self, blocks: int, case: Case, places: int) -> None:
-        """Queue the kernel that moves pieces."""
-        arguments = (
-            np.uint64(self.area.address), np.uint64(self.row.address), np.uint64(places),
-            np.uint32(case.piece_bytes // 16), np.uint32(case.nbytes // 16), np.int32(case.direction == "h2d"),
-        )  # fmt: skip
-        with self.stream.queue:
-            self._kernels["move_pieces"]((blocks,), (THREADS,), arguments)
-
     def wrong(self, words: tuple[int, int], numbers: int, piece_bytes: int, chosen: int, rest: int) -> int:
         """Of so many 8-byte words at an address those that are not right; complete on return (see ``count_wrong``)."""
         runtime.memsetAsync(self._counter.address, 0, 8, self.stream.handle)
-        arguments = (
-            np.uint64(words[0]), np.uint64(words[1]), np.uint64(numbers), np.uint64(piece_bytes // 8),
-            np.uint64(chosen), np.uint64(rest), np.uint64(self._counter.address),
-        )  # fmt: skip
-        with self.stream.queue:
-            self._kernels["count_wrong"]((4 * self.sms,), (THREADS,), arguments)
+        Launch(
+            self.kernels["count_wrong"], 4 * self.sms, self.stream.handle,
+            *map(ctypes.c_uint64, (*words, numbers, piece_bytes // 8, chosen, rest, self._counter.address)),
+        )()  # fmt: skip
         self.stream.synchronize()
         value = np.zeros(1, dtype=np.uint64)
         runtime.memcpy(value.ctypes.data, self._counter.address, 8, DEVICE_TO_HOST)
@@ -308,12 +295,18 @@ class Kernel(Mover):
     """Threads of the GPU that reach the area through its mapping."""
 
     def prepare(self) -> None:
-        self._places = self.bench.numbers(self.places().astype(np.int32), self._held)
-        self._blocks = self.variant.blocks or self.bench.sms
-        self.sms = min(self._blocks, self.bench.sms)
+        case, bench = self.case, self.bench
+        places = bench.numbers(self.places().astype(np.int32), self._held)
+        blocks = self.variant.blocks or bench.sms
+        self.sms = min(blocks, bench.sms)
+        self._launch = Launch(
+            bench.kernels["move_pieces"], blocks, bench.stream.handle,
+            *(ctypes.c_uint64(address) for address in (bench.area.address, bench.row.address, places)),
+            ctypes.c_uint(case.piece_bytes // 16), ctypes.c_uint(case.nbytes // 16), ctypes.c_int(self.to_device),
+        )  # fmt: skip
 
     def issue(self) -> None:
-        self.bench.move(self._blocks, self.case, self._places)
+        self._launch()
 
 
 class Cpu(Mover):

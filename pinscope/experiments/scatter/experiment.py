@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
+from pinscope.analysis.statistics import LEAST_VALUES
 from pinscope.errors import NotPossible
 from pinscope.experiments.contract import (
     AnyExperiment,
@@ -44,10 +45,12 @@ LARGEST_PIECE = 2**24
 SMALLEST_AREA, LARGEST_AREA = 2**22, 2**35
 COMPUTE_SECONDS = 5e-3
 """Length of the compute load that runs beside a kernel or a batch: many times what the small pieces take together."""
-PACE = {"loop": 3e-6, "graph": 3e-6, "batch": 2e-6, "managed": 40e-6}
-"""Seconds a piece, for the estimate of a run's length (measured on an H200)."""
-LINK, CPU = 40e9, 5e9
-"""Bytes/second of the link, and of a CPU thread that collects, for the same."""
+LINK, CPU = 48e9, 5.5e9
+"""Bytes/second of the link, and of a CPU thread that collects, for the estimate of a run's length (H100 and H200)."""
+CALL, PACE = 2e-6, 40e-6
+"""Seconds for each piece of a loop or a batch, and of managed memory, for the same."""
+EXPECTED_REPEATS, CELL_SECONDS = 14, 0.055
+"""Until a median is known, and what making ready and comparing takes, for the same."""
 START_SECONDS = 3.0
 """Until the first reading."""
 
@@ -117,11 +120,11 @@ class ScatterParams(Params):
             layouts=("scattered", "strided"),
             directions=("h2d", "d2h"),
             ways=("contiguous", "loop", "batch", "graph", "copy_2d", "kernel", "cpu", "managed"),
-            blocks=(4, 16, 132) if quick else (1, 2, 4, 8, 16, 32, 66, 132, 264),
-            threads=(1, 4) if quick else (1, 2, 4, 8, 16),
-            precision=0.05 if quick else 0.02,
+            blocks=(4, 8, 132) if quick else (1, 2, 4, 8, 16, 32, 132),
+            threads=(1, 4) if quick else (1, 4, 16),
+            precision=0.05 if quick else 0.03,
             repeats=8 if quick else 30,
-            time_limit=0.08 if quick else 0.5,
+            time_limit=0.05 if quick else 0.2,
         )
 
     def smaller(self) -> Self | None:
@@ -211,9 +214,11 @@ class Scatter:
         for direction, layout, size in _cases(params):
             case = params.case(direction, layout, size)
             for way, _, threads in _variants(params, params.ways, layout):
-                once = max(case.nbytes / LINK, case.pieces * PACE.get(way, 0.0)) + 50e-6
-                once += case.nbytes / CPU / threads if threads else 0.0
-                seconds += min(once * params.repeats, params.time_limit) + 4 * once + params.area / LINK
+                once = max(case.nbytes / LINK, min(case.pieces, 256) * PACE if way == "managed" else 0.0)
+                once += case.nbytes / (CPU * threads**0.5) if threads else 0.0
+                once += case.pieces * CALL if way in ("loop", "graph", "batch") else 0.0
+                repeats = max(min(params.time_limit / once, EXPECTED_REPEATS, params.repeats), LEAST_VALUES)
+                seconds += (2 + repeats) * once + CELL_SECONDS
         return Budget(
             pinned_bytes=params.area + ("cpu" in params.ways) * most, pageable_bytes=0,
             device_bytes=params.area + most, seconds=seconds,
@@ -360,7 +365,7 @@ def _disturbing(
 def _beside(
     compute: Compute, case: Case, given: Given, params: ScatterParams, harness: Harness
 ) -> Iterator[ScatterObservation]:
-    """The load beside one way until the median of its length is known."""
+    """The load beside one way until the median of its slowdown is known."""
     from pinscope.experiments.scatter.cuda_ways import MOVERS, Variant  # noqa: PLC0415
 
     counted: list[float] = []
@@ -369,7 +374,7 @@ def _beside(
         for turn in harness.turns(params.harness_precision(), counted):
             beside = compute.beside(mover)
             if not turn.warmup:
-                counted.append(beside.together)
+                counted.append(beside.together / beside.alone)
             yield ScatterObservation(
                 kind="compute", **_labels(case, given, mover.sms, turn), wall_seconds=beside.move,
                 alone_seconds=beside.alone, together_seconds=beside.together,

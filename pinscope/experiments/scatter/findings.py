@@ -27,6 +27,8 @@ from pinscope.units import format_bytes, format_seconds, format_share
 EQUAL = f"Ways within {AS_GOOD - 1:.0%} of the fastest count as equally good; the simplest of them is named.".replace(
     "%", " %"
 )
+HARDLY = 0.02
+"""Compute that takes longer by less than this is not worth a change."""
 HELD_A_LOT = 0.5
 """Share of the time for which a way holds the program's thread that is worth a finding."""
 
@@ -127,7 +129,7 @@ def _loop(found: Sequence[Cell]) -> Iterator[Costed]:
         "scatter-loop-suffices",
         *(_rate(cell) for cell in loops if (cell.direction, cell.layout) == (loops[0].direction, loops[0].layout)),
         title=title,
-        detail=f"Good enough: at least {GOOD_ENOUGH:.0%} of one contiguous copy.".replace("%", " %") + _bound(loops),
+        detail=f"Good enough: at least {GOOD_ENOUGH:.0%} of one contiguous copy.".replace("%", " %") + _bound(found),
         advice="Join pieces into ones of that size where the layout is yours to choose."
         if any(from_sizes) else "Use another way for pieces of these sizes.",
     )  # fmt: skip
@@ -138,36 +140,40 @@ def _rate(cell: Cell) -> Quantity:
     return quantity(name, cell.rate, "bytes/second", spread=cell.wall.known_within)
 
 
-def _bound(loops: Sequence[Cell]) -> str:
-    """Whether calls or the GPU set the pace of the loop of the smallest pieces."""
-    cell = min(loops, key=lambda one: one.bytes)
-    if cell.call is None:
+def _bound(found: Sequence[Cell]) -> str:
+    """Whether the calls or the GPU set the pace of the loop of the smallest pieces: a graph makes no calls."""
+    loops = [ways for group in by_case(found).values() if {"loop", "graph"} <= set(ways := by_way(group))]
+    if not loops:
         return ""
-    each, call = cell.wall.median / cell.pieces, cell.call.median
-    words = f" A piece of {format_bytes(cell.bytes)} takes {format_seconds(each)}, a call {format_seconds(call)}"
-    if call < 0.8 * each:
-        return f"{words} while nothing makes it wait: the GPU sets the pace, not the program."
-    return f"{words}: the program that calls sets the pace, and a faster one may gain."
+    ways = min(loops, key=lambda one: one["loop"].bytes)
+    loop, graph = ways["loop"], ways["graph"]
+    words = (
+        f" Of pieces of {format_bytes(loop.bytes)} the loop takes {format_seconds(loop.wall.median)}, a CUDA graph of "
+        f"the same copies {format_seconds(graph.wall.median)}:"
+    )
+    if loop.wall.median <= AS_GOOD * graph.wall.median:
+        return f"{words} the GPU sets the pace, not the program that calls."
+    return f"{words} the program that calls sets the pace."
 
 
 def _held(found: Sequence[Cell]) -> Iterator[Costed]:
-    """How long calls hold the program's thread."""
-    first = first_case(found)
-    ways = {way: cell for way, cell in by_way(first).items() if way != "contiguous"}
-    worst = max(ways.values(), key=lambda cell: cell.issue.median, default=None)
-    if worst is None or worst.held < HELD_A_LOT:
+    """How long a loop of copies holds the program's thread, and the other ways beside it."""
+    ways = by_way(first_case(found))
+    loop = ways.get("loop")
+    if loop is None or loop.held < HELD_A_LOT:
         return
-    others = sorted((cell for cell in ways.values() if cell.way != worst.way), key=lambda cell: -cell.held)
+    others = [cell for way, cell in ways.items() if way not in ("loop", "contiguous", "managed")]
     yield 1.0, note(
         "scatter-cpu-held",
-        *(quantity(f"Thread held, {WAY_TITLES[cell.way]}", cell.held, "share") for cell in (worst, *others)),
-        title=f"{BY_WAY[worst.way].capitalize()} holds the program's thread for {format_share(worst.held)} of the time "
-        f"({format_seconds(worst.issue.median)} for {pieces_words(worst)})",
-        detail="Of the time until all pieces are in place: " + joined(
+        *(quantity(f"Thread held, {WAY_TITLES[cell.way]}", cell.held, "share") for cell in (loop, *others)),
+        title=f"A loop of copies holds the program's thread for {format_share(loop.held)} of the time, "
+        f"{format_seconds(loop.issue.median)} for {pieces_words(loop)}",
+        detail=("Others: " + joined(
             [f"{WAY_TITLES[cell.way]} {format_share(cell.held)} ({format_seconds(cell.issue.median)})"
-             for cell in others]
-        ) + ".",
-        advice="Issue such copies from a thread of their own, or by a way that holds it less.",
+             for cell in sorted(others, key=lambda cell: -cell.issue.median)]
+        ) + ". ") * bool(others) + "Held: calls that have not returned, and copying of the program's own.",
+        advice="Where the thread has other work, issue such copies from a thread of their own, or take a way that "
+        "holds it less.",
     )  # fmt: skip
 
 
@@ -175,28 +181,31 @@ def _compute(loads: Sequence[Beside]) -> Iterator[Costed]:
     """What a kernel beside it costs a compute load, and the batch for comparison."""
     if not loads:
         return
-    kernels = [one for one in loads if one.way == "kernel"]
-    worst = max(kernels or loads, key=lambda one: one.slower.median)
-    slower = max(worst.slower.median, 0.0)
-    title = f"Compute beside {_mover(worst)} takes {format_share(slower)} longer"
+    worst = max(loads, key=lambda one: (one.way == "kernel", one.slower.median))
     evidence = (
-        quantity(f"Compute longer, beside {_mover(one)} {TOWARDS[one.direction]}", one.slower.median, "share")
+        quantity(f"Compute takes longer, beside {_mover(one)} {TOWARDS[one.direction]}", longer(one), "share")
         for one in loads
     )
+    title = f"Compute beside {_mover(worst)} takes {format_share(longer(worst))} longer"
     detail = (
-        "A load that keeps the arithmetic units of all multiprocessors busy, alone and while pieces of "
-        f"{format_bytes(worst.bytes)} move: " + joined(
-            [f"{format_share(one.slower.median)} longer beside {_mover(one)} {TOWARDS[one.direction]}, which moves "
-             f"{gb(one.rate)} GB/s" for one in loads]
+        "The load keeps the arithmetic units of all multiprocessors busy and leaves room for another kernel's blocks. "
+        f"While pieces of {format_bytes(worst.bytes)} move it takes longer by " + joined(
+            [f"{format_share(longer(one))} beside {_mover(one)} {TOWARDS[one.direction]} ({gb(one.rate)} GB/s)"
+             for one in loads]
         ) + "."
     )  # fmt: skip
-    if slower < 0.01:
+    if longer(worst) < HARDLY:
         yield 1.0, good("scatter-compute", *evidence, title=title, detail=detail)
         return
-    yield 1.0 + slower, finding(
-        costing(1.0 + slower), "scatter-compute", *evidence, title=title, detail=detail,
+    yield 1.0 + longer(worst), finding(
+        costing(1.0 + longer(worst)), "scatter-compute", *evidence, title=title, detail=detail,
         advice="Give the kernel no more blocks than it needs; where compute must not wait at all, use the batch call.",
     )  # fmt: skip
+
+
+def longer(one: Beside) -> float:
+    """Share by which the load took longer; not less than nothing, which noise makes it."""
+    return max(one.slower.median, 0.0)
 
 
 def _mover(one: Beside) -> str:

@@ -18,7 +18,7 @@ from pinscope.experiments.scatter.arithmetic import (
     ranked,
     winners,
 )
-from pinscope.experiments.scatter.findings import EQUAL, scatter_findings
+from pinscope.experiments.scatter.findings import EQUAL, longer, scatter_findings
 from pinscope.experiments.scatter.verdict import first_case, scatter_verdict
 from pinscope.experiments.scatter.words import BY_WAY, TOWARDS, pieces_words
 from pinscope.records.finding import Finding, Quantity, Reading, Table, quantity, table, wrong_data
@@ -51,16 +51,16 @@ def _headline(found: Sequence[Cell]) -> Iterator[Quantity]:
         yield quantity("Gain over a loop of copies", best.rate / ways["loop"].rate, "ratio")
     if "loop" in ways:
         yield _rate(ways["loop"])
-        least = loop_suffices(found, best.direction, best.layout)
         if "contiguous" in ways:
-            yield quantity(
-                "Size from which a loop is good enough", least, "bytes", reason="a loop never was, up to the largest"
-            )
+            from_size = loop_suffices(found, best.direction, best.layout)
+            why = "it is not, up to the largest size measured"
+            yield quantity("Size from which a loop is good enough", from_size, "bytes", reason=why)
     kernel = ways.get("kernel")
     if kernel:
         yield quantity("Multiprocessors that the kernel needs", kernel.sms, "count")
+    least = first[0].bytes
     for case, group in by_case(found).items():
-        if case != first[0].case and ranked(group):
+        if case != first[0].case and case[2] == least and ranked(group):
             yield _rate(winners(group)[0])
 
 
@@ -107,7 +107,7 @@ def _loads(loads: Sequence[Beside]) -> Table:
         },
         [
             (
-                TOWARDS[one.direction], one.bytes, WAY_TITLES[one.way], one.blocks, one.slower.median, one.rate,
+                TOWARDS[one.direction], one.bytes, WAY_TITLES[one.way], one.blocks, longer(one), one.rate,
                 one.slower.count,
             )
             for one in loads

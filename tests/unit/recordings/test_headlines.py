@@ -21,6 +21,7 @@ from tests.unit.recordings import (
     pinning_strategy,
     pressure,
     registration,
+    scatter,
     staging,
     timeline,
 )
@@ -37,6 +38,7 @@ AGAIN: Mapping[str, Callable[[Recorded], dict[str, object]]] = {
     "pinning_strategy": pinning_strategy.headline,
     "pressure": pressure.headline,
     "registration": registration.headline,
+    "scatter": scatter.headline,
     "staging": staging.headline,
     "timeline": timeline.headline,
 }

@@ -1,0 +1,224 @@
+"""Ways to move many pieces: which wins, from which size a loop does, and what a run then says. Rows are synthetic."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pinscope.errors import InvalidParameter
+from pinscope.experiments.scatter.arithmetic import by_case, by_way, cells, loop_suffices, winners
+from pinscope.experiments.scatter.charts import draw
+from pinscope.experiments.scatter.code_to_paste import code
+from pinscope.experiments.scatter.experiment import Scatter, ScatterObservation, ScatterParams, _cases, _variants
+from pinscope.experiments.scatter.pieces import Case
+from pinscope.experiments.scatter.reading import read_scatter
+from pinscope.experiments.scatter.words import sizes_words
+from pinscope.records.finding import Finding, Reading
+from tests.data import synthetic
+
+ROWS = list[dict[str, Any]]
+KIB = 1024
+PIECES = 4096
+
+
+def rows(way: str, rate: float, size: int = 4 * KIB, *, wrong: int = 0, held: float = 0.5, **labels: Any) -> ROWS:
+    """Eight equal repeats after a warm-up, at so many bytes/second."""
+    seconds = PIECES * size / rate
+    given: dict[str, Any] = {"direction": "h2d", "layout": "scattered", "sms": 0, **labels}
+    return [
+        ScatterObservation(
+            kind="move", repeat=max(number - 1, 0), warmup=number == 0, way=way, bytes=size, pieces=PIECES,
+            wall_seconds=seconds, device_seconds=seconds * 0.9, issue_seconds=seconds * held,
+            wrong_words=wrong if number == 0 else None, **given,
+        ).model_dump()
+        for number in range(9)
+    ]  # fmt: skip
+
+
+def loads(way: str, slower: float, blocks: int | None = None) -> ROWS:
+    return [
+        ScatterObservation(
+            kind="compute", repeat=number, warmup=False, way=way, direction="h2d", layout="scattered", bytes=4 * KIB,
+            pieces=PIECES, blocks=blocks, sms=blocks or 0, wall_seconds=1e-3, alone_seconds=1e-2,
+            together_seconds=1e-2 * (1 + slower),
+        ).model_dump()
+        for number in range(8)
+    ]  # fmt: skip
+
+
+def as_on_an_h100() -> ROWS:
+    """Rounded: what a C++ program reached, and a larger size at which a loop is good enough."""
+    found: ROWS = []
+    for size, loop, batch, kernel, contiguous in (
+        (4 * KIB, 1.45e9, 3.3e9, 49.7e9, 54e9), (256 * KIB, 34.5e9, 48.7e9, 51.1e9, 55e9),
+        (4096 * KIB, 52.5e9, 54e9, 50.5e9, 55e9),
+    ):  # fmt: skip
+        found += rows("contiguous", contiguous, size) + rows("loop", loop, size, held=0.9) + rows("batch", batch, size)
+        found += rows("graph", loop, size, held=0.75) + rows("cpu", 9e9, size, threads=1)
+        found += rows("kernel", kernel * 0.6, size, blocks=2, sms=2, held=0.01)
+        found += rows("kernel", kernel, size, blocks=8, sms=8, held=0.01)
+        found += rows("kernel", kernel * 1.01, size, blocks=132, sms=132, held=0.01)
+    return found
+
+
+def read(found: ROWS) -> Reading:
+    return read_scatter(synthetic.run("overlap"), found)
+
+
+def findings(found: ROWS) -> dict[str, Finding]:
+    return {one.rule: one for one in read(found).findings}
+
+
+def test_the_fewest_blocks_that_nearly_reach_the_best_rate_stand_for_the_kernel() -> None:
+    kernel = by_way(by_case(cells(as_on_an_h100()))["h2d", "scattered", 4 * KIB])["kernel"]
+    assert (kernel.blocks, kernel.rate) == (8, pytest.approx(49.7e9))
+
+
+def test_of_ways_as_good_as_the_fastest_the_simplest_is_advised() -> None:
+    best = {size: winners(group)[0].way for (_, _, size), group in by_case(cells(as_on_an_h100())).items()}
+    assert best == {4 * KIB: "kernel", 256 * KIB: "batch", 4096 * KIB: "loop"}
+    assert [cell.way for cell in winners(cells(rows("loop", 10e9) + rows("kernel", 11.5e9)))] == ["kernel"]
+
+
+def test_a_loop_suffices_from_the_size_on_above_which_it_always_does() -> None:
+    assert loop_suffices(cells(as_on_an_h100()), "h2d", "scattered") == 4096 * KIB
+    never = rows("contiguous", 50e9) + rows("loop", 10e9)
+    assert loop_suffices(cells(never), "h2d", "scattered") is None
+    dip = rows("contiguous", 50e9, 8 * KIB) + rows("loop", 10e9, 8 * KIB)
+    fine = [*rows("contiguous", 50e9), *rows("loop", 49e9)]
+    assert loop_suffices(cells(fine + dip), "h2d", "scattered") is None
+
+
+def test_the_verdict_names_the_winner_of_the_smallest_pieces_beside_a_loop() -> None:
+    assert read(as_on_an_h100()).verdict == (
+        "4,096 scattered pieces of 4 KiB move to the GPU at 49.7 GB/s by one kernel, 1.45 by a loop of copies; a loop "
+        "is good enough from 4 MiB a piece on."
+    )
+    assert read(rows("loop", 1e9)).verdict is None
+    assert "no way is clearly faster" in (read(rows("loop", 10e9) + rows("batch", 10e9)).verdict or "")
+
+
+def test_each_winner_is_a_finding_with_its_code() -> None:
+    found = findings(as_on_an_h100())
+    kernel, batch = found["scatter-by-kernel"], found["scatter-by-batch"]
+    assert (kernel.severity, batch.severity) == ("warning", "warning")
+    assert "at 1.45 GB/s, one kernel at 49.7 GB/s" in kernel.title
+    assert "scattered pieces of 4 KiB to the GPU" in kernel.detail
+    assert "8 blocks of 512 threads are the fewest measured that reach 95 %" in kernel.detail
+    assert "blocks=8" in (kernel.code or "")
+    assert "cuMemcpyBatchAsync" in (batch.code or "")
+    assert "scatter-by-loop" not in found
+
+
+@pytest.mark.parametrize("way", ["loop", "graph", "batch", "copy_2d", "kernel", "cpu"])
+def test_code_to_paste_is_python_with_the_measured_numbers(way: str) -> None:
+    text = code(cells(rows(way, 1e9, blocks=8, threads=3))[0])
+    assert text is not None
+    compile(text, way, "exec")
+    assert "piece, pieces = 4096, 4096" in text
+    assert "BLOCKS" not in text
+    assert "THREADS" not in text
+    assert code(cells(rows("managed", 1e9))[0]) is None
+
+
+def test_a_loop_is_told_from_which_size_it_does_and_who_sets_its_pace() -> None:
+    found = findings(as_on_an_h100())["scatter-loop-suffices"]
+    assert found.title == "A loop of copies is good enough from 4 MiB a piece on"
+    assert "the GPU sets the pace" in found.detail
+    slow_program = rows("contiguous", 50e9) + rows("loop", 1e9) + rows("graph", 1.5e9)
+    found = findings(slow_program)["scatter-loop-suffices"]
+    assert "not good enough at any measured size, up to 4 KiB a piece" in found.title
+    assert "the program that calls sets the pace" in found.detail
+
+
+def test_a_loop_that_holds_the_thread_is_told_beside_the_other_ways() -> None:
+    found = findings(as_on_an_h100())["scatter-cpu-held"]
+    assert "holds the program's thread for 90.0 % of the time, 10.4 ms" in found.title
+    assert "kernel 1.0 %" in found.detail
+    assert "scatter-cpu-held" not in findings(rows("loop", 1e9, held=0.1) + rows("kernel", 2e9, blocks=1))
+
+
+def test_what_the_kernel_costs_compute_is_told_beside_the_batch() -> None:
+    found = findings(as_on_an_h100() + loads("kernel", 0.3, 8) + loads("batch", -0.01))["scatter-compute"]
+    assert found.severity == "warning"
+    assert "beside a kernel of 8 blocks takes 30.0 % longer" in found.title
+    assert "0.0 % beside one batch call to the GPU" in found.detail
+    assert findings(as_on_an_h100() + loads("kernel", 0.001, 8))["scatter-compute"].severity == "good"
+
+
+def test_wrong_words_are_critical_and_the_verdict() -> None:
+    reading = read(rows("kernel", 1e9, blocks=1, wrong=3) + rows("loop", 1e9))
+    assert reading.findings[0].rule == "scatter-wrong"
+    assert reading.findings[0].severity == "critical"
+    assert "do not trust" in (reading.verdict or "")
+
+
+def test_a_run_without_rows_says_and_draws_nothing_and_one_of_a_single_way_no_more_than_it_knows() -> None:
+    assert (read([]).headline, read([]).tables, read([]).findings) == ((), (), ())
+    assert draw(synthetic.run("overlap"), []) == []
+    one = read(rows("contiguous", 50e9))
+    assert (one.verdict, one.headline, one.findings) == (None, (), ())
+
+
+def test_charts_show_rates_with_the_links_limit_blocks_held_threads_and_compute() -> None:
+    charts = {one.key: one for one in draw(synthetic.run("overlap"), as_on_an_h100() + loads("kernel", 0.03, 8))}
+    assert list(charts) == ["scatter-scattered", "scatter-blocks", "scatter-held", "scatter-compute"]
+    rate = {trace.name: trace for trace in charts["scatter-scattered"].figure.data}
+    assert set(rate["link limit"].y) == {57.6}
+    assert list(rate["loop of copies"].y) == pytest.approx([1.45, 34.5, 52.5])
+    assert list(charts["scatter-blocks"].figure.data[0].x) == [2, 8, 132]
+    assert "4 KiB to the GPU 8 blocks" in charts["scatter-blocks"].alt
+    assert "90.0 % held" in charts["scatter-held"].alt
+
+
+@pytest.mark.parametrize("layout", ["scattered", "strided"])
+def test_pieces_have_places_of_their_own_and_half_of_the_area_stays_free(layout: Any) -> None:
+    case = ScatterParams.preset("cuda", quick=False).case("d2h", layout, 256 * KIB)
+    places = case.places()
+    assert case.pieces == len(set(places.tolist())) == 2048 == case.slots // 2
+    assert (np.diff(places) == 2).all() == (layout == "strided")
+    numbers = case.place_on_device()
+    assert (numbers[places] == np.arange(case.pieces)).all()
+    assert np.count_nonzero(numbers < 0) == case.slots - case.pieces
+    assert (case.places() == places).all()
+    assert Case("h2d", layout, 4 * KIB, 300, 2**30).within(2**20, 256).pieces == 128
+
+
+def test_neighbouring_sizes_are_named_as_a_stretch() -> None:
+    sizes = [4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB]
+    assert sizes_words(sizes[:2] + sizes[3:], sizes) == "4 KiB to 16 KiB and 256 KiB"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("sizes", "24", "no multiple of 16 bytes"), ("sizes", "32MiB", "up to 16 MiB"), ("area", "4MiB", "area"),
+        ("blocks", "0", "blocks"), ("ways", "teleport", "ways"), ("pieces", "1", "pieces"),
+    ],
+)  # fmt: skip
+def test_what_makes_no_sense_is_refused(name: str, value: str, words: str) -> None:
+    with pytest.raises(InvalidParameter, match=words):
+        ScatterParams.preset("cuda", quick=False).with_overrides({name: value})
+
+
+def test_a_2d_copy_is_measured_of_strided_pieces_only() -> None:
+    params = ScatterParams.preset("cuda", quick=True)
+    assert len(_cases(params)) == 8
+    ways = {
+        layout: {way for way, _, _ in _variants(params, params.ways, layout)} for layout in ("scattered", "strided")
+    }
+    assert ways["strided"] - ways["scattered"] == {"copy_2d"}
+    with pytest.raises(InvalidParameter, match="copy_2d takes the layout strided"):
+        params.with_overrides({"ways": "copy_2d", "layouts": "scattered"})
+
+
+def test_a_run_that_does_not_fit_takes_a_smaller_area_while_the_pieces_do() -> None:
+    params = ScatterParams.preset("cuda", quick=False)
+    budget = Scatter().budget(params, synthetic.environment())
+    assert budget.pinned_bytes == 2**30 + 2**29 == budget.device_bytes
+    smaller = params.smaller()
+    assert smaller is not None
+    assert smaller.area == 2**29
+    assert params.with_overrides({"area": "16MiB"}).smaller() is None

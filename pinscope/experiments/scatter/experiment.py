@@ -49,8 +49,10 @@ LINK, CPU = 48e9, 5.5e9
 """Bytes/second of the link, and of a CPU thread that collects, for the estimate of a run's length (H100 and H200)."""
 CALL, PACE = 2e-6, 40e-6
 """Seconds for each piece of a loop or a batch, and of managed memory, for the same."""
-EXPECTED_REPEATS, CELL_SECONDS = 14, 0.055
-"""Until a median is known, and what making ready and comparing takes, for the same."""
+EXPECTED_REPEATS = 12
+"""Until a median is known, for the same."""
+CHECKED = 22e9
+"""Bytes/second of the area at which a way is made ready and compared, for the same."""
 START_SECONDS = 3.0
 """Until the first reading."""
 
@@ -218,7 +220,7 @@ class Scatter:
                 once += case.nbytes / (CPU * threads**0.5) if threads else 0.0
                 once += case.pieces * CALL if way in ("loop", "graph", "batch") else 0.0
                 repeats = max(min(params.time_limit / once, EXPECTED_REPEATS, params.repeats), LEAST_VALUES)
-                seconds += (2 + repeats) * once + CELL_SECONDS
+                seconds += (2 + repeats) * once + params.area / CHECKED
         return Budget(
             pinned_bytes=params.area + ("cpu" in params.ways) * most, pageable_bytes=0,
             device_bytes=params.area + most, seconds=seconds,

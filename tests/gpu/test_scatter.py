@@ -10,8 +10,9 @@ from cupy.cuda import runtime
 
 from pinscope.experiments.scatter.arithmetic import Cell, beside, by_case, by_way, cells
 from pinscope.experiments.scatter.code_to_paste import code
+from pinscope.experiments.scatter.cuda_bench import Bench
 from pinscope.experiments.scatter.cuda_timing import time_once
-from pinscope.experiments.scatter.cuda_ways import MOVERS, Bench, Variant, why_not
+from pinscope.experiments.scatter.cuda_ways import MOVERS, Variant, why_not
 from pinscope.experiments.scatter.experiment import Scatter, ScatterObservation, ScatterParams
 from pinscope.experiments.scatter.pieces import Case
 from pinscope.lab.cuda import CudaLab

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from cupy.cuda import runtime
 
+from pinscope.experiments.scatter.cuda_bench import Bench
 from pinscope.experiments.scatter.cuda_kernels import ROUNDS, Launch
-from pinscope.experiments.scatter.cuda_ways import Bench, Mover
+from pinscope.experiments.scatter.cuda_ways import Mover
 from pinscope.lab.cuda_handles import CudaEvent, CudaStream
 from pinscope.lab.protocol import own
 

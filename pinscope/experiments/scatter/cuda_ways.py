@@ -8,21 +8,19 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import pairwise
-from time import perf_counter
 from typing import Any, Literal
 
 import numpy as np
 from cupy.cuda import runtime
 from numpy.typing import NDArray
 
-from pinscope.experiments.scatter.cuda_kernels import Launch, kernels
+from pinscope.experiments.scatter.cuda_bench import Bench
+from pinscope.experiments.scatter.cuda_kernels import Launch
 from pinscope.experiments.scatter.pieces import Case
-from pinscope.lab.cuda import CudaLab
-from pinscope.lab.cuda_handles import DEVICE_TO_HOST, HOST_TO_DEVICE, CudaStream
+from pinscope.lab.cuda_handles import DEVICE_TO_HOST, HOST_TO_DEVICE
 from pinscope.lab.cuda_managed import Location, check, managed_memory, prefetch_to_host, why_not_managed
 from pinscope.lab.cuda_memory import driver_library
 from pinscope.lab.pattern import words_at
-from pinscope.lab.protocol import DeviceBuffer, HostBuffer, own
 
 Way = Literal["contiguous", "loop", "batch", "graph", "copy_2d", "kernel", "cpu", "managed"]
 FIRST_CALLS = 256
@@ -37,7 +35,6 @@ _IN_STREAM_ORDER = 1
 """CU_MEMCPY_SRC_ACCESS_ORDER_STREAM."""
 _BATCH = "cuMemcpyBatchAsync"
 """cudaMemcpyBatchAsync as the driver has it, from CUDA 12.8 on; ``_v2``, of CUDA 13, names no failed copy."""
-Clock = Callable[[], float]
 
 
 class _Attributes(ctypes.Structure):
@@ -59,66 +56,6 @@ class Variant:
     way: Way
     blocks: int | None = None
     threads: int | None = None
-
-
-class Bench:
-    """What all ways share: the area on the host, what lies in it, pieces on the GPU, a stream and kernels.
-
-    Args:
-        lab: an open lab.
-        area_bytes: length of the area.
-        most_bytes: of all pieces, at most.
-        stack: holds the memory.
-        clock: seconds.
-    """
-
-    def __init__(
-        self, lab: CudaLab, area_bytes: int, most_bytes: int, stack: ExitStack, clock: Clock = perf_counter
-    ) -> None:
-        self.lab, self.clock = lab, clock
-        self.kernels = kernels()
-        self.ordinal = int(runtime.getDevice())
-        self.sms = int(runtime.getDeviceProperties(self.ordinal)["multiProcessorCount"])
-        self.stream = own(stack.enter_context(lab.stream()), CudaStream)
-        self.start, self.end = stack.enter_context(lab.event()), stack.enter_context(lab.event())
-        self.area: HostBuffer = stack.enter_context(lab.host_buffer(area_bytes, "mapped"))
-        self.right: DeviceBuffer = stack.enter_context(lab.device_buffer(area_bytes))
-        self.row: DeviceBuffer = stack.enter_context(lab.device_buffer(most_bytes))
-        self._most, self._stack = most_bytes, stack
-        self._staging: HostBuffer | None = None
-        self._counter = stack.enter_context(lab.device_buffer(8))
-        lab.fill(self.right, lab.fresh_pattern())
-        self.restore()
-
-    @property
-    def staging(self) -> HostBuffer:
-        """A pinned buffer for all pieces; taken when it is first asked for."""
-        if self._staging is None:
-            self._staging = self._stack.enter_context(self.lab.host_buffer(self._most, "pinned"))
-        return self._staging
-
-    def restore(self) -> None:
-        """The area as it was: its content stands beside it on the GPU, where it stays right."""
-        self.lab.copy_to_host(self.area, self.right, self.stream)
-        self.stream.synchronize()
-
-    def numbers(self, values: NDArray[Any], held: ExitStack) -> int:
-        """The address of such numbers on the GPU."""
-        buffer = held.enter_context(self.lab.device_buffer(values.nbytes))
-        runtime.memcpy(buffer.address, values.ctypes.data, values.nbytes, HOST_TO_DEVICE)
-        return buffer.address
-
-    def wrong(self, words: tuple[int, int], numbers: int, piece_bytes: int, chosen: int, rest: int) -> int:
-        """Of so many 8-byte words at an address those that are not right; complete on return (see ``count_wrong``)."""
-        runtime.memsetAsync(self._counter.address, 0, 8, self.stream.handle)
-        Launch(
-            self.kernels["count_wrong"], 4 * self.sms, self.stream.handle,
-            *map(ctypes.c_uint64, (*words, numbers, piece_bytes // 8, chosen, rest, self._counter.address)),
-        )()  # fmt: skip
-        self.stream.synchronize()
-        value = np.zeros(1, dtype=np.uint64)
-        runtime.memcpy(value.ctypes.data, self._counter.address, 8, DEVICE_TO_HOST)
-        return int(value[0])
 
 
 def why_not(way: Way, bench: Bench) -> str | None:
@@ -360,6 +297,7 @@ class Managed(Mover):
         )
         self._area = self._held.enter_context(managed_memory(self.case.area_bytes))
         runtime.memcpy(self._area.address, self.bench.right.address, self._area.nbytes, _BY_ADDRESS)
+        runtime.deviceSynchronize()
         self._ranges = (self._area.address + self.places() * size).tolist()
 
     def get_ready(self) -> None:

@@ -35,8 +35,8 @@ from pinscope.records.run import LabKind, Lasted, Observation, Positive
 from pinscope.units import format_bytes
 
 if TYPE_CHECKING:
+    from pinscope.experiments.scatter.cuda_bench import Bench
     from pinscope.experiments.scatter.cuda_timing import Compute
-    from pinscope.experiments.scatter.cuda_ways import Bench
 
 Way = Literal["contiguous", "loop", "batch", "graph", "copy_2d", "kernel", "cpu", "managed"]
 LEAST_PIECES = 2
@@ -228,8 +228,8 @@ class Scatter:
 
     def measure(self, params: ScatterParams, lab: Lab, harness: Harness) -> Iterator[ScatterObservation]:
         """Every direction, layout and size in every way; then compute beside the kernel and the batch."""
+        from pinscope.experiments.scatter.cuda_bench import Bench  # noqa: PLC0415
         from pinscope.experiments.scatter.cuda_timing import Compute  # noqa: PLC0415
-        from pinscope.experiments.scatter.cuda_ways import Bench  # noqa: PLC0415
         from pinscope.lab.cuda import CudaLab  # noqa: PLC0415 - imports CuPy
 
         if not isinstance(lab, CudaLab):

@@ -352,14 +352,15 @@ def _labels(case: Case, given: Given, sms: int | None, turn: Turn) -> dict[str, 
 def _disturbing(
     params: ScatterParams, ways: Sequence[Way], seen: Sequence[ScatterObservation]
 ) -> Iterator[tuple[Case, Given]]:
-    """What moves the smallest pieces beside compute: the kernel, with enough blocks and with the most; the batch."""
+    """What moves the smallest pieces beside compute: the kernel, with enough blocks and with more; the batch."""
     found = cells([row.model_dump() for row in seen])
     layout, size = params.layouts[0], params.sizes[0]
     for direction in params.directions:
         case = params.case(direction, layout, size)
         if enough := enough_blocks([cell for cell in found if cell.of(direction, layout, size)]):
-            for blocks in dict.fromkeys((enough, params.blocks[-1])):
-                yield case, ("kernel", blocks, None)
+            for blocks in params.blocks:
+                if blocks >= enough:
+                    yield case, ("kernel", blocks, None)
         if "batch" in ways:
             yield case, ("batch", None, None)
 

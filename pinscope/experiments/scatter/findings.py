@@ -178,19 +178,22 @@ def _held(found: Sequence[Cell]) -> Iterator[Costed]:
 
 
 def _compute(loads: Sequence[Beside]) -> Iterator[Costed]:
-    """What a kernel beside it costs a compute load, and the batch for comparison."""
+    """What a kernel beside it costs a compute load, with few and many blocks, and the batch for comparison."""
     if not loads:
         return
-    worst = max(loads, key=lambda one: (one.way == "kernel", one.slower.median))
+    ordered = sorted(loads, key=lambda one: (one.way == "kernel", longer(one)))
+    worst, least = ordered[-1], min((one for one in ordered if one.way == ordered[-1].way), key=longer)
+    title = f"Compute beside {_mover(worst)} {TOWARDS[worst.direction]} takes {format_share(longer(worst))} longer"
+    if least is not worst:
+        title += f", beside {_mover(least)} {TOWARDS[least.direction]} {format_share(longer(least))}"
     evidence = (
         quantity(f"Compute takes longer, beside {_mover(one)} {TOWARDS[one.direction]}", longer(one), "share")
         for one in loads
     )
-    title = f"Compute beside {_mover(worst)} takes {format_share(longer(worst))} longer"
     detail = (
         "The load keeps the arithmetic units of all multiprocessors busy and leaves room for another kernel's blocks. "
-        f"While pieces of {format_bytes(worst.bytes)} move it takes longer by " + joined(
-            [f"{format_share(longer(one))} beside {_mover(one)} {TOWARDS[one.direction]} ({gb(one.rate)} GB/s)"
+        f"How much longer it takes, and what is moved of pieces of {format_bytes(worst.bytes)} meanwhile: " + joined(
+            [f"{_mover(one)} {TOWARDS[one.direction]} {format_share(longer(one))} and {gb(one.rate)} GB/s"
              for one in loads]
         ) + "."
     )  # fmt: skip
@@ -199,7 +202,8 @@ def _compute(loads: Sequence[Beside]) -> Iterator[Costed]:
         return
     yield 1.0 + longer(worst), finding(
         costing(1.0 + longer(worst)), "scatter-compute", *evidence, title=title, detail=detail,
-        advice="Give the kernel no more blocks than it needs; where compute must not wait at all, use the batch call.",
+        advice="Where compute runs beside it, give the kernel few blocks: it moves less meanwhile and hardly slows "
+        "compute. A batch call takes no multiprocessor.",
     )  # fmt: skip
 
 

@@ -140,11 +140,14 @@ def test_a_loop_that_holds_the_thread_is_told_beside_the_other_ways() -> None:
     assert "scatter-cpu-held" not in findings(rows("loop", 1e9, held=0.1) + rows("kernel", 2e9, blocks=1))
 
 
-def test_what_the_kernel_costs_compute_is_told_beside_the_batch() -> None:
-    found = findings(as_on_an_h100() + loads("kernel", 0.3, 8) + loads("batch", -0.01))["scatter-compute"]
+def test_what_the_kernel_costs_compute_is_told_for_few_and_many_blocks_and_beside_the_batch() -> None:
+    beside = loads("kernel", 0.002, 8) + loads("kernel", 0.3, 132) + loads("batch", -0.01)
+    found = findings(as_on_an_h100() + beside)["scatter-compute"]
     assert found.severity == "warning"
-    assert "beside a kernel of 8 blocks takes 30.0 % longer" in found.title
-    assert "0.0 % beside one batch call to the GPU" in found.detail
+    assert "a kernel of 132 blocks to the GPU takes 30.0 % longer, beside a kernel of 8 blocks to the GPU 0.2 %" in (
+        found.title
+    )
+    assert "one batch call to the GPU 0.0 % and 16.8 GB/s" in found.detail
     assert findings(as_on_an_h100() + loads("kernel", 0.001, 8))["scatter-compute"].severity == "good"
 
 

@@ -145,15 +145,18 @@ def _compute(loads: Sequence[Beside]) -> Iterator[Chart]:
     if not loads:
         return
     longer = {_load_words(one): max(one.slower.median, 0.0) for one in loads}
-    ends = {_load_words(one): format_share(max(one.slower.median, 0.0)) for one in loads}
+    ends = {
+        _load_words(one): f"{format_share(longer[_load_words(one)])}, {format_bandwidth(one.rate)}" for one in loads
+    }
     figure = bars(
         list(longer), [Part("compute takes longer", "compute", longer)], "Longer than alone (%)", format_share,
         scale=0.01, ends=ends,
     )  # fmt: skip
     yield Chart(
         "scatter-compute", "What it costs compute beside it",
-        f"A load on all multiprocessors, alone and while pieces of {format_bytes(loads[0].bytes)} move.",
-        figure.update_layout(showlegend=False), alt_text("How much longer compute takes", ends.items()),
+        f"How much longer a load on all multiprocessors takes while pieces of {format_bytes(loads[0].bytes)} move; then "
+        "how fast these move meanwhile.",
+        figure.update_layout(showlegend=False), alt_text("How much longer compute takes, and what is moved meanwhile", ends.items()),
     )  # fmt: skip
 
 

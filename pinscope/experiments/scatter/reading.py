@@ -122,17 +122,20 @@ def _all(found: Sequence[Cell]) -> Table:
         {
             "direction": "text", "layout": "text", "piece": "bytes", "pieces": "count", "way": "text",
             "blocks": "count", "CPU threads": "count", "rate": "bytes/second", "time": "seconds", "spread": "spread",
-            "of it on the GPU": "seconds", "thread held": "seconds", "multiprocessors": "count", "repeats": "count",
+            "of it on the GPU": "seconds", "thread held": "seconds", "one call of a loop": "seconds",
+            "multiprocessors": "count", "repeats": "count",
         },
         [
             (
                 TOWARDS[cell.direction], cell.layout, cell.bytes, cell.pieces, WAY_TITLES[cell.way], cell.blocks,
                 cell.threads, cell.rate, cell.wall.median, cell.wall.spread, cell.device.median, cell.issue.median,
+                cell.call.median if cell.call else None,
                 cell.sms, cell.wall.count,
             )
             for cell in found
         ],
-        note="Medians. Time and rate run from the first call until all pieces are in place.",
+        note="Medians. Time and rate run from the first call until all pieces are in place. One call: while nothing "
+        "makes it wait.",
     )  # fmt: skip
 
 

@@ -154,9 +154,10 @@ def _compute(loads: Sequence[Beside]) -> Iterator[Chart]:
     )  # fmt: skip
     yield Chart(
         "scatter-compute", "What it costs compute beside it",
-        f"How much longer a load on all multiprocessors takes while pieces of {format_bytes(loads[0].bytes)} move; then "
-        "how fast these move meanwhile.",
-        figure.update_layout(showlegend=False), alt_text("How much longer compute takes, and what is moved meanwhile", ends.items()),
+        f"How much longer a load on all multiprocessors takes while pieces of {format_bytes(loads[0].bytes)} move; "
+        "then how fast these move meanwhile.",
+        figure.update_layout(showlegend=False),
+        alt_text("How much longer compute takes, and what is moved meanwhile", ends.items()),
     )  # fmt: skip
 
 

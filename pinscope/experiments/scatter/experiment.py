@@ -49,7 +49,7 @@ LINK, CPU = 48e9, 5.5e9
 """Bytes/second of the link, and of a CPU thread that collects, for the estimate of a run's length (H100 and H200)."""
 CALL, PACE = 2e-6, 40e-6
 """Seconds for each piece of a loop or a batch, and of managed memory, for the same."""
-EXPECTED_REPEATS = 12
+EXPECTED_REPEATS = 9
 """Until a median is known, for the same."""
 CHECKED = 22e9
 """Bytes/second of the area at which a way is made ready and compared, for the same."""

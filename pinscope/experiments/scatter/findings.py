@@ -190,11 +190,12 @@ def _compute(loads: Sequence[Beside]) -> Iterator[Costed]:
         quantity(f"Compute takes longer, beside {_mover(one)} {TOWARDS[one.direction]}", longer(one), "share")
         for one in loads
     )
+    ends = [one for group in grouped(loads, lambda one: (one.direction, one.way)).values() for one in _ends(group)]
     detail = (
         "The load keeps the arithmetic units of all multiprocessors busy and leaves room for another kernel's blocks. "
         f"How much longer it takes, and what is moved of pieces of {format_bytes(worst.bytes)} meanwhile: " + joined(
             [f"{_mover(one)} {TOWARDS[one.direction]} {format_share(longer(one))} and {gb(one.rate)} GB/s"
-             for one in loads]
+             for one in ends]
         ) + "."
     )  # fmt: skip
     if longer(worst) < HARDLY:
@@ -205,6 +206,11 @@ def _compute(loads: Sequence[Beside]) -> Iterator[Costed]:
         advice="Where compute runs beside it, give the kernel few blocks: it moves less meanwhile and hardly slows "
         "compute. A batch call takes no multiprocessor.",
     )  # fmt: skip
+
+
+def _ends(group: Sequence[Beside]) -> Sequence[Beside]:
+    """With the fewest and the most blocks; those between are in the table."""
+    return group if len(group) < 3 else (group[0], group[-1])
 
 
 def longer(one: Beside) -> float:

@@ -140,7 +140,8 @@ def _all(found: Sequence[Cell]) -> Table:
 
 
 def _repeated(found: Sequence[Cell]) -> list[Repeated]:
-    chosen = {id(winners(group)[0]) for group in by_case(found).values() if ranked(group)}
+    least = first_case(found)[0].bytes
+    chosen = {id(winners(group)[0]) for case, group in by_case(found).items() if case[2] == least and ranked(group)}
     return [
         Repeated(
             f"{WAY_TITLES[cell.way]}{_many(cell)}, {pieces_words(cell)} {TOWARDS[cell.direction]}", cell.wall,

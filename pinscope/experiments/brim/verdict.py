@@ -18,8 +18,8 @@ def brim_verdict(run: ExperimentRun, climb: Climb) -> str | None:
     if cliff.kind == "killed":
         parts = [f"With {format_share(cliff.bytes / climb.limit)} of {place}, the kernel kills others in it"]
     else:
-        how = f"take {ratio:.1f} times as long" if ratio else "are squeezed"
-        parts = [f"With {format_share(cliff.bytes / climb.limit)} of {place}, others in it {how}"]
+        how = f"take up to {ratio:.1f} times as long" if ratio else "are squeezed"
+        parts = [f"From {format_share(cliff.bytes / climb.limit)} of {place} on, others in it {how}"]
         if kill is not None:
             parts.append(f"at {format_share(kill.bytes / climb.limit)} the kernel kills them")
     if climb.disturbs is not None:

@@ -179,7 +179,7 @@ def _chart_grid(charts: Sequence[Chart]) -> None:
     grid = st.grid(2, min_column_width=480)
     for chart in charts:
         with grid:
-            chart_view(chart, key=f"chart-{chart.key}")
+            chart_view(chart, key=f"chart-{chart.key}", height="stretch")
 
 
 def _table_list(tables: Sequence[Table]) -> None:
@@ -220,10 +220,10 @@ def _evidence(finding: Finding) -> None:
         st.caption(" · ".join(figures))
 
 
-def chart_view(chart: Chart, key: str, border: bool = True) -> None:
-    """Draw one chart; ``key`` is unique on the page."""
+def chart_view(chart: Chart, key: str, border: bool = True, height: Literal["content", "stretch"] = "content") -> None:
+    """Draw one chart; ``key`` is unique on the page. Charts side by side are stretched to one height."""
     scheme = st.context.theme.type or "neutral"  # neutral reads on light and dark: the browser has not said yet
-    with st.container(border=border, height="stretch"):
+    with st.container(border=border, height=height):
         st.markdown(f"**{plain(chart.title)}**")
         figure = dressed(chart.figure, scheme).update_layout(font_family=_FONT)
         st.plotly_chart(figure, theme=None, key=key, config=_CHART_CONFIG, width="stretch", alt=chart.alt)

@@ -124,6 +124,7 @@ def open_downloads(page: Page, dashboard: Served, run: Run) -> None:
     page.goto(f"{dashboard.url}/runs?run={run.id}")
     settle(page)
     page.get_by_role("button", name="Download", exact=True).click()
+    settle(page)  # opening runs the page's script again, and gives its files new addresses
 
 
 def test_the_html_report_opens_with_the_network_off(

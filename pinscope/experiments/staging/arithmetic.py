@@ -23,10 +23,10 @@ WAY_TITLES: Mapping[str, str] = {
     "in_place": "data made in pinned memory",
     "in_place_spin": "data made in pinned memory, spinning",
     "cupy_asarray_first": "cupy.asarray, newly pinned",
-    "cupy_asarray": "cupy.asarray, pinned memory kept",
+    "cupy_asarray": "cupy.asarray, pool reused",
     "torch_to": "PyTorch to()",
-    "torch_pin_then_to_first": "PyTorch pin_memory().to(), newly pinned",
-    "torch_pin_then_to": "PyTorch pin_memory().to(), pinned memory kept",
+    "torch_pin_then_to_first": "pin_memory().to(), newly pinned",
+    "torch_pin_then_to": "pin_memory().to(), pool reused",
     "torch_pinned": "PyTorch to(), tensor made pinned",
 }
 BY_THREADS = ("reused_buffer", "two_buffers", "fill_only", "copy_only")

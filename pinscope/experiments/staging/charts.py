@@ -122,7 +122,7 @@ def _rates(found: Sequence[Cell], limit: float | None) -> Chart:
 def _processor(found: Sequence[Cell]) -> Chart:
     """Processor time a GB over the size."""
     uses = numbers_of_uses(found)[0]
-    figure = panels([""], [340])
+    figure = panels([""], [420])  # as high as its legend of ten lines needs on a phone
     curves = _curves(found, uses)
     for way, curve in curves.items():
         points = [

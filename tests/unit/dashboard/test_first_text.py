@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 
 import pytest
@@ -43,7 +44,8 @@ def page(path: str, query: str = "", index: bytes = INDEX) -> bytes:
         scope = {"path": path, "query_string": query.encode()}
         return b"".join([piece async for piece in first_text.pieces(first_text.with_script(index), scope)])
 
-    return asyncio.run(whole())
+    with ThreadPoolExecutor(1) as thread:  # Playwright's loop may run in this one
+        return thread.submit(asyncio.run, whole()).result()
 
 
 def test_home_without_a_gpu_says_first_what_its_page_says(machine: Callable[[int], None], open_page: Open) -> None:

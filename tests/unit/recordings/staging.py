@@ -10,11 +10,11 @@ from tests.unit.recordings.raw import Recorded
 
 TITLES = {
     "plain": "plain copy", "pin_then_copy": "pin, then copy", "torch_to": "PyTorch to()",
-    "torch_pin_then_to_first": "PyTorch pin_memory().to(), newly pinned",
-    "torch_pin_then_to": "PyTorch pin_memory().to(), pinned memory kept",
+    "torch_pin_then_to_first": "pin_memory().to(), newly pinned",
+    "torch_pin_then_to": "pin_memory().to(), pool reused",
     "plain_async": "plain copy, asynchronous call", "register": "register, copy, unregister",
     "reused_buffer": "one pinned buffer, kept", "two_buffers": "two pinned buffers in turn",
-    "cupy_asarray": "cupy.asarray, pinned memory kept",
+    "cupy_asarray": "cupy.asarray, pool reused",
 }  # fmt: skip
 CHOICES = (
     "plain", "plain_async", "pin_then_copy", "register", "reused_buffer", "two_buffers", "cupy_asarray", "torch_to",

@@ -52,8 +52,16 @@ def left() -> list[object]:
 
 
 def workers(of: int | None = None) -> list[psutil.Process]:
-    found = psutil.Process(of).children(recursive=True)
-    return [child for child in found if any("experiments.brim" in word for word in child.cmdline())]
+    """Brim's own processes are direct children; below a browser's processes end at any moment."""
+    return [child for child in psutil.Process(of).children() if any("experiments.brim" in word for word in said(child))]
+
+
+def said(process: psutil.Process) -> list[str]:
+    """Its command line; none of one that has just ended."""
+    try:
+        return process.cmdline()
+    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return []
 
 
 @pytest.mark.parametrize(("quick", "seconds"), [(True, 10), (False, 80)])

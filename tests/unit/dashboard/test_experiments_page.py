@@ -29,47 +29,34 @@ def start_button(app: AppTest) -> bool:
     return not next(button for button in app.button if button.label.startswith("Start")).disabled
 
 
-def test_the_budget_is_told_before_the_start(app: AppTest) -> None:
+def test_the_budget_is_told_before_the_start_and_follows_the_form(app: AppTest) -> None:
     figures = {metric.label: metric.value for metric in app.metric}
     assert figures["Pinned"] == "128 MiB"
     assert set(figures) == {"Pinned", "Other host memory", "Model's device memory", "Time (estimate)"}
     assert start_button(app)
-
-
-def test_the_budget_follows_the_form(app: AppTest) -> None:
     app.text_input(key=SIZES).set_value("1 MiB").run()
     assert {metric.label: metric.value for metric in app.metric}["Pinned"] == "2 MiB"
+    app.segmented_control(key="size").set_value("Full").run()
+    assert "256 MiB" in app.text_input(key="bandwidth-host-full-sizes").value
 
 
-@pytest.mark.parametrize(
-    ("sizes", "complaint"),
-    [
-        ("0", "greater than 0"),
-        ("-4KiB", "greater than 0"),
-        ("12", "multiple of 8"),
-        ("a lot", "is not a size"),
-        ("", "at least one"),
-        ("1000TiB", "safe"),
-    ],
-)
-def test_refused_input_is_one_clear_line_and_cannot_be_started(app: AppTest, sizes: str, complaint: str) -> None:
-    app.text_input(key=SIZES).set_value(sizes).run()
-    assert not app.exception
-    assert len(app.error) == 1
-    assert complaint in app.error[0].value.replace("\\", "")
-    assert "\n" not in app.error[0].value
-    assert not start_button(app)
-
-
-def test_nothing_chosen_is_refused(app: AppTest) -> None:
+def test_refused_input_is_one_clear_line_and_cannot_be_started(app: AppTest) -> None:
+    refused = {
+        "0": "greater than 0", "-4KiB": "greater than 0", "12": "multiple of 8", "a lot": "is not a size",
+        "": "at least one", "1000TiB": "safe",
+    }  # fmt: skip
+    for sizes, complaint in refused.items():
+        app.text_input(key=SIZES).set_value(sizes).run()
+        assert not app.exception
+        assert len(app.error) == 1
+        assert complaint in app.error[0].value.replace("\\", "")
+        assert "\n" not in app.error[0].value
+        assert not start_button(app)
+    app.text_input(key=SIZES).set_value("1 MiB").run()
+    assert start_button(app)
     app.pills(key="bandwidth-host-quick-memory").set_value([]).run()
     assert len(app.error) == 1
     assert not start_button(app)
-
-
-def test_full_size_is_another_preset(app: AppTest) -> None:
-    app.segmented_control(key="size").set_value("Full").run()
-    assert "256 MiB" in app.text_input(key="bandwidth-host-full-sizes").value
 
 
 def test_every_experiment_can_be_chosen(app: AppTest) -> None:
@@ -98,16 +85,16 @@ def test_start_starts_exactly_what_the_form_says(app: AppTest, store: Store, mon
     assert [run.id for run in store.unfinished()] == [started[0].id]
 
 
-@pytest.mark.parametrize("name", ["access", "dataloader", "pinning_strategy"])
 def test_an_experiment_that_needs_a_gpu_shows_its_recording_where_there_is_none(
-    name: str, machine: Callable[[int], None], open_page: Open
+    machine: Callable[[int], None], open_page: Open
 ) -> None:
     machine(0)
     app = open_page(EXPERIMENTS)
-    app.segmented_control(key="experiment").set_value(name).run()
-    assert not app.exception
-    assert not app.error
-    assert app.info[0].proto.title == "This experiment needs a GPU"
-    assert [button for button in app.button if button.label.startswith("Start")] == []
-    assert len(app.get("plotly_chart")) == 1
-    assert [header.value for header in app.subheader] == [plain(newest_recordings()[name].verdict or "")]
+    for name in ("access", "dataloader", "pinning_strategy"):
+        app.segmented_control(key="experiment").set_value(name).run()
+        assert not app.exception
+        assert not app.error
+        assert app.info[0].proto.title == "This experiment needs a GPU"
+        assert [button for button in app.button if button.label.startswith("Start")] == []
+        assert len(app.get("plotly_chart")) == 1
+        assert [header.value for header in app.subheader] == [plain(newest_recordings()[name].verdict or "")]

@@ -40,9 +40,11 @@ def test_a_timeline_opens_with_findings_charts_and_tables(kept: Run, open_page: 
 
 
 def test_timelines_are_found_by_what_they_are(kept: Run, open_page: Open) -> None:
-    for box, choice in (("filter-experiment", "timeline"), ("filter-lab", "live")):
-        app = open_page(RUNS)
-        app.selectbox(key=box).set_value(choice).run()
+    app = open_page(RUNS)
+    for chosen in ({"experiment": "timeline"}, {"lab": "live"}):
+        for box in ("experiment", "lab"):
+            app.selectbox(key=f"filter-{box}").set_value(chosen.get(box))
+        app.run()
         titles = [link.label for link in app.get("page_link") if "·" in link.label]
         assert titles == ["**Timeline · live view**"] * 2, "its own, and the recorded one"
 

@@ -1,6 +1,6 @@
 """The first text of a page, put into Streamlit's empty one: it can be read while a browser still loads Streamlit.
 
-A browser needs more than a second to load Streamlit's programs, to connect, and to be told what the page shows. The
+A browser needs more than a second to load Streamlit's programs, to connect, and to receive what the page shows. The
 text is the page's own (see first_words.py). It gives way to what Streamlit draws (see first_text.js).
 """
 

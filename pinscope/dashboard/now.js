@@ -304,11 +304,11 @@
       const chosen = encodeURIComponent(set.chosen);
       const answer = await fetch(`/live/now.json?window=${set.window}&known=${known}&chosen=${chosen}`, { cache: "no-store" });
       if (!answer.ok) throw new Error(answer.status);
-      const told = await answer.json();
+      const answered = await answer.json();
       if (asked !== now.asked || now.paused) return;
-      wait = told.wait * 1000;
+      wait = answered.wait * 1000;
       now.lost = false;
-      take(told);
+      take(answered);
     } catch (error) {
       if (!(error instanceof TypeError) && !/^\d+$/.test(error.message)) console.error(error);
       if (asked !== now.asked || now.paused) return;
@@ -325,9 +325,9 @@
     now.timer = setTimeout(poll, document.hidden ? Math.max(wait, HIDDEN_MS) : wait);
   }
 
-  function take(told) {
-    const { moments = [], ...news } = told.document;
-    if (told.base) {
+  function take(answered) {
+    const { moments = [], ...news } = answered.document;
+    if (answered.base) {
       merge(now.document, news);
       now.moments.push(...moments);
     } else {
@@ -336,8 +336,8 @@
     }
     const begin = (now.document.taken ?? 0) - 1000 * Math.max(set.window, 60);
     now.moments = now.moments.slice(Math.max(now.moments.findIndex(([at]) => at >= begin) - 1, 0));
-    if (told.facts) now.facts = told.facts;
-    now.tag = told.tag;
+    if (answered.facts) now.facts = answered.facts;
+    now.tag = answered.tag;
   }
 
   function merge(target, news) {

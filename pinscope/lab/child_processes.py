@@ -48,7 +48,7 @@ class Child:
 
 
 class ChildDied(MeasurementFailed):
-    """A process ended though nobody told it to."""
+    """A process ended unasked."""
 
 
 class ChildProcesses(Generic[Key]):
@@ -119,7 +119,7 @@ class ChildProcesses(Generic[Key]):
     def answers(
         self, step: str, keys: Iterable[Key], clock: Clock = time.monotonic, limit: float | None = None
     ) -> dict[Key, tuple[float, Reply]]:
-        """The answers of those that were told, as :meth:`ask` gives them."""
+        """The answers of those that have orders, as :meth:`ask` gives them."""
         orders = tuple(keys)
         replies: dict[Key, tuple[float, Reply]] = {}
         limit = limit or self._limit

@@ -39,7 +39,7 @@ def access_verdict(found: Sequence[Cell]) -> str | None:
         return _between(whole, "data that kernels use whole")
     if "slower" in how:
         return (
-            f"Copy what kernels use whole: zero-copy takes {_from_to(whole)}"
+            f"Copy data to the GPU if kernels use all of it: zero-copy takes {_from_to(whole)}"
             + _mapped_parts([pair for pair in pairs if pair[0].spacing > 1])
             + "."
         )
@@ -77,7 +77,7 @@ def _mapped_parts(parts: Sequence[Pair]) -> str:
         if any(verdict(*pair) != "faster" for pair in parts if pair[0].spacing == spacing):
             break
         won = spacing
-    return "" if won is None else f"; it is faster where they use {format_share(1 / won)} or less"
+    return "" if won is None else f"; if they use at most {format_share(1 / won)}, it is faster"
 
 
 def _from_to(pairs: Sequence[Pair]) -> str:

@@ -165,7 +165,7 @@ class Brim:
         "A control group of its own with a limit on its memory is made, and removed afterwards. In it are a process "
         "that pins (memory that it has touched, then cudaHostRegister; mlock on the host model) and an ordinary one, "
         "which writes to all of its memory and reads its file, round after round; outside is another that does the "
-        "same. The ordinary process in the group is the one that the kernel is told to kill first (oom_score_adj "
+        "same. The ordinary process in the group is the one that the kernel is to kill first (oom_score_adj "
         "1000). Three large steps pin three quarters of what the group has left, then small ones go on until the "
         "kernel kills somebody or refuses memory. Both ordinary processes work at each step at the same time; how "
         "much of its file is in the page cache is asked before each reading (mincore), and the group's own account "

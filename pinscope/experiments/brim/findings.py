@@ -111,7 +111,7 @@ def killed(climb: Climb, victim: str | None) -> Iterator[Finding]:
         quantity("Processes killed", ended.group.kills if ended.group else None, "count", reason="not reported here"),
         title=f"At {_amount(climb, mark.bytes)} pinned the kernel killed {whom} for want of memory{with_swap(climb)}",
         detail="Pinned pages cannot be given back, so the kernel takes from others until nothing is left. This run "
-        "told it whom to kill first (oom_score_adj); without that it kills the process that holds most.",
+        "named whom to kill first (oom_score_adj); without that the kernel kills the process that holds most.",
         advice="Give a program that pins much a control group of its own, or a lower oom_score_adj to those that must "
         "live: echo -500 > /proc/PID/oom_score_adj, as root.",
     )

@@ -16,13 +16,13 @@ def brim_verdict(run: ExperimentRun, climb: Climb) -> str | None:
     pinned = "locked" if run.lab == "host" else "pinned"
     place, ratio, kill = f"a control group's {format_bytes(climb.limit)} {pinned}", climb.ratio(), climb.mark("killed")
     if cliff.kind == "killed":
-        parts = [f"With {format_share(cliff.bytes / climb.limit)} of {place}, the kernel kills others in it"]
+        parts = [f"With {format_share(cliff.bytes / climb.limit)} of {place}, the kernel kills a program in it"]
     else:
-        how = f"take up to {ratio:.1f} times as long" if ratio else "are squeezed"
-        parts = [f"From {format_share(cliff.bytes / climb.limit)} of {place} on, others in it {how}"]
+        how = f"takes up to {ratio:.1f} times as long" if ratio else "is squeezed"
+        parts = [f"With {format_share(cliff.bytes / climb.limit)} of {place}, a program in it {how}"]
         if kill is not None:
-            parts.append(f"at {format_share(kill.bytes / climb.limit)} the kernel kills them")
+            parts.append(f"at {format_share(kill.bytes / climb.limit)} the kernel kills it")
     if climb.disturbs is not None:
         slower = f"work outside takes {climb.outside_ratio():.2f} times as long"
-        parts.append(slower if climb.disturbs else "outside nothing slows")
+        parts.append(slower if climb.disturbs else "outside, nothing slows")
     return on_lab(run.lab, f"{'; '.join(parts)}.")

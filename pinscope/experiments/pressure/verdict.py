@@ -37,10 +37,10 @@ def pressure_verdict(run: ExperimentRun, found: Stages, of_memory: str, felt: Se
 
 
 def _slower(found: Stages, slowest: float) -> str:
-    """How much longer they took; what stays when all is given back is not the pinned memory's."""
+    """How much longer they took; what stays when all is freed is not due to pinned memory."""
     before, after = (median_of(stage.fault) if stage else None for stage in (found.before, found.after))
     if before and after is not None and after / before >= slowest > 1:
-        return f"took {slowest:.2f} times as long as before, but {after / before:.2f} times after freeing"
+        return f"took {slowest:.2f} times as long as before, and {after / before:.2f} times even when all was freed"
     return f"took at most {max(slowest, 1.0):.2f} times as long as before"
 
 

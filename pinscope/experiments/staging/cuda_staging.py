@@ -16,7 +16,7 @@ from pinscope.lab.cuda_pinning import CudaCalls
 from pinscope.lab.pattern import Pattern, words_at
 
 _DEFAULT_STREAM = 0
-"""Of CUDA, and CuPy's unless told otherwise."""
+"""Of CUDA, and CuPy's by default."""
 _BLOCKING_SYNC, _DISABLE_TIMING = 1, 2
 """cudaEventBlockingSync: a thread that waits sleeps. Without it, it asks again and again."""
 
@@ -45,11 +45,11 @@ class CudaEngine:
         self.register, self.unregister = self._calls.register, self._calls.unregister
 
     def __enter__(self) -> Self:
-        self._settled = int(runtime.eventCreateWithFlags(_DISABLE_TIMING | _BLOCKING_SYNC))
+        self._copied = int(runtime.eventCreateWithFlags(_DISABLE_TIMING | _BLOCKING_SYNC))
         return self
 
     def __exit__(self, *exception: object) -> None:
-        runtime.eventDestroy(self._settled)
+        runtime.eventDestroy(self._copied)
 
     def prepare(self) -> None:
         runtime.setDevice(self._calls.ordinal)
@@ -68,9 +68,9 @@ class CudaEngine:
     def copy_now(self, target: int, source: int, nbytes: int) -> None:
         runtime.memcpy(target, source, nbytes, HOST_TO_DEVICE)
 
-    def settle(self) -> None:
-        runtime.eventRecord(self._settled, _DEFAULT_STREAM)
-        runtime.eventSynchronize(self._settled)
+    def wait_for_copies(self) -> None:
+        runtime.eventRecord(self._copied, _DEFAULT_STREAM)
+        runtime.eventSynchronize(self._copied)
 
 
 class CupyAsarray(Way):
@@ -98,7 +98,7 @@ class CupyAsarray(Way):
         for _ in range(uses):
             self._result = None
             self._result = cupy.asarray(words)
-        bench.engine.settle()
+        bench.engine.wait_for_copies()
         return Marks(begun, bench.clock())
 
     def wrong_words(self, pattern: Pattern) -> int:

@@ -112,7 +112,7 @@ _ADVICE = {
 
 
 def _advice(best: Cell) -> str:
-    return _ADVICE.get(best.way, "Copy the data as it lies.")
+    return _ADVICE.get(best.way, "Use a plain copy.")
 
 
 def _pin_to_copy(found: Sequence[Cell]) -> Iterator[Costed]:
@@ -131,12 +131,12 @@ def _pin_to_copy(found: Sequence[Cell]) -> Iterator[Costed]:
             measured("Pin, then copy", pin.wall_seconds, "seconds"),
             measured("Plain copy", plain.wall_seconds, "seconds"),
             *_torch_evidence(found, size),
-            title=f"To pin {format_bytes(size)} just to copy it once takes {times_words(cost)} as long as to copy it "
-            "as it lies",
+            title=f"Pinning {format_bytes(size)} just to copy it once takes {times_words(cost)} as long as "
+            "a plain copy",
             detail=f"Of {format_seconds(pin.wall_seconds.median)}, {format_seconds(pin.prepare_seconds)} go into "
             f"allocating and filling the buffer, {format_seconds(copies)} into the copy and "
             f"{format_seconds(pin.finish_seconds)} into freeing it.{_torch_words(found, size)}",
-            advice="Pin a buffer once and use it again, or copy the data as it lies."
+            advice="Pin a buffer once and use it again, or use a plain copy."
             if cost > AS_GOOD else "Nothing to do.",
         ),
     )  # fmt: skip
@@ -167,10 +167,10 @@ def _torch_words(found: Sequence[Cell], size: int) -> str:
     pairs = _torch_pairs(found, size)
     if not pairs:
         return ""
-    told = joined([f"{times_words(slower(cell, plain))} as long {words}" for words, cell, plain in pairs])
+    longer = joined([f"{times_words(slower(cell, plain))} as long {words}" for words, cell, plain in pairs])
     claims = joined([f"{_claim_words(cell, plain)} {words}" for words, cell, plain in pairs])
     return (
-        f" Beside PyTorch's to(), pin_memory().to() takes {told}. Its tutorial's figure, up to twice, {claims}. "
+        f" Beside PyTorch's to(), pin_memory().to() takes {longer}. Its tutorial's figure, up to twice, {claims}. "
         f"PyTorch fills pinned memory with up to {threads_words(pairs[0][1].threads)}."
     )
 
@@ -227,7 +227,7 @@ def _processor(found: Sequence[Cell]) -> Iterator[Costed]:
     if plain is None or pinned is None:
         return
     share = pinned.cpu_seconds / plain.cpu_seconds if plain.cpu_seconds else 1.0
-    spin = f" A wait that spins, as CUDA's does unless told otherwise: {_per_gb(spinning)}." if spinning else ""
+    spin = f" A wait that spins, as CUDA does by default: {_per_gb(spinning)}." if spinning else ""
     least = [each for each in sizes(found) if (pair := by_way(found, each)).keys() >= {"plain", "in_place"}
              and pair["in_place"].cpu_seconds <= HUNDREDTH * pair["plain"].cpu_seconds]  # fmt: skip
     from_size = f" It is at most a hundredth from {format_bytes(min(least))} on." if least else ""

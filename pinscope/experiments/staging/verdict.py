@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pinscope.experiments.staging.arithmetic import Cell, by_way, phrase, slower, times_words, usual_size, winners
-from pinscope.units import format_bandwidth, format_bytes
+from pinscope.units import format_bytes, format_seconds
 
 
 def staging_verdict(found: Sequence[Cell]) -> str | None:
@@ -18,16 +18,17 @@ def staging_verdict(found: Sequence[Cell]) -> str | None:
     if not best or plain is None:
         return None
     bare = best[0].way.startswith("plain")
-    beside = f"with {phrase(best[0])} it takes {times_words(slower(best[0], plain))}"
     if pin is None:
         if bare:
-            return f"No way brings {format_bytes(size)} to the GPU faster than a plain copy: {_rate(plain)}."
-        return f"To bring {format_bytes(size)} to the GPU, {beside} as long as with a plain copy: {_rate(best[0])}."
+            return f"No way brings {format_bytes(size)} to the GPU faster than a plain copy: {_time(plain)}."
+        faster = f"{format_bytes(size)} reach the GPU in {_time(best[0])} with {phrase(best[0])}"
+        return f"{faster}; a plain copy takes {_time(plain)}."
+    others = "no way is faster than that" if bare else f"with {phrase(best[0])} it takes {_time(best[0])}"
     return (
-        f"To pin {format_bytes(size)} just to copy it once takes {times_words(slower(pin, plain))} as long as to copy "
-        f"it as it lies; {'no way is faster than that' if bare else beside}."
+        f"Pinning {format_bytes(size)} just to copy it once takes {_time(pin)}, {times_words(slower(pin, plain))} as "
+        f"long as a plain copy ({_time(plain)}); {others}."
     )
 
 
-def _rate(cell: Cell) -> str:
-    return format_bandwidth(cell.bytes_per_second)
+def _time(cell: Cell) -> str:
+    return format_seconds(cell.wall_seconds.median)

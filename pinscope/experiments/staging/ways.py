@@ -47,7 +47,7 @@ class Engine(Protocol):
         """cudaMemcpy to the GPU. Of pageable memory it returns when all is staged, perhaps not yet on the GPU."""
         ...
 
-    def settle(self) -> None:
+    def wait_for_copies(self) -> None:
         """Sleep until what CUDA's default stream was given is done: :meth:`copy_now` uses that."""
         ...
 
@@ -142,7 +142,7 @@ class Plain(Way):
         source = self._source()
         for _ in range(uses):
             bench.engine.copy_now(bench.target.address, source.address, bench.nbytes)
-        bench.engine.settle()
+        bench.engine.wait_for_copies()
         return Marks(begun, bench.clock())
 
     def _source(self) -> HostBuffer:
@@ -233,7 +233,7 @@ class InPlace(Way):
 
 
 class InPlaceSpinning(InPlace):
-    """The same, waited for as CUDA does unless told otherwise: the thread asks again and again."""
+    """The same, waited for as CUDA does by default: the thread asks again and again."""
 
     spinning = True
 

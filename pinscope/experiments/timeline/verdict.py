@@ -54,7 +54,7 @@ def _course(amounts: Sequence[tuple[float, float]], what: str, during: str, unli
     if peak - max(first, last) >= MUCH and peak > BEYOND * max(first, last):
         return f"{what} peaked at {most} {when(at)}, and was {begun} at first and {ended} at the end", at
     if last - first >= MUCH:
-        return f"{what} grew from {begun} to {ended} {during}{', not as a leak does' if unlike_a_leak else ''}", end
+        return f"{what} grew from {begun} to {ended} {during}{', but not like a leak' if unlike_a_leak else ''}", end
     if first - last >= MUCH:
         return f"{what} fell from {begun} to {ended} {during}", end
     if not peak:

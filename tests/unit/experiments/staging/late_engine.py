@@ -59,7 +59,7 @@ class LateEngine:
     def copy_now(self, target: int, source: int, nbytes: int) -> None:
         copy_words(target, source, nbytes)
 
-    def settle(self) -> None:
+    def wait_for_copies(self) -> None:
         return None
 
     def allocate(self, nbytes: int) -> int:

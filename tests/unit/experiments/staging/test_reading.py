@@ -80,7 +80,7 @@ def test_two_buffers_are_set_beside_the_slower_of_their_halves() -> None:
 def test_the_verdict_says_what_pinning_for_one_copy_takes_and_what_the_fastest_way_does() -> None:
     verdict = reading(MEASURED).verdict or ""
     assert "5.0 times" in verdict
-    assert "two pinned buffers in turn (8 threads) it takes 0.25 times" in verdict
+    assert "two pinned buffers in turn (8 threads) it takes 10.1 ms" in verdict
     assert "no way is faster" in (reading([*rows("plain", 0.01), *rows("pin_then_copy", 0.02)]).verdict or "")
     assert reading([*rows("in_place", 0.01)]).verdict is None
     assert "wrong" in (reading([*rows("plain", 0.01, wrong_words=1)]).verdict or "")

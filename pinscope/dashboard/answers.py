@@ -28,7 +28,10 @@ Measured = Mapping[str, Run]
 def why_no_gpu(environment: Environment) -> str:
     """Why none is found, and what there is instead."""
     reason = environment.missing.get("devices", "no NVIDIA driver answers")
-    return f"{sentence(reason)} The runs below were recorded on other machines; the host model runs here."
+    return (
+        f"{sentence(reason)} The runs below were recorded on GPU hosts. Experiments here run on the host model: in "
+        "host memory, without a GPU."
+    )
 
 
 def latest_runs(store: Store) -> list[Run]:

@@ -74,7 +74,8 @@ def _tour() -> Iterator[Block]:
 
 def _run(run: Run) -> Block:
     verdict = (Line(run.verdict, "h3"),) if run.verdict else ()
-    return Block("opening", HEADING, (Line("All runs", link=RUNS.address), Line(title(run), "h1"), *verdict))
+    question = Line(find_reader(run.experiment).kind.question)
+    return Block("opening", HEADING, (Line("All runs", link=RUNS.address), Line(title(run), "h1"), question, *verdict))
 
 
 def _title(run: Run) -> Line:

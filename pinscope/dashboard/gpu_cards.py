@@ -80,11 +80,12 @@ def _words(gpu: Device, measured: Measured) -> _Card:
     if now:
         st.page_link(NOW.path, label=plain(now), icon=NOW.icon)
     warnings, charts = st.container(), {}
-    with st.grid(3, min_column_width=300) as grid:
+    with st.grid(3, min_column_width=300):
         for name, run in measured.items():
-            with grid.cell(), st.container(gap="xsmall"):
-                _run_link(run.verdict or experiment_title(name), run, "")
-                st.caption(f"Measured {own_time(run.created_at)}", unsafe_allow_html=True)
+            with st.container(height="stretch", vertical_alignment="distribute"):
+                with st.container(gap="xsmall"):
+                    _run_link(run.verdict or experiment_title(name), run, "")
+                    st.caption(f"Measured {own_time(run.created_at)}", unsafe_allow_html=True)
                 charts[name] = st.container()
     card = _Card(gpu, measured, warnings, charts, st.container())
     with st.expander("About this GPU"):

@@ -39,19 +39,19 @@ _NEEDS_SPANS = ".perfetto.json"
 
 
 def run_header(opened: OpenedRun) -> None:
-    """Title, verdict, badges and what a reader must know before any number."""
-    run = opened.run
+    """Title, question, verdict, badges and what a reader must know before any number."""
+    run, document = opened.run, opened.document
     st.title(plain(title(run)), anchor=False)
-    if opened.document and opened.document.reading.verdict:
-        st.subheader(plain(opened.document.reading.verdict), anchor=False)
+    if document:
+        st.markdown(plain(document.question))
+        if document.reading.verdict:
+            st.subheader(plain(document.reading.verdict), anchor=False)
     badges(run)
-    line = f"{own_time(run.created_at)} · {plain(run.environment.host)} · run {plain(run.id)}"
-    st.caption(line, unsafe_allow_html=True)
-    for caveat in caveats(run):
-        if run.status == "done":
-            st.caption(f":material/info: {plain(caveat)}")
-        else:
-            st.warning(plain(caveat))
+    notes, ended = caveats(run), run.status == "done"
+    parts = [own_time(run.created_at), plain(run.environment.host), f"run {plain(run.id)}"]
+    st.caption(" · ".join([*parts, *(map(plain, notes) if ended else ())]), unsafe_allow_html=True)
+    for note in () if ended else notes:
+        st.warning(plain(note))
 
 
 def run_view(opened: OpenedRun) -> None:
@@ -63,7 +63,6 @@ def run_view(opened: OpenedRun) -> None:
     elif not opened.rows and run.status == "done":
         st.info("Nothing was measured.", icon=":material/hourglass_empty:")
     if document:
-        st.markdown(plain(document.question))
         widgets.reading_below_verdict(document.reading, document.charts)
     st.header("Method, machine and raw data", anchor=False)
     for note in run.notes:

@@ -58,16 +58,16 @@ def _verdict(plan: Plan) -> str:
             f"about {format_seconds(pace.seconds_for(pinned))}{_usual_words(plan, pace)}"
             f"{f' at the pace of an {recorded}' if recorded else ''} and {takes}"
         )
-    what = {"elsewhere": f"To pin {format_bytes(pinned)} takes", "not_safe": "It would take"}
+    what = {"elsewhere": f"Pinning {format_bytes(pinned)} takes", "not_safe": "It would take"}
     return f"{LEVEL_WORDS[safety.level]}: {safety.reason}. {what.get(safety.level, 'It takes')} {takes}."
 
 
 def _usual_words(plan: Plan, pace: Pace) -> str:
-    """`` the recommended way (one cudaHostAlloc 25.4 s)``; nothing where one cudaHostAlloc is that way."""
+    """`` the recommended way (25.4 s by one cudaHostAlloc)``; nothing where one cudaHostAlloc is that way."""
     usual = plan.pace(USUAL)
     if usual is None or pace.strategy == USUAL:
         return ""
-    return f" the recommended way (one cudaHostAlloc {format_seconds(usual.seconds_for(plan.demand.pinned_bytes))})"
+    return f" the recommended way ({format_seconds(usual.seconds_for(plan.demand.pinned_bytes))} by one cudaHostAlloc)"
 
 
 def _headline(plan: Plan) -> tuple[Quantity, ...]:

@@ -64,7 +64,7 @@ def cliff(climb: Climb) -> Iterator[Finding]:
         quantity("Cliff, pinned", mark.bytes, "bytes"),
         quantity("Step before it, pinned", mark.below_bytes, "bytes"),
         quantity("Expected by the group's account", expected, "bytes", reason="the group's account is not known"),
-        quantity("Round at the slowest step ÷ before", ratio, "ratio"),
+        quantity("Slowest round of work ÷ before pinning", ratio, "ratio"),
         *(quantity(f"From this much pinned on {MARKS[one.kind]}", one.bytes, "bytes") for one in climb.marks),
         title=f"From {_amount(climb, mark.bytes)} pinned on, other work in the group took up to {ratio:.1f} times as "
         f"long{with_swap(climb)}",

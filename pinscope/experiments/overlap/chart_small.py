@@ -8,23 +8,22 @@ from typing import Any
 from pinscope.charts.bars import Part, bars
 from pinscope.charts.chart import Chart, alt_text
 from pinscope.experiments.overlap.arithmetic import balanced, full_recipe, lacks, passes
-from pinscope.experiments.overlap.findings import WITHOUT
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_seconds
 
 
 def draw_small(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> Chart | None:
-    """How long the pipeline takes with everything, and with one ingredient missing; ``None`` without a pass of each."""
+    """How long the pipeline takes with all four parts, and without one of them; ``None`` without a pass of each."""
     measured = passes(rows)
     full = next(iter(full_recipe(balanced(measured))), None)
     missing = sorted((lack for lack in lacks(measured) if lack.full is full), key=lambda lack: -lack.ratio)
     if full is None or not missing or run.lab != "cuda":
         return None
-    times = {"with everything": full.device_seconds.median}
-    times |= {WITHOUT[lack.missing]: lack.cell.device_seconds.median for lack in missing}
+    times = {"all four parts": full.device_seconds.median}
+    times |= {f"no {lack.missing}": lack.cell.device_seconds.median for lack in missing}
     words = {name: format_seconds(seconds) for name, seconds in times.items()}
     title = f"Pipeline of {full.direction} copies and kernels"
-    colours = {name: "pageable" if name == WITHOUT["pinned memory"] else "pinned" for name in times}
+    colours = {name: "pageable" if name == "no pinned memory" else "pinned" for name in times}
     parts = [
         Part(f"{colour} memory", colour, {name: times[name] for name in times if colours[name] == colour})
         for colour in ("pinned", "pageable")

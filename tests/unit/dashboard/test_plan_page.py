@@ -66,7 +66,9 @@ def test_the_address_holds_the_inputs_and_whoever_opens_it_sees_the_same_plan(
     assert app.selectbox(key="plan-page_size").value == "2MiB"
     assert app.code[-1].value == "pinscope plan --pinned 1TiB --processes 4 --gpu-memory 24GiB --page-size 2MiB"
     answer = app.info[0].value.replace("\\", "")
-    assert answer.startswith("The plan is for GPUs of 24 GiB, this host's have 80 GiB. To pin 1 TiB takes about 31.5 s")
+    assert answer.startswith(
+        "The plan is for GPUs of 24 GiB, this host's have 80 GiB. Pinning 1 TiB takes about 31.5 s"
+    )
     app.number_input(key="plan-processes").set_value(2).run()
     assert dict(app.query_params) == {
         "pinned": "1TiB", "processes": "2", "gpu_memory": "24GiB", "page_size": "2MiB",

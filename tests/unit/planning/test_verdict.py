@@ -34,7 +34,7 @@ def here(safe: int, total: int, *gpus: int) -> HostBudget:
         (here(40, 80, 80), "safe", "Safe: this host bears 16 GiB, up to 40 GiB is safe. It takes about 623 ms"),
         (here(32, 64, 80), "care", "With care: 16 GiB is 25.0 % of this host's memory, and up to 32 GiB is safe."),
         (here(8, 64, 80), "not_safe", "Not safe: do not pin 16 GiB here, up to 8 GiB is safe. It would take about"),
-        (here(8, 64), "elsewhere", "For another host: this one has no GPU. To pin 16 GiB takes about"),
+        (here(8, 64), "elsewhere", "For another host: this one has no GPU. Pinning 16 GiB takes about"),
         (here(32, 64, 24), "elsewhere", "For another host: the plan is for GPUs of 80 GiB, this host's have 24 GiB."),
     ],
 )  # fmt: skip

@@ -73,7 +73,7 @@ def test_home_without_a_gpu_says_so_and_leads_through_recordings_step_by_step(
 ) -> None:
     machine(0)
     app = open_page(HOME)
-    assert "the host model runs here" in app.info[0].value
+    assert "run on the host model" in app.info[0].value
     choice = app.segmented_control(key="step")
     assert len(choice.options) == len(STEPS)
     for number, name in enumerate(STEPS):

@@ -15,6 +15,7 @@ from pinscope.manual.experiment_page import experiment_page
 from pinscope.manual.experiments_table import experiments_table
 from pinscope.manual.json_reference import json_reference
 from pinscope.manual.metrics_reference import metrics_reference
+from pinscope.manual.recordings_table import recordings_table
 from pinscope.text import quoted
 
 HOME = "index"
@@ -23,7 +24,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Watch and plan": ("live-view", "experiments/timeline", "plan", "exporter", "pinned-arrays"),
     "Experiments": (),
     "Reference": ("reference/cli", "reference/json", "reference/metrics", "settings"),
-    "Background": ("safety", "promises", "architecture"),
+    "Background": ("claims", "safety", "promises", "architecture"),
 }
 """Headings of the navigation → the pages below each. The experiments' pages are those of the registry."""
 _FOLDER = "experiments/"
@@ -82,6 +83,7 @@ class Site:
             "json": lambda: json_reference(self.listed),
             "metrics": metrics_reference,
             "experiments": experiments_table,
+            "recordings": recordings_table,
         }
         return _GENERATED.sub(lambda found: made[found[1]](), _shipped(name) or "")
 

@@ -88,6 +88,18 @@ def _curves(found: Sequence[Cell], by: str) -> dict[str, list[Cell]]:
     return grouped(sorted(found, key=lambda cell: int(getattr(cell, by))), lambda cell: cell.way)
 
 
+def one_more_use(course: Sequence[Cell]) -> float | None:
+    """Seconds that each use after the fewest takes, from a way's cells over the number of uses.
+
+    ``None`` where only one number of uses was measured, or where what more uses take is lost in the noise.
+    """
+    if len(course) < 2:
+        return None
+    first, last = course[0], course[-1]
+    more = last.wall_seconds.median - first.wall_seconds.median
+    return more / (last.uses - first.uses) if more > 0 else None
+
+
 def verdict(one: Cell, other: Cell) -> Verdict:
     """How ``one`` does beside ``other``."""
     mine, theirs = one.wall_seconds.median, other.wall_seconds.median

@@ -12,6 +12,8 @@ from pinscope.experiments.access.arithmetic import (
     WAY_TITLES,
     Cell,
     cells,
+    one_more_use,
+    over_uses,
     winners,
 )
 from pinscope.experiments.access.findings import uses_words, way_findings
@@ -29,8 +31,10 @@ def read_access(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> Readin
     if not found:
         return Reading(headline=(), tables=(), findings=())
     patterns = list(dict.fromkeys(cell.pattern for cell in found))
+    tables = (_winners(found), _more_uses(found, patterns), _all(found))
     return Reading(
-        verdict=access_verdict(found), headline=_headline(found, patterns), tables=(_winners(found), _all(found)),
+        verdict=access_verdict(found), headline=_headline(found, patterns),
+        tables=tuple(table for table in tables if table.rows),
         findings=(*_wrong(found), *way_findings(found), *precision_not_reached(run, _repeated(found))),
     )  # fmt: skip
 
@@ -101,6 +105,26 @@ def _winners(found: Sequence[Cell]) -> Table:
         rows,
         note=f"Ways {_CLOSE} of the best are as good and named with it. Times run from data on the host until the "
         "result can be used.",
+    )  # fmt: skip
+
+
+def _more_uses(found: Sequence[Cell], patterns: Sequence[str]) -> Table:
+    """GPU memory beside host memory: what a kernel takes once the data is where it shall be."""
+    rows = []
+    for pattern in patterns:
+        curves = over_uses(found, pattern, 1)
+        copied, mapped = (one_more_use(curves.get(way, ())) for way in ("copy", "mapped"))
+        if copied is not None and mapped is not None:
+            rows.append((PATTERN_TITLES[pattern], copied, mapped, mapped / copied))
+    return table(
+        "What one more use takes",
+        {
+            "pattern": "text", "copied to GPU memory": "seconds", "zero-copy (mapped)": "seconds",
+            "zero-copy ÷ GPU memory": "ratio",
+        },
+        rows,
+        note="Of data that is used whole: the time of the most uses less that of the fewest, divided by the uses "
+        "between. The copy itself is in neither.",
     )  # fmt: skip
 
 

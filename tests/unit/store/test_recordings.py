@@ -10,12 +10,14 @@ import pytest
 
 from pinscope.errors import BadInput, StoreFailed
 from pinscope.experiments.registry import EXPERIMENTS, readers
+from pinscope.manual.quoted_figures import QUOTED, recording_name, renewed
 from pinscope.report.document import open_document
 from pinscope.store import recordings
 from pinscope.store.bundle import read_bundle, render_bundle
 from pinscope.store.store import Store
 from tests.unit.store.runs import new_rows, new_run
 
+ROOT = Path(__file__).parents[3]
 OLD = new_run("rec-old", status="done", lab="cuda", created_at=datetime(2025, 1, 1, tzinfo=UTC))
 NEW = new_run("rec-new", status="done", experiment="overlap", created_at=datetime(2025, 2, 1, tzinfo=UTC))
 
@@ -117,9 +119,17 @@ def test_every_shipped_recording_can_be_read_whole() -> None:
         assert len(recordings.recorded_observations(run.id)) == run.observations > 0
 
 
-def test_each_shipped_recording_has_the_verdict_that_this_version_reads() -> None:
+def test_verdicts_and_the_figures_that_pages_quote_are_what_this_version_reads() -> None:
+    """scripts/write-verdicts writes both."""
     forget()
+    readings = {}
     for run in recordings.recorded_runs():
         document = open_document(run, recordings.recorded_observations(run.id), with_charts=False)
-        assert run.verdict is not None, "scripts/write-verdicts writes them"
+        assert run.verdict is not None
         assert run.verdict == document.reading.verdict
+        readings[recording_name(run)] = document.reading
+    assert len(readings) == len(recordings.recorded_runs())
+    quoting = [page for page in (ROOT / "docs").rglob("*.md") if QUOTED.search(page.read_text())]
+    assert ROOT / "docs" / "claims.md" in quoting
+    for page in quoting:
+        assert renewed(page.read_text(), readings) == page.read_text(), page.name

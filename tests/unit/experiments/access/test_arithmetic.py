@@ -76,6 +76,20 @@ def test_ways_as_good_as_the_best_win_together() -> None:
     assert [cell.way for cell in winners(found)] == ["copy", "mapped"]
 
 
+def test_one_more_use_takes_what_the_uses_add_without_the_copy() -> None:
+    tables = {table.title: table for table in read_access(synthetic.run("access"), lines()).tables}
+    ((pattern, copied, mapped, times),) = tables["What one more use takes"].rows
+    assert (pattern, copied, mapped, times) == ("streaming read", *map(pytest.approx, (1e-4, 2e-3, 20.0)))
+
+
+def test_what_one_more_use_takes_is_left_out_where_uses_do_not_differ_or_drown_in_noise() -> None:
+    noise = rows("copy", 5e-3) + rows("copy", 4.9e-3, uses=2) + rows("mapped", 2e-3) + rows("mapped", 4e-3, uses=2)
+    for found in (noise, rows("copy", 5e-3) + rows("mapped", 5e-3)):
+        assert "What one more use takes" not in {
+            each.title for each in read_access(synthetic.run("access"), found).tables
+        }
+
+
 def test_tables_charts_and_findings_call_the_same_ways_as_good() -> None:
     """Zero-copy takes 1.07 times as long as a copy for one use, as on an H200, and twice as long for two."""
     found = rows("copy", 5e-3) + rows("copy", 5e-3, uses=2) + rows("mapped", 5.35e-3) + rows("mapped", 10.7e-3, uses=2)

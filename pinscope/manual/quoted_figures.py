@@ -42,7 +42,10 @@ def renewed(page: str, readings: Mapping[str, Reading]) -> str:
         _, target, recording, name = found.groups()
         if recording not in readings:
             raise UnknownName(f"no recording {recording}")
-        return f'[{figure(readings[recording], name)}]({target} "{recording}: {name}")'
+        try:
+            return f'[{figure(readings[recording], name)}]({target} "{recording}: {name}")'
+        except UnknownName as error:
+            raise UnknownName(f"{recording}: {error}") from None
 
     return QUOTED.sub(renew, page)
 
@@ -52,7 +55,7 @@ def figure(reading: Reading, name: str) -> str:
     title, *cells = name.split(_INTO)
     found = _cells(reading, title, cells) if cells else _quantities(reading, title)
     if len(found) != 1:
-        raise UnknownName(f"{len(found)} figures {name!r}: {', '.join(sorted(found))}")
+        raise UnknownName(f"{len(found)} figures are called {name!r}; one is needed")
     return found.pop()
 
 

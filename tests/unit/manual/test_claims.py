@@ -76,6 +76,8 @@ def test_a_figure_that_is_not_there_or_not_one_is_refused(name: str) -> None:
         figure(reading(), name)
 
 
-def test_a_figure_of_no_recording_is_refused() -> None:
+def test_what_is_refused_is_named_with_its_recording() -> None:
     with pytest.raises(UnknownName, match="no recording gone-h200"):
         renewed('[?](x.md "gone-h200: Rate")', {})
+    with pytest.raises(UnknownName, match="here-h200: 0 figures are called 'Pace'"):
+        renewed('[?](x.md "here-h200: Pace")', {"here-h200": reading()})

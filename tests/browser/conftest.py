@@ -58,6 +58,11 @@ class Watched:
         context.on("weberror", lambda error: self.complaints.append(str(error.error)))
         context.on("request", self._on_request)
 
+    def forget(self) -> None:
+        """Begin anew, for another test."""
+        self.complaints.clear()
+        self.strangers.clear()
+
     def _on_console(self, message: ConsoleMessage) -> None:
         if message.type in ("error", "warning"):
             self.complaints.append(f"{message.type}: {message.text}")
@@ -146,26 +151,40 @@ def dashboard(one_dashboard: Served, queue: str, monkeypatch: pytest.MonkeyPatch
         one_dashboard.store.delete(run.id)
 
 
-@pytest.fixture
-def new_page(chromium: Browser, serve: Serve, dashboard: Served) -> Iterator[Callable[..., Page]]:
-    """Opens pages, each in a browser profile of its own; at the end nothing may have been complained of."""
-    del serve, dashboard  # pages close before the servers do
-    expect.set_options(timeout=PATIENCE)
-    contexts: list[BrowserContext] = []
+@pytest.fixture(scope="session")
+def tab(chromium: Browser) -> Iterator[tuple[Page, Watched]]:
+    """One tab for all tests: in a new one Chromium compiles Streamlit again, two seconds of a core."""
+    context = chromium.new_context(accept_downloads=True)
+    context.set_default_timeout(PATIENCE)
     watched = Watched()
+    watched.watch(context)
+    yield context.new_page(), watched
+    context.close()
+
+
+@pytest.fixture
+def new_page(tab: tuple[Page, Watched], serve: Serve, dashboard: Served) -> Iterator[Callable[..., Page]]:
+    """Makes the tab as wide, and as light or dark, as a test wants it; at the end nothing may have been complained of.
+
+    A test finds nothing stored in it, and leaves it at a page that asks for nothing.
+    """
+    del serve  # pages close before the servers do
+    expect.set_options(timeout=PATIENCE)
+    page, watched = tab
+    watched.forget()
 
     def new_page(width: int = 1400, scheme: str = "light") -> Page:
-        context = chromium.new_context(
-            viewport={"width": width, "height": 900}, color_scheme=scheme, accept_downloads=True
-        )  # type: ignore[arg-type]
-        context.set_default_timeout(PATIENCE)
-        watched.watch(context)
-        contexts.append(context)
-        return context.new_page()
+        page.set_viewport_size({"width": width, "height": 900})
+        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        return page
 
     yield new_page
-    for context in contexts:
-        context.close()
+    for other in page.context.pages:
+        if other != page:
+            other.close()
+    page.goto(f"{dashboard.url}/_stcore/health")  # of the same site, so the tab keeps its process
+    page.evaluate("() => { localStorage.clear(); sessionStorage.clear(); }")
+    page.context.clear_cookies()
     assert watched.complaints == []
     assert watched.strangers == []
 

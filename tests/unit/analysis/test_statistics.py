@@ -125,3 +125,13 @@ def test_one_value_is_a_median_without_a_known_uncertainty() -> None:
 def test_no_values_are_refused() -> None:
     with pytest.raises(ValueError, match="no values"):
         summarize([])
+
+
+@given(st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=80))
+def test_quartiles_and_median_are_numpys_to_the_last_bit(values: list[float]) -> None:
+    summary = summarize(values)
+    quartiles = (summary.lower_quartile, summary.median, summary.upper_quartile)
+    assert quartiles == tuple(np.quantile(np.asarray(values), (0.25, 0.5, 0.75)))
+    if summary.interval and (middle := float(np.median(values))):
+        farther = max(middle - summary.interval[0], summary.interval[1] - middle)
+        assert summary.uncertainty == (farther / abs(middle) if farther else 0.0)

@@ -56,7 +56,9 @@ def _format_experiment(experiment: AnyExperiment, lab: str | None, formatter: An
         formatter.write_paragraph()
         with formatter.indentation():
             formatter.write_text(text)
-    with formatter.section(f"Parameters, each set by --set NAME=VALUE (defaults on the {_place(chosen)})"):
+    with formatter.section("Parameters, each set by --set NAME=VALUE"):
+        formatter.write_text(_defaults(chosen))
+        formatter.write_paragraph()
         formatter.write_dl(parameter_help(experiment, chosen))
     formatter.write_paragraph()
     formatter.write(f"Example: {example(experiment, chosen)}\n")  # whole, to be pasted
@@ -64,9 +66,11 @@ def _format_experiment(experiment: AnyExperiment, lab: str | None, formatter: An
     formatter.write_text(f"Method, and how to read the result: pinscope docs {name} --text")
 
 
-def _place(lab: LabKind) -> str:
+def _defaults(lab: LabKind) -> str:
     """Where the defaults hold; without a GPU, how to see those on one."""
-    return "GPU" if lab == "cuda" else "host model, which stands in for a GPU; on a GPU: --lab cuda"
+    if lab == "cuda":
+        return "The defaults shown are those on a GPU."
+    return "The defaults shown are those of the host model, which stands in for a GPU; --lab cuda shows those of a GPU."
 
 
 def _lab(experiment: AnyExperiment, lab: str | None) -> LabKind:

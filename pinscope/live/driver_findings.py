@@ -10,6 +10,7 @@ from pinscope.analysis.rules.host_memory import DRIVER_BYTES, DRIVER_SHARE
 from pinscope.records.bound import bound_of_sum
 from pinscope.records.finding import Finding, Quantity, finding, known, note, quantity
 from pinscope.records.snapshot import Holder, Snapshot
+from pinscope.records.timeline import HolderSample
 from pinscope.units import format_bytes
 
 PAGE_BYTES = 4096
@@ -126,7 +127,7 @@ def unexplained(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
-def who(holder: Holder) -> str:
+def who(holder: Holder | HolderSample) -> str:
     return f"{holder.name or 'process'} (pid {holder.pid})"
 
 

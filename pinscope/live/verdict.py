@@ -8,7 +8,7 @@ from pinscope.analysis.rules.growth import LEAK_BYTES
 from pinscope.live.driver_findings import ranked, who
 from pinscope.records.bound import bound_of_sum
 from pinscope.records.snapshot import Holder, Snapshot
-from pinscope.records.timeline import Sample
+from pinscope.records.timeline import HolderSample, Sample
 from pinscope.units import format_bytes, format_duration, format_share
 
 _PINNED = ("host_alloc_bytes", "registered_bytes")
@@ -29,14 +29,35 @@ def snapshot_verdict(snapshot: Snapshot) -> str:
 
 def pinned_change(samples: Sequence[Sample]) -> str:
     """``That is 6.8 GiB more than 31.0 s ago.``; empty where the host's pinned memory changed by little."""
-    known = [(one.elapsed_seconds, one.pinned_bytes) for one in samples if one.pinned_bytes is not None]
+    known = [one for one in samples if one.pinned_bytes is not None]
     if not known:
         return ""
-    (begun, first), (ended, last) = known[0], known[-1]
-    if abs(last - first) < LEAK_BYTES:
+    first, last = known[0], known[-1]
+    change = (last.pinned_bytes or 0) - (first.pinned_bytes or 0)
+    if abs(change) < LEAK_BYTES:
         return ""
-    more = "more" if last > first else "less"
-    return f"That is {format_bytes(abs(last - first))} {more} than {format_duration(ended - begun)} ago."
+    more = "more" if change > 0 else "less"
+    ago = format_duration(last.elapsed_seconds - first.elapsed_seconds)
+    return f"That is {format_bytes(abs(change))} {more} than {ago} ago{_whose(first, last, change)}."
+
+
+def _whose(first: Sample, last: Sample, change: int) -> str:
+    """``; loader (pid 1002) took 4.88 GiB of it``: the process with the most of the change, if that is half of it."""
+    if first.holders_left_out or last.holders_left_out:
+        return ""
+    before, now = ({(one.pid, one.started_at): one for one in sample.holders} for sample in (first, last))
+    changes = {key: _change(before.get(key), now.get(key)) for key in {**before, **now}}
+    key, most = max(changes.items(), key=lambda pair: pair[1] / change, default=(None, 0))
+    if key is None or most / change < 1 / 2:
+        return ""
+    amount = format_bytes(min(abs(most), abs(change)))
+    return f"; {who(now.get(key) or before[key])} {'took' if change > 0 else 'gave back'} {amount} of it"
+
+
+def _change(before: HolderSample | None, now: HolderSample | None) -> int:
+    """Bytes; what is known of a process at one of the two moments only is no change."""
+    amounts = [[getattr(one, field) if one else 0 for one in (before, now)] for field in _PINNED]
+    return sum(last - first for first, last in amounts if None not in (first, last))
 
 
 def gpu_verdict(snapshot: Snapshot, index: int) -> str | None:

@@ -48,7 +48,7 @@ class PlanParams(Inputs):
     all_gpus: int = Field(
         1, ge=1, le=4096, title="GPUs in all", json_schema_extra={"unit": "count"},
         description="Number of GPUs over which the processes are spread evenly: 8 for 8 processes with one GPU each. "
-        "If it is not more than the GPUs of each process, all processes share the same GPUs.",
+        "If N is at most the number of GPUs of each process, all processes share the same GPUs.",
     )  # fmt: skip
     gpu_memory: Bytes = Field(
         USUAL_GPU_BYTES, title="Memory of one GPU", json_schema_extra={"unit": "bytes"},

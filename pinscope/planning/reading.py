@@ -59,15 +59,17 @@ def _verdict(plan: Plan) -> str:
             f"{f' at the pace of an {recorded}' if recorded else ''} and {takes}"
         )
     what = {"elsewhere": f"Pinning {format_bytes(pinned)} takes", "not_safe": "It would take"}
-    return f"{LEVEL_WORDS[safety.level]}: {safety.reason}. {what.get(safety.level, 'It takes')} {takes}."
+    there = " How much is safe there is not known here." if safety.level == "elsewhere" else ""
+    return f"{LEVEL_WORDS[safety.level]}: {safety.reason}. {what.get(safety.level, 'It takes')} {takes}.{there}"
 
 
 def _usual_words(plan: Plan, pace: Pace) -> str:
-    """`` the recommended way (25.4 s by one cudaHostAlloc)``; nothing where one cudaHostAlloc is that way."""
-    usual = plan.pace(USUAL)
-    if usual is None or pace.strategy == USUAL:
+    """`` the recommended way (huge pages, …; 25.4 s by one cudaHostAlloc)``; nothing where that call is the way."""
+    usual, recipe = plan.pace(USUAL), plan.recipe
+    if usual is None or recipe is None or pace.strategy == USUAL:
         return ""
-    return f" the recommended way ({format_seconds(usual.seconds_for(plan.demand.pinned_bytes))} by one cudaHostAlloc)"
+    seconds = format_seconds(usual.seconds_for(plan.demand.pinned_bytes))
+    return f" the recommended way ({recipe.title}; {seconds} by one cudaHostAlloc)"
 
 
 def _headline(plan: Plan) -> tuple[Quantity, ...]:

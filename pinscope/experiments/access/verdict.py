@@ -39,7 +39,7 @@ def access_verdict(found: Sequence[Cell]) -> str | None:
         return _between(whole, "data that kernels use whole")
     if "slower" in how:
         return (
-            f"Copy data to the GPU if kernels use all of it: zero-copy takes {_from_to(whole)}"
+            f"Copy data if kernels use all of it: zero-copy takes {_from_to(whole)}"
             + _mapped_parts([pair for pair in pairs if pair[0].spacing > 1])
             + "."
         )
@@ -77,14 +77,15 @@ def _mapped_parts(parts: Sequence[Pair]) -> str:
         if any(verdict(*pair) != "faster" for pair in parts if pair[0].spacing == spacing):
             break
         won = spacing
-    return "" if won is None else f"; if they use at most {format_share(1 / won)}, it is faster"
+    return "" if won is None else f"; at {format_share(1 / won)} or less it is faster"
 
 
 def _from_to(pairs: Sequence[Pair]) -> str:
-    """``1.07 to 64.8 times as long (8 random reads)``."""
+    """``1.07 (1 streaming read) to 64.8 times (8 random reads) as long``."""
     ranked = sorted(pairs, key=times_as_long)
-    least, most = (_words(times_as_long(pair)).removesuffix(" times") for pair in (ranked[0], ranked[-1]))
-    return f"{'' if least == most else f'{least} to '}{most} times as long ({_use(ranked[-1][0])})"
+    least, most = (_words(times_as_long(pair)) for pair in (ranked[0], ranked[-1]))
+    best = "" if least == most else f"{least.removesuffix(' times')} ({_use(ranked[0][0])}) to "
+    return f"{best}{most} ({_use(ranked[-1][0])}) as long"
 
 
 def _between(pairs: Sequence[Pair], what: str) -> str:

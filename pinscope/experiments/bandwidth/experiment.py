@@ -61,7 +61,7 @@ class BandwidthParams(Params):
     )
     copiers: Several[CopierChoice] = parameter(
         "Copied by", "A copy engine of the GPU, or a kernel that reads and writes host memory in place. A kernel "
-        "reaches all kinds of pinned memory in the same way, so it copies only the first of the parameter memory.",
+        "reaches all kinds of pinned memory in the same way, so it is measured with only the first that memory lists.",
     )  # fmt: skip
     backings: Several[PageableBacking] = parameter(
         "Pages of pageable memory",

@@ -16,10 +16,10 @@ def brim_verdict(run: ExperimentRun, climb: Climb) -> str | None:
     pinned = "locked" if run.lab == "host" else "pinned"
     place, ratio, kill = f"a control group's {format_bytes(climb.limit)} {pinned}", climb.ratio(), climb.mark("killed")
     if cliff.kind == "killed":
-        parts = [f"With {format_share(cliff.bytes / climb.limit)} of {place}, the kernel kills a program in it"]
+        parts = [f"With {format_share(cliff.bytes / climb.limit)} of {place}, the kernel kills another program in it"]
     else:
-        how = f"takes up to {ratio:.1f} times as long" if ratio else "is squeezed"
-        parts = [f"With {format_share(cliff.bytes / climb.limit)} of {place}, a program in it {how}"]
+        how = f"takes longer, up to {ratio:.1f} times" if ratio else "is squeezed"
+        parts = [f"From {format_share(cliff.bytes / climb.limit)} of {place}, a program in it {how}"]
         if kill is not None:
             parts.append(f"at {format_share(kill.bytes / climb.limit)} the kernel kills it")
     if climb.disturbs is not None:

@@ -219,7 +219,7 @@ def _recommended(run: ExperimentRun, cells: Cells, found: Recommended) -> Iterat
         title=f"One cudaHostAlloc takes {usually} to pin {size}, {gain:.1f} times as long as the recommended way "
         f"({format_seconds(best.total_seconds.median)})",
         detail=f"Recommended for one array that any copy may use: {recipe.title}{_threads(recipe)}.{_parts(best)}",
-        advice=f"Call {recipe.call(best.bytes)}, or paste the code.",
+        advice=f"Call {recipe.call(best.bytes)}, or paste the code below.",
         code=recipe.code(),
     )
 
@@ -287,8 +287,8 @@ def _gentler_in_chunks(
         + ", ".join(f"{format_seconds(cell.longest_wait.seconds)} {_where(cell, array)}" for cell in compared.values()),
         detail=f"{_why_waiting(shown, wait)} Recommended in chunks: {recipe.title}{_threads(recipe)}, in "
         f"{format_seconds(chunks.total_seconds.median)}.{_refused(cells)}",
-        advice=f"Where other processes use the GPU, call {recipe.call(chunks.bytes)}, or paste the code, and keep each "
-        f"copy inside one chunk: {_CHUNK_ADVICE}",
+        advice=f"Where other processes use the GPU, call {recipe.call(chunks.bytes)}, or paste the code below, and "
+        f"keep each copy inside one chunk: {_CHUNK_ADVICE}",
         code=recipe.code(),
     )
 

@@ -274,7 +274,8 @@ def nobody_felt_it(found: Stages, memory: Memory) -> Iterator[Finding]:
             if severity == "good"
             else "To tell noise from cost, run it again on an idle machine."
         )
-        + " To pin all that is safe here, not a part of it: pinscope run pressure --set share=100% --set cap=1TiB",
+        + " To test with all that is safe here (cap=1TiB only lifts the upper limit): "
+        "pinscope run pressure --set share=100% --set cap=1TiB",
     )
 
 

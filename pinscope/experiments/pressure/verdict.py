@@ -30,7 +30,7 @@ def pressure_verdict(run: ExperimentRun, found: Stages, of_memory: str, felt: Se
     if felt:
         parts.append("what became slower stayed so without it")
     elif slowest is not None:
-        parts.append(f"page faults {_slower(found, slowest)}")
+        parts.append(_slower(found, slowest))
     elif lost is not None and abs(lost - 1) <= STRAIGHT:  # else other programs' memory is in it
         parts.append(f"each GiB took {format_bytes(lost * GIB)} of available memory")
     return on_lab(run.lab, f"With {most}, {'; '.join(parts)}.") if parts else None
@@ -40,8 +40,9 @@ def _slower(found: Stages, slowest: float) -> str:
     """How much longer they took; what stays when all is freed is not due to pinned memory."""
     before, after = (median_of(stage.fault) if stage else None for stage in (found.before, found.after))
     if before and after is not None and after / before >= slowest > 1:
-        return f"took {slowest:.2f} times as long as before, and {after / before:.2f} times even when all was freed"
-    return f"took at most {max(slowest, 1.0):.2f} times as long as before"
+        times = f"page faults took {slowest:.2f} times as long, {after / before:.2f} times also after freeing"
+        return f"no slow-down is due to it: {times}"
+    return f"page faults took at most {max(slowest, 1.0):.2f} times as long as before"
 
 
 def _slowest_fault(found: Stages) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pinscope.experiments.staging.arithmetic import Cell, by_way, phrase, slower, times_words, usual_size, winners
+from pinscope.experiments.staging.arithmetic import Cell, by_way, phrase, usual_size, winners
 from pinscope.units import format_bytes, format_seconds
 
 
@@ -23,10 +23,10 @@ def staging_verdict(found: Sequence[Cell]) -> str | None:
             return f"No way brings {format_bytes(size)} to the GPU faster than a plain copy: {_time(plain)}."
         faster = f"{format_bytes(size)} reach the GPU in {_time(best[0])} with {phrase(best[0])}"
         return f"{faster}; a plain copy takes {_time(plain)}."
-    others = "no way is faster than that" if bare else f"with {phrase(best[0])} it takes {_time(best[0])}"
+    others = "no way is faster than that" if bare else f"{phrase(best[0])} {_time(best[0])}"
     return (
-        f"Pinning {format_bytes(size)} just to copy it once takes {_time(pin)}, {times_words(slower(pin, plain))} as "
-        f"long as a plain copy ({_time(plain)}); {others}."
+        f"Copying {format_bytes(size)} once through a newly pinned buffer takes {_time(pin)}, a plain copy "
+        f"{_time(plain)}, {others}."
     )
 
 

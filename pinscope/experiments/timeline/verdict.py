@@ -54,7 +54,8 @@ def _course(amounts: Sequence[tuple[float, float]], what: str, during: str, unli
     if peak - max(first, last) >= MUCH and peak > BEYOND * max(first, last):
         return f"{what} peaked at {most} {when(at)}, and was {begun} at first and {ended} at the end", at
     if last - first >= MUCH:
-        return f"{what} grew from {begun} to {ended} {during}{', but not like a leak' if unlike_a_leak else ''}", end
+        unlike = f"{_rise(amounts)}, unlike a leak" if unlike_a_leak else ""
+        return f"{what} grew from {begun} to {ended} {during}{unlike}", end
     if first - last >= MUCH:
         return f"{what} fell from {begun} to {ended} {during}", end
     if not peak:
@@ -62,6 +63,15 @@ def _course(amounts: Sequence[tuple[float, float]], what: str, during: str, unli
     if peak < MUCH:
         return f"{what} was at most {most} {during}", at
     return f"{what} stayed at about {ended} {during.replace('in', 'for', 1)}", end
+
+
+def _rise(amounts: Sequence[tuple[float, float]]) -> str:
+    """``, most of it within 12.0 s``: the rise time, from 10 to 90 % of the growth; empty where it is long."""
+    (start, first), (end, last) = amounts[0], amounts[-1]
+    tenth = (last - first) / 10
+    high = next(at for at, amount in amounts if amount >= last - tenth)
+    low = max(at for at, amount in amounts if amount <= first + tenth and at <= high)
+    return f", most of it within {format_duration(high - low)}" if high - low <= (end - start) / 2 else ""
 
 
 def _holder(seen: Watched, at: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,10 @@ import pytest
 from pinscope.live.verdict import gpu_verdict, pinned_change, snapshot_verdict
 from pinscope.records.bound import at_most
 from pinscope.records.snapshot import GpuProcess
+from pinscope.records.timeline import HolderSample
 from tests.data.snapshot_checks import captured
 from tests.data.synthetic_snapshot import GIB, MIB, device, holder, host, snapshot
-from tests.unit.live.test_charts import sample
+from tests.unit.live.test_charts import holding, sample
 
 PROC = Path(__file__).parents[2] / "data" / "proc"
 
@@ -74,3 +76,21 @@ def test_what_changed_lately_is_said_with_its_time_and_small_changes_are_not() -
     assert change(GIB, None, 3 * GIB) == "That is 2 GiB more than 2.00 s ago."
     assert change(3 * GIB, GIB) == "That is 2 GiB less than 1.00 s ago."
     assert change(GIB, GIB + MIB) == change(None, None) == change() == ""
+
+
+def test_the_process_behind_most_of_a_change_is_named_unless_its_amount_was_not_known_or_others_are_left_out() -> None:
+    def change(first: Sequence[HolderSample], last: Sequence[HolderSample], left_out: int = 0) -> str:
+        moments = [
+            sample(0, GIB, holders=tuple(first), holders_left_out=left_out),
+            sample(2, 5 * GIB, holders=tuple(last)),
+        ]
+        return pinned_change(moments)
+
+    said = "That is 4 GiB more than 2.00 s ago"
+    assert change([holding(7, GIB)], [holding(7, 4 * GIB), holding(8, GIB)]) == f"{said}; one (pid 7) took 3 GiB of it."
+    assert change([], [holding(8, 4 * GIB)]) == f"{said}; one (pid 8) took 4 GiB of it."
+    assert change([holding(7, None)], [holding(7, 4 * GIB)]) == f"{said}."
+    assert change([], [holding(7, GIB), holding(8, GIB), holding(9, GIB)]) == f"{said}."
+    assert change([], [holding(8, 4 * GIB)], left_out=1) == f"{said}."
+    back = pinned_change([sample(0, 5 * GIB, holders=(holding(7, 4 * GIB),)), sample(2, GIB)])
+    assert back == "That is 4 GiB less than 2.00 s ago; one (pid 7) gave back 4 GiB of it."

@@ -119,8 +119,8 @@ def test_swapping_and_stalls_are_marks() -> None:
 
 def test_the_verdict_names_the_cliff_the_kill_and_those_outside() -> None:
     verdict = reading(filled()).verdict or ""
-    assert verdict.startswith("With 71.8 %")
-    assert "of a control group's 1 GiB pinned, a program in it takes up to 6.2 times as long; at " in verdict
+    assert verdict.startswith("From 71.8 %")
+    assert "of a control group's 1 GiB pinned, a program in it takes longer, up to 6.2 times; at " in verdict
     assert verdict.endswith("the kernel kills it; outside, nothing slows.")
     assert len(verdict) <= 150
 

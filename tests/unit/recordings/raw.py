@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import zipfile
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +40,9 @@ class Recorded:
         return f"{self.run['experiment']}-{self.run['id']}"
 
 
-def recordings() -> list[Recorded]:
-    """Every run of every bundle that ships."""
+@cache
+def recordings() -> tuple[Recorded, ...]:
+    """Every run of every bundle that ships; nobody changes them."""
     found = []
     for path in sorted(FOLDER.glob("*.pinscope")):
         with zipfile.ZipFile(path) as bundle:
@@ -49,4 +50,4 @@ def recordings() -> list[Recorded]:
                 run = json.loads(bundle.read(f"runs/{run_id}/run.json"))
                 lines = bundle.read(f"runs/{run_id}/observations.jsonl").decode().splitlines()
                 found.append(Recorded(run, [json.loads(line) for line in lines]))
-    return found
+    return tuple(found)

@@ -37,6 +37,13 @@ from tests.unit.store.runs import new_rows, new_run
 
 ROOT = Path(__file__).parents[2]
 SMALL = ("--set", "sizes=64KiB,256KiB", "--set", "repeats=8", "--set", "precision=0.5")
+LEAST = (*SMALL, "--set", "memory=pinned", "--set", "directions=h2d")
+"""Of one combination."""
+FEWEST = (
+    "sizes=64KiB repeats=8 precision=0.5 directions=h2d memory=pinned backings=4k chunk=256KiB chunks=4 cap=64MiB "
+    "step_seconds=0.05 group=256MiB strategies=one_owner total=32MiB file=16MiB"
+)
+"""Of every experiment."""
 ENDLESS = ("--set", "sizes=64KiB", "--set", "repeats=10000", "--set", "precision=1e-9", "--set", "time_limit=60")
 """Minutes if nobody stops it."""
 
@@ -102,7 +109,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, A
 def test_a_run_bound_to_a_numa_node_says_so_and_each_row_names_it() -> None:
     node = max(node.number for node in read_nodes().value or () if node.memory_bytes)
     printed = document(
-        pinscope("run", "bandwidth", "--lab", "host", "--quick", "--json", *SMALL, "--set", f"node={node}")
+        pinscope("run", "bandwidth", "--lab", "host", "--quick", "--json", *LEAST, "--set", f"node={node}")
     )
     assert printed["run"]["notes"] == [f"Host buffers and the threads that copy were bound to NUMA node {node}."]
     assert {(row["host_node"], row["host_nodes"]) for row in printed["observations"]} == {(node, None)}
@@ -201,9 +208,8 @@ def test_a_saved_run_completes_the_one_whose_child_died_with_the_database(tmp_pa
 
 def test_run_all_prints_one_document_of_all_experiments() -> None:
     done = pinscope(
-        "run", "all", "--lab", "host", "--quick", "--json", *SMALL,
-        "--set", "directions=h2d", "--set", "memory=pinned", "--set", "chunk=256KiB", "--set", "chunks=4",
-        "--set", "cap=64MiB", "--set", "step_seconds=0.05", "--set", "group=256MiB",
+        "run", "all", "--lab", "host", "--quick", "--json",
+        *(part for setting in FEWEST.split() for part in ("--set", setting)),
     )  # fmt: skip
     printed = document(done)
     assert printed["format"] == 1
@@ -215,7 +221,7 @@ def test_run_all_prints_one_document_of_all_experiments() -> None:
 
 
 def test_run_tells_people_headline_run_and_next_command() -> None:
-    done = pinscope("run", "bandwidth", "--quick", *SMALL, "--set", "directions=h2d", CUDA_VISIBLE_DEVICES="")
+    done = pinscope("run", "bandwidth", "--quick", *LEAST, CUDA_VISIBLE_DEVICES="")
     assert done.returncode == 0
     assert "Pinned h2d, 256 KiB" in done.stdout
     assert (found := re.search(r"pinscope report (\S+) -o report.html", done.stdout))
@@ -480,7 +486,7 @@ def test_a_reader_that_goes_away_is_no_error(run_id: str) -> None:
 def test_a_terminal_gets_a_bar_and_a_pipe_gets_plain_lines() -> None:
     terminal, end = pty.openpty()
     with subprocess.Popen(
-        [sys.executable, "-m", "pinscope", "run", "bandwidth", "--lab", "host", "--quick", *SMALL],
+        [sys.executable, "-m", "pinscope", "run", "bandwidth", "--lab", "host", "--quick", *LEAST],
         env=variables(TERM="xterm-256color"), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=end,
     ) as process:  # fmt: skip
         os.close(end)

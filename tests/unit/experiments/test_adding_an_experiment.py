@@ -29,7 +29,7 @@ FORM = """
 import json
 from streamlit.testing.v1 import AppTest
 
-app = AppTest.from_file("app.py", default_timeout=60).run()
+app = AppTest.from_file("app.py", default_timeout=60)
 app.switch_page("pinscope/dashboard/experiments.py").run()
 app.segmented_control(key="experiment").set_value("pin_once").run()
 print(json.dumps({
@@ -46,13 +46,16 @@ import io, json, sys
 from contextlib import redirect_stdout
 from pinscope.cli.main import main
 
-printed = []
+printed, run = [], ""
 for command in json.loads(sys.argv[1]):
     with redirect_stdout(io.StringIO()) as out:
-        assert main(command) == 0, command
+        assert main([run if word == "RUN" else word for word in command]) == 0, command
     printed.append(out.getvalue())
+    if "pin_once" in command and "--json" in command:
+        run = json.loads(out.getvalue())["run"]["id"]
 print(json.dumps(printed))
 """
+"""RUN is the one that was measured before."""
 
 
 def blocks() -> dict[str, str]:
@@ -119,23 +122,27 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Copy:
 
 
 @pytest.fixture(scope="module")
-def ran(copy: Copy) -> dict[str, Any]:
-    """What a run of the example printed."""
-    command = ["run", "pin_once", "--lab", "host", "--quick", "--json", "--set", "sizes=64KiB,1MiB"]
-    document: dict[str, Any] = json.loads(copy.pinscope(command)[0])
-    return document
+def shown(copy: Copy, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Two helps, a run of the example, and that run as the list, the command that shows it, and two reports have it."""
+    folder = tmp_path_factory.mktemp("reports")
+    html, csv = (folder / name for name in ("report.html", "rows.csv"))
+    experiments, parameters, ran, listed, run, *_ = copy.pinscope(
+        ["run", "--help"], ["run", "pin_once", "--help"],
+        ["run", "pin_once", "--lab", "host", "--quick", "--json", "--set", "sizes=64KiB,1MiB"],
+        ["runs", "list", "--json"], ["runs", "show", "RUN", "--json"],
+        ["report", "RUN", "-o", str(html)], ["report", "RUN", "-o", str(csv)],
+    )  # fmt: skip
+    return {
+        "experiments": experiments, "parameters": parameters, "ran": ran, "list": listed, "run": run,
+        "html": html.read_text(), "csv": csv.read_text(),
+    }  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def shown(copy: Copy, ran: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """That run as the list, the command that shows it, and two reports have it."""
-    run_id, folder = ran["run"]["id"], tmp_path_factory.mktemp("reports")
-    html, csv = (folder / name for name in ("report.html", "rows.csv"))
-    listed, run, *_ = copy.pinscope(
-        ["runs", "list", "--json"], ["runs", "show", run_id, "--json"],
-        ["report", run_id, "-o", str(html)], ["report", run_id, "-o", str(csv)],
-    )  # fmt: skip
-    return {"list": listed, "run": run, "html": html.read_text(), "csv": csv.read_text()}
+def ran(shown: dict[str, str]) -> dict[str, Any]:
+    """What a run of the example printed."""
+    document: dict[str, Any] = json.loads(shown["ran"])
+    return document
 
 
 def test_it_is_one_folder_and_one_line_of_the_registry(copy: Copy) -> None:
@@ -156,10 +163,9 @@ def test_it_keeps_the_rules_of_the_house(copy: Copy) -> None:
     copy.python("-m", "mypy", *FILES, REGISTRY)
 
 
-def test_its_parameters_become_options_and_form_fields(copy: Copy) -> None:
-    experiments, parameters = copy.pinscope(["run", "--help"], ["run", "pin_once", "--help"])
-    assert "How many copies repay the pinning of a buffer" in experiments
-    assert "Sizes by comma, such as" in " ".join(parameters.split())
+def test_its_parameters_become_options_and_form_fields(copy: Copy, shown: dict[str, str]) -> None:
+    assert "How many copies repay the pinning of a buffer" in shown["experiments"]
+    assert "Sizes by comma, such as" in " ".join(shown["parameters"].split())
     form = json.loads(copy.python("-c", FORM).splitlines()[-1])
     assert form["errors"] == []
     assert form["question"][0].startswith("How many copies must a pinned buffer serve")

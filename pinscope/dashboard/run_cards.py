@@ -17,7 +17,7 @@ from pinscope.dashboard.times import own_time
 from pinscope.dashboard.widgets import Colour, answer, chart_view, verdict_line
 from pinscope.errors import BadInput
 from pinscope.experiments.read_rows import ReadRows
-from pinscope.experiments.registry import draw_run, find_reader
+from pinscope.experiments.registry import charts_of, find_reader
 from pinscope.records.run import LAB_TITLES, Run, Status
 from pinscope.report.facts import size_word
 from pinscope.runner.jobs import cancel, reconcile
@@ -100,7 +100,7 @@ def _partial_chart(store: Store, run_id: str) -> None:
     with errors_shown():
         run = store.run(run_id)
         rows = _rows_so_far(store, run)
-        charts = draw_run(run, rows) if rows else []
+        charts = charts_of(run, rows) if rows else []
         if charts:
             chart_view(charts[0], key=f"partial-{run_id}", border=False)
         else:

@@ -93,7 +93,7 @@ def open_run(store: Store, run: Run) -> OpenedRun:
     rows = store.observations(run.id)
     is_large = isinstance(rows, StoredRows) and rows.characters() > UPLOAD_MIB * MIB
     try:
-        document = open_document(run, rows)
+        document = open_document(run, rows, when_looked_at=True)
     except BadInput as error:  # from a newer version: its raw rows can still be shown
         return OpenedRun(run, rows, None, str(error), is_large=is_large)
     has_spans = not is_large and any(row.get("kind") == "span" for row in rows)

@@ -9,7 +9,7 @@ from typing import Literal, TypeVar
 import pandas as pd
 import streamlit as st
 
-from pinscope.charts.chart import Chart
+from pinscope.charts.chart import Chart, LazyCharts
 from pinscope.charts.theme import dressed
 from pinscope.dashboard.plain import plain, sentence
 from pinscope.records.figure import Figure
@@ -147,7 +147,7 @@ def reading_below_verdict(reading: Reading, charts: Sequence[Chart]) -> None:
         finding_cards(findings[:FIRST])
     _rest("figures", reading.headline[FIRST:], headline)
     _rest("findings", findings[FIRST:], finding_cards)
-    _rest("charts", charts[1:], _chart_grid)
+    _more_charts(charts)
     _rest("tables", reading.tables, _table_list)
 
 
@@ -173,6 +173,16 @@ def _rest(name: str, items: Sequence[_Item], draw: Callable[[Sequence[_Item]], N
     with st.expander(f"{words} ({len(items)})", key=f"rest-{name}", on_change="rerun") as rest:
         if rest.open:
             draw(items)
+
+
+def _more_charts(charts: Sequence[Chart]) -> None:
+    """Those after the first. How many there are is known when they are drawn, which is when somebody opens them."""
+    if charts.may_have_more_than(1) if isinstance(charts, LazyCharts) else len(charts) > 1:
+        with st.expander("More charts", key="rest-charts", on_change="rerun") as rest:
+            if rest.open:
+                _chart_grid(charts[1:])
+                if len(charts) == 1:
+                    st.caption("What was measured gives no other chart.")
 
 
 def _chart_grid(charts: Sequence[Chart]) -> None:

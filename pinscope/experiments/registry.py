@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, cast
@@ -18,7 +19,7 @@ from pinscope.records.run import ExperimentRun, Run, TimelineRun
 from pinscope.text import quoted
 
 if TYPE_CHECKING:
-    from pinscope.charts.chart import Chart
+    from pinscope.charts.chart import Chart, LazyCharts
 
 
 @dataclass(frozen=True)
@@ -41,9 +42,9 @@ class Reader:
         """What they are, and what is concluded from their rows."""
         return cast("AnyKind", self._module("experiment").EXPERIMENT)
 
-    def charts(self, run: Run, rows: Sequence[Row]) -> list[Chart]:
-        """The figures of a run, from its rows."""
-        return cast("list[Chart]", self._module("charts").draw(run, rows))
+    def charts(self, run: Run, rows: Sequence[Row]) -> Iterable[Chart]:
+        """The figures of a run, from its rows; of some kinds each is drawn when it is taken."""
+        return cast("Iterable[Chart]", self._module("charts").draw(run, rows))
 
     def _module(self, name: str) -> ModuleType:
         return import_module(f"pinscope.experiments.{self.name}.{name}")
@@ -163,9 +164,19 @@ def verdict_at_end(run: Run, rows: Sequence[Row]) -> str | None:
 
 def draw_run(run: Run, rows: Sequence[Row]) -> list[Chart]:
     """The charts of a run; errors as for :func:`read_run`."""
+    return list(charts_of(run, rows))
+
+
+def charts_of(run: Run, rows: Sequence[Row]) -> LazyCharts:
+    """The same, but the first is drawn now, and each other when it is looked at; so late come its errors."""
+    from pinscope.charts.chart import LazyCharts  # noqa: PLC0415 - Plotly takes a fifth of a second to import
+
     checked = checked_rows(run.experiment, rows)
     with _figures_that_make_sense(run):
-        return _reader_of(run).charts(run, checked)
+        drawn = _reader_of(run).charts(run, checked)
+    charts = LazyCharts(drawn, partial(_figures_that_make_sense, run))
+    bool(charts)  # draws the first
+    return charts
 
 
 def checked_rows(name: str, rows: Iterable[Row]) -> ReadRows:

@@ -8,7 +8,7 @@ from typing import Any
 
 from pinscope.charts.chart import Chart
 from pinscope.experiments.contract import Row
-from pinscope.experiments.registry import checked_rows, draw_run, find_reader, method, read_run
+from pinscope.experiments.registry import charts_of, checked_rows, draw_run, find_reader, method, read_run
 from pinscope.records.finding import Reading
 from pinscope.records.run import Run
 
@@ -39,8 +39,10 @@ class Document:
     parameter_schema: Mapping[str, Any] = field(default_factory=dict)
 
 
-def open_document(run: Run, rows: Sequence[Row], with_charts: bool = True) -> Document:
+def open_document(run: Run, rows: Sequence[Row], with_charts: bool = True, when_looked_at: bool = False) -> Document:
     """The run with its reading and, if asked for, its charts; both are empty for a run without rows.
+
+    ``when_looked_at``: a chart after the first is drawn when it is looked at.
 
     Where they rest on the first observations only, a note of the run says so.
 
@@ -59,7 +61,7 @@ def open_document(run: Run, rows: Sequence[Row], with_charts: bool = True) -> Do
         question=kind.question,
         method=method(kind),
         reading=read_run(run, read) if read else Reading(headline=(), tables=(), findings=()),
-        charts=draw_run(run, read) if read and with_charts else [],
+        charts=(charts_of if when_looked_at else draw_run)(run, read) if read and with_charts else [],
         rows=rows,
         parameter_schema=kind.Params.model_json_schema(),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -53,31 +53,31 @@ _MARKS = {
 """Pages and caches of pageable memory → marker."""
 
 
-def draw(run: ExperimentRun, observations: Sequence[Mapping[str, Any]]) -> list[Chart]:
-    """The charts of a bandwidth run.
+def draw(run: ExperimentRun, observations: Sequence[Mapping[str, Any]]) -> Iterator[Chart]:
+    """The charts of a bandwidth run, each drawn when it is taken.
 
     Args:
         run: tells the lab, the GPU and the limit of its link.
         observations: stored rows of the run, also of one that is still going.
 
-    Returns:
+    Yields:
         Only the charts for which something was measured; none for a run without rows.
     """
     curves = by_line(cells(observations))
     every = {line: curve for line, curve in curves.items() if line.devices == 1 and line.device == run.device}
     alone = compared(every)
     engine = {line: curve for line, curve in alone.items() if line.copier == "engine"}
-    drawn = (
-        _rates(run, engine),
-        _ratios(engine),
-        _issue_times(engine),
-        _copiers(run, alone),
-        _times(run, engine),
-        _states(every),
-        _together(curves),
-        _published(run, engine),
+    drawings: tuple[Callable[[], Chart | None], ...] = (
+        lambda: _rates(run, engine),
+        lambda: _ratios(engine),
+        lambda: _issue_times(engine),
+        lambda: _copiers(run, alone),
+        lambda: _times(run, engine),
+        lambda: _states(every),
+        lambda: _together(curves),
+        lambda: _published(run, engine),
     )
-    return [chart for chart in drawn if chart]
+    yield from filter(None, (draw_chart() for draw_chart in drawings))
 
 
 def _stack(

@@ -41,26 +41,31 @@ _LONGER = 0.01
 """Share of the shorter side by which a pass must take longer than in turn to say so: less is noise."""
 
 
-def draw(run: ExperimentRun, observations: Sequence[Mapping[str, Any]]) -> list[Chart]:
-    """The charts of an overlap run.
+def draw(run: ExperimentRun, observations: Sequence[Mapping[str, Any]]) -> Iterator[Chart]:
+    """The charts of an overlap run, each drawn when it is taken.
 
     Args:
         run: tells the lab, whose clock the times are of.
         observations: stored rows of the run, also of one that is still going.
 
-    Returns:
+    Yields:
         Only the charts for which something was measured; none for a run without rows.
     """
+    yield from filter(None, _drawings(run, observations))
+
+
+def _drawings(run: ExperimentRun, observations: Sequence[Mapping[str, Any]]) -> Iterator[Chart | None]:
     measured, kept = passes(observations), spans(observations)
-    drawn: list[Chart | None] = [_passes(measured)]
+    yield _passes(measured)
     for way in ("h2d", "d2h"):
         cells = [cell for cell in measured if cell.direction == way]
         recipes = left_out_once(cell.recipe for cell in cells)
         chosen = [cell for recipe in recipes for cell in cells if cell.recipe == recipe]
         timeline = [span for span in kept if span.direction == way and span.recipe in recipes]
-        drawn += [_efficiency(way, chosen), _costs(way, chosen), _timeline(run, way, timeline, chosen)]
-    drawn.append(_depths(measured))
-    return [chart for chart in drawn if chart]
+        yield _efficiency(way, chosen)
+        yield _costs(way, chosen)
+        yield _timeline(run, way, timeline, chosen)
+    yield _depths(measured)
 
 
 def left_out_once(recipes: Iterable[Recipe]) -> list[Recipe]:

@@ -61,7 +61,7 @@ def test_every_kind_of_run_has_words_for_a_report_and_a_module_that_draws_it(rea
     assert kind.name == reader.name
     assert all((kind.title, kind.question.endswith("?"), kind.method))
     assert kind.Params.model_json_schema()["properties"]
-    assert reader.charts(synthetic.run(kind.name), []) == []
+    assert list(reader.charts(synthetic.run(kind.name), [])) == []
 
 
 @pytest.mark.parametrize(

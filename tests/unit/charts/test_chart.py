@@ -1,0 +1,41 @@
+"""Charts are drawn when they are looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+
+import plotly.graph_objects as go
+import pytest
+
+from pinscope.charts.chart import Chart, LazyCharts
+from pinscope.errors import BadInput
+
+
+def drawings(drawn: list[str], broken: str = "") -> Iterator[Chart]:
+    for key in "abc":
+        if key == broken:
+            raise BadInput("it makes no sense")
+        drawn.append(key)
+        yield Chart(key, "", "", go.Figure(), "")
+
+
+def test_a_chart_is_drawn_when_it_is_looked_at() -> None:
+    drawn: list[str] = []
+    charts = LazyCharts(drawings(drawn), nullcontext)
+    assert not drawn
+    assert charts
+    assert charts[0].key == "a"
+    assert charts.may_have_more_than(1)
+    assert drawn == ["a"]
+    assert [chart.key for chart in charts[1:]] == ["b", "c"]
+    assert [chart.key for chart in charts] == drawn == ["a", "b", "c"]
+    assert not charts.may_have_more_than(3)
+
+
+def test_one_that_cannot_be_drawn_is_an_error_each_time() -> None:
+    charts = LazyCharts(drawings([], broken="b"), nullcontext)
+    for _ in range(2):
+        assert charts[0].key == "a"
+        with pytest.raises(BadInput, match="makes no sense"):
+            len(charts)

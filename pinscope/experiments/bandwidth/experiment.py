@@ -61,7 +61,8 @@ class BandwidthParams(Params):
     )
     copiers: Several[CopierChoice] = parameter(
         "Copied by", "A copy engine of the GPU, or a kernel that reads and writes host memory in place. A kernel "
-        "reaches all kinds of pinned memory in the same way, so it is measured with only the first that memory lists.",
+        "reaches all kinds of pinned memory in the same way, so it is measured with only one: the first pinned kind "
+        "in the list of the parameter memory.",
     )  # fmt: skip
     backings: Several[PageableBacking] = parameter(
         "Pages of pageable memory",

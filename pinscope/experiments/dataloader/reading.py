@@ -40,7 +40,9 @@ def _verdict(found: Sequence[Combination], steady: Sequence[Combination]) -> str
     best = fastest(steady)
     limit = _limits(best)
     if measured := effects(steady, SETTINGS[0]):
-        return f"{_brings(measured)}{limit}."
+        unknown = sorted({one.workers for one in found} - {one.workers for one in measured})
+        rest = f", not known with {joined([str(count) for count in unknown])}" if unknown else ""
+        return f"{_brings(measured)}{rest}{limit}."
     rate = best.steps_per_second
     pace = f"{about(rate.uncertainty or 0)}{rate.value:.1f} steps a second with {words(best)}"
     return f"The fastest loop makes {pace}{limit}."

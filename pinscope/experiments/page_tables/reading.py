@@ -191,8 +191,8 @@ def _price(run: ExperimentRun, cost: Cost) -> Iterator[Finding]:
         title=f"Each pinned GiB takes {format_bytes(round(per_byte * GIB))} of {_tables_of(run)}: {whose} in {named}",
         detail=f"The true value lies between {format_bytes(round(slope.low * GIB))} and "
         f"{format_bytes(round(slope.high * GIB))} per pinned GiB: "
-        f"{_read(run)} in steps of {format_bytes(growth.granule_bytes)}, and {format_bytes(growth.bytes[-1])} were "
-        f"pinned in steps of {step}.{_returned_words(growth)} A TiB would take "
+        f"{_read(run)} in steps of {format_bytes(growth.granule_bytes)}; pinning {format_bytes(growth.bytes[-1])}, "
+        f"{step} at a time, shows to within {step} when each comes.{_returned_words(growth)} A TiB would take "
         f"{format_bytes(round(1024 * GIB * per_byte))}.",
         advice=advice,
     )

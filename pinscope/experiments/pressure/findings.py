@@ -274,7 +274,7 @@ def nobody_felt_it(found: Stages, memory: Memory) -> Iterator[Finding]:
             if severity == "good"
             else "To tell noise from cost, run it again on an idle machine."
         )
-        + " To test with all that is safe here (cap=1TiB only lifts the upper limit): "
+        + " To test with the largest amount that is safe to pin here (no more is pinned, whatever the cap): "
         "pinscope run pressure --set share=100% --set cap=1TiB",
     )
 

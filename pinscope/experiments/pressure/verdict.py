@@ -40,8 +40,8 @@ def _slower(found: Stages, slowest: float) -> str:
     """How much longer they took; what stays when all is freed is not due to pinned memory."""
     before, after = (median_of(stage.fault) if stage else None for stage in (found.before, found.after))
     if before and after is not None and after / before >= slowest > 1:
-        times = f"page faults took {slowest:.2f} times as long, {after / before:.2f} times also after freeing"
-        return f"no slow-down is due to it: {times}"
+        freed = f"after freeing ({after / before:.2f} times before)"
+        return f"nothing slows: page faults are as slow {freed} as with it ({slowest:.2f} times)"
     return f"page faults took at most {max(slowest, 1.0):.2f} times as long as before"
 
 

@@ -48,7 +48,8 @@ class PlanParams(Inputs):
     all_gpus: int = Field(
         1, ge=1, le=4096, title="GPUs in all", json_schema_extra={"unit": "count"},
         description="Number of different GPUs that all processes use together, spread evenly: 8 for 8 processes with "
-        "one GPU each. The GPUs of each process, or less: every process uses the same ones.",
+        "one GPU each. If it is no larger than the number of GPUs of each process (--gpus-per-process), all processes "
+        "share the same GPUs.",
     )  # fmt: skip
     gpu_memory: Bytes = Field(
         USUAL_GPU_BYTES, title="Memory of one GPU", json_schema_extra={"unit": "bytes"},

@@ -189,17 +189,17 @@ def _price(run: ExperimentRun, cost: Cost) -> Iterator[Finding]:
         quantity("Page size of the mapping", growth.page_bytes, "bytes"),
         quantity("Pinned at most", growth.bytes[-1], "bytes"),
         title=f"Each pinned GiB takes {format_bytes(round(per_byte * GIB))} of {_tables_of(run)}: {whose} in {named}",
-        detail=f"The true value lies between {format_bytes(round(slope.low * GIB))} and "
-        f"{format_bytes(round(slope.high * GIB))} per pinned GiB: "
-        f"{_read(run)} in steps of {format_bytes(growth.granule_bytes)}; pinning {format_bytes(growth.bytes[-1])}, "
-        f"{step} at a time, shows to within {step} when each comes.{_returned_words(growth)} A TiB would take "
+        detail=f"{_read(run)} in steps of {format_bytes(growth.granule_bytes)}. This run pinned "
+        f"{format_bytes(growth.bytes[-1])}, {step} at a time, so it knows to within {step} when each step came: a "
+        f"pinned GiB takes between {format_bytes(round(slope.low * GIB))} and {format_bytes(round(slope.high * GIB))}."
+        f"{_returned_words(growth)} A TiB would take "
         f"{format_bytes(round(1024 * GIB * per_byte))}.",
         advice=advice,
     )
 
 
 def _read(run: ExperimentRun) -> str:
-    return "GPU memory is reported" if run.lab == "cuda" else "the kernel counts page tables"
+    return "GPU memory is reported" if run.lab == "cuda" else "The kernel counts page tables"
 
 
 def _returned_words(growth: Growth) -> str:

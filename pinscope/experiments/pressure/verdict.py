@@ -29,20 +29,21 @@ def pressure_verdict(run: ExperimentRun, found: Stages, of_memory: str, felt: Se
     parts = []
     if felt:
         parts.append("what became slower stayed so without it")
+    elif slowest is not None and (stays := _stays(found, slowest)):
+        return on_lab(run.lab, f"{most} slows nothing: {stays}.")
     elif slowest is not None:
-        parts.append(_slower(found, slowest))
+        parts.append(f"page faults took at most {max(slowest, 1.0):.2f} times as long as before")
     elif lost is not None and abs(lost - 1) <= STRAIGHT:  # else other programs' memory is in it
         parts.append(f"each GiB took {format_bytes(lost * GIB)} of available memory")
     return on_lab(run.lab, f"With {most}, {'; '.join(parts)}.") if parts else None
 
 
-def _slower(found: Stages, slowest: float) -> str:
-    """How much longer they took; what stays when all is freed is not due to pinned memory."""
+def _stays(found: Stages, slowest: float) -> str:
+    """How much longer page faults took, if they took as long when all was freed: then not because it was pinned."""
     before, after = (median_of(stage.fault) if stage else None for stage in (found.before, found.after))
-    if before and after is not None and after / before >= slowest > 1:
-        freed = f"after freeing ({after / before:.2f} times before)"
-        return f"nothing slows: page faults are as slow {freed} as with it ({slowest:.2f} times)"
-    return f"page faults took at most {max(slowest, 1.0):.2f} times as long as before"
+    if not before or after is None or not after / before >= slowest > 1:
+        return ""
+    return f"page faults took {slowest:.2f} times as long as before, but still {after / before:.2f} times after freeing"
 
 
 def _slowest_fault(found: Stages) -> float | None:

@@ -204,7 +204,7 @@ def test_the_price_names_the_page_size_and_what_a_tebibyte_takes() -> None:
     (finding,) = (one for one in reading(rows()).findings if one.rule == "page-table-price")
     assert finding.title.startswith("Each pinned GiB takes 2 MiB")
     assert finding.title.endswith("MiB of GPU memory: the GPU maps it in pages of 4 KiB")
-    assert "256 MiB at a time, shows to within 256 MiB when each comes." in finding.detail
+    assert "256 MiB at a time, so it knows to within 256 MiB when each step came: " in finding.detail
     assert "All of it came back after freeing." in finding.detail
 
 

@@ -6,10 +6,9 @@ import os
 import signal
 from collections.abc import Callable
 
-import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from pinscope.dashboard.pages import HOME, PAGES, PageEntry
+from pinscope.dashboard.pages import HOME, NOW, PAGES, PageEntry
 from pinscope.probes.process import is_alive
 from tests.browser.conftest import Begin, Serve, Served, settle, standing_still, until
 from tests.browser.test_journey import fill, run_in, start
@@ -27,13 +26,13 @@ def address(entry: PageEntry) -> str:
     return "" if entry is HOME else entry.path.stem
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_page_opens_by_its_address_on_a_phone(
-    scheme: str, new_page: Callable[..., Page], dashboard: Served
-) -> None:
+def test_every_page_opens_by_its_address_on_a_phone(new_page: Callable[..., Page], dashboard: Served) -> None:
     dashboard.store.import_runs([(synthetic.run("bandwidth", "host"), synthetic.bandwidth_rows("host"))])
-    page = new_page(390, scheme)
-    for path in (*map(address, PAGES), "runs?run=syntheticbandwidthhost"):
+    run = "runs?run=syntheticbandwidthhost"
+    # Now and charts have colours of their own; test_accessible.py looks at the colours of all pages.
+    places = [*((address(entry), "light") for entry in PAGES), (run, "light"), (run, "dark"), (address(NOW), "dark")]
+    for path, scheme in places:
+        page = new_page(390, scheme)
         page.goto(f"{dashboard.url}/{path}")
         settle(page)
         too_wide = page.evaluate("document.scrollingElement.scrollWidth - window.innerWidth")

@@ -35,11 +35,12 @@ def browser(chromium: Browser) -> Browser:
 
 
 class Reader:
-    """A page that is cut off, and everything it complained of or asked for."""
+    """A tab that is cut off, and everything it complained of or asked for: one for all, which compiles Plotly once."""
 
-    def __init__(self, browser: Browser, width: int, scheme: Any) -> None:
-        self.context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    def __init__(self, browser: Browser, blank: Path) -> None:
+        self.context = browser.new_context()
         self.context.set_offline(True)
+        self._blank = blank
         self.complaints: list[str] = []
         self.requests: list[str] = []
         self.page: Page = self.context.new_page()
@@ -58,20 +59,35 @@ class Reader:
         self.page.wait_for_selector("html[data-drawn]", state="attached", timeout=30_000)
         return self.page
 
-    def close(self) -> None:
-        """End the page; it must have been silent."""
-        self.context.close()
+    def begin(self, width: int, scheme: Any) -> None:
+        """Make the tab so wide, and light or dark, for another test."""
+        self.page.set_viewport_size({"width": width, "height": 900})
+        self.page.emulate_media(color_scheme=scheme, media="screen")
+        self.complaints.clear()
+        self.requests.clear()
+
+    def end(self) -> None:
+        """Leave the report, which must have been silent."""
+        self.page.goto(self._blank.as_uri())
         assert self.complaints == []
         assert self.requests == []
 
 
-@pytest.fixture
-def reader(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Reader]:
-    """A silent page 1100 pixels wide and light, unless the test asks otherwise."""
-    width, scheme = getattr(request, "param", (1100, "light"))
-    opened = Reader(browser, width, scheme)
+@pytest.fixture(scope="module")
+def tab(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
+    blank = tmp_path_factory.mktemp("blank") / "blank.html"
+    blank.write_text("<!DOCTYPE html><title>Nothing</title>")
+    opened = Reader(browser, blank)
     yield opened
-    opened.close()
+    opened.context.close()
+
+
+@pytest.fixture
+def reader(tab: Reader, request: pytest.FixtureRequest) -> Iterator[Reader]:
+    """A silent page 1100 pixels wide and light, unless the test asks otherwise."""
+    tab.begin(*getattr(request, "param", (1100, "light")))
+    yield tab
+    tab.end()
 
 
 SYNTHETIC: dict[str, Callable[[], Document]] = {

@@ -44,7 +44,7 @@ class BrimParams(BareParams):
     )
     step: Share = parameter(
         "Step", "Percentage of the limit that one step pins near the brim; the cliff is found as precisely.",
-        gt=0, le=0.05,
+        ge=0.001, le=0.05,
     )  # fmt: skip
     file_share: Share = parameter(
         "File", "Length of the file that an ordinary process reads in each round, as a percentage of the limit.",

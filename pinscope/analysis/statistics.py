@@ -133,6 +133,7 @@ def confidence_rank(count: int) -> int:
     return int(np.searchsorted(np.cumsum(np.exp(logs)), (1 - CONFIDENCE) / 2, side="right"))
 
 
+@lru_cache(maxsize=64)
 def looks(least: int, most: int) -> tuple[int, ...]:
     """Counts at which repeating may look whether the median is known: at most five, growing by a constant factor.
 

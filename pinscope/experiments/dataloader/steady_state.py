@@ -57,8 +57,15 @@ def steady_starts(runs: Sequence[Sequence[float]], cycle: int = 1) -> list[int] 
 def _cut(means: NDArray[np.float64]) -> int:
     """How many batches belong to the start; at most half of them."""
     most = len(means) // 2
-    best = min(range(most + 1), key=lambda cut: float(np.var(means[cut:])) / (len(means) - cut))
+    best = min(range(most + 1), key=lambda cut: _squared_error(means[cut:]))
     return min(2 * best, most)
+
+
+def _squared_error(means: NDArray[np.float64]) -> float:
+    """Of their mean: the variance over their number, as ``numpy.var`` has it, which takes three times as long."""
+    count = len(means)
+    apart = means - np.add.reduce(means) / count
+    return float(np.add.reduce(apart * apart) / count / count)
 
 
 def _halves_agree(means: NDArray[np.float64]) -> bool:

@@ -6,6 +6,7 @@ import ctypes
 import threading
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 from pinscope.errors import MeasurementFailed
@@ -60,7 +61,7 @@ def resident_bytes(address: int, nbytes: int) -> int:
     states = (ctypes.c_ubyte * pages)()
     libc = ctypes.CDLL(None, use_errno=True)
     assert libc.mincore(ctypes.c_void_p(address), ctypes.c_size_t(nbytes), states) == 0
-    return sum(state & 1 for state in states) * PAGE
+    return int((np.frombuffer(states, dtype=np.uint8) & 1).sum()) * PAGE
 
 
 def pinner(name: str, calls: Notes, chunk: int | None = TOUCH_BYTES, threads: int = 3) -> Pinner:

@@ -25,6 +25,7 @@ from pinscope.probes.process import is_alive
 from pinscope.records.run import Run
 from pinscope.report.document import open_document
 from pinscope.runner import jobs
+from pinscope.runner.queue import turn
 from pinscope.store.bundle import read_bundle
 from pinscope.store.store import Store
 from tests.faults.campaign import Campaign
@@ -287,11 +288,18 @@ def _state(pid: int) -> str:
         return "gone"
 
 
+def _held(holder: str) -> None:
+    raise AssertionError(f"nobody lives, and {holder} still holds its turn")
+
+
 def _untrue(attempt: Attempt, reached: bool, command: Command) -> Iterator[str]:
     """What is left, or is not so, after the end."""
     said, code = command.said(), command.process.returncode
     if "Traceback" in said:
         yield f"showed a traceback: {said[said.index('Traceback') :][:2000]}"
+    if "KILL" in attempt.signal:  # what was killed cannot remove its turn: the next run takes it, and does
+        with turn("host", _held, folders=[command.folder / "queue"]):
+            pass
     left = [path.name for path in command.temporary.iterdir()]
     left += [path.name for path in command.folder.iterdir() if path.name not in _EXPECTED]
     if left:

@@ -327,7 +327,7 @@ class _Streams:
         texts = {1: "", 2: ""}
         for number, path in self._paths.items():
             if path.exists():
-                texts[number] = path.read_bytes().replace(b"\0", b"").decode(errors="replace")
+                texts[number] = path.read_bytes().replace(b"\0", b"").removeprefix(b"\xff\xfe").decode(errors="replace")
         self.read()
         return texts | {number: text.decode(errors="replace") for number, text in self._text.items()}
 

@@ -61,8 +61,6 @@ def _hides(cell: PassCell) -> str:
 
 
 def _share(cell: PassCell) -> str:
-    if cell.overlap >= 1:
-        return "all"
     # The overlap is a difference of times: it is off by as much of the shorter side as the whole is off.
     shorter = min(cell.copy_alone_seconds, cell.compute_alone_seconds)
     off = known_within(cell.device_seconds) * cell.device_seconds.median / shorter

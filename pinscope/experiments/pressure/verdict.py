@@ -29,8 +29,11 @@ def pressure_verdict(run: ExperimentRun, found: Stages, of_memory: str, felt: Se
     parts = []
     if felt:
         parts.append("what became slower stayed so without it")
-    elif slowest is not None and (stays := _stays(found, slowest)):
-        return on_lab(run.lab, f"{most} slows nothing: {stays}.")
+    elif slowest is not None and (freed := _freed(found, slowest)):
+        cause = (
+            f"but {freed:.2f} times after freeing too: {'locking' if run.lab == 'host' else 'pinning'} is not the cause"
+        )
+        return on_lab(run.lab, f"Page faults took {slowest:.2f} times as long with {most}, {cause}.")
     elif slowest is not None:
         parts.append(f"page faults took at most {max(slowest, 1.0):.2f} times as long as before")
     elif lost is not None and abs(lost - 1) <= STRAIGHT:  # else other programs' memory is in it
@@ -38,12 +41,10 @@ def pressure_verdict(run: ExperimentRun, found: Stages, of_memory: str, felt: Se
     return on_lab(run.lab, f"With {most}, {'; '.join(parts)}.") if parts else None
 
 
-def _stays(found: Stages, slowest: float) -> str:
-    """How much longer page faults took, if they took as long when all was freed: then not because it was pinned."""
+def _freed(found: Stages, slowest: float) -> float | None:
+    """How much longer page faults took when all was freed; ``None`` if that is less than with it."""
     before, after = (median_of(stage.fault) if stage else None for stage in (found.before, found.after))
-    if not before or after is None or not after / before >= slowest > 1:
-        return ""
-    return f"page faults took {slowest:.2f} times as long as before, but still {after / before:.2f} times after freeing"
+    return after / before if before and after is not None and after / before >= slowest > 1 else None
 
 
 def _slowest_fault(found: Stages) -> float | None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import psutil
 import pytest
@@ -173,9 +174,9 @@ def new_page(tab: tuple[Page, Watched], serve: Serve, dashboard: Served) -> Iter
     page, watched = tab
     watched.forget()
 
-    def new_page(width: int = 1400, scheme: str = "light") -> Page:
+    def new_page(width: int = 1400, scheme: Literal["light", "dark"] = "light") -> Page:
         page.set_viewport_size({"width": width, "height": 900})
-        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        page.emulate_media(color_scheme=scheme)
         return page
 
     yield new_page

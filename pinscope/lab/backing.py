@@ -9,19 +9,32 @@ import ctypes
 import mmap
 import os
 import resource
-from collections.abc import Iterator
+import secrets
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Protocol, Self
+from typing import Literal, Protocol, Self
+
+import _posixshmem
 
 from pinscope.errors import NotEnoughMemory
-from pinscope.probes.environment import read_huge_pages
+from pinscope.probes.environment import read_huge_pages, read_hugetlb_pool
 from pinscope.records.environment import HugePages
 from pinscope.records.run import Backing
 from pinscope.units import format_bytes
 
 HUGE_PAGE = 2**21
 """A transparent huge page covers what one entry of the second page-table level does: 2 MiB with 4 KiB pages."""
-_MAP_HUGETLB = 0x40000
+Segment = Literal["memfd", "shm_open", "hugetlb", "hugetlb_1g"]
+"""Memory that processes can share: without a name, a POSIX segment, or reserved huge pages without a name."""
+GIGANTIC_PAGE = 2**30
+SEGMENT_FOLDER = "/dev/shm"  # noqa: S108 - where shm_open(3) puts its segments
+_MAP_HUGETLB, _MAP_HUGE_1GB = 0x40000, 30 << 26
+_SEGMENT_BACKINGS: Mapping[Segment, Backing] = {
+    "memfd": "shm",
+    "shm_open": "shm_open",
+    "hugetlb": "hugetlb",
+    "hugetlb_1g": "hugetlb_1g",
+}
 _ANONYMOUS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -46,23 +59,66 @@ def why_not_backing(backing: Backing, nbytes: int = 1, pages: HugePages | None =
         nbytes: how much of it.
         pages: the machine's huge pages; read now by default.
     """
-    if backing not in ("thp", "hugetlb"):
+    if backing in ("4k", "shm"):
         return None
+    if backing == "shm_open":
+        return _why_not_segment(nbytes)
     pages = pages or read_huge_pages()
     if backing == "thp":
         return _why_not_transparent(pages)
-    if pages.hugetlb_page_bytes is None:
+    if backing == "hugetlb_1g":
+        return _why_not_reserved(nbytes, read_hugetlb_pool(GIGANTIC_PAGE))
+    return _why_not_reserved(nbytes, pages)
+
+
+def why_not_segment(segment: Segment, nbytes: int) -> str | None:
+    """Why processes cannot share that much memory of that sort here, and what to do; ``None`` if they can."""
+    if reason := why_not_backing(_SEGMENT_BACKINGS[segment], nbytes):
+        return reason
+    page = {"hugetlb": read_huge_pages().hugetlb_page_bytes or 1, "hugetlb_1g": GIGANTIC_PAGE}.get(segment, 1)
+    if nbytes % page:
+        return f"a {segment} segment has whole pages: {format_bytes(nbytes)} is no multiple of {format_bytes(page)}"
+    return None
+
+
+def _why_not_segment(nbytes: int) -> str | None:
+    """A segment that outgrows its file system is not refused: touching it ends the process (SIGBUS)."""
+    try:
+        state = os.statvfs(SEGMENT_FOLDER)
+    except OSError as error:
+        return f"shm_open needs {SEGMENT_FOLDER}: {error.strerror}"
+    room = state.f_bavail * state.f_frsize
+    if nbytes <= room:
+        return None
+    return (
+        f"{SEGMENT_FOLDER} has room for {format_bytes(room)}, {format_bytes(nbytes)} are needed; as root: "
+        f"mount -o remount,size=SIZE {SEGMENT_FOLDER} (docker run --shm-size=SIZE)"
+    )
+
+
+def _why_not_reserved(nbytes: int, pages: HugePages) -> str | None:
+    size = pages.hugetlb_page_bytes
+    if size is None:
         return f"this kernel has no hugetlb pages ({pages.missing.get('hugetlb_page_bytes', 'unknown')})"
-    nbytes = max(nbytes, pages.hugetlb_page_bytes)
-    free, total = pages.hugetlb_free_pages or 0, pages.hugetlb_total_pages or 0
-    needed = -(-nbytes // pages.hugetlb_page_bytes)
+    if pages.hugetlb_total_pages is None:
+        return f"this kernel has no hugetlb pages of {format_bytes(size)} ({pages.missing.get('hugetlb_total_pages')})"
+    nbytes = max(nbytes, size)
+    free, total = pages.hugetlb_free_pages or 0, pages.hugetlb_total_pages
+    needed = -(-nbytes // size)
     if needed <= free:
         return None
-    page = format_bytes(pages.hugetlb_page_bytes)
+    how = f"sysctl vm.nr_hugepages={total - free + needed}"
+    if size == GIGANTIC_PAGE:
+        how = f"echo {total - free + needed} > /sys/kernel/mm/hugepages/hugepages-{size // 1024}kB/nr_hugepages"
     return (
-        f"{format_bytes(nbytes)} of hugetlb memory takes {needed:,} page(s) of {page}, and {free:,} of {total:,} are "
-        f"free; reserve them as root: sysctl vm.nr_hugepages={total - free + needed}"
+        f"{format_bytes(nbytes)} of hugetlb memory takes {needed:,} page(s) of {format_bytes(size)}, and {free:,} of "
+        f"{total:,} are free; reserve them as root: {how}"
     )
+
+
+def free_gigantic_pages() -> int:
+    """Reserved pages of 1 GiB that nobody uses."""
+    return read_hugetlb_pool(GIGANTIC_PAGE).hugetlb_free_pages or 0
 
 
 def _why_not_transparent(pages: HugePages) -> str | None:
@@ -149,11 +205,14 @@ def unlock(address: int, nbytes: int) -> None:
 def _mapped(nbytes: int, backing: Backing | None) -> tuple[mmap.mmap, int]:
     """Untouched memory, and the offset in it at which ``nbytes`` bytes of the backing begin."""
     try:
-        if backing == "shm":
-            with shared_region(nbytes) as descriptor:
+        if backing in ("shm", "shm_open"):
+            with shared_region(nbytes, "memfd" if backing == "shm" else "shm_open") as descriptor:
                 return _mapped_file(descriptor, nbytes), 0
         if backing == "hugetlb":
             return _hugetlb(nbytes), 0
+        if backing == "hugetlb_1g":
+            whole = -(-nbytes // GIGANTIC_PAGE) * GIGANTIC_PAGE
+            return mmap.mmap(-1, whole, flags=_ANONYMOUS | _MAP_HUGETLB | _MAP_HUGE_1GB), 0
         if backing == "thp":
             return _transparent(nbytes)
         memory = mmap.mmap(-1, nbytes, flags=_ANONYMOUS)
@@ -173,17 +232,38 @@ def _mapped_file(descriptor: int, nbytes: int) -> mmap.mmap:
 
 
 @contextmanager
-def shared_region(nbytes: int) -> Iterator[int]:
-    """The descriptor of new shared memory without a name: it is gone with its last user, also after a crash.
+def shared_region(nbytes: int, segment: Segment = "memfd") -> Iterator[int]:
+    """The descriptor of new memory that processes can share: it is gone with its last user, also after a crash.
 
-    It is the same memory as a file in /dev/shm (tmpfs), but not bound to that file system's size.
+    ``memfd`` is the same memory as a segment of :data:`SEGMENT_FOLDER` (tmpfs), but not bound to that file system's
+    size. A segment's name is gone as soon as it is open.
+
+    Raises:
+        NotEnoughMemory: there is no such memory, or too little, with the reason.
     """
-    descriptor = os.memfd_create("pinscope", os.MFD_CLOEXEC)
+    try:
+        descriptor = _opened(segment, nbytes)
+    except OSError as error:
+        raise NotEnoughMemory(f"no {segment} memory of {format_bytes(nbytes)}: {error.strerror}") from None
     try:
         os.ftruncate(descriptor, nbytes)
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def _opened(segment: Segment, nbytes: int) -> int:
+    if segment == "memfd":
+        return os.memfd_create("pinscope", os.MFD_CLOEXEC)
+    if reason := why_not_segment(segment, nbytes):
+        raise NotEnoughMemory(reason)
+    if segment == "shm_open":
+        name = f"/pinscope-{secrets.token_hex(8)}"
+        descriptor = _posixshmem.shm_open(name, os.O_CREAT | os.O_EXCL | os.O_RDWR, mode=0o600)
+        _posixshmem.shm_unlink(name)
+        return descriptor
+    size = os.MFD_HUGE_1GB if segment == "hugetlb_1g" else 0
+    return os.memfd_create("pinscope", os.MFD_CLOEXEC | os.MFD_HUGETLB | size)
 
 
 def _hugetlb(nbytes: int) -> mmap.mmap:

@@ -139,6 +139,20 @@ def read_huge_pages(proc: Proc = HERE) -> HugePages:
     )
 
 
+def read_hugetlb_pool(page_bytes: int, proc: Proc = HERE) -> HugePages:
+    """The reserved huge pages of one size; of transparent ones nothing is read."""
+    missing = {"transparent": "not read"}
+    folder = f"/sys/kernel/mm/hugepages/hugepages-{page_bytes // 1024}kB"
+
+    return HugePages(
+        transparent=None,
+        hugetlb_page_bytes=page_bytes,
+        hugetlb_total_pages=proc.number(f"{folder}/nr_hugepages").note(missing, "hugetlb_total_pages"),
+        hugetlb_free_pages=proc.number(f"{folder}/free_hugepages").note(missing, "hugetlb_free_pages"),
+        missing=missing,
+    )
+
+
 def _active_word(text: str) -> str | None:
     match = _ACTIVE_WORD.search(text)
     return match[1] if match is not None else None

@@ -22,7 +22,12 @@ Origin = Literal["cuda", "host", "live"]
 """Where the figures of a run come from: a lab, or a machine that was watched while nothing was run on it."""
 Status = Literal["running", "done", "failed", "cancelled", "interrupted"]
 HostMemory = Literal["pageable", "pinned", "write_combined", "mapped", "registered", "managed"]
-Backing = Literal["4k", "thp", "hugetlb", "shm"]
+Backing = Literal["4k", "thp", "hugetlb", "hugetlb_1g", "shm", "shm_open"]
+"""``hugetlb``: pages of the kernel's usual size, 2 MiB on x86. ``shm``: shared memory without a name (memfd_create);
+``shm_open``: a POSIX segment of /dev/shm."""
+DriverMemory = Literal["created", "created_pieces", "pool", "pool_granted"]
+"""Host memory by the driver's own calls: ``cuMemCreate`` with the location HOST_NUMA, in one piece or in many of the
+least granularity; a host memory pool, to which the GPU was granted access or not."""
 Cache = Literal["cold", "warm"]
 """Whether the processor's caches may hold the memory: it wrote it right before, or not since it left them."""
 Direction = Literal["h2d", "d2h", "bidirectional"]

@@ -203,9 +203,9 @@ class CudaLab:
             yield HostPart(memory.address, nbytes, "pageable")
 
     @contextmanager
-    def register(self, buffer: HostBuffer) -> Iterator[HostBuffer]:
+    def register(self, buffer: HostBuffer, portable: bool = False) -> Iterator[HostBuffer]:
         runtime.setDevice(self._ordinal)
-        with registered_memory(buffer) as registered:
+        with registered_memory(buffer, portable) as registered:
             yield registered
 
     @property

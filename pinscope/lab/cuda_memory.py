@@ -22,6 +22,8 @@ from pinscope.units import format_bytes
 
 ALLOC_FLAGS = {"pinned": 0, "mapped": 2, "write_combined": 4}
 """cudaHostAllocDefault, cudaHostAllocMapped, cudaHostAllocWriteCombined."""
+REGISTER_PORTABLE = 1
+"""cudaHostRegisterPortable; the default is cudaHostRegisterDefault, 0."""
 OUT_OF_MEMORY = 2
 PAGE = 4096
 _Result = TypeVar("_Result")
@@ -62,9 +64,10 @@ def host_memory(nbytes: int, memory: HostMemory) -> Iterator[HostPart]:
 
 
 @contextmanager
-def registered_memory(buffer: HostBuffer) -> Iterator[HostPart]:
+def registered_memory(buffer: HostBuffer, portable: bool = False) -> Iterator[HostPart]:
     """Ordinary memory, pinned where it is. Raises as :func:`host_memory`."""
-    allocate(lambda: runtime.hostRegister(buffer.address, buffer.nbytes, 0), buffer.nbytes, "registered")
+    flags = REGISTER_PORTABLE if portable else 0
+    allocate(lambda: runtime.hostRegister(buffer.address, buffer.nbytes, flags), buffer.nbytes, "registered")
     try:
         yield HostPart(buffer.address, buffer.nbytes, "registered")
     finally:

@@ -179,7 +179,7 @@ class HostModelLab:
             yield HostArea(mapping, nbytes, memory="pageable")
 
     @contextmanager
-    def register(self, buffer: HostBuffer) -> Iterator[HostArea]:
+    def register(self, buffer: HostBuffer, portable: bool = False) -> Iterator[HostArea]:  # noqa: ARG002
         """The same memory, locked. Raises NotEnoughMemory."""
         area = own(buffer, HostArea)
         lock(area.address, area.nbytes)

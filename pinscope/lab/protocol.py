@@ -162,8 +162,10 @@ class Lab(Protocol):
         """
         ...
 
-    def register(self, buffer: HostBuffer) -> AbstractContextManager[HostBuffer]:
+    def register(self, buffer: HostBuffer, portable: bool = False) -> AbstractContextManager[HostBuffer]:
         """Pageable memory, or a part of it, pinned where it is; pageable again when it closes.
+
+        ``portable``: for all contexts (cudaHostRegisterPortable); the host model has but one.
 
         Raises NotEnoughMemory or MeasurementFailed.
         """

@@ -14,8 +14,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Literal, Protocol, Self
 
-import _posixshmem
-
 from pinscope.errors import NotEnoughMemory
 from pinscope.probes.environment import read_huge_pages, read_hugetlb_pool
 from pinscope.records.environment import HugePages
@@ -258,12 +256,20 @@ def _opened(segment: Segment, nbytes: int) -> int:
     if reason := why_not_segment(segment, nbytes):
         raise NotEnoughMemory(reason)
     if segment == "shm_open":
-        name = f"/pinscope-{secrets.token_hex(8)}"
-        descriptor = _posixshmem.shm_open(name, os.O_CREAT | os.O_EXCL | os.O_RDWR, mode=0o600)
-        _posixshmem.shm_unlink(name)
-        return descriptor
+        return _nameless_segment()
     size = os.MFD_HUGE_1GB if segment == "hugetlb_1g" else 0
     return os.memfd_create("pinscope", os.MFD_CLOEXEC | os.MFD_HUGETLB | size)
+
+
+def _nameless_segment() -> int:
+    """A POSIX segment whose name is gone again; raises OSError."""
+    calls = _LIBC if hasattr(_LIBC, "shm_open") else ctypes.CDLL("librt.so.1", use_errno=True)  # before glibc 2.34
+    name = f"/pinscope-{secrets.token_hex(8)}".encode()
+    descriptor = int(calls.shm_open(name, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    if descriptor < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    calls.shm_unlink(name)
+    return descriptor
 
 
 def _hugetlb(nbytes: int) -> mmap.mmap:

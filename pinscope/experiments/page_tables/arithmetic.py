@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -40,6 +40,17 @@ class Way:
     backing: str
     """Empty for memory that CUDA allocates itself."""
     device: int
+
+
+WAY_WORDS: Mapping[str, str] = {
+    "pinned": "allocated pinned",
+    "write_combined": "allocated write-combined",
+    "created": "cuMemCreate",
+    "created_pieces": "cuMemCreate, small handles",
+    "pool": "host pool without access",
+    "pool_granted": "host pool",
+}
+"""Ways of the driver's own memory → for people."""
 
 
 @dataclass(frozen=True)
@@ -139,6 +150,18 @@ class Cost:
     def growth(self) -> Growth:
         """The preferred meter's."""
         return self.growths[0]
+
+
+def way_words(cost: Cost) -> str:
+    """How the memory was pinned, for people."""
+    way = cost.way
+    portable = ", portable" if way.memory == "portable" else ""
+    return f"registered ({way.backing}{portable})" if way.backing else WAY_WORDS.get(way.memory, way.memory)
+
+
+def unreached(found: Sequence[Cost]) -> list[Cost]:
+    """Ways to which no GPU was granted access, and that took no GPU memory that could be seen."""
+    return [cost for cost in found if cost.way.memory == "pool" and cost.growth.table_bytes[-1] < GRANULE_BYTES]
 
 
 def costs(rows: Sequence[Row]) -> list[Cost]:

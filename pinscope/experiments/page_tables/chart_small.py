@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pinscope.analysis.rows import grouped
 from pinscope.charts.bars import Part, bars
 from pinscope.charts.chart import Chart, alt_text
 from pinscope.experiments.page_tables.arithmetic import GIB, costs
@@ -12,11 +13,20 @@ from pinscope.experiments.page_tables.charts import MIB, words
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bytes
 
+MOST_BARS = 6
+"""More ways than these are one bar where they take the same."""
+
 
 def draw_small(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> Chart | None:
     """GPU memory that each pinned GiB takes, for each way to pin; ``None`` where no way shows it."""
     own = [cost for cost in costs(rows) if cost.way.device == run.device]
     sizes = {words(cost): cost.growth.per_byte * GIB for cost in own if cost.growth.per_byte}
+    if len(sizes) > MOST_BARS:
+        alike = grouped(sizes, lambda name: format_bytes(round(sizes[name])))
+        sizes = {
+            names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} other ways": sizes[names[0]]
+            for names in alike.values()
+        }
     if not sizes:
         return None
     ends = {name: format_bytes(round(size)) for name, size in sizes.items()}

@@ -13,7 +13,7 @@ from pinscope.charts.bars import Part, bars
 from pinscope.charts.chart import Chart, alt_text
 from pinscope.charts.lines import End, Look, line, name_ends, put, reference
 from pinscope.charts.theme import DASHES, panels, seconds_unit
-from pinscope.experiments.page_tables.arithmetic import GIB, Cost, Growth, costs
+from pinscope.experiments.page_tables.arithmetic import GIB, Cost, Growth, costs, way_words
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bytes, format_seconds
 
@@ -24,8 +24,19 @@ BACKING_SYMBOLS: Mapping[str, str] = {
     "thp": "square-open",
     "hugetlb": "diamond-open",
     "shm": "cross-open",
+    "hugetlb_1g": "diamond-tall-open",
+    "shm_open": "x-open",
 }
 """Backing → marker; the first is memory that CUDA allocates itself."""
+_LOOKS: Mapping[str, tuple[str, str]] = {
+    "write_combined": ("write_combined", "square"),
+    "portable": ("registered", "triangle-up-open"),
+    "created": ("driver", "hexagon"),
+    "created_pieces": ("driver", "hexagon-open"),
+    "pool": ("driver", "star-open"),
+    "pool_granted": ("driver", "star"),
+}
+"""Way → meaning of its colour and marker, where they are not those of its backing."""
 
 
 def draw(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
@@ -43,7 +54,7 @@ def draw(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
 
 def words(cost: Cost) -> str:
     """The way in a legend."""
-    return f"registered, {cost.way.backing}" if cost.way.backing else "allocated pinned"
+    return way_words(cost).replace(" (", ", ").removesuffix(")")
 
 
 def _line(cost: Cost, name: str) -> go.Scatter:
@@ -51,7 +62,8 @@ def _line(cost: Cost, name: str) -> go.Scatter:
         (size / GIB, grown / MIB, f"{format_bytes(size)} pinned: {format_bytes(grown)}")
         for size, grown in zip(cost.growth.bytes, cost.growth.table_bytes, strict=True)
     ]
-    made = line(name, Look(cost.way.memory, BACKING_SYMBOLS[cost.way.backing], size=7), points)
+    colour, symbol = _LOOKS.get(cost.way.memory, (cost.way.memory, BACKING_SYMBOLS[cost.way.backing]))
+    made = line(name, Look(colour, symbol, size=7), points)
     return made.update(line={"width": 1.5, "shape": "hv"}, marker={"maxdisplayed": 40})
 
 

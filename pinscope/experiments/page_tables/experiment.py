@@ -4,15 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from pinscope.errors import NotPossible
 from pinscope.experiments.contract import AnyExperiment, BareParams, Bytes, Several, parameter
+from pinscope.experiments.page_tables.apparatus import (
+    ALL_PINNING,
+    PAGE,
+    RESERVED,
+    Labels,
+    Pinning,
+    Steps,
+    pinning,
+    steps_of,
+    taken_bytes,
+    ways,
+    why_not,
+)
 from pinscope.experiments.page_tables.reading import read_page_tables
-from pinscope.lab.backing import HUGE_PAGE, touch
+from pinscope.lab.driver_memory import granularity_words
 from pinscope.lab.harness import Harness
 from pinscope.lab.protocol import Lab
 from pinscope.records.budget import Budget
@@ -20,9 +32,9 @@ from pinscope.records.environment import Environment
 from pinscope.records.run import Backing, LabKind, Observation
 from pinscope.units import format_bytes, parse_bytes
 
-Pinning = Literal["pinned", "registered"]
 SMALLEST_TOTAL = 8 * 2**20
-PAGE = 4096
+CREATED: tuple[Pinning, ...] = ("created", "created_pieces")
+ALL_BACKINGS: tuple[Backing, ...] = ("4k", "thp", "shm", "shm_open", "hugetlb", "hugetlb_1g")
 
 
 class PageTablesParams(BareParams):
@@ -34,12 +46,18 @@ class PageTablesParams(BareParams):
         unit="count", ge=4, le=1024,
     )  # fmt: skip
     memory: Several[Pinning] = parameter(
-        "Ways", "Pinned when it is allocated (cudaHostAlloc), or ordinary memory registered (cudaHostRegister)."
+        "Ways",
+        "pinned: cudaHostAlloc; write_combined: the same, write-combined; registered: ordinary memory and "
+        "cudaHostRegister; portable: the same for all contexts (cudaHostRegisterPortable), over the first of the "
+        "backings; created: cuMemCreate on the host's NUMA node; created_pieces: the same in many handles, each as "
+        "small as the driver allows; pool: a pool of host memory (cuMemPoolCreate) to which no GPU has access; "
+        "pool_granted: the same, to which the GPU has.",
     )
     backings: Several[Backing] = parameter(
         "Backings",
-        "Pages under registered memory: small pages (4k), transparent huge pages (thp), reserved huge pages (hugetlb) "
-        "or shared memory (shm).",
+        "Pages under registered memory: small pages (4k), transparent huge pages (thp), shared memory without a name "
+        "(shm), POSIX shared memory (shm_open), reserved huge pages of the usual size (hugetlb) or of 1 GiB "
+        "(hugetlb_1g).",
     )
     all_devices: bool = parameter(
         "All GPUs", "Make a context on every GPU of this machine, and read how much memory each GPU uses."
@@ -51,28 +69,27 @@ class PageTablesParams(BareParams):
             total, steps = ("128MiB", 16) if quick else ("1GiB", 64)
         else:
             total, steps = ("4GiB", 64) if quick else ("12GiB", 192)
-        backings: tuple[Backing, ...] = ("4k", "thp") if quick else ("4k", "thp", "shm", "hugetlb")
         return cls(
-            total=parse_bytes(total), steps=steps, memory=("pinned", "registered"), backings=backings, all_devices=True
-        )
+            total=parse_bytes(total), steps=steps,
+            memory=("pinned", "registered") if quick or lab == "host" else ALL_PINNING,
+            backings=("4k", "thp") if quick else ALL_BACKINGS, all_devices=True,
+        )  # fmt: skip
 
     def smaller(self) -> PageTablesParams | None:
-        """Without hugetlb pages, which few machines reserve; then half as much."""
-        if "hugetlb" in self.backings and len(self.backings) > 1:
-            return self.with_overrides({"backings": tuple(name for name in self.backings if name != "hugetlb")})
+        """Half as much."""
         return self.with_overrides({"total": self.total // 2}) if self.total >= 2 * SMALLEST_TOTAL else None
 
     @property
-    def step_bytes(self) -> int:
-        """One step, in whole pages."""
-        return max(self.total // self.steps // PAGE, 1) * PAGE
+    def asked(self) -> Steps:
+        """The steps, in whole pages."""
+        return Steps(max(self.total // self.steps // PAGE, 1) * PAGE, self.steps)
 
 
 class PageTablesObservation(Observation):
     """What was used on one device at one moment. ``repeat`` is the step."""
 
     memory: Pinning
-    """How it was pinned."""
+    """How it was pinned, such as ``pinned``, ``registered`` or ``created``."""
     backing: Backing | None
     """``None`` for memory that CUDA allocates itself."""
     phase: Literal["before", "held", "freed"]
@@ -101,19 +118,6 @@ class PageTablesObservation(Observation):
     """Giving all of it back; likewise."""
 
 
-@dataclass(frozen=True)
-class Labels:
-    """One way of pinning."""
-
-    memory: Pinning
-    backing: Backing | None
-
-    @property
-    def words(self) -> str:
-        """For people."""
-        return f"{self.memory} ({self.backing})" if self.backing else self.memory
-
-
 class PageTables:
     """Pins growing amounts and reads GPU memory after each step."""
 
@@ -128,7 +132,8 @@ class PageTables:
         "that neither is in the figures. A GPU's memory is taken in steps of 2 MiB, so any two readings bound the "
         "bytes of page table per pinned byte: by the growth between them, one step less and one step more. What all "
         "pairs leave is the interval that is given, and 8 bytes divided by it is the page size it implies. Ordinary "
-        "memory is touched by one thread and then registered, each timed apart. What other processes take or give "
+        "memory is touched by one thread and then registered, each timed apart; over pages of 1 GiB a step is one "
+        "page, and there are as many as are free. What other processes take or give "
         "back on the GPU meanwhile is in the figures too. On the host model the memory is locked, and the page tables "
         "are those that the kernel keeps for the process (VmPTE)."
     )
@@ -137,75 +142,71 @@ class PageTables:
     Observation = PageTablesObservation
 
     def budget(self, params: PageTablesParams, environment: Environment) -> Budget:
-        """One way at a time; about 0.6 s a GiB to touch, pin and free."""
-        taken = {labels.backing: _taken_bytes(params, labels.backing, environment) for labels in _ways(params)}
+        """One way at a time; about 0.6 s a GiB to touch, pin and free.
+
+        Reserved pages count where there is no other way: a way for which too few are reserved is left out.
+        """
+        asked = params.asked
+        taken = {labels: taken_bytes(labels, asked, environment) for labels in ways(params.memory, params.backings)}
+        free = [nbytes for labels, nbytes in taken.items() if labels.backing not in RESERVED]
+        usual = Labels("registered", "hugetlb")
         return Budget(
-            pinned_bytes=params.step_bytes * params.steps,
+            pinned_bytes=asked.whole,
             # What is left of the huge page under each step is taken, but not pinned.
-            pageable_bytes=max(taken.values()) - params.step_bytes * params.steps,
+            pageable_bytes=max(free or taken.values()) - asked.whole,
             # As if in 4 KiB pages, twice: entries and steps.
             device_bytes=2 * params.total // 512 + 64 * 2**20,
-            hugetlb_bytes=taken.get("hugetlb", 0),
-            seconds=2.0 + 0.6 * sum(_taken_bytes(params, labels.backing, environment) for labels in _ways(params))
-            / 2**30,
-        )  # fmt: skip
+            hugetlb_bytes=0 if free else taken.get(usual, 0),
+            seconds=2.0 + 0.6 * sum(taken.values()) / 2**30,
+        )
 
     def measure(self, params: PageTablesParams, lab: Lab, harness: Harness) -> Iterator[PageTablesObservation]:
         """Every way in turn."""
-        ways = self._possible(params, lab, harness)
+        possible = self._possible(params, lab, harness)
         with ExitStack() as stack:
             others = [index for index in lab.peers() if index != lab.device] if params.all_devices else []
             labs = [lab, *(stack.enter_context(lab.peer(index)) for index in others)]
-            for number, labels in enumerate(ways):
+            for number, labels in enumerate(possible):
 
                 def progress(share: float, number: int = number, labels: Labels = labels) -> None:
                     amount = format_bytes(int(share * params.total))
-                    harness.progress((number + share) / len(ways), f"{labels.words}: {amount}")
+                    harness.progress((number + share) / len(possible), f"{labels.words}: {amount}")
 
-                yield from _grow(params, labs, labels, harness.clock, progress)
+                yield from _grow(params.asked, labs, labels, harness.clock, progress)
         harness.progress(1.0, "done")
 
     def _possible(self, params: PageTablesParams, lab: Lab, harness: Harness) -> list[Labels]:
         """The ways this machine can go; the others are noted."""
-        ways, reasons = [], []
-        for labels in _ways(params):
-            reason = lab.why_not(labels.memory, backing=labels.backing or "4k")
-            if reason:
+        possible, reasons = [], []
+        for labels in ways(params.memory, params.backings):
+            if reason := why_not(lab, labels, params.asked):
                 harness.note(f"Left out: {labels.words}. {reason}")
                 reasons.append(reason)
-            else:
-                ways.append(labels)
-        if not ways:
+                continue
+            possible.append(labels)
+            whole = steps_of(labels, params.asked).whole
+            if whole < params.asked.whole:
+                harness.note(f"{labels.words}: {format_bytes(whole)} only. No more pages of 1 GiB are free.")
+        if not possible:
             raise NotPossible(f"nothing can be pinned in the ways asked for: {reasons[0]}")
-        return ways
+        if any(labels.memory in CREATED for labels in possible) and (words := granularity_words(lab)):
+            harness.note(words)
+        return possible
 
     read = staticmethod(read_page_tables)
     """Bytes of page table per pinned byte, the page size it implies, and what comes back."""
 
 
-def _ways(params: PageTablesParams) -> list[Labels]:
-    ways: list[Labels] = []
-    for memory in params.memory:
-        ways += [Labels(memory, None)] if memory == "pinned" else [Labels(memory, one) for one in params.backings]
-    return ways
-
-
-def _taken_bytes(params: PageTablesParams, backing: Backing | None, environment: Environment) -> int:
-    """What all steps of one way take: on huge pages each step takes whole ones, however little of them it pins."""
-    pages = {"thp": HUGE_PAGE, "hugetlb": environment.huge_pages.hugetlb_page_bytes or HUGE_PAGE}
-    page = pages.get(backing or "", PAGE)
-    return -(-params.step_bytes // page) * page * params.steps
-
-
 def _grow(
-    params: PageTablesParams,
+    asked: Steps,
     labs: Sequence[Lab],
     labels: Labels,
     clock: Callable[[], float],
     progress: Callable[[float], None],
 ) -> Iterator[PageTablesObservation]:
     """Pin step by step, reading each device after each; then free all and read once more."""
-    own, size = labs[0], params.step_bytes
+    own, steps = labs[0], steps_of(labels, asked)
+    size = steps.bytes
 
     def observe(
         phase: Literal["before", "held", "freed"],
@@ -227,33 +228,18 @@ def _grow(
                 free_seconds=free_seconds if timed else None,
             )  # fmt: skip
 
-    with ExitStack() as first:
-        touched, pinned = _pin(first, own, labels, size, clock)
-        yield from observe("held", 1, touch_seconds=touched, pin_seconds=pinned, warmup=True)
-    yield from observe("before", 0)
-    with ExitStack() as held:
-        for step in range(1, params.steps + 1):
-            progress((step - 1) / params.steps)
-            touched, pinned = _pin(held, own, labels, size, clock)
-            yield from observe("held", step, touch_seconds=touched, pin_seconds=pinned)
-        begun = clock()
-    yield from observe("freed", 0, free_seconds=clock() - begun)
-
-
-def _pin(
-    stack: ExitStack, lab: Lab, labels: Labels, nbytes: int, clock: Callable[[], float]
-) -> tuple[float | None, float]:
-    """Pin one step more: seconds of touching, where that is a part of its own, and of pinning."""
-    if labels.backing is None:
-        begun = clock()
-        stack.enter_context(lab.host_buffer(nbytes, labels.memory))
-        return None, clock() - begun
-    memory = stack.enter_context(lab.ordinary_memory(nbytes, labels.backing))
-    begun = clock()
-    touch(memory)
-    touched = clock()
-    stack.enter_context(lab.register(memory))
-    return touched - begun, clock() - touched
+    with pinning(own, labels, size, clock) as pin:
+        with ExitStack() as first:
+            touched, pinned = pin(first)
+            yield from observe("held", 1, touch_seconds=touched, pin_seconds=pinned, warmup=True)
+        yield from observe("before", 0)
+        with ExitStack() as held:
+            for step in range(1, steps.count + 1):
+                progress((step - 1) / steps.count)
+                touched, pinned = pin(held)
+                yield from observe("held", step, touch_seconds=touched, pin_seconds=pinned)
+            begun = clock()
+        yield from observe("freed", 0, free_seconds=clock() - begun)
 
 
 EXPERIMENT: AnyExperiment = PageTables()

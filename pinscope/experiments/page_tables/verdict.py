@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pinscope.analysis.conclusions import HOST_MODEL, part_words
-from pinscope.experiments.page_tables.arithmetic import ALL_RETURNED, GIB, Cost
+from pinscope.experiments.page_tables.arithmetic import ALL_RETURNED, GIB, Cost, unreached
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bytes, format_share
 
 
 def page_tables_verdict(run: ExperimentRun, found: Sequence[Cost]) -> str | None:
     """What a pinned GiB takes and whether it comes back; ``None`` where the meter shows no straight growth."""
+    without_access = unreached(found)
+    found = [cost for cost in found if cost not in without_access]
     known = [cost for cost in found if cost.growth.known_slope and cost.growth.straight]
     own = [cost for cost in known if cost.way.device == run.device]
     if not own:
@@ -20,7 +22,8 @@ def page_tables_verdict(run: ExperimentRun, found: Sequence[Cost]) -> str | None
     if run.lab == "host":
         return f"{HOST_MODEL}each locked GiB takes {amount} of the kernel's page tables{_back(own)}."
     table = f"GPU memory for its page table{_share(own)}"
-    return f"Each pinned GiB takes {amount} of {table}{_where(run, found, known)}{_back(own)}."
+    kinds = "" if amount.startswith("up to") else _kinds(own)
+    return f"Each pinned GiB takes {amount} of {table}{kinds}{_where(run, found, known)}{_back(own)}."
 
 
 def _amount(found: Sequence[Cost], own: Sequence[Cost]) -> str:
@@ -33,6 +36,12 @@ def _amount(found: Sequence[Cost], own: Sequence[Cost]) -> str:
     if floor <= min(slope.high for slope in slopes):
         return format_bytes(round(middles[0]))
     return f"{format_bytes(round(min(middles)))} to {format_bytes(round(max(middles)))}"
+
+
+def _kinds(own: Sequence[Cost]) -> str:
+    """In how many ways, where more than the usual two kinds were measured."""
+    kinds = {cost.way.memory for cost in own}
+    return "" if kinds <= {"pinned", "registered"} else f", in each of {len(own)} ways to pin it"
 
 
 def _share(own: Sequence[Cost]) -> str:

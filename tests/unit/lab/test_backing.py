@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from pinscope.errors import NotEnoughMemory
-from pinscope.lab.backing import HUGE_PAGE, OwnMemory, touch, why_not_backing
+from pinscope.lab.backing import (
+    HUGE_PAGE,
+    OwnMemory,
+    free_gigantic_pages,
+    shared_region,
+    touch,
+    why_not_backing,
+    why_not_segment,
+)
 from pinscope.lab.budget import check_budget
 from pinscope.lab.hostmodel import HostModelLab
 from pinscope.probes.environment import read_huge_pages
@@ -100,6 +109,36 @@ def test_more_hugetlb_memory_than_is_reserved_is_refused_with_the_reason() -> No
     free = read_huge_pages().hugetlb_free_pages or 0
     with pytest.raises(NotEnoughMemory, match=r"sysctl vm\.nr_hugepages="):
         OwnMemory((free + 8) * 2 * MIB, "hugetlb")
+
+
+def test_a_posix_segment_is_shared_memory_whose_name_is_gone_at_once() -> None:
+    folder = Path("/dev/shm")
+    before = set(folder.iterdir())
+    with shared_region(MIB, "shm_open") as descriptor:
+        assert str(Path(f"/proc/self/fd/{descriptor}").readlink()).startswith("/dev/shm/pinscope-")
+        assert set(folder.iterdir()) == before
+        with OwnMemory(MIB, descriptor=descriptor) as one, OwnMemory(MIB, descriptor=descriptor) as other:
+            ctypes.memset(one.address, 7, MIB)
+            assert ctypes.string_at(other.address + MIB - 1, 1) == b"\x07"
+
+
+def test_a_segment_for_which_its_file_system_has_no_room_is_refused_with_the_command() -> None:
+    with pytest.raises(NotEnoughMemory, match=r"/dev/shm has room for .*mount -o remount"):
+        OwnMemory(2**50, "shm_open")
+
+
+def test_gigantic_pages_that_nobody_reserved_are_told_with_the_file_that_reserves_them() -> None:
+    free = free_gigantic_pages()
+    reason = why_not_backing("hugetlb_1g", (free + 1) * 2**30)
+    assert reason is not None
+    assert "no hugetlb pages of 1 GiB" in reason or "hugepages-1048576kB/nr_hugepages" in reason
+
+
+def test_a_segment_of_huge_pages_has_whole_ones() -> None:
+    pool = Path("/sys/kernel/mm/hugepages/hugepages-1048576kB/free_hugepages")
+    reason = why_not_segment("hugetlb_1g", 3 * MIB)
+    assert reason is not None  # either there is none, or 3 MiB is no multiple
+    assert ("no multiple" in reason) == (pool.exists() and int(pool.read_text()) > 0)
 
 
 def test_a_budget_of_hugetlb_memory_is_checked_before_anything_starts() -> None:

@@ -9,6 +9,7 @@ import pytest
 from pinscope.analysis.line_fit import bound_slope, fit_line
 from pinscope.analysis.page_table_model import implied_page_bytes, page_table_bytes, page_table_memory_bytes
 from pinscope.experiments.page_tables.arithmetic import costs
+from pinscope.experiments.page_tables.chart_small import draw_small
 from pinscope.experiments.page_tables.charts import draw
 from pinscope.experiments.page_tables.experiment import PageTablesObservation
 from pinscope.experiments.page_tables.reading import read_page_tables
@@ -20,16 +21,16 @@ ROWS = list[dict[str, Any]]
 
 
 def rows(
-    page: int = 4096, *, backing: str | None = None, total: int = 16 * GIB, steps: int = 64, device: int = 0,
-    kept: int = 0, noise: int = 0, granule: int = 2 * MIB,
+    page: int = 4096, *, memory: str | None = None, backing: str | None = None, total: int = 16 * GIB, steps: int = 64,
+    device: int = 0, kept: int = 0, noise: int = 0, granule: int = 2 * MIB,
 ) -> ROWS:  # fmt: skip
     """A growth in steps of the meter, from a base of 1 GiB; with the phases before and after."""
 
     def row(phase: str, step: int, used: int) -> dict[str, Any]:
         held = phase == "held"
         observation = PageTablesObservation(
-            repeat=step, warmup=False, memory="registered" if backing else "pinned", backing=backing, phase=phase,
-            device=device, devices=1, bytes=step * (total // steps), step_bytes=total // steps if step else 0,
+            repeat=step, warmup=False, memory=memory or ("registered" if backing else "pinned"), backing=backing,
+            phase=phase, device=device, devices=1, bytes=step * (total // steps), step_bytes=total // steps if step else 0,
             device_used_bytes=used, nvml_used_bytes=used, pinned_bytes=step * (total // steps), page_table_bytes=None,
             touch_seconds=0.1 if held and backing else None, pin_seconds=0.02 if held else None,
             free_seconds=0.5 if phase == "freed" else None,
@@ -222,6 +223,53 @@ def test_huge_pages_are_said_to_help_only_where_they_do() -> None:
     small = rows(backing="4k")
     assert "huge-pages-same-tables" in rules(small + rows(backing="thp"))
     assert "huge-pages-shrink-tables" in rules(small + rows(2 * MIB, backing="hugetlb"))
+
+
+KINDS = ("write_combined", "created", "created_pieces", "pool_granted")
+
+
+def test_kinds_that_take_the_same_are_one_finding_and_one_verdict() -> None:
+    found = rows() + rows(backing="4k") + rows(backing="hugetlb_1g") + rows(memory="portable", backing="4k")
+    found += [row for memory in KINDS for row in rows(memory=memory)]
+    result = reading(found)
+    by_rule = {finding.rule: finding for finding in result.findings}
+    title = "No kind of pinned memory makes the page table smaller: 8 ways take 2 MiB a GiB each"
+    assert by_rule["all-kinds-same-tables"].title == title
+    assert "Pages of 2 MiB would take 4 KiB a GiB" in by_rule["all-kinds-same-tables"].detail
+    assert "registered (4k, portable)" in by_rule["all-kinds-same-tables"].detail
+    assert "huge-pages-same-tables" not in by_rule  # said already
+    assert result.verdict == (
+        "Each pinned GiB takes 2 MiB of GPU memory for its page table (0.2 % of it), in each of 8 ways to pin it; "
+        "freeing gives all of it back."
+    )
+
+
+def test_a_kind_that_takes_less_is_named() -> None:
+    by_rule = {finding.rule: finding for finding in reading(rows() + rows(2 * MIB, memory="created")).findings}
+    assert by_rule["kind-shrinks-tables"].title.endswith("take less GPU memory than 2 MiB a GiB: cuMemCreate")
+
+
+def test_a_pool_without_access_takes_no_gpu_memory_and_changes_no_other_figure() -> None:
+    pool = rows(memory="pool")
+    for row in pool:
+        row.update(nvml_used_bytes=GIB, device_used_bytes=GIB)
+    alone, both = rows() + rows(memory="pool_granted"), rows() + pool + rows(memory="pool_granted")
+    by_rule = {finding.rule: finding for finding in reading(both).findings}
+    assert by_rule["no-access-no-table"].title.endswith("16 GiB took 0 B; with access 32 MiB")
+    assert reading(both).verdict == reading(alone).verdict
+    assert "no-access-no-table" not in rules(alone)
+    assert "2 ways take" in by_rule["all-kinds-same-tables"].title
+
+
+def test_many_ways_are_few_bars_on_a_card() -> None:
+    found = rows() + [row for memory in KINDS for row in rows(memory=memory)] + rows(backing="4k") + rows(backing="thp")
+    run = synthetic.run("page_tables", params={})
+    chart = draw_small(run, found)
+    assert chart is not None
+    assert "allocated pinned and 6 other ways 2 MiB" in chart.alt
+    few = draw_small(run, rows() + rows(backing="4k"))
+    assert few is not None
+    assert "registered, 4k" in few.alt
 
 
 def test_small_pages_that_take_longer_to_touch_are_a_warning_beside_huge_ones() -> None:

@@ -1,0 +1,129 @@
+"""Ways to pin one step more of memory, each timed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal, cast, get_args
+
+from pinscope.lab.backing import GIGANTIC_PAGE, HUGE_PAGE, free_gigantic_pages, touch, why_not_backing
+from pinscope.lab.driver_memory import driver_memory, why_not_driver_memory
+from pinscope.lab.protocol import HostBuffer, Lab
+from pinscope.probes.environment import read_huge_pages
+from pinscope.records.environment import Environment
+from pinscope.records.run import Backing, DriverMemory, HostMemory
+
+Pinning = Literal[
+    "pinned", "write_combined", "registered", "portable", "created", "created_pieces", "pool", "pool_granted"
+]
+ALL_PINNING: tuple[Pinning, ...] = get_args(Pinning)
+PAGE = 4096
+RESERVED: frozenset[Backing | None] = frozenset({"hugetlb", "hugetlb_1g"})
+"""Backings of pages that root reserved beforehand: they take nothing of the host's free memory."""
+Clock = Callable[[], float]
+Pin = Callable[[ExitStack], tuple[float | None, float]]
+"""Pins one step more, held by the stack: seconds of touching, where that is a part of its own, and of pinning."""
+
+
+@dataclass(frozen=True)
+class Labels:
+    """One way of pinning."""
+
+    memory: Pinning
+    backing: Backing | None
+
+    @property
+    def words(self) -> str:
+        """For people."""
+        return f"{self.memory} ({self.backing})" if self.backing else self.memory
+
+
+def ways(memory: Sequence[Pinning], backings: Sequence[Backing]) -> list[Labels]:
+    """Registered memory over each backing, portable registration over the first; the others have none."""
+    found: list[Labels] = []
+    for one in memory:
+        if one == "registered":
+            found += [Labels(one, backing) for backing in backings]
+        else:
+            found.append(Labels(one, backings[0] if one == "portable" else None))
+    return found
+
+
+@dataclass(frozen=True)
+class Steps:
+    """In which steps a way pins its memory."""
+
+    bytes: int
+    count: int
+
+    @property
+    def whole(self) -> int:
+        """All of them."""
+        return self.bytes * self.count
+
+
+def steps_of(labels: Labels, asked: Steps) -> Steps:
+    """As asked; over pages of 1 GiB one page a step, as many as are free."""
+    if labels.backing != "hugetlb_1g":
+        return asked
+    size = max(asked.bytes // GIGANTIC_PAGE, 1) * GIGANTIC_PAGE
+    return Steps(size, min(max(asked.whole // size, 1), max(free_gigantic_pages() * GIGANTIC_PAGE // size, 1)))
+
+
+def taken_bytes(labels: Labels, asked: Steps, environment: Environment) -> int:
+    """What all steps of one way take: whole pages for each, however little of them it pins."""
+    pages: Mapping[str | None, int] = {
+        "thp": HUGE_PAGE,
+        "hugetlb": environment.huge_pages.hugetlb_page_bytes or HUGE_PAGE,
+        "created": HUGE_PAGE,
+        "created_pieces": HUGE_PAGE,
+    }
+    page = pages.get(labels.backing or labels.memory, PAGE)
+    return -(-asked.bytes // page) * page * asked.count
+
+
+def why_not(lab: Lab, labels: Labels, asked: Steps) -> str | None:
+    """Why this way is not possible here; ``None`` if it is."""
+    if labels.memory in get_args(DriverMemory):
+        return why_not_driver_memory(lab, cast("DriverMemory", labels.memory))
+    if labels.backing is None:
+        return lab.why_not(cast("HostMemory", labels.memory))
+    if labels.memory == "portable" and lab.kind != "cuda":
+        return "the host model has one context: there is none to be portable to"
+    if labels.backing == "hugetlb_1g" and asked.whole < GIGANTIC_PAGE:
+        return "A page is 1 GiB, more than was asked for."
+    steps = steps_of(labels, asked)
+    page = (read_huge_pages().hugetlb_page_bytes if labels.backing == "hugetlb" else None) or PAGE
+    whole = -(-steps.bytes // page) * page * steps.count
+    return why_not_backing(labels.backing, whole) or lab.why_not("registered", backing=labels.backing)
+
+
+@contextmanager
+def pinning(lab: Lab, labels: Labels, nbytes: int, clock: Clock) -> Iterator[Pin]:
+    """Pins ``nbytes`` at each call; what a pool keeps is freed when it closes."""
+    if labels.backing is not None:
+        yield partial(_register, lab, labels, nbytes, clock)
+    elif labels.memory in get_args(DriverMemory):
+        with driver_memory(lab, cast("DriverMemory", labels.memory)) as take:
+            yield partial(_allocate, partial(take, nbytes), clock)
+    else:
+        yield partial(_allocate, partial(lab.host_buffer, nbytes, cast("HostMemory", labels.memory)), clock)
+
+
+def _allocate(
+    make: Callable[[], AbstractContextManager[HostBuffer]], clock: Clock, stack: ExitStack
+) -> tuple[float | None, float]:
+    begun = clock()
+    stack.enter_context(make())
+    return None, clock() - begun
+
+
+def _register(lab: Lab, labels: Labels, nbytes: int, clock: Clock, stack: ExitStack) -> tuple[float | None, float]:
+    memory = stack.enter_context(lab.ordinary_memory(nbytes, labels.backing))
+    begun = clock()
+    touch(memory)
+    touched = clock()
+    stack.enter_context(lab.register(memory, portable=labels.memory == "portable"))
+    return touched - begun, clock() - touched

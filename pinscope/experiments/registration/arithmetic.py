@@ -14,6 +14,13 @@ STRATEGY_TITLES: Mapping[str, str] = {
     "each_registers": "each process registers",
     "one_owner": "one owner copies for all",
 }
+SHARING_TITLES: Mapping[str, str] = {
+    "memfd": "memory without a name",
+    "shm_open": "POSIX segment",
+    "shm_open_portable": "POSIX segment, portable",
+    "hugetlb": "hugetlb pages",
+    "hugetlb_1g": "hugetlb pages of 1 GiB",
+}
 
 SAME_RATE = 0.05
 """Rates that differ by less are the same."""
@@ -26,6 +33,7 @@ class Trial:
     Attributes:
         strategy: who pins.
         processes: how many share the memory.
+        sharing: what each registers; of one owner nothing.
         bytes: how much they share.
         context_bytes: GPU memory that all processes together took before they asked for any.
         buffer_bytes: GPU memory of their buffers.
@@ -42,6 +50,7 @@ class Trial:
 
     strategy: str
     processes: int
+    sharing: str
     bytes: int
     context_bytes: int | None
     buffer_bytes: int | None
@@ -58,8 +67,13 @@ class Trial:
 
     @property
     def title(self) -> str:
-        """The strategy for people."""
-        return STRATEGY_TITLES[self.strategy]
+        """The strategy for people; with what is shared, where it is not the usual memory without a name."""
+        return STRATEGY_TITLES[self.strategy] + (f", {self.sharing_title}" if self.sharing not in ("", "memfd") else "")
+
+    @property
+    def sharing_title(self) -> str:
+        """What is shared, for people."""
+        return SHARING_TITLES[self.sharing]
 
     @property
     def pinners(self) -> int:
@@ -69,7 +83,19 @@ class Trial:
 
 def trials(rows: Sequence[Row]) -> list[Trial]:
     """Every strategy and number of processes, in the order measured."""
-    return [_trial(group) for group in grouped(rows, labels("strategy", "processes")).values()]
+    return [_trial(group) for group in grouped(rows, _case).values()]
+
+
+def first_of_each(found: Sequence[Trial]) -> list[Trial]:
+    """Those of one owner, and those that share what the first does: one for each strategy and number of processes."""
+    usual = next((trial.sharing for trial in found if trial.strategy == "each_registers"), "")
+    return [trial for trial in found if trial.strategy == "one_owner" or trial.sharing == usual]
+
+
+def _case(row: Row) -> tuple[str, int, str]:
+    """Strategy, processes and what is shared: older runs had memfd alone, and did not say so."""
+    sharing = row.get("sharing") or "memfd"
+    return row["strategy"], row["processes"], sharing if row["strategy"] == "each_registers" else ""
 
 
 def _trial(rows: Sequence[Row]) -> Trial:
@@ -81,7 +107,7 @@ def _trial(rows: Sequence[Row]) -> Trial:
     meter = "nvml_used_bytes" if first["nvml_used_bytes"] is not None else "device_used_bytes"
     tables = _gpu_tables(steps, meter) if first[meter] is not None else _kernel_tables(steps)
     return Trial(
-        strategy=first["strategy"], processes=first["processes"], bytes=first["bytes"],
+        strategy=first["strategy"], processes=first["processes"], sharing=_case(first)[2], bytes=first["bytes"],
         context_bytes=_grown(steps["before"], steps["start"], meter),
         buffer_bytes=_grown(steps["start"], steps["buffers"], meter),
         table_bytes=tables[-1] if _all_pinned(first, steps["pin"]) and tables else None, table_steps=tables,

@@ -65,7 +65,8 @@ def _tables(run: ExperimentRun, found: Sequence[Trial]) -> Chart | None:
 def _name(trial: Trial) -> str:
     if trial.strategy == "one_owner":
         return f"one owner for {trial.processes}"
-    return f"{trial.processes} register{'s' if trial.processes == 1 else ''}"
+    shared = "" if trial.sharing == "memfd" else f", {trial.sharing_title}"
+    return f"{trial.processes} register{'s' if trial.processes == 1 else ''}{shared}"
 
 
 def _part(name: str, colour: str, shown: Sequence[Trial], value: Callable[[Trial], float | None]) -> Part:

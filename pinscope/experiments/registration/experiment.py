@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast, get_args
 
 from pydantic import model_validator
 
+from pinscope.errors import NotPossible
 from pinscope.experiments.contract import AnyExperiment, BareParams, Bytes, Counts, Seconds, Several, parameter
 from pinscope.experiments.registration.reading import read_registration
-from pinscope.lab.backing import shared_region
+from pinscope.lab.backing import Segment, shared_region, why_not_segment
 from pinscope.lab.budget import CONTEXT_BYTES
 from pinscope.lab.child_processes import Child, ChildProcesses, Order, Reply
 from pinscope.lab.harness import Harness
@@ -23,6 +24,10 @@ from pinscope.records.run import LabKind, Observation, Positive
 from pinscope.units import format_bytes, parse_bytes
 
 Strategy = Literal["each_registers", "one_owner"]
+Sharing = Literal["memfd", "shm_open", "shm_open_portable", "hugetlb", "hugetlb_1g"]
+"""What the processes share, and whether they register it for all contexts."""
+ALL_SHARING: tuple[Sharing, ...] = get_args(Sharing)
+PORTABLE: Sharing = "shm_open_portable"
 Step = Literal["before", "start", "buffers", "pin", "copy", "end"]
 PROCESS_BYTES = 512 * 2**20
 """Set aside of host memory for each process: Python, NumPy, CuPy and the driver's part."""
@@ -43,6 +48,14 @@ class RegistrationParams(BareParams):
         "Strategies", "each_registers: each process registers the shared memory. one_owner: one process owns pinned "
         "memory and copies into the GPU buffers of all (CUDA IPC).",
     )  # fmt: skip
+    sharing: Several[Sharing] = parameter(
+        "Shared memory",
+        "What each process registers. memfd: shared memory without a name; shm_open: a POSIX segment; "
+        "shm_open_portable: the same, registered for all contexts (cudaHostRegisterPortable); hugetlb: reserved huge "
+        "pages of the usual size; hugetlb_1g: of 1 GiB. The first is measured with each number of processes, the "
+        "others with the most.",
+        ("memfd",),
+    )
     repeats: int = parameter(
         "Rounds", "Number of rounds; in each, all processes copy all of the shared memory at once.",
         unit="count", ge=1, le=1000,
@@ -71,7 +84,8 @@ class RegistrationParams(BareParams):
             shared, buffer = ("1GiB", "64MiB") if quick else ("8GiB", "256MiB")
         return cls(
             shared=parse_bytes(shared), buffer=parse_bytes(buffer), processes=(2,) if quick else (1, 4),
-            strategies=("each_registers", "one_owner"), repeats=3 if quick else 7, step_limit=120.0,
+            strategies=("each_registers", "one_owner"), sharing=_sharing(lab, quick), repeats=3 if quick else 7,
+            step_limit=120.0,
         )  # fmt: skip
 
     def smaller(self) -> RegistrationParams | None:
@@ -79,6 +93,12 @@ class RegistrationParams(BareParams):
         if self.buffer < 2 * SMALLEST_BUFFER or (self.buffer // 2) % SMALLEST_BUFFER:
             return None
         return self.with_overrides({"shared": self.shared // 2, "buffer": self.buffer // 2})
+
+
+def _sharing(lab: LabKind, quick: bool) -> tuple[Sharing, ...]:
+    if quick:
+        return ("memfd",)
+    return tuple(one for one in ALL_SHARING if lab == "cuda" or one != PORTABLE)
 
 
 COPY_VALUES = ("begun_seconds", "ended_seconds", "copied_bytes", "wrong_words", "checked_words")
@@ -93,6 +113,8 @@ class RegistrationObservation(Observation):
     """How many take part."""
     process: int | None
     """0, 1, 2 …; 0 is the one that touches the shared memory, or owns it."""
+    sharing: Sharing | None = None
+    """What is shared and how it is registered; ``None`` for one owner, and in older runs, where it is memfd."""
     step: Step
     """After which step: ``before``, ``start``, ``buffers``, ``pin``, ``copy`` or ``end``."""
     bytes: int
@@ -145,7 +167,8 @@ class Registration:
     question = "When several processes copy from the same host memory, should each register it, or one own it for all?"
     method = (
         "N processes are started, each with a context of its own. In the first strategy each maps the same shared "
-        "memory and registers it (cudaHostRegister), one after the other; the first one touches it before. In the "
+        "memory and registers it (cudaHostRegister), one after the other; the first one touches it before. What "
+        "they share may be memory without a name, a POSIX segment or reserved huge pages. In the "
         "second one process allocates pinned memory and copies into the GPU buffers of all, which it reaches through "
         "CUDA IPC handles. The memory used on the GPU and pinned on the host is read between the steps, so that "
         "contexts, buffers and page tables are separate; each process uses every part of CUDA once beforehand, so "
@@ -164,21 +187,41 @@ class Registration:
         most = max(params.processes)
         contexts = most * CONTEXT_BYTES if environment.devices else 0
         once = params.shared / 2**30
+        more = [max(params.processes)] * (len(params.sharing) - 1) if "each_registers" in params.strategies else []
         rounds = (params.repeats + 1) * params.shared / (40e9 if environment.devices else 2e9)
         return Budget(
             pinned_bytes=params.shared,
             pageable_bytes=most * (PROCESS_BYTES if environment.devices else PROCESS_BYTES // 4),
             device_bytes=most * (params.buffer + params.shared // 512) + contexts,
-            seconds=len(params.strategies) * sum(1.5 + 0.5 * once + number * (0.05 * once + rounds)
-                                                 for number in params.processes),
+            seconds=sum(
+                1.5 + 0.5 * once + number * (0.05 * once + rounds)
+                for number in (*params.processes * len(params.strategies), *more)
+            ),
         )  # fmt: skip
 
     def measure(self, params: RegistrationParams, lab: Lab, harness: Harness) -> Iterator[RegistrationObservation]:
         """Every number of processes with every strategy, each with processes of its own."""
-        cases = [Case(strategy, count, params) for count in params.processes for strategy in params.strategies]
+        cases = list(_cases(params, self._possible(params, lab, harness)))
+        if not cases:
+            raise NotPossible("none of the kinds of shared memory that were asked for can be had here: see the notes")
         for number, case in enumerate(cases):
             yield from _Trial(case, lab, harness, number / len(cases)).run()
         harness.progress(1.0, "done")
+
+    def _possible(self, params: RegistrationParams, lab: Lab, harness: Harness) -> list[Sharing]:
+        """The sorts of shared memory that this machine gives; the others are noted."""
+        if "each_registers" not in params.strategies:
+            return []
+        possible: list[Sharing] = []
+        for sharing in params.sharing:
+            reason = why_not_segment(_segment(sharing), params.shared)
+            if sharing == PORTABLE and lab.kind == "host":
+                reason = "The host model has one context."
+            if reason:
+                harness.note(f"Left out: {sharing}. {reason}")
+            else:
+                possible.append(sharing)
+        return possible
 
     read = staticmethod(read_registration)
     """What each strategy takes, and how fast it copies."""
@@ -194,6 +237,29 @@ class Case:
     strategy: Strategy
     processes: int
     params: RegistrationParams
+    sharing: Sharing | None = None
+
+    @property
+    def words(self) -> str:
+        """For people."""
+        return f"{TITLES[self.strategy]}, {self.processes} processes" + (f", {self.sharing}" if self.sharing else "")
+
+
+def _cases(params: RegistrationParams, possible: Sequence[Sharing]) -> Iterator[Case]:
+    """The first sort of shared memory with each number of processes, the others with the most."""
+    for count in params.processes:
+        for strategy in params.strategies:
+            if strategy == "one_owner":
+                yield Case(strategy, count, params)
+            elif possible:
+                yield Case(strategy, count, params, possible[0])
+    for sharing in possible[1:]:
+        yield Case("each_registers", max(params.processes), params, sharing)
+
+
+def _segment(sharing: Sharing | None) -> Segment:
+    """What is mapped; the owner's memory is its own, whatever is shared beside it."""
+    return "shm_open" if sharing == PORTABLE else cast("Segment", sharing or "memfd")
 
 
 class _Trial:
@@ -211,7 +277,7 @@ class _Trial:
         """Start, take buffers, pin, copy, end; every observation as soon as it is known."""
         params = self._case.params
         yield self._observe("before", None)
-        with shared_region(params.shared) as descriptor:
+        with shared_region(params.shared, _segment(self._case.sharing)) as descriptor:
             configuration = {
                 "place": self._lab.place, "seed": secrets.randbits(63), "descriptor": descriptor,
                 "nbytes": params.shared,
@@ -250,7 +316,8 @@ class _Trial:
         if self._case.strategy == "one_owner":
             turns: dict[int, Order] = {0: {"do": "own"}}
         else:
-            turns = {rank: {"do": "register", "first": rank == 0} for rank in self._ranks}
+            portable = self._case.sharing == PORTABLE
+            turns = {rank: {"do": "register", "first": rank == 0, "portable": portable} for rank in self._ranks}
         for rank, order in turns.items():
             reply = self._ask("pinning", {rank: order})[rank][1]
             times = {name: reply[name] for name in ("touch_seconds", "pin_seconds")}
@@ -285,9 +352,8 @@ class _Trial:
         self, step: str, orders: Mapping[int, Order], since: float | None = None
     ) -> dict[int, tuple[float, Reply]]:
         begun = self._harness.clock() if since is None else since
-        words = f"{TITLES[self._case.strategy]}, {self._case.processes} processes"
-        self._harness.progress(self._done, f"{words}: {step}")
-        replies = self._members.ask(f"{step} ({words})", orders, self._harness.clock)
+        self._harness.progress(self._done, f"{self._case.words}: {step}")
+        replies = self._members.ask(f"{step} ({self._case.words})", orders, self._harness.clock)
         self._nodes.update(*(reply.get("nodes", ()) for _, reply in replies.values()))
         return {rank: (at - begun, reply) for rank, (at, reply) in replies.items()}
 
@@ -306,7 +372,7 @@ class _Trial:
         params = self._case.params
         return RegistrationObservation(
             repeat=repeat, warmup=warmup, strategy=self._case.strategy, processes=self._case.processes, process=rank,
-            step=step, bytes=params.shared, buffer_bytes=params.buffer, **values,
+            sharing=self._case.sharing, step=step, bytes=params.shared, buffer_bytes=params.buffer, **values,
         )  # fmt: skip
 
 

@@ -65,14 +65,14 @@ class Member:
             self._targets[int(rank)] = self._held.enter_context(self._lab.imported_buffer(handle, nbytes))
         return {"kernel_tables": page_table_bytes().value}
 
-    def register(self, first: bool) -> Reply:
-        """Map the shared memory and pin it; the first process touches it before."""
+    def register(self, first: bool, portable: bool = False) -> Reply:
+        """Map the shared memory and pin it, for all contexts or not; the first process touches it before."""
         memory = self._held.enter_context(self._lab.ordinary_memory(self._nbytes, descriptor=self._descriptor))
         begun = time.monotonic()
         if first:
             touch(memory)
         touched = time.monotonic()
-        self._source = self._held.enter_context(self._lab.register(memory))
+        self._source = self._held.enter_context(self._lab.register(memory, portable))
         return {
             "touch_seconds": touched - begun if first else None,
             "pin_seconds": time.monotonic() - touched,

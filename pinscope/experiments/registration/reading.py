@@ -10,7 +10,7 @@ from pinscope.analysis.page_table_model import GRANULE_BYTES
 from pinscope.analysis.rows import median
 from pinscope.analysis.rules.link import SATURATED
 from pinscope.analysis.statistics import measured
-from pinscope.experiments.registration.arithmetic import SAME_RATE, Trial, trials
+from pinscope.experiments.registration.arithmetic import SAME_RATE, Trial, first_of_each, trials
 from pinscope.experiments.registration.verdict import registration_verdict
 from pinscope.records.finding import (
     Finding,
@@ -27,7 +27,7 @@ from pinscope.records.finding import (
     wrong_data,
 )
 from pinscope.records.run import ExperimentRun
-from pinscope.units import format_bandwidth, format_bytes, format_share
+from pinscope.units import format_bandwidth, format_bytes, format_seconds, format_share
 
 
 def read_registration(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> Reading:
@@ -35,14 +35,14 @@ def read_registration(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> 
     found = trials(rows)
     if not found:
         return Reading(headline=(), tables=(), findings=())
-    each, owner = _most(found)
+    each, owner = _most(first_of_each(found))
     return Reading(
         verdict=registration_verdict(run, each, owner, found, worth=_owner_is_worth_it(run, each, owner)),
         headline=_headline(run, each, owner),
         tables=(_table(found),),
         findings=(
             *_wrong(found), *_duplicates(run, each, owner, found), *_contexts(each), *_counted_again(each),
-            *_rates(run, each, owner), *_left(run, found),
+            *_rates(run, each, owner), *_sharings(run, found), *_left(run, found),
         ),
     )  # fmt: skip
 
@@ -268,6 +268,42 @@ def _rates(run: ExperimentRun, each: Trial | None, owner: Trial | None) -> Itera
         detail="The bandwidth of large copies was compared.",
         advice="Weigh the page tables saved against the rate lost; one owner for each NUMA node or GPU may do.",
     )
+
+
+def _sharings(run: ExperimentRun, found: Sequence[Trial]) -> Iterator[Finding]:
+    """Whether the sort of shared memory changes what registering it takes."""
+    alike = [trial for trial in found if trial.strategy == "each_registers" and trial.table_bytes is not None]
+    most = max((trial.processes for trial in alike), default=0)
+    alike = [trial for trial in alike if trial.processes == most]
+    if len(alike) < 2:
+        return
+    sizes = [trial.table_bytes or 0 for trial in alike]
+    same = max(sizes) - min(sizes) <= (GRANULE_BYTES if run.lab == "cuda" else 0.02 * max(sizes))
+    least = min(alike, key=lambda trial: trial.table_bytes or 0)
+    fastest = min(alike, key=_until_pinned)
+    amount = format_bytes(alike[0].bytes)
+    title = (
+        f"What is shared makes no difference to the page tables: {len(alike)} sorts of shared memory took "
+        f"{format_bytes(sizes[0])} each for {most} processes"
+        if same
+        else f"{least.sharing_title[:1].upper()}{least.sharing_title[1:]} takes the least: {format_bytes(min(sizes))} of page tables for {most} processes, "
+        f"not {format_bytes(max(sizes))}"
+    )
+    yield note(
+        "sorts-of-shared-memory",
+        *(quantity(f"Page tables, {trial.sharing_title}", trial.table_bytes, "bytes") for trial in alike),
+        *(quantity(f"Touching and registering once, {trial.sharing_title}", _until_pinned(trial), "seconds")
+          for trial in alike),
+        title=title,
+        detail=f"{amount} were registered: {', '.join(trial.sharing_title for trial in alike)}.",
+        advice=f"Choose by time: {fastest.sharing_title} was ready first, {amount} touched and registered in "
+        f"{format_seconds(_until_pinned(fastest))}.",
+    )  # fmt: skip
+
+
+def _until_pinned(trial: Trial) -> float:
+    """Touching all of it, and registering it in one process."""
+    return (trial.touch_seconds or 0.0) + (median(trial.pin_seconds) or 0.0)
 
 
 def _how_fast(ratio: float) -> str:

@@ -30,8 +30,9 @@ def rows(
         held = phase == "held"
         observation = PageTablesObservation(
             repeat=step, warmup=False, memory=memory or ("registered" if backing else "pinned"), backing=backing,
-            phase=phase, device=device, devices=1, bytes=step * (total // steps), step_bytes=total // steps if step else 0,
-            device_used_bytes=used, nvml_used_bytes=used, pinned_bytes=step * (total // steps), page_table_bytes=None,
+            phase=phase, device=device, devices=1, bytes=step * (total // steps),
+            step_bytes=total // steps if step else 0, device_used_bytes=used, nvml_used_bytes=used,
+            pinned_bytes=step * (total // steps), page_table_bytes=None,
             touch_seconds=0.1 if held and backing else None, pin_seconds=0.02 if held else None,
             free_seconds=0.5 if phase == "freed" else None,
         )  # fmt: skip

@@ -20,7 +20,7 @@ Rows = list[dict[str, Any]]
 
 def rows(
     strategy: Any, processes: int, tables: list[int] | None = None, *, rate: float = 50e9, wrong: int = 0,
-    left: int = 0,
+    left: int = 0, sharing: Any = None,
 ) -> Rows:  # fmt: skip
     """One trial as it is measured: ``tables`` is what each process that pins takes."""
     if tables is None:
@@ -33,7 +33,7 @@ def rows(
             values |= {"device_used_bytes": used, "nvml_used_bytes": used, "pinned_bytes": pins}
         found.append(
             RegistrationObservation(
-                repeat=repeat, warmup=False, strategy=strategy, processes=processes, process=process, step=step,
+                repeat=repeat, warmup=False, strategy=strategy, processes=processes, process=process, step=step, sharing=sharing,
                 bytes=8 * GIB, buffer_bytes=BUFFER, **values,
             ).model_dump()
         )  # fmt: skip
@@ -76,6 +76,33 @@ def test_contexts_buffers_and_page_tables_are_told_apart() -> None:
     assert trial.left_bytes == 0
     assert trial.rate is not None
     assert trial.rate.median == pytest.approx(50e9)
+
+
+def test_sorts_of_shared_memory_are_trials_of_their_own_beside_the_first() -> None:
+    usual = rows("each_registers", 4, sharing="memfd") + rows("one_owner", 4)
+    segment = rows("each_registers", 4, sharing="shm_open_portable", rate=40e9)
+    both = reading(usual + segment)
+    assert both.headline == reading(usual).headline
+    assert both.verdict == reading(usual).verdict
+    assert [row[0] for row in both.tables[0].rows] == [
+        "each process registers", "one owner copies for all", "each process registers, POSIX segment, portable",
+    ]  # fmt: skip
+    (finding,) = (one for one in both.findings if one.rule == "sorts-of-shared-memory")
+    assert finding.title.endswith("2 sorts of shared memory took 64 MiB each for 4 processes")
+
+
+def test_a_sort_of_shared_memory_that_takes_less_is_named() -> None:
+    found = rows("each_registers", 4, sharing="memfd") + rows("each_registers", 4, [0, 0, 0, 0], sharing="hugetlb_1g")
+    (finding,) = (one for one in reading(found).findings if one.rule == "sorts-of-shared-memory")
+    assert finding.title == "Hugetlb pages of 1 GiB takes the least: 0 B of page tables for 4 processes, not 64 MiB"
+
+
+def test_rows_of_older_runs_read_as_memory_without_a_name() -> None:
+    older = rows("each_registers", 4) + rows("one_owner", 4)
+    for row in older:
+        del row["sharing"]
+    assert [trial.title for trial in trials(older)] == ["each process registers", "one owner copies for all"]
+    assert "sorts-of-shared-memory" not in rules(older)
 
 
 def test_one_owner_pays_once() -> None:

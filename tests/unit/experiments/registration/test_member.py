@@ -13,7 +13,7 @@ from contextlib import suppress
 import psutil
 import pytest
 
-from pinscope.errors import Cancelled, MeasurementFailed, NotEnoughMemory
+from pinscope.errors import Cancelled, MeasurementFailed, NotEnoughMemory, NotPossible
 from pinscope.experiments.registration.experiment import Registration, RegistrationObservation, RegistrationParams
 from pinscope.lab.backing import shared_region
 from pinscope.lab.child_processes import Child, ChildProcesses
@@ -180,3 +180,19 @@ def test_members_end_with_the_process_that_started_them() -> None:
     while any(psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie" for pid in pids):
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def test_processes_share_a_posix_segment_and_what_there_is_none_of_is_noted() -> None:
+    notes: list[str] = []
+    chosen = params(strategies="each_registers", sharing="memfd,shm_open,shm_open_portable,hugetlb_1g")
+    with HostModelLab() as lab:
+        rows = list(Registration().measure(chosen, lab, Harness(note=notes.append)))
+    assert {row.sharing for row in rows} == {"memfd", "shm_open"}
+    assert all(row.wrong_words == 0 for row in rows if row.step == "copy")
+    assert [note.split(".")[0] for note in notes] == ["Left out: shm_open_portable", "Left out: hugetlb_1g"]
+
+
+def test_a_run_for_which_there_is_no_shared_memory_is_refused() -> None:
+    chosen = params(strategies="each_registers", sharing="hugetlb_1g")  # 8 MiB is no multiple of a page
+    with HostModelLab() as lab, pytest.raises(NotPossible, match="none of the kinds of shared memory"):
+        list(Registration().measure(chosen, lab, Harness()))

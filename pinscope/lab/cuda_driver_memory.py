@@ -59,14 +59,16 @@ class _Access(ctypes.Structure):
 
 
 @contextmanager
-def driver_memory(kind: DriverMemory) -> Iterator[Take]:
+def driver_memory(kind: DriverMemory, *, kept: bool = False) -> Iterator[Take]:
     """Where host memory of one kind comes from, for the current GPU: a function that gives some, until it closes.
+
+    ``kept``: a pool keeps what is given back.
 
     Raises:
         NotEnoughMemory, MeasurementFailed, NotPossible: as the driver refuses; the function raises the same.
     """
     if kind in ("pool", "pool_granted"):
-        with HostPool(granted=kind == "pool_granted") as pool:
+        with HostPool(granted=kind == "pool_granted", kept=kept) as pool:
             yield pool.memory
     else:
         yield lambda nbytes: _created(nbytes, in_pieces=kind == "created_pieces")

@@ -12,12 +12,16 @@ from pinscope.units import format_bytes
 
 PROBED_BYTES = 2**21
 """Taken once to see whether a kind can be had."""
-_NO_MEANING = "memory of the NVIDIA driver's own calls is not part of the host model"
+_NO_MEANING = "Memory of the NVIDIA driver's own calls is not part of the host model."
 
 
 @contextmanager
-def driver_memory(lab: Lab, kind: DriverMemory) -> Iterator[Callable[[int], AbstractContextManager[HostBuffer]]]:
+def driver_memory(
+    lab: Lab, kind: DriverMemory, *, kept: bool = False
+) -> Iterator[Callable[[int], AbstractContextManager[HostBuffer]]]:
     """A function that gives host memory of one kind, near the calling thread, until this closes.
+
+    ``kept``: a pool keeps what is given back; else it goes back to the system.
 
     Raises:
         NotPossible: the lab has none, or the driver is too old.
@@ -27,7 +31,7 @@ def driver_memory(lab: Lab, kind: DriverMemory) -> Iterator[Callable[[int], Abst
         raise NotPossible(_NO_MEANING)
     from pinscope.lab import cuda_driver_memory  # noqa: PLC0415 - imports CuPy
 
-    with cuda_driver_memory.driver_memory(kind) as take:
+    with cuda_driver_memory.driver_memory(kind, kept=kept) as take:
 
         @contextmanager
         def held(nbytes: int) -> Iterator[HostBuffer]:

@@ -11,22 +11,32 @@ from functools import partial
 from typing import Literal, Protocol
 
 from pinscope.errors import NotEnoughMemory
-from pinscope.lab.backing import OwnMemory, touch, why_not_backing
+from pinscope.lab.backing import GIGANTIC_PAGE, OwnMemory, touch, why_not_backing
+from pinscope.lab.driver_memory import driver_memory, why_not_driver_memory
 from pinscope.lab.harness import Clock
 from pinscope.lab.pinning import PAGE, touch_pages
 from pinscope.lab.protocol import HostBuffer, Lab
-from pinscope.records.run import Backing, HostMemory
+from pinscope.records.run import Backing, DriverMemory, HostMemory
 from pinscope.units import format_bytes
 
 Way = Literal[
     "malloc", "malloc_touch", "fresh_4k", "fresh_thp", "pinned", "write_combined", "registered_4k", "registered_thp",
-    "registered_hugetlb", "pool", "cupy_pool",
+    "registered_hugetlb", "pool", "cupy_pool", "registered_portable", "registered_shm_open", "registered_hugetlb_1g",
+    "created", "host_pool", "host_pool_kept",
 ]  # fmt: skip
 FRESH: Mapping[Way, Backing] = {"fresh_4k": "4k", "fresh_thp": "thp"}
 REGISTERED: Mapping[Way, Backing] = {
     "registered_4k": "4k",
     "registered_thp": "thp",
     "registered_hugetlb": "hugetlb",
+    "registered_portable": "4k",
+    "registered_shm_open": "shm_open",
+    "registered_hugetlb_1g": "hugetlb_1g",
+}
+DRIVER: Mapping[Way, DriverMemory] = {
+    "created": "created",
+    "host_pool": "pool_granted",
+    "host_pool_kept": "pool_granted",
 }
 _PINNED: Mapping[Way, HostMemory] = {"pinned": "pinned", "write_combined": "write_combined"}
 
@@ -59,15 +69,25 @@ class Times:
 
 def why_not_way(lab: Lab, way: Way, nbytes: int) -> str | None:
     """Why a buffer cannot be had this way here; ``None`` if it can."""
+    reason = None
     if way in _PINNED:
-        return lab.why_not(_PINNED[way])
-    if way in FRESH:
-        return why_not_backing(FRESH[way], nbytes)
-    if way in REGISTERED:
-        return lab.why_not("registered", backing=REGISTERED[way]) or why_not_backing(REGISTERED[way], nbytes)
-    if way == "cupy_pool" and lab.kind != "cuda":
-        return "CuPy's pool needs a GPU"
-    return None
+        reason = lab.why_not(_PINNED[way])
+    elif way in FRESH:
+        reason = why_not_backing(FRESH[way], nbytes)
+    elif way in DRIVER:
+        reason = why_not_driver_memory(lab, DRIVER[way])
+    elif way == "registered_portable" and lab.kind != "cuda":
+        reason = "The host model has one context: there is none to be portable to."
+    elif way in REGISTERED:
+        reason = lab.why_not("registered", backing=REGISTERED[way]) or why_not_backing(REGISTERED[way], nbytes)
+    elif way == "cupy_pool" and lab.kind != "cuda":
+        reason = "CuPy's pool needs a GPU"
+    return reason
+
+
+def least_bytes(way: Way) -> int:
+    """The smallest buffer that is worth measuring: a page, where that is as large as most buffers."""
+    return GIGANTIC_PAGE if way == "registered_hugetlb_1g" else 1
 
 
 class Source(Protocol):
@@ -86,9 +106,12 @@ def source(lab: Lab, way: Way) -> Iterator[Source]:
     elif way in FRESH:
         yield _Touched(lab, FRESH[way], registered=False)
     elif way in REGISTERED:
-        yield _Touched(lab, REGISTERED[way], registered=True)
+        yield _Touched(lab, REGISTERED[way], registered=True, portable=way == "registered_portable")
     elif way in _PINNED:
-        yield _Pinned(lab, _PINNED[way])
+        yield _Pinned(lab, partial(lab.host_buffer, memory=_PINNED[way]))
+    elif way in DRIVER:
+        with driver_memory(lab, DRIVER[way], kept=way == "host_pool_kept") as take:
+            yield _Pinned(lab, take)
     else:
         with ExitStack() as stack:
             yield _Pool(_cupy_pool(stack) if way == "cupy_pool" else _own_pool(lab, stack))
@@ -140,15 +163,15 @@ class _Malloc:
 
 @dataclass(frozen=True)
 class _Pinned:
-    """Memory that comes pinned: cudaHostAlloc; on the host model, mapped and locked."""
+    """Memory that comes pinned: cudaHostAlloc, or the driver's own calls; on the host model, mapped and locked."""
 
     lab: Lab
-    memory: HostMemory
+    take: Callable[[int], AbstractContextManager[HostBuffer]]
 
     def once(self, nbytes: int, clock: Clock) -> Times:
         faults = _page_faults()
         begun = clock()
-        with self.lab.host_buffer(nbytes, self.memory):
+        with self.take(nbytes):
             got = clock()
             faults = _page_faults() - faults
             self.lab.host_nodes.look()
@@ -163,6 +186,7 @@ class _Touched:
     lab: Lab
     backing: Backing
     registered: bool
+    portable: bool = False
 
     def once(self, nbytes: int, clock: Clock) -> Times:
         faults = _page_faults()
@@ -171,7 +195,7 @@ class _Touched:
             mapped = clock()
             touch_pages(memory.address, nbytes)
             touched = got = clock()
-            with self.lab.register(memory) if self.registered else nullcontext():
+            with self.lab.register(memory, self.portable) if self.registered else nullcontext():
                 if self.registered:
                     got = clock()
                 faults = _page_faults() - faults

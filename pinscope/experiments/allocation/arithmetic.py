@@ -23,6 +23,12 @@ WAY_TITLES: Mapping[str, str] = {
     "registered_hugetlb": "touch + register, hugetlb pages",
     "pool": "reused, from a pool",
     "cupy_pool": "reused, from CuPy's pool",
+    "registered_portable": "touch + register, portable",
+    "registered_shm_open": "touch + register, POSIX segment",
+    "registered_hugetlb_1g": "touch + register, hugetlb pages of 1 GiB",
+    "created": "cuMemCreate",
+    "host_pool": "CUDA's host pool",
+    "host_pool_kept": "reused, from CUDA's host pool",
 }
 HOST_TITLES: Mapping[str, str] = {
     **WAY_TITLES,
@@ -30,6 +36,8 @@ HOST_TITLES: Mapping[str, str] = {
     "registered_4k": "touch + mlock, 4 KiB pages",
     "registered_thp": "touch + mlock, huge pages",
     "registered_hugetlb": "touch + mlock, hugetlb pages",
+    "registered_shm_open": "touch + mlock, POSIX segment",
+    "registered_hugetlb_1g": "touch + mlock, hugetlb pages of 1 GiB",
 }
 """The same on the host model, where pinning is mlock."""
 POOLS = ("pool", "cupy_pool")
@@ -40,9 +48,14 @@ REGISTERED: Mapping[str, str] = {
     "registered_4k": "fresh_4k",
     "registered_thp": "fresh_thp",
     "registered_hugetlb": "fresh_thp",
+    "registered_portable": "fresh_4k",
+    "registered_shm_open": "fresh_4k",
+    "registered_hugetlb_1g": "fresh_thp",
 }
 """A registration → the pageable memory that it is of, or the nearest that is copied from without it."""
-SMALL_PAGES = ("fresh_4k", "registered_4k")
+DRIVER = ("created", "host_pool")
+"""Fresh memory of the driver's own calls, from which no copies were timed."""
+SMALL_PAGES = ("fresh_4k", "registered_4k", "registered_portable")
 HUGE_PAGES = ("fresh_thp", "registered_thp")
 
 

@@ -28,7 +28,9 @@ from pinscope.experiments.allocation.arithmetic import (
     buffer_cells,
     copy_times,
 )
+from pinscope.experiments.allocation.chart_pool import draw_pool
 from pinscope.experiments.allocation.reading import way_titles
+from pinscope.experiments.allocation.reading_pool import pool_uses
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bytes, format_seconds
 
@@ -44,6 +46,12 @@ _LOOKS: Mapping[str, Look] = {
     "registered_hugetlb": Look("registered", "pentagon", "dot"),
     "pool": Look("pinned", "star", "dash"),
     "cupy_pool": Look("pinned", "cross", "dot"),
+    "registered_portable": Look("registered", "triangle-left", "dash"),
+    "registered_shm_open": Look("registered", "x", "dot"),
+    "registered_hugetlb_1g": Look("registered", "hexagon2", "dashdot"),
+    "created": Look("driver", "square"),
+    "host_pool": Look("driver", "diamond"),
+    "host_pool_kept": Look("driver", "star", "dash"),
 }
 
 
@@ -51,7 +59,10 @@ def draw(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
     """The charts of a run, also of one that still goes on; only those for which something was measured."""
     found, titles = buffer_cells(rows), way_titles(run)
     cells = sorted(found.values(), key=lambda cell: cell.bytes)
-    drawn = (_parts(cells, titles), _times(cells, titles), _copies(break_evens(found, copy_times(rows)), titles))
+    drawn = (
+        _parts(cells, titles), _times(cells, titles), _copies(break_evens(found, copy_times(rows)), titles),
+        draw_pool(pool_uses(rows)),
+    )  # fmt: skip
     return [chart for chart in drawn if chart]
 
 

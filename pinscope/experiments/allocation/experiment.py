@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal
 
-from pinscope.experiments.allocation.apparatus import Way, source, why_no_page_faults, why_not_way
+from pinscope.analysis.pytorch_pinned import pool_settings, rounded_up
+from pinscope.experiments.allocation.apparatus import Way, least_bytes, source, why_no_page_faults, why_not_way
+from pinscope.experiments.allocation.pool_audit import CHILD_SECONDS, PoolStep, audit
 from pinscope.experiments.allocation.reading import read_allocation
-from pinscope.experiments.contract import AnyExperiment, Params, Several, Sizes, parameter, sizes
+from pinscope.experiments.contract import AnyExperiment, Bytes, Params, Several, Sizes, parameter, sizes
 from pinscope.lab.backing import why_not_backing
+from pinscope.lab.budget import CONTEXT_BYTES
 from pinscope.lab.harness import Harness, Precision
 from pinscope.lab.protocol import Lab
 from pinscope.records.budget import Budget
@@ -28,10 +31,21 @@ HOST_WAYS: tuple[Way, ...] = (
     "malloc", "malloc_touch", "fresh_4k", "fresh_thp", "pinned", "registered_4k", "registered_thp",
     "registered_hugetlb", "pool",
 )  # fmt: skip
-ALL_WAYS: tuple[Way, ...] = (*HOST_WAYS[:5], "write_combined", *HOST_WAYS[5:], "cupy_pool")
+MORE_HOST_WAYS: tuple[Way, ...] = ("registered_shm_open", "registered_hugetlb_1g")
+QUICK_WAYS: tuple[Way, ...] = (*HOST_WAYS[:5], "write_combined", *HOST_WAYS[5:], "cupy_pool")
+ALL_WAYS: tuple[Way, ...] = (
+    *QUICK_WAYS, "registered_portable", *MORE_HOST_WAYS, "created", "host_pool", "host_pool_kept",
+)  # fmt: skip
+"""A quick run leaves out what comes after the quick ways, and PyTorch's pool."""
 COPIED: tuple[Backing | None, ...] = ("4k", "thp", None)
 """What copies are timed from and to: pageable memory in small and in huge pages, and pinned memory."""
-POOLS: frozenset[Way] = frozenset({"pool", "cupy_pool"})
+POOLS: frozenset[Way] = frozenset({"pool", "cupy_pool", "host_pool_kept"})
+
+
+def _ways(lab: LabKind, quick: bool) -> tuple[Way, ...]:
+    if lab == "host":
+        return HOST_WAYS if quick else (*HOST_WAYS, *MORE_HOST_WAYS)
+    return QUICK_WAYS if quick else ALL_WAYS
 
 
 class AllocationParams(Params):
@@ -50,13 +64,26 @@ class AllocationParams(Params):
         "malloc: not touched; malloc_touch: touched, perhaps memory that was freed before; fresh_4k: newly mapped, "
         "touched, in small pages; fresh_thp: the same in huge pages; pinned: cudaHostAlloc; write_combined: the same, "
         "write-combined; registered_4k: newly mapped, touched, then registered, in small pages; registered_thp: the "
-        "same in transparent huge pages; registered_hugetlb: in reserved huge pages; pool: reused from a pool of "
-        "PinScope's; cupy_pool: reused from CuPy's.",
+        "same in transparent huge pages; registered_hugetlb: in reserved huge pages; registered_hugetlb_1g: in those "
+        "of 1 GiB, from that size on; registered_portable: in small pages, for all contexts "
+        "(cudaHostRegisterPortable); registered_shm_open: in a POSIX segment; created: cuMemCreate on the host's NUMA "
+        "node; host_pool: from a CUDA pool of host memory that keeps nothing; pool: reused from a pool of PinScope's; "
+        "cupy_pool: reused from CuPy's; host_pool_kept: reused from CUDA's.",
     )
     directions: Several[OneWay] = parameter(
         "Directions", "Copies that are timed, to find how many of them repay the time to pin a buffer: host to device "
         "(h2d) or device to host (d2h).",
     )  # fmt: skip
+
+    pytorch: bool = parameter(
+        "PyTorch's pool",
+        "Look at PyTorch's pool of pinned memory, each of its settings in a process of its own: what it takes for a "
+        "request, and what it keeps.",
+        False,
+    )
+    pytorch_bytes: Bytes = parameter(
+        "PyTorch's request", "Size of the tensor that is asked for from PyTorch's pool.", 1300 * 2**20
+    )
 
     @classmethod
     def preset(cls, lab: LabKind, quick: bool) -> AllocationParams:
@@ -66,8 +93,9 @@ class AllocationParams(Params):
             chosen = "64KiB 4MiB 128MiB" if quick else "4KiB 64KiB 1MiB 16MiB 256MiB 1GiB"
         return cls(
             sizes=sizes(chosen),
-            ways=HOST_WAYS if lab == "host" else ALL_WAYS,
+            ways=_ways(lab, quick),
             directions=("h2d", "d2h"),
+            pytorch=lab == "cuda" and not quick,
             precision=0.05,
             repeats=15 if quick else 30,
             time_limit=0.1 if quick else 1.0,
@@ -78,20 +106,24 @@ class AllocationParams(Params):
         return Precision(relative=self.precision, least=LEAST, most=self.repeats, seconds=self.time_limit, warmups=1)
 
     def smaller(self) -> AllocationParams | None:
+        """Without what takes most: PyTorch's pool, or the largest size."""
+        if self.pytorch and rounded_up(self.pytorch_bytes) > sum(self.sizes):
+            return self.with_overrides({"pytorch": False})
         return self.with_overrides({"sizes": self.sizes[:-1]}) if len(self.sizes) > 1 else None
 
 
 BUFFER_VALUES = ("way", "get_seconds", "give_back_seconds")
+POOL_VALUES = ("step", "setting", "settings", "version")
 COPY_VALUES = ("memory", "direction", "wall_seconds")
 
 
 class AllocationObservation(Observation):
-    """Either one buffer got and given back (``kind`` = buffer) or one copy from or to one (``kind`` = copy)."""
+    """One buffer got and given back, one copy from or to one, or one step of a look at PyTorch's pool (``kind``)."""
 
-    kind: Literal["buffer", "copy"]
-    """``buffer`` (got and given back) or ``copy``."""
+    kind: Literal["buffer", "copy", "pool"]
+    """``buffer`` (got and given back), ``copy``, or ``pool`` (PyTorch's)."""
     bytes: Positive
-    """Size of the buffer or the copy."""
+    """Size of the buffer, the copy or the tensor."""
     # One buffer:
     way: Way | None = None
     """How the buffer was got, such as ``fresh_4k``, ``pinned``, ``registered_thp`` or ``cupy_pool``."""
@@ -116,10 +148,29 @@ class AllocationObservation(Observation):
     """``h2d`` (host to device) or ``d2h``."""
     wall_seconds: float | None = None
     """From before the call until the copy was complete, by the host clock."""
+    # PyTorch's pool after one step:
+    step: PoolStep | None = None
+    """``before`` the tensor, while it is ``held``, after it was ``dropped``, ``again``, or the pool was ``emptied``."""
+    setting: str | None = None
+    """Name of the setting: ``in_force``, ``none``, ``register``, ``segment`` or ``unrounded``."""
+    settings: str | None = None
+    """The environment variables that were in force, and their values; empty for none."""
+    version: str | None = None
+    """PyTorch's."""
+    pool_seconds: float | None = None
+    """To take the tensor."""
+    pool_bytes: int | None = None
+    """Blocks that PyTorch has pinned, in use or kept (``torch.cuda.host_memory_stats``)."""
+    in_use_bytes: int | None = None
+    """Of these, blocks in use."""
+    pinned_bytes: int | None = None
+    """Pinned on the whole host."""
+    nvml_used_bytes: int | None = None
+    """Of the GPU, by everybody."""
 
     def needs(self) -> tuple[str, Iterable[str]]:
-        """A buffer has its way and times, a copy its kind, direction and time."""
-        return f"a {self.kind}", BUFFER_VALUES if self.kind == "buffer" else COPY_VALUES
+        """A buffer has its way and times, a copy its kind, direction and time, a pool its setting."""
+        return f"a {self.kind}", {"buffer": BUFFER_VALUES, "copy": COPY_VALUES, "pool": POOL_VALUES}[self.kind]
 
 
 class Allocation:
@@ -138,7 +189,10 @@ class Allocation:
         "of each size from pageable memory in small and in huge pages and from pinned memory are timed until they are "
         "complete, again and again from the same buffer. A fresh pinned buffer is compared with fresh touched pageable "
         "memory in pages of each sort, allocated and freed; a registration with memory that is there anyway. The "
-        "extra cost, divided by what one copy gains, is the number of copies that repay it."
+        "extra cost, divided by what one copy gains, is the number of copies that repay it. PyTorch's pool of pinned "
+        "memory is asked for one tensor in a process for each of its settings; what it holds is read from PyTorch and "
+        "from the host's count of pinned pages, while the tensor is there, after it is gone, and after the pool was "
+        "emptied."
     )
     labs: Mapping[LabKind, str | None] = {"cuda": None, "host": None}
     Params = AllocationParams
@@ -152,9 +206,12 @@ class Allocation:
         each = sum(
             min(params.repeats * (size / PACE + 1e-4), params.time_limit + 4 * size / PACE) for size in params.sizes
         )
+        audited = rounded_up(params.pytorch_bytes) if params.pytorch else 0
         return Budget(
-            pinned_bytes=pinned, pageable_bytes=largest, device_bytes=largest,
-            seconds=times * each * SHARE_OF_TIME + START_SECONDS,
+            pinned_bytes=max(pinned, audited), pageable_bytes=largest,
+            device_bytes=max(largest, CONTEXT_BYTES + audited // 512 if audited else 0),
+            seconds=times * each * SHARE_OF_TIME + START_SECONDS
+            + (CHILD_SECONDS * len(pool_settings("", audited)) if audited else 0.0),
         )  # fmt: skip
 
     def measure(self, params: AllocationParams, lab: Lab, harness: Harness) -> Iterator[AllocationObservation]:
@@ -163,11 +220,11 @@ class Allocation:
         if uncounted := why_no_page_faults():
             harness.note(f"Not known: page faults, and so whether fresh memory was fresh. {uncounted}.")
         for number, way in enumerate(params.ways):
+            fitting = self._fitting(way, params, lab, harness)
+            if not fitting:
+                continue
             with source(lab, way) as buffers:
-                for place, size in enumerate(params.sizes):
-                    if reason := why_not_way(lab, way, size):
-                        harness.note(f"Left out: {way.replace('_', '-')}, {format_bytes(size)}. {reason}")
-                        break  # larger ones cannot be had either
+                for place, size in enumerate(fitting):
                     harness.progress(
                         (number * len(params.sizes) + place) / total, f"{way.replace('_', '-')} {format_bytes(size)}"
                     )
@@ -189,7 +246,23 @@ class Allocation:
                 harness.note(f"Left out: copies from pageable memory in huge pages. {reason}")
                 continue
             yield from self._copies(params, lab, harness, backing)
+        if params.pytorch:
+            for values in audit(params.pytorch_bytes, lab, harness):
+                yield AllocationObservation(kind="pool", **values)
         harness.progress(1.0, "done")
+
+    def _fitting(self, way: Way, params: AllocationParams, lab: Lab, harness: Harness) -> list[int]:
+        """The sizes of which this machine gives buffers this way; the others are noted."""
+        name, least = way.replace("_", "-"), least_bytes(way)
+        if small := [size for size in params.sizes if size < least]:
+            harness.note(f"Left out: {name}, up to {format_bytes(small[-1])}. A page is {format_bytes(least)}.")
+        fitting: list[int] = []
+        for size in params.sizes[len(small) :]:
+            if reason := why_not_way(lab, way, size):
+                harness.note(f"Left out: {name}, {format_bytes(size)}. {reason}")
+                break  # larger ones cannot be had either
+            fitting.append(size)
+        return fitting
 
     def _copies(
         self, params: AllocationParams, lab: Lab, harness: Harness, backing: Backing | None

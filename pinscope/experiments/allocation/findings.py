@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from pinscope.analysis.conclusions import Costed, dearest_first, joined
+from pinscope.analysis.conclusions import Costed, joined
 from pinscope.analysis.precision import Repeated, imprecise, precision_not_reached
 from pinscope.experiments.allocation.arithmetic import (
     BASE,
+    DRIVER,
     POOLS,
     REGISTERED,
     BreakEven,
@@ -20,7 +21,7 @@ from pinscope.experiments.allocation.arithmetic import (
     needed_faults,
     not_fresh,
 )
-from pinscope.records.finding import Finding, costing, finding, good, note, quantity
+from pinscope.records.finding import costing, finding, good, note, quantity
 from pinscope.records.run import ExperimentRun
 from pinscope.units import exact_bytes, format_bytes, format_seconds
 
@@ -37,14 +38,13 @@ Titles = Mapping[str, str]
 
 def allocation_findings(
     run: ExperimentRun, cells: Cells, copies: Copies, evens: Sequence[BreakEven], titles: Titles
-) -> tuple[Finding, ...]:
-    """All findings of a run."""
-    found = (
+) -> tuple[Costed, ...]:
+    """All findings about buffers and copies, each with what it costs to ignore it."""
+    return (
         *_not_fresh(run, cells, titles), *_kept(run, cells, titles), *_break_even(run, cells, evens),
         *_pool(cells, titles), *_cheaper(run, cells, titles),
         *((1.0, late) for late in precision_not_reached(run, _repeated(cells, copies, titles))),
     )  # fmt: skip
-    return dearest_first(found)
 
 
 def copies_words(count: int) -> str:
@@ -238,7 +238,7 @@ def _pool(cells: Cells, titles: Titles) -> Iterator[Costed]:
 
 def _cheaper(run: ExperimentRun, cells: Cells, titles: Titles) -> Iterator[Costed]:
     """Is there a fresh way to pinned memory that is clearly faster than the usual one?"""
-    pair = _beside_fresh(cells, ("write_combined", *REGISTERED))
+    pair = _beside_fresh(cells, ("write_combined", *REGISTERED, *DRIVER))
     if pair is None or pair.ratio < FASTER:
         return
     usual, best, gain, size = pair.fresh, pair.best, pair.ratio, pair.fresh.bytes
@@ -254,9 +254,21 @@ def _cheaper(run: ExperimentRun, cells: Cells, titles: Titles) -> Iterator[Coste
             title=f"{titles['pinned']} of {format_bytes(size)} takes {gain:.1f} times as long as {titles[best.way]}: "
             f"{slow}, not {fast}",
             detail=f"That is to get and free it, with one thread.{known}",
-            advice="pinscope.pinned_empty touches with several threads; the experiment pinning_strategy measures which "
-            "way is the fastest here.",
+            advice=_faster_advice(best),
         ),
+    )
+
+
+def _faster_advice(best: BufferCell) -> str:
+    if best.way in DRIVER:
+        return (
+            "It is driver memory, of which none of the kernel's accounts tells; it takes the driver API "
+            "(cuda.bindings). Compare pinscope.pinned_empty, which touches with several threads: the experiment "
+            "pinning_strategy."
+        )
+    return (
+        "pinscope.pinned_empty touches with several threads; the experiment pinning_strategy measures which way is the "
+        "fastest here."
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pinscope.analysis.conclusions import about, known_within, on_lab, roughly
+from pinscope.analysis.conclusions import about, dearest_first, known_within, on_lab, roughly
 from pinscope.analysis.rows import median
 from pinscope.analysis.statistics import measured
 from pinscope.experiments.allocation.arithmetic import (
@@ -26,6 +26,7 @@ from pinscope.experiments.allocation.arithmetic import (
     without,
 )
 from pinscope.experiments.allocation.findings import allocation_findings, copies_words, dearest
+from pinscope.experiments.allocation.reading_pool import pool_findings, pool_headline, pool_table, pool_uses
 from pinscope.records.finding import Quantity, Reading, Table, quantity, table
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bytes, format_seconds
@@ -40,12 +41,12 @@ def read_allocation(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> Re
     reused, kept = not_fresh(cells, run.environment.page_bytes), kept_by_driver(cells, run.environment.page_bytes)
     copies = copy_times(rows)
     evens = break_evens(without(cells, [*reused, *kept]), copies)
-    titles, fresh = way_titles(run), without(cells, reused)
+    titles, fresh, uses = way_titles(run), without(cells, reused), pool_uses(rows)
     return Reading(
         verdict=_verdict(run, fresh, evens, titles),
-        headline=_headline(fresh, evens, titles),
-        tables=_tables(cells, evens, titles),
-        findings=allocation_findings(run, cells, copies, evens, titles),
+        headline=(*_headline(fresh, evens, titles), *pool_headline(uses)),
+        tables=(*_tables(cells, evens, titles), *pool_table(uses)),
+        findings=dearest_first((*allocation_findings(run, cells, copies, evens, titles), *pool_findings(uses))),
     )
 
 

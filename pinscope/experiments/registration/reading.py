@@ -286,8 +286,8 @@ def _sharings(run: ExperimentRun, found: Sequence[Trial]) -> Iterator[Finding]:
         f"What is shared makes no difference to the page tables: {len(alike)} sorts of shared memory took "
         f"{format_bytes(sizes[0])} each for {most} processes"
         if same
-        else f"{least.sharing_title[:1].upper()}{least.sharing_title[1:]} takes the least: {format_bytes(min(sizes))} of page tables for {most} processes, "
-        f"not {format_bytes(max(sizes))}"
+        else f"What is shared matters: {format_bytes(min(sizes))} of page tables for {most} processes with "
+        f"{least.sharing_title}, up to {format_bytes(max(sizes))} otherwise"
     )
     yield note(
         "sorts-of-shared-memory",

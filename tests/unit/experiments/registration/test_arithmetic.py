@@ -33,8 +33,8 @@ def rows(
             values |= {"device_used_bytes": used, "nvml_used_bytes": used, "pinned_bytes": pins}
         found.append(
             RegistrationObservation(
-                repeat=repeat, warmup=False, strategy=strategy, processes=processes, process=process, step=step, sharing=sharing,
-                bytes=8 * GIB, buffer_bytes=BUFFER, **values,
+                repeat=repeat, warmup=False, strategy=strategy, processes=processes, process=process, step=step,
+                sharing=sharing, bytes=8 * GIB, buffer_bytes=BUFFER, **values,
             ).model_dump()
         )  # fmt: skip
 
@@ -94,7 +94,9 @@ def test_sorts_of_shared_memory_are_trials_of_their_own_beside_the_first() -> No
 def test_a_sort_of_shared_memory_that_takes_less_is_named() -> None:
     found = rows("each_registers", 4, sharing="memfd") + rows("each_registers", 4, [0, 0, 0, 0], sharing="hugetlb_1g")
     (finding,) = (one for one in reading(found).findings if one.rule == "sorts-of-shared-memory")
-    assert finding.title == "Hugetlb pages of 1 GiB takes the least: 0 B of page tables for 4 processes, not 64 MiB"
+    assert finding.title == (
+        "What is shared matters: 0 B of page tables for 4 processes with hugetlb pages of 1 GiB, up to 64 MiB otherwise"
+    )
 
 
 def test_rows_of_older_runs_read_as_memory_without_a_name() -> None:

@@ -39,7 +39,8 @@ def is_h200() -> bool:
 @pytest.fixture(scope="module")
 def at_16_gib() -> Mapping[tuple[str, str], Cost]:
     sizes = ("--set", "total=16GiB", "--set", "steps=256")
-    document = run("page_tables", *sizes, "--set", "backings=4k,thp,shm", "--set", "all_devices=false")
+    ways = ("--set", "memory=pinned,registered", "--set", "backings=4k,thp,shm")
+    document = run("page_tables", *sizes, *ways, "--set", "all_devices=false")
     assert document["run"]["params"]["total"] == 16 * GIB
     return {(cost.way.memory, cost.way.backing): cost for cost in costs(document["observations"])}
 
@@ -122,7 +123,8 @@ def test_both_meters_see_gpu_memory_come_and_go() -> None:
 
 @pytest.mark.two_gpus
 def test_every_gpu_with_a_context_pays() -> None:
-    document = run("page_tables", "--set", "total=8GiB", "--set", "backings=thp")
+    ways = ("--set", "memory=pinned,registered", "--set", "backings=thp")
+    document = run("page_tables", "--set", "total=8GiB", *ways)
     found = costs(document["observations"])
     assert {cost.way.device for cost in found} == set(range(runtime.getDeviceCount()))
     for cost in found:

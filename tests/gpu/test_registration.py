@@ -28,7 +28,7 @@ GIB, MIB = 2**30, 2**20
 def four() -> Mapping[str, Trial]:
     done = subprocess.run(
         [sys.executable, "-m", "pinscope", "run", "registration", "--lab", "cuda", "--json", "--set", "processes=4",
-         "--set", "repeats=3"],
+         "--set", "repeats=3", "--set", "sharing=memfd"],
         capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

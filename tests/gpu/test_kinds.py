@@ -1,0 +1,230 @@
+"""Host memory that is neither cudaHostAlloc's nor plain cudaHostRegister's, on a real GPU.
+
+Predicted for an H200 (driver 580) before it was measured: each kind takes 2 MiB of GPU memory a GiB, whatever stands
+under it; a host pool takes none until the GPU has access; PyTorch 2.11 pins 512 MiB for 300 MiB with every setting.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from cupy.cuda import runtime
+
+from pinscope.experiments.allocation.arithmetic import buffer_cells
+from pinscope.experiments.allocation.reading_pool import PoolUse, pool_uses
+from pinscope.experiments.page_tables.arithmetic import Cost, costs
+from pinscope.experiments.registration.arithmetic import Trial, trials
+from pinscope.lab.backing import touch, why_not_backing
+from pinscope.lab.cuda import CudaLab
+from pinscope.lab.cuda_driver_memory import HostPool, granularities
+from pinscope.lab.driver_memory import driver_memory
+from pinscope.lab.protocol import HostBuffer
+from pinscope.probes.memory import pinned_bytes
+from pinscope.records.run import Backing, DriverMemory
+from tests.gpu.test_page_tables import is_h200, run
+
+GIB, MIB = 2**30, 2**20
+PAGES_OFF = 16 * MIB
+"""The kernel batches its pin counters per processor."""
+REACHED: tuple[DriverMemory, ...] = ("created", "created_pieces", "pool_granted")
+POOLS = {2 * MIB: (4 * GIB) // (2 * MIB), GIB: 4}
+"""Size of a reserved page → how many the page tables take."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _reserved_pages() -> Iterator[None]:
+    """Reserved huge pages of both sizes, as many as root gets; given back afterwards."""
+    with ExitStack() as stack:
+        for size, count in POOLS.items():
+            file = Path(f"/sys/kernel/mm/hugepages/hugepages-{size // 1024}kB/nr_hugepages")
+            try:
+                before = file.read_text()
+                file.write_text(str(int(before) + count))
+            except OSError:
+                continue  # the tests that need them say what is missing
+            stack.callback(file.write_text, before)
+        yield
+
+
+@pytest.mark.parametrize("kind", REACHED)
+def test_what_the_cpu_wrote_arrives_on_the_gpu_and_comes_back(lab: CudaLab, kind: DriverMemory) -> None:
+    with driver_memory(lab, kind) as take, take(64 * MIB) as memory:
+        _there_and_back(lab, memory)
+
+
+@pytest.mark.parametrize("backing", ["shm_open", "hugetlb", "hugetlb_1g"])
+@pytest.mark.parametrize("portable", [False, True])
+def test_registered_memory_over_every_backing_copies_as_pinned(lab: CudaLab, backing: Backing, portable: bool) -> None:
+    if reason := why_not_backing(backing, 64 * MIB):
+        pytest.skip(reason)
+    with lab.ordinary_memory(64 * MIB, backing) as memory:
+        touch(memory)
+        with lab.register(memory, portable) as registered:
+            assert runtime.pointerGetAttributes(registered.address).type == 1  # cudaMemoryTypeHost
+            _there_and_back(lab, registered)
+
+
+def _there_and_back(lab: CudaLab, memory: HostBuffer) -> None:
+    with lab.device_buffer(memory.nbytes) as device, lab.stream() as stream:
+        first, second = lab.fresh_pattern(), lab.fresh_pattern()
+        lab.fill(memory, first)
+        lab.copy_to_device(device, memory, stream)
+        stream.synchronize()
+        assert lab.wrong_words(device, first) == 0
+        lab.fill(device, second)
+        lab.copy_to_host(memory, device, stream)
+        stream.synchronize()
+        assert lab.wrong_words(memory, second) == 0
+
+
+@pytest.mark.parametrize("kind", get_args(DriverMemory))
+def test_all_of_it_is_given_back_also_after_an_error(lab: CudaLab, kind: DriverMemory) -> None:
+    def once() -> None:
+        with pytest.raises(RuntimeError), driver_memory(lab, kind) as take, take(GIB):
+            raise RuntimeError
+
+    once()  # what the driver keeps after the first time, it keeps once
+    before = lab.memory_state().nvml_used_bytes
+    once()
+    after = lab.memory_state().nvml_used_bytes
+    assert before is not None
+    assert after == before
+
+
+def test_granularities_are_those_of_the_driver() -> None:
+    least, recommended = granularities()
+    assert 4096 <= least <= recommended
+    assert recommended % least == 0
+
+
+def test_a_pool_that_keeps_its_memory_gives_it_out_many_times_faster() -> None:
+    times = {}
+    for kept in (False, True):
+        with HostPool(granted=True, kept=kept) as pool:
+            pool.give_back(pool.take(256 * MIB))
+            begun = time.perf_counter()
+            pool.give_back(pool.take(256 * MIB))
+            times[kept] = time.perf_counter() - begun
+    assert times[True] < times[False] / 10, times
+
+
+@pytest.fixture(scope="module")
+def at_4_gib() -> Mapping[tuple[str, str], Cost]:
+    """Every way of page_tables that this host gives."""
+    more = ("--set", "total=4GiB", "--set", "steps=64", "--set", "all_devices=false")
+    document = run("page_tables", *more)
+    return {(cost.way.memory, cost.way.backing): cost for cost in costs(document["observations"])}
+
+
+def test_every_kind_is_measured(at_4_gib: Mapping[tuple[str, str], Cost]) -> None:
+    wanted = {("pinned", ""), ("write_combined", ""), ("created", ""), ("created_pieces", ""), ("pool", "")}
+    wanted |= {("pool_granted", ""), ("portable", "4k"), ("registered", "shm_open")}
+    assert wanted <= set(at_4_gib)
+
+
+def test_each_kind_takes_8_bytes_a_page_of_4_kib_of_gpu_memory(at_4_gib: Mapping[tuple[str, str], Cost]) -> None:
+    if not is_h200():
+        pytest.skip("the figures are those of an H200")
+    grown = {way: cost.growth.table_bytes[-1] for way, cost in at_4_gib.items() if way[0] != "pool"}
+    expected = {way: 2 * MIB * at_4_gib[way].growth.bytes[-1] // GIB for way in grown}
+    assert grown == {way: pytest.approx(nbytes, abs=2 * MIB) for way, nbytes in expected.items()}
+
+
+def test_a_pool_without_access_takes_no_gpu_memory(at_4_gib: Mapping[tuple[str, str], Cost]) -> None:
+    assert at_4_gib["pool", ""].growth.table_bytes[-1] < 2 * MIB
+
+
+def test_only_what_the_kernel_pins_is_in_its_count(at_4_gib: Mapping[tuple[str, str], Cost]) -> None:
+    for (memory, _), cost in at_4_gib.items():
+        counted = memory in ("pinned", "registered", "portable")
+        expected = cost.growth.bytes[-1] if counted else 0
+        assert cost.host_pinned_bytes == pytest.approx(expected, abs=PAGES_OFF), memory
+
+
+@pytest.fixture(scope="module")
+def shared() -> Mapping[str, Trial]:
+    more = ("--set", "strategies=each_registers", "--set", "processes=2", "--set", "shared=1GiB")
+    more += ("--set", "buffer=64MiB", "--set", "sharing=memfd,shm_open,shm_open_portable,hugetlb,hugetlb_1g")
+    return {trial.sharing: trial for trial in trials(run("registration", *more, "--quick")["observations"])}
+
+
+def test_each_process_pays_for_each_sort_of_shared_memory(shared: Mapping[str, Trial]) -> None:
+    assert {"memfd", "shm_open", "shm_open_portable"} <= set(shared)
+    for trial in shared.values():
+        assert (trial.wrong_words, trial.checked_words > 0) == (0, True)
+        if is_h200():
+            assert trial.table_bytes == 2 * 2 * MIB, trial.sharing
+
+
+@pytest.fixture(scope="module")
+def allocated() -> dict[str, Any]:
+    ways = "ways=pinned,fresh_4k,registered_portable,registered_shm_open,created,host_pool,host_pool_kept"
+    more = ("--set", "pytorch=true", "--set", "pytorch_bytes=300MiB")
+    return run("allocation", "--quick", "--set", ways, *more)
+
+
+def test_every_way_gives_buffers_and_a_kept_pool_gives_them_at_once(allocated: dict[str, Any]) -> None:
+    cells = buffer_cells(allocated["observations"])
+    size = max(nbytes for _, nbytes in cells)
+    ways = {way for way, nbytes in cells if nbytes == size}
+    assert ways == {
+        "pinned", "fresh_4k", "registered_portable", "registered_shm_open", "created", "host_pool", "host_pool_kept",
+    }  # fmt: skip
+    assert cells["host_pool_kept", size].both_seconds.median < cells["host_pool", size].both_seconds.median / 10
+
+
+def test_pytorch_pins_a_power_of_two_and_keeps_it_until_its_pool_is_emptied(allocated: dict[str, Any]) -> None:
+    if find_spec("torch") is None:
+        pytest.skip("needs PyTorch")
+    uses = {use.setting: use for use in pool_uses(allocated["observations"])}
+    for setting in ("in_force", "register"):
+        use = uses[setting]
+        assert use.held == pytest.approx(512 * MIB, abs=PAGES_OFF)
+        assert use.kept == pytest.approx(512 * MIB, abs=PAGES_OFF)
+        assert use.left == pytest.approx(0, abs=PAGES_OFF)
+        assert use.pool == 512 * MIB
+        assert (use.again_seconds or 1.0) < (use.seconds or 0.0) / 10
+    if "segment" in uses:
+        assert uses["segment"].left == pytest.approx(512 * MIB, abs=PAGES_OFF)
+    if "unrounded" in uses:
+        assert _unrounded(uses["unrounded"]) == pytest.approx(300 * MIB, abs=PAGES_OFF)
+
+
+def _unrounded(use: PoolUse) -> int:
+    assert use.held is not None
+    return use.held
+
+
+@pytest.mark.two_gpus
+@pytest.mark.parametrize("portable", [False, True])
+def test_memory_that_one_gpu_registered_is_pinned_for_the_other_too(portable: bool) -> None:
+    """By CUDA's reference the flag makes no difference where addresses are unified, as on 64-bit Linux."""
+    with CudaLab(0) as lab, lab.peer(1) as other, lab.ordinary_memory(GIB, "thp") as memory:
+        touch(memory)
+        with ExitStack() as stack:
+            registered = stack.enter_context(lab.register(memory, portable))
+            device, stream = stack.enter_context(other.device_buffer(GIB)), stack.enter_context(other.stream())
+            issued = _seconds(lambda: other.copy_to_device(device, registered, stream))
+            waited = _seconds(stream.synchronize)
+    assert issued < waited / 10
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    begun = time.perf_counter()
+    call()
+    return time.perf_counter() - begun
+
+
+def test_nothing_stays_pinned(allocated: dict[str, Any]) -> None:
+    assert allocated["run"]["status"] == "done"
+    before = pinned_bytes().value
+    run("allocation", "--quick", "--set", "ways=registered_portable,created,host_pool_kept", "--set", "sizes=64MiB")
+    after = pinned_bytes().value
+    assert before is not None
+    assert after == pytest.approx(before, abs=PAGES_OFF)

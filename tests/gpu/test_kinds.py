@@ -1,7 +1,7 @@
 """Host memory that is neither cudaHostAlloc's nor plain cudaHostRegister's, on a real GPU.
 
-Predicted for an H200 (driver 580) before it was measured: each kind takes 2 MiB of GPU memory a GiB, whatever stands
-under it; a host pool takes none until the GPU has access; PyTorch 2.11 pins 512 MiB for 300 MiB with every setting.
+Predicted for an H200 (driver 580), and measured so: each kind takes 2 MiB of GPU memory a GiB, whatever stands under
+it; a host pool takes none until the GPU has access; PyTorch 2.11 pins 512 MiB for 300 MiB with every setting.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, get_args
@@ -16,8 +17,9 @@ from typing import Any, get_args
 import pytest
 from cupy.cuda import runtime
 
+from pinscope.analysis.pytorch_pinned import pool_settings
 from pinscope.experiments.allocation.arithmetic import buffer_cells
-from pinscope.experiments.allocation.reading_pool import PoolUse, pool_uses
+from pinscope.experiments.allocation.reading_pool import pool_uses
 from pinscope.experiments.page_tables.arithmetic import Cost, costs
 from pinscope.experiments.registration.arithmetic import Trial, trials
 from pinscope.lab.backing import touch, why_not_backing
@@ -56,6 +58,19 @@ def _reserved_pages() -> Iterator[None]:
 def test_what_the_cpu_wrote_arrives_on_the_gpu_and_comes_back(lab: CudaLab, kind: DriverMemory) -> None:
     with driver_memory(lab, kind) as take, take(64 * MIB) as memory:
         _there_and_back(lab, memory)
+
+
+def test_without_access_a_copy_is_complete_when_its_call_returns_as_from_pageable_memory(lab: CudaLab) -> None:
+    """An H200 showed 8.0 ms for the call of 64 MiB and 0.02 ms after it; with access 28 us for the call of 256 MiB."""
+    shares = {}
+    for kind in ("pool", "pool_granted"):
+        with driver_memory(lab, kind) as take, take(64 * MIB) as memory:
+            _there_and_back(lab, memory)
+            with lab.device_buffer(memory.nbytes) as device, lab.stream() as stream:
+                issued = _seconds(partial(lab.copy_to_device, device, memory, stream))
+                shares[kind] = issued / (issued + _seconds(stream.synchronize))
+    assert shares["pool"] > 0.8, shares
+    assert shares["pool_granted"] < 0.2, shares
 
 
 @pytest.mark.parametrize("backing", ["shm_open", "hugetlb", "hugetlb_1g"])
@@ -190,15 +205,9 @@ def test_pytorch_pins_a_power_of_two_and_keeps_it_until_its_pool_is_emptied(allo
         assert use.left == pytest.approx(0, abs=PAGES_OFF)
         assert use.pool == 512 * MIB
         assert (use.again_seconds or 1.0) < (use.seconds or 0.0) / 10
-    if "segment" in uses:
-        assert uses["segment"].left == pytest.approx(512 * MIB, abs=PAGES_OFF)
-    if "unrounded" in uses:
-        assert _unrounded(uses["unrounded"]) == pytest.approx(300 * MIB, abs=PAGES_OFF)
-
-
-def _unrounded(use: PoolUse) -> int:
-    assert use.held is not None
-    return use.held
+    assert uses["segment"].left == pytest.approx(512 * MIB, abs=PAGES_OFF)  # a reserved segment is never given back
+    if pool_settings(use.version, use.asked)["unrounded"].reason is None:
+        assert uses["unrounded"].held == pytest.approx(300 * MIB, abs=PAGES_OFF)
 
 
 @pytest.mark.two_gpus

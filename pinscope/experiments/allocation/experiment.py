@@ -161,8 +161,6 @@ class AllocationObservation(Observation):
     """To take the tensor."""
     pool_bytes: int | None = None
     """Blocks that PyTorch has pinned, in use or kept (``torch.cuda.host_memory_stats``)."""
-    in_use_bytes: int | None = None
-    """Of these, blocks in use."""
     pinned_bytes: int | None = None
     """Pinned on the whole host."""
     nvml_used_bytes: int | None = None

@@ -68,8 +68,7 @@ def _one(setting: str, text: str | None, nbytes: int, lab: Lab, harness: Harness
             return {
                 "bytes": nbytes, "repeat": 0, "warmup": False, "step": step, "setting": setting, **started,
                 "pool_seconds": reply.get("seconds"), "pool_bytes": reply.get("pool_bytes"),
-                "in_use_bytes": reply.get("in_use_bytes"), "pinned_bytes": state.pinned_bytes,
-                "nvml_used_bytes": state.nvml_used_bytes,
+                "pinned_bytes": state.pinned_bytes, "nvml_used_bytes": state.nvml_used_bytes,
             }  # fmt: skip
 
         reply = ask({"do": "start"})

@@ -83,15 +83,16 @@ def _ordinal(place: str) -> int:
 
 
 def _statistics() -> Reply:
-    """Bytes of the blocks that PyTorch has pinned, and of those in use; ``None`` where this PyTorch does not tell."""
+    """Bytes of the blocks that PyTorch has pinned, in use or kept; ``None`` where this PyTorch does not tell.
+
+    What is in use, ``active_bytes``, is wrong up to PyTorch 2.12.1: CachingHostAllocator's ``free`` does not count down
+    for a block that no stream used, and ``get_free_block`` counts up again when it is handed out (pytorch#182404).
+    """
     import torch  # noqa: PLC0415
 
     found: dict[str, int] = getattr(torch.cuda, "host_memory_stats", dict)()
     # Up to which release ``allocated_bytes`` were those in use, beside ``reserved_bytes``, differs.
-    return {
-        "pool_bytes": found.get("reserved_bytes.current", found.get("allocated_bytes.current")),
-        "in_use_bytes": found.get("active_bytes.current"),
-    }
+    return {"pool_bytes": found.get("reserved_bytes.current", found.get("allocated_bytes.current"))}
 
 
 if __name__ == "__main__":

@@ -163,7 +163,8 @@ def _without_access(own: Sequence[Cost]) -> Iterator[Finding]:
         *([quantity("With access", granted.growth.table_bytes[-1], "bytes")] if granted else []),
         title="A host pool takes GPU memory only where the GPU has access: "
         f"{amount} took {format_bytes(taken)}{beside}",
-        detail="A GPU maps a pool's memory once cuMemPoolSetAccess names it.",
+        detail="A GPU maps a pool's memory once cuMemPoolSetAccess names it. Until then the driver stages a copy, "
+        "as from pageable memory.",
         advice="Grant access only to the GPUs that copy from the pool.",
     )
 

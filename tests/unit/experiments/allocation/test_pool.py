@@ -29,7 +29,7 @@ def rows(setting: str = "in_force", *, took: int = 2 * GIB, left: int = 0, setti
         AllocationObservation(
             kind="pool", bytes=ASKED, repeat=0, warmup=False, step=step, setting=setting, settings=settings,
             version="2.11.0", pool_seconds={"held": 0.8, "again": 1e-5}.get(step), pool_bytes=amount,
-            in_use_bytes=None, pinned_bytes=5 * GIB + amount, nvml_used_bytes=None,
+            pinned_bytes=5 * GIB + amount, nvml_used_bytes=None,
         ).model_dump() | changes
         for step, amount in pinned.items()
     ]  # fmt: skip

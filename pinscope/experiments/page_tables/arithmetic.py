@@ -46,7 +46,7 @@ WAY_WORDS: Mapping[str, str] = {
     "pinned": "allocated pinned",
     "write_combined": "allocated write-combined",
     "created": "cuMemCreate",
-    "created_pieces": "cuMemCreate, small handles",
+    "created_pieces": "cuMemCreate in small handles",
     "pool": "host pool without access",
     "pool_granted": "host pool",
 }

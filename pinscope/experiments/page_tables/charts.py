@@ -80,25 +80,27 @@ def _growth(run: ExperimentRun, own: Sequence[Cost]) -> Chart:
         put(figure, 1, reference(f"formula, {format_bytes(size)} pages", [0, largest / GIB], ends, dash=dash))
     _over_pinned(figure)
     figure.update_yaxes(range=[0, 1.25 * max(cost.growth.table_bytes[-1] for cost in own) / MIB or 1.0])
-    alike = grouped(own, lambda cost: cost.growth.table_bytes[-1] // GRANULE_BYTES)
-    for members in alike.values():
-        put(figure, 1, _line(members[0], _way_count(members)).update(mode="lines"))
-    name_ends(figure, 1, [_end(members) for members in alike.values()])
+    alike = grouped(own, lambda cost: cost.growth.table_bytes[-1] // GRANULE_BYTES).values()
+    names = [_way_count(members, len(own)) for members in alike]
+    for members, name in zip(alike, names, strict=True):
+        put(figure, 1, _line(members[0], name).update(mode="lines"))
+    name_ends(figure, 1, [_end(members[0], name) for members, name in zip(alike, names, strict=True)])
+    sharing = "; ".join(", ".join(map(way_words, members)) for members in alike if len(members) > 1)
     what = f"memory of GPU {run.device}" if run.lab == "cuda" else "the kernel's page tables of the process"
     return Chart(
         "page-tables",
         "Page tables over pinned memory",
-        f"What {what} grew by, in steps as memory was pinned. Grey lines: bytes ÷ page size × 8. Ways that cost the "
-        f"same share one line: {', '.join(words(cost) for cost in own)}.",
+        f"What {what} grew by, in steps as memory was pinned. Grey lines: bytes ÷ page size × 8."
+        + (f" Ways that cost the same share one line: {sharing}." if sharing else ""),
         figure,
         alt_text("Page tables over pinned memory", [(words(cost), _price(cost.growth)) for cost in own]),
     )
 
 
-def _end(members: Sequence[Cost]) -> End:
-    growth = members[0].growth
+def _end(cost: Cost, name: str) -> End:
+    growth = cost.growth
     return End(
-        f"{_way_count(members)}:",
+        f"{name}:",
         _short_price(growth),
         growth.bytes[-1] / GIB,
         growth.table_bytes[-1] / MIB,
@@ -117,8 +119,11 @@ def _price(growth: Growth) -> str:
     return f"{format_bytes(growth.table_bytes[-1])} for {format_bytes(growth.bytes[-1])}{each}"
 
 
-def _way_count(members: Sequence[Cost]) -> str:
-    return words(members[0]) if len(members) == 1 else f"all {len(members)} ways"
+def _way_count(members: Sequence[Cost], of: int) -> str:
+    """The way, or how many of all share a line."""
+    if len(members) == 1:
+        return words(members[0])
+    return f"all {of} ways" if len(members) == of else f"{len(members)} of {of} ways"
 
 
 def _devices(found: Sequence[Cost]) -> Chart:

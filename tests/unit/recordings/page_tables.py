@@ -10,6 +10,11 @@ from tests.unit.recordings.raw import Recorded
 GIB = 2**30
 STEP = 2 * 2**20
 PAGES = (4 * 2**10, 64 * 2**10, 2 * 2**20)
+NAMES = {
+    "pinned": "allocated pinned", "write_combined": "allocated write-combined", "created": "cuMemCreate",
+    "created_pieces": "cuMemCreate in small handles", "pool": "host pool without access", "pool_granted": "host pool",
+}  # fmt: skip
+"""Ways of the driver's own memory, as the headline calls them."""
 
 
 def slopes(way: pd.DataFrame) -> tuple[float, float]:
@@ -37,15 +42,24 @@ def per_byte(low: float, high: float) -> float:
     return min(max(8 / page(low, high), low), high)
 
 
+def words(memory: str, backing: object) -> str:
+    """A way to pin memory, as the headline calls it."""
+    return {"registered": f"registered ({backing})", "portable": f"registered ({backing}, portable)"}.get(
+        memory, NAMES.get(memory, memory)
+    )
+
+
+def per_gib(way: pd.DataFrame) -> float | None:
+    """What a GiB takes; ``None`` where the growth was less than two steps."""
+    used = way.set_index("phase")["nvml_used_bytes"]
+    return None if used["held"].max() - used["before"] < 2 * STEP else per_byte(*slopes(way)) * GIB
+
+
 def headline(recorded: Recorded) -> dict[str, object]:
     rows = recorded.counted
     rows = rows[rows["device"] == recorded.run["device"]]
-    ways = {"allocated pinned": rows[rows["memory"] == "pinned"]}
-    for backing in recorded.run["params"]["backings"]:
-        ways[f"registered ({backing})"] = rows[(rows["memory"] == "registered") & (rows["backing"] == backing)]
-    found: dict[str, object] = {
-        f"GPU memory per pinned GiB, {words}": per_byte(*slopes(way)) * GIB for words, way in ways.items()
-    }
+    ways = {words(*way): group for way, group in rows.groupby(["memory", "backing"], dropna=False)}
+    found: dict[str, object] = {f"GPU memory per pinned GiB, {name}": per_gib(way) for name, way in ways.items()}
     first = ways["allocated pinned"].set_index("phase")["nvml_used_bytes"]
     found["Page size of the mapping"] = page(*slopes(ways["allocated pinned"]))
     grown = first["held"].iloc[-1] - first["before"]

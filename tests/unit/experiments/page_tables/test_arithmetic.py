@@ -260,6 +260,9 @@ def test_a_pool_without_access_takes_no_gpu_memory_and_changes_no_other_figure()
     assert reading(both).verdict == reading(alone).verdict
     assert "no-access-no-table" not in rules(alone)
     assert "2 ways take" in by_rule["all-kinds-same-tables"].title
+    chart = draw(synthetic.run("page_tables", params={}), both)[0]
+    assert {"2 of 3 ways", "host pool without access"} <= {trace.name for trace in chart.figure.data}
+    assert chart.caption.endswith("share one line: allocated pinned, host pool.")
 
 
 def test_many_ways_are_few_bars_on_a_card() -> None:
@@ -326,5 +329,5 @@ def test_charts_show_every_way_beside_the_formula_and_each_gpu() -> None:
     assert set(charts) == {"page-tables", "page-tables-devices", "pinning-times"}
     names = {trace.name for trace in charts["page-tables"].figure.data}
     assert {"formula, 4 KiB pages", "formula, 2 MiB pages", "all 2 ways"} <= names
-    assert "registered, thp" in charts["page-tables"].caption
+    assert charts["page-tables"].caption.endswith("share one line: allocated pinned, registered (thp).")
     assert {trace.name for trace in charts["page-tables-devices"].figure.data} == {"GPU 0", "GPU 1"}

@@ -8,27 +8,40 @@ from typing import Any
 from pinscope.analysis.rows import grouped
 from pinscope.charts.bars import Part, bars
 from pinscope.charts.chart import Chart, alt_text
-from pinscope.experiments.page_tables.arithmetic import GIB, costs
+from pinscope.experiments.page_tables.arithmetic import GIB, costs, unreached
 from pinscope.experiments.page_tables.charts import MIB, words
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bytes
 
 MOST_BARS = 6
-"""More ways than these are one bar where they take the same."""
+"""More ways than these are one bar a sort, where they take the same."""
+SORTS: Mapping[str, str] = {
+    "pinned": "allocated",
+    "write_combined": "allocated",
+    "registered": "registered",
+    "portable": "registered",
+    "created": "cuMemCreate",
+    "created_pieces": "cuMemCreate",
+}
+"""Way to pin → what several of its sort are called together."""
 
 
 def draw_small(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> Chart | None:
     """GPU memory that each pinned GiB takes, for each way to pin; ``None`` where no way shows it."""
     own = [cost for cost in costs(rows) if cost.way.device == run.device]
-    sizes = {words(cost): cost.growth.per_byte * GIB for cost in own if cost.growth.per_byte}
-    if len(sizes) > MOST_BARS:
-        alike = grouped(sizes, lambda name: format_bytes(round(sizes[name])))
-        sizes = {
-            names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} other ways": sizes[names[0]]
-            for names in alike.values()
-        }
-    if not sizes:
+    taken = {cost: cost.growth.per_byte * GIB for cost in own if cost.growth.per_byte}
+    if not taken:
         return None
+    taken |= dict.fromkeys(unreached(own), 0.0)
+    sizes = {words(cost): size for cost, size in taken.items()}
+    if len(sizes) > MOST_BARS:
+        alike = grouped(
+            taken, lambda cost: (SORTS.get(cost.way.memory, cost.way.memory), format_bytes(round(taken[cost])))
+        )
+        sizes = {
+            words(members[0]) if len(members) == 1 else f"{sort}, {len(members)} ways": taken[members[0]]
+            for (sort, _), members in alike.items()
+        }
     ends = {name: format_bytes(round(size)) for name, size in sizes.items()}
     title = "Page table of each pinned GiB"
     figure = bars(

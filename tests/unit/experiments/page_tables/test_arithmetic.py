@@ -268,9 +268,14 @@ def test_a_pool_without_access_takes_no_gpu_memory_and_changes_no_other_figure()
 def test_many_ways_are_few_bars_on_a_card() -> None:
     found = rows() + [row for memory in KINDS for row in rows(memory=memory)] + rows(backing="4k") + rows(backing="thp")
     run = synthetic.run("page_tables", params={})
-    chart = draw_small(run, found)
+    free = [row | {"nvml_used_bytes": GIB, "device_used_bytes": GIB} for row in rows(memory="pool")]
+    chart = draw_small(run, found + free)
     assert chart is not None
-    assert "allocated pinned and 6 other ways 2 MiB" in chart.alt
+    assert chart.alt.endswith(
+        "allocated, 2 ways 2 MiB; cuMemCreate, 2 ways 2 MiB; host pool 2 MiB; registered, 2 ways 2 MiB; "
+        "host pool without access 0 B."
+    )
+    assert draw_small(run, free) is None
     few = draw_small(run, rows() + rows(backing="4k"))
     assert few is not None
     assert "registered, 4k" in few.alt

@@ -54,6 +54,8 @@ def tables_of(run: ExperimentRun) -> str:
 
 def unseen(cost: Cost) -> str:
     """Why a growth tells nothing."""
+    if unreached([cost]):
+        return "no GPU was granted access to it, so it has no page table"
     steps = f", as it grows in steps of {format_bytes(GRANULE_BYTES)}" if cost.growth.meter in GPU_METERS else ""
     return (
         f"{format_bytes(cost.growth.bytes[-1])} grew it by {format_bytes(cost.growth.table_bytes[-1])}: too little to "

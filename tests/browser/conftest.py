@@ -92,16 +92,16 @@ Serve = Callable[[], Served]
 Begin = Callable[[], Run]
 
 
-def start_dashboard() -> Served:
-    """A dashboard as `pinscope dashboard` starts it, on the database of the environment; it can be asked."""
+def start_dashboard(database: str) -> Served:
+    """A dashboard as `pinscope dashboard` starts it, on that database; it can be asked."""
     port = free_port()
     process = subprocess.Popen(
         [sys.executable, "-m", "pinscope", "dashboard"],
         cwd=ROOT,
-        env={**os.environ, "PINSCOPE_PORT": str(port)},
+        env={**os.environ, "PINSCOPE_PORT": str(port), "PINSCOPE_DATABASE": database},
         stdout=subprocess.DEVNULL,
     )
-    served = Served(process, f"http://127.0.0.1:{port}", Store())
+    served = Served(process, f"http://127.0.0.1:{port}", Store(database))
     until(lambda: process.poll() is not None or healthy(served.url))
     return served
 
@@ -114,12 +114,12 @@ def stop_dashboard(served: Served) -> None:
 
 
 @pytest.fixture
-def serve() -> Iterator[Serve]:
-    """Starts dashboards on this test's own database, for tests that kill them."""
+def serve(one_dashboard: Served) -> Iterator[Serve]:
+    """Starts dashboards beside the one of all, on its database, for tests that kill them."""
     servers: list[Served] = []
 
     def serve() -> Served:
-        servers.append(start_dashboard())
+        servers.append(start_dashboard(one_dashboard.store.url))
         return servers[-1]
 
     yield serve
@@ -130,7 +130,7 @@ def serve() -> Iterator[Serve]:
 @pytest.fixture(scope="session")
 def one_dashboard(outliving: Outliving) -> Iterator[Served]:
     """The dashboard of all tests: to start one, and to draw its first page, takes longer than most tests."""
-    served = start_dashboard()
+    served = start_dashboard(os.environ["PINSCOPE_DATABASE"])
     outliving.processes.add(served.process.pid)
     yield served
     stop_dashboard(served)

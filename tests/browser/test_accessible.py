@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from pinscope.store.recordings import recorded_runs
-from tests.browser.conftest import PATIENCE, Served, settle, until
+from tests.browser.conftest import PATIENCE, Served, Watched, settle, until
 from tests.data import synthetic
 from tests.unit.report.test_readable import page as report
 
@@ -22,7 +22,8 @@ RUNS = ("pinning_strategy", "timeline")
 FROM_STREAMLIT: dict[str, str] = {}
 """Rule → why it stays broken: what Streamlit draws and no style of ours can mend. Nothing at present."""
 VIOLATIONS = """
-async rules => (await axe.run({exclude: [[".main-svg"]]}, rules ? {runOnly: rules} : {})).violations
+async rules => (await axe.run(
+  {exclude: [[".main-svg"]]}, {resultTypes: ["violations"], ...(rules ? {runOnly: rules} : {})})).violations
   .map(one => [one.id, one.impact, one.nodes.map(node => node.html.slice(0, 200))])
 """
 """The inside of a Plotly chart is one drawing, with words of its own: its thousand parts would take axe a minute."""
@@ -43,8 +44,11 @@ def unguarded(chromium: Browser, dashboard: Served) -> Iterator[Page]:
     context = chromium.new_context(viewport={"width": 1440, "height": 1000}, bypass_csp=True)
     context.set_default_timeout(PATIENCE)
     expect.set_options(timeout=PATIENCE)
+    watched = Watched()
+    watched.watch(context)
     yield context.new_page()
     context.close()
+    assert watched.complaints == []
 
 
 def violations(page: Page, address: str) -> dict[str, list[object]]:
@@ -65,6 +69,7 @@ def violations(page: Page, address: str) -> dict[str, list[object]]:
     page.emulate_media(color_scheme="dark")
     until(lambda: page.evaluate(IS_DARK))
     found["dark"] = _violations(page, ["color-contrast"])  # all else is as in the light
+    assert page.get_by_test_id("stException").count() == 0
     return {scheme: wrong for scheme, wrong in found.items() if wrong}
 
 

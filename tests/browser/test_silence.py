@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from pinscope.dashboard.pages import HOME, PAGES
+from pinscope.dashboard.pages import EXPERIMENTS, HOME, PAGES
 from pinscope.store.store import Store
 from tests.browser.conftest import PATIENCE, ROOT, Served, Watched, free_port, settle, until
 from tests.browser.test_journey import download, open_downloads, start
@@ -78,14 +78,14 @@ def start_inside(namespace: Namespace, witness: Witness, home: Path) -> Iterator
 
 @pytest.fixture
 def inner_page(chromium: Browser, namespace: Namespace, tmp_path: Path) -> Iterator[tuple[Page, Watched]]:
-    """A page of a browser that runs in the namespace, with services of its own switched off."""
+    """A page on a phone's screen, of a browser that runs in the namespace, with services of its own switched off."""
     script = tmp_path / "chromium"
     binary = os.environ.get("CHROMIUM") or shutil.which("chromium")
     script.write_text(f'#!/bin/sh\nexec {" ".join(namespace.prefix)} {binary} "$@"\n')
     script.chmod(0o755)
     watched = Watched()
     browser = chromium.browser_type.launch(executable_path=script, args=[*ARGUMENTS, *NO_LOOK_UPS])
-    context = browser.new_context(viewport={"width": 1400, "height": 900}, accept_downloads=True)
+    context = browser.new_context(viewport={"width": 390, "height": 900}, accept_downloads=True)
     context.set_default_timeout(4 * PATIENCE)
     expect.set_options(timeout=PATIENCE)
     watched.watch(context)
@@ -110,7 +110,14 @@ def test_the_witnesses_see_what_they_are_there_for(namespace: Namespace, witness
     assert namespace.unroutable() > 0
 
 
-def test_a_tour_of_the_dashboard_asks_for_nothing_outside(
+def fits(page: Page) -> None:
+    """Nothing of a page is wider than the screen, and nothing of it went wrong."""
+    too_wide = page.evaluate("document.scrollingElement.scrollWidth - window.innerWidth")
+    assert too_wide <= 0, f"{page.url} is {too_wide} pixels wider than the screen"
+    assert page.get_by_test_id("stException").count() == 0
+
+
+def test_a_tour_of_the_dashboard_on_a_phone_asks_for_nothing_outside(
     start_inside: Callable[..., int],
     namespace: Namespace,
     witness: Witness,
@@ -122,12 +129,11 @@ def test_a_tour_of_the_dashboard_asks_for_nothing_outside(
     with Store() as store:
         dashboard = Served(None, f"http://127.0.0.1:{port}", store)  # type: ignore[arg-type]
         recording = next(run.id for run in store.runs() if run.recording)
-        pages = ["" if entry is HOME else entry.path.stem for entry in PAGES]
-        for path in (*pages, f"runs?run={recording}"):
+        pages = ["" if entry is HOME else entry.path.stem for entry in PAGES if entry is not EXPERIMENTS]
+        for path in (*pages, f"runs?run={recording}", EXPERIMENTS.path.stem):
             page.goto(f"{dashboard.url}/{path}")
             settle(page)
-        page.goto(f"{dashboard.url}/experiments")
-        settle(page)
+            fits(page)
         for label, text in (("Copy sizes", "64 KiB"), ("Time limit (s)", "0.1")):
             page.get_by_label(label, exact=True).fill(text)
             page.get_by_label(label, exact=True).press("Enter")
@@ -135,6 +141,7 @@ def test_a_tour_of_the_dashboard_asks_for_nothing_outside(
         run = start(page, dashboard)
         until(lambda: store.run(run.id).status == "done")
         open_downloads(page, dashboard, run)
+        fits(page)
         report = download(page, "HTML report", tmp_path)
         page.goto(report.as_uri())
         page.wait_for_selector("html[data-drawn]", state="attached")

@@ -440,7 +440,8 @@ def test_a_run_whose_child_is_killed_ends_with_code_1_and_keeps_its_rows() -> No
 @pytest.mark.parametrize("stopped", [False, True])
 def test_a_run_whose_database_is_deleted_goes_on_and_is_saved(tmp_path: Path, stopped: bool) -> None:
     database = tmp_path / "db" / "runs.db"
-    settings = ENDLESS if stopped else (*SMALL[:2], "--set", "precision=1e-9", "--set", "time_limit=0.3")
+    briefly = (*ENDLESS[:-1], "time_limit=2", "--set", "memory=pinned", "--set", "directions=h2d")
+    settings = ENDLESS if stopped else briefly
     process = subprocess.Popen(
         [sys.executable, "-m", "pinscope", "run", "bandwidth", "--lab", "host", "--quick", *settings],
         env=variables(PINSCOPE_DATABASE=f"sqlite:///{database}", TMPDIR=str(tmp_path)),

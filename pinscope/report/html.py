@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 from plotly.io.json import to_json_plotly
 from plotly.offline import get_plotlyjs
@@ -48,16 +48,7 @@ def html_pieces(documents: Sequence[Document]) -> Iterator[bytes]:
 
 def _page(documents: Sequence[Document], raw_data: str) -> str:
     """The page with a mark in the place of each run's raw data."""
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=_shown,
-    )
-    environment.filters["value"] = format_value
-    return environment.get_template("report.html.jinja").render(
+    return _template().render(
         documents=documents,
         facts=facts,
         environment_facts=environment_facts,
@@ -68,6 +59,21 @@ def _page(documents: Sequence[Document], raw_data: str) -> str:
         figure=_figure,
         raw_data=raw_data,
     )
+
+
+@cache
+def _template() -> Template:
+    """What every report is made from; it is compiled once, which takes as long as to write a small report."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_shown,
+    )
+    environment.filters["value"] = format_value
+    return environment.get_template("report.html.jinja")
 
 
 def _shown(value: Any) -> Any:

@@ -70,7 +70,7 @@ def test_each_kind_of_leftover_fails_the_test_that_left_it(tmp_path: Path) -> No
     guard = Path(__file__).parents[1] / "conftest.py"
     shutil.copy(guard, tmp_path)
     text = (tmp_path / "conftest.py").read_text()
-    (tmp_path / "conftest.py").write_text(text.replace("SETTLE_SECONDS = 3.0", "SETTLE_SECONDS = 0.6"))
+    (tmp_path / "conftest.py").write_text(text.replace("SETTLE_SECONDS = 3.0", "SETTLE_SECONDS = 0.4"))
     (tmp_path / "test_leaks.py").write_text(LEAKS)
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--basetemp=here", "test_leaks.py"],

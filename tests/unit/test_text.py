@@ -10,7 +10,6 @@ import pytest
 
 from pinscope.text import MOST_IN_A_LINE, error_line, escaped, one_line, quoted, visible
 
-EVERY_SIGN = [chr(number) for number in range(sys.maxunicode + 1)]
 BIDI_CONTROLS = {"LRE", "RLE", "PDF", "LRO", "RLO", "LRI", "RLI", "FSI", "PDI"}
 WRITTEN = set("\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u0890\u0891\u08e2\U000110bd\U000110cd") | {
     chr(number) for number in range(0x13430, 0x13440)
@@ -19,8 +18,9 @@ WRITTEN = set("\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u0890\u0891\u08e
 
 
 def test_no_sign_that_steers_turns_or_hides_is_left() -> None:
-    left = {sign for sign in EVERY_SIGN if visible(sign)}
-    for sign in EVERY_SIGN:
+    every = [chr(number) for number in range(sys.maxunicode + 1)]
+    left = {sign for sign in every if visible(sign)}
+    for sign in every:
         kind = unicodedata.category(sign)
         hidden = kind in ("Cc", "Cs", "Zl", "Zp") or unicodedata.bidirectional(sign) in BIDI_CONTROLS
         hidden = hidden or (kind == "Cf" and sign not in WRITTEN)

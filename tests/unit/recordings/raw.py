@@ -19,12 +19,19 @@ class Recorded:
     """One recorded run.
 
     Attributes:
+        bundle: the file that it is in.
         run: its document as stored.
-        observations: as stored, in the order measured.
     """
 
+    bundle: Path
     run: dict[str, Any]
-    observations: list[dict[str, Any]]
+
+    @cached_property
+    def observations(self) -> list[dict[str, Any]]:
+        """As stored, in the order measured; read when they are asked for."""
+        with zipfile.ZipFile(self.bundle) as bundle:
+            lines = bundle.read(f"runs/{self.run['id']}/observations.jsonl").decode().splitlines()
+        return [json.loads(line) for line in lines]
 
     @cached_property
     def rows(self) -> pd.DataFrame:
@@ -47,7 +54,5 @@ def recordings() -> tuple[Recorded, ...]:
     for path in sorted(FOLDER.glob("*.pinscope")):
         with zipfile.ZipFile(path) as bundle:
             for run_id in json.loads(bundle.read("manifest.json"))["runs"]:
-                run = json.loads(bundle.read(f"runs/{run_id}/run.json"))
-                lines = bundle.read(f"runs/{run_id}/observations.jsonl").decode().splitlines()
-                found.append(Recorded(run, [json.loads(line) for line in lines]))
+                found.append(Recorded(path, json.loads(bundle.read(f"runs/{run_id}/run.json"))))
     return tuple(found)

@@ -56,13 +56,14 @@ def test_completion_is_an_option_of_the_command_itself_only(capsys: pytest.Captu
         ("pinscope live --o", {"--once"}),
     ],
 )
-def test_the_shell_is_offered_what_fits(typed: str, offered: set[str]) -> None:
-    place = len(typed.split(" ")) - 1
-    asking = {"COMP_WORDS": typed, "COMP_CWORD": str(place), "_PINSCOPE_COMPLETE": "complete_bash"}
-    done = subprocess.run(
-        [sys.executable, "-m", "pinscope"], env={**os.environ, **asking}, capture_output=True, text=True, check=True
-    )
-    assert set(done.stdout.split()) == offered
+def test_the_shell_is_offered_what_fits(
+    typed: str, offered: set[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COMP_WORDS", typed)
+    monkeypatch.setenv("COMP_CWORD", str(len(typed.split(" ")) - 1))
+    monkeypatch.setenv("_PINSCOPE_COMPLETE", "complete_bash")
+    assert main([]) == 0
+    assert set(capfd.readouterr().out.split()) == offered
 
 
 def test_the_completion_of_commands_imports_none_of_them() -> None:

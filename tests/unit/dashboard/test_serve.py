@@ -206,7 +206,7 @@ def test_it_serves_where_packages_lie_outside_site_packages(start: str, target_l
     _, *arguments = STARTS[start](port)
     variables = {**os.environ, "PYTHONPATH": str(target_layout)}
     bare = [sys.executable, "-S"]  # without the site-packages of this Python
-    where = "import streamlit; print(streamlit.__file__)"
+    where = "from importlib.util import find_spec; print(find_spec('streamlit').origin)"
     found = subprocess.run([*bare, "-c", where], env=variables, capture_output=True, text=True, check=True)
     assert found.stdout.strip() == str(target_layout / "streamlit" / "__init__.py")
     with served([*bare, *arguments], port, variables):

@@ -124,7 +124,7 @@ def one_of_each_kind() -> list[list[str]]:
     kinds = {name.split("-")[0]: name for name in RECORDINGS}
     printed = kinds.pop("bandwidth")
     names = [*kinds.values(), "bandwidth on the host model"]
-    return [["without rows"], *(names[first : first + 5] for first in range(0, len(names), 5)), [printed]]
+    return [["without rows"], *(names[first : first + 7] for first in range(0, len(names), 7)), [printed]]
 
 
 @pytest.fixture(scope="module")

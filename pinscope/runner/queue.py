@@ -30,7 +30,8 @@ VARIABLE = "PINSCOPE_QUEUE"
 """Environment variable with the folder in which this user's runs queue instead."""
 _MOST_READ = 200
 """Bytes that a holder says of itself."""
-_TRIES = 5
+_TRIES = 100
+"""Each that fails was overtaken by another run that came or went in that moment."""
 _NO_NAME = re.compile(r"[^0-9A-Za-z_-]")
 
 

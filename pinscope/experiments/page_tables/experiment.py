@@ -47,8 +47,8 @@ class PageTablesParams(BareParams):
     )  # fmt: skip
     memory: Several[Pinning] = parameter(
         "Ways",
-        "pinned: cudaHostAlloc; write_combined: the same, write-combined; registered: ordinary memory and "
-        "cudaHostRegister; portable: the same for all contexts (cudaHostRegisterPortable), over the first of the "
+        "pinned: cudaHostAlloc; write_combined: the same with cudaHostAllocWriteCombined; registered: ordinary memory "
+        "and cudaHostRegister; portable: the same for all contexts (cudaHostRegisterPortable), over the first of the "
         "backings; created: cuMemCreate on the host's NUMA node; created_pieces: the same in many handles, each as "
         "small as the driver allows; pool: a pool of host memory (cuMemPoolCreate) to which no GPU has access; "
         "pool_granted: the same, to which the GPU has.",
@@ -142,7 +142,7 @@ class PageTables:
     Observation = PageTablesObservation
 
     def budget(self, params: PageTablesParams, environment: Environment) -> Budget:
-        """One way at a time; about 0.6 s a GiB to touch, pin and free.
+        """One way at a time; about 0.45 s a GiB to touch, pin and free.
 
         Reserved pages count where there is no other way: a way for which too few are reserved is left out.
         """
@@ -157,7 +157,7 @@ class PageTables:
             # As if in 4 KiB pages, twice: entries and steps.
             device_bytes=2 * params.total // 512 + 64 * 2**20,
             hugetlb_bytes=0 if free else taken.get(usual, 0),
-            seconds=2.0 + 0.6 * sum(taken.values()) / 2**30,
+            seconds=2.0 + 0.45 * sum(taken.values()) / 2**30,
         )
 
     def measure(self, params: PageTablesParams, lab: Lab, harness: Harness) -> Iterator[PageTablesObservation]:

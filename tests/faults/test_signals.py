@@ -288,8 +288,18 @@ def _state(pid: int) -> str:
         return "gone"
 
 
-def _held(holder: str) -> None:
-    raise AssertionError(f"nobody lives, and {holder} still holds its turn")
+def _given_up() -> Callable[[str], None]:
+    """To wait with for a turn whose holder was killed.
+
+    What it was starting has its files, so also its turn, until it is a program of its own: a moment longer than it.
+    """
+    deadline = time.monotonic() + GONE_SECONDS
+
+    def wait(holder: str) -> None:
+        if time.monotonic() > deadline:
+            raise AssertionError(f"nobody lives, and {holder} still holds its turn")
+
+    return wait
 
 
 def _untrue(attempt: Attempt, reached: bool, command: Command) -> Iterator[str]:
@@ -298,7 +308,7 @@ def _untrue(attempt: Attempt, reached: bool, command: Command) -> Iterator[str]:
     if "Traceback" in said:
         yield f"showed a traceback: {said[said.index('Traceback') :][:2000]}"
     if "KILL" in attempt.signal:  # what was killed cannot remove its turn: the next run takes it, and does
-        with turn("host", _held, folders=[command.folder / "queue"]):
+        with turn("host", _given_up(), folders=[command.folder / "queue"]):
             pass
     left = [path.name for path in command.temporary.iterdir()]
     left += [path.name for path in command.folder.iterdir() if path.name not in _EXPECTED]

@@ -177,6 +177,12 @@ def _finish(work: list[Future[None]]) -> None:
         piece.result()
 
 
+def touch_all(address: int, nbytes: int, threads: int) -> None:
+    """Touch all of a stretch of memory with several threads."""
+    with ThreadPoolExecutor(threads) as pool:
+        Touching(pool, address, nbytes).finish(nbytes)
+
+
 def touch_pages(address: int, nbytes: int) -> None:
     """Write one byte of every page, so that each is backed by memory. Other threads run meanwhile."""
     memory = np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))

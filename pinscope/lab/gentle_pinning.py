@@ -9,7 +9,10 @@ next. A piece that takes nearly all of the limit after all halves the ones after
 
 from __future__ import annotations
 
+import os
+import threading
 import time
+from array import array
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -32,6 +35,14 @@ TRIES = 3
 """Of a length, before it counts as too long: a single call may wait for a processor."""
 PAUSE_SECONDS = 1e-4
 """Between two calls: who waited for the first goes before the second."""
+OVERLAP = True
+"""Pin while threads still touch, or after that."""
+TOUCH_PRIORITY = "normal"
+"""Of the threads that touch: normal, nice (10), idle (SCHED_IDLE)."""
+SPARE = 0
+"""Processors that no touching thread takes."""
+IN_A_ROW = 2
+"""So many pieces in a row that were too long halve the ones after them."""
 
 
 @dataclass(frozen=True)
@@ -67,17 +78,23 @@ class GentlePinner:
         Raises:
             NotPossible: even the shortest piece takes longer than the limit.
         """
-        with ThreadPoolExecutor(self.threads) as pool:
+        pinned = array("Q")
+        on_release(lambda _: self._unregister(pinned), address)
+        late = 0
+        with ThreadPoolExecutor(max(self.threads - SPARE, 1), initializer=_step_back) as pool:
             touching = Touching(pool, address, nbytes)
+            if not OVERLAP:
+                touching.finish(nbytes)
             length, at = self._suitable_length(address, nbytes, touching), 0
             while at < nbytes:
                 piece = min(length, nbytes - at)
                 touching.finish(at + piece)
                 held = self._timed(self.calls.register, address + at, piece)
-                on_release(self._unregister, address + at)
+                pinned.append(address + at)
                 at += piece
-                if held > TOO_LONG * self.longest_wait and length > LEAST_BYTES:
-                    length //= 2
+                late = late + 1 if held > TOO_LONG * self.longest_wait else 0
+                if late == IN_A_ROW and length > LEAST_BYTES:
+                    length, late = length // 2, 0
                 self.sleep(PAUSE_SECONDS)
         return length
 
@@ -117,6 +134,15 @@ class GentlePinner:
         call(*arguments)
         return self.clock() - begun
 
-    def _unregister(self, address: int) -> None:
-        self.calls.unregister(address)
-        self.sleep(PAUSE_SECONDS)
+    def _unregister(self, pinned: array[int]) -> None:
+        while pinned:
+            self.calls.unregister(pinned.pop())
+            self.sleep(PAUSE_SECONDS)
+
+
+def _step_back() -> None:
+    """The calling thread lets others go first."""
+    if TOUCH_PRIORITY == "nice":
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
+    elif TOUCH_PRIORITY == "idle":
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))

@@ -41,7 +41,7 @@ def pinned_empty(
             crosses from one piece into the next (cudaErrorInvalidValue). Without it, any copy may use the array.
             ``"auto"``: the longest pieces that keep to ``longest_wait``; the array's ``chunk`` says how long.
         longest_wait: seconds that a call on the GPU may have to wait meanwhile, with ``chunk="auto"``; 20 ms by
-            default. Call it from a thread of its own.
+            default. Call it from a thread of its own. A warning says where it was not kept.
         threads: how many touch pages; the processors of this process by default, at most 16.
         strategy: how to pin, as a run of ``pinning_strategy`` on your machine recommends it; by default as the
             recorded H200 does.
@@ -49,7 +49,7 @@ def pinned_empty(
     Raises:
         InvalidParameter: sizes that make no sense, or do not fit each other.
         NotEnoughMemory: more than is safe to pin here, with the numbers.
-        NotPossible: CuPy is not installed here; or not even 2 MiB can be pinned within ``longest_wait``.
+        NotPossible: CuPy is not installed here.
         NoDevice: no driver, or no such GPU.
     """
     # By name: this module is free to all rooms and imports none of them.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 import os
+import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -20,14 +21,14 @@ from pinscope.analysis.pinning_recipe import default_strategy
 from pinscope.errors import InvalidParameter, NotEnoughMemory, NotPossible
 from pinscope.lab.backing import OwnMemory, why_not_backing
 from pinscope.lab.budget import binding_limit, safe_pinned_bytes
-from pinscope.lab.gentle_pinning import GentlePinner
+from pinscope.lab.gentle_pinning import SPARE_PROCESSORS, GentlePinner, Pieces
 from pinscope.lab.pinning import PAGE, OnRelease, Pinner, PinningCalls, default_threads
 from pinscope.probes.installation import install_command
 from pinscope.probes.limits import read_limits
 from pinscope.records.pinning_strategy import STRATEGIES, Strategy, StrategyName
 from pinscope.records.run import Backing
 from pinscope.text import quoted
-from pinscope.units import format_bytes, parse_bytes
+from pinscope.units import format_bytes, format_seconds, parse_bytes
 
 AUTO = "auto"
 """The chunk whose length is measured."""
@@ -88,6 +89,8 @@ class PinnedArray(np.ndarray[Any, Any]):
 
     chunk: int | None = None
     """Bytes: a copy must not cross a multiple of it from the beginning of the array. ``None``: any copy may use it."""
+    longest_call: float | None = None
+    """Seconds of the longest call that pinned a piece, with ``chunk="auto"``: for so long the driver was held."""
     _pin: _Pin | None = None
 
     def __enter__(self) -> Self:
@@ -139,8 +142,10 @@ def pinned_empty(
             to ``longest_wait`` (:mod:`pinscope.lab.gentle_pinning`); the array's ``chunk`` says how long they are.
         longest_wait: seconds that a call on the GPU may have to wait, of this process or of another, while the memory
             is pinned and unpinned; with ``chunk="auto"`` only, 20 ms by default. Call it from a thread of its own: the
-            calling thread waits for all of the memory. Not kept where memory cannot be registered.
-        threads: how many touch pages; the processors of this process by default, at most 16.
+            calling thread waits for all of the memory. Where it was not kept a warning says so, and the array's
+            ``longest_call`` by how much. Not kept where memory cannot be registered.
+        threads: how many touch pages; the processors of this process by default, at most 16. With ``chunk="auto"``
+            three processors are left to others: where all of them touch, calls wait for a processor.
         strategy: how to pin, by its name in the experiment ``pinning_strategy``: what a run on your machine
             recommends. Those that pin in chunks need ``chunk``, the others take none.
         calls: what pins, for tests; CUDA by default.
@@ -148,7 +153,7 @@ def pinned_empty(
     Raises:
         InvalidParameter: sizes that make no sense, or do not fit each other.
         NotEnoughMemory: more than is safe to pin here, with the numbers.
-        NotPossible: CuPy is not installed here; or not even 2 MiB can be pinned within ``longest_wait``.
+        NotPossible: CuPy is not installed here.
         NoDevice: no driver, or no such GPU.
     """
     kind = np.dtype(dtype)
@@ -161,27 +166,37 @@ def pinned_empty(
     if limit is None:
         register = _at_once(Pinner(how, gpu, step, threads or default_threads()), whole)
     else:
-        register = partial(GentlePinner(gpu, limit, threads or default_threads()).register, nbytes=whole)
+        register = _gently(GentlePinner(gpu, limit, threads or default_threads(SPARE_PROCESSORS)), whole)
     pinned = _pinned_memory(whole, how.backing, register, gpu)
     array: PinnedArray = np.frombuffer(memoryview(pinned.owner), dtype=kind).reshape(dimensions).view(PinnedArray)
-    array._pin, array.chunk = pinned.pin, pinned.chunk
+    array._pin, array.chunk, array.longest_call = pinned.pin, pinned.pieces.chunk, pinned.pieces.longest_call
+    if limit is not None and (array.longest_call or 0.0) > limit:
+        warnings.warn(
+            f"pinning held the driver for up to {format_seconds(array.longest_call)} at a time, longer than "
+            f"longest_wait ({format_seconds(limit)})",
+            RuntimeWarning,
+            stacklevel=3,  # whoever called pinscope.pinned_empty
+        )
     return array
 
 
-class _Registers(Protocol):
-    """Touches and pins memory that is there; gives the length of its pieces, ``None`` for one piece."""
-
-    def __call__(self, address: int, *, on_release: OnRelease) -> int | None: ...
+_Registers = Callable[[int, OnRelease], Pieces]
+"""Touches and pins memory at an address; takes what undoes it."""
 
 
 def _at_once(pinner: Pinner, nbytes: int) -> _Registers:
     """One piece, or pieces of a given length."""
 
-    def register(address: int, *, on_release: OnRelease) -> int | None:
+    def register(address: int, on_release: OnRelease) -> Pieces:
         pinner.register(address, nbytes, [], on_release)
-        return pinner.chunk
+        return Pieces(pinner.chunk)
 
     return register
+
+
+def _gently(pinner: GentlePinner, nbytes: int) -> _Registers:
+    """Pieces of a length that is measured."""
+    return lambda address, on_release: pinner.register(address, nbytes, on_release)
 
 
 @dataclass(frozen=True)
@@ -191,22 +206,22 @@ class _Pinned:
     Attributes:
         owner: what every array over it keeps alive; with its last user the memory goes.
         pin: what unpins it.
-        chunk: length of its pieces; ``None`` for one.
+        pieces: how it was pinned.
     """
 
     owner: ctypes.Array[Any]
     pin: _Pin
-    chunk: int | None
+    pieces: Pieces
 
 
 def _pinned_memory(nbytes: int, backing: Backing | None, register: _Registers, calls: GpuCalls) -> _Pinned:
     """Memory of that backing, registered; of the driver's own where there is none, or none can be registered."""
-    pin, chunk = _Pin(calls), None
+    pin, pieces = _Pin(calls), Pieces()
     if calls.can_register and backing is not None:
         with ExitStack() as failed:
             mapping = failed.enter_context(OwnMemory(nbytes, backing))
             failed.callback(pin.release)  # before it is unmapped
-            chunk = register(mapping.address, on_release=pin.undo.callback)
+            pieces = register(mapping.address, pin.undo.callback)
             failed.pop_all()
         address = mapping.address
         give_back: Callable[[], None] = mapping.close
@@ -215,7 +230,7 @@ def _pinned_memory(nbytes: int, backing: Backing | None, register: _Registers, c
         give_back = partial(pin.free, address)
     owner = (ctypes.c_uint8 * nbytes).from_address(address)
     weakref.finalize(owner, pin.end, give_back).atexit = False  # arrays may live longer; the system takes all back
-    return _Pinned(owner, pin, chunk)
+    return _Pinned(owner, pin, pieces)
 
 
 def _check_threads(threads: int | None) -> None:

@@ -60,9 +60,9 @@ class Pinned:
     pin_seconds: float = 0.0
 
 
-def default_threads() -> int:
-    """Processors that this process may use, at most 16: beyond that memory, not threads, sets the pace."""
-    return min(len(os.sched_getaffinity(0)), 16)
+def default_threads(spare: int = 0) -> int:
+    """Processors that this process may use, but for some to spare; 16 at most: from there on memory sets the pace."""
+    return min(max(len(os.sched_getaffinity(0)) - spare, 1), 16)
 
 
 @dataclass(frozen=True)

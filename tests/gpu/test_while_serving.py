@@ -42,26 +42,39 @@ def cell(found: list[Cell], way: str) -> Cell:
     return one
 
 
-@pytest.mark.parametrize("limit", [0.02, 0.005])
-def test_auto_keeps_the_longest_wait_of_the_process_below_the_limit_and_is_nearly_as_fast_as_the_fastest(
-    lab: CudaLab, limit: float
-) -> None:
-    """Expected of an H200 at 16 GiB: chunks of 256 MiB, calls within 8 ms, 0.55 s, 1.1 times the fastest."""
-    found = measured(
-        lab, size=BIG, chunks="64MiB,256MiB,1GiB", ways="touch,register,chunks,auto", longest_wait=limit, repeats=3
-    )
-    auto, best = cell(found, "auto"), fastest(found)
+@pytest.fixture(scope="module")
+def fastest_seconds() -> float:
+    """What the fastest way takes that keeps to no limit."""
+    with CudaLab(0) as lab:
+        best = fastest(measured(lab, size=BIG, chunks="64MiB,256MiB,1GiB", ways="chunks", repeats=2))
     assert best is not None
-    assert auto.longest.seconds < limit, [(one.title, one.longest) for one in found]
-    times = auto.seconds.median / best.seconds.median
-    assert times <= (1.3 if IS_H200 and BIG == 16 * GIB else 2.0), [(one.title, one.seconds.median) for one in found]
+    return best.seconds.median
+
+
+@pytest.mark.parametrize("limit", [0.02, 0.01, 0.005])
+def test_auto_keeps_the_longest_wait_of_the_process_below_the_limit_and_is_nearly_as_fast_as_the_fastest(
+    lab: CudaLab, fastest_seconds: float, limit: float
+) -> None:
+    """Expected of an H200 at 16 GiB: 20, 10, 5 ms give 128, 64, 32 MiB, waits of 8, 5, 3 ms, 0.9 to 1.2 times."""
+    auto = cell(measured(lab, size=BIG, ways="auto", longest_wait=limit, repeats=3), "auto")
+    assert auto.longest.seconds < limit, auto
+    assert auto.seconds.median <= (1.3 if IS_H200 and BIG == 16 * GIB else 2.0) * fastest_seconds, auto
 
 
 def test_touching_alone_and_an_idle_process_make_no_call_wait_long(lab: CudaLab) -> None:
-    """The loop measures the driver, not Python: its own calls take less than 5 ms while 16 threads touch memory."""
-    found = measured(lab, size=BIG, ways="touch,auto", repeats=2)
-    assert cell(found, "idle").longest.seconds < 0.005
-    assert cell(found, "touch").longest.seconds < 0.01
+    """The loop measures the driver: its calls take less than 3 ms while threads touch on all processors but three."""
+    found = measured(lab, size=BIG, ways="touch", repeats=2)
+    assert cell(found, "idle").longest.seconds < 0.003
+    assert cell(found, "touch").longest.seconds < 0.005
+
+
+def test_a_limit_that_cannot_be_kept_is_said_with_the_longest_call() -> None:
+    with pytest.warns(RuntimeWarning, match="longer than longest_wait"):
+        array = pinscope.pinned_empty(GIB, chunk="auto", longest_wait=2e-5)
+    assert array.chunk == 2 * MIB
+    assert array.longest_call > 2e-5
+    array = pinscope.pinned_empty(GIB, chunk="auto", longest_wait=0.05)
+    assert 0 < array.longest_call < 0.05
 
 
 def test_what_auto_pins_is_pinned_in_pieces_whose_length_it_says_and_is_given_back() -> None:

@@ -24,6 +24,7 @@ from pinscope.experiments.contract import (
 from pinscope.experiments.while_serving.reading import read_while_serving
 from pinscope.experiments.while_serving.serving import Served, serve_during
 from pinscope.lab.backing import HUGE_PAGE, OwnMemory, why_not_backing
+from pinscope.lab.gentle_pinning import SPARE_PROCESSORS
 from pinscope.lab.harness import Harness
 from pinscope.lab.pinned_array import AUTO, LONGEST_WAIT, GpuCalls, pinned_empty
 from pinscope.lab.pinning import PAGE, Pinner, default_threads, touch_all
@@ -44,7 +45,7 @@ SMALLEST = 2**26
 START_SECONDS = 4.0
 """Until the first reading, for the estimate of a run's length; then bytes/second of each way to pin and give back, and
 what a chunk takes beyond that (H200)."""
-RATES: Mapping[Way, float] = {"touch": 30e9, "host_alloc": 2.2e9, "register": 17e9, "chunks": 19e9, "auto": 19e9}
+RATES: Mapping[Way, float] = {"touch": 40e9, "host_alloc": 2.1e9, "register": 15.5e9, "chunks": 18e9, "auto": 16e9}
 CHUNK_SECONDS = 2e-4
 
 
@@ -62,11 +63,13 @@ class WhileServingParams(BareParams):
         "Longest wait", "The limit: for how long a call of the program that serves may wait.", LONGEST_WAIT, gt=0, le=60
     )
     threads: int = parameter(
-        "Threads", "Number of threads that touch memory. 0: one for each processor, 16 at most.",
+        "Threads", "Number of threads that touch memory. 0: one for each processor but three, 16 at most. Where all "
+        "processors touch, calls wait for one.",
         0, unit="count", ge=0, le=1024,
     )  # fmt: skip
     repeats: int = parameter(
-        "Repeats", "Number of times that each way pins. The longest wait over all of them counts.",
+        "Repeats", "Number of times that each way pins; one cudaHostAlloc, which takes longer than all others "
+        "together, is made once. The longest wait over all of them counts.",
         unit="count", ge=1, le=100,
     )  # fmt: skip
     idle_seconds: Seconds = parameter(
@@ -91,20 +94,21 @@ class WhileServingParams(BareParams):
 
     def thread_count(self) -> int:
         """How many threads to use here."""
-        return self.threads or default_threads()
+        return self.threads or default_threads(SPARE_PROCESSORS)
 
     def smaller(self) -> WhileServingParams | None:
         if self.size < 2 * SMALLEST:
             return None
         return self.with_overrides({"size": self.size // 2 // HUGE_PAGE * HUGE_PAGE})
 
-    def variants(self) -> list[tuple[Way, int | None]]:
-        """Every way, with each length of a chunk where it takes one."""
+    def plan(self) -> list[tuple[int, Way, int | None]]:
+        """(repeat, way, length of a chunk where it takes one): all ways once before any of them again."""
         return [
-            (way, chunk)
-            for way in self.ways
+            (repeat, way, chunk)
+            for repeat in range(self.repeats)
+            for way in self.ways if repeat == 0 or way != "host_alloc"
             for chunk in ([one for one in self.chunks if one < self.size] if way == "chunks" else [None])
-        ]
+        ]  # fmt: skip
 
 
 class WhileServingObservation(Observation):
@@ -163,7 +167,8 @@ class WhileServing:
         "are touched. Two controls show what is not the driver's doing: the loop with nothing else going on, and the "
         "loop while as many threads touch as much memory and nothing is pinned. What a call waits then, it waits for a "
         "processor or for Python's interpreter lock, although touching, pinning and all calls of the loop release that "
-        "lock. A way's wait is the longest single call of all repeats, while memory is pinned or given back."
+        "lock and Python does not search for garbage meanwhile. Three processors stay free of touching. A way's wait "
+        "is the longest single call of all repeats, while memory is pinned or given back."
     )
     labs: Mapping[LabKind, str | None] = {
         "cuda": None,
@@ -175,9 +180,9 @@ class WhileServing:
     def budget(self, params: WhileServingParams, environment: Environment) -> Budget:
         """One way at a time with its page table, and the loop's copy."""
         seconds = START_SECONDS + params.idle_seconds + params.size / RATES["register"]
-        for way, chunk in params.variants():
+        for _, way, chunk in params.plan():
             chunks = params.size / chunk if chunk else 0.0
-            seconds += params.repeats * (params.size / RATES[way] + chunks * CHUNK_SECONDS)
+            seconds += params.size / RATES[way] + chunks * CHUNK_SECONDS
         return Budget(
             pinned_bytes=params.size + COPY_BYTES, pageable_bytes=0,
             device_bytes=COPY_BYTES + params.size // 512 + HUGE_PAGE, seconds=seconds,
@@ -193,18 +198,16 @@ class WhileServing:
             raise TypeError("this experiment has a meaning on the cuda lab only")
         if reason := why_not_backing("thp"):
             harness.note(f"Memory stands on 4 KiB pages: {reason}")
-        variants, apparatus = params.variants(), _Apparatus(params, CudaCalls.here(), is_pinned)
+        plan, apparatus = params.plan(), _Apparatus(params, CudaCalls.here(), is_pinned)
         with ExitStack() as stack:
             harness.progress(0.0, "getting ready")
             bench = _Bench(lab, serving_calls(lab, KERNEL_SECONDS, COPY_BYTES, stack), params, harness)
             with apparatus.taken("register", None):
                 harness.check_cancelled()
             yield bench.idle()
-            for repeat in range(params.repeats):
-                for place, (way, chunk) in enumerate(variants):
-                    done = (repeat * len(variants) + place) / (params.repeats * len(variants))
-                    harness.progress(done, f"{way} {format_bytes(chunk)}" if chunk else way)
-                    yield from bench.beside(way, apparatus.taken(way, chunk), repeat)
+            for place, (repeat, way, chunk) in enumerate(plan):
+                harness.progress(place / len(plan), f"{way} {format_bytes(chunk)}" if chunk else way)
+                yield from bench.beside(way, apparatus.taken(way, chunk), repeat)
         harness.progress(1.0, "done")
 
     read = staticmethod(read_while_serving)

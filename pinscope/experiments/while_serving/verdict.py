@@ -37,4 +37,4 @@ def _cost(cell: Cell, found: Sequence[Cell]) -> str:
     if times is None:
         return ""
     took = format_seconds(cell.seconds.median)
-    return f", which takes {took}, {times:.2f} times the fastest" if times > 1.005 else f", the fastest way ({took})"
+    return f" ({took}, {times:.2f} times the fastest)" if times > 1.005 else f", the fastest way ({took})"

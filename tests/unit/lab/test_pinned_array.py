@@ -62,8 +62,8 @@ def test_all_of_the_array_is_registered_at_once_or_in_chunks() -> None:
 
 
 def test_the_array_says_to_what_multiples_a_copy_must_keep() -> None:
-    for given, said in ((None, None), ("1MiB", MIB), ("auto", 2 * MIB)):
-        array = pinned_empty("8MiB", chunk=given, calls=Notes())
+    for given, limit, said in ((None, None, None), ("1MiB", None, MIB), ("auto", 10, 2 * MIB)):
+        array = pinned_empty("8MiB", chunk=given, longest_wait=limit, calls=Notes())
         assert array.chunk == said
         assert array[:10].chunk is None
     assert pinned_empty("8MiB", chunk="auto", calls=Notes(can_register=False)).chunk is None
@@ -83,6 +83,15 @@ def test_pieces_of_a_measured_length_are_unpinned_with_the_last_user() -> None:
     view[0] = 1
     del view
     gc.collect()
+
+
+def test_the_array_says_how_long_its_longest_call_was_and_a_warning_where_that_was_too_long() -> None:
+    assert pinned_empty("8MiB", calls=Notes()).longest_call is None
+    kept = pinned_empty("8MiB", chunk="auto", longest_wait=10, calls=Notes())
+    assert kept.longest_call is not None
+    assert 0 < kept.longest_call < 10
+    with pytest.warns(RuntimeWarning, match=r"held the driver for up to .* longer than longest_wait \(1.00 ns\)"):
+        assert pinned_empty("8MiB", chunk="auto", longest_wait=1e-9, calls=Notes()).chunk == 2 * MIB
 
 
 def test_a_view_keeps_the_memory_pinned_and_the_last_user_unpins_it_after_the_gpu_is_done() -> None:

@@ -99,7 +99,7 @@ def test_the_headline_says_what_calls_wait_and_what_it_costs() -> None:
     ("found", "verdict"),
     [
         (ALL, 'Pinning 16 GiB makes the process\'s own calls wait up to 310 ms (one cudaHostAlloc), 9.00 ms with '
-         'chunk="auto", which takes 550 ms, 1.10 times the fastest.'),
+         'chunk="auto" (550 ms, 1.10 times the fastest).'),
         ([*HOST_ALLOC, *CHUNKS], "Pinning 16 GiB makes the process's own calls wait up to 310 ms (one cudaHostAlloc), "
          "8.00 ms with chunks of 256 MiB, the fastest way (500 ms)."),
         ([*REGISTER, *rows("host_alloc", 6.4, 0.002)], "Pinning 16 GiB (one registration) makes a call of the same "

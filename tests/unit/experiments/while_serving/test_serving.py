@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+from collections import Counter
 from contextlib import ExitStack
 from itertools import count
 
@@ -74,11 +76,13 @@ def _fail() -> None:
 
 
 def test_every_way_takes_all_memory_and_gives_all_of_it_back_from_any_thread() -> None:
-    params = WhileServingParams.preset("cuda", quick=True).with_overrides({"size": "64MiB", "chunks": "16MiB,1GiB"})
-    assert params.variants() == [
-        ("touch", None), ("host_alloc", None), ("register", None), ("chunks", 16 * MIB), ("auto", None),
+    params = WhileServingParams.preset("cuda", quick=True).with_overrides(
+        {"size": "64MiB", "chunks": "16MiB,1GiB", "longest_wait": 10}
+    )
+    assert params.plan() == [
+        (0, "touch", None), (0, "host_alloc", None), (0, "register", None), (0, "chunks", 16 * MIB), (0, "auto", None),
     ]  # fmt: skip
-    for way, chunk in params.variants():
+    for _, way, chunk in params.plan():
         calls, stack = GpuNotes(), ExitStack()
         memory = _Apparatus(params, calls, lambda address: address > 0).taken(way, chunk)
         taken, _, _ = serve_during(lambda: stack.enter_context(memory), {"call": time.monotonic}, time.perf_counter)  # noqa: B023
@@ -100,12 +104,29 @@ def test_the_budget_is_one_way_at_a_time_with_its_page_table() -> None:
         assert budget.seconds < (6 if quick else 65)
 
 
+def test_the_way_that_takes_longer_than_all_others_is_taken_once() -> None:
+    ways = Counter(way for _, way, _ in WhileServingParams.preset("cuda", quick=False).plan())
+    assert ways == {"touch": 3, "host_alloc": 1, "register": 3, "chunks": 18, "auto": 3}
+
+
+def test_nothing_is_collected_meanwhile() -> None:
+    seen: list[bool] = []
+    serve_during(lambda: seen.append(gc.isenabled()), {"call": lambda: None}, time.perf_counter)
+    assert (seen, gc.isenabled()) == ([False], True)
+    gc.disable()
+    try:
+        serve_during(lambda: None, {"call": lambda: None}, time.perf_counter)
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
 def test_a_smaller_run_pins_half_and_leaves_out_chunks_that_are_as_long_as_all() -> None:
     params: WhileServingParams | None = WhileServingParams.preset("cuda", quick=False)
     seen = []
     while params is not None:
         seen.append(params.size)
-        assert all(chunk is None or chunk < params.size for _, chunk in params.variants())
+        assert all(chunk is None or chunk < params.size for _, _, chunk in params.plan())
         params = params.smaller()
     assert seen[-1] == 64 * MIB
 

@@ -167,8 +167,7 @@ class WhileServing:
         "are touched. Two controls show what is not the driver's doing: the loop with nothing else going on, and the "
         "loop while as many threads touch as much memory and nothing is pinned. What a call waits then, it waits for a "
         "processor or for Python's interpreter lock, although touching, pinning and all calls of the loop release that "
-        "lock and Python does not search for garbage meanwhile. Three processors stay free of touching. A way's wait "
-        "is the longest single call of all repeats, while memory is pinned or given back."
+        "lock. A way's wait is the longest single call of all repeats, while memory is pinned or given back."
     )
     labs: Mapping[LabKind, str | None] = {
         "cuda": None,

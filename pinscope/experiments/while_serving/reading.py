@@ -93,8 +93,8 @@ def _ways(found: Sequence[Cell], limit: float) -> Table:
             for cell in found if cell.way != IDLE
         ],
         note=f"Times are medians, waits the longest single call over all repeats. The limit is {format_seconds(limit)} "
-        "a call. A round is all calls once; several of them may wait in it. A loop that pins by itself waits for the "
-        "total.",
+        f"a call. {found[0].threads} threads touched. A round is all calls once; several of them may wait in it. A "
+        "loop that pins by itself waits for the total.",
     )  # fmt: skip
 
 

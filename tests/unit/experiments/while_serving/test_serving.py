@@ -101,7 +101,7 @@ def test_the_budget_is_one_way_at_a_time_with_its_page_table() -> None:
         assert params.ways == WAYS
         budget = WhileServing().budget(params, synthetic.environment())
         assert (budget.pinned_bytes, budget.device_bytes) == (size + MIB, size // 512 + 3 * MIB)
-        assert budget.seconds < (6 if quick else 65)
+        assert budget.seconds < (6 if quick else 46)
 
 
 def test_the_way_that_takes_longer_than_all_others_is_taken_once() -> None:

@@ -157,7 +157,7 @@ class WhileServing:
 
     name = "while_serving"
     title = "Pinning while serving"
-    summary = "How long a program's own calls wait while it pins"
+    summary = "How long a program's calls wait while it pins"
     question = "How long do a program's own launches and copies wait while one of its threads pins memory?"
     method = (
         f"A loop asks the GPU for a kernel of {format_seconds(KERNEL_SECONDS)} and a copy of "

@@ -23,6 +23,7 @@ def pinned_empty(
     shape: "int | Sequence[int] | None" = None,
     device: int | None = None,
     chunk: int | str | None = None,
+    longest_wait: float | None = None,
     threads: int | None = None,
     strategy: str | None = None,
 ) -> "Any":
@@ -38,6 +39,9 @@ def pinned_empty(
         device: CUDA's number of the GPU; the calling thread's current GPU by default.
         chunk: pin in pieces of this length: other processes on the GPU wait less, but CUDA refuses a copy that
             crosses from one piece into the next (cudaErrorInvalidValue). Without it, any copy may use the array.
+            ``"auto"``: the longest pieces that keep to ``longest_wait``; the array's ``chunk`` says how long.
+        longest_wait: seconds that a call on the GPU may have to wait meanwhile, with ``chunk="auto"``; 20 ms by
+            default. Call it from a thread of its own. A warning says where it was not kept.
         threads: how many touch pages; the processors of this process by default, at most 16.
         strategy: how to pin, as a run of ``pinning_strategy`` on your machine recommends it; by default as the
             recorded H200 does.
@@ -50,4 +54,7 @@ def pinned_empty(
     """
     # By name: this module is free to all rooms and imports none of them.
     make = import_module("pinscope.lab.pinned_array").pinned_empty
-    return make(nbytes, dtype=dtype, shape=shape, device=device, chunk=chunk, threads=threads, strategy=strategy)
+    return make(
+        nbytes, dtype=dtype, shape=shape, device=device, chunk=chunk, longest_wait=longest_wait, threads=threads,
+        strategy=strategy,
+    )  # fmt: skip

@@ -67,6 +67,7 @@ _FOLDERS = (
     "allocation",
     "staging",
     "pinning_strategy",
+    "while_serving",
     "access",
     "pressure",
     "brim",

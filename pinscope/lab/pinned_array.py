@@ -5,9 +5,11 @@ from __future__ import annotations
 import ctypes
 import math
 import os
+import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from operator import index
 from typing import Any, Protocol, Self, SupportsIndex
@@ -19,12 +21,19 @@ from pinscope.analysis.pinning_recipe import default_strategy
 from pinscope.errors import InvalidParameter, NotEnoughMemory, NotPossible
 from pinscope.lab.backing import OwnMemory, why_not_backing
 from pinscope.lab.budget import binding_limit, safe_pinned_bytes
-from pinscope.lab.pinning import PAGE, Pinner, PinningCalls, default_threads
+from pinscope.lab.gentle_pinning import SPARE_PROCESSORS, GentlePinner, Pieces
+from pinscope.lab.pinning import PAGE, OnRelease, Pinner, PinningCalls, default_threads
 from pinscope.probes.installation import install_command
 from pinscope.probes.limits import read_limits
 from pinscope.records.pinning_strategy import STRATEGIES, Strategy, StrategyName
+from pinscope.records.run import Backing
 from pinscope.text import quoted
-from pinscope.units import format_bytes, parse_bytes
+from pinscope.units import format_bytes, format_seconds, parse_bytes
+
+AUTO = "auto"
+"""The chunk whose length is measured."""
+LONGEST_WAIT = 0.02
+"""Seconds that a call may have to wait where nothing else is said: a frame, a request of a server."""
 
 
 class GpuCalls(PinningCalls, Protocol):
@@ -78,6 +87,10 @@ class PinnedArray(np.ndarray[Any, Any]):
     with the last array that uses it, views included, and so does its pinning if no block was left before.
     """
 
+    chunk: int | None = None
+    """Bytes: a copy must not cross a multiple of it from the beginning of the array. ``None``: any copy may use it."""
+    longest_call: float | None = None
+    """Seconds of the longest call that pinned a piece, with ``chunk="auto"``: for so long the driver was held."""
     _pin: _Pin | None = None
 
     def __enter__(self) -> Self:
@@ -105,6 +118,7 @@ def pinned_empty(
     shape: SupportsIndex | Sequence[int] | None = None,
     device: int | None = None,
     chunk: int | str | None = None,
+    longest_wait: float | None = None,
     threads: int | None = None,
     strategy: StrategyName | None = None,
     calls: GpuCalls | None = None,
@@ -124,8 +138,14 @@ def pinned_empty(
         chunk: pin in pieces of this length instead of all at once: other processes on the GPU then wait less, and
             pinning goes on while pages are touched. The price: CUDA refuses a copy that crosses from one piece into
             the next (cudaErrorInvalidValue). Take it where every copy stays within a multiple of ``chunk``; a
-            multiple of 4 KiB.
-        threads: how many touch pages; the processors of this process by default, at most 16.
+            multiple of 4 KiB. ``"auto"`` measures how long pieces hold the driver and takes the longest that keeps
+            to ``longest_wait`` (:mod:`pinscope.lab.gentle_pinning`); the array's ``chunk`` says how long they are.
+        longest_wait: seconds that a call on the GPU may have to wait, of this process or of another, while the memory
+            is pinned and unpinned; with ``chunk="auto"`` only, 20 ms by default. Call it from a thread of its own: the
+            calling thread waits for all of the memory. Where it was not kept a warning says so, and the array's
+            ``longest_call`` by how much. Not kept where memory cannot be registered.
+        threads: how many touch pages; the processors of this process by default, at most 16. With ``chunk="auto"``
+            three processors are left to others: where all of them touch, calls wait for a processor.
         strategy: how to pin, by its name in the experiment ``pinning_strategy``: what a run on your machine
             recommends. Those that pin in chunks need ``chunk``, the others take none.
         calls: what pins, for tests; CUDA by default.
@@ -138,28 +158,70 @@ def pinned_empty(
     """
     kind = np.dtype(dtype)
     whole, dimensions = _size(nbytes, kind, shape)
-    step = None if chunk is None else parse_bytes(chunk)
-    if step is not None and (step <= 0 or step % PAGE):
-        raise InvalidParameter(f"chunk is {step} bytes; it must be a positive multiple of {PAGE}")
-    if threads is not None and threads < 1:
-        raise InvalidParameter(f"threads is {threads}; at least 1 is needed")
-    how = _strategy(strategy, step is not None)
+    _check_threads(threads)
+    step, limit = _pieces(chunk, longest_wait)
+    how = _strategy(strategy, chunk is not None, limit is not None)
     gpu = calls or _cuda_calls(device)
     _check_safe(whole)
-    owner, pin = _pinned_memory(whole, Pinner(how, gpu, step, threads or default_threads()), gpu)
-    array: PinnedArray = np.frombuffer(memoryview(owner), dtype=kind).reshape(dimensions).view(PinnedArray)
-    array._pin = pin
+    if limit is None:
+        register = _at_once(Pinner(how, gpu, step, threads or default_threads()), whole)
+    else:
+        register = _gently(GentlePinner(gpu, limit, threads or default_threads(SPARE_PROCESSORS)), whole)
+    pinned = _pinned_memory(whole, how.backing, register, gpu)
+    array: PinnedArray = np.frombuffer(memoryview(pinned.owner), dtype=kind).reshape(dimensions).view(PinnedArray)
+    array._pin, array.chunk, array.longest_call = pinned.pin, pinned.pieces.chunk, pinned.pieces.longest_call
+    if limit is not None and (array.longest_call or 0.0) > limit:
+        warnings.warn(
+            f"pinning held the driver for up to {format_seconds(array.longest_call)} at a time, longer than "
+            f"longest_wait ({format_seconds(limit)})",
+            RuntimeWarning,
+            stacklevel=3,  # whoever called pinscope.pinned_empty
+        )
     return array
 
 
-def _pinned_memory(nbytes: int, pinner: Pinner, calls: GpuCalls) -> tuple[ctypes.Array[Any], _Pin]:
-    """Pinned memory as an object that every array over it keeps alive; with its last user the memory goes."""
-    pin = _Pin(calls)
-    if calls.can_register and pinner.strategy.backing is not None:
+_Registers = Callable[[int, OnRelease], Pieces]
+"""Touches and pins memory at an address; takes what undoes it."""
+
+
+def _at_once(pinner: Pinner, nbytes: int) -> _Registers:
+    """One piece, or pieces of a given length."""
+
+    def register(address: int, on_release: OnRelease) -> Pieces:
+        pinner.register(address, nbytes, [], on_release)
+        return Pieces(pinner.chunk)
+
+    return register
+
+
+def _gently(pinner: GentlePinner, nbytes: int) -> _Registers:
+    """Pieces of a length that is measured."""
+    return lambda address, on_release: pinner.register(address, nbytes, on_release)
+
+
+@dataclass(frozen=True)
+class _Pinned:
+    """Pinned memory.
+
+    Attributes:
+        owner: what every array over it keeps alive; with its last user the memory goes.
+        pin: what unpins it.
+        pieces: how it was pinned.
+    """
+
+    owner: ctypes.Array[Any]
+    pin: _Pin
+    pieces: Pieces
+
+
+def _pinned_memory(nbytes: int, backing: Backing | None, register: _Registers, calls: GpuCalls) -> _Pinned:
+    """Memory of that backing, registered; of the driver's own where there is none, or none can be registered."""
+    pin, pieces = _Pin(calls), Pieces()
+    if calls.can_register and backing is not None:
         with ExitStack() as failed:
-            mapping = failed.enter_context(OwnMemory(nbytes, pinner.strategy.backing))
+            mapping = failed.enter_context(OwnMemory(nbytes, backing))
             failed.callback(pin.release)  # before it is unmapped
-            pinner.register(mapping.address, nbytes, [], pin.undo.callback)
+            pieces = register(mapping.address, pin.undo.callback)
             failed.pop_all()
         address = mapping.address
         give_back: Callable[[], None] = mapping.close
@@ -168,11 +230,33 @@ def _pinned_memory(nbytes: int, pinner: Pinner, calls: GpuCalls) -> tuple[ctypes
         give_back = partial(pin.free, address)
     owner = (ctypes.c_uint8 * nbytes).from_address(address)
     weakref.finalize(owner, pin.end, give_back).atexit = False  # arrays may live longer; the system takes all back
-    return owner, pin
+    return _Pinned(owner, pin, pieces)
 
 
-def _strategy(name: StrategyName | None, chunked: bool) -> Strategy:
+def _check_threads(threads: int | None) -> None:
+    if threads is not None and threads < 1:
+        raise InvalidParameter(f"threads is {threads}; at least 1 is needed")
+
+
+def _pieces(chunk: int | str | None, longest_wait: float | None) -> tuple[int | None, float | None]:
+    """The length of a piece, or the limit by which it is to be found."""
+    if chunk == AUTO:
+        limit = LONGEST_WAIT if longest_wait is None else longest_wait
+        if not 0 < limit < math.inf:
+            raise InvalidParameter(f"longest_wait is {limit}; it must be a positive number of seconds")
+        return None, limit
+    if longest_wait is not None:
+        raise InvalidParameter(f'longest_wait goes with chunk="{AUTO}" only')
+    step = None if chunk is None else parse_bytes(chunk)
+    if step is not None and (step <= 0 or step % PAGE):
+        raise InvalidParameter(f"chunk is {step} bytes; it must be a positive multiple of {PAGE}")
+    return step, None
+
+
+def _strategy(name: StrategyName | None, chunked: bool, auto: bool) -> Strategy:
     """The one that is named, or the recommended one."""
+    if name is not None and auto:
+        raise InvalidParameter(f'chunk="{AUTO}" pins in its own way; name no strategy with it')
     if name is None:
         return default_strategy(chunked, huge_pages=why_not_backing("thp") is None)
     possible = [each for each in STRATEGIES.values() if each.makes_array and each.chunked == chunked]

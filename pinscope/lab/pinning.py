@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
@@ -59,9 +60,9 @@ class Pinned:
     pin_seconds: float = 0.0
 
 
-def default_threads() -> int:
-    """Processors that this process may use, at most 16: beyond that memory, not threads, sets the pace."""
-    return min(len(os.sched_getaffinity(0)), 16)
+def default_threads(spare: int = 0) -> int:
+    """Processors that this process may use, but for some to spare; 16 at most: from there on memory sets the pace."""
+    return min(max(len(os.sched_getaffinity(0)) - spare, 1), 16)
 
 
 @dataclass(frozen=True)
@@ -126,13 +127,13 @@ class Pinner:
         wanted = self._pieces(nbytes)
         with ThreadPoolExecutor(self.threads) as pool:
             begun = self.clock()
-            touches = _touches(pool, address, nbytes) if self.strategy.touched else {}
+            touching = Touching(pool, address, nbytes if self.strategy.touched else 0)
             if self.strategy.registering == "pipeline":
                 for at, length in wanted:
-                    _finish([touch for start, touch in touches.items() if at - TOUCH_BYTES < start < at + length])
+                    touching.finish(at + length)
                     register((at, length))
                 return None
-            _finish(list(touches.values()))
+            touching.finish(nbytes)
             touched = self.clock() - begun
             if self.strategy.registering == "threads":
                 _finish([pool.submit(register, piece) for piece in wanted])
@@ -140,7 +141,7 @@ class Pinner:
             else:
                 for piece in wanted:
                     register(piece)
-        return touched if touches else None
+        return touched if self.strategy.touched else None
 
     def _pieces(self, nbytes: int) -> list[tuple[int, int]]:
         """(offset, length) of what one call pins."""
@@ -148,12 +149,25 @@ class Pinner:
         return [(at, min(step, nbytes - at)) for at in range(0, nbytes, step)]
 
 
-def _touches(pool: ThreadPoolExecutor, address: int, nbytes: int) -> dict[int, Future[None]]:
-    """Offset → the touching of the memory from there on, in order."""
-    return {
-        at: pool.submit(touch_pages, address + at, min(TOUCH_BYTES, nbytes - at))
-        for at in range(0, nbytes, TOUCH_BYTES)
-    }
+class Touching:
+    """Threads that write to every page of a stretch of memory, from its beginning on.
+
+    Args:
+        pool: the threads.
+        address: where the memory begins.
+        nbytes: its length.
+    """
+
+    def __init__(self, pool: ThreadPoolExecutor, address: int, nbytes: int) -> None:
+        self._parts = deque(
+            (at, pool.submit(touch_pages, address + at, min(TOUCH_BYTES, nbytes - at)))
+            for at in range(0, nbytes, TOUCH_BYTES)
+        )
+
+    def finish(self, nbytes: int) -> None:
+        """Wait until so many bytes from the beginning on are touched; raises what a thread raised."""
+        while self._parts and self._parts[0][0] < nbytes:
+            self._parts.popleft()[1].result()
 
 
 def _finish(work: list[Future[None]]) -> None:
@@ -161,6 +175,12 @@ def _finish(work: list[Future[None]]) -> None:
     wait(work)
     for piece in work:
         piece.result()
+
+
+def touch_all(address: int, nbytes: int, threads: int) -> None:
+    """Touch all of a stretch of memory with several threads."""
+    with ThreadPoolExecutor(threads) as pool:
+        Touching(pool, address, nbytes).finish(nbytes)
 
 
 def touch_pages(address: int, nbytes: int) -> None:

@@ -61,6 +61,39 @@ def test_all_of_the_array_is_registered_at_once_or_in_chunks() -> None:
         del array
 
 
+def test_the_array_says_to_what_multiples_a_copy_must_keep() -> None:
+    for given, limit, said in ((None, None, None), ("1MiB", None, MIB), ("auto", 10, 2 * MIB)):
+        array = pinned_empty("8MiB", chunk=given, longest_wait=limit, calls=Notes())
+        assert array.chunk == said
+        assert array[:10].chunk is None
+    assert pinned_empty("8MiB", chunk="auto", calls=Notes(can_register=False)).chunk is None
+
+
+def test_pieces_of_a_measured_length_are_unpinned_with_the_last_user() -> None:
+    calls = Notes()
+    with pinned_empty("64MiB", chunk="auto", longest_wait=10, calls=calls) as array:
+        assert list(calls.held.values()) == [8 * MIB] * 8
+        assert array.chunk == 8 * MIB
+    assert calls.held == {}
+    calls = Notes()
+    with pinned_empty("64MiB", chunk="auto", longest_wait=10, calls=calls) as array:
+        view = array[5:]
+        del array
+    assert calls.held == {}
+    view[0] = 1
+    del view
+    gc.collect()
+
+
+def test_the_array_says_how_long_its_longest_call_was_and_a_warning_where_that_was_too_long() -> None:
+    assert pinned_empty("8MiB", calls=Notes()).longest_call is None
+    kept = pinned_empty("8MiB", chunk="auto", longest_wait=10, calls=Notes())
+    assert kept.longest_call is not None
+    assert 0 < kept.longest_call < 10
+    with pytest.warns(RuntimeWarning, match=r"held the driver for up to .* longer than longest_wait \(1.00 ns\)"):
+        assert pinned_empty("8MiB", chunk="auto", longest_wait=1e-9, calls=Notes()).chunk == 2 * MIB
+
+
 def test_a_view_keeps_the_memory_pinned_and_the_last_user_unpins_it_after_the_gpu_is_done() -> None:
     calls = Notes()
     array = pinned_empty(MIB, dtype="float32", calls=calls)
@@ -205,6 +238,12 @@ print(len(calls.held))
         ({"nbytes": MIB, "chunk": 1000}, "positive multiple of 4096"),
         ({"nbytes": MIB, "chunk": "0"}, "positive multiple of 4096"),
         ({"nbytes": MIB, "threads": 0}, "at least 1"),
+        ({"nbytes": MIB, "chunk": "automatic"}, "is not a size"),
+        ({"nbytes": MIB, "longest_wait": 0.01}, 'goes with chunk="auto" only'),
+        ({"nbytes": MIB, "chunk": MIB, "longest_wait": 0.01}, 'goes with chunk="auto" only'),
+        ({"nbytes": MIB, "chunk": "auto", "longest_wait": 0}, "must be a positive number of seconds"),
+        ({"nbytes": MIB, "chunk": "auto", "longest_wait": float("nan")}, "must be a positive number of seconds"),
+        ({"nbytes": MIB, "chunk": "auto", "strategy": "thp_pipeline"}, "name no strategy with it"),
         ({"nbytes": MIB, "strategy": "thp_pipeline"}, "'thp_pipeline' does not pin in one piece; .* do: host_alloc,"),
         ({"nbytes": MIB, "strategy": "thp_register", "chunk": MIB}, "in chunks; those that do: touch_register_chunks,"),
         ({"nbytes": MIB, "strategy": "host_alloc_chunks", "chunk": MIB}, "does not pin in chunks"),

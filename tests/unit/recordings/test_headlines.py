@@ -24,6 +24,7 @@ from tests.unit.recordings import (
     scatter,
     staging,
     timeline,
+    while_serving,
 )
 from tests.unit.recordings.raw import Recorded, recordings
 
@@ -41,6 +42,7 @@ AGAIN: Mapping[str, Callable[[Recorded], dict[str, object]]] = {
     "scatter": scatter.headline,
     "staging": staging.headline,
     "timeline": timeline.headline,
+    "while_serving": while_serving.headline,
 }
 """Experiment → its headline from the raw rows: name of each quantity, and its value."""
 NEAR = 1e-9

@@ -1,0 +1,150 @@
+"""What a while_serving run looks like: longest wait and total time over the length of a chunk, and each call's wait."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import plotly.graph_objects as go
+
+from pinscope.charts.bars import AROUND_PIXELS, ROW_PIXELS, label, names_above
+from pinscope.charts.chart import Chart, alt_text
+from pinscope.charts.lines import Look, line, put, reference
+from pinscope.charts.theme import panels, seconds_axis, short_seconds, size_axis
+from pinscope.experiments.while_serving.arithmetic import (
+    AUTO,
+    CALLS,
+    GIVEN_BACK,
+    IDLE,
+    TAKEN,
+    TOUCH,
+    Cell,
+    cells,
+    chunk,
+    of_way,
+    registered,
+)
+from pinscope.experiments.while_serving.reading import limit_of
+from pinscope.records.run import ExperimentRun
+from pinscope.units import format_bytes, format_seconds
+
+_CHUNKS = "What one call pins (bytes, log scale)"
+_MARKED: Mapping[str, Look] = {
+    "host_alloc": Look("pinned", "diamond", size=12),
+    AUTO: Look("copy", "star", size=15),
+}
+"""Ways that stand beside the line of chunks."""
+_CALL_LOOKS = (
+    Look("issue"), Look("copy", "triangle-down"), Look("compute", "square"), Look("stall", "diamond"),
+)  # fmt: skip
+_DECADES = [10.0**power for power in range(-6, 2)]
+
+
+def draw(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
+    """The charts of a run, also of one that still goes on."""
+    found = cells(rows)
+    line_of = registered(found)
+    over_chunks = [_waits(found, line_of, limit_of(run)), _times(found, line_of)] if line_of else []
+    return [*over_chunks, *_calls(found)]
+
+
+def _ends(found: Sequence[Cell], line_of: Sequence[Cell]) -> tuple[int, int]:
+    shown = [*line_of, *(cell for way in _MARKED if (cell := of_way(found, way)))]
+    return min(map(chunk, shown)), max(map(chunk, shown))
+
+
+def _waits(found: Sequence[Cell], line_of: Sequence[Cell], limit: float) -> Chart:
+    figure, (low, high) = panels([""], [340]), _ends(found, line_of)
+    for name, look, phase in (
+        ("chunks, while pinning", Look("registered", "triangle-down"), TAKEN),
+        ("chunks, while giving back", Look("stall", "circle", "dash"), GIVEN_BACK),
+    ):
+        points = [(float(chunk(cell)), wait, _said(cell, wait)) for cell in line_of if (wait := cell.wait(phase))]
+        if points:
+            put(figure, 1, line(name, look, points))
+    for way, look in _MARKED.items():
+        if (cell := of_way(found, way)) and cell.pins:
+            wait = cell.longest.seconds
+            put(figure, 1, line(cell.title, look, [(chunk(cell), wait, _said(cell, wait))], mode="markers"))
+    for way, dash in ((TOUCH, "dash"), (IDLE, "dot")):
+        if cell := of_way(found, way):
+            wait = cell.longest.seconds
+            put(figure, 1, reference(cell.title, [low, high], [wait, wait], f": {format_seconds(wait)}", dash))
+    put(figure, 1, reference("limit", [low, high], [limit, limit], f": {format_seconds(limit)}", "solid"))
+    size_axis(figure, [low, high], _CHUNKS)
+    seconds_axis(figure, "Longest wait of a call")
+    shown = [*line_of, *(cell for way in _MARKED if (cell := of_way(found, way)))]
+    return Chart(
+        "serving-waits",
+        "How long calls of the same process wait, by the length of a chunk",
+        "The longest single call over all repeats. The rightmost point of the lines is one registration of all. Grey: "
+        "the limit (solid), the longest call while threads only touch memory (dashed), and with nothing going on "
+        "(dotted).",
+        figure,
+        alt_text(f"Longest wait of a call; the limit is {format_seconds(limit)}", [
+            (cell.title, format_seconds(cell.longest.seconds)) for cell in shown
+        ]),
+    )  # fmt: skip
+
+
+def _said(cell: Cell, seconds: float) -> str:
+    return f"{format_bytes(chunk(cell))}: {format_seconds(seconds)}"
+
+
+def _times(found: Sequence[Cell], line_of: Sequence[Cell]) -> Chart:
+    figure, (low, high) = panels([""], [280]), _ends(found, line_of)
+    look = Look("registered", "triangle-down")
+    points = [(float(chunk(cell)), cell.seconds.median, _said(cell, cell.seconds.median)) for cell in line_of]
+    put(figure, 1, line("chunks", look, points))
+    for way, marked in _MARKED.items():
+        if (cell := of_way(found, way)) and cell.pins:
+            seconds = cell.seconds.median
+            put(figure, 1, line(cell.title, marked, [(chunk(cell), seconds, _said(cell, seconds))], mode="markers"))
+    if touch := of_way(found, TOUCH):
+        seconds = touch.seconds.median
+        put(figure, 1, reference(touch.title, [low, high], [seconds, seconds], f": {format_seconds(seconds)}", "dash"))
+    size_axis(figure, [low, high], _CHUNKS)
+    seconds_axis(figure, "Time until all is pinned")
+    shown = [*line_of, *(cell for way in _MARKED if (cell := of_way(found, way)))]
+    return Chart(
+        "serving-times",
+        f"How long {format_bytes(line_of[0].bytes)} take to pin meanwhile, by the length of a chunk",
+        "Medians. Short chunks cost calls; one piece cannot be registered while pages are touched. Dashed: touching "
+        "alone, below which no way can be.",
+        figure,
+        alt_text(f"Time to pin {format_bytes(line_of[0].bytes)} while serving", [
+            (cell.title, format_seconds(cell.seconds.median)) for cell in shown
+        ]),
+    )  # fmt: skip
+
+
+def _calls(found: Sequence[Cell]) -> Iterator[Chart]:
+    """Each call's longest wait in each way."""
+    if not any(cell.pins for cell in found):
+        return
+    figure = panels([""], [AROUND_PIXELS + ROW_PIXELS * len(found)])
+    for call, look in zip(CALLS.values(), _CALL_LOOKS, strict=True):
+        points = [
+            (wait, label(cell.title), format_seconds(wait))
+            for cell in found if (wait := max(cell.wait(phase, call) or 0.0 for phase in cell.phases)) > 0
+        ]  # fmt: skip
+        if points:
+            figure.add_trace(
+                line(call, look, points, mode="markers", hovertemplate="%{fullData.name}: %{customdata}<extra></extra>")
+            )
+    names_above(figure, 1, [label(cell.title) for cell in found])
+    figure.update_xaxes(
+        type="log", tickmode="array", tickvals=_DECADES, title_text="Longest wait (log scale)",
+        ticktext=[short_seconds(decade) for decade in _DECADES],
+    )  # fmt: skip
+    figure.update_layout(hovermode="y unified")
+    yield Chart(
+        "serving-calls",
+        "Which calls wait",
+        "The longest single call of each kind over all repeats, while memory is pinned or given back. A synchronize "
+        "waits for its round's kernel and copy, also when nothing else goes on.",
+        go.Figure(figure),
+        alt_text("Longest call in each way", [
+            (cell.title, f"{cell.longest.call}, {format_seconds(cell.longest.seconds)}") for cell in found
+        ]),
+    )  # fmt: skip

@@ -1,0 +1,347 @@
+"""How long does a program that serves wait for its own calls while another of its threads pins memory?"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import field_validator
+
+from pinscope.analysis.pinning_recipe import default_strategy
+from pinscope.experiments.contract import (
+    AnyExperiment,
+    BareParams,
+    Bytes,
+    Seconds,
+    Several,
+    Sizes,
+    parameter,
+    sizes,
+)
+from pinscope.experiments.while_serving.reading import read_while_serving
+from pinscope.experiments.while_serving.serving import Served, serve_during
+from pinscope.lab.backing import HUGE_PAGE, OwnMemory, why_not_backing
+from pinscope.lab.gentle_pinning import SPARE_PROCESSORS
+from pinscope.lab.harness import Harness
+from pinscope.lab.pinned_array import AUTO, LONGEST_WAIT, GpuCalls, pinned_empty
+from pinscope.lab.pinning import PAGE, Pinner, default_threads, touch_all
+from pinscope.lab.protocol import Lab
+from pinscope.records.budget import Budget
+from pinscope.records.environment import Environment
+from pinscope.records.pinning_strategy import STRATEGIES, Strategy
+from pinscope.records.run import LabKind, Lasted, Observation, Positive
+from pinscope.units import format_bytes, format_seconds, parse_bytes
+
+Way = Literal["touch", "host_alloc", "register", "chunks", "auto"]
+Phase = Literal["idle", "taken", "given_back"]
+WAYS: tuple[Way, ...] = ("touch", "host_alloc", "register", "chunks", "auto")
+KERNEL_SECONDS = 2e-4
+"""Of a round: what a step of a small model takes. While the program waits for it, other threads of Python may run."""
+COPY_BYTES = 2**20
+SMALLEST = 2**26
+START_SECONDS = 4.0
+"""Until the first reading, for the estimate of a run's length; then bytes/second of each way to pin and give back, and
+what a chunk takes beyond that (H200)."""
+RATES: Mapping[Way, float] = {"touch": 40e9, "host_alloc": 2.1e9, "register": 15.5e9, "chunks": 18e9, "auto": 16e9}
+CHUNK_SECONDS = 2e-4
+
+
+class WhileServingParams(BareParams):
+    """How much is pinned, in which ways, and how long a call may wait."""
+
+    size: Bytes = parameter("Size", "Amount of memory that each way pins.", ge=SMALLEST)
+    ways: Several[Way] = parameter(
+        "Ways", "touch: threads touch memory and nothing is pinned (what waits then waits for a processor or for "
+        "Python); host_alloc: one cudaHostAlloc; register: threads touch all, one call registers it; chunks: each "
+        'chunk is registered once it is touched; auto: pinned_empty(chunk="auto").', WAYS,
+    )  # fmt: skip
+    chunks: Sizes = parameter("Chunks", "Lengths of a chunk, shorter than the size; multiples of 4 KiB.")
+    longest_wait: Seconds = parameter(
+        "Longest wait", "The limit: for how long a call of the program that serves may wait.", LONGEST_WAIT, gt=0, le=60
+    )
+    threads: int = parameter(
+        "Threads", "Number of threads that touch memory. 0: one for each processor but three, 16 at most. Where all "
+        "processors touch, calls wait for one.",
+        0, unit="count", ge=0, le=1024,
+    )  # fmt: skip
+    repeats: int = parameter(
+        "Repeats", "Number of times that each way pins; one cudaHostAlloc, which takes longer than all others "
+        "together, is made once. The longest wait over all of them counts.",
+        unit="count", ge=1, le=100,
+    )  # fmt: skip
+    idle_seconds: Seconds = parameter(
+        "Idle watch", "How long the calls are timed with nothing else going on, for comparison.", 1.0, gt=0, le=60
+    )
+
+    @field_validator("chunks")
+    @classmethod
+    def _whole_pages(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if wrong := [one for one in value if one % PAGE]:
+            raise ValueError(f"{wrong[0]} is no multiple of 4 KiB")
+        return value
+
+    @classmethod
+    def preset(cls, lab: LabKind, quick: bool) -> WhileServingParams:
+        return cls(
+            size=parse_bytes("1GiB" if quick else "16GiB"),
+            chunks=sizes("16MiB 128MiB" if quick else "2MiB 16MiB 64MiB 256MiB 1GiB 4GiB"),
+            repeats=1 if quick else 3,
+            idle_seconds=0.3 if quick else 1.0,
+        )
+
+    def thread_count(self) -> int:
+        """How many threads to use here."""
+        return self.threads or default_threads(SPARE_PROCESSORS)
+
+    def smaller(self) -> WhileServingParams | None:
+        if self.size < 2 * SMALLEST:
+            return None
+        return self.with_overrides({"size": self.size // 2 // HUGE_PAGE * HUGE_PAGE})
+
+    def plan(self) -> list[tuple[int, Way, int | None]]:
+        """(repeat, way, length of a chunk where it takes one): all ways once before any of them again."""
+        return [
+            (repeat, way, chunk)
+            for repeat in range(self.repeats)
+            for way in self.ways if repeat == 0 or way != "host_alloc"
+            for chunk in ([one for one in self.chunks if one < self.size] if way == "chunks" else [None])
+        ]  # fmt: skip
+
+
+class WhileServingObservation(Observation):
+    """The calls of the serving loop while one way took memory, or gave it back."""
+
+    way: Way | Literal["idle"]
+    """How memory was pinned; ``touch``: only touched; ``idle``: nothing went on."""
+    phase: Phase
+    """What was done to the memory meanwhile."""
+    bytes: Positive
+    """How much was pinned."""
+    chunk_bytes: int | None
+    """Length of a piece; ``None`` where one call pins all, or nothing is pinned. Of ``auto``: the length found."""
+    threads: int
+    """Threads that touched."""
+    work_seconds: Lasted
+    """Until all was pinned, or given back (idle: how long the calls were timed)."""
+    rounds: Positive
+    """How often the loop made all of its calls meanwhile."""
+    launch_longest_seconds: float
+    """The longest launch of a kernel."""
+    copy_longest_seconds: float
+    """The longest cudaMemcpyAsync of 1 MiB from pinned memory."""
+    query_longest_seconds: float
+    """The longest recording and query of an event."""
+    synchronize_longest_seconds: float
+    """The longest cudaStreamSynchronize, with the work on the GPU that it waits for."""
+    round_longest_seconds: float
+    """The longest round of these calls."""
+    launch_typical_seconds: float
+    """The median; the others likewise."""
+    copy_typical_seconds: float
+    """Of the copies."""
+    query_typical_seconds: float
+    """Of the events."""
+    synchronize_typical_seconds: float
+    """Of the waits."""
+    round_typical_seconds: Lasted
+    """Of the rounds."""
+    pinned: bool | None = None
+    """Whether CUDA says of both ends of the memory that it is pinned; ``None`` where it should not be."""
+
+
+class WhileServing:
+    """A loop that serves, beside a thread that pins."""
+
+    name = "while_serving"
+    title = "Pinning while serving"
+    summary = "How long a program's calls wait while it pins"
+    question = "How long do a program's own launches and copies wait while one of its threads pins memory?"
+    method = (
+        f"A loop asks the GPU for a kernel of {format_seconds(KERNEL_SECONDS)} and a copy of "
+        f"{format_bytes(COPY_BYTES)} from pinned memory, records and queries an event, and waits for the stream; each "
+        "call is timed. Meanwhile another thread of the same process pins memory, and then gives it back. Before that "
+        "all of the memory was touched once, so that the host has it at hand. Chunks are registered as soon as they "
+        "are touched. Two controls show what is not the driver's doing: the loop with nothing else going on, and the "
+        "loop while as many threads touch as much memory and nothing is pinned. What a call waits then, it waits for a "
+        "processor or for Python's interpreter lock, although touching, pinning and all calls of the loop release that "
+        "lock. A way's wait is the longest single call of all repeats, while memory is pinned or given back."
+    )
+    labs: Mapping[LabKind, str | None] = {
+        "cuda": None,
+        "host": "it measures the locks of a GPU driver, which the host model does not have",
+    }
+    Params = WhileServingParams
+    Observation = WhileServingObservation
+
+    def budget(self, params: WhileServingParams, environment: Environment) -> Budget:
+        """One way at a time with its page table, and the loop's copy."""
+        seconds = START_SECONDS + params.idle_seconds + params.size / RATES["register"]
+        for _, way, chunk in params.plan():
+            chunks = params.size / chunk if chunk else 0.0
+            seconds += params.size / RATES[way] + chunks * CHUNK_SECONDS
+        return Budget(
+            pinned_bytes=params.size + COPY_BYTES, pageable_bytes=0,
+            device_bytes=COPY_BYTES + params.size // 512 + HUGE_PAGE, seconds=seconds,
+        )  # fmt: skip
+
+    def measure(self, params: WhileServingParams, lab: Lab, harness: Harness) -> Iterator[WhileServingObservation]:
+        """The loop alone, then beside every way, all of them once before any of them again."""
+        from pinscope.experiments.while_serving.cuda_serving import serving_calls  # noqa: PLC0415 - imports CuPy
+        from pinscope.lab.cuda import CudaLab  # noqa: PLC0415
+        from pinscope.lab.cuda_pinning import CudaCalls, is_pinned  # noqa: PLC0415
+
+        if not isinstance(lab, CudaLab):
+            raise TypeError("this experiment has a meaning on the cuda lab only")
+        if reason := why_not_backing("thp"):
+            harness.note(f"Memory stands on 4 KiB pages: {reason}")
+        plan, apparatus = params.plan(), _Apparatus(params, CudaCalls.here(), is_pinned)
+        with ExitStack() as stack:
+            harness.progress(0.0, "getting ready")
+            bench = _Bench(lab, serving_calls(lab, KERNEL_SECONDS, COPY_BYTES, stack), params, harness)
+            with apparatus.taken("register", None):
+                harness.check_cancelled()
+            yield bench.idle()
+            for place, (repeat, way, chunk) in enumerate(plan):
+                harness.progress(place / len(plan), f"{way} {format_bytes(chunk)}" if chunk else way)
+                yield from bench.beside(way, apparatus.taken(way, chunk), repeat)
+        harness.progress(1.0, "done")
+
+    read = staticmethod(read_while_serving)
+    """How long the calls wait in each way, the longest chunk that keeps to the limit, and what it costs."""
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """Memory that one way has taken.
+
+    Attributes:
+        address: where it begins.
+        chunk: length of a piece.
+        pinned: what CUDA says of its ends.
+    """
+
+    address: int
+    chunk: int | None
+    pinned: bool | None
+
+
+@dataclass(frozen=True)
+class _Apparatus:
+    """Takes memory in each way.
+
+    Attributes:
+        params: how much, with which limit.
+        calls: what pins.
+        is_pinned: what CUDA says of an address.
+    """
+
+    params: WhileServingParams
+    calls: GpuCalls
+    is_pinned: Callable[[int], bool]
+
+    def taken(self, way: Way, chunk: int | None) -> AbstractContextManager[_Taken]:
+        """The memory; given back when it closes. Any thread may enter and close it."""
+        if way == "touch":
+            return self._touched()
+        if way == "auto":
+            return self._by_pinned_empty()
+        strategy = STRATEGIES["host_alloc"] if way == "host_alloc" else self._registering(chunked=chunk is not None)
+        return self._pinned(Pinner(strategy, self.calls, chunk, self.params.thread_count()))
+
+    def _registering(self, chunked: bool) -> Strategy:
+        """As ``pinned_empty`` does unless told otherwise."""
+        return default_strategy(chunked, huge_pages=why_not_backing("thp") is None)
+
+    @contextmanager
+    def _touched(self) -> Iterator[_Taken]:
+        backing = self._registering(chunked=False).backing
+        with OwnMemory(self.params.size, backing) as memory:
+            touch_all(memory.address, self.params.size, self.params.thread_count())
+            yield _Taken(memory.address, None, None)
+
+    @contextmanager
+    def _pinned(self, pinner: Pinner) -> Iterator[_Taken]:
+        with pinner.pinned(self.params.size) as held:
+            yield _Taken(held.pieces[0][0], pinner.chunk, self._ends_pinned(held.pieces[0][0]))
+
+    @contextmanager
+    def _by_pinned_empty(self) -> Iterator[_Taken]:
+        array = pinned_empty(
+            self.params.size, chunk=AUTO, longest_wait=self.params.longest_wait, threads=self.params.thread_count(),
+            calls=self.calls,
+        )  # fmt: skip
+        with array:
+            yield _Taken(array.ctypes.data, array.chunk, self._ends_pinned(array.ctypes.data))
+        del array  # its memory goes here, not when some other thread comes by
+
+    def _ends_pinned(self, address: int) -> bool:
+        return self.is_pinned(address) and self.is_pinned(address + self.params.size - 1)
+
+
+@dataclass(frozen=True)
+class _Timed:
+    """One piece of work beside the loop.
+
+    Attributes:
+        phase: what was done.
+        repeat: which time.
+        seconds: how long it took.
+        served: what the loop saw.
+    """
+
+    phase: Phase
+    repeat: int
+    seconds: float
+    served: Served
+
+
+@dataclass(frozen=True)
+class _Bench:
+    """The serving loop.
+
+    Attributes:
+        lab: where the memory's place is noted.
+        calls: of a round.
+        params, harness: of the run.
+    """
+
+    lab: Lab
+    calls: Mapping[str, Callable[[], object]]
+    params: WhileServingParams
+    harness: Harness
+
+    def idle(self) -> WhileServingObservation:
+        """The loop with nothing going on."""
+        seconds = self.params.idle_seconds
+        serve_during(lambda: time.sleep(seconds / 4), self.calls, self.harness.clock)  # warms up
+        _, took, served = serve_during(lambda: time.sleep(seconds), self.calls, self.harness.clock)
+        return self._row(_Timed("idle", 0, took, served))
+
+    def beside(
+        self, way: Way, memory: AbstractContextManager[_Taken], repeat: int
+    ) -> Iterator[WhileServingObservation]:
+        """The loop while memory is taken, and while it is given back."""
+        with ExitStack() as stack:
+            taken, took, served = serve_during(lambda: stack.enter_context(memory), self.calls, self.harness.clock)
+            self.lab.host_nodes.look([(taken.address, self.params.size)])
+            yield self._row(_Timed("taken", repeat, took, served), way, taken)
+            _, took, served = serve_during(stack.close, self.calls, self.harness.clock)
+        yield self._row(_Timed("given_back", repeat, took, served), way, taken)
+
+    def _row(
+        self, timed: _Timed, way: Way | Literal["idle"] = "idle", taken: _Taken | None = None
+    ) -> WhileServingObservation:
+        return WhileServingObservation(
+            repeat=timed.repeat, warmup=False, way=way, phase=timed.phase, bytes=self.params.size,
+            chunk_bytes=taken.chunk if taken else None, threads=self.params.thread_count(),
+            work_seconds=timed.seconds, rounds=timed.served.rounds,
+            pinned=taken.pinned if taken and timed.phase == "taken" else None,
+            **{f"{call}_longest_seconds": seconds for call, seconds in timed.served.longest.items()},
+            **{f"{call}_typical_seconds": seconds for call, seconds in timed.served.typical.items()},
+        )  # fmt: skip
+
+
+EXPERIMENT: AnyExperiment = WhileServing()

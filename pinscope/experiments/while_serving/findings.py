@@ -1,0 +1,183 @@
+"""What to do about calls that wait, which chunk keeps to the limit, and whether the one found at run time did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from pinscope.analysis.conclusions import Costed, dearest_first
+from pinscope.experiments.while_serving.arithmetic import (
+    AUTO,
+    IDLE,
+    TAKEN,
+    TOUCH,
+    Cell,
+    Wait,
+    chunk,
+    fastest,
+    in_one_piece,
+    largest_within,
+    of_way,
+    registered,
+    slower,
+)
+from pinscope.records.finding import Finding, Quantity, costing, critical, finding, good, note, quantity, warning
+from pinscope.units import exact_bytes, format_bytes, format_seconds
+
+DEAR = 1.3
+"""From this many times the fastest way on, keeping to the limit costs time that is worth a remark."""
+SCHEDULING = 0.5
+"""From this part of a wait on, waiting for a processor or for Python may explain it."""
+_CODE = """\
+from concurrent.futures import ThreadPoolExecutor
+
+import cupy
+import pinscope
+
+background = ThreadPoolExecutor(1)
+pinning = background.submit(
+    pinscope.pinned_empty, "{size}", chunk="auto", longest_wait={limit:g}, device=cupy.cuda.runtime.getDevice()
+)
+# … go on serving; pinning.done() says when the memory is there
+pool = pinning.result()
+# A copy must not cross a multiple of pool.chunk bytes: CUDA refuses it (cudaErrorInvalidValue).
+"""
+
+
+def while_serving_findings(found: Sequence[Cell], limit: float) -> tuple[Finding, ...]:
+    """The gravest first."""
+    return dearest_first([*_not_pinned(found), *_one_piece(found, limit), *_auto(found, limit), *_chunks(found, limit)])
+
+
+def code(nbytes: int, limit: float) -> str:
+    """Pins so much beside a program that serves; needs CuPy and PinScope."""
+    return _CODE.format(size=exact_bytes(nbytes), limit=limit)
+
+
+def _not_pinned(found: Sequence[Cell]) -> Iterator[Costed]:
+    wrong = [cell for cell in found if cell.pinned is False]
+    if wrong:
+        yield (
+            1.0,
+            critical(
+                "not-pinned",
+                quantity("Ways affected", len(wrong), "count"),
+                title="CUDA does not take memory as pinned that was registered",
+                detail=f"Affected: {'; '.join(cell.title for cell in wrong)}. On systems that share the host's page "
+                "tables, registering does not page-lock.",
+                advice="Take cudaHostAlloc here, before the program serves.",
+            ),
+        )
+
+
+def _one_piece(found: Sequence[Cell], limit: float) -> Iterator[Costed]:
+    """How long calls wait while one call pins or frees everything."""
+    naive = in_one_piece(found)
+    if naive is None:
+        return
+    wait, size = naive.longest, format_bytes(naive.bytes)
+    evidence = (*_waits([naive, of_way(found, AUTO), of_way(found, TOUCH), of_way(found, IDLE)]),)
+    done = f"{naive.title} pinned {size}" if wait.phase == TAKEN else f"{size} of {naive.title} were given back"
+    title = f"{wait.subject} of the process took {format_seconds(wait.seconds)} while {done}"
+    if wait.seconds <= limit:
+        yield 1.0, good(
+            "own-calls-hardly-wait", *evidence, title=title,
+            detail=f"The limit is {format_seconds(limit)}. {_why(found, naive, wait)}",
+        )  # fmt: skip
+        return
+    times = wait.seconds / limit
+    yield times, finding(
+        costing(times), "own-calls-wait", *evidence,
+        title=title,
+        detail=f"{_why(found, naive, wait)} A loop that pins by itself waits for all of it: "
+        f"{format_seconds(naive.seconds.median)}.",
+        advice="Pin before the program serves; where that cannot be, in chunks of a length that is measured at run "
+        "time, from a thread of its own: paste the code. Keep each copy inside one chunk.",
+        code=code(naive.bytes, limit),
+    )  # fmt: skip
+
+
+def _why(found: Sequence[Cell], cell: Cell, wait: Wait) -> str:
+    """Whether the driver makes calls wait, by what they wait while memory is only touched."""
+    usual = cell.typical[wait.phase, "round"]
+    touch = of_way(found, TOUCH)
+    late = max((one.seconds for one in touch.waits), default=None) if touch else None
+    words = f"A round of calls takes {format_seconds(usual)} meanwhile, as a rule."
+    if late is None:
+        return words
+    if late >= SCHEDULING * wait.seconds:
+        return (
+            f"While memory is only touched a call takes up to {format_seconds(late)}: processors or Python's "
+            f"interpreter lock may be the cause, not the driver. {words}"
+        )
+    return (
+        "The driver lets no other call proceed: while threads only touch as much memory, no call takes longer than "
+        f"{format_seconds(late)}. {words}"
+    )
+
+
+def _auto(found: Sequence[Cell], limit: float) -> Iterator[Costed]:
+    """Whether the chunk that is found at run time keeps to the limit, and what it costs."""
+    auto, best = of_way(found, AUTO), fastest(found)
+    if auto is None or best is None or not auto.pins:
+        return
+    wait, times = auto.longest, slower(auto, found) or 1.0
+    compared = [auto] if auto is best else [auto, best]
+    evidence = (
+        *_waits([auto]),
+        quantity("The limit", limit, "seconds"),
+        quantity('Chunk of chunk="auto"', auto.chunk_bytes, "bytes", reason="memory cannot be registered here"),
+        *(quantity(f"Time, {cell.title}", cell.seconds.median, "seconds") for cell in compared),
+    )  # fmt: skip
+    cost = f"It takes {format_seconds(auto.seconds.median)}, {times:.2f} times the fastest way ({best.title})."
+    title = f'pinned_empty(chunk="auto") keeps every call within {format_seconds(wait.seconds)}'
+    if wait.seconds > limit:
+        yield wait.seconds / limit, warning(
+            "auto-beyond-limit", *evidence,
+            title=f'{wait.subject} took {format_seconds(wait.seconds)} with pinned_empty(chunk="auto"), longer than '
+            f"the limit of {format_seconds(limit)}",
+            detail=f"{cost} {_why(found, auto, wait)}",
+            advice="Give half of the limit as longest_wait, or pin before the program serves.",
+        )  # fmt: skip
+    elif times > DEAR:
+        yield times, note(
+            "auto-costs-time", *evidence, title=f"{title}, at {times:.2f} times the time of the fastest way",
+            detail=cost, advice="Allow a longer wait where the program can bear it: chunks get longer.",
+        )  # fmt: skip
+    else:
+        yield (
+            times,
+            good("auto-keeps-limit", *evidence, title=f"{title}; the limit is {format_seconds(limit)}", detail=cost),
+        )
+
+
+def _chunks(found: Sequence[Cell], limit: float) -> Iterator[Costed]:
+    """The longest chunk that keeps to the limit, of those measured."""
+    measured = [cell for cell in registered(found) if cell.way == "chunks"]
+    if not measured:
+        return
+    best = largest_within(found, limit)
+    evidence = (*_waits(registered(found)),)
+    if best is None:
+        yield 1.0, note(
+            "no-chunk-keeps-limit", *evidence,
+            title=f"No chunk that was measured keeps every call within {format_seconds(limit)}",
+            detail=f"The shortest was {format_bytes(chunk(measured[0]))}. "
+            + _why(found, measured[0], measured[0].longest),
+            advice="Pin before the program serves, or allow a longer wait.",
+        )  # fmt: skip
+        return
+    times = slower(best, found) or 1.0
+    yield times, note(
+        "largest-chunk", *evidence,
+        title=f"The largest chunk that keeps every call within {format_seconds(limit)} is {format_bytes(chunk(best))}: "
+        f"{format_bytes(best.bytes)} take {format_seconds(best.seconds.median)}",
+        detail=f"That is {times:.2f} times the fastest way. {best.longest.subject} took longest: "
+        f"{format_seconds(best.longest.seconds)}.",
+        advice='chunk="auto" finds such a length where the program runs; on another machine this one may not hold.',
+    )  # fmt: skip
+
+
+def _waits(shown: Sequence[Cell | None]) -> Iterator[Quantity]:
+    for cell in shown:
+        if cell is not None:
+            yield quantity(f"{cell.title}: longest {cell.longest.words}", cell.longest.seconds, "seconds")

@@ -1,0 +1,172 @@
+"""What a while_serving run concludes, from synthetic rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pinscope.experiments.while_serving.arithmetic import cells, largest_within, slower
+from pinscope.experiments.while_serving.charts import draw
+from pinscope.experiments.while_serving.experiment import WhileServingObservation
+from pinscope.experiments.while_serving.findings import code
+from pinscope.experiments.while_serving.reading import read_while_serving
+from pinscope.records.finding import Finding, Reading
+from tests.data import synthetic
+
+Rows = list[dict[str, Any]]
+MIB, GIB = 2**20, 2**30
+LIMIT = 0.02
+
+
+def rows(
+    way: str, seconds: float, wait: float, *, chunk: int | None = None, giving_back: float = 1e-4, call: str = "launch",
+    pinned: bool | None = True, repeats: int = 3,
+) -> Rows:  # fmt: skip
+    """Equal repeats; of the first the wait is ten per cent shorter."""
+    found: Rows = []
+    for repeat in range(repeats):
+        for phase, longest in (("taken", wait * (1 if repeat else 0.9)), ("given_back", giving_back)):
+            if way == "idle" and phase == "given_back":
+                continue
+            took = dict.fromkeys(("launch", "copy", "query", "synchronize", "round"), 1e-5)
+            most = {**took, call: longest, "round": 2 * longest}
+            found.append(
+                WhileServingObservation(
+                    repeat=repeat, warmup=False, way=way, phase="idle" if way == "idle" else phase, bytes=16 * GIB,
+                    chunk_bytes=chunk, threads=16, work_seconds=seconds if phase == "taken" else seconds / 2,
+                    rounds=100, pinned=pinned if phase == "taken" and way not in ("idle", "touch") else None,
+                    **{f"{name}_longest_seconds": value for name, value in most.items()},
+                    **{f"{name}_typical_seconds": value for name, value in took.items()},
+                ).model_dump()
+            )  # fmt: skip
+    return found
+
+
+IDLE = rows("idle", 1.0, 3e-4)
+TOUCH = rows("touch", 0.4, 1e-3)
+HOST_ALLOC = rows("host_alloc", 6.4, 0.31)
+REGISTER = rows("register", 0.66, 0.25)
+AUTO = rows("auto", 0.55, 0.009, chunk=256 * MIB, giving_back=0.006)
+CHUNKS = [
+    *rows("chunks", 1.3, 5e-4, chunk=2 * MIB), *rows("chunks", 0.5, 0.008, chunk=256 * MIB),
+    *rows("chunks", 0.52, 0.015, chunk=GIB, giving_back=0.021), *rows("chunks", 0.6, 0.07, chunk=4 * GIB),
+]  # fmt: skip
+ALL = [*IDLE, *TOUCH, *HOST_ALLOC, *REGISTER, *CHUNKS, *AUTO]
+
+
+def read(found: Rows, limit: float = LIMIT) -> Reading:
+    return read_while_serving(synthetic.run("while_serving", params={"longest_wait": limit}), found)
+
+
+def findings(found: Rows, limit: float = LIMIT) -> dict[str, Finding]:
+    return {one.rule: one for one in read(found, limit).findings}
+
+
+def test_the_longest_chunk_that_keeps_to_the_limit_does_so_while_memory_is_given_back_too() -> None:
+    found = cells(ALL)
+    best = largest_within(found, LIMIT)
+    assert best is not None
+    assert best.chunk_bytes == 256 * MIB
+    assert slower(best, found) == 1.0
+    longer = largest_within(found, 0.05)
+    assert longer is not None
+    assert longer.chunk_bytes == GIB
+    whole = largest_within(found, 0.3)
+    assert whole is not None
+    assert whole.way == "register"
+    assert largest_within(found, 1e-5) is None
+
+
+def test_the_longest_of_all_repeats_counts_and_the_median_time() -> None:
+    (cell,) = cells(HOST_ALLOC)
+    assert cell.longest.seconds == 0.31
+    assert (cell.seconds.median, cell.release_seconds) == (6.4, 3.2)
+    assert cell.longest.words == "kernel launch while pinning"
+
+
+def test_the_headline_says_what_calls_wait_and_what_it_costs() -> None:
+    told = {one.name: one.value for one in read(ALL).headline}
+    assert told["Longest wait of a call, one cudaHostAlloc"] == 0.31
+    assert told['Longest wait of a call, chunk="auto"'] == 0.009
+    assert told['Time of chunk="auto" ÷ the fastest way'] == pytest.approx(1.1)
+    assert told["Largest chunk that keeps to 20.0 ms"] == 256 * MIB
+    assert told["Time in such chunks ÷ the fastest way"] == 1.0
+    assert told["Longest wait of a call, touching alone"] == 1e-3
+
+
+@pytest.mark.parametrize(
+    ("found", "verdict"),
+    [
+        (ALL, 'Pinning 16 GiB makes the process\'s own calls wait up to 310 ms (one cudaHostAlloc), 9.00 ms with '
+         'chunk="auto" (550 ms, 1.10 times the fastest).'),
+        ([*HOST_ALLOC, *CHUNKS], "Pinning 16 GiB makes the process's own calls wait up to 310 ms (one cudaHostAlloc), "
+         "8.00 ms with chunks of 256 MiB, the fastest way (500 ms)."),
+        ([*REGISTER, *rows("host_alloc", 6.4, 0.002)], "Pinning 16 GiB (one registration) makes a call of the same "
+         "process wait up to 250 ms."),
+        ([*rows("register", 0.6, 0.002), *AUTO], "16 GiB may be pinned by one call while serving: no call of the "
+         "process waits longer than 2.00 ms."),
+        (AUTO, 'Pinning 16 GiB (chunk="auto") makes a call of the same process wait up to 9.00 ms.'),
+        ([*IDLE, *TOUCH], None),
+        ([*IDLE, *rows("register", 0.6, 0.002, pinned=False), *AUTO],
+         "CUDA does not take registered memory as pinned here: pin with cudaHostAlloc, before serving."),
+    ],
+)  # fmt: skip
+def test_the_verdict_says_what_was_measured(found: Rows, verdict: str | None) -> None:
+    assert read(found).verdict == verdict
+    assert verdict is None or len(verdict) <= 175
+
+
+def test_calls_that_wait_are_a_warning_with_code_that_names_size_and_limit() -> None:
+    found = findings(ALL)
+    waits = found["own-calls-wait"]
+    assert waits.severity == "warning"
+    assert waits.title == "A kernel launch of the process took 310 ms while one cudaHostAlloc pinned 16 GiB"
+    assert "no call takes longer than 1.00 ms" in waits.detail
+    assert waits.code is not None
+    assert '"16 GiB", chunk="auto", longest_wait=0.02' in waits.code
+    compile(code(GIB, 1e-3), "pasted", "exec")
+    assert found["auto-keeps-limit"].severity == "good"
+    assert "256 MiB" in found["largest-chunk"].title
+
+
+def test_waits_that_touching_alone_causes_too_are_not_put_down_to_the_driver() -> None:
+    found = findings([*rows("touch", 0.4, 0.2), *HOST_ALLOC])
+    assert "interpreter lock may be the cause" in found["own-calls-wait"].detail
+
+
+def test_calls_that_hardly_wait_are_good() -> None:
+    found = findings([*TOUCH, *rows("register", 0.6, 0.002), *AUTO])
+    assert found["own-calls-hardly-wait"].severity == "good"
+    assert "own-calls-wait" not in found
+
+
+def test_chunks_found_at_run_time_that_exceed_the_limit_or_cost_much_are_said() -> None:
+    assert findings(ALL, 0.005)["auto-beyond-limit"].severity == "warning"
+    dear = findings([*ALL[: -len(AUTO)], *rows("auto", 0.9, 0.009, chunk=16 * MIB)])
+    assert "1.80 times" in dear["auto-costs-time"].title
+    assert findings(ALL, 1e-5)["no-chunk-keeps-limit"].severity == "note"
+
+
+def test_memory_that_cuda_does_not_call_pinned_is_critical() -> None:
+    assert findings([*HOST_ALLOC, *rows("register", 0.6, 0.2, pinned=False)])["not-pinned"].severity == "critical"
+
+
+def test_the_charts_draw_the_limit_and_one_piece_as_the_longest_chunk() -> None:
+    run = synthetic.run("while_serving", params={"longest_wait": LIMIT})
+    waits, times, calls = draw(run, ALL)
+    limit = next(trace for trace in waits.figure.data if trace.name == "limit")
+    assert set(limit.y) == {LIMIT}
+    line = next(trace for trace in waits.figure.data if trace.name == "chunks, while pinning")
+    assert list(line.x) == [2 * MIB, 256 * MIB, GIB, 4 * GIB, 16 * GIB]
+    assert [chart.key for chart in (waits, times, calls)] == ["serving-waits", "serving-times", "serving-calls"]
+    assert 'chunk="auto"' in waits.alt
+    assert draw(run, []) == []
+    assert [chart.key for chart in draw(run, HOST_ALLOC)] == ["serving-calls"]
+
+
+def test_a_way_that_broke_off_while_memory_was_given_back_is_read_as_far_as_it_came() -> None:
+    half = [row for row in ALL if row["phase"] != "given_back"]
+    assert read(half).verdict is not None
+    assert draw(synthetic.run("while_serving"), half)
+    assert read([row for row in ALL if row["phase"] == "given_back"]).verdict is None

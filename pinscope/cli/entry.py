@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 from functools import partial
@@ -12,6 +13,7 @@ INTERRUPTED = 130
 
 def main() -> int:
     """Carry out the command line; its exit code. Ctrl-C leaves no traceback, not even while the command still loads."""
+    atexit.register(_ignore_signals)  # first in, so the last to run
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # ignored, as in a shell's background job
         return _carry_out()
     signal.signal(signal.SIGINT, partial(_leave, INTERRUPTED, b"pinscope: interrupted\n"))
@@ -32,6 +34,13 @@ def _carry_out() -> int:
     from pinscope.cli.main import main as carry_out
 
     return carry_out()
+
+
+def _ignore_signals() -> None:
+    """Python gives signals their default again before it takes its modules apart, which lasts a tenth of a second: a
+    command that has done everything would end as if it had been killed."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _leave(code: int, line: bytes, *signalled: object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
 import threading
@@ -46,6 +47,8 @@ _PREPARE_LOCK = 0x50494E53
 _DRIVERS = {"postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
 _EXAMPLES = "write sqlite:////path/to/pinscope.db or postgresql://user:password@host/database"
 _REASON_LENGTH = 300
+_SILENT = logging.NullHandler()
+"""SQLAlchemy's pool would print a traceback of what it also raises, where nobody has set up logging."""
 
 
 def default_url() -> str:
@@ -157,6 +160,7 @@ class Database:
         self._next_try = 0.0  # it can be written to, whatever the last reading found
 
     def _create_engine(self) -> Engine:
+        logging.getLogger("sqlalchemy").addHandler(_SILENT)
         options: dict[str, Any] = {"json_serializer": dump_json, "json_deserializer": load_json}
         if self._url.get_backend_name() == "postgresql":
             options["pool_pre_ping"] = True  # a restarted server must not fail the next statement

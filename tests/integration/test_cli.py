@@ -406,6 +406,34 @@ def test_a_run_is_cancelled_from_another_terminal_by_the_beginning_of_its_id() -
     assert fails(pinscope("runs", "cancel", run_id), 2) == f"run {run_id} is not running; it is cancelled"
 
 
+_LATE = """
+import os, signal, sys
+from pinscope.cli import entry
+
+class Late:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+
+late = Late()
+sys.argv = ["pinscope", "--version"]
+sys.exit(entry.main())
+"""
+"""The last object goes when Python takes its modules apart, after it has given all signals their default again."""
+
+
+def test_ctrl_c_after_all_is_done_does_not_change_the_exit_code() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _LATE],
+        env=variables(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("pinscope ")
+
+
 def test_cancelling_stops_the_experiments_that_would_follow() -> None:
     # Every experiment takes 1000 repeats, which last for seconds.
     long = [text.replace("10000", "1000") for text in ENDLESS]

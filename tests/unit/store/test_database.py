@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 import sys
 from pathlib import Path
@@ -199,3 +200,21 @@ def test_a_replaced_file_is_the_one_that_is_used(tmp_path: Path) -> None:
 def test_a_store_shows_itself_without_the_password(tmp_path: Path) -> None:
     with Store(f"sqlite:///{tmp_path}/x.db") as store:
         assert repr(store) == f"Store('{tmp_path}/x.db')"
+
+
+def test_ctrl_c_while_a_connection_is_closed_shows_no_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """SQLAlchemy's pool logs what it met with its traceback, and raises it as well."""
+
+    def interrupted(connection: sqlite3.Connection) -> None:
+        connection.close()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(logging.root, "handlers", [])  # as in a program that has not set up logging
+    with Store(f"sqlite:///{tmp_path}/x.db") as store:
+        monkeypatch.setattr(store._engine.dialect, "do_close", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            store._engine.dispose()
+        monkeypatch.undo()
+    assert capsys.readouterr().err == ""

@@ -48,14 +48,14 @@ def _lines(document: Document) -> RichTable | None:
     if not sites:
         return None
     drawn = RichTable(box=SIMPLE, pad_edge=False)
-    for heading in ("line", "memory"):
-        drawn.add_column(heading, overflow="fold")
+    drawn.add_column("line", overflow="fold")
+    drawn.add_column("memory", no_wrap=True)
     for heading in ("copies", "bytes", "CPU held", "GPU idle", "saved if pinned"):
         drawn.add_column(heading, justify="right", no_wrap=True)
     for site in sites[:MOST_LINES]:
         row = site.row
         cells = (
-            site.name, f"{row['source']} → {row['target']}", f"{row['count']:,}", format_bytes(row["bytes"]),
+            site.name, f"{site.host_memory} {row['direction']}", f"{row['count']:,}", format_bytes(row["bytes"]),
             format_seconds(row["call_seconds"]), format_seconds(row["idle_seconds"]),
             format_seconds(site.saved_in_place) if site.is_pageable else "–",
         )  # fmt: skip

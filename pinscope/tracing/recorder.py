@@ -2,7 +2,7 @@
 
 It imports the standard library only and calls CUPTI through ctypes: nothing else appears in the program's modules, and
 a record costs no Python object. Activity buffers are mapped files, so that what CUPTI has written survives the
-program's death, also by ``os._exit`` or SIGKILL. No file stays open: a program may close every descriptor.
+program's death, also by SIGKILL. No file stays open: a program may close every descriptor.
 
 Nothing raised here reaches the program. A fault ends the recording and is named in the spool.
 
@@ -23,6 +23,7 @@ from __future__ import annotations
 import _thread
 import atexit
 import ctypes
+import functools
 import itertools
 import json
 import mmap
@@ -32,7 +33,7 @@ import sys
 import time
 from collections.abc import Callable
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 BUFFER_BYTES = 1 << 20
 """Of one activity buffer; CUPTI takes one for each thread, and new ones as they fill."""
@@ -40,8 +41,8 @@ PIECE_CALLS = 1 << 17
 """Calls in one file; each takes 8 bytes."""
 MOST_FRAMES = 32
 """Of a stack, the innermost ones."""
-FLUSH_SECONDS = 1.0
-"""So often CUPTI is asked for what is complete."""
+FLUSH_SECONDS = 0.25
+"""So often CUPTI is asked for what is complete: what it keeps to itself is lost with a process that is killed."""
 LINGER_SECONDS = 0.001
 """An exception of the program's own signal handler is raised again so long after the callback in which it came."""
 _PAIR = struct.Struct("<II")
@@ -88,6 +89,7 @@ class Recorder:
         self._stacks: dict[tuple[int, ...], int] = {}
         self._codes: list[CodeType] = []  # keeps alive those whose ids stand in the keys of _stacks
         self._last = 0
+        self._raised_again: BaseException | None = None
 
     def start(self) -> None:
         """Begin.
@@ -111,8 +113,9 @@ class Recorder:
         if self._config["stacks"]:
             for domain, name in ((_RUNTIME, "runtime"), (_DRIVER, "driver")):
                 for number in self._config[name]:
-                    self._cupti.cuptiEnableCallback(1, self._subscriber, domain, number)
+                    self._require(self._cupti.cuptiEnableCallback(1, self._subscriber, domain, int(number)))
         sys.unraisablehook = self._mind_unraisable(sys.unraisablehook)
+        self._mind_exit_at_once()
         atexit.register(self._finish)  # first in, so the last to run: after the program's own
         os.register_at_fork(before=self._before_fork, after_in_parent=self._after_fork, after_in_child=self._in_child)
         _thread.start_new_thread(self._flush_now_and_then, ())
@@ -241,6 +244,18 @@ class Recorder:
             for kind in self._config["activities"]:
                 self._cupti.cuptiActivityDisable(kind)
 
+    def _mind_exit_at_once(self) -> None:
+        """``os._exit`` skips what atexit would do."""
+        end = os._exit
+
+        @functools.wraps(end)
+        def exit_at_once(status: int) -> NoReturn:
+            if self._on and os.getpid() == self._process:
+                self._finish()
+            end(status)
+
+        os._exit = exit_at_once
+
     def _before_fork(self) -> None:
         self._flushing.acquire()
 
@@ -262,7 +277,8 @@ class Recorder:
     def _caught(self, error: BaseException) -> None:
         """A fault of ours ends the recording; what a signal handler of the program raised belongs to the program."""
         try:
-            if _is_of_the_program(error):
+            if error is self._raised_again or _is_of_the_program(error):
+                self._raised_again = error  # it may come in a callback once more
                 _thread.start_new_thread(_raise_later, (_thread.get_ident(), _without_our_frames(error)))
                 return
             self._on = False
@@ -277,7 +293,7 @@ class Recorder:
         def take(unraisable: Any) -> None:
             trace = unraisable.exc_traceback
             if trace is not None and trace.tb_frame.f_code in ours:
-                self._caught(unraisable.exc_value)
+                self._caught(unraisable.exc_value.with_traceback(trace))
             else:
                 hook(unraisable)
 

@@ -34,6 +34,11 @@ class Site:
         return line_name(self.row)
 
     @property
+    def host_memory(self) -> str:
+        """Kind of memory on the host's side; of other copies that of their source."""
+        return str(self.row["target"] if self.row["direction"] == "d2h" else self.row["source"])
+
+    @property
     def is_pageable(self) -> bool:
         """Large copies between a GPU and pageable memory: what pinning would change."""
         return bool("pageable" in (self.row["source"], self.row["target"]) and self._is_over_the_link and self._large)

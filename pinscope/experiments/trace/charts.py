@@ -56,12 +56,13 @@ def _time(seen: Seen, sites: Sequence[Site]) -> Chart:
 
 def _bytes(sites: Sequence[Site]) -> Chart:
     names = _names(sites)
-    kinds = [kind for kind in ("pageable", "pinned", "managed") if any(kind == _host(site) for site in sites)]
+    kinds = [kind for kind in ("pageable", "pinned", "managed") if any(kind == site.host_memory for site in sites)]
     parts = [
-        Part(
-            kind, kind,
-            {name: float(site.row["bytes"]) for name, site in zip(names, sites, strict=True) if _host(site) == kind},
-        )
+        Part(kind, kind, {
+            name: float(site.row["bytes"])
+            for name, site in zip(names, sites, strict=True)
+            if site.host_memory == kind
+        })
         for kind in kinds
     ]  # fmt: skip
     figure = bars(names, parts, "Copied (MB)", format_bytes, scale=1e6)
@@ -74,8 +75,3 @@ def _bytes(sites: Sequence[Site]) -> Chart:
             (name, format_bytes(site.row["bytes"])) for name, site in zip(names, sites, strict=True)
         ]),
     )  # fmt: skip
-
-
-def _host(site: Site) -> str:
-    """Kind of the memory on the host's side."""
-    return str(site.row["source"] if site.row["direction"] == "h2d" else site.row["target"])

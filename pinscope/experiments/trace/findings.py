@@ -155,14 +155,13 @@ def _waits(seen: Seen) -> Iterator[Finding]:
         idle = row["idle_seconds"]
         if row["count"] < CHURN_TIMES or idle < WORTH * seen.seconds:
             continue
-        yield finding(
-            costing(seen.seconds / max(seen.seconds - idle, 1e-9)),
+        yield note(
             "waits-for-the-gpu",
             quantity("Waits", row["count"], "count"),
             quantity("GPU compute idle afterwards", idle, "seconds"),
             quantity("CPU held", row["call_seconds"], "seconds"),
-            title=f"{line_name(row)} waits for the GPU {row['count']:,} times; compute then stood idle "
-            f"{format_seconds(idle)}, {format_share(idle / seen.seconds)} of the time",
+            title=f"{line_name(row)} waits for the GPU {row['count']:,} times; compute then stood idle, "
+            f"{format_seconds(idle)} or {format_share(idle / seen.seconds)} of the time",
             detail=_where(row),
             advice="Ask for results less often: .item(), .cpu(), print() of a tensor and synchronize() wait until "
             "everything before them is done, and only then can the next work be issued.",

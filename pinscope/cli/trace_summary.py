@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from pinscope.cli.terminal import SEVERITY_STYLES, console
+from pinscope.experiments.registry import checked_rows
 from pinscope.experiments.trace.arithmetic import seen_in
 from pinscope.report import facts
 from pinscope.text import one_line
@@ -44,7 +45,7 @@ def _lines(document: Document) -> RichTable | None:
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    sites = seen_in(document.run, document.rows).sites
+    sites = seen_in(document.run, checked_rows(document.run.experiment, document.rows)).sites
     if not sites:
         return None
     drawn = RichTable(box=SIMPLE, pad_edge=False)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 MOST_LINES = 10
 """Of the table; all are in `pinscope runs show`."""
 MOST_FINDINGS = 6
+WIDTH = 120
+"""Columns where there is no terminal."""
 
 
 def print_summary(document: Document) -> None:
@@ -27,6 +29,8 @@ def print_summary(document: Document) -> None:
     from rich.text import Text
 
     out, reading, run = console(sys.stderr), document.reading, document.run
+    if not sys.stderr.isatty():  # a file has no width
+        out.width = WIDTH
     out.print()
     out.print(Text(f"pinscope trace: {one_line(facts.verdict(document))}", "bold"))
     if lines := _lines(document):
@@ -51,7 +55,7 @@ def _lines(document: Document) -> RichTable | None:
     drawn = RichTable(box=SIMPLE, pad_edge=False)
     drawn.add_column("line", overflow="fold")
     drawn.add_column("memory", no_wrap=True)
-    for heading in ("copies", "bytes", "CPU held", "GPU idle", "saved if pinned"):
+    for heading in ("copies", "bytes", "CPU held", "GPU idle", "pinning saves"):
         drawn.add_column(heading, justify="right", no_wrap=True)
     for site in sites[:MOST_LINES]:
         row = site.row

@@ -37,6 +37,8 @@ class TraceRow(Observation):
     # The program:
     seconds: Seconds | None = None
     """From its start, with the recorder in it, to its end."""
+    active_seconds: Seconds | None = None
+    """From the beginning of the first copy or kernel to the end of the last: without imports and set-up."""
     exit_code: int | None = None
     """With which it ended; below 0: the signal that killed it."""
     copies: Count | None = None

@@ -71,8 +71,8 @@ class Summed:
         unfinished = int((self.copies["end"] == 0).sum())
         yield TraceRow(
             kind="program", repeat=0, warmup=False, seconds=(self.ended.ended_ns - self.ended.begun_ns) / 1e9,
-            exit_code=self.ended.exit_code, copies=len(self.copies), kernels=len(self.kernels), unfinished=unfinished,
-            lost_bytes=self._lost_bytes,
+            active_seconds=self._active_seconds(), exit_code=self.ended.exit_code, copies=len(self.copies),
+            kernels=len(self.kernels), unfinished=unfinished, lost_bytes=self._lost_bytes,
         )  # fmt: skip
         for repeat, (device, busy) in enumerate(self.busy.items()):
             yield TraceRow(
@@ -82,6 +82,12 @@ class Summed:
         for rows in (self._sites(), self._allocated(), self._waited()):
             most = sorted(rows, key=lambda row: -(row.bytes or row.count or 0))[:MOST_SITES]
             yield from (row.model_copy(update={"repeat": repeat}) for repeat, row in enumerate(most))
+
+    def _active_seconds(self) -> float:
+        seen = [table[table["end"] > 0] for table in (self.copies, self.kernels)]
+        starts = [int(table["start"].min()) for table in seen if len(table)]
+        ends = [int(table["end"].max()) for table in seen if len(table)]
+        return (max(ends) - min(starts)) / 1e9 if starts else 0.0
 
     # Joining
 

@@ -12,7 +12,7 @@ import signal
 import statistics
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +34,12 @@ pytestmark = pytest.mark.skipif(not has_cupti(), reason="cupti-python is not ins
 class Traced:
     """A program that was traced to its end."""
 
-    def __init__(self, folder: Path, *arguments: str, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self, folder: Path, *arguments: str) -> None:
         answer = folder / "answer.json"
         command = [sys.executable, "-m", "pinscope", "trace", "--json", str(answer), *arguments]
         done = subprocess.run(
             command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=120,
-            env={**os.environ, **(environment or {})},
+            env={**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(folder)},
         )  # fmt: skip
         self.exit_code, self.stdout, self.stderr = done.returncode, done.stdout, done.stderr
         assert answer.exists(), done.stderr
@@ -88,20 +88,22 @@ def test_the_shapes_of_pytorch_s_tutorial(tmp_path: Path) -> None:
     assert expected.items() <= seen.sites().items()
     assert not any("pinned" in each for each in seen.accused)
     pins = [row for row in seen.rows if row["kind"] == "allocation" and "pin_memory" in row["source_line"]]
-    assert sum(row["bytes"] for row in pins) >= 16 * size
+    assert sum(row["bytes"] for row in pins) >= 8 * size  # PyTorch uses blocks again that are free
 
 
 @pytest.mark.parametrize("pin", ["off", "on"])
 def test_a_training_loop_over_a_dataloader(pin: str, tmp_path: Path) -> None:
     plain = subprocess.run(
-        [sys.executable, str(TRACED / "loader_loop.py"), pin], capture_output=True, text=True, check=True, cwd=ROOT
-    )
+        [sys.executable, str(TRACED / "loader_loop.py"), pin], capture_output=True, text=True, check=True, cwd=ROOT,
+        env={**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)},
+    )  # fmt: skip
     seen = Traced(tmp_path, str(TRACED / "loader_loop.py"), pin)
     memory, size = ("pageable" if pin == "off" else "pinned"), 40 * 32 * 3 * 128 * 128 * 4
     assert seen.stdout == plain.stdout
     assert seen.sites()["the batch", memory, "device"] == (40, size)
     if pin == "on":
-        assert not [each for each in seen.accused if "the batch" in each]
+        assert not seen.accused
+        assert seen.run["verdict"].startswith("40 large copies use pinned memory, 99")
         assert any(row["kind"] == "allocation" and row["call"] == "cudaHostAlloc" for row in seen.rows)
     else:
         assert "# the batch" in seen.accused[0]

@@ -123,7 +123,7 @@ def test_the_trace_is_a_run_with_its_events_attached(tmp_path: Path, capfd: pyte
 @pytest.mark.usefixtures("_cupti")
 def test_a_program_that_only_pins_is_not_accused(tmp_path: Path) -> None:
     _, document = traced(tmp_path, program(tmp_path, "for _ in range(9): copy(1 << 22, PINNED, DEVICE); kernel(1000)"))
-    assert document["run"]["verdict"].startswith("All 9 large copies use pinned memory, 36 MiB together.")
+    assert document["run"]["verdict"].startswith("All 9 large copies use pinned memory, 36 MiB together; GPU")
     assert [finding["rule"] for finding in document["run"]["findings"]] == ["copies-pinned"]
 
 

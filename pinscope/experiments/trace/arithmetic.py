@@ -12,6 +12,10 @@ from pinscope.records.run import Run
 
 LARGE_BYTES = 64 * 1024
 """Pageable copies of more than this are staged and hold the CPU (docs/mechanism.md); smaller ones return early."""
+FEW = 0.001
+"""Of the time: what costs less is in the table only, unless it copies much."""
+MOSTLY = 0.05
+"""Of the bytes of large copies: where less than this is pageable, the program pins what counts."""
 SMALL_COPIES = 1000
 """So many small copies of one line are worth a word."""
 
@@ -103,13 +107,24 @@ class Seen:
 
     @property
     def seconds(self) -> float:
-        """How long the program ran."""
-        return float(self.program["seconds"]) if self.program else 0.0
+        """How long the program used a GPU: from its first copy or kernel to the end of the last."""
+        return float(self.program["active_seconds"] or self.program["seconds"]) if self.program else 0.0
 
     @property
     def pageable(self) -> tuple[Site, ...]:
         """Sites of large pageable copies, what saves most first."""
         return tuple(site for site in self.sites if site.is_pageable)
+
+    @property
+    def pinned_share(self) -> float:
+        """Of the bytes of large copies over the link, how many use pinned memory."""
+        pinned, pageable = (sum(site.row["bytes"] for site in sites) for sites in (self.pinned, self.pageable))
+        return float(pinned / (pinned + pageable)) if pinned + pageable else 0.0
+
+    def is_worth(self, site: Site) -> bool:
+        """Whether a pageable site deserves a finding: what it costs, or what it copies, is a part of the whole."""
+        large = sum(each.row["bytes"] for each in (*self.pinned, *self.pageable))
+        return bool(site.stands_seconds >= FEW * self.seconds or site.row["bytes"] >= MOSTLY * large)
 
     @property
     def pinned(self) -> tuple[Site, ...]:

@@ -46,7 +46,7 @@ def _time(seen: Seen, sites: Sequence[Site]) -> Chart:
         "What each line costs",
         "The lines that pinning would help most. CPU held: how long the calls took. GPU compute idle: no kernel ran "
         "while the copies were issued and ran; no moment counts twice. "
-        f"The program ran {format_seconds(seen.seconds)}.",
+        f"From the first copy or kernel to the last it took {format_seconds(seen.seconds)}.",
         figure,
         alt_text("CPU held and GPU compute idle of each line", [
             (name, ", ".join(format_seconds(part[name]) for part in (held, idle) if name in part)) for name in names

@@ -46,7 +46,7 @@ def trace_findings(run: Run, seen: Seen) -> tuple[Finding, ...]:
 
 
 def _pageable(seen: Seen) -> Iterator[Finding]:
-    for site in seen.pageable[:MOST_ACCUSED]:
+    for site in [site for site in seen.pageable if seen.is_worth(site)][:MOST_ACCUSED]:
         yield _accused(seen, site)
 
 
@@ -84,14 +84,18 @@ def _where(row: Row) -> str:
 
 
 def _all_pinned(seen: Seen) -> Iterator[Finding]:
-    if seen.pinned and not seen.pageable:
+    if seen.pinned and not any(map(seen.is_worth, seen.pageable)):
         size = sum(site.row["bytes"] for site in seen.pinned)
         yield good(
             "copies-pinned",
             quantity("Copies", sum(site.row["large_count"] for site in seen.pinned), "count"),
             quantity("Bytes", size, "bytes"),
-            title=f"Every copy of more than {format_bytes(LARGE_BYTES)} is pinned, {format_bytes(size)} in all",
-            detail="No line copies large data from or to pageable memory.",
+            title=(
+                "Every large copy uses pinned memory"
+                if not seen.pageable
+                else f"Large copies use pinned memory: {format_share(seen.pinned_share)} of their bytes"
+            ),
+            detail=f"Large are copies of more than {format_bytes(LARGE_BYTES)}; pageable ones hold the CPU.",
         )
 
 

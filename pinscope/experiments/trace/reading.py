@@ -40,7 +40,8 @@ def _headline(seen: Seen) -> Iterator[Quantity]:
     idle = [site.row["idle_seconds"] for site in seen.sites if site.row["idle_seconds"] is not None]
     yield quantity("GPU compute idle for copies", sum(idle) if idle else None, "seconds", reason=NO_KERNELS)
     yield quantity("CPU held by pageable copies", sum(site.row["call_seconds"] or 0.0 for site in pageable), "seconds")
-    yield quantity("The program ran", seen.seconds, "seconds")
+    yield quantity("From the first copy or kernel to the last", seen.seconds, "seconds")
+    yield quantity("The program ran", seen.program["seconds"] if seen.program else None, "seconds")
     yield quantity("Copies recorded", seen.program["copies"] if seen.program else None, "count")
 
 
@@ -114,7 +115,7 @@ def _waits(seen: Seen) -> Table:
 def _devices(seen: Seen) -> Table:
     return table(
         "GPUs",
-        {"GPU": "text", "kernels": "count", "compute busy": "seconds", "of the program's time": "share"},
+        {"GPU": "text", "kernels": "count", "compute busy": "seconds", "of the time": "share"},
         [
             (
                 str(row["device"]), row["kernels"], row["busy_seconds"],
@@ -122,4 +123,5 @@ def _devices(seen: Seen) -> Table:
             )
             for row in seen.devices
         ],
+        note="The time from the first copy or kernel to the end of the last.",
     )  # fmt: skip

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from pinscope.experiments.trace.arithmetic import Seen, Site
-from pinscope.units import format_bytes, format_seconds
+from collections.abc import Sequence
+
+from pinscope.experiments.trace.arithmetic import MOSTLY, Seen, Site
+from pinscope.units import format_bytes, format_seconds, format_share
 
 
 def trace_verdict(seen: Seen) -> str | None:
@@ -12,13 +14,10 @@ def trace_verdict(seen: Seen) -> str | None:
         return None
     if not seen.program["copies"]:
         return "The program copied nothing to or from a GPU."
-    if seen.pageable:
+    if seen.pageable and seen.pinned_share <= 1 - MOSTLY:
         return " ".join(filter(None, (_worst(seen, seen.pageable[0]), _others(seen))))
     if seen.pinned:
-        count = sum(site.row["large_count"] for site in seen.pinned)
-        size = sum(site.row["bytes"] for site in seen.pinned)
-        copies = f"All {count:,} large copies use" if count > 1 else "The one large copy uses"
-        return f"{copies} pinned memory, {format_bytes(size)} together.{_idle(seen)}"
+        return " ".join(filter(None, (_pinned(seen), _left(seen.pageable))))
     return f"None of {seen.program['copies']:,} copies is a large one between host and GPU: pinning would not help."
 
 
@@ -32,7 +31,8 @@ def _worst(seen: Seen, site: Site) -> str:
 
 
 def _others(seen: Seen) -> str:
-    others = seen.pageable[1:]
+    """The other lines that are worth a word."""
+    others = [site for site in seen.pageable[1:] if seen.is_worth(site)]
     if not others:
         return ""
     lines = f"{len(others)} more {'lines copy' if len(others) > 1 else 'line copies'} pageable memory"
@@ -40,8 +40,21 @@ def _others(seen: Seen) -> str:
     return f"{lines}: about {format_seconds(sum(saved))} more." if saved and sum(saved) else f"{lines}."
 
 
-def _idle(seen: Seen) -> str:
-    idle = sum(site.row["idle_seconds"] or 0.0 for site in seen.pinned)
-    if all(site.row["idle_seconds"] is None for site in seen.pinned):
+def _pinned(seen: Seen) -> str:
+    count, size = (sum(site.row[name] for site in seen.pinned) for name in ("large_count", "bytes"))
+    if seen.pageable:
+        copies = f"{count:,} large copies use pinned memory, {format_share(seen.pinned_share)} of the bytes"
+    elif count > 1:
+        copies = f"All {count:,} large copies use pinned memory, {format_bytes(size)} together"
+    else:
+        copies = f"The one large copy uses pinned memory, {format_bytes(size)}"
+    idle = [site.row["idle_seconds"] for site in seen.pinned if site.row["idle_seconds"] is not None]
+    stood = f"; GPU compute stood idle {format_seconds(sum(idle))} of {format_seconds(seen.seconds)} for them"
+    return f"{copies}{stood if idle else ''}."
+
+
+def _left(pageable: Sequence[Site]) -> str:
+    if not pageable:
         return ""
-    return f" GPU compute stood idle {format_seconds(idle)} of {format_seconds(seen.seconds)} for them."
+    size = sum(site.row["bytes"] for site in pageable)
+    return f"{pageable[0].name}{' and others' if len(pageable) > 1 else ''} copied {format_bytes(size)} pageable."

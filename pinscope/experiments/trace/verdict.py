@@ -35,7 +35,7 @@ def _others(seen: Seen) -> str:
     others = [site for site in seen.pageable[1:] if seen.is_worth(site)]
     if not others:
         return ""
-    lines = f"{len(others)} more {'lines copy' if len(others) > 1 else 'line copies'} pageable memory"
+    lines = f"{len(others)} more pageable {'lines' if len(others) > 1 else 'line'}"
     saved = [site.saved_in_place for site in others if site.saved_in_place is not None]
     return f"{lines}: about {format_seconds(sum(saved))} more." if saved and sum(saved) else f"{lines}."
 

@@ -39,6 +39,8 @@ BUFFER_BYTES = 1 << 20
 """Of one activity buffer; CUPTI takes one for each thread, and new ones as they fill."""
 PIECE_CALLS = 1 << 17
 """Calls in one file; each takes 8 bytes."""
+KEPT_PIECES = 4
+"""Mapped at a time."""
 MOST_FRAMES = 32
 """Of a stack, the innermost ones."""
 FLUSH_SECONDS = 0.25
@@ -85,6 +87,7 @@ class Recorder:
         self._buffers: dict[int, str] = {}
         self._slots = itertools.count()
         self._pieces: list[ctypes.Array[ctypes.c_char]] = []
+        self._nowhere = (ctypes.c_char * (PIECE_CALLS * _PAIR.size))()
         self._adding = _thread.allocate_lock()
         self._stacks: dict[tuple[int, ...], int] = {}
         self._codes: list[CodeType] = []  # keeps alive those whose ids stand in the keys of _stacks
@@ -221,6 +224,9 @@ class Recorder:
                 path = self._path(f"calls.{len(self._pieces):06d}")
                 address = self._map(path, PIECE_CALLS * _PAIR.size)
                 self._pieces.append((ctypes.c_char * (PIECE_CALLS * _PAIR.size)).from_address(address))
+                if len(self._pieces) > KEPT_PIECES:  # full long ago; whoever still writes there writes nowhere
+                    full, self._pieces[-1 - KEPT_PIECES] = self._pieces[-1 - KEPT_PIECES], self._nowhere
+                    self._libc.munmap(ctypes.addressof(full), PIECE_CALLS * _PAIR.size)
 
     # From the beginning to the end
 

@@ -112,19 +112,20 @@ class Summed:
     @cached_property
     def call_names(self) -> NDArray[Any]:
         """Of each call the name of its function."""
-        names = {
-            (driver, number): _VERSION.sub("", name) for driver, each in self._names.items()
-            for number, name in each.items()
-        }  # fmt: skip
-        return np.asarray(
-            [names.get((int(call["driver"]), int(call["cbid"])), "") for call in self._functions[0]], object
-        )[self._functions[1]]
+        return np.asarray(self._function_names, object)[self._functions[1]]
 
     @cached_property
-    def _functions(self) -> tuple[NDArray[Any], NDArray[np.intp]]:
-        """The different functions, and which one each call is."""
-        pairs = self.calls[["driver", "cbid"]].copy()
-        different, which = np.unique(pairs, return_inverse=True)
+    def _function_names(self) -> list[str]:
+        return [
+            _VERSION.sub("", self._names[int(each) >> 32].get(int(each) & 0xFFFFFFFF, ""))
+            for each in self._functions[0]
+        ]
+
+    @cached_property
+    def _functions(self) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
+        """The different functions (1 << 32: of the driver), and which one each call is."""
+        numbers = (self.calls["driver"].astype(np.int64) << 32) + self.calls["cbid"]
+        different, which = np.unique(numbers, return_inverse=True)
         return different, which.reshape(-1)
 
     # Devices
@@ -162,12 +163,11 @@ class Summed:
     def site_of_copies(self) -> NDArray[np.intp]:
         """Number of the site of each copy: the same line, kinds of memory, direction and device."""
         copies = self.copies
-        keys = np.stack([
+        return _numbered(
             self._line_of_stack[self.stacks(copies)], np.minimum(copies["copy_kind"], len(DIRECTIONS) - 1),
             np.minimum(copies["src_kind"], len(MEMORY) - 1), np.minimum(copies["dst_kind"], len(MEMORY) - 1),
             copies["device_id"],
-        ], axis=1) if len(copies) else np.empty((0, 5), np.intp)  # fmt: skip
-        return np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1)
+        )  # fmt: skip
 
     def _sites(self) -> Iterator[TraceRow]:
         found, stacks = self.call_places(self.copies), self.stacks(self.copies)
@@ -235,8 +235,8 @@ class Summed:
 
     def _waited(self) -> Iterator[TraceRow]:
         """Calls that wait for the GPU, and how long its compute then stands idle."""
-        waits = np.asarray([bool(_WAITS.search(str(name))) for name in self.call_names], bool)
-        places = np.flatnonzero(waits)
+        waits = [number for number, name in enumerate(self._function_names) if _WAITS.search(name)]
+        places = np.flatnonzero(np.isin(self._functions[1], waits))
         places = places[np.argsort(self.calls["end"][places], kind="stable")]
         calls = self.calls[places]
         stacks, idle = self.stacks(calls), self._idle_after(calls)
@@ -261,9 +261,16 @@ class Summed:
         if not len(found):
             return
         functions = np.where(found < 0, -1, self._functions[1][found]) if len(self.calls) else found
-        keys = np.stack([self._line_of_stack[stacks], functions], axis=1)
-        for _, mine in _groups(np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1)):
+        for _, mine in _groups(_numbered(self._line_of_stack[stacks], functions + 1)):
             yield mine
+
+
+def _numbered(*labels: NDArray[Any]) -> NDArray[np.intp]:
+    """A number for each combination of labels, which are whole numbers from 0 on: 0, 1, 2 … in their order."""
+    keys = np.zeros(len(labels[0]), np.int64)
+    for label in labels:
+        keys = keys * (int(label.max(initial=0)) + 1) + label
+    return np.unique(keys, return_inverse=True)[1].reshape(-1)
 
 
 def _find(ascending: NDArray[Any], wanted: NDArray[Any]) -> NDArray[np.intp]:

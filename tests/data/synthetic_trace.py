@@ -36,7 +36,7 @@ def site(line: int, source: str = "pageable", target: str = "device", **values: 
     given = {
         "number": line, "device": 0, "direction": "d2h" if source == "device" else "h2d", "source": source,
         "target": target, "count": 100, "bytes": 1000 * MIB, "median_bytes": 10.0 * MIB, "largest_bytes": 10 * MIB,
-        "large_count": 100, "copy_seconds": 0.9, "call_seconds": 1.0, "idle_seconds": 1.0, "file": "/home/me/train.py",
+        "large_count": 100, "copy_seconds": 0.9, "call_seconds": 1.0, "idle_seconds": 1.0, "file": "/srv/train.py",
         "line": line, "function": "main", "source_line": "x.cuda()", "stack": "main (train.py)",
     }  # fmt: skip
     return row("site", **{**given, **values})
@@ -44,4 +44,4 @@ def site(line: int, source: str = "pageable", target: str = "device", **values: 
 
 def place(kind: str, line: int, **values: Any) -> dict[str, Any]:
     """An allocation or a synchronisation."""
-    return row(kind, file="/home/me/train.py", line=line, function="main", source_line="y.item()", **values)
+    return row(kind, file="/srv/train.py", line=line, function="main", source_line="y.item()", **values)

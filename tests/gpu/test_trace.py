@@ -1,7 +1,8 @@
 """``pinscope trace`` on programs that were not written for it: every large pageable copy is named, to the byte.
 
 Predicted before the first run on an H200: all counts and bytes as the programs' sources say; 4 KiB copies 5 µs slower
-with stacks; the training loop 0.2 % slower from pinned memory; the saving of pinning right within 20 %.
+with stacks (seen: 7); the training loop 0.2 % slower from pinned memory (seen: 0.6 %); the saving of pinning right
+within 20 %.
 """
 
 from __future__ import annotations
@@ -166,7 +167,7 @@ def test_ctrl_c_during_a_copy_is_the_program_s(tmp_path: Path) -> None:
     assert child.returncode == -signal.SIGINT
     assert "KeyboardInterrupt" in stderr
     assert "recorder.py" not in stderr
-    assert "program.py:5 copied" in stderr
+    assert "program.py:7 copied" in stderr
 
 
 def test_another_subscriber_is_refused_while_a_program_is_traced(tmp_path: Path) -> None:
@@ -190,7 +191,10 @@ def overhead(what: str, folder: Path) -> dict[str, dict[str, float]]:
     command = [sys.executable, str(TRACED / "overhead.py"), what, str(folder / "config.json"), str(folder)]
     done = subprocess.run(
         command, capture_output=True, text=True, cwd=ROOT, check=False,
-        env={**os.environ, "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"},
+        env={
+            **os.environ, "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}",
+            "TORCHINDUCTOR_CACHE_DIR": str(folder),
+        },
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     sys.stdout.write(f"{what}: {done.stdout}")
@@ -214,7 +218,9 @@ def test_the_estimate_of_what_pinning_saves_is_right_within_20_percent(tmp_path:
 
     def seconds(memory: str) -> dict[str, float]:
         command = [sys.executable, str(TRACED / "shapes.py"), memory, str(steps)]
-        took: dict[str, float] = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+        environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+        done = subprocess.run(command, capture_output=True, check=True, env=environment)
+        took: dict[str, float] = json.loads(done.stdout)
         return took
 
     pageable, pinned = seconds("pageable"), seconds("pinned")

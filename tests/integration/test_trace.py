@@ -194,7 +194,7 @@ def test_ctrl_c_is_the_program_s(library: Path, tmp_path: Path) -> None:
     os.killpg(child.pid, signal.SIGINT)  # as a terminal does
     _, err = child.communicate(timeout=20)
     assert child.returncode == -signal.SIGINT
-    assert err.index("KeyboardInterrupt") < err.index("pinscope trace: train.py")
+    assert err.index("KeyboardInterrupt") < err.index("pinscope: train.py")
 
 
 def test_sigterm_is_handed_to_the_program_and_so_is_cancel(library: Path, tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from types import FrameType
 from typing import Any, Self
 
 from pinscope.errors import BadInput, NoDevice, NotPossible
+from pinscope.isolation import open_command
 from pinscope.tracing.spool import Spool
 from pinscope.tracing.start import NOT_STARTED
 from pinscope.tracing.summed import Ended
@@ -62,7 +62,7 @@ def ask_cupti(cuda: str | None) -> Mapping[str, Any]:
     attached = next((name for name in _INJECTION if os.environ.get(name)), None)
     if attached:
         raise NotPossible(f"another profiler is attached ({attached} is set); {_OTHER_PROFILER}")
-    command = [sys.executable, *_flags(), str(_TRACING / "recorder_setup.py")]
+    command = open_command(str(_TRACING / "recorder_setup.py"))
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=SETUP_SECONDS, check=False)
         found: dict[str, Any] = json.loads(answer.stdout)
@@ -139,7 +139,7 @@ def run_program(
     (folder / "config.json").write_text(json.dumps({**setup, "stacks": stacks}))
     spool = Spool(folder)
     begun = time.time_ns()
-    command = [sys.executable, *_flags(), str(_TRACING / "start.py"), str(folder), *program]
+    command = open_command(str(_TRACING / "start.py"), str(folder), *program)
     signals.child = child = subprocess.Popen(command)
     while _still_runs(child):
         look(spool)
@@ -168,8 +168,3 @@ def _refused(document: Mapping[str, Any]) -> NotPossible:
         )
     reason = f"error {code}" if code is not None else document["reason"]
     return NotPossible(f"CUPTI refuses to record here ({reason}); 'pinscope doctor' checks the driver")
-
-
-def _flags() -> list[str]:
-    """The options of this interpreter, which the program's has too."""
-    return list(subprocess._args_from_interpreter_flags())  # type: ignore[attr-defined]

@@ -15,6 +15,9 @@ Seconds = Annotated[float, Field(ge=0)]
 CopyDirection = Literal["h2d", "d2h", "d2d", "h2h", "p2p", "other"]
 CopyMemory = Literal["pageable", "pinned", "device", "array", "managed", "unknown"]
 
+LARGE_BYTES = 64 * 1024
+"""Pageable copies of more than this are staged and hold the CPU; of smaller ones CUDA keeps the data itself (CUDA
+driver API, "API synchronization behavior")."""
 NEEDED: Mapping[RowKind, tuple[str, ...]] = {
     "program": ("seconds", "copies", "kernels"),
     "device": ("device", "busy_seconds", "kernels"),
@@ -90,7 +93,7 @@ class TraceRow(Observation):
     largest_bytes: Count | None = None
     """Of one copy."""
     large_count: Count | None = None
-    """Copies of more than 64 KiB."""
+    """Copies of more than :data:`LARGE_BYTES`."""
     copy_seconds: Seconds | None = None
     """How long the transfers took, together."""
     # Allocations:

@@ -11,13 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pinscope.records.trace_row import TraceRow
+from pinscope.records.trace_row import LARGE_BYTES, TraceRow
 from pinscope.tracing.busy import Busy, once
 from pinscope.tracing.gathered import Gathered
 from pinscope.tracing.places import NATIVE, Place, place_of
 
-LARGE_BYTES = 64 * 1024
-"""From more than this on a pageable copy is staged and holds the CPU; up to this, CUDA takes a copy of the data."""
 MOST_SITES = 1000
 """Rows of a kind; those with the least are left out."""
 MEMORY = ("unknown", "pageable", "pinned", "device", "array", "managed", "device", "managed")

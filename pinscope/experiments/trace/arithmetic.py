@@ -10,8 +10,6 @@ from typing import Any
 from pinscope.analysis.rows import Row
 from pinscope.records.run import Run
 
-LARGE_BYTES = 64 * 1024
-"""Pageable copies of more than this are staged and hold the CPU (docs/mechanism.md); smaller ones return early."""
 FEW = 0.001
 """Of the time: what costs less is in the table only, unless it copies much."""
 MOSTLY = 0.05

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from pinscope.analysis.rows import Row
-from pinscope.experiments.trace.arithmetic import LARGE_BYTES, SMALL_COPIES, Seen, Site, line_name
+from pinscope.experiments.trace.arithmetic import SMALL_COPIES, Seen, Site, line_name
 from pinscope.records.finding import Finding, costing, finding, good, note, quantity, warning
 from pinscope.records.run import Run
+from pinscope.records.trace_row import LARGE_BYTES
 from pinscope.units import format_bytes, format_seconds, format_share
 
 MOST_ACCUSED = 5
@@ -30,12 +31,14 @@ array = cupyx.empty_pinned(shape, dtype)
 device.set(array, stream=stream)
 """
 REUSE_CODE = """\
-# Before the loop, once
-buffer = torch.empty(shape, dtype=dtype, pin_memory=True)   # CuPy: cupyx.empty_pinned(shape, dtype)
+# Once, before the loop. CuPy: cupyx.empty_pinned(shape, dtype), cupy.cuda.Event()
+buffer = torch.empty(shape, dtype=dtype, pin_memory=True)
+copied = torch.cuda.Event()
 for batch in batches:
+    copied.synchronize()                              # the last copy has left the buffer
     buffer.copy_(batch)
     on_gpu = buffer.to("cuda", non_blocking=True)
-    copied.record()         # an event: wait for it before the buffer is filled again
+    copied.record()
 """
 
 

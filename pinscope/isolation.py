@@ -33,6 +33,14 @@ def bare_command(code: str, *arguments: str) -> list[str]:
     return [sys.executable, "-I", "-S", "-c", code, *arguments]
 
 
+def open_command(path: str, *arguments: str) -> list[str]:
+    """The command that runs a file with the options of this interpreter: for a program of the user's own, which imports
+    from where the user lets it."""
+    import subprocess  # noqa: PLC0415 - not loaded when __main__ imports this
+
+    return [sys.executable, *subprocess._args_from_interpreter_flags(), path, *arguments]  # type: ignore[attr-defined]
+
+
 def leave_working_folder() -> None:
     """Take off the path what ``python -m`` put there, unless PinScope itself lies in it."""
     if not sys.flags.safe_path and sys.path and os.path.realpath(sys.path[0]) != _ROOT:

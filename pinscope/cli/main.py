@@ -32,6 +32,7 @@ _COMMANDS: Mapping[str, tuple[str, str, str]] = {
     "plan": ("plan", "plan", "Calculate what it takes to pin an amount. Nothing is pinned."),
     "live": ("live", "live", "Show which processes hold pinned memory now."),
     "record": ("record", "record", "Record the live view as a timeline, which is stored as a run."),
+    "trace": ("trace", "trace", "Run a program, and say which of its lines should pin memory."),
     "exporter": ("exporter", "exporter", "Serve the live figures to Prometheus."),
     "dashboard": ("dashboard", "dashboard", "Serve the dashboard to a browser on this machine."),
     "docs": ("docs", "docs", "Open the documentation. It needs no network."),
@@ -43,6 +44,8 @@ _RENAMED: Mapping[str, Mapping[str, str]] = {
     "exporter": {"gpus": "gpu"},
 }
 """Name of a command → former names of its options and the present ones: both work, and help shows the latter."""
+_SETTINGS: Mapping[str, dict[str, Any]] = {"trace": {"allow_interspersed_args": False}}
+"""Name of a command → what its parser does otherwise: options behind the program are the program's."""
 _TYPER: Mapping[str, Any] = {"rich_markup_mode": None, "pretty_exceptions_enable": False}
 _COMPLETE = "_PINSCOPE_COMPLETE"
 """Set by the shell that asks for completions."""
@@ -57,7 +60,8 @@ class _Commands(Mapping[str, Any]):
         if isinstance(found, typer.Typer):
             return get_command(found)
         alone = typer.Typer(add_completion=False, **_TYPER)
-        alone.command(name, context_settings=_renaming(_RENAMED.get(name, {})))(found)
+        settings = _renaming(_RENAMED.get(name, {})) | _SETTINGS.get(name, {})
+        alone.command(name, context_settings=settings)(found)
         return get_command(alone)
 
     def __iter__(self) -> Iterator[str]:

@@ -63,12 +63,14 @@ def store_to_read() -> Iterator[Store]:
 def list_runs(  # noqa: PLR0917 - typer calls it by keyword
     experiment: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Only runs of this experiment; timeline: those of `pinscope record`.",
+        typer.Option(metavar="NAME", help="Only runs of this experiment; timeline: those of `pinscope record`; "
+                     "trace: those of `pinscope trace`.",
                      autocompletion=kind_names),
     ] = None,
     lab: Annotated[
         str | None,
-        typer.Option(metavar="|".join(LAB_TITLES), help="Only runs on a GPU, on the host model, or of the live view.",
+        typer.Option(metavar="|".join(LAB_TITLES), help="Only runs on a GPU, on the host model, of the "
+                     "live view, or of a traced program.",
                      autocompletion=lambda: list(LAB_TITLES)),
     ] = None,
     status: Annotated[
@@ -136,7 +138,7 @@ def cancel_run(run_id: RunId, as_json: AsJson = False) -> None:
         reconcile(store)
         cancel(store, run_id)
         run = store.run(run_id)
-    if run.status != "cancelled" and run.lab != "live":
+    if run.status != "cancelled" and run.lab not in ("live", "traced"):
         raise BadInput(f"run {run.id} ended before it could be cancelled; it is {run.status}")
     if as_json:
         print_json({"cancelled": run.id, "status": run.status})

@@ -15,7 +15,7 @@ from pinscope.errors import BadInput, UnknownName
 from pinscope.experiments.contract import AnyExperiment, AnyKind, Row
 from pinscope.experiments.read_rows import ReadRows
 from pinscope.records.finding import Reading
-from pinscope.records.run import ExperimentRun, Run, TimelineRun
+from pinscope.records.run import ExperimentRun, Run, TimelineRun, TraceRun
 from pinscope.text import quoted
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ EXPERIMENTS: tuple[Entry, ...] = tuple(Entry(name, ExperimentRun) for name in _F
 """In the order in which they are shown."""
 
 
-KEPT: tuple[Reader, ...] = (Reader("timeline", TimelineRun),)
+KEPT: tuple[Reader, ...] = (Reader("timeline", TimelineRun), Reader("trace", TraceRun))
 """What is not an experiment and cannot be run, but is kept as runs and read like them."""
 
 
@@ -98,7 +98,8 @@ def find(name: str) -> Entry:
             return entry
     known = ", ".join(entry.name for entry in EXPERIMENTS)
     if name in [reader.name for reader in KEPT]:
-        raise UnknownName(f"{name} is no experiment that can be run: `pinscope record` keeps one; there are: {known}")
+        maker = {"timeline": "record", "trace": "trace"}[name]
+        raise UnknownName(f"{name} is no experiment that can be run: `pinscope {maker}` keeps one; there are: {known}")
     raise UnknownName(f"no experiment {quoted(name)}; there are: {known}")
 
 

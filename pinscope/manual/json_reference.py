@@ -12,7 +12,7 @@ from pinscope.planning.safety import Safety
 from pinscope.records.capability import Capability
 from pinscope.records.environment import Environment
 from pinscope.records.finding import Finding, Table
-from pinscope.records.run import ExperimentRun, Observation, TimelineRun
+from pinscope.records.run import ExperimentRun, Observation, TimelineRun, TraceRun
 from pinscope.records.snapshot import Snapshot
 from pinscope.records.timeline import Event
 from pinscope.store.store import Imported
@@ -71,12 +71,12 @@ def json_parts(listed: Collection[str]) -> Iterator[Part]:
     yield from _small_parts()
     yield Part("Records", 2, "These objects stand in several documents.")
     seen: list[type] = []
-    for top in (ExperimentRun, TimelineRun, Finding, Table, Capability, Snapshot, Event):
+    for top in (ExperimentRun, TimelineRun, TraceRun, Finding, Table, Capability, Snapshot, Event):
         for record in (top, *records_in(top)):
             if record not in seen:
                 seen.append(record)
     for record in seen:
-        yield _record(record, 3, _RUN_KEYS if record in (ExperimentRun, TimelineRun) else ())
+        yield _record(record, 3, _RUN_KEYS if record in (ExperimentRun, TimelineRun, TraceRun) else ())
 
 
 _RUN_KEYS = (
@@ -100,14 +100,14 @@ def _run_parts() -> Iterator[Part]:
         _FORMAT,
         Key(
             "run",
-            "[ExperimentRun](#experimentrun) or [TimelineRun](#timelinerun)",
+            "[ExperimentRun](#experimentrun), [TimelineRun](#timelinerun) or [TraceRun](#tracerun)",
             "The run and what was concluded from it.",
         ),
         Key("observations", "list of objects", "Every reading as it was stored: see [Observations](#observations)."),
     )
     text = (
-        "`pinscope run NAME --json`, `pinscope runs show ID --json`, `pinscope record --json` and a report in a "
-        "`.json` file."
+        "`pinscope run NAME --json`, `pinscope runs show ID --json`, `pinscope record --json`, "
+        "`pinscope trace --json FILE` and a report in a `.json` file."
     )
     yield Part("A run", 2, text, document)
     several = (

@@ -21,11 +21,19 @@ from pinscope.text import quoted
 HOME = "index"
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Start": (HOME, "quick-start", "reading-results", "dashboard", "glossary"),
-    "Watch and plan": ("live-view", "experiments/timeline", "plan", "exporter", "pinned-arrays"),
+    "Watch and plan": (
+        "live-view",
+        "experiments/timeline",
+        "tracing",
+        "experiments/trace",
+        "plan",
+        "exporter",
+        "pinned-arrays",
+    ),
     "Experiments": (),
     "Reference": ("reference/cli", "reference/json", "reference/metrics", "settings"),
     "Background": ("claims", "safety", "promises", "architecture"),
-}
+}  # fmt: skip
 """Headings of the navigation → the pages below each. The experiments' pages are those of the registry."""
 _FOLDER = "experiments/"
 _GENERATED = re.compile(r"<!-- generated: (\w+) -->")

@@ -1,4 +1,7 @@
-"""What is kept as a run: an execution of an experiment, or a timeline. Raw values are kept; statistics are derived."""
+"""What is kept as a run: an execution of an experiment, a timeline, or a trace.
+
+Raw values are kept; statistics are derived.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,9 @@ has."""
 
 LabKind = Literal["cuda", "host"]
 """Where experiments run: on a GPU or on the host model."""
-Origin = Literal["cuda", "host", "live"]
-"""Where the figures of a run come from: a lab, or a machine that was watched while nothing was run on it."""
+Origin = Literal["cuda", "host", "live", "traced"]
+"""Where the figures of a run come from: a lab, a machine that was watched while nothing was run on it, or a program of
+the user's own."""
 Status = Literal["running", "done", "failed", "cancelled", "interrupted"]
 HostMemory = Literal["pageable", "pinned", "write_combined", "mapped", "registered", "managed"]
 Backing = Literal["4k", "thp", "hugetlb", "hugetlb_1g", "shm", "shm_open"]
@@ -32,7 +36,9 @@ Cache = Literal["cold", "warm"]
 """Whether the processor's caches may hold the memory: it wrote it right before, or not since it left them."""
 Direction = Literal["h2d", "d2h", "bidirectional"]
 
-LAB_TITLES: Mapping[Origin, str] = {"cuda": "GPU (CUDA)", "host": "host model (no GPU)", "live": "live view"}
+LAB_TITLES: Mapping[Origin, str] = {
+    "cuda": "GPU (CUDA)", "host": "host model (no GPU)", "live": "live view", "traced": "traced program",
+}  # fmt: skip
 """How a lab is named wherever it is shown."""
 
 HOST_MODEL_NOTE = (
@@ -120,14 +126,14 @@ class Attachment(Record):
 class Run(Record):
     """What every run has, of whatever kind it is. Each kind is a subclass; :func:`parse_run` finds it."""
 
-    kind: Literal["experiment", "timeline"]
+    kind: Literal["experiment", "timeline", "trace"]
     """What the run is; documents of version 0.1.0 have none."""
     id: str
     """Opaque and unique; a beginning that fits one run only will do on the command line."""
     experiment: str
     """Name of the experiment, or of the kind itself."""
     lab: Origin
-    """``cuda`` (a GPU), ``host`` (the host model) or ``live`` (the machine was watched)."""
+    """``cuda`` (a GPU), ``host`` (the host model), ``live`` (the machine was watched) or ``traced`` (a program)."""
     status: Status
     """``interrupted``: the process that measured it ended before the run did."""
     params: Mapping[str, Any]
@@ -225,7 +231,15 @@ class TimelineRun(Run):
         return float(seconds) if isinstance(seconds, int | float) else None
 
 
-_KINDS: Mapping[Any, type[Run]] = {"experiment": ExperimentRun, "timeline": TimelineRun}
+class TraceRun(Run):
+    """A program that was traced: its copies, its pinned memory, and the lines that they came from."""
+
+    kind: Literal["trace"] = "trace"
+    experiment: Literal["trace"] = "trace"
+    lab: Literal["traced"] = "traced"
+
+
+_KINDS: Mapping[Any, type[Run]] = {"experiment": ExperimentRun, "timeline": TimelineRun, "trace": TraceRun}
 
 
 def parse_run(fields: Mapping[str, Any]) -> Run:

@@ -251,7 +251,7 @@ def cancel(store: Store, run_id: str) -> None:
         reconcile(store)
         return
     if run.process is not None and is_in_sight(run.process) and is_alive(run.process):
-        _end(run.process, by_force=run.lab != "live")
+        _end(run.process, by_force=run.lab not in ("live", "traced"))
     if store.run(run.id).status == "running":
         store.update(run.id, status="cancelled", finished_at=datetime.now(UTC))
 
@@ -269,7 +269,8 @@ def _begun(store: Store, run_id: str) -> Run:
 def _end(process: Process, by_force: bool) -> None:
     """Ask a process to end, and make it end if it does not.
 
-    A recording is not made to: it may be writing its file, or taking the probe out of everybody's programs.
+    A recording is not made to: it may be writing its file, or taking the probe out of everybody's programs. Nor is a
+    trace: it hands the signal to the program, and keeps what was recorded when that has ended.
     """
     with suppress(PermissionError, ProcessLookupError):  # the second: it ended by itself meanwhile
         os.kill(process.pid, signal.SIGTERM)

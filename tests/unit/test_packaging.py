@@ -51,7 +51,8 @@ def test_requirements_are_the_dependencies_with_cupy_for_cuda_13() -> None:
 
 
 def test_the_two_cuda_extras_differ_in_nothing_but_the_cuda_version() -> None:
-    assert [one.replace("13", "12") for one in EXTRAS["cuda13"]] == EXTRAS["cuda12"]
+    for name in ("cuda", "trace"):
+        assert [one.replace("13", "12") for one in EXTRAS[f"{name}13"]] == EXTRAS[f"{name}12"]
 
 
 def _imported_names(path: Path) -> set[str]:
@@ -67,7 +68,7 @@ def _imported_names(path: Path) -> set[str]:
 
 def test_every_dependency_is_used_and_every_use_is_a_dependency() -> None:
     imported = set().union(*map(_imported_names, [*(ROOT / "pinscope").rglob("*.py"), ROOT / "app.py"]))
-    third_party = imported - set(sys.stdlib_module_names) - {"pinscope", "cupy", "cupy_backends", "torch"}
+    third_party = imported - set(sys.stdlib_module_names) - {"pinscope", "cupti", "cupy", "cupy_backends", "torch"}
     declared = {Requirement(line).name for line in PROJECT["dependencies"]}
     assert {COME_WITH.get(name, name) for name in third_party} == {IMPORT_NAMES.get(name, name) for name in declared}
 

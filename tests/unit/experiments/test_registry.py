@@ -47,12 +47,13 @@ def test_a_run_of_an_experiment_from_the_future_is_named() -> None:
 def test_what_is_kept_is_read_but_cannot_be_run() -> None:
     kept = {reader.name for reader in KEPT}
     runnable = {entry.name for entry in EXPERIMENTS}
-    assert kept == {"timeline"}
+    assert kept == {"timeline", "trace"}
     assert not kept & runnable
     assert {reader.name for reader in readers()} == kept | runnable
     assert find_reader("timeline").kind.title == "Timeline"
-    with pytest.raises(UnknownName, match="timeline is no experiment that can be run: `pinscope record` keeps one"):
-        find("timeline")
+    for name, command in (("timeline", "record"), ("trace", "trace")):
+        with pytest.raises(UnknownName, match=f"{name} is no experiment that can be run: `pinscope {command}` keeps"):
+            find(name)
 
 
 @pytest.mark.parametrize("reader", readers(), ids=lambda reader: reader.kind.name)

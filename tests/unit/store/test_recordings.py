@@ -106,7 +106,8 @@ def test_every_experiment_that_runs_on_a_gpu_was_recorded_on_one() -> None:
     forget()
     for run in recordings.recorded_runs():
         labs = {entry.experiment.name: entry.experiment.labs for entry in EXPERIMENTS}.get(run.experiment)
-        expected = "live" if labs is None else "cuda" if labs["cuda"] is None else "host"
+        kept = {"timeline": "live", "trace": "traced"}
+        expected = kept[run.experiment] if labs is None else "cuda" if labs["cuda"] is None else "host"
         assert run.lab == expected, run.id
         assert bool(run.environment.devices) or run.lab == "host"
 

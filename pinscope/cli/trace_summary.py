@@ -1,0 +1,70 @@
+"""What is said when a traced program has ended: on stderr, because stdout is the program's."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from pinscope.cli.terminal import SEVERITY_STYLES, console
+from pinscope.experiments.registry import checked_rows
+from pinscope.experiments.trace.arithmetic import seen_in
+from pinscope.report import facts
+from pinscope.text import one_line
+from pinscope.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from rich.table import Table as RichTable
+
+    from pinscope.report.document import Document
+
+MOST_LINES = 10
+"""Of the table; all are in `pinscope runs show`."""
+MOST_FINDINGS = 6
+WIDTH = 120
+"""Columns where there is no terminal."""
+
+
+def print_summary(document: Document) -> None:
+    """Verdict, the lines that pinning would help most, and the findings' titles."""
+    from rich.text import Text
+
+    out, reading, run = console(sys.stderr), document.reading, document.run
+    if not sys.stderr.isatty():  # a file has no width
+        out.width = WIDTH
+    out.print()
+    out.print(Text(f"pinscope: {one_line(facts.verdict(document))}", "bold"))
+    if lines := _lines(document):
+        out.print(lines)
+    for finding in facts.by_severity(reading.findings)[:MOST_FINDINGS]:
+        words = f"{facts.SEVERITY_WORDS[finding.severity]}: {one_line(finding.title)}"
+        out.print(Text(words, SEVERITY_STYLES[finding.severity]))
+    for note in run.notes:
+        out.print(Text(f"Note: {one_line(note)}"))
+    out.print(Text(f"Run {run.id}. Next: pinscope runs show {run.id}, pinscope report {run.id} -o report.html"))
+
+
+def _lines(document: Document) -> RichTable | None:
+    """The lines that pinning would help most, then those that copy most; ``None`` if nothing was copied."""
+    from rich.box import SIMPLE
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    sites = seen_in(document.run, checked_rows(document.run.experiment, document.rows)).sites
+    if not sites:
+        return None
+    drawn = RichTable(box=SIMPLE, pad_edge=False)
+    drawn.add_column("line", overflow="fold")
+    drawn.add_column("memory", no_wrap=True)
+    for heading in ("copies", "bytes", "CPU held", "GPU idle", "pinning saves"):
+        drawn.add_column(heading, justify="right", no_wrap=True)
+    for site in sites[:MOST_LINES]:
+        row = site.row
+        cells = (
+            site.name, f"{site.host_memory} {row['direction']}", f"{row['count']:,}", format_bytes(row["bytes"]),
+            format_seconds(row["call_seconds"]), format_seconds(row["idle_seconds"]),
+            format_seconds(site.saved_in_place) if site.is_pageable else "–",
+        )  # fmt: skip
+        drawn.add_row(*(Text(one_line(cell)) for cell in cells))
+    if len(sites) > MOST_LINES:
+        drawn.caption = f"and {len(sites) - MOST_LINES:,} more lines"
+    return drawn

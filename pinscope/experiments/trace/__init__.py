@@ -1,0 +1,1 @@
+"""Kept here together: a program that was traced; no experiment, but read like one."""

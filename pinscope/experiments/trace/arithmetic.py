@@ -1,0 +1,159 @@
+"""Figures of a trace: its lines with what pinning them would save, from the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any
+
+from pinscope.analysis.rows import Row
+from pinscope.records.run import Run
+
+FEW = 0.001
+"""Of the time: what costs less is in the table only, unless it copies much."""
+MOSTLY = 0.05
+"""Of the bytes of large copies: where less than this is pageable, the program pins what counts."""
+SMALL_COPIES = 1000
+"""So many small copies of one line are worth a word."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """Copies of one line between the same kinds of memory.
+
+    Attributes:
+        row: as it was recorded.
+        pinned_rate: bytes per second of pinned copies in its direction; ``None`` where no run tells.
+    """
+
+    row: Row
+    pinned_rate: float | None
+
+    @property
+    def name(self) -> str:
+        """``train.py:33``."""
+        return line_name(self.row)
+
+    @property
+    def host_memory(self) -> str:
+        """Kind of memory on the host's side; of other copies that of their source."""
+        return str(self.row["target"] if self.row["direction"] == "d2h" else self.row["source"])
+
+    @property
+    def is_pageable(self) -> bool:
+        """Large copies between a GPU and pageable memory: what pinning would change."""
+        return bool("pageable" in (self.row["source"], self.row["target"]) and self._is_over_the_link and self._large)
+
+    @property
+    def is_pinned(self) -> bool:
+        """Large copies between a GPU and pinned memory."""
+        return bool("pinned" in (self.row["source"], self.row["target"]) and self._is_over_the_link and self._large)
+
+    @property
+    def _is_over_the_link(self) -> bool:
+        return self.row["direction"] in ("h2d", "d2h")
+
+    @property
+    def _large(self) -> int:
+        return self.row["large_count"] or 0
+
+    @property
+    def bytes_per_second(self) -> float | None:
+        """Of the transfers; ``None`` where none was seen to its end."""
+        seconds = self.row["copy_seconds"]
+        return float(self.row["bytes"] / seconds) if seconds else None
+
+    @property
+    def stands_seconds(self) -> float:
+        """How long the GPU's compute, or of a program without kernels the CPU, stood for these copies."""
+        idle = self.row["idle_seconds"]
+        return float(self.row["call_seconds"] or 0 if idle is None else idle)
+
+    @property
+    def saved_in_place(self) -> float | None:
+        """Seconds that pinning alone would save: the transfer still takes its time, at the rate of pinned memory."""
+        if not self.is_pageable:
+            return 0.0
+        if self.pinned_rate is None:
+            return None
+        return max(self.stands_seconds - float(self.row["bytes"]) / self.pinned_rate, 0.0)
+
+    @property
+    def saved_ahead(self) -> float:
+        """Seconds that it would save at most if the copies also ran ahead of the compute that needs them."""
+        return self.stands_seconds if self.is_pageable else 0.0
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a trace holds, taken apart.
+
+    Attributes:
+        program: its row; ``None`` while it runs.
+        devices: a row for each GPU.
+        sites: ranked by what pinning would save, then by bytes.
+        allocations: of pinned memory, the most time first.
+        waits: the most idle compute first.
+    """
+
+    program: Row | None
+    devices: tuple[Row, ...]
+    sites: tuple[Site, ...]
+    allocations: tuple[Row, ...]
+    waits: tuple[Row, ...]
+
+    @property
+    def seconds(self) -> float:
+        """How long the program used a GPU: from its first copy or kernel to the end of the last."""
+        return float(self.program["active_seconds"] or self.program["seconds"]) if self.program else 0.0
+
+    @property
+    def pageable(self) -> tuple[Site, ...]:
+        """Sites of large pageable copies, what saves most first."""
+        return tuple(site for site in self.sites if site.is_pageable)
+
+    @property
+    def pinned_share(self) -> float:
+        """Of the bytes of large copies over the link, how many use pinned memory."""
+        pinned, pageable = (sum(site.row["bytes"] for site in sites) for sites in (self.pinned, self.pageable))
+        return float(pinned / (pinned + pageable)) if pinned + pageable else 0.0
+
+    def is_worth(self, site: Site) -> bool:
+        """Whether a pageable site deserves a finding: what it costs, or what it copies, is a part of the whole."""
+        large = sum(each.row["bytes"] for each in (*self.pinned, *self.pageable))
+        return bool(site.stands_seconds >= FEW * self.seconds or site.row["bytes"] >= MOSTLY * large)
+
+    @property
+    def pinned(self) -> tuple[Site, ...]:
+        """Sites of large pinned copies."""
+        return tuple(site for site in self.sites if site.is_pinned)
+
+
+def seen_in(run: Run, rows: Sequence[Row]) -> Seen:
+    """The rows of a trace, taken apart."""
+    by_kind: dict[str, list[Row]] = {}
+    for row in rows:
+        by_kind.setdefault(row["kind"], []).append(row)
+    rates = {direction: _rate(run.params.get(f"pinned_{direction}")) for direction in ("h2d", "d2h")}
+    sites = [Site(row, rates.get(row["direction"])) for row in by_kind.get("site", ())]
+    return Seen(
+        program=next(iter(by_kind.get("program", ())), None),
+        devices=tuple(by_kind.get("device", ())),
+        sites=tuple(
+            sorted(sites, key=lambda site: (-(site.saved_in_place or 0), -site.saved_ahead, -site.row["bytes"]))
+        ),
+        allocations=tuple(sorted(by_kind.get("allocation", ()), key=lambda row: -row["call_seconds"])),
+        waits=tuple(
+            sorted(by_kind.get("synchronisation", ()), key=lambda row: (-row["idle_seconds"], -row["call_seconds"]))
+        ),
+    )
+
+
+def _rate(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and value > 0 else None
+
+
+def line_name(row: Row) -> str:
+    """``train.py:33``, or what is known instead."""
+    return f"{PurePath(row['file']).name}:{row['line']}" if row["file"] else "no Python line"

@@ -1,0 +1,77 @@
+"""What a trace looks like: the lines that cost most, and the memory that each copies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pinscope.analysis.rows import Row
+from pinscope.charts.bars import Part, bars
+from pinscope.charts.chart import Chart, alt_text
+from pinscope.experiments.trace.arithmetic import Seen, Site, seen_in
+from pinscope.records.run import Run
+from pinscope.units import format_bytes, format_seconds
+
+MOST_BARS = 10
+
+
+def draw(run: Run, rows: Sequence[Row]) -> list[Chart]:
+    """The charts of a trace; none where nothing was copied between host and GPU."""
+    seen = seen_in(run, rows)
+    shown = [site for site in seen.sites if site.row["direction"] in ("h2d", "d2h")][:MOST_BARS]
+    if not shown:
+        return []
+    return [_time(seen, shown), _bytes(sorted(shown, key=lambda site: -site.row["bytes"]))]
+
+
+def _names(sites: Sequence[Site]) -> list[str]:
+    """What tells them apart: the same line may copy between several kinds of memory."""
+    return [
+        f"{site.name} · {site.row['direction']}, {site.row['source']} → {site.row['target']}, GPU {site.row['device']}"
+        for site in sites
+    ]
+
+
+def _time(seen: Seen, sites: Sequence[Site]) -> Chart:
+    names = _names(sites)
+    held = {name: float(site.row["call_seconds"] or 0.0) for name, site in zip(names, sites, strict=True)}
+    idle = {
+        name: float(site.row["idle_seconds"])
+        for name, site in zip(names, sites, strict=True)
+        if site.row["idle_seconds"] is not None
+    }
+    parts = [Part("CPU held by the calls", "issue", held), *([Part("GPU compute idle", "stall", idle)] if idle else [])]
+    figure = bars(names, parts, "Time (s)", format_seconds, side_by_side=True)
+    return Chart(
+        "trace-time",
+        "What each line costs",
+        "The lines that pinning would help most. CPU held: how long the calls took. GPU compute idle: no kernel ran "
+        "while the copies were issued and ran; no moment counts twice. "
+        f"From the first copy or kernel to the last it took {format_seconds(seen.seconds)}.",
+        figure,
+        alt_text("CPU held and GPU compute idle of each line", [
+            (name, ", ".join(format_seconds(part[name]) for part in (held, idle) if name in part)) for name in names
+        ]),
+    )  # fmt: skip
+
+
+def _bytes(sites: Sequence[Site]) -> Chart:
+    names = _names(sites)
+    kinds = [kind for kind in ("pageable", "pinned", "managed") if any(kind == site.host_memory for site in sites)]
+    parts = [
+        Part(kind, kind, {
+            name: float(site.row["bytes"])
+            for name, site in zip(names, sites, strict=True)
+            if site.host_memory == kind
+        })
+        for kind in kinds
+    ]  # fmt: skip
+    figure = bars(names, parts, "Copied (MB)", format_bytes, scale=1e6)
+    return Chart(
+        "trace-bytes",
+        "What each line copies",
+        "Bytes between host and GPU, by the kind of host memory. CUPTI says pinned for registered memory too.",
+        figure,
+        alt_text("Copied by each line", [
+            (name, format_bytes(site.row["bytes"])) for name, site in zip(names, sites, strict=True)
+        ]),
+    )  # fmt: skip

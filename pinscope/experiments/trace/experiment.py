@@ -1,0 +1,47 @@
+"""A program that was traced: not an experiment, but read like one. `pinscope trace` makes it."""
+
+from __future__ import annotations
+
+from pinscope.experiments.contract import AnyKind, Inputs, parameter
+from pinscope.experiments.trace.reading import read_trace
+from pinscope.records.trace_row import TraceRow
+
+
+class TraceParams(Inputs):
+    """What was traced."""
+
+    program: tuple[str, ...] = parameter("Program", "A file, or -m and a module, and its arguments.", ())
+    stacks: bool = parameter("Lines of the program", "The Python stack of each call was read.", True)
+    pinned_h2d: float | None = parameter(
+        "Pinned copies to the GPU", "Rate of large ones, for the estimates.", None, unit="bytes/second"
+    )
+    pinned_d2h: float | None = parameter(
+        "Pinned copies from the GPU", "Rate of large ones, for the estimates.", None, unit="bytes/second"
+    )
+    pinned_from: str | None = parameter("Where these rates come from", "A run of bandwidth.", None)
+
+
+class Trace:
+    """What a program copied and pinned, and the lines that did it."""
+
+    name = "trace"
+    title = "Trace"
+    question = "Which line of this program copies pageable memory, and what would pinning it save?"
+    method = (
+        "The program ran as usual, with a recorder in its process: CUPTI reports each copy with the kinds of memory "
+        "on both sides, each kernel, each allocation of pinned memory, and the time that each call held the CPU; for "
+        "these calls the Python stack is read. A copy belongs to the innermost line of the program's own code. Idle "
+        "compute of a copy is the time from the beginning of its call to the end of call and transfer, less the time "
+        "in which any kernel ran on that GPU; no moment counts twice. What pinning would save in place is that time "
+        "less what the transfer takes at the rate of pinned memory. CUPTI says pinned for registered and "
+        "write-combined memory too."
+    )
+    Params = TraceParams
+    Observation = TraceRow
+
+    read = staticmethod(read_trace)
+    """Headline, tables and findings from the rows alone."""
+
+
+EXPERIMENT: AnyKind = Trace()
+"""As the registry finds it in each folder; this one cannot be run."""

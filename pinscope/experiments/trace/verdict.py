@@ -1,0 +1,60 @@
+"""The verdict of a trace: the line that pinning would help most, with its figures, or that none is left."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pinscope.experiments.trace.arithmetic import MOSTLY, Seen, Site
+from pinscope.units import format_bytes, format_seconds, format_share
+
+
+def trace_verdict(seen: Seen) -> str | None:
+    """At most three sentences; ``None`` while the program runs."""
+    if seen.program is None:
+        return None
+    if not seen.program["copies"]:
+        return "The program copied nothing to or from a GPU."
+    if seen.pageable and seen.pinned_share <= 1 - MOSTLY:
+        return " ".join(filter(None, (_worst(seen, seen.pageable[0]), _others(seen))))
+    if seen.pinned:
+        return " ".join(filter(None, (_pinned(seen), _left(seen.pageable))))
+    return f"None of {seen.program['copies']:,} copies is a large one between host and GPU: pinning would not help."
+
+
+def _worst(seen: Seen, site: Site) -> str:
+    way = "from" if site.row["direction"] == "h2d" else "to"
+    what = "GPU compute stood idle" if site.row["idle_seconds"] is not None else "the CPU was held"
+    stood = f"{format_seconds(site.stands_seconds)} of {format_seconds(seen.seconds)}"
+    first = f"{site.name} copied {format_bytes(site.row['bytes'])} {way} pageable memory; {what} {stood} for it."
+    saved = site.saved_in_place
+    return first if saved is None else f"{first} Pinning it would save about {format_seconds(saved)}."
+
+
+def _others(seen: Seen) -> str:
+    """The other lines that are worth a word."""
+    others = [site for site in seen.pageable[1:] if seen.is_worth(site)]
+    if not others:
+        return ""
+    lines = f"{len(others)} more pageable {'lines' if len(others) > 1 else 'line'}"
+    saved = [site.saved_in_place for site in others if site.saved_in_place is not None]
+    return f"{lines}: about {format_seconds(sum(saved))} more." if saved and sum(saved) else f"{lines}."
+
+
+def _pinned(seen: Seen) -> str:
+    count, size = (sum(site.row[name] for site in seen.pinned) for name in ("large_count", "bytes"))
+    if seen.pageable:
+        copies = f"{count:,} large copies use pinned memory, {format_share(seen.pinned_share)} of the bytes"
+    elif count > 1:
+        copies = f"All {count:,} large copies use pinned memory, {format_bytes(size)} together"
+    else:
+        copies = f"The one large copy uses pinned memory, {format_bytes(size)}"
+    idle = [site.row["idle_seconds"] for site in seen.pinned if site.row["idle_seconds"] is not None]
+    stood = f"; GPU compute stood idle {format_seconds(sum(idle))} of {format_seconds(seen.seconds)} for them"
+    return f"{copies}{stood if idle else ''}."
+
+
+def _left(pageable: Sequence[Site]) -> str:
+    if not pageable:
+        return ""
+    size = sum(site.row["bytes"] for site in pageable)
+    return f"{pageable[0].name}{' and others' if len(pageable) > 1 else ''} copied {format_bytes(size)} pageable."

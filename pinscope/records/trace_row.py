@@ -1,0 +1,107 @@
+"""One row of a trace: what a line of the traced program copied, allocated or waited for; a device; the program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from pinscope.records.run import Observation
+
+RowKind = Literal["program", "device", "site", "allocation", "synchronisation"]
+Count = Annotated[int, Field(ge=0)]
+Seconds = Annotated[float, Field(ge=0)]
+CopyDirection = Literal["h2d", "d2h", "d2d", "h2h", "p2p", "other"]
+CopyMemory = Literal["pageable", "pinned", "device", "array", "managed", "unknown"]
+
+LARGE_BYTES = 64 * 1024
+"""Pageable copies of more than this are staged and hold the CPU; of smaller ones CUDA keeps the data itself (CUDA
+driver API, "API synchronization behavior")."""
+NEEDED: Mapping[RowKind, tuple[str, ...]] = {
+    "program": ("seconds", "copies", "kernels"),
+    "device": ("device", "busy_seconds", "kernels"),
+    "site": ("number", "direction", "source", "target", "count", "bytes", "median_bytes", "file", "line"),
+    "allocation": ("call", "count", "bytes", "call_seconds", "left_count", "left_bytes", "file", "line"),
+    "synchronisation": ("call", "count", "call_seconds", "idle_seconds", "file", "line"),
+}
+"""Kind of row → fields that each of them has."""
+
+
+class TraceRow(Observation):
+    """What was recorded of one program, added up for each line of it.
+
+    ``repeat`` counts the rows of a kind, ``warmup`` is always false. The single events lie in the attachments.
+    """
+
+    kind: RowKind
+    """``program``, ``device`` (a GPU), ``site`` (copies of one line between the same kinds of memory), ``allocation``
+    (pinned memory that a line allocated or registered) or ``synchronisation`` (waits of a line)."""
+    # The program:
+    seconds: Seconds | None = None
+    """From its start, with the recorder in it, to its end."""
+    active_seconds: Seconds | None = None
+    """From the beginning of the first copy or kernel to the end of the last: without imports and set-up."""
+    exit_code: int | None = None
+    """With which it ended; below 0: the signal that killed it."""
+    copies: Count | None = None
+    """How many were recorded."""
+    unfinished: Count | None = None
+    """Copies of them whose end was not recorded: they ran when the program died."""
+    lost_bytes: Count | None = None
+    """Of CUPTI's records, which could not be read."""
+    # A device, and the program:
+    device: int | None = None
+    """Index of the GPU, as the program sees it."""
+    kernels: Count | None = None
+    """How many ran."""
+    busy_seconds: Seconds | None = None
+    """In which at least one kernel ran."""
+    # A line of the program:
+    file: str | None = None
+    """File of the innermost frame of the program's own code; empty: a native thread made the call."""
+    line: Count | None = None
+    """Its line."""
+    function: str | None = None
+    """Its function."""
+    source_line: str | None = None
+    """Text of the line, as the file had it at the end."""
+    stack: str | None = None
+    """The frames of the first such call, innermost first, one on each line."""
+    call: str | None = None
+    """CUDA function that was called."""
+    count: Count | None = None
+    """Copies, allocations or waits."""
+    call_seconds: Seconds | None = None
+    """How long the calls held the CPU, together. Where graphs copy, the launches are the calls."""
+    idle_seconds: Seconds | None = None
+    """Of copies: how long the GPU's compute stood idle while they were issued and ran. Of waits: from their end until
+    the next kernel began. No moment is counted for two copies, nor for two waits."""
+    # Copies:
+    number: Count | None = None
+    """Of the site, as the attachments name it."""
+    direction: CopyDirection | None = None
+    """``h2d``, ``d2h``, ``d2d``, ``h2h``, ``p2p`` or ``other``."""
+    source: CopyMemory | None = None
+    """Kind of memory that is read, as CUPTI says it: registered memory is ``pinned``."""
+    target: CopyMemory | None = None
+    """Kind of memory that is written."""
+    bytes: Count | None = None
+    """Copied, or allocated, together."""
+    median_bytes: Seconds | None = None
+    """Of one copy."""
+    largest_bytes: Count | None = None
+    """Of one copy."""
+    large_count: Count | None = None
+    """Copies of more than :data:`LARGE_BYTES`."""
+    copy_seconds: Seconds | None = None
+    """How long the transfers took, together."""
+    # Allocations:
+    left_count: Count | None = None
+    """How many were still there at the end."""
+    left_bytes: Count | None = None
+    """How much was still there at the end."""
+
+    def needs(self) -> tuple[str, Iterable[str]]:
+        """What rows of its kind have."""
+        return f"a row of kind {self.kind}", NEEDED[self.kind]

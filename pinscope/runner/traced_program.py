@@ -1,0 +1,170 @@
+"""A program of the user's own as a child process with the recorder in it: its start, its end, its signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any, Self
+
+from pinscope.errors import BadInput, NoDevice, NotPossible
+from pinscope.isolation import open_command
+from pinscope.tracing.spool import Spool
+from pinscope.tracing.start import NOT_STARTED
+from pinscope.tracing.summed import Ended
+
+LOOK_SECONDS = 0.25
+"""How often the spool is emptied."""
+SETUP_SECONDS = 60.0
+"""CUPTI's answer takes half a second; a hanging driver must not hang us."""
+_TRACING = Path(__file__).parents[1] / "tracing"
+_ANOTHER_PROFILER = 39
+"""CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED."""
+_NO_RIGHTS = 35
+"""CUPTI_ERROR_INSUFFICIENT_PRIVILEGES."""
+_INJECTION = ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID")
+"""Set by Nsight Systems and other profilers that load themselves into CUDA programs."""
+_OTHER_PROFILER = "one profiler at a time can follow a CUDA program: end the other one, or run without it"
+
+
+def check_program(program: Sequence[str], is_module: bool) -> None:
+    """Refuse what cannot be started, before anything begins.
+
+    Raises:
+        BadInput: there is no such file.
+    """
+    if is_module:
+        return
+    path = Path(program[0])
+    if not path.exists():
+        raise BadInput(f"there is no program {path}; a module is traced with -m")
+    if path.is_dir() and not (path / "__main__.py").exists():
+        raise BadInput(f"{path} is a folder without __main__.py")
+    if not os.access(path, os.R_OK):
+        raise BadInput(f"{path} cannot be read")
+
+
+def ask_cupti(cuda: str | None) -> Mapping[str, Any]:
+    """What the recorder must know of CUPTI here.
+
+    Args:
+        cuda: version of CUDA that the driver supports, for the advice.
+
+    Raises:
+        NotPossible: cupti-python is missing, does not fit, or another profiler is attached.
+        NoDevice: no driver.
+    """
+    attached = next((name for name in _INJECTION if os.environ.get(name)), None)
+    if attached:
+        raise NotPossible(f"another profiler is attached ({attached} is set); {_OTHER_PROFILER}")
+    command = open_command(str(_TRACING / "recorder_setup.py"))
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=SETUP_SECONDS, check=False)
+        found: dict[str, Any] = json.loads(answer.stdout)
+    except subprocess.TimeoutExpired:
+        raise NotPossible(f"CUPTI did not answer within {SETUP_SECONDS:g} s") from None
+    except ValueError:
+        reason = next(iter(reversed(answer.stderr.strip().splitlines())), f"exit code {answer.returncode}")
+        raise NotPossible(f"CUPTI does not work here: {reason[:200]}") from None
+    if problem := found.get("problem"):
+        raise _explained(problem, " ".join(str(found["reason"]).split())[:300], cuda)
+    return found
+
+
+def _explained(problem: str, reason: str, cuda: str | None) -> NotPossible:
+    extra = "trace12" if cuda and cuda.startswith("12.") else "trace13"
+    install = f"pip install 'pinscope[{extra}]'"
+    if "driver is not found" in reason or "libcuda.so" in reason:
+        return NoDevice("there is no NVIDIA driver here, and a trace needs a GPU")
+    if problem == "missing":
+        return NotPossible(f"a trace needs cupti-python ({reason}): {install}")
+    other = "trace13" if extra == "trace12" else "trace12"
+    return NotPossible(
+        f"cupti-python does not work here ({reason}); it must fit the driver's CUDA version: {install}, or {other}"
+    )
+
+
+class ProgramSignals:
+    """While it is entered, signals are the program's: those that a terminal sends reach it anyway, others are handed
+    on. Nothing ends us before the trace is stored. Signals that are ignored stay so, here and in the program."""
+
+    def __init__(self) -> None:
+        self.child: subprocess.Popen[bytes] | None = None
+        """Once it was started."""
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._hand_on)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _hand_on(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        if self.child is not None and number in (signal.SIGTERM, signal.SIGHUP):
+            self.child.send_signal(number)
+
+
+def run_program(
+    folder: Path,
+    setup: Mapping[str, Any],
+    program: Sequence[str],
+    signals: ProgramSignals,
+    *,
+    stacks: bool,
+    look: Callable[[Spool], None],
+) -> Ended:
+    """Run it to its end, with our standard streams, working folder and environment.
+
+    Args:
+        folder: an empty one, which becomes the spool.
+        setup: of :func:`ask_cupti`.
+        program: a file, or ``-m`` and a module, and its arguments.
+        signals: which it gets.
+        stacks: keep those of its calls.
+        look: called now and then while it runs, so that the spool does not grow.
+
+    Raises:
+        NotPossible: another profiler is attached, or CUPTI refuses; the program was not started.
+    """
+    (folder / "config.json").write_text(json.dumps({**setup, "stacks": stacks}))
+    spool = Spool(folder)
+    begun = time.time_ns()
+    command = open_command(str(_TRACING / "start.py"), str(folder), *program)
+    signals.child = child = subprocess.Popen(command)
+    while _still_runs(child):
+        look(spool)
+    ended = time.time_ns()
+    if child.returncode == NOT_STARTED and (refused := spool.document("refused.json")):
+        raise _refused(refused)
+    started = spool.document("started.json")
+    return Ended(int(started["ns"]) if started else begun, ended, child.returncode)
+
+
+def _still_runs(child: subprocess.Popen[bytes]) -> bool:
+    try:
+        child.wait(LOOK_SECONDS)
+    except subprocess.TimeoutExpired:
+        return True
+    return False
+
+
+def _refused(document: Mapping[str, Any]) -> NotPossible:
+    code = document["code"]
+    if code == _ANOTHER_PROFILER:
+        return NotPossible(f"another profiler is attached; {_OTHER_PROFILER}")
+    if code == _NO_RIGHTS:
+        return NotPossible(
+            "the driver lets only root profile here; set NVreg_RestrictProfilingToAdminUsers=0, or run as root"
+        )
+    reason = f"error {code}" if code is not None else document["reason"]
+    return NotPossible(f"CUPTI refuses to record here ({reason}); 'pinscope doctor' checks the driver")

@@ -1,0 +1,165 @@
+"""Traces a program and keeps what was recorded as a run."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pinscope.errors import NotPossible, PinScopeError
+from pinscope.experiments.registry import verdict_at_end
+from pinscope.experiments.trace.experiment import TraceParams
+from pinscope.probes.process import current_process
+from pinscope.records.environment import Environment
+from pinscope.records.run import Progress, Run, TraceRun
+from pinscope.runner.jobs import new_id
+from pinscope.runner.pinned_rates import pinned_rates
+from pinscope.runner.reporter import Outcome, Reporter
+from pinscope.runner.traced_program import ProgramSignals, ask_cupti, check_program, run_program
+from pinscope.store.bundle import read_bundle, write_bundle
+from pinscope.store.rescue import SafeWriter
+from pinscope.store.rows import Row
+from pinscope.store.store import Store
+from pinscope.tracing.events import attachments
+from pinscope.tracing.gathered import MOST_RECORDS, Gathered
+from pinscope.tracing.spool import Spool
+from pinscope.tracing.summed import Ended, Summed
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A trace that has ended.
+
+    Attributes:
+        run: as it stands in the store.
+        rows: its observations.
+        exit_code: of the program; below 0 the signal that killed it.
+        saved: the bundle that holds the rows because the database failed; ``None`` if the database has them.
+    """
+
+    run: Run
+    rows: Sequence[Row]
+    exit_code: int
+    saved: Path | None
+
+
+def trace_program(
+    store: Store, program: Sequence[str], environment: Environment, *, stacks: bool, output: Path | None = None
+) -> Traced:
+    """Run the program to its end and store the trace.
+
+    Args:
+        store: where it is kept.
+        program: a file, or ``-m`` and a module, and its arguments.
+        environment: this machine.
+        stacks: keep the stack of each call; without them no line is named.
+        output: a bundle to write at the end, if wanted.
+
+    Raises:
+        BadInput: no such program.
+        NotPossible: nothing can be recorded here; the program was not started.
+        StoreFailed: the run could not be stored; the program was not started.
+        PinScopeError: the file could not be written; the run is in the database.
+    """
+    check_program(program, is_module=program[0] == "-m")
+    setup = ask_cupti(environment.cuda_driver)
+    rates = pinned_rates(store, environment)
+    params = TraceParams(program=tuple(program), stacks=stacks, **rates)
+    with tempfile.TemporaryDirectory(prefix="pinscope-trace-") as scratch, ProgramSignals() as signals:
+        spool, kept = Path(scratch, "spool"), Path(scratch, "kept")
+        spool.mkdir()
+        kept.mkdir()
+        tracing = _Tracing(store, _new_run(params, environment), kept, signals)
+        return tracing.follow(spool, setup, program, stacks, output)
+
+
+def _new_run(params: TraceParams, environment: Environment) -> Run:
+    return TraceRun(
+        id=new_id(),
+        status="running",
+        params={name: value for name, value in params.model_dump(mode="json").items() if value is not None},
+        environment=environment,
+        created_at=datetime.now(UTC),
+        process=current_process(),
+    )
+
+
+class _Tracing:
+    """One trace, from the program's start to the stored run."""
+
+    def __init__(self, store: Store, run: Run, kept: Path, signals: ProgramSignals) -> None:
+        self._store = store
+        self._run = store.add(run)
+        self._kept = kept
+        self._signals = signals
+        self._gathered: Gathered | None = None
+        self._writer = SafeWriter(store, self._run)
+        self._exit_code = 0
+
+    def follow(self, spool: Path, setup: Any, program: Sequence[str], stacks: bool, output: Path | None) -> Traced:
+        """Run the program; whatever happens to it, what was recorded is stored."""
+        refusal: list[NotPossible] = []
+
+        def work() -> Any:
+            try:
+                with Reporter(self._writer, self._run) as reporter:
+                    ended = run_program(
+                        spool, setup, program, self._signals,
+                        stacks=stacks, look=lambda found: self._look(found, reporter),
+                    )  # fmt: skip
+                    self._exit_code = ended.exit_code
+                    self._keep(spool, ended, reporter)
+            except NotPossible as error:
+                refusal.append(error)
+                raise
+            return "cancelled" if self._writer.cancelled else "done"
+
+        outcome = Outcome.of(work)
+        verdict = None if outcome.error else verdict_at_end(self._writer.run, self._writer.rows)
+        saved = self._writer.close(
+            status=outcome.status, error=outcome.error, finished_at=datetime.now(UTC), verdict=verdict,
+            progress=Progress(fraction=1.0, message=outcome.status),
+        )  # fmt: skip
+        if refusal:  # nothing was recorded, and nothing was run
+            if saved is None:
+                self._store.delete(self._run.id)
+            raise refusal[0]
+        return self._ended(saved, output)
+
+    def _ended(self, saved: Path | None, output: Path | None) -> Traced:
+        if saved is not None:
+            return Traced(read_bundle(saved)[0][0], self._writer.rows, self._exit_code, saved)
+        run, rows = self._store.run(self._run.id), self._writer.rows
+        try:
+            if output is not None:
+                write_bundle(output, [(run, rows)], self._store.parts)
+        except PinScopeError as error:
+            raise PinScopeError(f"{error}; run {run.id} is kept: pinscope export {run.id} -o FILE") from None
+        return Traced(run, rows, self._exit_code, None)
+
+    def _look(self, spool: Spool, reporter: Reporter) -> None:
+        """Empty the spool while the program runs."""
+        self._gathered = self._gathered or Gathered(spool, self._kept)
+        self._gathered.take()
+        reporter.progress(0.0, f"{self._gathered.records:,} records")
+
+    def _keep(self, folder: Path, ended: Ended, reporter: Reporter) -> None:
+        """Store rows and events once the program has ended."""
+        gathered = self._gathered or Gathered(Spool(folder), self._kept)
+        gathered.take(ended=True)
+        if gathered.is_full:
+            reporter.note(f"The recording ended because one trace holds at most {MOST_RECORDS:,} records.")
+        if fault := gathered.spool.fault:
+            reporter.note(f"The recording ended before the program did: {fault}")
+        summed = Summed(gathered, ended)
+        self._writer.append([row.model_dump(mode="json", exclude_none=True) for row in summed.rows()])
+        try:
+            for name, schema, batches in attachments(summed):
+                with self._store.attach(self._run.id, name, schema) as table:
+                    for batch in batches:
+                        table.write(batch)
+        except PinScopeError as error:
+            reporter.note(f"The single events could not be stored: {error}")

@@ -1,0 +1,100 @@
+"""The single events of a trace as columnar tables, a piece at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pinscope.tracing.summed import DIRECTIONS, MEMORY, Summed
+
+if TYPE_CHECKING:  # it takes a fifth of a second to import
+    import pyarrow as pa
+
+PIECE_ROWS = 100_000
+
+
+def attachments(summed: Summed) -> Iterator[tuple[str, pa.Schema, Iterator[pa.RecordBatch]]]:
+    """Name, columns and rows of each table. Times are in nanoseconds since the program's start.
+
+    ``copies``: ``at_ns`` and ``took_ns`` of the transfer (−1: its end was not recorded), ``call_at_ns`` and
+    ``call_took_ns`` of the call that started it (−1: not recorded), ``bytes``, ``direction``, ``source``, ``target``,
+    ``device``, ``stream``, ``site`` (``number`` of a row of kind ``site``), ``idle_ns`` (idle compute). ``kernels``:
+    ``at_ns``, ``took_ns``, ``device``, ``stream``. ``calls``: ``at_ns``, ``took_ns``, ``call``, ``thread``.
+    """
+    import pyarrow as pa  # noqa: PLC0415
+
+    for name, count, columns in (
+        ("copies", len(summed.copies), _copies(summed)),
+        ("kernels", len(summed.kernels), _kernels(summed)),
+        ("calls", len(summed.calls), _calls(summed)),
+    ):
+        text = {"direction", "source", "target", "call"}
+        schema = pa.schema(
+            [
+                (key, pa.string() if key in text else pa.from_numpy_dtype(columns[key](slice(0, 0)).dtype))
+                for key in columns
+            ]
+        )
+        yield name, schema, _pieces(count, columns, schema)
+
+
+_Columns = Mapping[str, Callable[[slice], NDArray[Any]]]
+
+
+def _pieces(count: int, columns: _Columns, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa  # noqa: PLC0415
+
+    for begin in range(0, count, PIECE_ROWS):
+        piece = slice(begin, begin + PIECE_ROWS)
+        yield pa.RecordBatch.from_arrays(
+            [pa.array(columns[field.name](piece), field.type) for field in schema], schema=schema
+        )
+
+
+def _copies(summed: Summed) -> _Columns:
+    copies, begun = summed.copies, summed.ended.begun_ns
+    found = summed.call_places(copies)
+    known = found >= 0
+    calls = summed.calls if len(summed.calls) else np.zeros(1, summed.calls.dtype)
+    words, directions = np.asarray(MEMORY, object), np.asarray(DIRECTIONS, object)
+    return {
+        "at_ns": lambda piece: copies["start"][piece] - begun,
+        "took_ns": lambda piece: np.where(copies["end"][piece] > 0, copies["end"][piece] - copies["start"][piece], -1),
+        "call_at_ns": lambda piece: np.where(known[piece], calls["start"][found[piece]] - begun, -1),
+        "call_took_ns": lambda piece: np.where(known[piece], _took(calls)[found[piece]], -1),
+        "bytes": lambda piece: copies["bytes"][piece],
+        "direction": lambda piece: directions[np.minimum(copies["copy_kind"][piece], len(DIRECTIONS) - 1)],
+        "source": lambda piece: words[np.minimum(copies["src_kind"][piece], len(MEMORY) - 1)],
+        "target": lambda piece: words[np.minimum(copies["dst_kind"][piece], len(MEMORY) - 1)],
+        "device": lambda piece: copies["device_id"][piece].astype(np.int32),
+        "stream": lambda piece: copies["stream_id"][piece].astype(np.int64),
+        "site": lambda piece: summed.site_of_copies[piece].astype(np.int32),
+        "idle_ns": lambda piece: summed.idle_of_copies[piece],
+    }
+
+
+def _kernels(summed: Summed) -> _Columns:
+    kernels, begun = summed.kernels, summed.ended.begun_ns
+    return {
+        "at_ns": lambda piece: kernels["start"][piece] - begun,
+        "took_ns": lambda piece: np.where(kernels["end"][piece] > 0, _took(kernels[piece]), -1),
+        "device": lambda piece: kernels["device_id"][piece].astype(np.int32),
+        "stream": lambda piece: kernels["stream_id"][piece].astype(np.int64),
+    }
+
+
+def _calls(summed: Summed) -> _Columns:
+    calls, names = summed.calls, summed.call_names
+    return {
+        "at_ns": lambda piece: calls["start"][piece] - summed.ended.begun_ns,
+        "took_ns": lambda piece: _took(calls[piece]),
+        "call": lambda piece: names[piece],
+        "thread": lambda piece: calls["thread_id"][piece].astype(np.int64),
+    }
+
+
+def _took(records: NDArray[Any]) -> NDArray[np.int64]:
+    return np.asarray(records["end"] - records["start"], np.int64)

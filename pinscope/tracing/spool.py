@@ -1,0 +1,125 @@
+"""Reads what the recorder writes: activity buffers, the stack of each call, and why it ended early."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Records = NDArray[Any]
+"""Records of one kind, with the fields of :data:`FIELDS`."""
+FIELDS: Mapping[str, tuple[str, ...]] = {
+    "MEMCPY": (
+        "copy_kind", "src_kind", "dst_kind", "flags_", "bytes", "start", "end", "device_id", "stream_id",
+        "correlation_id",
+    ),
+    "RUNTIME": ("cbid", "start", "end", "thread_id", "correlation_id", "return_value"),
+    "DRIVER": ("cbid", "start", "end", "thread_id", "correlation_id", "return_value"),
+    "CONCURRENT_KERNEL": ("start", "end", "device_id", "stream_id", "correlation_id"),
+    "MEMORY2": ("memory_operation_type", "memory_kind", "address", "bytes", "timestamp", "correlation_id"),
+}  # fmt: skip
+"""What is taken from CUPTI's records, by the name of their kind."""
+_INTEGER = struct.Struct("<I")
+PAIRS = np.dtype([("correlation", "<u4"), ("stack", "<u4")])
+Frame = tuple[str, int, str]
+"""File, line, function."""
+
+
+@dataclass
+class Spool:
+    """A spool, while it grows and afterwards.
+
+    Attributes:
+        folder: where it lies.
+        unreadable_bytes: of buffers that held something of unknown length; what stood behind it is lost.
+    """
+
+    folder: Path
+    unreadable_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        self.config: Mapping[str, Any] = json.loads((self.folder / "config.json").read_text())
+        self._names = {int(number): name for name, number in self.config["kinds"].items()}
+        layouts = {int(number): layout for number, layout in self.config["layouts"].items()}
+        self._sizes = {number: int(layout["size"]) for number, layout in layouts.items()}
+        self._types = {name: _type(layouts[number], FIELDS[name]) for number, name in self._names.items()}
+
+    def take(self, ended: bool = False) -> Iterator[Mapping[str, Records]]:
+        """The records of each buffer that is complete, by kind; once each: its file is gone afterwards.
+
+        Args:
+            ended: the program has: then also those that CUPTI did not give back.
+        """
+        for path in sorted(self.folder.glob("buffer.*")):
+            if path.suffix == ".done" or ended:
+                yield self.decode(path.read_bytes(), whole=path.suffix == ".done")
+                path.unlink()
+
+    def decode(self, content: bytes, whole: bool = True) -> dict[str, Records]:
+        """The records of one buffer; ``whole``: it ends with its last record, not somewhere before its end."""
+        places: dict[int, list[int]] = {number: [] for number in self._sizes}
+        at, end = 0, len(content) - _INTEGER.size
+        while at <= end:
+            (kind,) = _INTEGER.unpack_from(content, at)
+            size = self._sizes.get(kind)
+            if size is None or at + size > len(content):
+                self.unreadable_bytes += len(content) - at if whole else 0
+                break
+            places[kind].append(at)
+            at += size
+        raw = np.frombuffer(content, np.uint8)
+        return {
+            self._names[kind]: raw[np.asarray(found)[:, None] + np.arange(self._sizes[kind])]
+            .view(self._types[self._names[kind]])
+            .reshape(-1)
+            for kind, found in places.items()
+            if found
+        }
+
+    def stacks(self) -> list[list[Frame]]:
+        """All stacks so far; that of number n stands at n − 1. The innermost frame is the first of each."""
+        path = self.folder / "stacks"
+        if not path.exists():
+            return []
+        lines = path.read_bytes().splitlines(keepends=True)
+        return [[(file, line, name) for file, line, name in json.loads(each)] for each in lines if each[-1:] == b"\n"]
+
+    def calls(self) -> NDArray[Any]:
+        """Correlation id and stack of all calls so far, in the order of the ids."""
+        pieces = [np.fromfile(path, PAIRS) for path in sorted(self.folder.glob("calls.*"))]
+        pairs = np.concatenate([np.empty(0, PAIRS), *(piece[piece["stack"] > 0] for piece in pieces)])
+        return pairs[np.argsort(pairs["correlation"], kind="stable")]
+
+    def document(self, name: str) -> Mapping[str, Any] | None:
+        """``started.json`` or ``refused.json``; ``None`` if it is not there."""
+        path = self.folder / name
+        return json.loads(path.read_text()) if path.exists() else None
+
+    @property
+    def fault(self) -> str | None:
+        """Why the recording ended before the program did, one line."""
+        path = self.folder / "fault"
+        return path.read_text(errors="replace").splitlines()[0] if path.exists() else None
+
+    def stop(self) -> None:
+        """Let the recorder end; the program goes on."""
+        (self.folder / "stop").touch()
+
+
+def _type(layout: Mapping[str, Any], wanted: tuple[str, ...]) -> np.dtype[Any]:
+    """A NumPy type for these fields of a record."""
+    fields = [layout["fields"][name] for name in wanted]
+    return np.dtype(
+        {
+            "names": list(wanted),
+            "formats": [kind for _, kind in fields],
+            "offsets": [offset for offset, _ in fields],
+            "itemsize": layout["size"],
+        }
+    )

@@ -1,0 +1,102 @@
+"""Starts a program as ``python`` would, with the recorder in it: ``python start.py SPOOL SCRIPT …`` or ``SPOOL -m …``.
+
+It is run by its path, so that nothing depends on the working folder. The program sees its own ``sys.argv``,
+``sys.path``, ``__main__`` and environment, and an exception has the program's own traceback.
+"""
+
+import io
+import os
+import runpy
+import sys
+from importlib.machinery import SourceFileLoader
+from types import ModuleType, TracebackType
+from typing import Any
+
+NOT_STARTED = 90
+"""Exit code where the recorder was refused and the program did not begin; the spool says why."""
+_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))  # noqa: PTH120
+
+
+def main() -> None:
+    """Start the recorder, then the program; ends as the program does."""
+    spool, *program = sys.argv[1:]
+    if os.access(os.path.join(spool, "config.json"), os.F_OK) and not _records(spool):  # noqa: PTH118
+        sys.exit(NOT_STARTED)
+    if not sys.flags.safe_path:
+        del sys.path[0]  # this file's folder
+    own, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
+    _KEPT.append(own)
+    try:
+        _run_module(program[1:]) if program[0] == "-m" else _run_script(program)
+    except SystemExit:
+        raise
+    except BaseException as error:
+        _show_without_our_frames(error)
+        raise
+
+
+_KEPT: list[ModuleType] = []
+"""This module itself: its names would be gone with the last reference to it."""
+
+
+def _records(spool: str) -> bool:
+    """Start the recorder; false if it was refused."""
+    sys.path.insert(0, _ROOT)
+    try:
+        from pinscope.tracing.recorder import start_recording  # noqa: PLC0415 - the path has just been set
+    finally:
+        sys.path.remove(_ROOT)
+    return start_recording(spool)
+
+
+def _run_module(arguments: list[str]) -> None:
+    if not sys.flags.safe_path:
+        sys.path.insert(0, os.getcwd())  # noqa: PTH109
+    sys.argv = ["-m", *arguments[1:]]
+    runpy._run_module_as_main(arguments[0])  # type: ignore[attr-defined] # what `python -m` itself calls
+
+
+def _run_script(arguments: list[str]) -> None:
+    path = arguments[0]
+    sys.argv = arguments
+    if os.path.isdir(path) or not _is_source(path):  # noqa: PTH112
+        sys.path.insert(0, os.path.abspath(path))  # noqa: PTH100
+        runpy._run_module_as_main("__main__", False)  # type: ignore[attr-defined] # likewise of a folder or archive
+        return
+    if not sys.flags.safe_path:
+        sys.path.insert(0, os.path.dirname(os.path.realpath(path)))  # noqa: PTH120
+    names: dict[str, Any] = vars(sys.modules["__main__"])
+    full = os.path.abspath(path)  # noqa: PTH100
+    loader = SourceFileLoader("__main__", full)
+    names |= {
+        "__annotations__": {}, "__builtins__": sys.modules["builtins"], "__cached__": None, "__file__": full,
+        "__loader__": loader,
+    }  # fmt: skip
+    with io.open_code(full) as file:
+        source = file.read()
+    exec(compile(source, full, "exec", dont_inherit=True), names)  # noqa: S102 - the program itself
+
+
+def _is_source(path: str) -> bool:
+    """Not a zip archive."""
+    with io.open_code(os.path.abspath(path)) as file:  # noqa: PTH100
+        return file.read(4) != b"PK\x03\x04"
+
+
+def _show_without_our_frames(error: BaseException) -> None:
+    """The interpreter shows the exception when we have raised it: then let it show the program's frames only."""
+    hook = sys.excepthook
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+
+    def show(kind: type[BaseException], value: BaseException, whole: TracebackType | None) -> None:
+        del whole
+        sys.excepthook = hook
+        hook(kind, value.with_traceback(trace), trace)
+
+    sys.excepthook = show
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,292 @@
+"""The rows of a trace: records joined with their calls and stacks, and added up for each line of the program."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pinscope.records.trace_row import LARGE_BYTES, TraceRow
+from pinscope.tracing.busy import Busy, once
+from pinscope.tracing.gathered import Gathered
+from pinscope.tracing.places import NATIVE, Place, place_of
+
+MOST_SITES = 1000
+"""Rows of a kind; those with the least are left out."""
+MEMORY = ("unknown", "pageable", "pinned", "device", "array", "managed", "device", "managed")
+"""CUPTI's kinds of memory, by number."""
+DIRECTIONS = ("other", "h2d", "d2h", "h2d", "d2h", "d2d", "d2d", "d2d", "d2d", "h2h", "p2p")
+"""CUPTI's kinds of copies, by number."""
+_ALLOCATES, _RELEASES = 1, 2
+_WAITS = re.compile(r"(Device|Stream|Event|Thread|Ctx)Synchronize")
+_VERSION = re.compile(r"(_ptsz|_ptds)?(_v\d+)?(_ptsz|_ptds)?$")
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How the program ended.
+
+    Attributes:
+        begun_ns: when it started, as CUPTI counts time.
+        ended_ns: when it was gone.
+        exit_code: its own; below 0 the signal that killed it.
+    """
+
+    begun_ns: int
+    ended_ns: int
+    exit_code: int
+
+
+class Summed:
+    """What the rows and the attachments of a trace are made from."""
+
+    def __init__(self, gathered: Gathered, ended: Ended) -> None:
+        self.ended = ended
+        self._lost_bytes = gathered.spool.unreadable_bytes
+        self._names = {
+            0: {int(number): name for number, name in gathered.spool.config["runtime"].items()},
+            1: {int(number): name for number, name in gathered.spool.config["driver"].items()},
+        }
+        calls = gathered.table("calls")
+        self.calls: NDArray[Any] = calls[np.argsort(calls["correlation_id"], kind="stable")]
+        copies = gathered.table("copies")
+        self.copies: NDArray[Any] = copies[np.argsort(self._call_starts(copies), kind="stable")]
+        self.allocations: NDArray[Any] = gathered.table("allocations")
+        self.kernels = gathered.table("kernels")
+        self._pairs = gathered.spool.calls()
+        self._places = [NATIVE, *map(place_of, gathered.spool.stacks())]
+        self._kinds = list(dict.fromkeys((place.file, place.line) for place in self._places))
+        numbers = {kind: number for number, kind in enumerate(self._kinds)}
+        self._line_of_stack = np.asarray([numbers[place.file, place.line] for place in self._places])
+
+    def rows(self) -> Iterator[TraceRow]:
+        """All of them: the program, the devices, then sites, allocations and synchronisations, most first."""
+        unfinished = int((self.copies["end"] == 0).sum())
+        yield TraceRow(
+            kind="program", repeat=0, warmup=False, seconds=(self.ended.ended_ns - self.ended.begun_ns) / 1e9,
+            active_seconds=self._active_seconds(), exit_code=self.ended.exit_code, copies=len(self.copies),
+            kernels=len(self.kernels), unfinished=unfinished, lost_bytes=self._lost_bytes,
+        )  # fmt: skip
+        for repeat, (device, busy) in enumerate(self.busy.items()):
+            yield TraceRow(
+                kind="device", repeat=repeat, warmup=False, device=device, busy_seconds=busy.seconds,
+                kernels=int((self.kernels["device_id"] == device).sum()),
+            )  # fmt: skip
+        for rows in (self._sites(), self._allocated(), self._waited()):
+            most = sorted(rows, key=lambda row: -(row.bytes or row.count or 0))[:MOST_SITES]
+            yield from (row.model_copy(update={"repeat": repeat}) for repeat, row in enumerate(most))
+
+    def _active_seconds(self) -> float:
+        seen = [table[table["end"] > 0] for table in (self.copies, self.kernels)]
+        starts = [int(table["start"].min()) for table in seen if len(table)]
+        ends = [int(table["end"].max()) for table in seen if len(table)]
+        return (max(ends) - min(starts)) / 1e9 if starts else 0.0
+
+    # Joining
+
+    def call_places(self, records: NDArray[Any]) -> NDArray[np.intp]:
+        """Of each record the place of its call in :attr:`calls`; −1 where the call was not recorded."""
+        return _find(self.calls["correlation_id"], records["correlation_id"])
+
+    def stacks(self, records: NDArray[Any]) -> NDArray[np.intp]:
+        """Of each record the number of its stack; 0 where there is none."""
+        found = _find(self._pairs["correlation"], records["correlation_id"])
+        if not len(self._pairs):
+            return np.zeros(len(records), np.intp)
+        stacks = np.where(found < 0, 0, self._pairs["stack"][found]).astype(np.intp)
+        return np.where(stacks < len(self._places), stacks, 0)
+
+    def _call_starts(self, copies: NDArray[Any]) -> NDArray[np.int64]:
+        found = self.call_places(copies)
+        if not len(self.calls):
+            return np.asarray(copies["start"])
+        return np.where(found < 0, copies["start"], self.calls["start"][found])
+
+    @cached_property
+    def call_names(self) -> NDArray[Any]:
+        """Of each call the name of its function."""
+        return np.asarray(self._function_names, object)[self._functions[1]]
+
+    @cached_property
+    def _function_names(self) -> list[str]:
+        return [
+            _VERSION.sub("", self._names[int(each) >> 32].get(int(each) & 0xFFFFFFFF, ""))
+            for each in self._functions[0]
+        ]
+
+    @cached_property
+    def _functions(self) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
+        """The different functions (1 << 32: of the driver), and which one each call is."""
+        numbers = (self.calls["driver"].astype(np.int64) << 32) + self.calls["cbid"]
+        different, which = np.unique(numbers, return_inverse=True)
+        return different, which.reshape(-1)
+
+    # Devices
+
+    @cached_property
+    def busy(self) -> dict[int, Busy]:
+        """Device → when its compute was busy; every device that ran or copied something."""
+        devices = {*np.unique(self.kernels["device_id"]).tolist(), *np.unique(self.copies["device_id"]).tolist()}
+        done = self.kernels["end"] > 0
+        busy = {}
+        for device in sorted(devices):
+            mine = done & (self.kernels["device_id"] == device)
+            busy[device] = Busy(self.kernels["start"][mine], self.kernels["end"][mine])
+        return busy
+
+    # Copies
+
+    @cached_property
+    def idle_of_copies(self) -> NDArray[np.int64]:
+        """Nanoseconds of idle compute for each copy, from its call's beginning until both are over."""
+        idle = np.zeros(len(self.copies), np.int64)
+        found = self.call_places(self.copies)
+        ends = np.asarray(self.copies["end"]).copy()
+        if len(self.calls):
+            ends = np.where(found < 0, ends, np.maximum(ends, self.calls["end"][found]))
+        starts = self._call_starts(self.copies)
+        for device, busy in self.busy.items():
+            mine = np.flatnonzero((self.copies["device_id"] == device) & (self.copies["end"] > 0))
+            if len(mine):
+                begun, over = once(starts[mine], ends[mine])
+                idle[mine] = over - begun - busy.within(begun, over)
+        return idle
+
+    @cached_property
+    def site_of_copies(self) -> NDArray[np.intp]:
+        """Number of the site of each copy: the same line, kinds of memory, direction and device."""
+        copies = self.copies
+        return _numbered(
+            self._line_of_stack[self.stacks(copies)], np.minimum(copies["copy_kind"], len(DIRECTIONS) - 1),
+            np.minimum(copies["src_kind"], len(MEMORY) - 1), np.minimum(copies["dst_kind"], len(MEMORY) - 1),
+            copies["device_id"],
+        )  # fmt: skip
+
+    def _sites(self) -> Iterator[TraceRow]:
+        found, stacks = self.call_places(self.copies), self.stacks(self.copies)
+        for number, mine in _groups(self.site_of_copies):
+            copies = self.copies[mine]
+            first, ended = copies[0], copies["end"] > 0
+            yield TraceRow(
+                kind="site", repeat=0, warmup=False, number=number, device=int(first["device_id"]),
+                direction=_word(DIRECTIONS, first["copy_kind"]), source=_word(MEMORY, first["src_kind"]),
+                target=_word(MEMORY, first["dst_kind"]), count=len(copies), bytes=int(copies["bytes"].sum()),
+                median_bytes=float(np.median(copies["bytes"])), largest_bytes=int(copies["bytes"].max()),
+                large_count=int((copies["bytes"] > LARGE_BYTES).sum()),
+                copy_seconds=float((copies["end"] - copies["start"])[ended].sum()) / 1e9,
+                call_seconds=self._call_seconds(found[mine]),
+                idle_seconds=float(self.idle_of_copies[mine].sum()) / 1e9 if len(self.kernels) else None,
+                **self._where(int(stacks[mine][0])), call=self._call_name(int(found[mine][0])),
+            )  # fmt: skip
+
+    def _call_seconds(self, found: NDArray[np.intp]) -> float:
+        """Of different calls: copies of one graph have the same."""
+        calls = self.calls[np.unique(found[found >= 0])]
+        return float((calls["end"] - calls["start"]).sum()) / 1e9
+
+    def _call_name(self, place: int) -> str | None:
+        return str(self.call_names[place]) if place >= 0 else None
+
+    def _where(self, stack: int) -> dict[str, Any]:
+        place: Place = self._places[stack]
+        return {
+            "file": place.file, "line": place.line, "function": place.function, "source_line": place.source,
+            "stack": place.stack,
+        }  # fmt: skip
+
+    # Pinned memory
+
+    def _allocated(self) -> Iterator[TraceRow]:
+        """Pinned memory by the line that allocated or registered it."""
+        taken = self.allocations[self.allocations["memory_operation_type"] == _ALLOCATES]
+        found, stacks = self.call_places(taken), self.stacks(taken)
+        left = self._left(taken)
+        for mine in self._by_line_and_call(found, stacks):
+            yield TraceRow(
+                kind="allocation", repeat=0, warmup=False, call=self._call_name(int(found[mine][0])) or "",
+                count=len(mine), bytes=int(taken["bytes"][mine].sum()), call_seconds=self._call_seconds(found[mine]),
+                left_count=int(left[mine].sum()), left_bytes=int(taken["bytes"][mine][left[mine]].sum()),
+                **self._where(int(stacks[mine][0])),
+            )  # fmt: skip
+
+    def _left(self, taken: NDArray[Any]) -> NDArray[np.bool_]:
+        """Which allocations were not released: the next event of their address is no release."""
+        released = self.allocations[self.allocations["memory_operation_type"] == _RELEASES]
+        moments: dict[int, list[int]] = {}
+        for record in released:
+            moments.setdefault(int(record["address"]), []).append(int(record["timestamp"]))
+        left = np.zeros(len(taken), bool)
+        for place in np.argsort(taken["timestamp"])[::-1]:  # the latest takes the latest release
+            later = moments.get(int(taken["address"][place]), [])
+            if later and max(later) >= taken["timestamp"][place]:
+                later.remove(max(later))
+            else:
+                left[place] = True
+        return left
+
+    # Waiting
+
+    def _waited(self) -> Iterator[TraceRow]:
+        """Calls that wait for the GPU, and how long its compute then stands idle."""
+        waits = [number for number, name in enumerate(self._function_names) if _WAITS.search(name)]
+        places = np.flatnonzero(np.isin(self._functions[1], waits))
+        places = places[np.argsort(self.calls["end"][places], kind="stable")]
+        calls = self.calls[places]
+        stacks, idle = self.stacks(calls), self._idle_after(calls)
+        for mine in self._by_line_and_call(places, stacks):
+            yield TraceRow(
+                kind="synchronisation", repeat=0, warmup=False, call=self._call_name(int(places[mine][0])),
+                count=len(mine), call_seconds=self._call_seconds(places[mine]),
+                idle_seconds=float(idle[mine].sum()) / 1e9, **self._where(int(stacks[mine][0])),
+            )  # fmt: skip
+
+    def _idle_after(self, calls: NDArray[Any]) -> NDArray[np.int64]:
+        """Compute's idle time after each wait; of several waits in it, it is the last one's."""
+        done = self.kernels["end"] > 0
+        gaps = Busy(self.kernels["start"][done], self.kernels["end"][done]).idle_after(calls["end"])
+        until = calls["end"] + gaps
+        if len(calls):
+            gaps[:-1][until[:-1] >= calls["end"][1:]] = 0
+        return gaps
+
+    def _by_line_and_call(self, found: NDArray[np.intp], stacks: NDArray[np.intp]) -> Iterator[NDArray[np.intp]]:
+        """Places of the records of each line and function."""
+        if not len(found):
+            return
+        functions = np.where(found < 0, -1, self._functions[1][found]) if len(self.calls) else found
+        for _, mine in _groups(_numbered(self._line_of_stack[stacks], functions + 1)):
+            yield mine
+
+
+def _numbered(*labels: NDArray[Any]) -> NDArray[np.intp]:
+    """A number for each combination of labels, which are whole numbers from 0 on: 0, 1, 2 … in their order."""
+    keys = np.zeros(len(labels[0]), np.int64)
+    for label in labels:
+        keys = keys * (int(label.max(initial=0)) + 1) + label
+    return np.unique(keys, return_inverse=True)[1].reshape(-1)
+
+
+def _find(ascending: NDArray[Any], wanted: NDArray[Any]) -> NDArray[np.intp]:
+    """Place of each wanted value; −1 where it is not there."""
+    if not len(ascending):
+        return np.full(len(wanted), -1)
+    places = np.minimum(np.searchsorted(ascending, wanted), len(ascending) - 1)
+    return np.where(ascending[places] == wanted, places, -1)
+
+
+def _groups(numbers: NDArray[np.intp]) -> Iterator[tuple[int, NDArray[np.intp]]]:
+    """Each number, and the places at which it stands, in their order."""
+    order = np.argsort(numbers, kind="stable")
+    cuts = np.flatnonzero(np.diff(numbers[order])) + 1
+    for mine in np.split(order, cuts):
+        if len(mine):
+            yield int(numbers[mine[0]]), mine
+
+
+def _word(words: Sequence[str], number: Any) -> Any:
+    return words[int(number)] if int(number) < len(words) else words[0]

@@ -1,0 +1,43 @@
+"""Programs that copy under a stand-in for CUPTI: the recorder, its spool and the reading are the real ones.
+
+The library is compiled from ``tracing/fake_cupti/fake_cupti.c``; beside it lies a stand-in for cupti-python.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parent / "tracing" / "fake_cupti"
+ROOT = Path(__file__).parents[2]
+PRELUDE = """\
+import ctypes, os, signal, sys, threading, time
+cuda = ctypes.CDLL(os.environ["FAKE_CUPTI"])
+copy, kernel, pinned, wait = cuda.fake_copy, cuda.fake_kernel, cuda.fake_pinned, cuda.fake_wait
+copy.argtypes = (ctypes.c_uint64, ctypes.c_int, ctypes.c_int)
+kernel.argtypes = wait.argtypes = (ctypes.c_uint64,)
+pinned.argtypes = (ctypes.c_uint32, ctypes.c_uint64, ctypes.c_uint64)
+PAGEABLE, PINNED, DEVICE = 1, 2, 3
+"""
+"""What a program begins with; its own first line is number 8."""
+FIRST_LINE = PRELUDE.count("\n") + 1
+
+
+def built(folder: Path) -> Path:
+    """The library, in this folder."""
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler here, for a stand-in for CUPTI")
+    library = folder / "libcupti.so"
+    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", library, FOLDER / "fake_cupti.c"], check=True)
+    return library
+
+
+def variables(library: Path | None, **changes: str) -> dict[str, str]:
+    """The environment of a process that finds both; without the library it is as without a driver."""
+    there = {} if library is None else {"FAKE_CUPTI": str(library)}
+    return {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{FOLDER}", **there, **changes}

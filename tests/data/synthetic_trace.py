@@ -1,0 +1,47 @@
+"""Rows of traces that no GPU made: lines that copy, pin and wait."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from pinscope.records.run import TraceRun
+from pinscope.records.trace_row import TraceRow
+from tests.unit.store.runs import environment
+
+MIB = 2**20
+
+
+def run(**params: Any) -> TraceRun:
+    """A trace of a program, with the rates of pinned copies that an H200 has."""
+    given = {"program": ["train.py"], "stacks": True, "pinned_h2d": 50e9, "pinned_d2h": 50e9, "pinned_from": "run x"}
+    return TraceRun(
+        id="20300101-000000-tracee", status="done", params={**given, **params}, environment=environment(),
+        created_at=datetime(2030, 1, 1, tzinfo=UTC),
+    )  # fmt: skip
+
+
+def row(kind: str, **values: Any) -> dict[str, Any]:
+    """A row as it is stored."""
+    made = TraceRow.model_validate({"kind": kind, "repeat": 0, "warmup": False, **values})
+    return made.model_dump(mode="json", exclude_none=True)
+
+
+def program(seconds: float = 10.0, copies: int = 100, kernels: int = 100, **values: Any) -> dict[str, Any]:
+    return row("program", seconds=seconds + 3, active_seconds=seconds, copies=copies, kernels=kernels, **values)
+
+
+def site(line: int, source: str = "pageable", target: str = "device", **values: Any) -> dict[str, Any]:
+    """100 copies of 10 MiB, which hold CPU and GPU for 1 s."""
+    given = {
+        "number": line, "device": 0, "direction": "d2h" if source == "device" else "h2d", "source": source,
+        "target": target, "count": 100, "bytes": 1000 * MIB, "median_bytes": 10.0 * MIB, "largest_bytes": 10 * MIB,
+        "large_count": 100, "copy_seconds": 0.9, "call_seconds": 1.0, "idle_seconds": 1.0, "file": "/srv/train.py",
+        "line": line, "function": "main", "source_line": "x.cuda()", "stack": "main (train.py)",
+    }  # fmt: skip
+    return row("site", **{**given, **values})
+
+
+def place(kind: str, line: int, **values: Any) -> dict[str, Any]:
+    """An allocation or a synchronisation."""
+    return row(kind, file="/srv/train.py", line=line, function="main", source_line="y.item()", **values)

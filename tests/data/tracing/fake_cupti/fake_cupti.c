@@ -1,0 +1,123 @@
+/* The part of CUPTI that the recorder calls, with copies that a test orders: each writes its records as CUPTI does. */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdint.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+typedef struct { int32_t site; const char *name; const void *params; void *result; const char *symbol; void *context;
+                 uint32_t uid; uint64_t *data; uint32_t correlation; } Call;
+typedef void (*Callback)(void *, uint32_t, uint32_t, const Call *);
+typedef void (*Request)(uint8_t **, size_t *, size_t *);
+typedef void (*Complete)(void *, uint32_t, uint8_t *, size_t, size_t);
+
+static Callback callback;
+static Request request;
+static Complete complete;
+static uint8_t *buffer;
+static size_t size, used;
+static uint32_t correlation;
+static int on;
+static uint8_t enabled[3][1024];
+static pthread_mutex_t records = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+
+int cuptiSubscribe(void **handle, Callback call, void *user) {
+    if (getenv("FAKE_CUPTI_REFUSES")) return atoi(getenv("FAKE_CUPTI_REFUSES"));
+    callback = call; *handle = &callback;
+    return 0;
+}
+int cuptiUnsubscribe(void *handle) { callback = NULL; return 0; }
+int cuptiActivityRegisterCallbacks(Request r, Complete c) { request = r; complete = c; return 0; }
+int cuptiActivityEnable(int kind) { on++; return 0; }
+int cuptiActivityDisable(int kind) { on--; return 0; }
+int cuptiActivityEnableRuntimeApi(uint32_t number, uint8_t enable) { return 0; }
+int cuptiActivityEnableDriverApi(uint32_t number, uint8_t enable) { return 0; }
+int cuptiEnableCallback(uint32_t enable, void *handle, int domain, uint32_t number) {
+    if (domain < 1 || domain > 2 || number >= 1024) return 1;
+    enabled[domain][number] = enable;
+    return 0;
+}
+int cuptiActivityFlushAll(uint32_t flag) {
+    pthread_mutex_lock(&records);
+    if (buffer) { complete(NULL, 0, buffer, size, used); buffer = NULL; }
+    pthread_mutex_unlock(&records);
+    return 0;
+}
+
+static uint64_t now(void) { struct timespec t; clock_gettime(CLOCK_REALTIME, &t); return t.tv_sec * 1000000000ull + t.tv_nsec; }
+
+/* Append a record; without a buffer it is dropped. */
+static void append(const void *record, size_t wanted) {
+    pthread_mutex_lock(&records);
+    if (buffer && used + wanted > size) { complete(NULL, 0, buffer, size, used); buffer = NULL; }
+    if (!buffer) { size_t most; request(&buffer, &size, &most); used = 0; }
+    if (buffer) { memcpy(buffer + used, record, wanted); used += wanted; }
+    pthread_mutex_unlock(&records);
+}
+
+static void record_call(uint32_t number, uint64_t begun, uint64_t ended) {
+    uint8_t api[40];
+    uint32_t head[2] = {5, number}, tail[4] = {1, 1, correlation, 0};
+    uint64_t times[2] = {begun, ended};
+    memcpy(api, head, 8); memcpy(api + 8, times, 16); memcpy(api + 24, tail, 16);
+    append(api, sizeof api);
+}
+
+static void called(const char *name, uint32_t number, uint32_t inner) {
+    Call call = {0, name, NULL, NULL, "", NULL, 1, NULL, ++correlation};
+    if (!callback || !enabled[2][number]) return;
+    callback(NULL, 2, number, &call);
+    if (inner && enabled[1][inner]) {
+        callback(NULL, 1, inner, &call);
+        call.site = 1;
+        callback(NULL, 1, inner, &call);
+    }
+    call.site = 1;
+    callback(NULL, 2, number, &call);
+}
+
+/* A copy of so many bytes by cudaMemcpyAsync: kinds are 1 pageable, 2 pinned, 3 device. Pageable: 9 bytes a nanosecond,
+   while the call is held; pinned: 50, behind the call. */
+void fake_copy(uint64_t bytes, int source, int target) {
+    called("cudaMemcpyAsync", 41, 277);
+    if (!on) return;
+    int pageable = source == 1 || target == 1;
+    uint64_t at = now(), took = bytes / (pageable ? 9 : 50), begun = at + 1000, done = begun + took;
+    uint8_t copy[96] = {1};
+    copy[4] = target == 3 ? 1 : 2; copy[5] = source; copy[6] = target; copy[7] = 1;
+    memcpy(copy + 8, &bytes, 8); memcpy(copy + 16, &begun, 8); memcpy(copy + 24, &done, 8);
+    memcpy(copy + 44, &correlation, 4);
+    append(copy, sizeof copy);
+    record_call(41, at, pageable ? done + 1000 : at + 2000);
+}
+
+/* A kernel that begins now and takes so long. */
+void fake_kernel(uint64_t nanoseconds) {
+    ++correlation;
+    if (!on) return;
+    uint8_t kernel[216] = {10};
+    uint64_t at = now(), done = at + nanoseconds;
+    memcpy(kernel + 16, &at, 8); memcpy(kernel + 24, &done, 8); memcpy(kernel + 92, &correlation, 4);
+    append(kernel, sizeof kernel);
+}
+
+/* cudaHostAlloc (operation 1) or cudaFreeHost (2) of pinned memory at this address. */
+void fake_pinned(uint32_t operation, uint64_t address, uint64_t bytes) {
+    called(operation == 1 ? "cudaHostAlloc" : "cudaFreeHost", operation == 1 ? 27 : 26, 0);
+    if (!on) return;
+    uint64_t at = now();
+    uint8_t memory[128] = {0};
+    uint32_t head[4] = {49, operation, 2, correlation};
+    uint64_t values[3] = {address, bytes, at};
+    memcpy(memory, head, 16); memcpy(memory + 16, values, 24);
+    append(memory, sizeof memory);
+    record_call(operation == 1 ? 27 : 26, at, at + 300000);
+}
+
+/* cudaStreamSynchronize that waits so long. */
+void fake_wait(uint64_t nanoseconds) {
+    called("cudaStreamSynchronize", 131, 0);
+    if (on) { uint64_t at = now(); record_call(131, at, at + nanoseconds); }
+}

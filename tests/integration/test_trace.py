@@ -1,0 +1,270 @@
+"""``pinscope trace`` as people use it: real processes and signals, a real database, a stand-in for CUPTI."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pinscope.cli.main import main
+from pinscope.records.run import TraceRun
+from pinscope.report.write import SUFFIXES
+from pinscope.runner import tracing
+from pinscope.runner.jobs import cancel
+from pinscope.store.bundle import read_bundle
+from pinscope.store.store import Store
+from pinscope.tracing import gathered
+from tests.data.fake_cupti import FIRST_LINE, PRELUDE, built, variables
+
+MIB = 2**20
+TRAIN = """\
+def load(size):
+    copy(size, PAGEABLE, DEVICE)
+def main():
+    for step in range(20):
+        pinned(1, 4096 * (step + 1), 1 << 20)
+        load(16 << 20)
+        time.sleep(0.002)
+        kernel(3_000_000)
+        time.sleep(0.004)
+        wait(1000)
+        copy(1 << 20, PINNED, DEVICE)
+        copy(64, DEVICE, PAGEABLE)
+        if step % 2: pinned(2, 4096 * (step + 1), 1 << 20)
+main()
+"""
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(tmp_path_factory.mktemp("cupti"))
+
+
+@pytest.fixture
+def _cupti(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("FAKE_CUPTI", "PYTHONPATH"):
+        monkeypatch.setenv(name, variables(library)[name])
+
+
+def program(folder: Path, text: str) -> Path:
+    path = folder / "train.py"
+    path.write_text(PRELUDE + text)
+    return path
+
+
+def command(*arguments: str | Path) -> Sequence[str]:
+    return [sys.executable, "-m", "pinscope", "trace", *map(str, arguments)]
+
+
+def traced(tmp_path: Path, *arguments: str | Path) -> tuple[int, dict[str, Any]]:
+    """Exit code and JSON of a trace in this process."""
+    code = main(["trace", "--json", str(tmp_path / "answer.json"), *map(str, arguments)])
+    return code, json.loads((tmp_path / "answer.json").read_text())
+
+
+@pytest.mark.usefixtures("_cupti")
+def test_the_line_that_should_pin_is_named_with_its_figures(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    code, document = traced(
+        tmp_path, program(tmp_path, TRAIN + "print('its output', sys.argv[1:]); sys.exit(5)"), "-m", "x"
+    )
+    out, err = capfd.readouterr()
+    assert code == 5
+    assert out == "its output ['-m', 'x']\n"
+    run = document["run"]
+    assert (run["kind"], run["lab"], run["status"]) == ("trace", "traced", "done")
+    assert run["verdict"].startswith(
+        f"train.py:{FIRST_LINE + 1} copied 320 MiB from pageable memory; GPU compute stood"
+    )
+    assert f"train.py:{FIRST_LINE + 1} copied 320 MiB" in " ".join(err.split())
+    sites = [row for row in document["observations"] if row["kind"] == "site"]
+    assert [(row["line"], row["source"], row["target"], row["count"], row["bytes"]) for row in sites] == [
+        (FIRST_LINE + 1, "pageable", "device", 20, 320 * MIB),
+        (FIRST_LINE + 10, "pinned", "device", 20, 20 * MIB),
+        (FIRST_LINE + 11, "device", "pageable", 20, 20 * 64),
+    ]
+    assert sites[0]["source_line"] == "copy(size, PAGEABLE, DEVICE)"
+    assert sites[0]["stack"].splitlines()[1].startswith("main (")
+    assert sites[0]["copy_seconds"] == pytest.approx(320 * MIB / 9e9, rel=1e-6)
+    assert sites[0]["idle_seconds"] == pytest.approx(sites[0]["call_seconds"], rel=0.05)
+    rules = {finding["rule"] for finding in run["findings"]}
+    assert {"pageable-copies", "waits-for-the-gpu", "pinned-memory-in-a-loop"} <= rules
+    (pins,) = (row for row in document["observations"] if row["kind"] == "allocation")
+    assert (pins["count"], pins["bytes"], pins["left_count"], pins["left_bytes"]) == (20, 20 * MIB, 10, 10 * MIB)
+    assert pins["call_seconds"] == pytest.approx(20 * 0.0003)
+
+
+@pytest.mark.usefixtures("_cupti")
+def test_the_trace_is_a_run_with_its_events_attached(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    _, document = traced(tmp_path, "-o", tmp_path / "train.pinscope", program(tmp_path, TRAIN))
+    run_id = document["run"]["id"]
+    with Store() as store:
+        run = store.run(run_id)
+        assert isinstance(run, TraceRun)
+        assert {each.name: each.rows for each in run.attachments} == {"copies": 60, "kernels": 20, "calls": 110}
+        rows = [row for table in store.attachment(run_id, "copies").tables() for row in table.to_pylist()]
+        assert sum(row["bytes"] for row in rows) == 340 * MIB + 20 * 64
+        assert all(row["call_at_ns"] < row["at_ns"] and row["took_ns"] > 0 for row in rows)
+    assert main(["runs", "show", run_id]) == 0
+    assert f"train.py:{FIRST_LINE + 1}" in capfd.readouterr().out
+    for suffix in set(SUFFIXES) - {".perfetto.json"}:
+        assert main(["report", run_id, "-o", str(tmp_path / f"report{suffix}")]) == 0
+    assert "What each line costs" in (tmp_path / "report.html").read_text()
+    ((kept, rows_kept),) = read_bundle(tmp_path / "train.pinscope")
+    assert (kept.id, len(rows_kept)) == (run_id, run.observations)
+
+
+@pytest.mark.usefixtures("_cupti")
+def test_a_program_that_only_pins_is_not_accused(tmp_path: Path) -> None:
+    _, document = traced(tmp_path, program(tmp_path, "for _ in range(9): copy(1 << 22, PINNED, DEVICE); kernel(1000)"))
+    assert document["run"]["verdict"].startswith("All 9 large copies use pinned memory, 36 MiB together; GPU")
+    assert [finding["rule"] for finding in document["run"]["findings"]] == ["copies-pinned"]
+
+
+@pytest.mark.usefixtures("_cupti")
+def test_a_program_that_copies_nothing(tmp_path: Path) -> None:
+    code, document = traced(tmp_path, program(tmp_path, ""))
+    assert code == 0
+    assert document["run"]["verdict"] == "The program copied nothing to or from a GPU."
+
+
+@pytest.mark.usefixtures("_cupti")
+def test_many_small_copies_are_named_with_their_count(tmp_path: Path) -> None:
+    _, document = traced(tmp_path, program(tmp_path, "for _ in range(3000): copy(45_000, PAGEABLE, DEVICE)"))
+    (found,) = (each for each in document["run"]["findings"] if each["rule"] == "many-small-copies")
+    assert "3,000 copies of 43.9 KiB" in found["title"]
+
+
+@pytest.mark.usefixtures("_cupti")
+def test_without_stacks_copies_of_a_kind_stand_together(tmp_path: Path) -> None:
+    _, document = traced(tmp_path, "--no-stacks", program(tmp_path, TRAIN))
+    sites = [row for row in document["observations"] if row["kind"] == "site"]
+    assert [(row["file"], row["count"]) for row in sites] == [("", 20), ("", 20), ("", 20)]
+    assert "no-lines" in {finding["rule"] for finding in document["run"]["findings"]}
+
+
+@pytest.mark.usefixtures("_cupti")
+def test_a_module_is_traced_as_python_runs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__main__.py").write_text(PRELUDE + "copy(1 << 20, PAGEABLE, DEVICE)\nprint(sys.argv[1:])")
+    monkeypatch.chdir(tmp_path)
+    assert main(["trace", "-m", "package", "--json", "x"]) == 0
+    out, err = capfd.readouterr()
+    assert out == "['--json', 'x']\n"
+    assert f"__main__.py:{FIRST_LINE} copied 1 MiB" in err
+
+
+@pytest.mark.usefixtures("_cupti")
+def test_the_recording_ends_where_a_trace_is_full_and_the_program_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for module in (gathered, tracing):
+        monkeypatch.setattr(module, "MOST_RECORDS", 1000)
+    text = "for _ in range(400):\n    for _ in range(500): copy(64, 1, 3)\n    time.sleep(0.005)\nprint('end')"
+    _, document = traced(tmp_path, program(tmp_path, text))
+    assert capfd.readouterr().out == "end\n"
+    assert any("at most 1,000 records" in note for note in document["run"]["notes"])
+    assert document["observations"][0]["copies"] < 200_000
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM])
+def test_a_program_that_a_signal_ends_is_kept_and_ends_us_alike(number: int, library: Path, tmp_path: Path) -> None:
+    path = program(tmp_path, f"{TRAIN}time.sleep(0.4)\nos.kill(os.getpid(), {number})")
+    done = subprocess.run(command(path), env=variables(library), capture_output=True, text=True, check=False)
+    assert done.returncode == -number
+    assert "copied 320 MiB from pageable memory" in " ".join(done.stderr.split())
+
+
+def test_ctrl_c_is_the_program_s(library: Path, tmp_path: Path) -> None:
+    path = program(tmp_path, TRAIN + "print('go', flush=True)\ntime.sleep(30)")
+    child = subprocess.Popen(
+        command(path), env=variables(library), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    assert child.stdout is not None
+    assert child.stdout.readline() == "go\n"
+    os.killpg(child.pid, signal.SIGINT)  # as a terminal does
+    _, err = child.communicate(timeout=20)
+    assert child.returncode == -signal.SIGINT
+    assert err.index("KeyboardInterrupt") < err.index("pinscope: train.py")
+
+
+def test_sigterm_is_handed_to_the_program_and_so_is_cancel(library: Path, tmp_path: Path) -> None:
+    text = TRAIN + "signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))\nprint('go', flush=True)\ntime.sleep(30)"
+    for stop in ("signal", "cancel"):
+        child = subprocess.Popen(
+            command(program(tmp_path, text)), env=variables(library), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True,
+        )  # fmt: skip
+        assert child.stdout is not None
+        assert child.stdout.readline() == "go\n"
+        if stop == "signal":
+            child.terminate()
+        else:
+            with Store() as store:
+                (running,) = (run for run in store.runs(experiment="trace") if run.status == "running")
+                cancel(store, running.id)
+        _, err = child.communicate(timeout=20)
+        assert child.returncode == 7, err
+        assert "copied 320 MiB" in " ".join(err.split())
+
+
+def refused(capfd: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str]:
+    code = main(["trace", *map(str, arguments)])
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1, err
+    with Store() as store:
+        assert store.runs(experiment="trace") == [run for run in store.runs(experiment="trace") if run.recording]
+    return code, err
+
+
+def test_where_nothing_can_be_traced_one_line_says_what_to_do(
+    library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = program(tmp_path, "print('started')")
+    monkeypatch.setenv("PYTHONPATH", variables(library)["PYTHONPATH"])
+    code, line = refused(capfd, path)
+    assert (code, line) == (3, "pinscope: there is no NVIDIA driver here, and a trace needs a GPU\n")
+    monkeypatch.setenv("FAKE_CUPTI", str(library))
+    monkeypatch.setenv("FAKE_CUPTI_REFUSES", "39")
+    code, line = refused(capfd, path)
+    assert code == 3
+    assert "another profiler is attached" in line
+    monkeypatch.setenv("FAKE_CUPTI_REFUSES", "35")
+    assert "only root" in refused(capfd, path)[1]
+    monkeypatch.delenv("FAKE_CUPTI_REFUSES")
+    monkeypatch.setenv("FAKE_CUPTI", str(tmp_path / "no.so"))
+    code, line = refused(capfd, path)
+    assert code == 3
+    assert "pip install 'pinscope[trace1" in line
+    monkeypatch.setenv("CUDA_INJECTION64_PATH", "/opt/nsight/libToolsInjection64.so")
+    assert "CUDA_INJECTION64_PATH" in refused(capfd, path)[1]
+
+
+def test_without_cupti_python_the_line_says_what_to_install(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    code, line = refused(capfd, program(tmp_path, ""))
+    assert code == 3
+    assert line.startswith(("pinscope: a trace needs cupti-python", "pinscope: there is no NVIDIA driver"))
+
+
+def test_what_is_no_program_or_no_new_file_is_refused_at_once(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    code, line = refused(capfd, tmp_path / "none.py")
+    assert code == 2
+    assert "there is no program" in line
+    (tmp_path / "there.json").write_text("")
+    path = program(tmp_path, "")
+    assert refused(capfd, "--json", tmp_path / "there.json", path)[0] == 2
+    assert refused(capfd, "-o", tmp_path / "x.zip", path)[0] == 2
+    (tmp_path / "folder").mkdir()
+    assert "without __main__.py" in refused(capfd, tmp_path / "folder")[1]

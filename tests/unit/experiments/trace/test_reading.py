@@ -1,0 +1,141 @@
+"""What a trace is read as: the line that costs most, what pinning it would save, and what is left alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pinscope.experiments.registry import draw_run, read_run
+from pinscope.records.finding import Finding, Reading
+from tests.data.synthetic_trace import MIB, place, program, row, run, site
+
+SAVED = 1.0 - 1000 * MIB / 50e9
+"""Of a site that has stood for a second."""
+
+
+def read(*rows: dict[str, Any], **params: Any) -> Reading:
+    return read_run(run(**params), rows)
+
+
+def found(reading: Reading, rule: str) -> list[Finding]:
+    return [finding for finding in reading.findings if finding.rule == rule]
+
+
+def test_a_pageable_line_is_named_with_what_it_costs_and_what_pinning_saves() -> None:
+    reading = read(program(), site(33))
+    assert reading.verdict == (
+        "train.py:33 copied 1000 MiB from pageable memory; GPU compute stood idle 1.00 s of 10.0 s for it. Pinning it "
+        "would save about 979 ms."
+    )
+    assert reading.headline[0].value == pytest.approx(SAVED)
+    (finding,) = found(reading, "pageable-copies")
+    assert finding.severity == "note"  # 10.0 s instead of 9.0 s
+    assert "non_blocking=True" in (finding.code or "")
+
+
+def test_what_makes_the_program_a_quarter_longer_is_a_warning() -> None:
+    reading = read(program(seconds=4), site(33))
+    assert found(reading, "pageable-copies")[0].severity == "warning"
+
+
+def test_lines_are_ranked_by_what_pinning_saves_and_not_by_their_bytes() -> None:
+    reading = read(program(), site(1, bytes=4000 * MIB, idle_seconds=0.2), site(2), site(3, "device", "pageable"))
+    assert [cells[0] for cells in reading.tables[0].rows] == ["train.py:2", "train.py:3", "train.py:1"]
+    assert reading.verdict is not None
+    assert reading.verdict.startswith("train.py:2 copied")
+    assert reading.verdict.endswith("2 more pageable lines: about 1.10 s more.")
+
+
+def test_pinned_copies_are_not_accused() -> None:
+    reading = read(program(), site(33, "pinned", idle_seconds=0.02))
+    assert reading.verdict == (
+        "All 100 large copies use pinned memory, 1000 MiB together; GPU compute stood idle 20.0 ms of 10.0 s for them."
+    )
+    assert [finding.rule for finding in reading.findings] == ["copies-pinned"]
+
+
+def test_a_program_that_pins_its_batches_is_told_so_though_its_weights_are_pageable() -> None:
+    weights = site(5, bytes=2 * MIB, count=3, large_count=3, idle_seconds=0.0004)
+    reading = read(program(), site(33, "pinned", idle_seconds=0.02), weights)
+    assert reading.verdict is not None
+    assert reading.verdict.startswith("100 large copies use pinned memory, 99.8 % of the bytes; GPU compute stood idle")
+    assert reading.verdict.endswith("train.py:5 copied 2 MiB pageable.")
+    assert [finding.severity for finding in reading.findings] == ["good"]
+
+
+def test_small_pageable_copies_are_not_accused_of_being_pageable() -> None:
+    reading = read(program(), site(33, large_count=0, median_bytes=4096.0, largest_bytes=4096, bytes=100 * 4096))
+    assert reading.verdict == "None of 100 copies is a large one between host and GPU: pinning would not help."
+    assert not reading.findings
+
+
+def test_many_small_copies_that_hold_the_cpu_are_named() -> None:
+    small = site(33, count=200_000, large_count=0, median_bytes=4096.0, largest_bytes=4096, call_seconds=0.9)
+    (finding,) = found(read(program(), small), "many-small-copies")
+    assert finding.title == "train.py:33 makes 200,000 copies of 4 KiB: they hold the CPU for 900 ms"
+
+
+def test_without_a_known_rate_nothing_is_estimated() -> None:
+    reading = read(program(), site(33), pinned_h2d=None)
+    assert reading.verdict is not None
+    assert "save" not in reading.verdict
+    assert (reading.headline[0].value, reading.headline[0].reason) == (
+        None,
+        "no run of bandwidth tells the rate of pinned copies",
+    )
+
+
+def test_a_program_without_kernels_is_judged_by_the_cpu() -> None:
+    rows = [program(kernels=0), {key: value for key, value in site(33).items() if key != "idle_seconds"}]
+    reading = read(*rows)
+    assert reading.verdict is not None
+    assert "the CPU was held 1.00 s of 10.0 s" in reading.verdict
+    assert [quantity.reason for quantity in reading.headline if quantity.value is None] == ["the program ran no kernel"]
+
+
+def test_pinning_in_a_loop_and_keeping_it_all() -> None:
+    pins = place("allocation", 7, call="cudaHostAlloc", count=96, bytes=96 * MIB, call_seconds=1.5, left_count=96,
+                 left_bytes=96 * MIB)  # fmt: skip
+    reading = read(program(), site(33, "pinned"), pins)
+    assert found(reading, "pinned-memory-in-a-loop")[0].title == (
+        "train.py:7 pins memory 96 times: 1.50 s of 10.0 s in cudaHostAlloc"
+    )
+    assert found(reading, "pinned-memory-grows")[0].title == "train.py:7 pinned 96 MiB in 96 steps and gave none back"
+
+
+def test_waits_after_which_the_gpu_has_nothing_to_do() -> None:
+    wait = place("synchronisation", 9, call="cudaStreamSynchronize", count=400, call_seconds=0.1, idle_seconds=2.0)
+    rare = place("synchronisation", 12, call="cudaDeviceSynchronize", count=2, call_seconds=0.1, idle_seconds=2.0)
+    (finding,) = found(read(program(), site(33, "pinned"), wait, rare), "waits-for-the-gpu")
+    assert finding.title == (
+        "train.py:9 waits for the GPU 400 times; compute then stood idle, 2.00 s or 20.0 % of the time"
+    )
+
+
+def test_records_that_could_not_be_read_are_said() -> None:
+    assert found(read(program(lost_bytes=4096), site(33)), "records-lost")[0].severity == "warning"
+
+
+def test_a_program_that_copied_nothing_and_one_that_still_runs() -> None:
+    assert read(program(copies=0, kernels=0)).verdict == "The program copied nothing to or from a GPU."
+    assert read().verdict is None
+
+
+def test_a_row_of_a_native_thread_has_no_line() -> None:
+    reading = read(program(), site(0, file="", function="", source_line="", stack=""))
+    assert reading.tables[0].rows[0][0] == "no Python line"
+
+
+def test_the_charts_show_the_lines_between_host_and_gpu() -> None:
+    rows = [program(), site(33), site(34, "pinned"), site(40, "device", direction="d2d")]
+    time, size = draw_run(run(), rows)
+    assert "train.py:33 · h2d, pageable → device, GPU 0 1.00 s, 1.00 s" in time.alt
+    assert "1000 MiB" in size.alt
+    assert "train.py:40" not in time.alt
+    assert draw_run(run(), [program()]) == []
+
+
+def test_a_row_that_lacks_what_its_kind_has_is_refused() -> None:
+    with pytest.raises(ValueError, match="a row of kind device without busy_seconds"):
+        row("device", device=0, kernels=1)

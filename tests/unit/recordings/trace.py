@@ -1,0 +1,25 @@
+"""Headline of ``trace`` again: what pinning would save, and what was copied, from the rows of its lines."""
+
+from __future__ import annotations
+
+from tests.unit.recordings.raw import Recorded
+
+
+def headline(recorded: Recorded) -> dict[str, object]:
+    rows, params = recorded.rows, recorded.run["params"]
+    program, sites = rows[rows["kind"] == "program"].iloc[0], rows[rows["kind"] == "site"]
+    large = sites[sites["direction"].isin(["h2d", "d2h"]) & (sites["large_count"] > 0)]
+    pageable = large[(large["source"] == "pageable") | (large["target"] == "pageable")]
+    pinned = large[(large["source"] == "pinned") | (large["target"] == "pinned")]
+    rate = pageable["direction"].map({"h2d": params["pinned_h2d"], "d2h": params["pinned_d2h"]})
+    saved = (pageable["idle_seconds"] - pageable["bytes"] / rate).clip(lower=0)
+    return {
+        "Saved if pinned (about)": saved.sum(),
+        "Copied from and to pageable memory": pageable["bytes"].sum(),
+        "Copied from and to pinned memory": pinned["bytes"].sum(),
+        "GPU compute idle for copies": sites["idle_seconds"].sum(),
+        "CPU held by pageable copies": pageable["call_seconds"].sum(),
+        "From the first copy or kernel to the last": program["active_seconds"],
+        "The program ran": program["seconds"],
+        "Copies recorded": program["copies"],
+    }

@@ -20,7 +20,15 @@ from numpy.typing import NDArray
 from pinscope.analysis.statistics import summarize
 from pinscope.errors import MeasurementFailed, NoDevice, NotPossible
 from pinscope.lab.backing import OwnMemory, touch, why_not_backing
-from pinscope.lab.cuda_handles import DEVICE_TO_HOST, HOST_TO_DEVICE, CudaCounters, CudaEvent, CudaStream, DevicePart
+from pinscope.lab.cuda_handles import (
+    DEVICE_TO_DEVICE,
+    DEVICE_TO_HOST,
+    HOST_TO_DEVICE,
+    CudaCounters,
+    CudaEvent,
+    CudaStream,
+    DevicePart,
+)
 from pinscope.lab.cuda_hold import Gate
 from pinscope.lab.cuda_kernels import SOURCE
 from pinscope.lab.cuda_memory import PAGE, HostPart, MemoryMeter, allocate, host_memory, registered_memory
@@ -91,7 +99,8 @@ class CudaLab:
         self._seed = seed
         self.device = device
         self._bus_ids = bus_ids
-        self._near, self._prefers = near or {}, prefers
+        self.near: Mapping[int, int] = near or {}
+        self._prefers = prefers
         self.host_nodes = host_nodes or HostNodes()
         self._stack = ExitStack()
 
@@ -162,8 +171,8 @@ class CudaLab:
         return [index for index in sorted(self._bus_ids) if self._is_visible(index)]
 
     def peer(self, device: int) -> CudaLab:
-        prefers = self._near.get(device)
-        return CudaLab(device, self._bus_ids, near=self._near, prefers=prefers, host_nodes=self.host_nodes)
+        prefers = self.near.get(device)
+        return CudaLab(device, self._bus_ids, near=self.near, prefers=prefers, host_nodes=self.host_nodes)
 
     def _ordinal_of(self, device: int) -> int:
         """CUDA's number of a GPU; CUDARuntimeError if CUDA does not see it."""
@@ -210,7 +219,10 @@ class CudaLab:
 
     @property
     def place(self) -> str:
-        return str(runtime.deviceGetPCIBusId(self._ordinal))
+        return self.place_of(self.device)
+
+    def place_of(self, device: int) -> str:
+        return str(runtime.deviceGetPCIBusId(self._ordinal_of(device)))
 
     @contextmanager
     def exported_buffer(self, nbytes: int) -> Iterator[tuple[DeviceBuffer, str]]:
@@ -283,6 +295,10 @@ class CudaLab:
             runtime.memcpyAsync(target.address, source.address, target.nbytes, DEVICE_TO_HOST, queue.handle)
         else:
             self._copy_words(target.address, source.address, target.nbytes, stream)
+
+    def copy_on_devices(self, target: DeviceBuffer, source: DeviceBuffer, stream: Stream) -> None:
+        handle = own(stream, CudaStream).handle
+        runtime.memcpyAsync(target.address, source.address, target.nbytes, DEVICE_TO_DEVICE, handle)
 
     def copy_both_ways(
         self, to_device: DeviceBuffer, from_host: HostBuffer, to_host: HostBuffer, from_device: DeviceBuffer,

@@ -10,7 +10,7 @@ from cupy.cuda import runtime
 
 from pinscope.lab.protocol import Stream, never_ends, own
 
-HOST_TO_DEVICE, DEVICE_TO_HOST = 1, 2
+HOST_TO_DEVICE, DEVICE_TO_HOST, DEVICE_TO_DEVICE = 1, 2, 3
 
 
 @dataclass(frozen=True)

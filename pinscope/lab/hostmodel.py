@@ -26,7 +26,7 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -101,6 +101,7 @@ class HostModelLab:
 
     def __init__(self, clock: Clock = time.perf_counter, seed: int | None = None) -> None:
         self.host_nodes = HostNodes()
+        self.near: Mapping[int, int] = {}
         self._clock = clock
         self._fault = Fault()
         self._to_device = Engine("host-to-device copy", clock, self._fault)
@@ -154,6 +155,11 @@ class HostModelLab:
         if device != self.device:
             raise NoDevice(f"the host model has one device, 0; there is no device {device}")
         yield self
+
+    def place_of(self, device: int) -> str:
+        """Raises NoDevice as :meth:`peer` does."""
+        with self.peer(device):
+            return self.place
 
     @contextmanager
     def host_buffer(self, nbytes: int, memory: HostMemory, backing: Backing = "4k") -> Iterator[HostArea]:
@@ -254,6 +260,10 @@ class HostModelLab:
             raise never_ends("a copy of pageable memory")
         else:
             self._ring_to_host.to_host(target.address, source.address, nbytes, queue)
+
+    def copy_on_devices(self, target: DeviceBuffer, source: DeviceBuffer, stream: Stream) -> None:
+        nbytes = _same_length(target, source)
+        own(stream, HostStream).submit(self._to_device, partial(move, target.address, source.address, nbytes))
 
     def copy_both_ways(self, *_buffers: object) -> None:
         """Raises NotPossible: there are no kernels here."""

@@ -144,6 +144,11 @@ class Lab(Protocol):
         """A lab on another device of the same process, for experiments that use several at once."""
         ...
 
+    @property
+    def near(self) -> Mapping[int, int]:
+        """Device → the NUMA node from which :meth:`peer` takes host buffers; empty where there is nothing to choose."""
+        ...
+
     def host_buffer(
         self, nbytes: int, memory: HostMemory, backing: Backing = "4k"
     ) -> AbstractContextManager[HostBuffer]:
@@ -176,6 +181,10 @@ class Lab(Protocol):
         """What another process needs to open a lab on the same device (:mod:`pinscope.lab.child_processes`)."""
         ...
 
+    def place_of(self, device: int) -> str:
+        """The same of any usable device, which is not opened for it."""
+        ...
+
     def exported_buffer(self, nbytes: int) -> AbstractContextManager[tuple[DeviceBuffer, str]]:
         """Device memory of this process, and a handle by which another one reaches it. Raises NotEnoughMemory."""
         ...
@@ -201,6 +210,10 @@ class Lab(Protocol):
 
     def copy_to_host(self, target: HostBuffer, source: DeviceBuffer, stream: Stream, copier: Copier = "engine") -> None:
         """Queue a copy of ``target.nbytes`` bytes (both buffers are that long). Returns when the call returns."""
+        ...
+
+    def copy_on_devices(self, target: DeviceBuffer, source: DeviceBuffer, stream: Stream) -> None:
+        """Queue a copy between equally long pieces of device memory, of one device or of two."""
         ...
 
     def copy_both_ways(

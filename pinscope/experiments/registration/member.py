@@ -10,13 +10,12 @@ import time
 from contextlib import ExitStack
 
 from pinscope.lab.backing import touch
+from pinscope.lab.first_use import use_each_part_once
 from pinscope.lab.opening import open_lab
 from pinscope.lab.orders import Reply, obey
 from pinscope.lab.pattern import WORD_BYTES, Pattern
 from pinscope.lab.protocol import DeviceBuffer, HostBuffer
 from pinscope.probes.memory import page_table_bytes
-
-WARM_BYTES = 2 * 2**20
 
 
 class Member:
@@ -37,20 +36,8 @@ class Member:
         self._source: HostBuffer | None = None
 
     def start(self) -> Reply:
-        """Open the lab, and use each part of it once: what the driver takes at the first use is no page table."""
-        lab = self._held.enter_context(self._lab)
-        pattern = lab.fresh_pattern()
-        with ExitStack() as stack:
-            memory = stack.enter_context(lab.ordinary_memory(WARM_BYTES, "shm"))
-            touch(memory)
-            device = stack.enter_context(lab.device_buffer(WARM_BYTES))
-            stream = stack.enter_context(lab.stream())
-            sources = (lab.register(memory), lab.host_buffer(WARM_BYTES, "pinned"))
-            for source in (stack.enter_context(one) for one in sources):
-                lab.fill(source, pattern)
-                lab.copy_to_device(device, source, stream)
-                stream.synchronize()
-                lab.wrong_words(device, pattern)
+        """Open the lab, and use each part of it once."""
+        use_each_part_once(self._held.enter_context(self._lab))
         return {"kernel_tables": page_table_bytes().value}
 
     def export(self, nbytes: int) -> Reply:

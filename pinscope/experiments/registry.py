@@ -64,6 +64,7 @@ _FOLDERS = (
     "overlap",
     "page_tables",
     "registration",
+    "topology",
     "allocation",
     "staging",
     "pinning_strategy",

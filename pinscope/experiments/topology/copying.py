@@ -1,0 +1,151 @@
+"""GPUs alone, in pairs and all at once, with host memory near each or on one NUMA node."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations, product
+from typing import Any, Literal
+
+from pinscope.experiments.topology.flows import OneWay
+from pinscope.experiments.topology.team import Team
+from pinscope.experiments.topology.windows import Flight, common_window
+from pinscope.lab.harness import Precision, Turn
+from pinscope.records.run import Direction
+
+Placed = Literal["near", "node"]
+GATE_SECONDS = 0.005
+"""From the order to copy until copies begin that several processes start together."""
+WAYS: Mapping[Direction, tuple[OneWay, ...]] = {"h2d": ("h2d",), "d2h": ("d2h",), "bidirectional": ("h2d", "d2h")}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is copied.
+
+    Attributes:
+        nbytes: of one copy.
+        copies: how many follow each other.
+        directions: to measure.
+        precision: when to stop repeating.
+        nodes: NUMA nodes with memory, where host memory can lie on several.
+    """
+
+    nbytes: int
+    copies: int
+    directions: Sequence[Direction]
+    precision: Precision
+    nodes: Sequence[int]
+
+    @property
+    def ways(self) -> list[OneWay]:
+        """That any of the directions goes."""
+        ways: tuple[OneWay, OneWay] = ("h2d", "d2h")
+        return [way for way in ways if any(way in WAYS[direction] for direction in self.directions)]
+
+
+@dataclass(frozen=True)
+class Case:
+    """GPUs that copy at once, each from host memory on its node."""
+
+    devices: tuple[int, ...]
+    direction: Direction
+    placed: Placed
+    nodes: Mapping[int, int | None]
+
+
+def groups(devices: Sequence[int], placed: Placed, pairs: bool) -> list[tuple[int, ...]]:
+    """Which GPUs copy at once: each alone, every pair, all; none twice."""
+    alone = [(device,) for device in devices]
+    between = list(combinations(devices, 2)) if pairs and placed == "near" else []
+    return list(dict.fromkeys([*alone, *between, tuple(devices)]))
+
+
+def cases(devices: Sequence[int], plan: Plan, near: Mapping[int, int], pairs: bool) -> list[list[Case]]:
+    """All cases, those together that take the same buffers. Host memory near each GPU first, then on each node."""
+    near_nodes: dict[int, int | None] = {device: near.get(device) for device in devices}
+    placements: list[tuple[Placed, dict[int, int | None]]] = [("near", near_nodes)]
+    placements += [("node", dict.fromkeys(devices, node)) for node in plan.nodes]
+    found = []
+    for placed, nodes in placements:
+        fresh = [
+            group for group in groups(devices, placed, pairs)
+            if placed == "near" or any(nodes[device] != near_nodes[device] for device in group)
+        ]  # fmt: skip
+        if fresh:
+            found.append([Case(group, way, placed, nodes) for group, way in product(fresh, plan.directions)])
+    return found
+
+
+def copy_all(team: Team, plan: Plan, near: Mapping[int, int], begun: float) -> Iterator[dict[str, Any]]:
+    """Every case of a team, as values of observations. Pairs are copied by one process only.
+
+    Args:
+        begun: how much of the team's work is done before.
+    """
+    alone = len(team.copiers) == 1 or len(set(team.copiers.values())) == 1
+    placements = cases(team.devices, plan, near, pairs=alone)
+    total, done = sum(map(len, placements)), 0
+    for group in placements:
+        _take(team, plan, group[0])
+        for case in group:
+            names = " and ".join(f"GPU {device}" for device in case.devices)
+            team.tell(begun + (1 - begun) * done / total, f"{names}, {case.direction}")
+            for row in _repeat(team, plan, case):
+                yield row | {"issued_by": "one_process" if alone else "process_each"}
+            done += 1
+        team.all("giving buffers back", {"do": "give_back"})
+
+
+def _take(team: Team, plan: Plan, case: Case) -> None:
+    """Buffers for these cases; where the system put them elsewhere than asked, that is noted."""
+    orders: dict[int, dict[str, Any]] = {}
+    for device, rank in team.copiers.items():
+        order = orders.setdefault(
+            rank, {"do": "take", "nodes": {}, "nbytes": plan.nbytes, "ways": plan.ways, "copies": plan.copies}
+        )
+        order["nodes"][str(device)] = case.nodes[device]
+    for reply in team.ask("taking buffers", orders).values():
+        for device, lies in reply["on_nodes"].items():
+            asked = case.nodes[int(device)]
+            if asked is not None and lies not in ([], [asked]):
+                there = ", ".join(map(str, lies))
+                team.harness.note(f"Buffers for GPU {device} were asked for on NUMA node {asked} and lie on {there}.")
+
+
+def _repeat(team: Team, plan: Plan, case: Case) -> Iterator[dict[str, Any]]:
+    """One case until the rate is known; what arrived is compared after the last repeat."""
+    ways, counted, held = WAYS[case.direction], list[float](), list[dict[str, Any]]()
+    team.ask_copiers("laying content", {"do": "prepare", "ways": ways}, case.devices)
+    for turn in team.harness.turns(plan.precision, counted):
+        yield from held
+        flights = _fly(team, case, ways)
+        held = [_row(plan, case, turn, flight, flights) for flight in flights]
+        if not turn.warmup and (window := common_window(flights)):
+            counted.append((window[1] - window[0]) / sum(row["window_bytes"] for row in held))
+    checked = team.ask_copiers("checking what arrived", {"do": "check", "ways": ways}, case.devices)
+    wrong = {(one["device"], one["way"]): one["words"] for reply in checked.values() for one in reply["wrong"]}
+    yield from (row | {"wrong_words": wrong[row["device"], row["way"]]} for row in held)
+
+
+def _fly(team: Team, case: Case, ways: Sequence[OneWay]) -> list[Flight]:
+    """Copy once on all GPUs of the case."""
+    several = len({team.copiers[device] for device in case.devices}) > 1
+    at = time.monotonic() + GATE_SECONDS if several else None
+    replies = team.ask_copiers("copying", {"do": "copy", "ways": ways, "at": at}, case.devices)
+    flights = [Flight(**{**one, "ends": tuple(one["ends"])}) for reply in replies.values() for one in reply["flights"]]
+    return sorted(flights, key=lambda flight: (flight.device, flight.way))
+
+
+def _row(plan: Plan, case: Case, turn: Turn, flight: Flight, flights: Sequence[Flight]) -> dict[str, Any]:
+    window = common_window(flights)
+    first = min(other.begun for other in flights)
+    moved = None if window is None else (flight.done(window[1]) - flight.done(window[0])) * plan.nbytes
+    return {
+        "kind": "copy", "repeat": turn.repeat, "warmup": turn.warmup, "device": flight.device, "way": flight.way,
+        "gpus": "+".join(map(str, case.devices)), "devices": len(case.devices), "direction": case.direction,
+        "placed": case.placed, "node": case.nodes[flight.device], "bytes": plan.nbytes, "copies": plan.copies,
+        "begun_seconds": flight.begun - first, "device_seconds": flight.ends[-1],
+        "window_seconds": window and window[1] - window[0], "window_bytes": None if moved is None else round(moved),
+    }  # fmt: skip

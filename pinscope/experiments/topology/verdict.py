@@ -1,0 +1,92 @@
+"""What a run over all GPUs answers, in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pinscope.analysis.conclusions import part_words
+from pinscope.analysis.rules.link import SHARED_UPLINK
+from pinscope.experiments.topology.arithmetic import (
+    ONE_WAY,
+    Cell,
+    Opened,
+    Tables,
+    alone,
+    at_once,
+    devices,
+    pairs,
+    share,
+    shared_uplinks,
+)
+from pinscope.experiments.topology.words import ALL_TOWARDS, TOWARDS, groups_words
+from pinscope.units import format_bandwidth, format_bytes
+
+
+def topology_verdict(found: Sequence[Cell], tables: Sequence[Tables], opened: Sequence[Opened]) -> str | None:
+    """Who shares an uplink, or that none does; of one GPU what it reaches; ``None`` where too little was measured."""
+    if any(cell.wrong for cell in found) or any(one.wrong for one in opened):
+        return "Data arrived wrong on a GPU: do not trust any figure of this run."
+    if not found:
+        return _tables(tables)
+    return _shared(found) or _together(found) or _single(found)
+
+
+def worst_direction(found: Sequence[Cell]) -> tuple[str, float] | None:
+    """The direction in which all GPUs at once reach the least of their rates alone, and that share."""
+    known = [(share(found, cell), way) for way in ONE_WAY if (cell := at_once(found, way))]
+    shares = [(part, way) for part, way in known if part is not None]
+    return (min(shares)[1], min(shares)[0]) if shares else None
+
+
+def _shared(found: Sequence[Cell]) -> str | None:
+    """Groups of the direction in which a pair reaches least."""
+    shares = [(part, way) for way in ONE_WAY for _, part in pairs(found, way).values() if part < SHARED_UPLINK]
+    if not shares:
+        return None
+    part, way = min(shares)
+    groups = shared_uplinks(found, way)
+    shown = groups_words(groups) if len(groups) <= 3 else f"{len(groups)} groups of GPUs share an uplink each"
+    return f"{shown}: a pair reaches {part_words(part)} of its rates alone, {ALL_TOWARDS[way]}."
+
+
+def _together(found: Sequence[Cell]) -> str | None:
+    worst = worst_direction(found)
+    cell = at_once(found, worst[0]) if worst else None
+    if worst is None or cell is None:
+        return None
+    way, part = worst
+    many = len(cell.gpus)
+    rate = f"{format_bandwidth(cell.total.median)} {ALL_TOWARDS[way]}"
+    if part < SHARED_UPLINK:
+        return (
+            f"No two of {many} GPUs share an uplink, but all at once reach {part_words(part)} of their rates alone, "
+            f"{rate}."
+        )
+    return f"No two of {many} GPUs share an uplink: all at once reach {rate}, {part_words(part)} of their rates alone."
+
+
+def _single(found: Sequence[Cell]) -> str | None:
+    gpu = devices(found)[0]
+    rates = [
+        f"{format_bandwidth(single[gpu].total.median)} {TOWARDS[way]}"
+        for way in ONE_WAY
+        if gpu in (single := alone(found, way))
+    ]
+    if not rates:
+        return None
+    one = "with one GPU, shared uplinks cannot be told" if len(devices(found)) == 1 else "no two were measured at once"
+    return f"GPU {gpu} copies alone at {' and '.join(rates)}; {one}."
+
+
+def _tables(tables: Sequence[Tables]) -> str | None:
+    known = [one for one in tables if one.table_bytes is not None and one.table_bytes >= 0]
+    if not known:
+        return None
+    most = max(known, key=lambda one: one.table_bytes or 0)
+    gpus = len({one.device for one in known})
+    many = most.processes > 1
+    who = f"{most.processes} processes that register" if many else "A process that registers"
+    return (
+        f"{who} {format_bytes(most.bytes)} take{'' if many else 's'} {format_bytes(most.table_bytes)} of page tables "
+        f"on {'the GPU' if gpus == 1 else f'each of {gpus} GPUs'}."
+    )

@@ -1,0 +1,22 @@
+"""GPUs and directions as sentences name them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from pinscope.analysis.conclusions import joined
+
+TOWARDS: Mapping[str, str] = {"h2d": "to the GPU", "d2h": "from the GPU", "bidirectional": "both ways"}
+ALL_TOWARDS: Mapping[str, str] = {"h2d": "to the GPUs", "d2h": "from the GPUs", "bidirectional": "both ways"}
+BY: Mapping[str, str] = {"one_process": "one process", "process_each": "a process each"}
+
+
+def gpus_words(gpus: Sequence[int]) -> str:
+    """``GPU 0``, ``GPUs 0 and 1``."""
+    return f"GPU{'s' if len(gpus) > 1 else ''} {joined([str(gpu) for gpu in gpus])}"
+
+
+def groups_words(groups: Iterable[Sequence[int]]) -> str:
+    """``GPUs 0 and 1 share an uplink, GPUs 2 and 3 another one``."""
+    first, *others = [gpus_words(group) for group in groups]
+    return ", ".join([f"{first} share an uplink", *(f"{other} another one" for other in others)])

@@ -1,0 +1,143 @@
+"""All GPUs at once on real ones, beside nvbandwidth; page tables to the byte; an uplink that two labs share for sure.
+
+Predicted before the first run: rates within 1 % of nvbandwidth's; 16 MiB of page tables for each process that registers
+8 GiB, on each GPU on which it has a context; two labs on one GPU reach half of their rates alone; a process that opens
+memory of a GPU on which it has no context takes about 520 MiB there.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from cupy.cuda import runtime
+
+from pinscope.experiments.topology.arithmetic import Cell, alone, at_once, cells, opened, share, tables
+from pinscope.experiments.topology.experiment import Topology, TopologyParams
+from pinscope.experiments.topology.reading import read_topology
+from pinscope.lab.cuda import CudaLab
+from pinscope.lab.harness import Harness
+from pinscope.probes.environment import capture_environment
+from tests.data import synthetic
+
+MIB, GIB = 2**20, 2**30
+ALONE = {"h2d": 55.5e9, "d2h": 55.4e9}
+ALL_OF_TWO = {"h2d": 54.6e9, "d2h": 54.8e9}
+"""Bytes/second of each GPU by nvbandwidth 0.8 on two H200s, alone and both at once."""
+CONTEXT = (300 * MIB, 900 * MIB)
+"""Between these lies what a context takes."""
+
+
+def on_h200() -> bool:
+    return bool(runtime.getDeviceProperties(0)["name"].startswith(b"NVIDIA H200"))
+
+
+@pytest.fixture(scope="module")
+def whole() -> dict[str, Any]:
+    """A full run of all GPUs, by the command."""
+    command = [sys.executable, "-m", "pinscope", "run", "topology", "--lab", "cuda", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
+
+
+@pytest.fixture(scope="module")
+def found(whole: dict[str, Any]) -> list[Cell]:
+    return cells(whole["observations"])
+
+
+class SameGpuTwice(CudaLab):
+    """A machine with two GPUs that surely share a link: both are one and the same."""
+
+    def peers(self) -> Sequence[int]:
+        return (0, 1)
+
+    def place_of(self, device: int) -> str:
+        return super().place_of(0)
+
+
+def test_every_word_arrives(whole: dict[str, Any], found: list[Cell]) -> None:
+    assert whole["run"]["status"] == "done"
+    assert [cell.wrong for cell in found] == [0] * len(found)
+
+
+@pytest.mark.parametrize("way", ["h2d", "d2h"])
+def test_each_gpu_alone_reaches_the_rate_of_nvbandwidth(found: list[Cell], way: str) -> None:
+    rates = {gpu: cell.total.median for gpu, cell in alone(found, way).items()}
+    assert set(rates) == set(range(runtime.getDeviceCount()))
+    if on_h200():
+        assert all(rate == pytest.approx(ALONE[way], rel=0.01) for rate in rates.values()), rates
+
+
+def test_page_tables_are_8_bytes_a_page_for_each_process_and_gpu(whole: dict[str, Any]) -> None:
+    gpus, processes = runtime.getDeviceCount(), whole["run"]["params"]["processes"]
+    taken = tables(whole["observations"])
+    assert [(one.contexts, one.device, one.payers) for one in taken] == [
+        *(("every_gpu", gpu, processes) for gpu in range(gpus)),
+        *(("own_gpu", gpu, 1) for gpu in range(gpus) if gpus > 1),
+    ]
+    if on_h200():
+        assert whole["run"]["params"]["shared"] == 8 * GIB
+        assert [one.table_bytes for one in taken] == [one.payers * 16 * MIB for one in taken]
+
+
+def test_with_one_gpu_what_cannot_be_told_is_said(lab: CudaLab) -> None:
+    params = TopologyParams.preset("cuda", quick=True).with_overrides({"all_devices": False, "parts": "copies"})
+    rows = [row.model_dump() for row in Topology().measure(params, lab, Harness())]
+    reading = read_topology(synthetic.run("topology"), rows)
+    rules = {one.rule: one for one in reading.findings}
+    assert "shared uplinks" in rules["not-told-here"].title
+    assert "own-uplinks" not in rules
+    assert "cannot be told" in (reading.verdict or "")
+
+
+def test_two_labs_on_one_gpu_are_found_to_share_its_link() -> None:
+    bus_ids = {device.index: device.pci_bus_id for device in capture_environment().devices if device.pci_bus_id}
+    with SameGpuTwice(0, bus_ids) as lab:
+        params = TopologyParams.preset("cuda", quick=True).with_overrides({"parts": "copies,ipc"})
+        rows = [row.model_dump() for row in Topology().measure(params, lab, Harness())]
+    known = cells(rows)
+    for who in ("one_process", "process_each"):
+        for way in ("h2d", "d2h"):
+            cell = at_once(known, way, who)
+            assert cell is not None
+            assert share(known, cell) == pytest.approx(0.5, abs=0.02), (who, way)
+            assert cell.wrong == 0
+    reading = read_topology(synthetic.run("topology", devices=2), rows)
+    assert {"shared-uplink-h2d", "shared-uplink-d2h"} <= {one.rule for one in reading.findings}
+    assert (reading.verdict or "").startswith("GPUs 0 and 1 share an uplink")
+    reached = opened(rows)
+    assert [one.wrong for one in reached] == [0, 0]
+    assert all((one.context_bytes or 0) < 64 * MIB for one in reached), reached  # both have their context there
+
+
+@pytest.mark.two_gpus
+@pytest.mark.parametrize("issued_by", ["one_process", "process_each"])
+@pytest.mark.parametrize("way", ["h2d", "d2h"])
+def test_all_gpus_at_once_reach_the_rate_of_nvbandwidth(found: list[Cell], way: str, issued_by: str) -> None:
+    cell = at_once(found, way, issued_by)
+    assert cell is not None
+    rates = {gpu: one.median for gpu, one in cell.each.items()}
+    if on_h200() and len(rates) == 2:
+        assert all(rate >= 0.99 * ALL_OF_TWO[way] for rate in rates.values()), rates
+        assert all(rate <= 1.01 * ALONE[way] for rate in rates.values()), rates
+
+
+@pytest.mark.two_gpus
+def test_memory_opened_on_another_gpu_gets_every_word_and_costs_a_context_or_nothing(whole: dict[str, Any]) -> None:
+    reached = opened(whole["observations"])
+    gpus = runtime.getDeviceCount()
+    if not reached:
+        assert any("cannot open memory of GPU" in line for line in whole["run"]["notes"]), whole["run"]["notes"]
+        return
+    assert len(reached) == gpus * (gpus - 1)
+    for one in reached:
+        assert one.wrong == 0
+        assert set(one.rates) == {"host", "device"}
+        assert one.context_bytes is not None
+        assert one.context_bytes < 8 * MIB or CONTEXT[0] < one.context_bytes < CONTEXT[1], reached

@@ -1,0 +1,153 @@
+"""The whole procedure with real processes. The host model's engines stand for GPUs: two labs, two processes each."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from contextlib import suppress
+
+import psutil
+import pytest
+
+from pinscope.errors import MeasurementFailed
+from pinscope.experiments.topology import copying
+from pinscope.experiments.topology.arithmetic import at_once, cells, opened, tables
+from pinscope.experiments.topology.copying import Plan, cases
+from pinscope.experiments.topology.experiment import Topology, TopologyObservation, TopologyParams
+from pinscope.lab.harness import Harness, Precision
+from pinscope.lab.hostmodel import HostModelLab
+from tests.data import synthetic
+
+MIB = 2**20
+SMALL = {"size": MIB, "shared": 8 * MIB, "processes": 2, "repeats": 8, "time_limit": 0.05}
+
+
+class TwoEngines(HostModelLab):
+    """A machine on which any number may be opened, and two are shown."""
+
+    def peers(self) -> Sequence[int]:
+        return (0, 1)
+
+    def place_of(self, device: int) -> str:
+        return self.place
+
+
+def params(**overrides: object) -> TopologyParams:
+    return TopologyParams.preset("cuda", True).with_overrides({**SMALL, **overrides})
+
+
+def measure(lab: HostModelLab, harness: Harness | None = None, **overrides: object) -> list[TopologyObservation]:
+    with lab:
+        return list(Topology().measure(params(**overrides), lab, harness or Harness()))
+
+
+@pytest.fixture(scope="module")
+def two() -> list[TopologyObservation]:
+    return measure(TwoEngines())
+
+
+def members() -> list[psutil.Process]:
+    found = []
+    for child in psutil.Process().children():
+        with suppress(psutil.NoSuchProcess):
+            if "pinscope.experiments.topology.member" in child.cmdline():
+                found.append(child)
+    return found
+
+
+def test_each_alone_and_both_at_once_are_measured_by_one_process_and_by_two(two: list[TopologyObservation]) -> None:
+    found = {(cell.issued_by, cell.gpus, cell.direction) for cell in cells([row.model_dump() for row in two])}
+    expected = {
+        (who, gpus, way)
+        for who in ("one_process", "process_each")
+        for gpus in ((0,), (1,), (0, 1))
+        for way in ("h2d", "d2h", "bidirectional")
+    }
+    assert found == expected
+    assert members() == []
+
+
+def test_what_arrives_is_compared_in_every_case(two: list[TopologyObservation]) -> None:
+    copies = [row for row in two if row.kind == "copy"]
+    compared = [row for row in copies if row.wrong_words is not None]
+    assert all(row.wrong_words == 0 for row in compared)
+    assert len(compared) == 2 * (8 + 8)  # by both teams: two GPUs alone, then both; one, one and two ways
+    assert len({(row.issued_by, row.gpus, row.direction) for row in compared}) == 18
+
+
+def test_processes_that_start_together_copy_in_a_common_window(two: list[TopologyObservation]) -> None:
+    together = [row for row in two if (row.issued_by, row.devices, row.warmup) == ("process_each", 2, False)]
+    known = [row for row in together if row.window_seconds is not None]
+    assert known
+    for row in known:
+        assert row.window_seconds is not None
+        assert row.window_seconds <= row.device_seconds  # type: ignore[operator]
+        assert 0 < (row.window_bytes or 0) <= row.bytes * (row.copies or 0)
+
+
+def test_memory_of_each_is_opened_by_the_other_and_copied_to(two: list[TopologyObservation]) -> None:
+    found = opened([row.model_dump() for row in two])
+    assert [(one.device, one.opener, set(one.rates), one.wrong) for one in found] == [
+        (0, 1, {"host", "device"}, 0), (1, 0, {"host", "device"}, 0),
+    ]  # fmt: skip
+
+
+def test_every_process_registers_and_what_no_meter_tells_is_none(two: list[TopologyObservation]) -> None:
+    rows = [row for row in two if row.kind == "pin" and row.step == "pin"]
+    assert [(row.contexts, row.process, row.device) for row in rows] == [
+        (contexts, process, device) for contexts in ("every_gpu", "own_gpu") for process in (0, 1) for device in (0, 1)
+    ]
+    assert all((row.pin_seconds or 0) > 0 for row in rows)
+    assert all(one.table_bytes is None for one in tables([row.model_dump() for row in two]))
+
+
+def test_one_gpu_alone_is_measured_by_one_process_only() -> None:
+    rows = measure(HostModelLab(), parts="copies", directions="h2d")
+    assert {(row.kind, row.gpus, row.issued_by) for row in rows} == {("copy", "0", "one_process")}
+    assert at_once(cells([row.model_dump() for row in rows]), "h2d") is None
+
+
+def test_a_process_that_dies_is_named_and_nothing_is_left() -> None:
+    def kill(_fraction: float, message: str) -> None:
+        if "GPU 0, h2d" in message and "one GPU" in message:
+            members()[1].send_signal(signal.SIGKILL)
+
+    with pytest.raises(MeasurementFailed, match="process 2 of 2 was killed by SIGKILL"):
+        measure(TwoEngines(), Harness(report=kill), parts="copies")
+    assert members() == []
+
+
+def test_a_case_whose_gpus_never_copied_together_counts_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copying, "common_window", lambda flights: None)
+    rows = [row.model_dump() for row in measure(TwoEngines(), parts="copies", directions="h2d")]
+    assert rows
+    assert cells(rows) == []
+
+
+def plan(nodes: Sequence[int] = ()) -> Plan:
+    return Plan(MIB, 4, ("h2d",), Precision(), nodes)
+
+
+def test_pairs_and_all_are_measured_near_and_each_and_all_on_every_other_node() -> None:
+    near = {0: 0, 1: 0, 2: 1, 3: 1}
+    placements = cases((0, 1, 2, 3), plan((0, 1)), near, pairs=True)
+    found = [[(case.devices, case.nodes[case.devices[0]]) for case in group] for group in placements]
+    assert found[0] == [
+        ((0,), 0), ((1,), 0), ((2,), 1), ((3,), 1), ((0, 1), 0), ((0, 2), 0), ((0, 3), 0), ((1, 2), 0), ((1, 3), 0),
+        ((2, 3), 1), ((0, 1, 2, 3), 0),
+    ]  # fmt: skip
+    assert found[1:] == [[((2,), 0), ((3,), 0), ((0, 1, 2, 3), 0)], [((0,), 1), ((1,), 1), ((0, 1, 2, 3), 1)]]
+
+
+def test_a_pair_that_is_all_gpus_is_measured_once() -> None:
+    assert [case.devices for case in cases((0, 1), plan(), {}, pairs=True)[0]] == [(0,), (1,), (0, 1)]
+    assert [case.devices for case in cases((0,), plan(), {}, pairs=True)[0]] == [(0,)]
+
+
+def test_the_budget_grows_with_gpus_and_processes() -> None:
+    experiment, chosen = Topology(), TopologyParams.preset("cuda", False)
+    one, eight = (experiment.budget(chosen, synthetic.environment(devices)) for devices in (1, 8))
+    assert eight.pinned_bytes - one.pinned_bytes == 7 * 2 * chosen.size
+    assert eight.seconds > 3 * one.seconds
+    only = experiment.budget(chosen.with_overrides({"all_devices": False}), synthetic.environment(8))
+    assert only.pinned_bytes == one.pinned_bytes

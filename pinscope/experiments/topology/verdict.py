@@ -35,7 +35,8 @@ def worst_direction(found: Sequence[Cell]) -> tuple[str, float] | None:
     """The direction in which all GPUs at once reach the least of their rates alone, and that share."""
     known = [(share(found, cell), way) for way in ONE_WAY if (cell := at_once(found, way))]
     shares = [(part, way) for part, way in known if part is not None]
-    return (min(shares)[1], min(shares)[0]) if shares else None
+    part, way = min(shares, key=lambda one: one[0], default=(None, ""))
+    return None if part is None else (way, part)
 
 
 def _shared(found: Sequence[Cell]) -> str | None:
@@ -43,7 +44,7 @@ def _shared(found: Sequence[Cell]) -> str | None:
     shares = [(part, way) for way in ONE_WAY for _, part in pairs(found, way).values() if part < SHARED_UPLINK]
     if not shares:
         return None
-    part, way = min(shares)
+    part, way = min(shares, key=lambda one: one[0])
     groups = shared_uplinks(found, way)
     shown = groups_words(groups) if len(groups) <= 3 else f"{len(groups)} groups of GPUs share an uplink each"
     return f"{shown}: a pair reaches {part_words(part)} of its rates alone, {ALL_TOWARDS[way]}."

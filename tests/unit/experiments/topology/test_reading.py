@@ -1,0 +1,237 @@
+"""Who shares an uplink, what far nodes, processes and page tables cost, and what a host could not tell."""
+
+from __future__ import annotations
+
+import pytest
+
+from pinscope.errors import BadInput
+from pinscope.experiments.registry import read_run
+from pinscope.experiments.topology.arithmetic import at_once, cells, share, shared_uplinks, tables
+from pinscope.experiments.topology.windows import Flight, common_window
+from pinscope.records.finding import Finding, Reading
+from tests.unit.experiments.topology.hosts import (
+    FAR,
+    LINK,
+    MIB,
+    ROWS,
+    UPLINK,
+    copied,
+    host,
+    opened,
+    registered,
+    run,
+)
+
+TWO_PAIRS = ((0, 1), (2, 3))
+TWO_SWITCHES = ((0, 1, 2, 3), (4, 5, 6, 7))
+
+
+def read(rows: ROWS, gpus: int = 2, nodes: int = 1) -> Reading:
+    return read_run(run(gpus, nodes), rows)
+
+
+def findings(rows: ROWS, gpus: int = 2, nodes: int = 1) -> dict[str, Finding]:
+    return {one.rule: one for one in read(rows, gpus, nodes).findings}
+
+
+@pytest.mark.parametrize(
+    ("gpus", "uplinks"),
+    [(2, []), (2, [(0, 1)]), (4, TWO_PAIRS), (4, [(1, 2)]), (8, TWO_SWITCHES), (8, [(0, 1), (2, 3), (4, 5), (6, 7)])],
+)
+def test_planted_uplinks_are_found_and_no_others(gpus: int, uplinks: list[tuple[int, ...]]) -> None:
+    found = cells(host(gpus, uplinks))
+    assert shared_uplinks(found, "h2d") == list(uplinks)
+    assert shared_uplinks(found, "d2h") == list(uplinks)
+
+
+def test_what_gpus_reach_together_is_a_share_of_their_rates_alone() -> None:
+    found = cells(host(4, TWO_PAIRS))
+    whole = at_once(found, "h2d")
+    assert whole is not None
+    assert share(found, whole) == pytest.approx(2 * UPLINK / (4 * LINK))
+    assert {gpu: rate.median for gpu, rate in whole.each.items()} == pytest.approx(dict.fromkeys(range(4), UPLINK / 2))
+
+
+def test_a_shared_uplink_is_the_verdict_and_a_warning_with_code_for_gpus_that_share_none() -> None:
+    rows = host(4, TWO_PAIRS)
+    assert read(rows, 4).verdict == (
+        "GPUs 0 and 1 share an uplink, GPUs 2 and 3 another one: a pair reaches 60.0 % of its rates alone, to the GPUs."
+    )
+    found = findings(rows, 4)
+    one = found["shared-uplink-h2d"]
+    assert one.severity == "warning"
+    assert "such as GPUs 0 and 2" in one.advice
+    assert 'os.environ["CUDA_VISIBLE_DEVICES"] = "0,2"' in (one.code or "")
+    compile(one.code or "", "code", "exec")
+    assert "own-uplinks" not in found
+
+
+def test_an_uplink_of_all_gpus_leaves_no_choice_of_gpus() -> None:
+    one = findings(host(2, [(0, 1)]))["shared-uplink-h2d"]
+    assert "or host memory" in one.detail
+    assert one.code is None
+    assert "no choice of GPUs" in one.advice
+
+
+def test_gpus_with_uplinks_of_their_own_are_said_to_have_them() -> None:
+    rows = host(8)
+    assert read(rows, 8).verdict == (
+        "No two of 8 GPUs share an uplink: all at once reach 400 GB/s to the GPUs, all of their rates alone."
+    )
+    assert findings(rows, 8)["own-uplinks"].severity == "good"
+
+
+def test_all_at_once_may_be_slower_though_no_pair_is() -> None:
+    rows = [row for row in host(4, directions=("h2d",)) if row["devices"] != 4]
+    rows += copied(dict.fromkeys(range(4), LINK / 2))
+    found = findings(rows, 4)
+    assert found["all-at-once-slower"].severity == "warning"
+    assert "all at once reach 50.0 %" in (read(rows, 4).verdict or "")
+
+
+def test_one_gpu_says_what_it_reaches_and_what_cannot_be_told() -> None:
+    rows = host(1) + registered(1, 2)
+    reading = read(rows, 1)
+    assert reading.verdict == (
+        "GPU 0 copies alone at 50.0 GB/s to the GPU and 50.0 GB/s from the GPU; with one GPU, shared uplinks cannot be "
+        "told."
+    )
+    told = {one.rule: one for one in reading.findings}
+    assert told["not-told-here"].title == (
+        "This run had one GPU and one NUMA node, so it could not tell: shared uplinks, one process beside a process "
+        "each, memory opened across GPUs and the cost of a far node"
+    )
+    assert not {"own-uplinks", "shared-uplink-h2d", "processes-alike", "nodes-alike"} & set(told)
+
+
+def test_two_gpus_on_one_node_cannot_tell_what_a_far_node_costs() -> None:
+    found = findings(host(2))
+    assert "one NUMA node, so it could not tell: the cost of a far node" in found["not-told-here"].title
+    assert "far-node-slower" not in found
+
+
+def two_nodes(far: float) -> ROWS:
+    rows = host(2, near={0: 0, 1: 1})
+    for way in ("h2d", "d2h"):
+        rows += copied({1: far}, way, node=0) + copied({0: LINK}, way, node=1)
+    return rows
+
+
+def test_a_far_node_that_slows_a_gpu_is_named_with_the_command_that_avoids_it() -> None:
+    found = findings(two_nodes(FAR), nodes=2)
+    one = found["far-node-slower"]
+    assert one.severity == "warning"
+    assert one.title.startswith("GPU 1 reaches 60.0 % of its rate with host memory on NUMA node 0 instead of node 1")
+    assert "numactl --cpunodebind=1 --membind=1" in one.advice
+    assert "not-told-here" not in found
+
+
+def test_a_node_that_the_system_calls_near_and_that_is_slower_is_pointed_out() -> None:
+    rows = copied({0: FAR}, near={0: 0}) + copied({0: LINK}, node=1)
+    assert "names the slower node as the one near the GPU" in findings(rows, 1, 2)["far-node-slower"].detail
+
+
+def test_nodes_that_copy_alike_are_good() -> None:
+    assert findings(two_nodes(LINK), nodes=2)["nodes-alike"].severity == "good"
+
+
+def test_a_gpu_slower_than_others_of_its_model_is_named() -> None:
+    one = findings(copied({0: LINK}) + copied({1: LINK / 2}))["gpu-slower-than-others"]
+    assert one.severity == "warning"
+    assert one.title.startswith("GPU 1 copies alone at 25.0 GB/s to the GPU, GPU 0 of the same model at 50.0")
+    assert "--device 1" in one.advice
+
+
+def test_one_process_beside_a_process_each() -> None:
+    assert "100 GB/s against 100 GB/s" in findings(host(2))["processes-alike"].title
+    rows = [row for row in host(2) if row["issued_by"] == "one_process" or row["devices"] == 1]
+    rows += copied({0: LINK / 2, 1: LINK / 2}, issued_by="process_each")
+    assert findings(rows)["processes-differ"].title.startswith("A process for each GPU copies slower")
+
+
+@pytest.mark.parametrize(("gpus", "processes"), [(1, 2), (2, 4), (4, 4), (8, 3)])
+def test_page_tables_are_those_of_every_process_on_every_gpu(gpus: int, processes: int) -> None:
+    rows = registered(gpus, processes) + registered(gpus, gpus, contexts="own_gpu")
+    found = tables(rows)
+    assert [one.table_bytes for one in found] == [one.expected_bytes for one in found]
+    assert [one.table_bytes for one in found if one.contexts == "every_gpu"] == [16 * MIB * processes] * gpus
+    assert "page-tables-everywhere" in findings(host(gpus) + rows, gpus)
+    assert f"take {16 * processes} MiB of page tables" in (read(rows, gpus).verdict or "")
+
+
+def test_page_tables_that_differ_from_their_arithmetic_are_said_to() -> None:
+    found = findings(host(2) + registered(2, 2, each=18 * MIB))
+    assert "36 MiB; 32 MiB were expected" in found["page-tables-differ"].title
+    assert "by 2 of the driver's steps" in found["page-tables-differ"].detail
+
+
+def test_registrations_that_broke_off_give_no_figure() -> None:
+    rows = registered(2, 4)[:-2]
+    assert [one.table_bytes for one in tables(rows)] == [None, None]
+    assert read(rows).verdict is None
+
+
+def test_what_opening_memory_costs_is_a_context_or_nothing() -> None:
+    rows = host(2) + opened(0, 1) + opened(1, 0)
+    found = findings(rows)
+    assert "takes 520 MiB there: a context" in found["open-costs-context"].title
+    assert "40.0 GB/s" in found["through-from-host"].title
+    assert "45.0 GB/s" in found["through-from-device"].title
+    assert "reaches 50.0 GB/s from host memory" in found["through-from-host"].detail
+    free = findings(host(2) + opened(0, 1, context=2 * MIB))
+    assert free["open-without-context"].severity == "good"
+
+
+def test_wrong_words_come_before_all_else() -> None:
+    for rows in (copied({0: LINK}, wrong=3), host(2) + opened(0, 1, wrong=1)):
+        reading = read(rows)
+        assert reading.findings[0].rule == "content-wrong"
+        assert (reading.verdict or "").startswith("Data arrived wrong")
+
+
+def test_the_headline_begins_with_all_gpus_at_once() -> None:
+    names = [one.name for one in read(host(2) + registered(2, 4) + opened(0, 1)).headline]
+    assert names[:2] == ["All 2 GPUs at once, h2d", "All at once ÷ alone, h2d"]
+    assert "GPU 1 alone, d2h" in names
+    assert "Page tables of 4 processes, GPU 1" in names
+    assert names[-1] == "Taken by opening memory of GPU 0 from GPU 1"
+
+
+def test_nothing_measured_yet_is_no_verdict() -> None:
+    reading = read([])
+    assert (reading.verdict, reading.headline, reading.tables, reading.findings) == (None, (), (), ())
+    assert read(copied({0: LINK}, repeats=0)).headline == ()
+
+
+def test_a_run_that_broke_off_reads_at_every_row() -> None:
+    rows = host(2, directions=("bidirectional",)) + registered(2, 2) + opened(1, 0)
+    for count in range(0, len(rows), 7):
+        verdict = read(rows[:count]).verdict
+        assert verdict is None or len(verdict) <= 150
+
+
+def test_rows_that_lack_what_a_copy_has_are_refused() -> None:
+    rows = [row | {"way": None} for row in copied({0: LINK})]
+    with pytest.raises(BadInput, match="a copy without way"):
+        read(rows)
+
+
+def flight(begun: float, *ends: float) -> Flight:
+    return Flight(0, "h2d", begun, ends)
+
+
+def test_the_common_window_ends_with_the_first_to_finish() -> None:
+    slow, fast = flight(10.0, 2.0, 4.0), flight(10.5, 1.0, 2.0)
+    window = common_window([slow, fast])
+    assert window == (10.5, 12.5)
+    assert fast.done(12.5) - fast.done(10.5) == 2.0
+    assert slow.done(12.5) - slow.done(10.5) == pytest.approx(1.25 - 0.25)
+
+
+def test_flows_that_never_ran_together_have_no_window() -> None:
+    assert common_window([flight(0.0, 1.0), flight(1.0, 1.0)]) is None
+
+
+def test_a_flow_has_done_nothing_before_it_begins_and_all_after_it_ends() -> None:
+    one = flight(5.0, 1.0, 2.0, 3.0)
+    assert [one.done(moment) for moment in (4.0, 5.0, 5.5, 7.0, 8.0, 99.0)] == [0, 0, 0.5, 2, 3, 3]

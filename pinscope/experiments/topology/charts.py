@@ -29,6 +29,8 @@ from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bandwidth, format_bytes, format_share
 
 MIB = 2**20
+_MOST_WIDE = 4
+"""With more columns a phone has room for a few letters in each."""
 _CONDITIONS = (("alone", "copy"), ("all at once, one process", "pinned"), ("all at once, a process each", "workers"))
 _SOURCES = {"host": "From the opener's pinned memory", "device": "From the opener's own GPU"}
 
@@ -52,17 +54,18 @@ def _pairs(found: Sequence[Cell]) -> Iterator[Chart]:
     known = {way: shares for way in directions(found) if (shares := pairs(found, way))}
     if not known:
         return
-    names = [_name(gpu) for gpu in devices(found)]
+    gpus = devices(found)
+    small = len(gpus) > _MOST_WIDE
     squares = []
     for way, shares in known.items():
-        drawn = {(name, name): square for name, square in _alone_squares(found, way).items()}
+        drawn = {(_name(gpu), str(gpu)): square for gpu, square in _alone_squares(found, way, small).items()}
         for (one, other), (cell, part) in shares.items():
             square = Square(
-                part, f"{format_share(part)}<br>{format_bandwidth(cell.total.median)}",
+                part, _short(part, cell.total.median, small),
                 f"GPUs {one} and {other} at once: {format_bandwidth(cell.total.median)}, {format_share(part)} of their "
                 "rates alone",
             )  # fmt: skip
-            drawn |= {(_name(one), _name(other)): square, (_name(other), _name(one)): square}
+            drawn |= {(_name(one), str(other)): square, (_name(other), str(one)): square}
         squares.append(drawn)
     ends = [
         (f"GPUs {one} and {other} {TOWARDS[way]}", format_share(part))
@@ -71,17 +74,27 @@ def _pairs(found: Sequence[Cell]) -> Iterator[Chart]:
     ]
     yield Chart(
         "topology-pairs", "What each pair of GPUs reaches at once",
-        "Both together, and that as a share of the sum of their rates alone. Below 90 % they share an uplink or what "
-        "lies behind it. On the diagonal: each alone.",
-        matrices([DIRECTION_TITLES[way] for way in known], names, names, squares, ("GPU", "GPU")),
+        f"Both together, {'in per cent' if small else 'and that as a share'} of the sum of their rates alone. Below "
+        "90 % they share an uplink or what lies behind it. On the diagonal: each alone.",
+        matrices(
+            [DIRECTION_TITLES[way] for way in known], list(map(str, gpus)), list(map(_name, gpus)), squares,
+            ("GPU", "GPU"),
+        ),
         alt_text("What pairs reach at once, of their rates alone", ends[:60]),
     )  # fmt: skip
 
 
-def _alone_squares(found: Sequence[Cell], way: str) -> dict[str, Square]:
+def _short(part: float, rate: float, small: bool) -> str:
+    """What is written in a square; of a small one the per cent alone."""
+    return f"{100 * part:.0f}" if small else f"{format_share(part)}<br>{format_bandwidth(rate)}"
+
+
+def _alone_squares(found: Sequence[Cell], way: str, small: bool) -> dict[int, Square]:
     rates = {gpu: cell.total.median for gpu, cell in alone(found, way).items()}
     return {
-        _name(gpu): Square(1.0, f"alone<br>{format_bandwidth(rate)}", f"GPU {gpu} alone: {format_bandwidth(rate)}")
+        gpu: Square(
+            1.0, "" if small else f"alone<br>{format_bandwidth(rate)}", f"GPU {gpu} alone: {format_bandwidth(rate)}"
+        )
         for gpu, rate in rates.items()
     }
 
@@ -94,22 +107,19 @@ def _rates(run: ExperimentRun, found: Sequence[Cell]) -> Iterator[Chart]:
         shown = [bar for bar in whole if way in (None, bar[0])]
         if not shown:
             continue
-        names = [_bar_name(bar, several) for bar in shown]
-        ends = {name: format_bandwidth(bar[3]) for name, bar in zip(names, shown, strict=True)}
+        names = [f"{_bar_name(bar, several)}: {format_bandwidth(bar[3])}" for bar in shown]
+        ends = [(_bar_name(bar, several), format_bandwidth(bar[3])) for bar in shown]
         parts = [
             Part(title, colour, {name: bar[3] for name, bar in zip(names, shown, strict=True) if bar[2] == title})
             for title, colour in _CONDITIONS
         ]
-        figure = bars(
-            names, [part for part in parts if part.values], "Rate (GB/s)", format_bandwidth, scale=1e9, ends=ends
-        )
+        figure = bars(names, [part for part in parts if part.values], "Rate (GB/s)", format_bandwidth, scale=1e9)
         limit = _limit(run, way or "h2d")
         dotted = ""
         if limit is not None:
             line = {"color": COLOURS["reference"], "dash": DASHES["reference"], "width": 2}
             figure.add_vline(x=limit / 1e9, line=line)
-            most = max(limit / 1e9 * 1.04, figure.layout.xaxis.range[1])
-            figure.update_xaxes(range=[0, most])
+            figure.update_xaxes(range=[0, 1.04 * max(limit, *(bar[3] for bar in shown)) / 1e9])
             dotted = f" Dotted: the most that a GPU's link can carry, {format_bandwidth(limit)}" + (
                 f"{', both ways together' if way == 'bidirectional' else '' if several else ' one way'}."
             )
@@ -117,7 +127,7 @@ def _rates(run: ExperimentRun, found: Sequence[Cell]) -> Iterator[Chart]:
             f"topology-{way or 'rates'}",
             f"Each GPU alone and with all others, {way}" if several else "The GPU alone",
             ("In the time in which all copied." if several else "From pinned memory near the GPU.") + dotted, figure,
-            alt_text("Rates of each GPU" if several else "Rates of the GPU", ends.items()),
+            alt_text("Rates of each GPU" if several else "Rates of the GPU", ends),
         )  # fmt: skip
 
 
@@ -206,11 +216,12 @@ def _opened(reached: Sequence[Opened]) -> Iterator[Chart]:
     squares, ends = [], []
     for source in known:
         rates = [(one, one.rates[source].median) for one in reached if source in one.rates]
+        unit = "" if len(gpus) > _MOST_WIDE else " GB/s"
         best = max(rate for _, rate in rates)
         squares.append(
             {
-                (_name(one.opener), _name(one.device)): Square(
-                    rate / best if best else 1.0, format_bandwidth(rate),
+                (_name(one.opener), str(one.device)): Square(
+                    rate / best if best else 1.0, format_bandwidth(rate).replace(" GB/s", unit),
                     f"GPU {one.opener} into memory of GPU {one.device}: {format_bandwidth(rate)}",
                 )
                 for one, rate in rates
@@ -220,7 +231,7 @@ def _opened(reached: Sequence[Opened]) -> Iterator[Chart]:
     yield Chart(
         "topology-ipc", "Copies into another GPU's memory, opened by CUDA IPC",
         "Rows: the GPU of the process that opened the memory and copies. Columns: where the memory lies.",
-        matrices([_SOURCES[source] for source in known], list(map(_name, gpus)), list(map(_name, gpus)), squares,
-                 ("Memory on", "Opened from")),
+        matrices([_SOURCES[source] for source in known], list(map(str, gpus)), list(map(_name, gpus)), squares,
+                 ("Memory on GPU", "Opened from")),
         alt_text("Rates into opened memory", ends[:60]),
     )  # fmt: skip

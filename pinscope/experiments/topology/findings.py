@@ -76,11 +76,16 @@ def _uplinks(found: Sequence[Cell]) -> Iterator[Costed]:
             good(
                 "own-uplinks",
                 *(_pair_quantities(found, pair)),
-                title=f"No two of {len(devices(found))} GPUs share an uplink: every pair reaches at least "
-                f"{part_words(part)} of its rates alone",
+                title=f"No two of {len(devices(found))} GPUs share an uplink: every pair reaches {_at_least(part)} of its "
+                "rates alone",
                 detail=f"The least: {gpus_words(pair.gpus)}, {ALL_TOWARDS[way]}.",
             ),
         )
+
+
+def _at_least(part: float) -> str:
+    words = part_words(part)
+    return words if words == "all" else f"at least {words}"
 
 
 def _pair_quantities(found: Sequence[Cell], pair: Cell) -> tuple[Quantity, ...]:
@@ -197,7 +202,7 @@ def _nodes(found: Sequence[Cell]) -> Iterator[Costed]:
     if part >= 1 - SAME_RATE:
         yield 1.0, good(
             "nodes-alike", *evidence,
-            title=f"Host memory on any NUMA node copies alike: at least {part_words(part)} of the best node's rate",
+            title=f"Host memory on any NUMA node copies alike: {_at_least(part)} of the best node's rate",
             detail="One GPU alone at a time; latency was not measured.",
         )  # fmt: skip
         return

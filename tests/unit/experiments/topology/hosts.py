@@ -84,8 +84,10 @@ def registered(
     return rows
 
 
-def opened(device: int, opener: int, context: int = 520 * MIB, host_rate: float = 40e9, peer_rate: float = 45e9,
-           wrong: int = 0) -> ROWS:  # fmt: skip
+def opened(
+    device: int, opener: int, *, context: int = 520 * MIB, host_rate: float = 40e9, peer_rate: float = 45e9,
+    wrong: int = 0,
+) -> ROWS:  # fmt: skip
     """Memory of one GPU opened by a process on another one, and four copies from each source."""
     common: dict[str, Any] = {"device": device, "opener": opener, "bytes": SIZE}
     rows = [

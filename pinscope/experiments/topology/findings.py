@@ -76,8 +76,8 @@ def _uplinks(found: Sequence[Cell]) -> Iterator[Costed]:
             good(
                 "own-uplinks",
                 *(_pair_quantities(found, pair)),
-                title=f"No two of {len(devices(found))} GPUs share an uplink: every pair reaches {_at_least(part)} of its "
-                "rates alone",
+                title=f"No two of {len(devices(found))} GPUs share an uplink: every pair reaches {_at_least(part)} of "
+                "its rates alone",
                 detail=f"The least: {gpus_words(pair.gpus)}, {ALL_TOWARDS[way]}.",
             ),
         )

@@ -24,6 +24,7 @@ from tests.unit.recordings import (
     scatter,
     staging,
     timeline,
+    topology,
     while_serving,
 )
 from tests.unit.recordings.raw import Recorded, recordings
@@ -42,6 +43,7 @@ AGAIN: Mapping[str, Callable[[Recorded], dict[str, object]]] = {
     "scatter": scatter.headline,
     "staging": staging.headline,
     "timeline": timeline.headline,
+    "topology": topology.headline,
     "while_serving": while_serving.headline,
 }
 """Experiment → its headline from the raw rows: name of each quantity, and its value."""
@@ -67,7 +69,9 @@ def test_every_kind_of_run_is_recorded_and_worked_out_again() -> None:
     assert set(AGAIN) == kinds == {recorded.run["experiment"] for recorded in recordings()}
 
 
-@pytest.mark.parametrize("path", [*sorted(HERE.glob("[!t]*.py")), HERE / "timeline.py"], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", [*sorted(HERE.glob("[!t]*.py")), HERE / "timeline.py", HERE / "topology.py"], ids=lambda path: path.stem
+)
 def test_what_works_it_out_again_uses_none_of_the_code_that_it_checks(path: Path) -> None:
     for node in ast.walk(ast.parse(path.read_text())):
         names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []

@@ -21,6 +21,7 @@ PARTS = {
     "pressure": ("phase",),
     "registration": ("strategy", "processes", "step"),
     "timeline": ("kind",),
+    "topology": ("kind", "issued_by", "gpus", "direction", "contexts"),
     "while_serving": ("way", "phase"),
 }
 """Experiment → the labels by which its rows are left out."""

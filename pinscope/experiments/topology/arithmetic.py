@@ -25,7 +25,7 @@ class Cell:
         gpus: their indices.
         direction: ``h2d``, ``d2h`` or ``bidirectional``.
         placed: ``near`` each, or all on one ``node``.
-        nodes: GPU → the NUMA node from which its host memory was to come.
+        nodes: GPU → the NUMA node on which its host memory lay; ``None`` where that is not known.
         total: bytes/second of all together.
         each: GPU → its own bytes/second.
         wrong: words that did not arrive; ``None`` where nothing was compared.
@@ -97,7 +97,7 @@ def alone(found: Iterable[Cell], direction: str, issued_by: str = "one_process")
 
 
 def by_node(found: Iterable[Cell], direction: str) -> dict[int, dict[int, Cell]]:
-    """GPU → NUMA node → its cell alone, where nodes were chosen."""
+    """GPU → NUMA node → its cell alone, as far as nodes are known."""
     rates: dict[int, dict[int, Cell]] = {}
     for cell in found:
         node = cell.nodes[cell.gpus[0]]

@@ -84,39 +84,50 @@ def copy_all(team: Team, plan: Plan, near: Mapping[int, int], begun: float) -> I
     Args:
         begun: how much of the team's work is done before.
     """
-    alone = len(team.copiers) == 1 or len(set(team.copiers.values())) == 1
-    placements = cases(team.devices, plan, near, pairs=alone)
+    one_process = len(set(team.copiers.values())) == 1
+    placements = cases(team.devices, plan, near, pairs=one_process)
     total, done = sum(map(len, placements)), 0
     for group in placements:
-        _take(team, plan, group[0])
-        for case in group:
+        lies = take(team, plan, group[0])
+        for case in group if lies else ():
             names = " and ".join(f"GPU {device}" for device in case.devices)
             team.tell(begun + (1 - begun) * done / total, f"{names}, {case.direction}")
             for row in _repeat(team, plan, case):
-                yield row | {"issued_by": "one_process" if alone else "process_each"}
+                yield row | {
+                    "issued_by": "one_process" if one_process else "process_each", "node": lies[row["device"]]
+                }  # fmt: skip
             done += 1
         team.all("giving buffers back", {"do": "give_back"})
 
 
-def _take(team: Team, plan: Plan, case: Case) -> None:
-    """Buffers for these cases; where the system put them elsewhere than asked, that is noted."""
+def take(team: Team, plan: Plan, case: Case) -> dict[int, int | None]:
+    """Take the buffers of these cases: for each GPU the node on which its host memory lies, as far as it is known.
+
+    Empty where the system puts memory elsewhere than on the one node that is measured; that is noted.
+    """
     orders: dict[int, dict[str, Any]] = {}
     for device, rank in team.copiers.items():
         order = orders.setdefault(
             rank, {"do": "take", "nodes": {}, "nbytes": plan.nbytes, "ways": plan.ways, "copies": plan.copies}
         )
         order["nodes"][str(device)] = case.nodes[device]
-    for reply in team.ask("taking buffers", orders).values():
-        for device, lies in reply["on_nodes"].items():
-            asked = case.nodes[int(device)]
-            if asked is not None and lies not in ([], [asked]):
-                there = ", ".join(map(str, lies))
-                team.harness.note(f"Buffers for GPU {device} were asked for on NUMA node {asked} and lie on {there}.")
+    replies = team.ask("taking buffers", orders).values()
+    seen = {int(device): nodes for reply in replies for device, nodes in reply["on_nodes"].items()}
+    elsewhere = sorted({node for device, nodes in seen.items() for node in nodes if node != case.nodes[device]})
+    if case.placed == "node" and elsewhere:
+        team.harness.note(
+            f"Left out: host memory on NUMA node {next(iter(case.nodes.values()))}. Buffers that were asked for there "
+            f"lie on node {', '.join(map(str, elsewhere))}; in a container it takes CAP_SYS_NICE."
+        )
+        return {}
+    return {device: nodes[0] if len(nodes) == 1 else case.nodes[device] for device, nodes in seen.items()}
 
 
 def _repeat(team: Team, plan: Plan, case: Case) -> Iterator[dict[str, Any]]:
     """One case until the rate is known; what arrived is compared after the last repeat."""
-    ways, counted, held = WAYS[case.direction], list[float](), list[dict[str, Any]]()
+    ways = WAYS[case.direction]
+    counted: list[float] = []
+    held: list[dict[str, Any]] = []
     team.ask_copiers("laying content", {"do": "prepare", "ways": ways}, case.devices)
     for turn in team.harness.turns(plan.precision, counted):
         yield from held
@@ -145,7 +156,7 @@ def _row(plan: Plan, case: Case, turn: Turn, flight: Flight, flights: Sequence[F
     return {
         "kind": "copy", "repeat": turn.repeat, "warmup": turn.warmup, "device": flight.device, "way": flight.way,
         "gpus": "+".join(map(str, case.devices)), "devices": len(case.devices), "direction": case.direction,
-        "placed": case.placed, "node": case.nodes[flight.device], "bytes": plan.nbytes, "copies": plan.copies,
+        "placed": case.placed, "bytes": plan.nbytes, "copies": plan.copies,
         "begun_seconds": flight.begun - first, "device_seconds": flight.ends[-1],
         "window_seconds": window and window[1] - window[0], "window_bytes": None if moved is None else round(moved),
     }  # fmt: skip

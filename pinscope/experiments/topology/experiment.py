@@ -19,6 +19,7 @@ from pinscope.experiments.topology.team import Contexts, Team, started
 from pinscope.lab.backing import shared_region
 from pinscope.lab.budget import CONTEXT_BYTES
 from pinscope.lab.harness import Harness
+from pinscope.lab.placement import NEAR
 from pinscope.lab.protocol import Lab
 from pinscope.probes.numa import read_nodes
 from pinscope.records.budget import Budget
@@ -94,10 +95,9 @@ class TopologyObservation(Observation):
     issued_by: _ISSUED | None = None
     """``one_process`` for all GPUs, or ``process_each``."""
     placed: Placed | None = None
-    """Host memory ``near`` each GPU (wherever the run was bound where there is nothing to choose), or all of it on one
-    ``node``."""
+    """Host memory ``near`` each GPU (where there is nothing to choose, as the run is bound), or all on one ``node``."""
     node: int | None = None
-    """NUMA node from which this GPU's host memory was to come; ``None``: as the run was bound."""
+    """NUMA node on which this GPU's host memory lay; ``None``: not known, or on several."""
     direction: Direction | None = None
     """What was measured: ``h2d``, ``d2h`` or ``bidirectional``."""
     way: OneWay | None = None
@@ -177,7 +177,7 @@ class Topology:
         most = max(registering, gpus)
         return Budget(
             pinned_bytes=shared + gpus * buffers, pageable_bytes=most * PROCESS_BYTES,
-            device_bytes=max(registering, 2) * (CONTEXT_BYTES + tables) + buffers,
+            device_bytes=most * (CONTEXT_BYTES + tables) + 2 * buffers,
             seconds=_seconds(params, gpus, len(environment.nodes), registering),
         )  # fmt: skip
 
@@ -213,8 +213,9 @@ def _work(team: Team, params: TopologyParams, touched: bool) -> Iterator[dict[st
         yield from register_all(team, params.shared, touched)
     if "copies" in params.parts:
         near = team.lab.near
-        nodes = [node.number for node in read_nodes().value or () if node.memory_bytes] if near else []
-        plan = Plan(params.size, COPIES, params.directions, params.harness_precision(), nodes)
+        nodes = [node.number for node in read_nodes().value or () if node.memory_bytes]
+        several = nodes if params.node == NEAR and len(nodes) > 1 else []
+        plan = Plan(params.size, COPIES, params.directions, params.harness_precision(), several)
         yield from copy_all(team, plan, near, begun=0.3)
     if "ipc" in params.parts and team.contexts == "own_gpu":
         yield from share_all(team, params.size, COPIES, SHARE_REPEATS, begun=0.8)

@@ -87,7 +87,7 @@ def _copies(found: Sequence[Cell]) -> Table:
 def _place(cell: Cell) -> str:
     nodes = sorted({node for node in cell.nodes.values() if node is not None})
     if not nodes:
-        return "as the run was bound"
+        return "not known"
     words = f"node {', '.join(map(str, nodes))}"
     return f"near ({words})" if cell.placed == "near" else words
 

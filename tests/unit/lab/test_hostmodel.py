@@ -582,3 +582,21 @@ def test_a_host_buffer_is_page_aligned_and_knows_its_kind(lab: HostModelLab) -> 
     with lab.host_buffer(4096, "pageable") as host:
         buffer: HostBuffer = host
         assert (buffer.address % 4096, buffer.nbytes, buffer.memory) == (0, 4096, "pageable")
+
+
+def test_memory_of_devices_is_copied_in_stream_order(lab: HostModelLab) -> None:
+    pattern = lab.fresh_pattern()
+    with lab.device_buffer(2**16) as source, lab.device_buffer(2**16) as target, lab.stream() as stream:
+        lab.fill(source, pattern)
+        lab.copy_on_devices(target, source, stream)
+        stream.synchronize()
+        assert lab.wrong_words(target, pattern) == 0
+        with pytest.raises(ValueError, match="a copy from 65536 to 8 bytes"):
+            lab.copy_on_devices(target.part(0, 8), source, stream)
+
+
+def test_the_place_of_its_one_device_is_its_own(lab: HostModelLab) -> None:
+    assert lab.place_of(0) == lab.place
+    assert lab.near == {}
+    with pytest.raises(NoDevice, match="there is no device 1"):
+        lab.place_of(1)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import Any, ClassVar
 
 import psutil
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from pinscope.errors import MeasurementFailed
 from pinscope.experiments.topology import copying
 from pinscope.experiments.topology.arithmetic import at_once, cells, opened, tables
-from pinscope.experiments.topology.copying import Plan, cases
+from pinscope.experiments.topology.copying import Case, Plan, cases, take
 from pinscope.experiments.topology.experiment import Topology, TopologyObservation, TopologyParams
 from pinscope.lab.harness import Harness, Precision
 from pinscope.lab.hostmodel import HostModelLab
@@ -122,6 +123,36 @@ def test_a_case_whose_gpus_never_copied_together_counts_for_nothing(monkeypatch:
     rows = [row.model_dump() for row in measure(TwoEngines(), parts="copies", directions="h2d")]
     assert rows
     assert cells(rows) == []
+
+
+class Placing:
+    """A team whose system puts all host memory on these nodes; ``None`` where the kernel does not tell."""
+
+    copiers: ClassVar = {0: 0, 1: 0}
+
+    def __init__(self, nodes: Mapping[str, list[int]]) -> None:
+        self.nodes, self.notes = nodes, list[str]()
+        self.harness = Harness(note=self.notes.append)
+
+    def ask(self, step: str, orders: Mapping[int, Any]) -> dict[int, Any]:
+        return {0: {"on_nodes": self.nodes}}
+
+
+def test_a_node_on_which_the_system_puts_no_memory_is_left_out_and_noted() -> None:
+    team: Any = Placing({"0": [1], "1": [0]})
+    assert take(team, plan(), Case((0,), "h2d", "node", {0: 1, 1: 1})) == {}
+    assert team.notes[0].startswith(
+        "Left out: host memory on NUMA node 1. Buffers that were asked for there lie on node 0"
+    )
+
+
+def test_near_memory_is_where_it_lies_and_where_it_was_asked_for_if_the_kernel_does_not_tell() -> None:
+    near = Case((0,), "h2d", "near", {0: None, 1: 0})
+    found: Any = Placing({"0": [1], "1": [0]})
+    assert take(found, plan(), near) == {0: 1, 1: 0}
+    untold: Any = Placing({"0": [], "1": []})
+    assert take(untold, plan(), near) == {0: None, 1: 0}
+    assert take(untold, plan(), Case((0,), "h2d", "node", {0: 1, 1: 1})) == {0: 1, 1: 1}
 
 
 def plan(nodes: Sequence[int] = ()) -> Plan:

@@ -21,6 +21,8 @@ SLOW = (
     "experiments/test_adding_an_experiment.py",
     "experiments/test_registry.py",
     "experiments/timeline/test_charts.py",
+    "experiments/topology/test_charts.py",
+    "experiments/topology/test_measure.py",
     "lab/test_coverage.py",
     "lab/test_hostmodel.py",
     "lab/test_pinned_array.py",

@@ -144,7 +144,7 @@ class Topology:
 
     name = "topology"
     title = "All GPUs at once"
-    summary = "Several GPUs: shared uplinks, NUMA nodes, processes"
+    summary = "Several GPUs at once: uplinks, nodes, processes"
     question = (
         "How fast do all GPUs of this host copy at once, which of them share an uplink, and what do processes add?"
     )

@@ -182,3 +182,16 @@ def test_the_budget_grows_with_gpus_and_processes() -> None:
     assert eight.seconds > 3 * one.seconds
     only = experiment.budget(chosen.with_overrides({"all_devices": False}), synthetic.environment(8))
     assert only.pinned_bytes == one.pinned_bytes
+
+
+def test_what_the_environment_sets_reaches_every_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as what a host with several GPUs needs: NCCL_NVLS_ENABLE, CUDA_VISIBLE_DEVICES."""
+    monkeypatch.setenv("NCCL_NVLS_ENABLE", "0")
+    seen: list[str | None] = []
+
+    def look(_fraction: float, message: str) -> None:
+        if "GPU 0, h2d" in message:
+            seen.extend(member.environ().get("NCCL_NVLS_ENABLE") for member in members())
+
+    measure(TwoEngines(), Harness(report=look), parts="copies", directions="h2d")
+    assert seen == ["0"] * 3

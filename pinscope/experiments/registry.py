@@ -104,8 +104,8 @@ def find(name: str) -> Entry:
 
 
 PLACED = (
-    "Host buffers and the threads that copy are on the NUMA node near the GPU, unless node says otherwise; each row "
-    "names the node on which the buffers lay (host_node)."
+    "Host buffers and the threads that copy are on the NUMA node near the GPU, unless node or the method says "
+    "otherwise; each row names the node on which the buffers lay (host_node)."
 )
 """How all experiments are measured."""
 PRECISE = (

@@ -11,6 +11,8 @@ from cupy.cuda import runtime
 from pinscope.lab.protocol import Stream, never_ends, own
 
 HOST_TO_DEVICE, DEVICE_TO_HOST, DEVICE_TO_DEVICE = 1, 2, 3
+NOT_READY = 600
+"""cudaErrorNotReady: an event that is not reached yet."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,12 @@ class CudaEvent:
 
     def synchronize(self) -> None:
         runtime.eventSynchronize(self.handle)
+
+    def is_reached(self) -> bool:
+        status = runtime.eventQuery(self.handle)
+        if status not in (0, NOT_READY):
+            raise runtime.CUDARuntimeError(status)
+        return not status
 
 
 @dataclass(frozen=True)

@@ -242,6 +242,15 @@ class HostEvent:
             operation.wait()
         self._fault.check()
 
+    def is_reached(self) -> bool:
+        """Whether all that the mark stands behind is over.
+
+        Raises:
+            MeasurementFailed: an engine broke off.
+        """
+        self._fault.check()
+        return all(operation.finished < math.inf for operation in self.operations)
+
     def reached(self) -> float:
         """When the mark was reached: at its recording, or when the last operation before it finished.
 

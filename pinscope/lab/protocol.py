@@ -56,6 +56,9 @@ class Event(Protocol):
 
     def record(self, stream: Stream) -> None: ...
     def synchronize(self) -> None: ...
+    def is_reached(self) -> bool:
+        """Whether the device has reached it; returns at once. Raises what :meth:`synchronize` raises."""
+        ...
 
 
 class Counters(Protocol):

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from pinscope.experiments.topology.flows import OneWay
 from pinscope.experiments.topology.team import Team
 from pinscope.experiments.topology.windows import Flight, common_window
+from pinscope.experiments.topology.words import BY, gpus_words
 from pinscope.lab.harness import Precision, Turn
 from pinscope.records.run import Direction
 
@@ -84,8 +85,8 @@ def copy_all(team: Team, plan: Plan, near: Mapping[int, int], begun: float) -> I
     Args:
         begun: how much of the team's work is done before.
     """
-    one_process = len(set(team.copiers.values())) == 1
-    placements = cases(team.devices, plan, near, pairs=one_process)
+    issued_by = _issued_by(team)
+    placements = cases(team.devices, plan, near, pairs=issued_by == "one_process")
     total, done = sum(map(len, placements)), 0
     for group in placements:
         lies = take(team, plan, group[0])
@@ -93,11 +94,13 @@ def copy_all(team: Team, plan: Plan, near: Mapping[int, int], begun: float) -> I
             names = " and ".join(f"GPU {device}" for device in case.devices)
             team.tell(begun + (1 - begun) * done / total, f"{names}, {case.direction}")
             for row in _repeat(team, plan, case):
-                yield row | {
-                    "issued_by": "one_process" if one_process else "process_each", "node": lies[row["device"]]
-                }  # fmt: skip
+                yield row | {"issued_by": issued_by, "node": lies[row["device"]]}
             done += 1
         team.all("giving buffers back", {"do": "give_back"})
+
+
+def _issued_by(team: Team) -> str:
+    return "one_process" if len(set(team.copiers.values())) == 1 else "process_each"
 
 
 def take(team: Team, plan: Plan, case: Case) -> dict[int, int | None]:
@@ -135,6 +138,11 @@ def _repeat(team: Team, plan: Plan, case: Case) -> Iterator[dict[str, Any]]:
         held = [_row(plan, case, turn, flight, flights) for flight in flights]
         if not turn.warmup and (window := common_window(flights)):
             counted.append((window[1] - window[0]) / sum(row["window_bytes"] for row in held))
+    if not counted:
+        team.harness.note(
+            f"Left out: {gpus_words(case.devices)}, {case.direction}, by {BY[_issued_by(team)]}. Their copies took "
+            "turns: all copied at once for less than half of the time, which tells nothing of a link. Copy more (size)."
+        )
     checked = team.ask_copiers("checking what arrived", {"do": "check", "ways": ways}, case.devices)
     wrong = {(one["device"], one["way"]): one["words"] for reply in checked.values() for one in reply["wrong"]}
     yield from (row | {"wrong_words": wrong[row["device"], row["way"]]} for row in held)

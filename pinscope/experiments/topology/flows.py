@@ -55,6 +55,10 @@ class Flow:
                 self.lab.copy_to_host(self._host, self._device, self.stream)
             end.record(self.stream)
 
+    def is_over(self) -> bool:
+        """Whether the last copy has ended."""
+        return self._ends[-1].is_reached()
+
     def ends(self) -> list[float]:
         """When each copy ended, in seconds from the first one's start, by the GPU's events."""
         self.stream.synchronize()

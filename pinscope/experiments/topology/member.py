@@ -104,11 +104,12 @@ class Member:
                 flow.queue()
             if at is not None:
                 wait_until(at, time.monotonic)
-            begun = time.monotonic()
+        seen = _watch(flows)
+        ends = {of: flow.ends() for of, flow in flows.items()}
         return {
             "flights": [
-                {"device": device, "way": way, "begun": begun, "ends": flow.ends()}
-                for (device, way), flow in flows.items()
+                {"device": device, "way": way, "begun": seen[device, way] - copies[-1], "ends": copies}
+                for (device, way), copies in ends.items()
             ]
         }
 
@@ -181,6 +182,20 @@ class Member:
 
     def _chosen(self, devices: Sequence[int], ways: Sequence[OneWay]) -> dict[tuple[int, OneWay], Flow]:
         return {(device, way): self._flows[device, way] for device in devices for way in ways}
+
+
+def _watch(flows: Mapping[tuple[int, OneWay], Flow]) -> dict[tuple[int, OneWay], float]:
+    """When each flow's last copy ended, as seen by the host's monotonic clock.
+
+    All are polled in turn: to wait for one would hide when the others end.
+    """
+    seen: dict[tuple[int, OneWay], float] = {}
+    while len(seen) < len(flows):
+        for of, flow in flows.items():
+            if of not in seen and flow.is_over():
+                seen[of] = time.monotonic()
+        time.sleep(0)  # the host model's engines are threads of the same interpreter
+    return seen
 
 
 if __name__ == "__main__":

@@ -1,13 +1,17 @@
 """The time in which several GPUs copy side by side, and what each moves in it.
 
-Each GPU knows the time of its own events only. Their common axis is the host's clock: streams are held until all
-copies are queued, and the moment at which the hold ends is when the copies begin.
+Each GPU knows the time of its own events only; the host's clock is what they have in common. A flow is set into it by
+its end, which the host sees. The moment at which streams are let go would not do: a copy engine that serves two streams
+reaches the second one's start event after the first one's copies (seen on an H200), so turns would look like company.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+LEAST_COMMON = 0.5
+"""Part of the shortest flow's time in which all must have copied: less tells of turns, not of a link."""
 
 
 @dataclass(frozen=True)
@@ -17,7 +21,7 @@ class Flight:
     Attributes:
         device: the GPU.
         way: ``h2d`` or ``d2h``.
-        begun: when the hold ended, by the host's monotonic clock, which all processes share.
+        begun: when the first copy began, by the host's monotonic clock, which all processes share.
         ends: seconds from there until each copy ended.
     """
 
@@ -42,6 +46,10 @@ class Flight:
 
 
 def common_window(flights: Sequence[Flight]) -> tuple[float, float] | None:
-    """When the last flow had begun and the first one ended; ``None`` if they never ran together."""
+    """When the last flow had begun and the first one ended.
+
+    ``None`` if they took turns: less than :data:`LEAST_COMMON` of the shortest one's time was common to all.
+    """
     first, last = max(flight.begun for flight in flights), min(flight.ended for flight in flights)
-    return (first, last) if last > first else None
+    enough = LEAST_COMMON * min(flight.ends[-1] for flight in flights)
+    return (first, last) if last - first >= enough else None

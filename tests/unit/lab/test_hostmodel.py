@@ -277,11 +277,14 @@ def test_an_event_in_an_idle_stream_is_reached_at_once_and_behind_work_when_that
     with lab.stream() as stream, lab.event() as start, lab.event() as end:
         start.record(stream)
         assert lab.elapsed(start, start) == 0
+        assert start.is_reached()
         lab.compute(stream, LONG)
         end.record(stream)
+        assert not end.is_reached()
         with pytest.raises(MeasurementFailed, match="has not been reached; synchronize first"):
             lab.elapsed(start, end)
         end.synchronize()
+        assert end.is_reached()
         assert lab.elapsed(start, end) >= LONG.seconds * 0.99
 
 

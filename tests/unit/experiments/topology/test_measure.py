@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, ClassVar
 
 import psutil
 import pytest
 
 from pinscope.errors import MeasurementFailed
-from pinscope.experiments.topology import copying
+from pinscope.experiments.topology import copying, member
 from pinscope.experiments.topology.arithmetic import at_once, cells, opened, tables
 from pinscope.experiments.topology.copying import Case, Plan, cases, take
 from pinscope.experiments.topology.experiment import Topology, TopologyObservation, TopologyParams
+from pinscope.experiments.topology.windows import Flight, common_window
 from pinscope.lab.harness import Harness, Precision
 from pinscope.lab.hostmodel import HostModelLab
 from tests.data import synthetic
@@ -118,11 +119,83 @@ def test_a_process_that_dies_is_named_and_nothing_is_left() -> None:
     assert members() == []
 
 
-def test_a_case_whose_gpus_never_copied_together_counts_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(copying, "common_window", lambda flights: None)
-    rows = [row.model_dump() for row in measure(TwoEngines(), parts="copies", directions="h2d")]
-    assert rows
-    assert cells(rows) == []
+def test_copies_that_took_turns_count_for_nothing_and_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copying, "common_window", lambda all: None if len(all) > 1 else (all[0].begun, all[0].ended))
+    notes: list[str] = []
+    found = measure(TwoEngines(), Harness(note=notes.append), parts="copies", directions="h2d")
+    assert [cell.gpus for cell in cells([row.model_dump() for row in found])] == [(0,), (1,)] * 2
+    assert [line[:50] for line in notes if "took turns" in line] == [
+        "Left out: GPUs 0 and 1, h2d, by one process. Their", "Left out: GPUs 0 and 1, h2d, by a process each. Th",
+    ]  # fmt: skip
+
+
+class Clock:
+    """Time that goes on by a tenth of a millisecond when it is read."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        self.now += 1e-4
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class Copies:
+    """SYNTHETIC: four copies of 10 ms whose engine reaches their start event when it takes them.
+
+    Args:
+        clock: by which they run.
+        begin: seconds from their queueing until then.
+    """
+
+    stream = None
+
+    def __init__(self, clock: Clock, begin: float) -> None:
+        self._clock, self._begin = clock, begin
+
+    def queue(self) -> None:
+        self._over = self._clock.now + self._begin + 0.04
+
+    def is_over(self) -> bool:
+        return self._clock.monotonic() >= self._over
+
+    def ends(self) -> list[float]:
+        return [0.01, 0.02, 0.03, 0.04]
+
+
+class Lets:
+    """A lab that holds nothing."""
+
+    def hold(self, *streams: object) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
+def flown(monkeypatch: pytest.MonkeyPatch, *begin: float) -> list[Flight]:
+    clock = Clock()
+    monkeypatch.setattr(member, "time", clock)
+    monkeypatch.setattr(member, "open_lab", lambda place, seed: Lets())
+    one: Any = member.Member({str(number): "" for number in range(len(begin))}, 0, -1, 0)
+    one._flows = {(number, "h2d"): Copies(clock, seconds) for number, seconds in enumerate(begin)}
+    flights = one.copy(range(len(begin)), ["h2d"], None)["flights"]
+    return [Flight(**{**flight, "ends": tuple(flight["ends"])}) for flight in flights]
+
+
+@pytest.mark.parametrize("begin", [(0.0, 0.04), (0.04, 0.0)])
+def test_copies_of_one_engine_that_ran_one_after_the_other_have_no_common_window(
+    monkeypatch: pytest.MonkeyPatch, begin: tuple[float, float]
+) -> None:
+    flights = flown(monkeypatch, *begin)
+    assert flights[1].begun - flights[0].begun == pytest.approx(begin[1] - begin[0], abs=1e-3)
+    assert common_window(flights) is None
+
+
+def test_copies_that_ran_side_by_side_have_all_of_their_time_in_common(monkeypatch: pytest.MonkeyPatch) -> None:
+    window = common_window(flown(monkeypatch, 0.0, 0.0))
+    assert window is not None
+    assert window[1] - window[0] == pytest.approx(0.04, abs=1e-3)
 
 
 class Placing:

@@ -232,6 +232,16 @@ def test_flows_that_never_ran_together_have_no_window() -> None:
     assert common_window([flight(0.0, 1.0), flight(1.0, 1.0)]) is None
 
 
+def test_turns_that_touch_are_not_copying_at_once() -> None:
+    """Copies of one engine: 0.1 s in common would show two full links, though they followed each other."""
+    assert common_window([flight(0.0, 1.0, 2.0, 3.0, 4.0), flight(3.9, 1.0, 2.0, 3.0, 4.0)]) is None
+    assert common_window([flight(0.0, 1.0, 2.0, 3.0, 4.0), flight(2.0, 1.0, 2.0, 3.0, 4.0)]) == (2.0, 4.0)
+
+
+def test_a_short_flow_beside_a_long_one_has_its_own_time_in_common() -> None:
+    assert common_window([flight(0.0, 8.0, 16.0), flight(1.0, 1.0, 2.0)]) == (1.0, 3.0)
+
+
 def test_a_flow_has_done_nothing_before_it_begins_and_all_after_it_ends() -> None:
     one = flight(5.0, 1.0, 2.0, 3.0)
     assert [one.done(moment) for moment in (4.0, 5.0, 5.5, 7.0, 8.0, 99.0)] == [0, 0, 0.5, 2, 3, 3]

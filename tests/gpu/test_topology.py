@@ -133,7 +133,8 @@ def test_copies_that_one_engine_takes_in_turns_are_not_two_full_links() -> None:
         for way in ("h2d", "d2h"):
             cell = at_once(known, way, who)
             reached = share(known, cell) if cell else None
-            assert reached is None or reached < 0.65, (who, way, reached)
+            # Half, and at most one copy of each too much: between its events a copy counts as moving evenly.
+            assert reached is None or reached < 0.76, (who, way, reached)
             left_out = [line for line in notes if f", {way}, by {BY[who]}. Their copies took turns" in line]
             assert bool(left_out) == (cell is None), (who, way, notes)
     verdict = concluded(rows, 2).verdict or ""

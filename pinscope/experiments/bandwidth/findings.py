@@ -314,7 +314,7 @@ def _uplink(curves: Curves) -> Iterator[Costed]:
                 detail="They share an uplink, a NUMA link or host memory bandwidth."
                 if shared
                 else "Each GPU has its own way to host memory.",
-                advice="Spread transfers over time, or over GPUs on different switches (nvidia-smi topo -m)."
+                advice="Spread transfers over time, or over GPUs that share no uplink ('pinscope run topology')."
                 if shared
                 else "Nothing to do.",
             ),

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 
 from pinscope.analysis.page_table_model import GPU_PAGE_SIZES, page_table_memory_bytes
 from pinscope.analysis.rows import Row, Rows, counted, grouped, labels
-from pinscope.analysis.rules.link import SHARED_UPLINK
 from pinscope.analysis.statistics import Summary, summarize
 
 ONE_WAY = ("h2d", "d2h")
 """Directions that show uplinks: both at once may reach what host memory carries."""
 FLOWS = {"h2d": 1, "d2h": 1, "bidirectional": 2}
+ONE_UPLINK = 0.75
+"""A pair below this share of its rates alone has an uplink in common: as wide as one GPU's link, it leaves half. What
+lies between this and SHARED_UPLINK, host memory does as well, and whoever else uses it."""
 _CASE = ("issued_by", "gpus", "direction", "placed")
 
 
@@ -139,7 +141,7 @@ def shared_uplinks(found: Sequence[Cell], direction: str) -> list[tuple[int, ...
     """GPUs of which each shares an uplink with another one of them: every such group."""
     groups: list[set[int]] = []
     for pair, (_, part) in pairs(found, direction).items():
-        if part < SHARED_UPLINK:
+        if part < ONE_UPLINK:
             joined = set(pair).union(*(group for group in groups if group & set(pair)))
             groups = [group for group in groups if not group & joined] + [joined]
     return sorted(tuple(sorted(group)) for group in groups)

@@ -75,7 +75,7 @@ def _pairs(found: Sequence[Cell]) -> Iterator[Chart]:
     yield Chart(
         "topology-pairs", "What each pair of GPUs reaches at once",
         f"Both together, {'in per cent' if small else 'and that as a share'} of the sum of their rates alone. Below "
-        "90 % they share an uplink or what lies behind it. On the diagonal: each alone.",
+        "90 % they slow each other, below 75 % by an uplink that they share. On the diagonal: each alone.",
         matrices(
             [DIRECTION_TITLES[way] for way in known], list(map(str, gpus)), list(map(_name, gpus)), squares,
             ("GPU", "GPU"),

@@ -150,14 +150,15 @@ class Topology:
     )
     method = (
         "Each GPU copies alone, every pair at once, and all at once, from and to pinned memory near each GPU; where "
-        "the host has several NUMA nodes, each GPU and all of them also from every node. One process issues the copies "
-        "of all GPUs, then one process each. Streams are held until four copies are queued on every GPU and begin "
-        "together; a rate counts what a GPU moves while all of them copy, by events after each copy. Copies that took "
-        "turns are left out. After the last repeat every word is compared. Two GPUs share an uplink where together "
-        "they reach less than 90 % of the sum of their rates alone. Then N processes with a context on every GPU, and "
-        "one process for each GPU, register the same memory one after the other, and the used memory of each GPU is "
-        "read between them. Last, memory of each GPU is exported (cudaIpcGetMemHandle) and opened by a process whose "
-        "context is on another GPU, which copies there from its pinned memory and from its own GPU's memory."
+        "the host has several NUMA nodes, each GPU and all of them also from every node. One process issues the "
+        "copies of all GPUs, then one process each. Streams are held until four copies are queued on every GPU and "
+        "begin together; a rate counts what a GPU moves while all of them copy, by events after each copy. Copies "
+        "that took turns are left out. After the last repeat every word is compared. Two GPUs slow each other where "
+        "together they reach less than 90 % of the sum of their rates alone, and share an uplink below 75 %. Then N "
+        "processes with a context on every GPU, and one process for each GPU, register the same memory one after the "
+        "other, and the used memory of each GPU is read between them. Last, memory of each GPU is exported "
+        "(cudaIpcGetMemHandle) and opened by a process whose context is on another GPU, which copies there from its "
+        "pinned memory and from its own GPU's memory."
     )
     labs: Mapping[LabKind, str | None] = {
         "cuda": None,

@@ -58,7 +58,7 @@ def _wrong(found: Sequence[Cell], opened: Sequence[Opened]) -> Iterator[Costed]:
 
 
 def _uplinks(found: Sequence[Cell]) -> Iterator[Costed]:
-    """For each direction the GPUs that share an uplink; one finding where none does."""
+    """For each direction the GPUs that share an uplink, or slow each other; one finding where none does."""
     least: list[tuple[float, str, Cell]] = []
     for way in ONE_WAY:
         known = pairs(found, way)
@@ -69,6 +69,8 @@ def _uplinks(found: Sequence[Cell]) -> Iterator[Costed]:
         groups = shared_uplinks(found, way)
         if groups:
             yield 1 / max(part, 1e-9), _shared(found, groups, pair, part, devices(found))
+        elif part < SHARED_UPLINK:
+            yield 1 / part, _slowed(found, pair, part)
     if least and min(least)[0] >= SHARED_UPLINK:
         part, way, pair = min(least, key=lambda one: one[0])
         yield (
@@ -115,6 +117,20 @@ def _shared(
         f"{ALL_TOWARDS[way]}",
         detail=f"{gpus_words(pair.gpus)} reach {format_bandwidth(pair.total.median)} together. They share {where}.",
         advice=apart, code=_visible(chosen) if len(chosen) > 1 else None,
+    )  # fmt: skip
+
+
+def _slowed(found: Sequence[Cell], pair: Cell, part: float) -> Finding:
+    """A pair that reaches less together, but more than one uplink would leave it."""
+    way = pair.direction
+    return finding(
+        costing(1 / part), f"slower-together-{way}", *_pair_quantities(found, pair),
+        title=f"{gpus_words(pair.gpus)} slow each other: at once they reach {part_words(part)} of their rates alone, "
+        f"{ALL_TOWARDS[way]}",
+        detail=f"{format_bandwidth(pair.total.median)} together. An uplink as wide as one GPU's link would leave half: "
+        "host memory, the link between processors, or another user of these is more likely.",
+        advice="Run it again while nothing else works on the host, other virtual machines included. If it repeats, "
+        "spread transfers over time.",
     )  # fmt: skip
 
 
@@ -249,7 +265,8 @@ def _processes(found: Sequence[Cell]) -> Iterator[Costed]:
         costing(max(ratio, 1 / max(ratio, 1e-9))), "processes-differ", *evidence,
         title=f"{slower} copies slower {ALL_TOWARDS[one.direction]}: one process for all reaches {rates} by a process "
         "for each",
-        detail="The same copies on the same GPUs, queued before they begin.",
+        detail="The same copies on the same GPUs, queued before they begin, but one way after the other: what else "
+        "uses host memory may have changed.",
         advice="Run it again; if it repeats, issue copies the faster way.",
     )  # fmt: skip
 

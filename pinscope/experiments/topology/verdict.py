@@ -18,7 +18,7 @@ from pinscope.experiments.topology.arithmetic import (
     share,
     shared_uplinks,
 )
-from pinscope.experiments.topology.words import ALL_TOWARDS, TOWARDS, groups_words
+from pinscope.experiments.topology.words import ALL_TOWARDS, TOWARDS, gpus_words, groups_words
 from pinscope.units import format_bandwidth, format_bytes
 
 
@@ -40,12 +40,19 @@ def worst_direction(found: Sequence[Cell]) -> tuple[str, float] | None:
 
 
 def _shared(found: Sequence[Cell]) -> str | None:
-    """Groups of the direction in which a pair reaches least."""
-    shares = [(part, way) for way in ONE_WAY for _, part in pairs(found, way).values() if part < SHARED_UPLINK]
+    """Of the direction in which a pair reaches least: the groups that share an uplink, or the pair."""
+    shares = [
+        (part, way, pair) for way in ONE_WAY for pair, (_, part) in pairs(found, way).items() if part < SHARED_UPLINK
+    ]
     if not shares:
         return None
-    part, way = min(shares, key=lambda one: one[0])
+    part, way, pair = min(shares, key=lambda one: one[0])
     groups = shared_uplinks(found, way)
+    if not groups:
+        return (
+            f"{gpus_words(pair)} slow each other: at once they reach {part_words(part)} of their rates alone, "
+            f"{ALL_TOWARDS[way]}; one uplink would leave half."
+        )
     shown = groups_words(groups) if len(groups) <= 3 else f"{len(groups)} groups of GPUs share an uplink each"
     return f"{shown}: a pair reaches {part_words(part)} of its rates alone, {ALL_TOWARDS[way]}."
 

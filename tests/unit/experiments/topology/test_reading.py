@@ -66,6 +66,17 @@ def test_a_shared_uplink_is_the_verdict_and_a_warning_with_code_for_gpus_that_sh
     assert "own-uplinks" not in found
 
 
+@pytest.mark.parametrize("part", [0.76, 0.89])
+def test_a_pair_that_one_uplink_would_slow_more_only_slows_each_other(part: float) -> None:
+    rows = [row for row in host(2) if row["devices"] == 1] + copied(dict.fromkeys((0, 1), part * LINK), "d2h")
+    found = findings(rows)
+    assert "slow each other" in found["slower-together-d2h"].title
+    assert not {"shared-uplink-d2h", "own-uplinks"} & set(found)
+    verdict = read(rows).verdict or ""
+    assert verdict.startswith(f"GPUs 0 and 1 slow each other: at once they reach {100 * part:.1f} % of their rates")
+    assert len(verdict) <= 150
+
+
 def test_an_uplink_of_all_gpus_leaves_no_choice_of_gpus() -> None:
     one = findings(host(2, [(0, 1)]))["shared-uplink-h2d"]
     assert "or host memory" in one.detail

@@ -75,7 +75,8 @@ def _pairs(found: Sequence[Cell]) -> Iterator[Chart]:
     yield Chart(
         "topology-pairs", "What each pair of GPUs reaches at once",
         f"Both together, {'in per cent' if small else 'and that as a share'} of the sum of their rates alone. Below "
-        "90 % they slow each other, below 75 % by an uplink that they share. On the diagonal: each alone.",
+        "90 % they slow each other; one way and below 75 %, they share an uplink. Both ways at once can also reach "
+        "what host memory carries. On the diagonal: each alone.",
         matrices(
             [DIRECTION_TITLES[way] for way in known], list(map(str, gpus)), list(map(_name, gpus)), squares,
             ("GPU", "GPU"),

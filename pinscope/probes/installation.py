@@ -11,12 +11,14 @@ from typing import Literal
 
 import pinscope
 
-Extra = Literal["cuda12", "cuda13", "postgresql", "torch"]
+Extra = Literal["cuda12", "cuda13", "postgresql", "torch", "trace12", "trace13"]
 EXTRAS: Mapping[Extra, tuple[str, ...]] = {
     "cuda13": ("cupy-cuda13x>=14.0,<15", "cuda-toolkit[nvrtc,cudart]==13.*"),
     "cuda12": ("cupy-cuda12x>=14.0,<15", "cuda-toolkit[nvrtc,cudart]==12.*"),
     "postgresql": ("psycopg[binary]>=3.2,<4",),
     "torch": ("torch>=2.4",),
+    "trace13": ("cupti-python==13.*",),
+    "trace12": ("cupti-python==12.*",),
 }
 """As in pyproject.toml, which an installed PinScope does not have beside it."""
 _ROOT = Path(pinscope.__file__).resolve().parent.parent

@@ -14,6 +14,8 @@ from typing import Any, Self
 
 from pinscope.errors import BadInput, NoDevice, NotPossible
 from pinscope.isolation import open_command
+from pinscope.probes.installation import Extra, install_command
+from pinscope.probes.parent import ending_with_this
 from pinscope.tracing.spool import Spool
 from pinscope.tracing.start import NOT_STARTED
 from pinscope.tracing.summed import Ended
@@ -64,7 +66,9 @@ def ask_cupti(cuda: str | None) -> Mapping[str, Any]:
         raise NotPossible(f"another profiler is attached ({attached} is set); {_OTHER_PROFILER}")
     command = open_command(str(_TRACING / "recorder_setup.py"))
     try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=SETUP_SECONDS, check=False)
+        answer = subprocess.run(
+            command, capture_output=True, text=True, timeout=SETUP_SECONDS, check=False, preexec_fn=ending_with_this()
+        )
         found: dict[str, Any] = json.loads(answer.stdout)
     except subprocess.TimeoutExpired:
         raise NotPossible(f"CUPTI did not answer within {SETUP_SECONDS:g} s") from None
@@ -77,8 +81,8 @@ def ask_cupti(cuda: str | None) -> Mapping[str, Any]:
 
 
 def _explained(problem: str, reason: str, cuda: str | None) -> NotPossible:
-    extra = "trace12" if cuda and cuda.startswith("12.") else "trace13"
-    install = f"pip install 'pinscope[{extra}]'"
+    extra: Extra = "trace12" if cuda and cuda.startswith("12.") else "trace13"
+    install = install_command(extra)
     if "driver is not found" in reason or "libcuda.so" in reason:
         return NoDevice("there is no NVIDIA driver here, and a trace needs a GPU")
     if problem == "missing":
@@ -140,7 +144,7 @@ def run_program(
     spool = Spool(folder)
     begun = time.time_ns()
     command = open_command(str(_TRACING / "start.py"), str(folder), *program)
-    signals.child = child = subprocess.Popen(command)
+    signals.child = child = subprocess.Popen(command, preexec_fn=ending_with_this())  # noqa: PLW1509
     while _still_runs(child):
         look(spool)
     ended = time.time_ns()

@@ -149,7 +149,7 @@ def test_a_report_opens_without_network_and_is_legible_on_a_desk_and_on_a_phone(
 
     assert page.locator(".plot svg.main-svg:first-child").count() == sum(len(document.charts) for document in found)
     drawn = page.locator(".plot").evaluate_all(
-        "all => all.map(plot => [plot.querySelectorAll('g.trace').length, plot.data.length])"
+        "all => all.map(plot => [plot.querySelectorAll('g.trace, g.hm').length, plot.data.length])"
     )
     assert all(traces == meant > 0 for traces, meant in drawn)
     for width in (1100, 360):

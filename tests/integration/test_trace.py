@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from pinscope.cli.main import main
+from pinscope.probes.installation import install_command
 from pinscope.records.run import TraceRun
 from pinscope.report.write import SUFFIXES
 from pinscope.runner import tracing
@@ -245,7 +246,7 @@ def test_where_nothing_can_be_traced_one_line_says_what_to_do(
     monkeypatch.setenv("FAKE_CUPTI", str(tmp_path / "no.so"))
     code, line = refused(capfd, path)
     assert code == 3
-    assert "pip install 'pinscope[trace1" in line
+    assert install_command("trace13") in line
     monkeypatch.setenv("CUDA_INJECTION64_PATH", "/opt/nsight/libToolsInjection64.so")
     assert "CUDA_INJECTION64_PATH" in refused(capfd, path)[1]
 

@@ -15,6 +15,7 @@ import importlib.util
 import os
 import re
 import shutil
+import signal
 import stat
 import tempfile
 import threading
@@ -57,6 +58,12 @@ if importlib.util.find_spec("hypothesis"):  # the GPU tests do without it
 
     hypothesis.settings.register_profile("pinscope", deadline=None)
     hypothesis.settings.load_profile("pinscope")
+
+
+def pytest_configure() -> None:
+    """What is started in a shell's background inherits that it ignores Ctrl-C: the tests' children must not."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist notes the groups

@@ -82,7 +82,7 @@ def _accused(seen: Seen, site: Site) -> Finding:
 def _where(row: Row) -> str:
     """The line itself, as the file had it."""
     source = f": {row['source_line']}" if row["source_line"] else ""
-    place = f"{row['file']}, line {row['line']}, in {row['function']}{source}" if row["file"] else "No Python code"
+    place = f"Line {row['line']} of {row['file']}, in {row['function']}{source}" if row["file"] else "No Python code"
     return place if place.endswith(".") else f"{place}."
 
 

@@ -34,6 +34,7 @@ _DURATIONS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(
     r"\s*(?P<number>[0-9]{1,9}(\.[0-9]{1,9})?)\s*(?P<unit>s|m|min|h|d|)\s*", re.IGNORECASE | re.ASCII
 )
+_PERCENTAGE = re.compile(r"\s*(?P<number>[+-]?[0-9]{1,9}(\.[0-9]{1,9})?)\s*%\s*", re.ASCII)
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 _ACCURATE_DIGITS = 3
@@ -76,6 +77,18 @@ def parse_seconds(text: str) -> float:
             f"{quoted(text)} is not a duration; write a number with s, m, h or d, such as 90s, 10m or 2h"
         )
     return float(match["number"]) * _DURATIONS[match["unit"].lower()]
+
+
+def parse_share(text: str) -> float:
+    """The fraction that a percentage is: ``2%`` is 0.02.
+
+    Raises:
+        InvalidParameter: not such a percentage.
+    """
+    match = _match(_PERCENTAGE, text)
+    if match is None:
+        raise InvalidParameter(f"{quoted(text)} is not a percentage; write a number with %, such as 2.5%")
+    return float(match["number"]) / 100
 
 
 def _match(pattern: re.Pattern[str], text: object) -> re.Match[str] | None:

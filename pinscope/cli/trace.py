@@ -7,6 +7,7 @@ import os
 import resource
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -15,12 +16,15 @@ import typer
 from pinscope.cli.terminal import complain
 from pinscope.cli.trace_summary import print_summary
 from pinscope.errors import BadInput, PathExists, StoreFailed
+from pinscope.experiments.registry import checked_rows
+from pinscope.experiments.trace.arithmetic import seen_in
+from pinscope.experiments.trace.thresholds import Threshold, exceeded, parse_threshold
 from pinscope.probes.environment import capture_environment
-from pinscope.report.document import open_document
+from pinscope.report.document import Document, open_document
 from pinscope.report.json_report import run_document
 from pinscope.runner.jobs import reconcile
 from pinscope.runner.recording import check_output
-from pinscope.runner.tracing import trace_program
+from pinscope.runner.tracing import Traced, trace_program
 from pinscope.store.rescue import saved_line
 from pinscope.store.store import Store
 
@@ -45,9 +49,19 @@ def trace(  # noqa: PLR0917 - typer calls it by keyword
         typer.Option("--json", metavar="FILE", help="Also write the result as JSON to this file, which must not exist "
                      "yet. Stdout is the program's.", show_default=False),
     ] = None,
+    fail_on: Annotated[
+        list[str] | None,
+        typer.Option("--fail-on", metavar="LIMIT", help="End with exit code 1 where the trace exceeds this limit and "
+                     "the program itself ended well. pageable: any line with pageable copies above 64 KiB; "
+                     "pageable=100MiB: more of them than that; idle=5% or idle=0.5s: GPU compute stood idle longer for "
+                     "them, as a share of the time from the first copy or kernel to the last, or in all; held=5% or "
+                     "held=0.5s: they held the CPU longer. May be given several times.",
+                     show_default=False),
+    ] = None,
 ) -> int:  # fmt: skip
     """Run a Python program as python would, and say which of its lines copy from or to pageable memory, how long that
     holds the CPU and the GPU's compute, and what pinning would save. Ends with the program's own exit code."""
+    thresholds = [parse_threshold(text) for text in fail_on or ()]
     if output is not None:
         check_output(output)
     if as_json is not None:
@@ -66,7 +80,7 @@ def trace(  # noqa: PLR0917 - typer calls it by keyword
         complain(f"the trace failed: {traced.run.error}")
     if traced.saved is not None:
         complain(saved_line(traced.saved))
-    return _end_like(traced.exit_code)
+    return _end_like(traced.exit_code) or _check(traced, document, thresholds)
 
 
 def _check_new(path: Path) -> None:
@@ -74,6 +88,19 @@ def _check_new(path: Path) -> None:
         raise PathExists(f"{path} is there already; PinScope does not overwrite files")
     if not path.parent.is_dir():
         raise BadInput(f"cannot write {path}: there is no folder {path.parent}")
+
+
+def _check(traced: Traced, document: Document, thresholds: Sequence[Threshold]) -> int:
+    """The exit code of what the trace shows: 1 with a line for each limit that it exceeds, or that it cannot answer."""
+    if not thresholds:
+        return 0
+    seen = seen_in(document.run, checked_rows(document.run.experiment, document.rows))
+    lines = list(exceeded(seen, thresholds))
+    if gap := traced.ended_early or traced.run.error:
+        lines.append(f"--fail-on: the program was not followed to its end: {gap}")
+    for line in lines:
+        complain(line)
+    return 1 if lines else 0
 
 
 def _end_like(code: int) -> int:

@@ -20,7 +20,7 @@ from pinscope.records.environment import Environment
 from pinscope.records.finding import Reading
 from pinscope.records.run import ExperimentRun, LabKind, Observation, Run
 from pinscope.text import quoted
-from pinscope.units import parse_bytes, parse_seconds
+from pinscope.units import parse_bytes, parse_seconds, parse_share
 
 MOST_CHARACTERS = 4096
 """Of a parameter as text: hundreds of sizes."""
@@ -89,9 +89,9 @@ Node = Annotated[str, BeforeValidator(str), AfterValidator(_node)]
 
 def _share(value: Any) -> Any:
     """``2%`` is 0.02; anything else is for the type to take or refuse."""
-    if isinstance(value, str) and (number := value.strip()).endswith("%"):
-        with suppress(ValueError):
-            return float(number.removesuffix("%")) / 100
+    if isinstance(value, str):
+        with suppress(InvalidParameter):
+            return parse_share(value)
     return value
 
 

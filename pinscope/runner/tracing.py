@@ -38,12 +38,14 @@ class Traced:
         rows: its observations.
         exit_code: of the program; below 0 the signal that killed it.
         saved: the bundle that holds the rows because the database failed; ``None`` if the database has them.
+        ended_early: why the recording ended before the program did; ``None`` if it did not.
     """
 
     run: Run
     rows: Sequence[Row]
     exit_code: int
     saved: Path | None
+    ended_early: str | None
 
 
 def trace_program(
@@ -98,6 +100,7 @@ class _Tracing:
         self._gathered: Gathered | None = None
         self._writer = SafeWriter(store, self._run)
         self._exit_code = 0
+        self._ended_early: str | None = None
 
     def follow(self, spool: Path, setup: Any, program: Sequence[str], stacks: bool, output: Path | None) -> Traced:
         """Run the program; whatever happens to it, what was recorded is stored."""
@@ -131,14 +134,14 @@ class _Tracing:
 
     def _ended(self, saved: Path | None, output: Path | None) -> Traced:
         if saved is not None:
-            return Traced(read_bundle(saved)[0][0], self._writer.rows, self._exit_code, saved)
+            return Traced(read_bundle(saved)[0][0], self._writer.rows, self._exit_code, saved, self._ended_early)
         run, rows = self._store.run(self._run.id), self._writer.rows
         try:
             if output is not None:
                 write_bundle(output, [(run, rows)], self._store.parts)
         except PinScopeError as error:
             raise PinScopeError(f"{error}; run {run.id} is kept: pinscope export {run.id} -o FILE") from None
-        return Traced(run, rows, self._exit_code, None)
+        return Traced(run, rows, self._exit_code, None, self._ended_early)
 
     def _look(self, spool: Spool, reporter: Reporter) -> None:
         """Empty the spool while the program runs."""
@@ -151,9 +154,11 @@ class _Tracing:
         gathered = self._gathered or Gathered(Spool(folder), self._kept)
         gathered.take(ended=True)
         if gathered.is_full:
-            reporter.note(f"The recording ended because one trace holds at most {MOST_RECORDS:,} records.")
+            self._ended_early = f"one trace holds at most {MOST_RECORDS:,} records"
         if fault := gathered.spool.fault:
-            reporter.note(f"The recording ended before the program did: {fault}")
+            self._ended_early = fault
+        if self._ended_early:
+            reporter.note(f"The recording ended before the program did: {self._ended_early}")
         summed = Summed(gathered, ended)
         self._writer.append([row.model_dump(mode="json", exclude_none=True) for row in summed.rows()])
         try:

@@ -269,3 +269,28 @@ def test_what_is_no_program_or_no_new_file_is_refused_at_once(
     assert refused(capfd, "-o", tmp_path / "x.zip", path)[0] == 2
     (tmp_path / "folder").mkdir()
     assert "without __main__.py" in refused(capfd, tmp_path / "folder")[1]
+
+
+@pytest.mark.usefixtures("_cupti")
+def test_a_limit_that_the_trace_exceeds_ends_a_program_that_ended_well_with_exit_code_1(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    limits = ["--fail-on", "pageable=1MiB", "--fail-on", "idle=50%"]
+    path = program(tmp_path, "copy(1 << 22, PAGEABLE, DEVICE); kernel(900_000_000)")
+    assert main(["trace", *limits, str(path)]) == 1
+    err = capfd.readouterr().err.splitlines()
+    assert err[-1] == (
+        "pinscope: --fail-on pageable=1MiB: 4 MiB were copied from or to pageable memory "
+        f"(train.py:{FIRST_LINE})"
+    )  # fmt: skip
+    assert sum("--fail-on" in line for line in err) == 1
+    assert main(["trace", *limits, str(program(tmp_path, "copy(1 << 22, PAGEABLE, DEVICE); sys.exit(7)"))]) == 7
+    assert main(["trace", *limits, str(program(tmp_path, "copy(1 << 22, PINNED, DEVICE); kernel(1)"))]) == 0
+
+
+def test_a_limit_that_is_none_is_refused_before_the_program_starts(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    code, line = refused(capfd, "--fail-on", "pageable=5%", program(tmp_path, "print('started')"))
+    assert code == 2
+    assert line.startswith("pinscope: --fail-on pageable: ")

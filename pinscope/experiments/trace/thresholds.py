@@ -1,0 +1,96 @@
+"""What a trace may show at most, for checks without a reader: ``pinscope trace --fail-on``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pinscope.errors import InvalidParameter
+from pinscope.experiments.trace.arithmetic import Seen
+from pinscope.text import quoted
+from pinscope.units import format_bytes, format_seconds, format_share, parse_bytes, parse_seconds, parse_share
+
+Figure = Literal["pageable", "held", "idle"]
+_MEASURES: Mapping[Figure, str] = {
+    "pageable": "were copied from or to pageable memory",
+    "held": "the CPU was held",
+    "idle": "GPU compute stood idle",
+}
+GRAMMAR = (
+    "pageable, pageable=SIZE, or idle or held with =PERCENT or =DURATION, such as pageable=100MiB, idle=5%, held=0.5s"
+)
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """The most that one figure of a trace may be.
+
+    Attributes:
+        figure: ``pageable`` (bytes of lines with pageable copies above 64 KiB), ``held`` (seconds for which these
+            copies held the CPU) or ``idle`` (seconds for which GPU compute stood idle for them).
+        most: in bytes or seconds, or as a share of the time from the first copy or kernel to the end of the last.
+        is_share: which of them.
+        text: as it was written.
+    """
+
+    figure: Figure
+    most: float
+    is_share: bool
+    text: str
+
+    def exceeded(self, seen: Seen) -> str | None:
+        """By what the trace exceeds it, one line; ``None`` if it does not."""
+        found = _found(seen, self.figure)
+        most = self.most * seen.seconds if self.is_share else self.most
+        if not seen.pageable or found <= most:
+            return None
+        first, more = seen.pageable[0].name, len(seen.pageable) - 1
+        where = f"{first} and {more} more lines" if more > 1 else f"{first} and 1 more line" if more else first
+        return f"--fail-on {self.text}: {self._amount(seen, found)} ({where})"
+
+    def _amount(self, seen: Seen, found: float) -> str:
+        measure = _MEASURES[self.figure]
+        if self.figure == "pageable":
+            return f"{format_bytes(found)} {measure}"
+        share = f", {format_share(found / seen.seconds)} of {format_seconds(seen.seconds)}" if seen.seconds else ""
+        return f"{measure} {format_seconds(found)} for pageable copies{share}"
+
+
+def parse_threshold(text: str) -> Threshold:
+    """A threshold as the command line has it.
+
+    Raises:
+        InvalidParameter: it is none; the message says what there is.
+    """
+    name, given, amount = (part.strip() for part in text.partition("="))
+    figure = next((each for each in _MEASURES if each == name), None)
+    if figure is None or bool(given) != bool(amount) or (figure != "pageable" and not given):
+        raise InvalidParameter(f"--fail-on {quoted(text)}: it must be {GRAMMAR}")
+    is_share = figure != "pageable" and amount.endswith("%")
+    try:
+        most = 0.0 if not given else _amount(figure, amount)
+    except InvalidParameter as error:
+        raise InvalidParameter(f"--fail-on {name}: {error}") from None
+    if most < 0:
+        raise InvalidParameter(f"--fail-on {quoted(text)}: the limit must be 0 or more")
+    return Threshold(figure, most, is_share, text.replace(" ", ""))
+
+
+def _amount(figure: Figure, text: str) -> float:
+    if figure == "pageable":
+        return parse_bytes(text)
+    return parse_share(text) if text.endswith("%") else parse_seconds(text)
+
+
+def exceeded(seen: Seen, thresholds: Sequence[Threshold]) -> Iterator[str]:
+    """A line for each threshold that a trace exceeds, and one if that cannot be known."""
+    yield from filter(None, (threshold.exceeded(seen) for threshold in thresholds))
+    lost = seen.program["lost_bytes"] if seen.program else 0
+    if thresholds and lost:
+        yield f"--fail-on: {format_bytes(lost)} of CUPTI's records could not be read, so that copies may be missing"
+
+
+def _found(seen: Seen, figure: Figure) -> float:
+    field = {"pageable": "bytes", "held": "call_seconds", "idle": "idle_seconds"}[figure]
+    return float(sum(site.row[field] or 0 for site in seen.pageable))

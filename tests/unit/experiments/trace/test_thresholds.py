@@ -1,0 +1,75 @@
+"""Limits of a trace: how they are written, and when a trace exceeds them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pinscope.errors import InvalidParameter
+from pinscope.experiments.registry import checked_rows
+from pinscope.experiments.trace.arithmetic import seen_in
+from pinscope.experiments.trace.thresholds import exceeded, parse_threshold
+from tests.data.synthetic_trace import MIB, program, run, site
+
+
+def lines(*limits: str, rows: list[dict[str, Any]]) -> list[str]:
+    return list(exceeded(seen_in(run(), checked_rows("trace", rows)), [parse_threshold(limit) for limit in limits]))
+
+
+PAGEABLE = [program(), site(33), site(40, bytes=24 * MIB, idle_seconds=0.1, call_seconds=0.3), site(50, "pinned")]
+
+
+@pytest.mark.parametrize(
+    ("limit", "line"),
+    [
+        ("pageable", "1 GiB were copied from or to pageable memory (train.py:33 and 1 more line)"),
+        ("pageable=1023MiB", "1 GiB were copied from or to pageable memory (train.py:33 and 1 more line)"),
+        ("pageable = 1GiB", None),
+        ("idle=10%", "GPU compute stood idle 1.10 s for pageable copies, 11.0 % of 10.0 s"),
+        ("idle=12%", None),
+        ("idle=1s", "GPU compute stood idle 1.10 s for pageable copies"),
+        ("idle=1.2s", None),
+        ("held=13%", None),
+        ("held=1.2s", "the CPU was held 1.30 s for pageable copies, 13.0 % of 10.0 s"),
+    ],
+)
+def test_a_limit_is_exceeded_by_more_than_it_says(limit: str, line: str | None) -> None:
+    found = lines(limit, rows=PAGEABLE)
+    assert len(found) == (line is not None)
+    if line is not None:
+        assert found[0].startswith(f"--fail-on {limit.replace(' ', '')}: {line}")
+
+
+def test_several_limits_have_a_line_each() -> None:
+    assert len(lines("pageable", "idle=1s", "held=9s", rows=PAGEABLE)) == 2
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [program(), site(33, "pinned")],
+        [program(), site(33, large_count=0, bytes=4096 * 100)],
+        [program(copies=0, kernels=0)],
+    ],
+    ids=["pinned", "small", "no copy"],
+)
+def test_what_is_not_accused_exceeds_nothing(rows: list[dict[str, Any]]) -> None:
+    assert lines("pageable", "idle=0%", "held=0s", rows=rows) == []
+
+
+def test_a_trace_with_unreadable_records_does_not_pass() -> None:
+    rows = [program(lost_bytes=4096), site(33, "pinned")]
+    assert lines(rows=rows) == []
+    assert lines("pageable", rows=rows) == [
+        "--fail-on: 4 KiB of CUPTI's records could not be read, so that copies may be missing"
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "pagable", "pageable=", "idle", "held", "pageable=5%", "idle=5 MiB", "idle=-1%", "pageable=-1", "idle=1%=2"],
+)
+def test_what_is_no_limit_is_refused_in_one_line(text: str) -> None:
+    with pytest.raises(InvalidParameter, match=r"^--fail-on [^\n]*$"):
+        parse_threshold(text)

@@ -26,28 +26,25 @@ import ctypes
 import functools
 import itertools
 import json
-import mmap
 import os
-import struct
 import sys
 import time
 from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any, NoReturn
 
+from pinscope.tracing import call_log, mapped_file
+from pinscope.tracing.call_log import CallLog
+from pinscope.tracing.mapped_file import map_file, part_from_file, unmap
+
 BUFFER_BYTES = 1 << 20
 """Of one activity buffer; CUPTI takes one for each thread, and new ones as they fill."""
-PIECE_CALLS = 1 << 17
-"""Calls in one file; each takes 8 bytes."""
-KEPT_PIECES = 4
-"""Mapped at a time."""
 MOST_FRAMES = 32
 """Of a stack, the innermost ones."""
 FLUSH_SECONDS = 0.25
 """So often CUPTI is asked for what is complete: what it keeps to itself is lost with a process that is killed."""
 LINGER_SECONDS = 0.001
 """An exception of the program's own signal handler is raised again so long after the callback in which it came."""
-_PAIR = struct.Struct("<II")
 _ENTER = 0
 _RUNTIME, _DRIVER = 2, 1
 """CUPTI's domains of callbacks."""
@@ -79,15 +76,12 @@ class Recorder:
         self._process = os.getpid()
         self._on = False
         self._cupti: Any = None
-        self._libc = _memory_calls()
         self._subscriber = ctypes.c_void_p()
         self._kept = (_Callback(self._call), _Request(self._request), _Complete(self._complete))
         self._flushing = _thread.allocate_lock()
         self._numbers = itertools.count()
         self._buffers: dict[int, str] = {}
-        self._slots = itertools.count()
-        self._pieces: list[ctypes.Array[ctypes.c_char]] = []
-        self._nowhere = (ctypes.c_char * (PIECE_CALLS * _PAIR.size))()
+        self._log = CallLog(self._path)
         self._adding = _thread.allocate_lock()
         self._stacks: dict[tuple[int, ...], int] = {}
         self._codes: list[CodeType] = []  # keeps alive those whose ids stand in the keys of _stacks
@@ -150,10 +144,7 @@ class Recorder:
                 key.append(frame.f_lasti)
                 frame = frame.f_back
             stack = self._stacks.get(tuple(key)) or self._add_stack(tuple(key), innermost)
-            slot = next(self._slots)
-            if slot >= len(self._pieces) * PIECE_CALLS:
-                self._add_pieces(slot)
-            _PAIR.pack_into(self._pieces[slot // PIECE_CALLS], slot % PIECE_CALLS * _PAIR.size, correlation, stack)
+            self._log.note(correlation, stack)
         except BaseException as error:  # noqa: BLE001 - nothing may reach the program
             self._caught(error)
 
@@ -167,7 +158,7 @@ class Recorder:
                 self._on = False
                 return
             path = self._path(f"buffer.{next(self._numbers):06d}")
-            address = self._map(path, BUFFER_BYTES)
+            address = map_file(path, BUFFER_BYTES)
             self._buffers[address] = path
             buffer[0], size[0] = address, BUFFER_BYTES
         except BaseException as error:  # noqa: BLE001 - as above
@@ -179,26 +170,11 @@ class Recorder:
             path = self._buffers.pop(buffer, None)
             if path is None:
                 return
-            self._libc.munmap(buffer, BUFFER_BYTES)
+            unmap(buffer, BUFFER_BYTES)
             os.truncate(path, valid)
             os.rename(path, f"{path}.done")  # noqa: PTH104
         except BaseException as error:  # noqa: BLE001 - as above
             self._caught(error)
-
-    def _map(self, path: str, size: int) -> int:
-        """A new file as memory; its address.
-
-        Its blocks are taken now: a full disk must be an error here, not a SIGBUS later.
-        """
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            os.posix_fallocate(descriptor, 0, size)
-            address = self._libc.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, descriptor, 0)
-        finally:
-            os.close(descriptor)
-        if address in (None, ctypes.c_void_p(-1).value):
-            raise OSError(ctypes.get_errno(), "mmap failed")
-        return int(address)
 
     # Stacks
 
@@ -216,17 +192,6 @@ class Recorder:
                 self._append("stacks", line)
                 self._stacks[key] = len(self._stacks) + 1
             return self._stacks[key]
-
-    def _add_pieces(self, slot: int) -> None:
-        """Files for so many calls, each mapped; the memory is the file's, so nothing has to be written."""
-        with self._adding:
-            while slot >= len(self._pieces) * PIECE_CALLS:
-                path = self._path(f"calls.{len(self._pieces):06d}")
-                address = self._map(path, PIECE_CALLS * _PAIR.size)
-                self._pieces.append((ctypes.c_char * (PIECE_CALLS * _PAIR.size)).from_address(address))
-                if len(self._pieces) > KEPT_PIECES:  # full long ago; whoever still writes there writes nowhere
-                    full, self._pieces[-1 - KEPT_PIECES] = self._pieces[-1 - KEPT_PIECES], self._nowhere
-                    self._libc.munmap(ctypes.addressof(full), PIECE_CALLS * _PAIR.size)
 
     # From the beginning to the end
 
@@ -273,10 +238,7 @@ class Recorder:
         self._on = False
         self._flushing.release()
         for address in self._buffers:
-            self._libc.mmap(
-                address, BUFFER_BYTES, mmap.PROT_READ | mmap.PROT_WRITE,
-                mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED, -1, 0,
-            )  # fmt: skip
+            part_from_file(address, BUFFER_BYTES)
 
     # Faults
 
@@ -322,18 +284,7 @@ class Recorder:
 
 
 _uint32 = ctypes.c_uint32.from_address
-_MAP_FIXED = 0x10
-
-
-def _memory_calls() -> Any:
-    """mmap and munmap of the C library: a buffer is an address, and no Python object."""
-    library = ctypes.CDLL(None, use_errno=True)
-    library.mmap.restype = ctypes.c_void_p
-    library.mmap.argtypes = (
-        ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long,
-    )  # fmt: skip
-    library.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
-    return library
+_OWN_FILES = {__file__, call_log.__file__, mapped_file.__file__}
 
 
 def _is_of_the_program(error: BaseException) -> bool:
@@ -342,12 +293,12 @@ def _is_of_the_program(error: BaseException) -> bool:
     while trace is not None:
         files.add(trace.tb_frame.f_code.co_filename)
         trace = trace.tb_next
-    return isinstance(error, KeyboardInterrupt) or not files <= {__file__, json.__file__, json.encoder.__file__}
+    return isinstance(error, KeyboardInterrupt) or not files <= {*_OWN_FILES, json.__file__, json.encoder.__file__}
 
 
 def _without_our_frames(error: BaseException) -> BaseException:
     trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+    while trace is not None and trace.tb_frame.f_code.co_filename in _OWN_FILES:
         trace = trace.tb_next
     return error.with_traceback(trace)
 

@@ -1,0 +1,59 @@
+"""The calls that are followed, noted in mapped files: one entry each, from any thread, without a lock."""
+
+from __future__ import annotations
+
+import _thread
+import ctypes
+import itertools
+import struct
+from collections.abc import Callable, Iterator
+
+from pinscope.tracing.mapped_file import map_file, unmap
+
+PIECE_CALLS = 1 << 17
+"""Entries of one file."""
+ENTRY = struct.Struct("<II")
+"""Correlation id; stack, numbered from 1 (0: the place was not used)."""
+
+
+class CallLog:
+    """Entries in files ``calls.NUMBER``.
+
+    Args:
+        path: the full path of a file of this name.
+    """
+
+    def __init__(self, path: Callable[[str], str]) -> None:
+        self._path = path
+        self._slots = itertools.count()
+        self._pieces: list[ctypes.Array[ctypes.c_char]] = []
+        self._written: list[Iterator[int]] = []
+        self._adding = _thread.allocate_lock()
+
+    def note(self, correlation: int, stack: int) -> None:
+        """One call.
+
+        A thread that has taken a slot may stand still for any time before it writes there. So a piece goes only when
+        each of its slots was written: then none of them is anyone's. A slot that is never written, because a handler
+        of a signal raised an exception before, keeps its piece mapped.
+
+        Raises:
+            OSError: there is no room for a new file.
+        """
+        slot = next(self._slots)
+        number = slot // PIECE_CALLS
+        if number >= len(self._pieces):
+            self._add_pieces(number)
+        piece = self._pieces[number]
+        ENTRY.pack_into(piece, slot % PIECE_CALLS * ENTRY.size, correlation, stack)
+        if next(self._written[number]) == PIECE_CALLS - 1:
+            unmap(ctypes.addressof(piece), len(piece))
+
+    def _add_pieces(self, number: int) -> None:
+        """Files up to this one; the memory is the file's, so nothing has to be written."""
+        size = PIECE_CALLS * ENTRY.size
+        with self._adding:
+            while number >= len(self._pieces):
+                address = map_file(self._path(f"calls.{len(self._pieces):06d}"), size)
+                self._written.append(itertools.count())
+                self._pieces.append((ctypes.c_char * size).from_address(address))

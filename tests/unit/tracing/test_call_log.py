@@ -1,0 +1,81 @@
+"""Entries from many threads: each is kept, and none is written where no memory is any more."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pinscope.tracing import call_log
+from pinscope.tracing.call_log import CallLog
+
+PIECE = 512
+"""Entries; a page of memory."""
+
+
+class Halting:
+    """Numbers from 0 on; who takes the first one stands still until it is let go."""
+
+    def __init__(self) -> None:
+        self.taken, self.let_go = threading.Event(), threading.Event()
+        self._numbers = itertools.count()
+
+    def __iter__(self) -> Iterator[int]:
+        return self
+
+    def __next__(self) -> int:
+        number = next(self._numbers)
+        if number == 0:
+            self.taken.set()
+            self.let_go.wait()
+        return number
+
+
+def mapped(folder: Path) -> int:
+    """Pieces that this process has in memory."""
+    return sum(str(folder) in line for line in Path("/proc/self/maps").read_text().splitlines())
+
+
+def entries(folder: Path) -> list[tuple[int, int]]:
+    pieces = [np.fromfile(path, "<u4").reshape(-1, call_log.ENTRY.size // 4) for path in sorted(folder.glob("calls.*"))]
+    return sorted((int(entry[0]), int(entry[1])) for piece in pieces for entry in piece if entry[1])
+
+
+@pytest.fixture(autouse=True)
+def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(call_log, "PIECE_CALLS", PIECE)
+
+
+def test_a_thread_that_stood_still_for_many_calls_still_writes_its_own(tmp_path: Path) -> None:
+    log = CallLog(lambda name: str(tmp_path / name))
+    slots = log._slots = Halting()  # type: ignore[assignment] # numbers, as the counter gives them
+    late = threading.Thread(target=log.note, args=(7777, 1))
+    late.start()
+    assert slots.taken.wait(10)
+    for number in range(20 * PIECE - 1):
+        log.note(number, 2)
+    assert mapped(tmp_path) == 1  # that of the thread that stands still
+    slots.let_go.set()
+    late.join()
+    assert mapped(tmp_path) == 0
+    assert entries(tmp_path) == sorted([(7777, 1), *((number, 2) for number in range(20 * PIECE - 1))])
+
+
+def test_entries_of_many_threads_are_all_kept_and_full_pieces_leave_the_memory(tmp_path: Path) -> None:
+    log = CallLog(lambda name: str(tmp_path / name))
+
+    def write(thread: int) -> None:
+        for number in range(5 * PIECE):
+            log.note(thread * 1_000_000 + number, thread + 1)
+
+    threads = [threading.Thread(target=write, args=(thread,)) for thread in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert mapped(tmp_path) == 0
+    assert entries(tmp_path) == [(t * 1_000_000 + n, t + 1) for t in range(4) for n in range(5 * PIECE)]

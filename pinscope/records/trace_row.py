@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Literal
 
@@ -18,6 +19,8 @@ CopyMemory = Literal["pageable", "pinned", "device", "array", "managed", "unknow
 LARGE_BYTES = 64 * 1024
 """Pageable copies of more than this are staged and hold the CPU; of smaller ones CUDA keeps the data itself (CUDA
 driver API, "API synchronization behavior")."""
+WAITS = re.compile(r"(Device|Stream|Event|Thread|Ctx)Synchronize|Memcpy(?!\w*Async)")
+"""In the names of CUDA's functions that return when the GPU has done what was asked of it."""
 NEEDED: Mapping[RowKind, tuple[str, ...]] = {
     "program": ("seconds", "copies", "kernels"),
     "device": ("device", "busy_seconds", "kernels"),
@@ -36,7 +39,8 @@ class TraceRow(Observation):
 
     kind: RowKind
     """``program``, ``device`` (a GPU), ``site`` (copies of one line between the same kinds of memory), ``allocation``
-    (pinned memory that a line allocated or registered) or ``synchronisation`` (waits of a line)."""
+    (pinned memory that a line allocated or registered) or ``synchronisation`` (waits of a line, in calls that wait for
+    the GPU and in copies that are not asynchronous)."""
     # The program:
     seconds: Seconds | None = None
     """From its start, with the recorder in it, to its end."""
@@ -101,6 +105,13 @@ class TraceRow(Observation):
     """How many were still there at the end."""
     left_bytes: Count | None = None
     """How much was still there at the end."""
+    held_bytes: Count | None = None
+    """Of the pages that the allocations reach into, together: memory is locked in whole pages."""
+    peak_bytes: Count | None = None
+    """The most that was there at once."""
+    # Waits:
+    after_async_count: Count | None = None
+    """Waits that began while an asynchronous copy still ran, which they held the CPU for."""
 
     def needs(self) -> tuple[str, Iterable[str]]:
         """What rows of its kind have."""

@@ -22,7 +22,9 @@ def attachments(summed: Summed) -> Iterator[tuple[str, pa.Schema, Iterator[pa.Re
     ``copies``: ``at_ns`` and ``took_ns`` of the transfer (−1: its end was not recorded), ``call_at_ns`` and
     ``call_took_ns`` of the call that started it (−1: not recorded), ``bytes``, ``direction``, ``source``, ``target``,
     ``device``, ``stream``, ``site`` (``number`` of a row of kind ``site``), ``idle_ns`` (idle compute). ``kernels``:
-    ``at_ns``, ``took_ns``, ``device``, ``stream``. ``calls``: ``at_ns``, ``took_ns``, ``call``, ``thread``.
+    ``at_ns``, ``took_ns``, ``device``, ``stream``. ``calls``: ``at_ns``, ``took_ns``, ``call``, ``thread``, ``file``
+    (empty: no Python code made it), ``line``. ``pinned``: ``at_ns``, ``change_bytes`` (of pinned memory: below 0 where
+    some was released).
     """
     import pyarrow as pa  # noqa: PLC0415
 
@@ -30,8 +32,9 @@ def attachments(summed: Summed) -> Iterator[tuple[str, pa.Schema, Iterator[pa.Re
         ("copies", len(summed.copies), _copies(summed)),
         ("kernels", len(summed.kernels), _kernels(summed)),
         ("calls", len(summed.calls), _calls(summed)),
+        ("pinned", len(summed.pinned.changes()[0]), _pinned(summed)),
     ):
-        text = {"direction", "source", "target", "call"}
+        text = {"direction", "source", "target", "call", "file"}
         schema = pa.schema(
             [
                 (key, pa.string() if key in text else pa.from_numpy_dtype(columns[key](slice(0, 0)).dtype))
@@ -87,12 +90,22 @@ def _kernels(summed: Summed) -> _Columns:
 
 
 def _calls(summed: Summed) -> _Columns:
-    calls, names = summed.calls, summed.call_names
+    calls, names, lines = summed.calls, summed.call_names, summed.lines(summed.calls)
     return {
         "at_ns": lambda piece: calls["start"][piece] - summed.ended.begun_ns,
         "took_ns": lambda piece: _took(calls[piece]),
         "call": lambda piece: names[piece],
         "thread": lambda piece: calls["thread_id"][piece].astype(np.int64),
+        "file": lambda piece: summed.files[lines[piece]],
+        "line": lambda piece: summed.line_numbers[lines[piece]],
+    }
+
+
+def _pinned(summed: Summed) -> _Columns:
+    moments, changes = summed.pinned.changes()
+    return {
+        "at_ns": lambda piece: moments[piece] - summed.ended.begun_ns,
+        "change_bytes": lambda piece: changes[piece],
     }
 
 

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pinscope.records.trace_row import LARGE_BYTES, TraceRow
+from pinscope.records.trace_row import LARGE_BYTES, WAITS, TraceRow
 from pinscope.tracing.busy import Busy, once
 from pinscope.tracing.gathered import Gathered
+from pinscope.tracing.pinned import PinnedMemory
 from pinscope.tracing.places import NATIVE, Place, place_of
 
 MOST_SITES = 1000
@@ -22,8 +23,8 @@ MEMORY = ("unknown", "pageable", "pinned", "device", "array", "managed", "device
 """CUPTI's kinds of memory, by number."""
 DIRECTIONS = ("other", "h2d", "d2h", "h2d", "d2h", "d2d", "d2d", "d2d", "d2d", "h2h", "p2p")
 """CUPTI's kinds of copies, by number."""
-_ALLOCATES, _RELEASES = 1, 2
-_WAITS = re.compile(r"(Device|Stream|Event|Thread|Ctx)Synchronize")
+_PINNED = MEMORY.index("pinned")
+_OVER_THE_LINK = [number for number, way in enumerate(DIRECTIONS) if way in {"h2d", "d2h"}]
 _VERSION = re.compile(r"(_ptsz|_ptds)?(_v\d+)?(_ptsz|_ptds)?$")
 
 
@@ -56,7 +57,7 @@ class Summed:
         self.calls: NDArray[Any] = calls[np.argsort(calls["correlation_id"], kind="stable")]
         copies = gathered.table("copies")
         self.copies: NDArray[Any] = copies[np.argsort(self._call_starts(copies), kind="stable")]
-        self.allocations: NDArray[Any] = gathered.table("allocations")
+        self._allocations: NDArray[Any] = gathered.table("allocations")
         self.kernels = gathered.table("kernels")
         self._pairs = gathered.spool.calls()
         self._places = [NATIVE, *map(place_of, gathered.spool.stacks())]
@@ -100,6 +101,20 @@ class Summed:
             return np.zeros(len(records), np.intp)
         stacks = np.where(found < 0, 0, self._pairs["stack"][found]).astype(np.intp)
         return np.where(stacks < len(self._places), stacks, 0)
+
+    def lines(self, records: NDArray[Any]) -> NDArray[np.intp]:
+        """Of each record the number of its line in :attr:`files` and :attr:`line_numbers`."""
+        return np.asarray(self._line_of_stack[self.stacks(records)], np.intp)
+
+    @cached_property
+    def files(self) -> NDArray[Any]:
+        """Of each line its file; empty where no Python code made the call."""
+        return np.asarray([file for file, _ in self._kinds], object)
+
+    @cached_property
+    def line_numbers(self) -> NDArray[np.int32]:
+        """Of each line its number in the file."""
+        return np.asarray([line for _, line in self._kinds], np.int32)
 
     def _call_starts(self, copies: NDArray[Any]) -> NDArray[np.int64]:
         found = self.call_places(copies)
@@ -201,49 +216,49 @@ class Summed:
 
     # Pinned memory
 
+    @cached_property
+    def pinned(self) -> PinnedMemory:
+        """What was allocated and registered, and when it was released."""
+        return PinnedMemory(self._allocations)
+
     def _allocated(self) -> Iterator[TraceRow]:
         """Pinned memory by the line that allocated or registered it."""
-        taken = self.allocations[self.allocations["memory_operation_type"] == _ALLOCATES]
+        taken, left, held = self.pinned.taken, self.pinned.is_left, self.pinned.held
         found, stacks = self.call_places(taken), self.stacks(taken)
-        left = self._left(taken)
         for mine in self._by_line_and_call(found, stacks):
             yield TraceRow(
                 kind="allocation", repeat=0, warmup=False, call=self._call_name(int(found[mine][0])) or "",
                 count=len(mine), bytes=int(taken["bytes"][mine].sum()), call_seconds=self._call_seconds(found[mine]),
                 left_count=int(left[mine].sum()), left_bytes=int(taken["bytes"][mine][left[mine]].sum()),
+                held_bytes=int(held[mine].sum()), peak_bytes=self.pinned.peak(mine),
                 **self._where(int(stacks[mine][0])),
             )  # fmt: skip
-
-    def _left(self, taken: NDArray[Any]) -> NDArray[np.bool_]:
-        """Which allocations were not released: the next event of their address is no release."""
-        released = self.allocations[self.allocations["memory_operation_type"] == _RELEASES]
-        moments: dict[int, list[int]] = {}
-        for record in released:
-            moments.setdefault(int(record["address"]), []).append(int(record["timestamp"]))
-        left = np.zeros(len(taken), bool)
-        for place in np.argsort(taken["timestamp"])[::-1]:  # the latest takes the latest release
-            later = moments.get(int(taken["address"][place]), [])
-            if later and max(later) >= taken["timestamp"][place]:
-                later.remove(max(later))
-            else:
-                left[place] = True
-        return left
 
     # Waiting
 
     def _waited(self) -> Iterator[TraceRow]:
         """Calls that wait for the GPU, and how long its compute then stands idle."""
-        waits = [number for number, name in enumerate(self._function_names) if _WAITS.search(name)]
-        places = np.flatnonzero(np.isin(self._functions[1], waits))
+        places = self._waits()
         places = places[np.argsort(self.calls["end"][places], kind="stable")]
         calls = self.calls[places]
-        stacks, idle = self.stacks(calls), self._idle_after(calls)
+        stacks, idle, after = self.stacks(calls), self._idle_after(calls), self._while_copying(calls)
         for mine in self._by_line_and_call(places, stacks):
             yield TraceRow(
                 kind="synchronisation", repeat=0, warmup=False, call=self._call_name(int(places[mine][0])),
-                count=len(mine), call_seconds=self._call_seconds(places[mine]),
+                count=len(mine), call_seconds=self._call_seconds(places[mine]), after_async_count=int(after[mine].sum()),
                 idle_seconds=float(idle[mine].sum()) / 1e9, **self._where(int(stacks[mine][0])),
             )  # fmt: skip
+
+    def _waits(self) -> NDArray[np.intp]:
+        """Places of the calls that wait. Of copies these are those between a host and a GPU."""
+        names = self._function_names
+        waits = [number for number, name in enumerate(names) if WAITS.search(name)]
+        copies = [number for number in waits if "Memcpy" in names[number]]
+        places = np.flatnonzero(np.isin(self._functions[1], waits))
+        over_the_link = self.copies["correlation_id"][np.isin(self.copies["copy_kind"], _OVER_THE_LINK)]
+        other = np.isin(self._functions[1][places], copies)
+        other[other] = ~np.isin(self.calls["correlation_id"][places[other]], over_the_link)
+        return np.asarray(places[~other], np.intp)
 
     def _idle_after(self, calls: NDArray[Any]) -> NDArray[np.int64]:
         """Compute's idle time after each wait; of several waits in it, it is the last one's."""
@@ -253,6 +268,20 @@ class Summed:
         if len(calls):
             gaps[:-1][until[:-1] >= calls["end"][1:]] = 0
         return gaps
+
+    def _while_copying(self, calls: NDArray[Any]) -> NDArray[np.bool_]:
+        """Which calls began while a large copy ran that is asynchronous: from or to pinned memory, by such a call."""
+        found = self.call_places(self.copies)
+        asynchronous = [number for number, name in enumerate(self._function_names) if "Async" in name]
+        known = (found >= 0) & (self.copies["bytes"] > LARGE_BYTES) & (self.copies["end"] > 0)
+        pinned = (self.copies["src_kind"] == _PINNED) | (self.copies["dst_kind"] == _PINNED)
+        mine = np.flatnonzero(known & pinned)
+        mine = mine[np.isin(self._functions[1][found[mine]], asynchronous)]
+        if not len(mine):
+            return np.zeros(len(calls), bool)
+        reached = np.maximum.accumulate(self.copies["end"][mine])  # in the order in which they were issued
+        before = np.searchsorted(self.calls["start"][found[mine]], calls["start"]) - 1
+        return np.asarray((before >= 0) & (reached[np.maximum(before, 0)] > calls["start"]))
 
     def _by_line_and_call(self, found: NDArray[np.intp], stacks: NDArray[np.intp]) -> Iterator[NDArray[np.intp]]:
         """Places of the records of each line and function."""

@@ -98,6 +98,7 @@ def test_the_line_that_should_pin_is_named_with_its_figures(tmp_path: Path, capf
     assert {"pageable-copies", "waits-for-the-gpu", "pinned-memory-in-a-loop"} <= rules
     (pins,) = (row for row in document["observations"] if row["kind"] == "allocation")
     assert (pins["count"], pins["bytes"], pins["left_count"], pins["left_bytes"]) == (20, 20 * MIB, 10, 10 * MIB)
+    assert (pins["held_bytes"], pins["peak_bytes"]) == (20 * MIB, 11 * MIB)
     assert pins["call_seconds"] == pytest.approx(20 * 0.0003)
 
 
@@ -108,10 +109,17 @@ def test_the_trace_is_a_run_with_its_events_attached(tmp_path: Path, capfd: pyte
     with Store() as store:
         run = store.run(run_id)
         assert isinstance(run, TraceRun)
-        assert {each.name: each.rows for each in run.attachments} == {"copies": 60, "kernels": 20, "calls": 110}
+        assert {each.name: each.rows for each in run.attachments} == {
+            "copies": 60, "kernels": 20, "calls": 110, "pinned": 30,
+        }  # fmt: skip
         rows = [row for table in store.attachment(run_id, "copies").tables() for row in table.to_pylist()]
         assert sum(row["bytes"] for row in rows) == 340 * MIB + 20 * 64
         assert all(row["call_at_ns"] < row["at_ns"] and row["took_ns"] > 0 for row in rows)
+        calls = [row for table in store.attachment(run_id, "calls").tables() for row in table.to_pylist()]
+        waits = {(Path(row["file"]).name, row["line"]) for row in calls if row["call"] == "cudaStreamSynchronize"}
+        assert waits == {("train.py", FIRST_LINE + 9)}
+        changes = [row for table in store.attachment(run_id, "pinned").tables() for row in table.to_pylist()]
+        assert sum(row["change_bytes"] for row in changes) == 10 * MIB
     assert main(["runs", "show", run_id]) == 0
     assert f"train.py:{FIRST_LINE + 1}" in capfd.readouterr().out
     for suffix in set(SUFFIXES) - {".perfetto.json"}:
@@ -269,6 +277,15 @@ def test_what_is_no_program_or_no_new_file_is_refused_at_once(
     assert refused(capfd, "-o", tmp_path / "x.zip", path)[0] == 2
     (tmp_path / "folder").mkdir()
     assert "without __main__.py" in refused(capfd, tmp_path / "folder")[1]
+
+
+@pytest.mark.usefixtures("_cupti")
+def test_a_wait_right_after_an_asynchronous_copy_is_counted(tmp_path: Path) -> None:
+    text = "for n in range(24):\n    copy(50 << 20, PINNED, DEVICE)\n    wait(900_000)\n    time.sleep(0.003); wait(1)"
+    _, document = traced(tmp_path, program(tmp_path, text))
+    waits = {row["line"]: row for row in document["observations"] if row["kind"] == "synchronisation"}
+    counts = {line: (row["count"], row["after_async_count"]) for line, row in waits.items()}
+    assert counts == {FIRST_LINE + 2: (24, 24), FIRST_LINE + 3: (24, 0)}
 
 
 @pytest.mark.usefixtures("_cupti")

@@ -38,7 +38,7 @@ class PinnedMemory:
     @property
     def is_left(self) -> NDArray[np.bool_]:
         """Which were still there at the end."""
-        return self.released == NEVER
+        return np.asarray(self.released == NEVER)
 
     @property
     def held(self) -> NDArray[np.int64]:

@@ -245,8 +245,9 @@ class Summed:
         for mine in self._by_line_and_call(places, stacks):
             yield TraceRow(
                 kind="synchronisation", repeat=0, warmup=False, call=self._call_name(int(places[mine][0])),
-                count=len(mine), call_seconds=self._call_seconds(places[mine]), after_async_count=int(after[mine].sum()),
-                idle_seconds=float(idle[mine].sum()) / 1e9, **self._where(int(stacks[mine][0])),
+                count=len(mine), call_seconds=self._call_seconds(places[mine]),
+                after_async_count=int(after[mine].sum()), idle_seconds=float(idle[mine].sum()) / 1e9,
+                **self._where(int(stacks[mine][0])),
             )  # fmt: skip
 
     def _waits(self) -> NDArray[np.intp]:

@@ -19,6 +19,7 @@ import pytest
 from pinscope.live.holders import snapshot
 from pinscope.probes.gpu import Nvml
 from pinscope.probes.gpu_figures import read_gpus
+from pinscope.probes.processes import UVM
 from pinscope.records.snapshot import DeviceFigures, Holder, Snapshot
 from tests.data.processor_time import processes
 from tests.gpu.holding import compile_holder, holding, pytorch
@@ -27,6 +28,7 @@ MIB, GIB = 2**20, 2**30
 SIZE = 3 * GIB + 3 * 4096
 SLACK = MIB + SIZE // 1000
 """What the host's total may be off by."""
+UVM_USERS = Path("/sys/module/nvidia_uvm/refcnt")
 
 
 @pytest.fixture(scope="module")
@@ -241,6 +243,30 @@ def test_a_look_at_500_processes_and_a_holder_of_24_gib_costs_a_fraction_of_psut
     # at as closely as the holder.
     assert seconds["first"] * 40 < seconds["psutil"]
     assert seconds["next"] * 50 < seconds["psutil"]
+
+
+def test_the_kernel_counts_who_has_cudas_device_file_open_also_by_inheritance() -> None:
+    """By that count, a series on a host with thousands of processes knows that none of them can be a holder."""
+    counts = [int(UVM_USERS.read_text())]
+    lines = [
+        "import os",
+        f"os.open({UVM!r}, os.O_RDWR)",
+        "if os.fork(): os._exit(0)",
+        "print(1, flush=True)",
+        "input()",
+    ]
+    with subprocess.Popen([sys.executable, "-c", "\n".join(lines)], stdin=-1, stdout=-1, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "1\n"  # the child's: its parent has ended
+        counts.append(int(UVM_USERS.read_text()))
+        process.communicate("\n")
+    ended = time.monotonic() + 5.0
+    while int(UVM_USERS.read_text()) == counts[1] and time.monotonic() < ended:
+        time.sleep(0.01)
+    counts.append(int(UVM_USERS.read_text()))
+    sys.stdout.write(f"users of CUDA's driver before, with a child that inherited its file, after: {counts}\n")
+    assert counts[0] > 0  # this very process
+    assert counts[1] > counts[0] == counts[2]
 
 
 def test_every_figure_of_a_device_is_read_or_says_why_not() -> None:

@@ -19,7 +19,7 @@ class Line:
     """Text, and where it leads.
 
     Attributes:
-        text: as it is; whoever writes it into a page escapes it.
+        text: as it is; code that writes it into a page escapes it.
         tag: what it is in HTML.
         link: an address of this server.
     """

@@ -5,9 +5,9 @@ that takes for a piece depends on the host and on the pages, so no table of leng
 itself are registered and unregistered, each twice as long as the last, until the next would take more than a share of
 the limit. All of it is then pinned in pieces of that length, while threads still touch what comes next.
 
-Some processors stay free of touching. Where all of them touch, whoever wakes up waits 4 to 9 ms for one, be it the
-thread that holds the driver or one that serves (measured on an H200 with 16 processors; a lower priority of the
-touching threads did not help).
+Some processors stay free of touching. Where all of them touch, a thread that wakes up waits 4 to 9 ms for a processor,
+also one that holds the driver or serves (measured on an H200 with 16 processors; a lower priority of the touching
+threads did not help).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LEAST_BYTES = HUGE_PAGE
 MOST_PARTS = 8
 """A piece is at most this part of all: longer ones leave too much to pin when the last page has been touched."""
 SHARE = 0.25
-"""Of the limit, what a call may take where it is measured: at times another has to wait for three in a row."""
+"""Part of the limit that a call may take when its length is tried: at times another call waits for three in a row."""
 TOO_LONG = 0.5
 """Share of the limit from which on a piece was too long."""
 IN_A_ROW = 2
@@ -36,9 +36,9 @@ shorter pieces would not help."""
 TRIES = 3
 """Of a length, before it counts as too long, for the same reason."""
 PAUSE_SECONDS = 2e-4
-"""Between two calls: who waited for the first goes before the second."""
+"""Between two calls: a call that waited for the first then goes before the second."""
 SPARE_PROCESSORS = 3
-"""On which nothing touches: one for who pins, one for who serves, one for what the system does for them."""
+"""On which nothing touches: one for the thread that pins, one for the one that serves, one for the system."""
 
 
 @dataclass
@@ -75,7 +75,7 @@ class GentlePinner:
     longest_call: float = 0.0
 
     def register(self, address: int, nbytes: int, on_release: OnRelease) -> Pieces:
-        """Touch and pin memory that is there. Where the limit cannot be kept the longest call says so.
+        """Touch and pin memory that is there. Where the limit is not kept, ``longest_call`` is above it.
 
         Args:
             address: where it begins.

@@ -90,7 +90,7 @@ class PinnedArray(np.ndarray[Any, Any]):
     chunk: int | None = None
     """Bytes: a copy must not cross a multiple of it from the beginning of the array. ``None``: any copy may use it."""
     longest_call: float | None = None
-    """Seconds of the longest call that pinned a piece, with ``chunk="auto"``: for so long the driver was held."""
+    """Seconds of the longest call that pinned a piece, with ``chunk="auto"``: other calls waited so long."""
     _pin: _Pin | None = None
 
     def __enter__(self) -> Self:
@@ -139,11 +139,12 @@ def pinned_empty(
             pinning goes on while pages are touched. The price: CUDA refuses a copy that crosses from one piece into
             the next (cudaErrorInvalidValue). Take it where every copy stays within a multiple of ``chunk``; a
             multiple of 4 KiB. ``"auto"`` measures how long pieces hold the driver and takes the longest that keeps
-            to ``longest_wait`` (:mod:`pinscope.lab.gentle_pinning`); the array's ``chunk`` says how long they are.
-        longest_wait: seconds that a call on the GPU may have to wait, of this process or of another, while the memory
-            is pinned and unpinned; with ``chunk="auto"`` only, 20 ms by default. Call it from a thread of its own: the
-            calling thread waits for all of the memory. Where it was not kept a warning says so, and the array's
-            ``longest_call`` by how much. Not kept where memory cannot be registered.
+            to ``longest_wait`` (:mod:`pinscope.lab.gentle_pinning`); the array's ``chunk`` is their length in bytes.
+        longest_wait: the limit, in seconds, for how long other calls on the GPU wait, of this process and of others,
+            while the memory is pinned and unpinned; with ``chunk="auto"`` only, 20 ms by default. The calling thread
+            waits until all memory is pinned, so call it from a thread that does not serve. Where the limit was not
+            kept, a ``RuntimeWarning`` says so, and the array's ``longest_call`` is the longest time. Memory that
+            cannot be registered is pinned by one call, whatever the limit.
         threads: how many touch pages; the processors of this process by default, at most 16. With ``chunk="auto"``
             three processors are left to others: where all of them touch, calls wait for a processor.
         strategy: how to pin, by its name in the experiment ``pinning_strategy``: what a run on your machine
@@ -175,7 +176,7 @@ def pinned_empty(
             f"pinning held the driver for up to {format_seconds(array.longest_call)} at a time, longer than "
             f"longest_wait ({format_seconds(limit)})",
             RuntimeWarning,
-            stacklevel=3,  # whoever called pinscope.pinned_empty
+            stacklevel=3,  # the line that called pinscope.pinned_empty
         )
     return array
 

@@ -1,7 +1,7 @@
 """Where in a shared library's file its functions begin: what the kernel wants to know for a uprobe.
 
-A small reader of its own rather than a library's: whoever can start a container can put a file of any content in the
-driver library's place, and root reads it. So every read is bounded, and nothing in the file makes it loop. Format:
+A small reader of its own rather than a library's: a user who can start a container can put a file of any content in
+the driver library's place, and root reads it. So every read is bounded, and nothing in the file makes it loop. Format:
 elf(5); System V ABI, chapters 4 and 5.
 """
 

@@ -87,9 +87,9 @@ def _pointed_at(pid: int, piece: Wanted, mappings: Iterable[_Mapping], used: Col
 def _is_at_hand(pid: int, pointer: int) -> bool:
     """Whether reading there waits for nobody.
 
-    A page of a file may have to be fetched by whoever serves that file, who may be the program's author and never
-    answer (FUSE, userfaultfd). So only pages are read that are in memory and are no file's: the stack, the heap, and
-    those of a program's variables that were written to, which are copies of their own. What the driver has just
+    A page of a file may have to be fetched by the process that serves that file, which may be the author's own and
+    never answer (FUSE, userfaultfd). So only pages are read that are in memory and are no file's: the stack, the heap,
+    and those of a program's variables that were written to, which are copies of their own. What the driver has just
     written to is all of that, unless it lies in shared memory.
     """
     page = os.sysconf("SC_PAGE_SIZE")

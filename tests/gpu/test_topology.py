@@ -112,14 +112,14 @@ def test_page_tables_are_8_bytes_a_page_for_each_process_and_gpu(whole: dict[str
         assert [one.table_bytes for one in taken] == [one.payers * 16 * MIB for one in taken]
 
 
-def test_with_one_gpu_what_cannot_be_told_is_said(lab: CudaLab) -> None:
+def test_with_one_gpu_what_was_not_measured_is_said(lab: CudaLab) -> None:
     params = TopologyParams.preset("cuda", quick=True).with_overrides({"all_devices": False, "parts": "copies"})
     rows = [row.model_dump() for row in Topology().measure(params, lab, Harness())]
     reading = concluded(rows, 1)
     rules = {one.rule: one for one in reading.findings}
-    assert "shared uplinks" in rules["not-told-here"].title
+    assert "shared uplinks" in rules["not-measured-here"].title
     assert "own-uplinks" not in rules
-    assert "cannot be told" in (reading.verdict or "")
+    assert "not measured (one GPU)" in (reading.verdict or "")
 
 
 def test_copies_that_one_engine_takes_in_turns_are_not_two_full_links() -> None:

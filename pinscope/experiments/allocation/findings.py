@@ -75,7 +75,7 @@ def _not_fresh(run: ExperimentRun, cells: Cells, titles: Titles) -> Iterator[Cos
             quantity("Combinations affected", len(reused), "count"),
             title=f"{len(reused)} of {len(cells)} buffers were not fresh memory: {worst.page_faults:,} page faults for "
             f"{needed:,} pages ({titles[worst.way]}, {format_bytes(worst.bytes)})",
-            detail="That is the largest of them. Such buffers are left out of what is compared with them.",
+            detail="The largest of them is named. They are left out of all comparisons.",
             advice="Do not quote these rows. See the settings in /sys/kernel/mm/transparent_hugepage: pages larger "
             "than PinScope assumes take fewer faults.",
         ),
@@ -96,8 +96,8 @@ def _kept(run: ExperimentRun, cells: Cells, titles: Titles) -> Iterator[Costed]:
             quantity(f"Get and free, {format_bytes(most.bytes)}", most.both_seconds.median, "seconds"),
             quantity("Page faults", most.page_faults, "count"),
             quantity("Sizes affected", len(kept), "count"),
-            title=f"{titles[most.way]} of up to {format_bytes(most.bytes)} takes only {took}, because the driver gives "
-            "memory that it had already pinned",
+            title=f"{titles[most.way]} of up to {format_bytes(most.bytes)} takes only {took}, because the driver "
+            "reuses memory that it had already pinned",
             detail=f"Getting {format_bytes(most.bytes)} took {most.page_faults:,} page faults, so nothing was "
             "allocated. These buffers are not compared with fresh memory.",
             advice=f"Nothing to do. A small pinned buffer costs about {took} as long as another small one is in use.",
@@ -251,9 +251,9 @@ def _cheaper(run: ExperimentRun, cells: Cells, titles: Titles) -> Iterator[Coste
             "faster-way",
             quantity(titles["pinned"], usual.both_seconds.median, "seconds"),
             quantity(titles[best.way], best.both_seconds.median, "seconds"),
-            title=f"{titles['pinned']} of {format_bytes(size)} takes {gain:.1f} times as long as {titles[best.way]}: "
-            f"{slow}, not {fast}",
-            detail=f"That is to get and free it, with one thread.{known}",
+            title=f"{titles['pinned']} of {format_bytes(size)} takes {slow}, {gain:.1f} times as long as "
+            f"{titles[best.way]} ({fast})",
+            detail=f"Both times are those of getting and freeing the buffer, with one thread.{known}",
             advice=_faster_advice(best),
         ),
     )
@@ -262,9 +262,9 @@ def _cheaper(run: ExperimentRun, cells: Cells, titles: Titles) -> Iterator[Coste
 def _faster_advice(best: BufferCell) -> str:
     if best.way in DRIVER:
         return (
-            "It is driver memory, of which none of the kernel's accounts tells; it takes the driver API "
-            "(cuda.bindings). Compare pinscope.pinned_empty, which touches with several threads: the experiment "
-            "pinning_strategy."
+            "It is driver memory, which none of the kernel's accounts contains, and needs the driver API "
+            "(cuda.bindings). Compare it with pinscope.pinned_empty, which touches with several threads: see the "
+            "experiment pinning_strategy."
         )
     return (
         "pinscope.pinned_empty touches with several threads; the experiment pinning_strategy measures which way is the "

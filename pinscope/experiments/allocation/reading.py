@@ -66,7 +66,7 @@ def _verdict(run: ExperimentRun, cells: Cells, evens: Sequence[BreakEven], title
     took = f"{about(known_within(both))}{format_seconds(both.median)}"
     words = f"Getting and freeing {format_bytes(size)} of pinned memory{named} takes {took}"
     if way == "pinned" and (BASE, size) in cells:
-        words += f", of pageable memory that is written once {format_seconds(cells[BASE, size].both_seconds.median)}"
+        words += f" (pageable memory, written once: {format_seconds(cells[BASE, size].both_seconds.median)})"
     if way == "pinned" and (even := dearest(evens, size)):
         words += _paid(even)
     pools = [cells[pool, size].both_seconds for pool in POOLS if (pool, size) in cells]
@@ -149,9 +149,8 @@ def _tables(cells: Cells, evens: Sequence[BreakEven], titles: Mapping[str, str])
             )
             for cell in cells.values()
         ],
-        note="Medians; of page faults the fewest. n/a: no step of its own there, not counted, or a buffer too "
-        "small to take a GiB in. A pool's buffers were "
-        "got before; only reuse is timed.",
+        note="Medians; of page faults the fewest. n/a: the way has no such step, the kernel does not count it, or the "
+        "buffer is too small for a figure per GiB. A pool had its buffers before: only reuse is timed.",
     )  # fmt: skip
     paid = table(
         "After how many copies a pinned buffer has paid for itself",
@@ -163,8 +162,8 @@ def _tables(cells: Cells, evens: Sequence[BreakEven], titles: Mapping[str, str])
             (titles[e.way], titles[e.base], e.bytes, e.direction, e.extra_seconds, e.gain_seconds, e.copies)
             for e in evens
         ],
-        note="Extra cost: getting and giving back, less those of the pageable memory that it is in place of; for "
-        "registered memory, registering and unregistering alone, as the memory is there anyway. 0 copies: it costs "
-        "nothing extra. n/a: copies from pinned memory are not faster at this size.",
+        note="Extra cost: the time to get the buffer and give it back, less that of the pageable memory that it stands "
+        "in place of; for registered memory only registering and unregistering, as the memory is there anyway. 0 "
+        "copies: there is no extra cost. n/a: copies from pinned memory are not faster at this size.",
     )  # fmt: skip
     return tuple(table for table in (every, paid) if table.rows)

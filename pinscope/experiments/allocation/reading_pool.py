@@ -113,8 +113,8 @@ def pool_table(uses: Sequence[PoolUse]) -> tuple[Table, ...]:
                 for use in uses
             ],
             note=f"PyTorch {uses[0].version}, each setting in a process of its own. Pinned, kept and left: what the "
-            "host's count of pinned pages grew by. By PyTorch: torch.cuda.host_memory_stats. First and again: one "
-            "tensor each, after the first was let go.",
+            "host's count of pinned pages grew by. By PyTorch: torch.cuda.host_memory_stats. First and again: the time "
+            "to take the tensor, and to take one of its size after the first was freed.",
         ),
     )  # fmt: skip
 
@@ -124,7 +124,7 @@ def pool_headline(uses: Sequence[PoolUse]) -> tuple[Quantity, ...]:
     return tuple(
         quantity(
             f"PyTorch pins for {format_bytes(use.asked)} asked, {use.title}", use.taken, "bytes",
-            reason="neither the host nor PyTorch tells",
+            reason="neither the host nor PyTorch reports it",
         )
         for use in uses[:1]
     )  # fmt: skip

@@ -90,8 +90,8 @@ def _growth(run: ExperimentRun, own: Sequence[Cost]) -> Chart:
     return Chart(
         "page-tables",
         "Page tables over pinned memory",
-        f"What {what} grew by, in steps as memory was pinned. Grey lines: bytes ÷ page size × 8."
-        + (f" Ways that cost the same share one line: {sharing}." if sharing else ""),
+        f"What {what} grew by as memory was pinned. Grey lines: bytes ÷ page size × 8."
+        + (f" Ways to pin that take the same share one line: {sharing}." if sharing else ""),
         figure,
         alt_text("Page tables over pinned memory", [(words(cost), _price(cost.growth)) for cost in own]),
     )
@@ -137,8 +137,9 @@ def _devices(found: Sequence[Cost]) -> Chart:
         put(figure, 1, trace)
     return Chart(
         "page-tables-devices",
-        "What each GPU pays",
-        f"The same pinned memory ({words(members[0])}) as each GPU with a context of the process grew by.",
+        "Page tables of the same memory on each GPU",
+        f"What the used memory of each GPU with a context grew by while one process pinned memory "
+        f"({words(members[0])}).",
         _over_pinned(figure),
         alt_text("Page tables", [(f"GPU {cost.way.device}", _price(cost.growth)) for cost in members]),
     )
@@ -154,8 +155,8 @@ def _times(timed: Sequence[Cost]) -> Chart:
     return Chart(
         "pinning-times",
         "Where the time goes",
-        "Touching is writing to each page for the first time, by one thread. Memory that is allocated pinned is "
-        "touched by the driver: its bar is one.",
+        "Touching is writing to each page for the first time, by one thread. Where the driver allocates the memory it "
+        "touches it too: the bar has one part.",
         bars(list(wholes), parts, f"Time per GiB ({unit})", format_seconds, scale=scale,
              ends={name: format_seconds(whole) for name, whole in wholes.items()}),
         alt_text("Time to pin a GiB", [(name, format_seconds(whole)) for name, whole in wholes.items()]),

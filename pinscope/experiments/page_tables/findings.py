@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from pinscope.analysis.line_fit import SlopeBounds
 from pinscope.analysis.page_table_model import GRANULE_BYTES
 from pinscope.experiments.page_tables.arithmetic import (
     ALL_RETURNED,
@@ -53,13 +54,13 @@ def tables_of(run: ExperimentRun) -> str:
 
 
 def unseen(cost: Cost) -> str:
-    """Why a growth tells nothing."""
+    """Why a growth gives no figure."""
     if unreached([cost]):
         return "no GPU was granted access to it, so it has no page table"
     steps = f", as it grows in steps of {format_bytes(GRANULE_BYTES)}" if cost.growth.meter in GPU_METERS else ""
     return (
-        f"{format_bytes(cost.growth.bytes[-1])} grew it by {format_bytes(cost.growth.table_bytes[-1])}: too little to "
-        f"tell{steps}"
+        f"the meter grew by {format_bytes(cost.growth.table_bytes[-1])} for {format_bytes(cost.growth.bytes[-1])}, too "
+        f"little for a figure{steps}"
     )
 
 
@@ -69,9 +70,9 @@ def _price(run: ExperimentRun, cost: Cost) -> Iterator[Finding]:
         yield note(
             "page-tables-unseen",
             quantity("Growth", growth.table_bytes[-1], "bytes"),
-            title=f"{format_bytes(growth.bytes[-1])} of pinned memory took too little to see",
-            detail=unseen(cost) + ". Pages of 2 MiB would take 4 KiB a GiB.",
-            advice="Pin more at once to see it: --set total=64GiB",
+            title=f"The page table of {format_bytes(growth.bytes[-1])} of pinned memory is too small to see",
+            detail=f"{unseen(cost)[:1].upper()}{unseen(cost)[1:]}. Pages of 2 MiB would take 4 KiB a GiB.",
+            advice="Pin more to see it: --set total=64GiB",
         )
         return
     known = growth.known_page_bytes
@@ -79,8 +80,8 @@ def _price(run: ExperimentRun, cost: Cost) -> Iterator[Finding]:
     whose = "the GPU maps it" if run.lab == "cuda" else "the kernel maps it"
     step = format_bytes(growth.bytes[-1] - growth.bytes[-2])
     advice = (
-        "Count it in for every process that pins, on every GPU where it has a context. Let one process pin and copy "
-        "for the others (CUDA IPC) where several need the same data: see the experiment registration."
+        "Count it for every process that pins, on every GPU on which that process has a context. Where several "
+        "processes need the same data, one can pin it and copy for the others: see the experiment registration."
         if run.lab == "cuda"
         else "Where several processes map the same data, each has page tables of its own for it."
     )
@@ -91,11 +92,9 @@ def _price(run: ExperimentRun, cost: Cost) -> Iterator[Finding]:
         quantity("Page size of the mapping", growth.page_bytes, "bytes"),
         quantity("Pinned at most", growth.bytes[-1], "bytes"),
         title=f"Each pinned GiB takes {format_bytes(round(per_byte * GIB))} of {tables_of(run)}: {whose} in {named}",
-        detail=f"{_read(run)} in steps of {format_bytes(growth.granule_bytes)}. This run pinned "
-        f"{format_bytes(growth.bytes[-1])}, {step} at a time, so it knows to within {step} when each step came: a "
-        f"pinned GiB takes between {format_bytes(round(slope.low * GIB))} and {format_bytes(round(slope.high * GIB))}."
-        f"{_returned_words(growth)} A TiB would take "
-        f"{format_bytes(round(1024 * GIB * per_byte))}.",
+        detail=f"{_read(run)} in steps of {format_bytes(growth.granule_bytes)}: readings after every {step}, up to "
+        f"{format_bytes(growth.bytes[-1])}, show {_between(slope)} for a pinned GiB{_returned_words(growth)}. A TiB "
+        f"would take {format_bytes(round(1024 * GIB * per_byte))}.",
         advice=advice,
     )
 
@@ -108,8 +107,14 @@ def _returned_words(growth: Growth) -> str:
     if growth.returned is None:
         return ""
     if growth.returned >= ALL_RETURNED:
-        return " All of it came back after freeing."
-    return f" {format_share(growth.returned)} of it came back after freeing."
+        return ", all given back by freeing"
+    return f", of which freeing gave back {format_share(growth.returned)}"
+
+
+def _between(slope: SlopeBounds) -> str:
+    """Bytes a GiB, as closely as the readings let it be known."""
+    low, high = (format_bytes(round(bound * GIB)) for bound in (slope.low, slope.high))
+    return low if low == high else f"{low} to {high}"
 
 
 def _kinds(run: ExperimentRun, own: Sequence[Cost]) -> Iterator[Finding]:
@@ -130,19 +135,18 @@ def _kinds(run: ExperimentRun, own: Sequence[Cost]) -> Iterator[Finding]:
             "kind-shrinks-tables",
             *evidence,
             title=f"{len(smaller)} of {len(reached)} ways take less {tables_of(run)} than {per_gib} a GiB: {names}",
-            detail=f"{way_words(usual).capitalize()} takes {per_gib}.",
-            advice=f"Where much memory is pinned, take it so: {names}.",
+            detail=f"The way to compare with, {way_words(usual)}, takes {per_gib} a GiB.",
+            advice=f"Pin large amounts in one of these ways: {names}.",
         )
         return
     fastest = min(reached, key=_total_seconds)
     yield note(
         "all-kinds-same-tables",
         *evidence,
-        title=f"No kind of pinned memory makes the page table smaller: {len(reached)} ways take {per_gib} a GiB each",
-        detail=f"Pages of {format_bytes(BEST_PAGE_BYTES)} would take "
-        f"{format_bytes(GIB // BEST_PAGE_BYTES * 8)} a GiB; none of these was mapped so: "
-        f"{', '.join(way_words(cost) for cost in reached)}.{_virtual(run)}",
-        advice=f"Choose the kind by its time, not by its page table. Fastest to get here: {way_words(fastest)}, "
+        title=f"No way to pin makes the page table smaller: each of {len(reached)} takes {per_gib} a GiB",
+        detail=f"If the GPU mapped pages of {format_bytes(BEST_PAGE_BYTES)}, a GiB would take "
+        f"{format_bytes(GIB // BEST_PAGE_BYTES * 8)}; none of these ways made it do so.{_virtual(run)}",
+        advice=f"Choose the way to pin by its time. The fastest here: {way_words(fastest)}, "
         f"{format_seconds(_total_seconds(fastest))} a GiB.",
     )
 
@@ -165,8 +169,8 @@ def _without_access(own: Sequence[Cost]) -> Iterator[Finding]:
         *([quantity("With access", granted.growth.table_bytes[-1], "bytes")] if granted else []),
         title="A host pool takes GPU memory only where the GPU has access: "
         f"{amount} took {format_bytes(taken)}{beside}",
-        detail="A GPU maps a pool's memory once cuMemPoolSetAccess names it. Until then the driver stages a copy, "
-        "as from pageable memory.",
+        detail="A GPU maps the memory of a pool when cuMemPoolSetAccess gives it access. Before that the driver stages "
+        "copies, as from pageable memory.",
         advice="Grant access only to the GPUs that copy from the pool.",
     )
 
@@ -247,17 +251,16 @@ def _other_devices(run: ExperimentRun, found: Sequence[Cost]) -> Iterator[Findin
         yield good(
             "one-gpu-pays",
             quantity("GPUs with a context", len(others) + 1, "count"),
-            title="Only the GPU that pinned the memory pays for it",
-            detail=f"The other GPUs with a context ({len(others)}) show no growth.",
+            title="Only the GPU that pinned the memory keeps a page table for it",
+            detail=f"Used memory did not grow on the other GPUs with a context ({len(others)}).",
         )
         return
     yield note(
         "every-gpu-pays",
         *(quantity(f"GPU {device}, per pinned GiB", slope * GIB, "bytes") for device, slope in sorted(paying.items())),
-        title=f"Every GPU with a context pays: {len(paying) + 1} of {len(others) + 1}",
-        detail="The process pinned the memory once; each GPU on which it has a context keeps a page table of "
-        "its own for it.",
-        advice="Make contexts only on GPUs that a process uses (CUDA_VISIBLE_DEVICES), one process a GPU.",
+        title=f"{len(paying) + 1} of {len(others) + 1} GPUs keep a page table for memory that is pinned once",
+        detail="Each GPU on which the process has a context keeps one of its own.",
+        advice="Make contexts only on the GPUs that a process uses (CUDA_VISIBLE_DEVICES), one process per GPU.",
     )
 
 
@@ -271,8 +274,8 @@ def _not_returned(run: ExperimentRun, found: Sequence[Cost]) -> Iterator[Finding
         "page-tables-kept",
         quantity("Returned", worst.growth.returned, "share"),
         title=f"{format_bytes(worst.growth.left_bytes)} of {tables_of(run)} did not come back after freeing",
-        detail=f"The way: {way_words(worst)}, device {worst.way.device}. Another process that took memory "
-        "meanwhile would look the same.",
+        detail=f"Way to pin: {way_words(worst)}, device {worst.way.device}. Another process that took memory meanwhile "
+        "would look the same.",
         advice="Run it again while nothing else uses the GPU.",
     )
 
@@ -285,10 +288,10 @@ def _not_straight(run: ExperimentRun, found: Sequence[Cost]) -> Iterator[Finding
     yield warning(
         "growth-not-straight",
         quantity("Farthest from a line", _off_the_line(worst), "bytes"),
-        title=f"{tables_of(run)} did not grow in a straight line: readings are up to "
+        title=f"{tables_of(run)[0].upper()}{tables_of(run)[1:]} did not grow in a straight line: readings are up to "
         f"{format_bytes(_off_the_line(worst))} off it",
-        detail=f"The way: {way_words(worst)}, device {worst.way.device}. Other processes that take or free "
-        "memory meanwhile are in the figures.",
+        detail=f"Way to pin: {way_words(worst)}, device {worst.way.device}. What other processes take or free "
+        "meanwhile is in the figures.",
         advice="Run it again while nothing else uses the GPU.",
     )
 
@@ -308,7 +311,7 @@ def _meters(own: Sequence[Cost]) -> Iterator[Finding]:
                 quantity("Per GiB, NVML", nvml.middle * GIB, "bytes"),
                 quantity("Per GiB, cudaMemGetInfo", runtime.middle * GIB, "bytes"),
                 title="NVML and cudaMemGetInfo do not agree on what pinned memory takes",
-                detail=f"The way: {way_words(cost)}. NVML's figure is the one used.",
+                detail=f"Way to pin: {way_words(cost)}. The figures of this run are NVML's.",
                 advice="Run it again while nothing else uses the GPU.",
             )
             return

@@ -80,12 +80,10 @@ def _table(found: Sequence[Cost]) -> Table:
             "giving back a GiB": "seconds",
         },
         [row(cost) for cost in found],
-        note="Page tables are counted in whole steps, so what a GiB takes lies between at least and at most. Per "
-        "GiB is what a page size of GPUs takes, where that lies between, else the middle. Host pins are what the "
-        "kernel's count of pinned pages grew by. "
-        "Touching is by one thread; giving back is unpinning and unmapping. Memory allocated pinned "
-        "is touched by the driver as it is allocated. Times are "
-        "those of the run's own device.",
+        note="GPU memory is taken in whole steps, so a GiB takes between at least and at most. Per GiB: what a page "
+        "size of GPUs takes, where that lies between, else the middle. Host pins: what the kernel's count of pinned "
+        "pages grew by, of all processes together. Touching is by one thread; giving back is unpinning and unmapping. "
+        "The driver touches the memory that it allocates. Times are those of the run's own device.",
     )  # fmt: skip
 
 
@@ -115,9 +113,8 @@ def _amounts(run: ExperimentRun, cost: Cost) -> tuple[Table, ...]:
                 )
                 for amount in AMOUNTS
             ],
-            note="As measured here is what the formula gives, where the readings leave it possible, else the middle of "
-            "what they leave possible. For each process that pins it, "
-            "and on each GPU on which that process has a context. The formula is "
-            "bytes ÷ page size × 8. Other amounts, processes and GPUs: the page Plan, or pinscope plan.",
+            note="For each process that pins it, on each GPU on which that process has a context. The formula is bytes "
+            "÷ page size × 8; as measured here is the page size that fits this run's readings, else the middle of what "
+            "they allow. Other amounts, processes and GPUs: the page Plan, or pinscope plan.",
         ),
     )  # fmt: skip

@@ -41,12 +41,12 @@ def _amount(found: Sequence[Cost], own: Sequence[Cost]) -> str:
 def _kinds(own: Sequence[Cost]) -> str:
     """In how many ways, where more than the usual two kinds were measured."""
     kinds = {cost.way.memory for cost in own}
-    return "" if kinds <= {"pinned", "registered"} else f", in each of {len(own)} ways to pin it"
+    return "" if kinds <= {"pinned", "registered"} else f", by each of {len(own)} ways to pin"
 
 
 def _share(own: Sequence[Cost]) -> str:
     """What that is of the pinned memory, at most: so little that it rarely decides anything."""
-    return f" ({format_share(max(cost.growth.per_byte or 0.0 for cost in own))} of it)"
+    return f" ({format_share(max(cost.growth.per_byte or 0.0 for cost in own))} of the pinned size)"
 
 
 def _takes_less(cost: Cost, known: Cost, floor: float) -> bool:

@@ -108,9 +108,9 @@ def _table(found: Sequence[Trial]) -> Table:
             )
             for trial in found
         ],
-        note="Contexts, buffers and page tables are of all processes together, as the readings of the whole GPU grew "
-        "from step to step. Start-up and pinning are medians over the processes that did it. The owner's pinning "
-        "includes touching. On the host model there are no contexts, and page tables are those of the processes.",
+        note="Contexts, buffers and page tables are those of all processes together: what the used memory of the GPU "
+        "grew by from step to step. Start-up and pinning are medians over the processes that did it. The owner's "
+        "pinning includes touching. On the host model there are no contexts; page tables are those of the processes.",
     )  # fmt: skip
 
 
@@ -156,7 +156,7 @@ def _duplicates(
         *evidence,
         title=f"Each process that registers the same memory pays again: {format_bytes(each.table_bytes)} of page "
         f"tables for {each.processes} processes, {each.table_bytes / first:.1f} times those of one",
-        detail=f"{format_bytes(each.bytes)} took {format_bytes(first)} in the first process."
+        detail=f"The first process took {format_bytes(first)} for {format_bytes(each.bytes)}."
         + _one_owner(owner, found),
         advice=_worth_of_an_owner(run, each, each.table_bytes - once),
     )
@@ -173,7 +173,7 @@ def _one_owner(owner: Trial | None, found: Sequence[Trial]) -> str:
         return ""
     same = sorted(one.processes for one in found if (one.strategy, one.table_bytes) == ("one_owner", owner.table_bytes))
     served = " and for ".join(f"{count} process{'' if count == 1 else 'es'}" for count in same)
-    return f" With one owner it was {format_bytes(owner.table_bytes)} for {served}."
+    return f" One owner took {format_bytes(owner.table_bytes)} for {served}."
 
 
 def _saves_little(run: ExperimentRun, each: Trial, saved: int) -> bool:
@@ -266,7 +266,7 @@ def _rates(run: ExperimentRun, each: Trial | None, owner: Trial | None) -> Itera
         title=f"One owner copies for {each.processes} processes at {ours}, {format_share(ratio)} of the {theirs} that "
         "they reach themselves",
         detail="The bandwidth of large copies was compared.",
-        advice="Weigh the page tables saved against the rate lost; one owner for each NUMA node or GPU may do.",
+        advice="Compare the page tables saved with the rate lost; one owner for each NUMA node or GPU may be enough.",
     )
 
 
@@ -283,11 +283,11 @@ def _sharings(run: ExperimentRun, found: Sequence[Trial]) -> Iterator[Finding]:
     fastest = min(alike, key=_until_pinned)
     amount = format_bytes(alike[0].bytes)
     title = (
-        f"What is shared makes no difference to the page tables: {len(alike)} sorts of shared memory took "
-        f"{format_bytes(sizes[0])} each for {most} processes"
+        f"The kind of shared memory makes no difference to the page tables: each of {len(alike)} kinds took "
+        f"{format_bytes(sizes[0])} for {most} processes"
         if same
-        else f"What is shared matters: {format_bytes(min(sizes))} of page tables for {most} processes with "
-        f"{least.sharing_title}, up to {format_bytes(max(sizes))} otherwise"
+        else f"The kind of shared memory matters: page tables of {most} processes take {format_bytes(min(sizes))} with "
+        f"{least.sharing_title}, up to {format_bytes(max(sizes))} with the others"
     )
     yield note(
         "sorts-of-shared-memory",
@@ -296,7 +296,7 @@ def _sharings(run: ExperimentRun, found: Sequence[Trial]) -> Iterator[Finding]:
           for trial in alike),
         title=title,
         detail=f"{amount} were registered: {', '.join(trial.sharing_title for trial in alike)}.",
-        advice=f"Choose by time: {fastest.sharing_title} was ready first, {amount} touched and registered in "
+        advice=f"Choose by time. The fastest here: {fastest.sharing_title}, {amount} touched and registered in "
         f"{format_seconds(_until_pinned(fastest))}.",
     )  # fmt: skip
 

@@ -31,7 +31,11 @@ from pinscope.units import format_bandwidth, format_bytes, format_share
 MIB = 2**20
 _MOST_WIDE = 4
 """With more columns a phone has room for a few letters in each."""
-_CONDITIONS = (("alone", "copy"), ("all at once, one process", "pinned"), ("all at once, a process each", "workers"))
+_CONDITIONS = (
+    ("alone", "copy"),
+    ("all at once, one process", "pinned"),
+    ("all at once, one process per GPU", "workers"),
+)
 _SOURCES = {"host": "From the opener's pinned memory", "device": "From the opener's own GPU"}
 
 
@@ -74,9 +78,10 @@ def _pairs(found: Sequence[Cell]) -> Iterator[Chart]:
     ]
     yield Chart(
         "topology-pairs", "What each pair of GPUs reaches at once",
-        f"Both together, {'in per cent' if small else 'and that as a share'} of the sum of their rates alone. Below "
-        "90 % they slow each other; one way and below 75 %, they share an uplink. Both ways at once can also reach "
-        "what host memory carries. On the diagonal: each alone.",
+        "What a pair reaches together, "
+        f"{'in per cent' if small else 'as a rate and as a share'} of the sum of its rates alone; on the diagonal each "
+        "GPU alone. Below 90 % the two slow each other; below 75 % they share an uplink, unless both directions run "
+        "at once: then host memory can be the limit.",
         matrices(
             [DIRECTION_TITLES[way] for way in known], list(map(str, gpus)), list(map(_name, gpus)), squares,
             ("GPU", "GPU"),
@@ -127,7 +132,7 @@ def _rates(run: ExperimentRun, found: Sequence[Cell]) -> Iterator[Chart]:
         yield Chart(
             f"topology-{way or 'rates'}",
             f"Each GPU alone and with all others, {way}" if several else "The GPU alone",
-            ("In the time in which all copied." if several else "From pinned memory near the GPU.") + dotted, figure,
+            ("Over the time in which all copied." if several else "From pinned memory near the GPU.") + dotted, figure,
             alt_text("Rates of each GPU" if several else "Rates of the GPU", ends),
         )  # fmt: skip
 
@@ -174,7 +179,8 @@ def _nodes(found: Sequence[Cell]) -> Iterator[Chart]:
         squares.append(drawn)
     yield Chart(
         "topology-nodes", "Host memory on each NUMA node",
-        "Each GPU alone. The colour compares a node with the GPU's best one; near: as the system names it.",
+        "Each GPU alone. The colour compares a node with the GPU's best one. Near: the node that the system names for "
+        "the GPU.",
         matrices(
             [DIRECTION_TITLES[way] for way in known], [f"node {node}" for node in nodes],
             [_name(gpu) for gpu in devices(found)], squares, ("NUMA node of the host memory", "GPU"),
@@ -197,7 +203,7 @@ def _tables(taken: Sequence[Tables]) -> Iterator[Chart]:
     yield Chart(
         "topology-tables", "Page tables of processes on each GPU",
         f"What the used memory of each GPU grew by while processes registered the same {format_bytes(first.bytes)}. "
-        "Expected: 8 bytes a 4 KiB page, for each process with a context on the GPU.",
+        "Expected: 8 bytes for each 4 KiB page and each process with a context on the GPU.",
         bars(list(known), [part], "Page tables (MiB)", format_bytes, scale=MIB, ends=ends),
         alt_text("Page tables on each GPU", ends.items()),
     )  # fmt: skip

@@ -146,19 +146,20 @@ class Topology:
     title = "All GPUs at once"
     summary = "Several GPUs at once: uplinks, nodes, processes"
     question = (
-        "How fast do all GPUs of this host copy at once, which of them share an uplink, and what do processes add?"
+        "How fast do all GPUs of this host copy together, which share an uplink, and what does each process take?"
     )
     method = (
         "Each GPU copies alone, every pair at once, and all at once, from and to pinned memory near each GPU; where "
-        "the host has several NUMA nodes, each GPU and all of them also from every node. One process issues the "
-        "copies of all GPUs, then one process each. Streams are held until four copies are queued on every GPU and "
-        "begin together; a rate counts what a GPU moves while all of them copy, by events after each copy. Copies "
-        "that took turns are left out. After the last repeat every word is compared. Two GPUs slow each other where "
-        "together they reach less than 90 % of the sum of their rates alone, and share an uplink below 75 %. Then N "
-        "processes with a context on every GPU, and one process for each GPU, register the same memory one after the "
-        "other, and the used memory of each GPU is read between them. Last, memory of each GPU is exported "
-        "(cudaIpcGetMemHandle) and opened by a process whose context is on another GPU, which copies there from its "
-        "pinned memory and from its own GPU's memory."
+        "the host has several NUMA nodes, each GPU and all of them also from every node. First one process issues "
+        "the copies of all GPUs, then one process per GPU. Streams are held until four copies are queued on every GPU "
+        "and begin together; a rate counts what a GPU moves while all of them copy, by events after each copy. "
+        "Repeats in which copies took turns instead of running together are left out. After the last repeat every "
+        "word is compared. Two GPUs slow each other where together they reach less than 90 % of the sum of their "
+        "rates alone, and share an uplink below 75 %. Then N processes with a context on every GPU, and one process "
+        "per GPU, register the same memory one after the other; the used memory of each GPU is read between them. "
+        "Last, memory of each GPU is exported (cudaIpcGetMemHandle) and opened (cudaIpcOpenMemHandle) by a process "
+        "with another GPU as its current device; the used memory of the first GPU is read before and after. That "
+        "process then copies there from its pinned memory and from its own GPU's memory."
     )
     labs: Mapping[LabKind, str | None] = {
         "cuda": None,
@@ -201,7 +202,7 @@ class Topology:
         harness.progress(1.0, "done")
 
     read = staticmethod(read_topology)
-    """Which GPUs share an uplink, what far nodes and processes cost, and what could not be told here."""
+    """Which GPUs share an uplink, what far nodes and processes cost, and what could not be measured here."""
 
 
 def _observed(rows: Iterator[dict[str, Any]]) -> Iterator[TopologyObservation]:

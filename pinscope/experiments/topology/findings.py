@@ -1,10 +1,10 @@
-"""Shared uplinks, far NUMA nodes, slow GPUs, what processes add, and what this host could not tell."""
+"""Shared uplinks, far NUMA nodes, slow GPUs, what processes add, and what could not be measured on this host."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pinscope.analysis.conclusions import Costed, dearest_first, joined, part_words
+from pinscope.analysis.conclusions import Costed, dearest_first, joined
 from pinscope.analysis.page_table_model import GRANULE_BYTES
 from pinscope.analysis.rules.link import BELOW_LIKE, SHARED_UPLINK
 from pinscope.analysis.statistics import measured
@@ -24,24 +24,26 @@ from pinscope.experiments.topology.verdict import worst_direction
 from pinscope.experiments.topology.words import ALL_TOWARDS, TOWARDS, gpus_words, groups_words
 from pinscope.records.finding import Finding, Quantity, costing, finding, good, note, quantity, wrong_data
 from pinscope.records.run import ExperimentRun
-from pinscope.units import format_bandwidth, format_bytes, format_seconds
+from pinscope.units import format_bandwidth, format_bytes, format_seconds, format_share
 
 SAME_RATE = 0.05
 """Rates that differ by less are the same."""
 LEAST_CONTEXT = 64 * 2**20
-"""GPU memory from which on opening memory has cost a context."""
+"""GPU memory from which on opening memory has made a context."""
 _RATE = "bytes/second"
+_SPREAD = "Schedule large transfers of these GPUs at different times"
+_QUEUED = "Large copies from pinned memory were queued before they began, so the rates leave out the time of the calls"
 
 
 def topology_findings(
     run: ExperimentRun, found: Sequence[Cell], tables: Sequence[Tables], opened: Sequence[Opened]
 ) -> tuple[Finding, ...]:
-    """What is dearest to ignore first; what could not be told is among the notes."""
+    """What is dearest to ignore first; what could not be measured is among the notes."""
     return dearest_first(
         [
             *_wrong(found, opened), *_uplinks(found), *_together(found), *_slow(run, found), *_nodes(found),
             *_processes(found), *_tables(tables), *_contexts(opened), *_through(found, opened),
-            *_not_told(run, found),
+            *_not_measured(run, found),
         ]
     )  # fmt: skip
 
@@ -78,16 +80,11 @@ def _uplinks(found: Sequence[Cell]) -> Iterator[Costed]:
             good(
                 "own-uplinks",
                 *(_pair_quantities(found, pair)),
-                title=f"No two of {len(devices(found))} GPUs share an uplink: every pair reaches {_at_least(part)} of "
-                "its rates alone",
-                detail=f"The least: {gpus_words(pair.gpus)}, {ALL_TOWARDS[way]}.",
+                title=f"No two of {len(devices(found))} GPUs share an uplink: together every pair reaches at least "
+                f"{format_share(part)} of the sum of its rates alone",
+                detail=f"The pair that reaches least: {gpus_words(pair.gpus)}, {ALL_TOWARDS[way]}.",
             ),
         )
-
-
-def _at_least(part: float) -> str:
-    words = part_words(part)
-    return words if words == "all" else f"at least {words}"
 
 
 def _pair_quantities(found: Sequence[Cell], pair: Cell) -> tuple[Quantity, ...]:
@@ -103,19 +100,23 @@ def _shared(
 ) -> Finding:
     way = pair.direction
     whole = [group for group in groups if len(group) == len(everyone)]
-    where = "an uplink, the link between processors, or host memory" if whole else "a PCIe switch or an uplink"
+    where = (
+        "What they share is an uplink, the link between processors, or host memory: with every GPU slowed, this run "
+        "cannot say which"
+        if whole else "They share the link from a PCIe switch to the processor"
+    )  # fmt: skip
     chosen = _one_of_each(groups, everyone)
     apart = (
-        "Spread transfers over time: no choice of GPUs avoids it."
+        f"{_SPREAD}: no choice of GPUs avoids it."
         if len(chosen) < 2
-        else f"Programs that copy at the same time run faster on GPUs that share none, such as {gpus_words(chosen)}; "
-        "nvidia-smi topo -m shows the switches."
+        else "Run programs that copy at the same time on GPUs that share no uplink, such as "
+        f"{gpus_words(chosen)}; 'nvidia-smi topo -m' shows the switches."
     )
     return finding(
         costing(1 / max(part, 1e-9)), f"shared-uplink-{way}", *_pair_quantities(found, pair),
-        title=f"{groups_words(groups)}: at once a pair reaches {part_words(part)} of its rates alone, "
-        f"{ALL_TOWARDS[way]}",
-        detail=f"{gpus_words(pair.gpus)} reach {format_bandwidth(pair.total.median)} together. They share {where}.",
+        title=f"{groups_words(groups)}: a pair copies {ALL_TOWARDS[way]} at {format_share(part)} of the sum of its "
+        "rates alone",
+        detail=f"{gpus_words(pair.gpus)} together copy at {format_bandwidth(pair.total.median)}. {where}.",
         advice=apart, code=_visible(chosen) if len(chosen) > 1 else None,
     )  # fmt: skip
 
@@ -125,12 +126,12 @@ def _slowed(found: Sequence[Cell], pair: Cell, part: float) -> Finding:
     way = pair.direction
     return finding(
         costing(1 / part), f"slower-together-{way}", *_pair_quantities(found, pair),
-        title=f"{gpus_words(pair.gpus)} slow each other: at once they reach {part_words(part)} of their rates alone, "
-        f"{ALL_TOWARDS[way]}",
-        detail=f"{format_bandwidth(pair.total.median)} together. An uplink as wide as one GPU's link would leave half: "
-        "host memory, the link between processors, or another user of these is more likely.",
-        advice="Run it again while nothing else works on the host, other virtual machines included. If it repeats, "
-        "spread transfers over time.",
+        title=f"{gpus_words(pair.gpus)} slow each other down: together they copy {ALL_TOWARDS[way]} at "
+        f"{format_share(part)} of the sum of their rates alone",
+        detail=f"Together they copy at {format_bandwidth(pair.total.median)}. A shared uplink would leave about half, "
+        "so the limit is more likely host memory, the link between processors, or another user of these.",
+        advice="Run it again while the computer is idle, its other virtual machines included. "
+        f"{_SPREAD} if it repeats.",
     )  # fmt: skip
 
 
@@ -163,10 +164,10 @@ def _together(found: Sequence[Cell]) -> Iterator[Costed]:
         costing(1 / max(part, 1e-9)), "all-at-once-slower",
         measured(f"All {len(cell.gpus)} GPUs at once, {way}", cell.total, _RATE),
         quantity("Sum of each alone", cell.total.median / part if part else None, _RATE),
-        title=f"All {len(cell.gpus)} GPUs at once reach {part_words(part)} of their rates alone, {ALL_TOWARDS[way]}, "
-        "though no two share an uplink",
-        detail="What they share lies behind the uplinks: the link between processors, or host memory.",
-        advice="Take each GPU's host memory from the NUMA node near it, and spread transfers over time.",
+        title=f"All {len(cell.gpus)} GPUs together copy {ALL_TOWARDS[way]} at {format_share(part)} of the sum of their "
+        "rates alone, though no two share an uplink",
+        detail="The limit lies behind the uplinks: the link between processors, or host memory.",
+        advice=f"Take each GPU's host memory from the NUMA node near it. {_SPREAD}.",
     )  # fmt: skip
 
 
@@ -191,7 +192,7 @@ def _slow(run: ExperimentRun, found: Sequence[Cell]) -> Iterator[Costed]:
         measured(f"GPU {best.gpus[0]} alone, {way}", best.total, _RATE),
         title=f"GPU {cell.gpus[0]} copies alone at {format_bandwidth(cell.total.median)} {TOWARDS[way]}, GPU "
         f"{best.gpus[0]} of the same model at {format_bandwidth(best.total.median)}",
-        detail="Both copied from pinned memory near them, with no other GPU beside.",
+        detail="Each copied alone, with pinned memory on the NUMA node near it.",
         advice=f"'pinscope run bandwidth --device {cell.gpus[0]}' shows how its link is trained, and its errors.",
     )  # fmt: skip
 
@@ -218,22 +219,23 @@ def _nodes(found: Sequence[Cell]) -> Iterator[Costed]:
     if part >= 1 - SAME_RATE:
         yield 1.0, good(
             "nodes-alike", *evidence,
-            title=f"Host memory on any NUMA node copies alike: {_at_least(part)} of the best node's rate",
-            detail="One GPU alone at a time; latency was not measured.",
+            title="The NUMA node of host memory hardly matters to copies: the slowest reaches "
+            f"{format_share(part)} of the best node's rate",
+            detail="One GPU copied at a time; latency was not measured.",
         )  # fmt: skip
         return
     yield 1 / max(part, 1e-9), finding(
         costing(1 / max(part, 1e-9)), "far-node-slower", *evidence,
-        title=f"GPU {gpu} reaches {part_words(part)} of its rate with host memory on NUMA node {slow_node} instead of "
-        f"node {fast_node}, {TOWARDS[way]}",
-        detail=f"{format_bandwidth(slow_cell.total.median)} against {format_bandwidth(fast_cell.total.median)}"
-        f"{_says_otherwise(slow_cell, slow_node)}.",
+        title=f"GPU {gpu} reaches {format_share(part)} of its rate with host memory on NUMA node {slow_node} instead "
+        f"of node {fast_node}, {TOWARDS[way]}",
+        detail=f"{format_bandwidth(slow_cell.total.median)} with node {slow_node}, "
+        f"{format_bandwidth(fast_cell.total.median)} with node {fast_node}{_says_otherwise(slow_cell)}.",
         advice=f"Start programs of GPU {gpu} with 'numactl --cpunodebind={fast_node} --membind={fast_node}', or take "
         "pinned memory in a thread that runs on that node.",
     )  # fmt: skip
 
 
-def _says_otherwise(slow: Cell, node: int) -> str:
+def _says_otherwise(slow: Cell) -> str:
     return "; the system names the slower node as the one near the GPU" if slow.placed == "near" else ""
 
 
@@ -249,25 +251,23 @@ def _processes(found: Sequence[Cell]) -> Iterator[Costed]:
     ratio = one.total.median / each.total.median
     evidence = (
         measured(f"One process for all GPUs, {one.direction}", one.total, _RATE),
-        measured(f"A process for each GPU, {one.direction}", each.total, _RATE),
+        measured(f"One process per GPU, {one.direction}", each.total, _RATE),
     )
-    rates = f"{format_bandwidth(one.total.median)} against {format_bandwidth(each.total.median)}"
+    single, several = format_bandwidth(one.total.median), format_bandwidth(each.total.median)
     if abs(ratio - 1) <= SAME_RATE:
         yield 1.0, good(
             "processes-alike", *evidence,
-            title=f"One process feeds all {len(one.gpus)} GPUs as fast as a process for each: {rates}",
-            detail="Large copies from pinned memory, queued before they begin: the time of calls and of Python's "
-            "interpreter is not in it.",
+            title=f"One process copies on {len(one.gpus)} GPUs as fast as one process per GPU: {single} and {several}",
+            detail=f"{_QUEUED}.",
         )  # fmt: skip
         return
-    slower = "One process for all GPUs" if ratio < 1 else "A process for each GPU"
+    faster = "one process per GPU" if ratio < 1 else "one process for all GPUs"
     yield max(ratio, 1 / max(ratio, 1e-9)), finding(
         costing(max(ratio, 1 / max(ratio, 1e-9))), "processes-differ", *evidence,
-        title=f"{slower} copies slower {ALL_TOWARDS[one.direction]}: one process for all reaches {rates} by a process "
-        "for each",
-        detail="The same copies on the same GPUs, queued before they begin, but one way after the other: what else "
-        "uses host memory may have changed.",
-        advice="Run it again; if it repeats, issue copies the faster way.",
+        title=f"One process for all GPUs copies at {single} {ALL_TOWARDS[one.direction]}, one process per GPU at "
+        f"{several}",
+        detail=f"{_QUEUED}. The two were measured one after the other: what else uses host memory may have changed.",
+        advice=f"Run it again; if it repeats, copy from {faster}.",
     )  # fmt: skip
 
 
@@ -288,7 +288,10 @@ def _tables(tables: Sequence[Tables]) -> Iterator[Costed]:
     ]
     on = "the GPU" if gpus == 1 else f"each of {gpus} GPUs"
     many = f"{first.processes} process{'es' if first.processes > 1 else ''}"
-    detail = f"8 bytes of GPU memory a 4 KiB page, for each process and each GPU on which it has a context{_own(own)}."
+    detail = (
+        "Each process takes 8 bytes of GPU memory for each 4 KiB page, on every GPU on which it has a context"
+        f"{_own(own)}."
+    )
     if off:
         worst = max(off, key=lambda one: abs((one.table_bytes or 0) - one.expected_bytes))
         steps = abs((worst.table_bytes or 0) - worst.expected_bytes) / GRANULE_BYTES
@@ -296,15 +299,16 @@ def _tables(tables: Sequence[Tables]) -> Iterator[Costed]:
             "page-tables-differ", *evidence,
             title=f"Page tables of {many} on GPU {worst.device} are {format_bytes(worst.table_bytes)}; "
             f"{format_bytes(worst.expected_bytes)} were expected",
-            detail=f"{detail} They differ by {steps:.3g} of the driver's steps of {format_bytes(GRANULE_BYTES)}.",
-            advice="A step more or less is room in what the driver had taken before. If it is more, run it again while "
-            "nothing else uses the GPUs.",
+            detail=f"{detail} They differ by {steps:.3g} of the steps of {format_bytes(GRANULE_BYTES)} in which the "
+            "driver takes GPU memory.",
+            advice="One step can be room that the driver had taken before. If it is more, run it again while nothing "
+            "else uses the GPUs.",
         )  # fmt: skip
         return
     yield 1.0, note(
         "page-tables-everywhere", *evidence,
-        title=f"{many} that register{'' if first.processes > 1 else 's'} {format_bytes(first.bytes)} take"
-        f"{'' if first.processes > 1 else 's'} {format_bytes(first.table_bytes)} of page tables on {on}",
+        title=f"{many} that register{' the same' if first.processes > 1 else 's'} {format_bytes(first.bytes)} take"
+        f"{'' if first.processes > 1 else 's'} {format_bytes(first.table_bytes)} for page tables on {on}",
         detail=detail,
         advice="Give a process only the GPUs that it uses (CUDA_VISIBLE_DEVICES): on the others it takes neither page "
         "tables nor a context.",
@@ -320,11 +324,11 @@ def _own(own: Sequence[Tables]) -> str:
     if not taken:
         return ""
     words = joined([format_bytes(one) for one in taken])
-    return f"; of {own[0].processes} processes with a context on one GPU each, a GPU pays {words}"
+    return f". With one process per GPU, each with a context there alone, page tables take {words} on a GPU"
 
 
 def _contexts(opened: Sequence[Opened]) -> Iterator[Costed]:
-    """Whether opening memory of another GPU costs a context there."""
+    """What opening memory of another GPU takes there, while the opener's own GPU is the current one."""
     known = [one for one in opened if one.context_bytes is not None]
     if not known:
         return
@@ -333,20 +337,21 @@ def _contexts(opened: Sequence[Opened]) -> Iterator[Costed]:
     evidence = [
         quantity(f"GPU {one.device}, opened from GPU {one.opener}", one.context_bytes, "bytes") for one in known[:8]
     ]
-    took = f" Opening took {format_seconds(most.seconds)}." if most.seconds is not None else ""
+    took = f" It took {format_seconds(most.seconds)}." if most.seconds is not None else ""
+    opening = f"Opening memory of GPU {most.device} from a process on GPU {most.opener}"
+    how = f"The process called cudaIpcOpenMemHandle with its own GPU as the current device.{took}"
     if taken < LEAST_CONTEXT:
         yield 1.0, good(
             "open-without-context", *evidence,
-            title=f"Opening another GPU's memory takes {format_bytes(max(taken, 0))} there: no context",
-            detail=f"The opener's context is on its own GPU (cudaIpcOpenMemHandle with peer access).{took}",
+            title=f"{opening} takes {format_bytes(max(taken, 0))} there: no context",
+            detail=f"{how} What it takes with the memory's GPU as the current device was not measured.",
         )  # fmt: skip
         return
     yield 1.0, note(
         "open-costs-context", *evidence,
-        title=f"Opening memory of GPU {most.device} in a process on GPU {most.opener} takes {format_bytes(taken)} "
-        "there: a context",
-        detail=f"A process has a context on every GPU whose memory it opens.{took}",
-        advice="Count a context for every process on every GPU whose memory it opens.",
+        title=f"{opening} takes {format_bytes(taken)} there, as much as a context",
+        detail=how,
+        advice="Count as much for every process on every GPU whose memory it opens.",
     )  # fmt: skip
 
 
@@ -359,39 +364,40 @@ def _through(found: Sequence[Cell], opened: Sequence[Opened]) -> Iterator[Costed
         slowest, one = min(rates, key=lambda pair: pair[0].median)
         single = alone(found, "h2d").get(one.device)
         beside = (
-            f" The GPU's own process reaches {format_bandwidth(single.total.median)} from host memory."
-            if single and source == "host" else ""
+            f" From host memory a process on GPU {one.device} itself copies at {format_bandwidth(single.total.median)}."
+            if single else ""
         )  # fmt: skip
+        faster = single is None or slowest.median > single.total.median
         yield 1.0, note(
             f"through-from-{source}",
             *(measured(f"GPU {other.opener} into GPU {other.device}", rate, _RATE) for rate, other in rates[:8]),
             title=f"A process on GPU {one.opener} copies from {words} into memory of GPU {one.device} at "
             f"{format_bandwidth(slowest.median)}",
-            detail=f"The slowest of {len(rates)} directed pairs of GPUs, through memory opened by CUDA IPC.{beside}",
-            advice="Let one process copy into the memory of others where that rate is enough; it needs no second copy "
-            "of pinned memory.",
+            detail=f"The slowest of {len(rates)} combinations of GPUs; the memory was opened by CUDA IPC.{beside}",
+            advice="Where several processes need the same data, one can pin it and copy it into the GPU memory of the "
+            "others." if source == "host"
+            else "Give GPU data to a process on another GPU this way, not through host memory." if faster
+            else "To give GPU data to a process on another GPU, host memory may be as fast: compare both.",
         )  # fmt: skip
 
 
-def _not_told(run: ExperimentRun, found: Sequence[Cell]) -> Iterator[Costed]:
+def _not_measured(run: ExperimentRun, found: Sequence[Cell]) -> Iterator[Costed]:
     """What this host has too little of to show."""
     gpus, nodes = len(devices(found)) or 1, len(run.environment.nodes)
-    lacks, hidden = [], []
+    lacks, hidden, wanted = [], [], []
     if gpus == 1:
         lacks.append("one GPU")
-        hidden += ["shared uplinks", "one process beside a process each", "memory opened across GPUs"]
-    if nodes == 1:
-        lacks.append("one NUMA node")
+        hidden += ["shared uplinks", "one process beside one per GPU", "memory opened across GPUs"]
+        wanted.append("several GPUs, all of them visible (CUDA_VISIBLE_DEVICES)")
+    if not any(len(found_nodes) > 1 for way in ONE_WAY for found_nodes in by_node(found, way).values()):
+        lacks.append({0: "no NUMA node named by the kernel", 1: "one NUMA node"}.get(nodes, "no choice of NUMA nodes"))
         hidden.append("the cost of a far node")
-    elif not any(len(found_nodes) > 1 for way in ONE_WAY for found_nodes in by_node(found, way).values()):
-        lacks.append("no choice of NUMA nodes" if nodes else "NUMA nodes that the kernel does not tell")
-        hidden.append("the cost of a far node")
+        wanted.append("several NUMA nodes, with node=near")
     if not found or not lacks:
         return
     yield 1.0, note(
-        "not-told-here", quantity("GPUs measured", gpus, "count"), quantity("NUMA nodes", nodes, "count"),
-        title=f"This run had {joined(lacks)}, so it could not tell: {joined(hidden)}",
-        detail="No chart is drawn of what was not measured.",
-        advice="Run it on a host with several GPUs and NUMA nodes, with all of them visible (CUDA_VISIBLE_DEVICES) and "
-        "node=near.",
+        "not-measured-here", quantity("GPUs measured", gpus, "count"), quantity("NUMA nodes", nodes, "count"),
+        title=f"With {joined(lacks)} this run could not measure {joined(hidden)}",
+        detail="No figure and no chart shows what was not measured.",
+        advice=f"Run it on a host with {joined(wanted)}.",
     )  # fmt: skip

@@ -58,7 +58,7 @@ def _memory(taken: Sequence[Tables], reached: Sequence[Opened]) -> Iterator[Quan
             yield quantity(name, one.table_bytes, "bytes", reason=unknown)
     if known := [one for one in reached if one.context_bytes is not None]:
         most = max(known, key=lambda one: one.context_bytes or 0)
-        name = f"Taken by opening memory of GPU {most.device} from GPU {most.opener}"
+        name = f"GPU memory taken by opening memory of GPU {most.device} from GPU {most.opener}"
         yield quantity(name, most.context_bytes, "bytes")
 
 
@@ -79,8 +79,8 @@ def _copies(found: Sequence[Cell]) -> Table:
             )
             for cell in found
         ],
-        note="Medians, in the time in which all of these GPUs copied. Both directions count together where they run at "
-        "once.",
+        note="Medians, over the time in which all of these GPUs copied. Of the rates alone: together, divided by the "
+        "sum of what each reaches alone. A bidirectional rate is the sum of both directions.",
     )  # fmt: skip
 
 
@@ -107,7 +107,8 @@ def _pages(taken: Sequence[Tables]) -> Table:
             for one in taken
         ],
         note="Measured: what the GPU's used memory grew by. Expected: 8 bytes a 4 KiB page, in steps of 2 MiB, for "
-        "each process with a context on the GPU. First process: after the first has registered, whichever GPU it has.",
+        "each process with a context on the GPU. First process: what it grew by once the first process had registered; "
+        "0 B where that has no context on this GPU.",
     )  # fmt: skip
 
 
@@ -125,5 +126,6 @@ def _reached(reached: Sequence[Opened]) -> Table:
             )
             for one in reached
         ],
-        note="Rates of large copies into the opened memory. Taken: GPU memory on the GPU on which the memory lies.",
+        note="Rates of large copies into the opened memory. Taken by opening: what used memory grew by on the GPU on "
+        "which the opened memory lies, while the opener's own GPU was the current device.",
     )  # fmt: skip

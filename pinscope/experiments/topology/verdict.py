@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pinscope.analysis.conclusions import part_words
 from pinscope.analysis.rules.link import SHARED_UPLINK
 from pinscope.experiments.topology.arithmetic import (
     ONE_WAY,
@@ -19,7 +18,7 @@ from pinscope.experiments.topology.arithmetic import (
     shared_uplinks,
 )
 from pinscope.experiments.topology.words import ALL_TOWARDS, TOWARDS, gpus_words, groups_words
-from pinscope.units import format_bandwidth, format_bytes
+from pinscope.units import format_bandwidth, format_bytes, format_share
 
 
 def topology_verdict(found: Sequence[Cell], tables: Sequence[Tables], opened: Sequence[Opened]) -> str | None:
@@ -50,11 +49,11 @@ def _shared(found: Sequence[Cell]) -> str | None:
     groups = shared_uplinks(found, way)
     if not groups:
         return (
-            f"{gpus_words(pair)} slow each other: at once they reach {part_words(part)} of their rates alone, "
-            f"{ALL_TOWARDS[way]}; one uplink would leave half."
+            f"{gpus_words(pair)} slow each other down: together they copy {ALL_TOWARDS[way]} at {format_share(part)} "
+            "of the sum of their rates alone; a shared uplink leaves about half."
         )
     shown = groups_words(groups) if len(groups) <= 3 else f"{len(groups)} groups of GPUs share an uplink each"
-    return f"{shown}: a pair reaches {part_words(part)} of its rates alone, {ALL_TOWARDS[way]}."
+    return f"{shown}: a pair copies {ALL_TOWARDS[way]} at {format_share(part)} of the sum of its rates alone."
 
 
 def _together(found: Sequence[Cell]) -> str | None:
@@ -67,10 +66,13 @@ def _together(found: Sequence[Cell]) -> str | None:
     rate = f"{format_bandwidth(cell.total.median)} {ALL_TOWARDS[way]}"
     if part < SHARED_UPLINK:
         return (
-            f"No two of {many} GPUs share an uplink, but all at once reach {part_words(part)} of their rates alone, "
-            f"{rate}."
+            f"No two of {many} GPUs share an uplink, but all together copy at {rate}, {format_share(part)} of the sum "
+            "of their rates alone."
         )
-    return f"No two of {many} GPUs share an uplink: all at once reach {rate}, {part_words(part)} of their rates alone."
+    return (
+        f"No two of {many} GPUs share an uplink: all together copy at {rate}, {format_share(part)} of the sum of their "
+        "rates alone."
+    )
 
 
 def _single(found: Sequence[Cell]) -> str | None:
@@ -82,8 +84,8 @@ def _single(found: Sequence[Cell]) -> str | None:
     ]
     if not rates:
         return None
-    one = "with one GPU, shared uplinks cannot be told" if len(devices(found)) == 1 else "no two were measured at once"
-    return f"GPU {gpu} copies alone at {' and '.join(rates)}; {one}."
+    why = "one GPU" if len(devices(found)) == 1 else "no two GPUs together"
+    return f"GPU {gpu} copies alone at {' and '.join(rates)}; shared uplinks were not measured ({why})."
 
 
 def _tables(tables: Sequence[Tables]) -> str | None:
@@ -93,8 +95,8 @@ def _tables(tables: Sequence[Tables]) -> str | None:
     most = max(known, key=lambda one: one.table_bytes or 0)
     gpus = len({one.device for one in known})
     many = most.processes > 1
-    who = f"{most.processes} processes that register" if many else "A process that registers"
+    who = f"{most.processes} processes that register the same" if many else "A process that registers"
     return (
-        f"{who} {format_bytes(most.bytes)} take{'' if many else 's'} {format_bytes(most.table_bytes)} of page tables "
+        f"{who} {format_bytes(most.bytes)} take{'' if many else 's'} {format_bytes(most.table_bytes)} for page tables "
         f"on {'the GPU' if gpus == 1 else f'each of {gpus} GPUs'}."
     )

@@ -8,7 +8,7 @@ from pinscope.analysis.conclusions import joined
 
 TOWARDS: Mapping[str, str] = {"h2d": "to the GPU", "d2h": "from the GPU", "bidirectional": "both ways"}
 ALL_TOWARDS: Mapping[str, str] = {"h2d": "to the GPUs", "d2h": "from the GPUs", "bidirectional": "both ways"}
-BY: Mapping[str, str] = {"one_process": "one process", "process_each": "a process each"}
+BY: Mapping[str, str] = {"one_process": "one process", "process_each": "one process per GPU"}
 
 
 def gpus_words(gpus: Sequence[int]) -> str:
@@ -17,6 +17,6 @@ def gpus_words(gpus: Sequence[int]) -> str:
 
 
 def groups_words(groups: Iterable[Sequence[int]]) -> str:
-    """``GPUs 0 and 1 share an uplink, GPUs 2 and 3 another one``."""
+    """``GPUs 0 and 1 share an uplink, GPUs 2 and 3 another``."""
     first, *others = [gpus_words(group) for group in groups]
-    return ", ".join([f"{first} share an uplink", *(f"{other} another one" for other in others)])
+    return ", ".join([f"{first} share an uplink", *(f"{other} another" for other in others)])

@@ -19,13 +19,11 @@ CALLS: Mapping[str, str] = {
 """Part of an observation's field → the call, for people."""
 ROUND = "round"
 TAKEN, GIVEN_BACK = "taken", "given_back"
-MEANWHILE: Mapping[str, str] = {
-    "idle": "while nothing is pinned", TAKEN: "while pinning", GIVEN_BACK: "while giving back",
-}  # fmt: skip
-"""Phase → what went on meanwhile."""
+MEANWHILE: Mapping[str, str] = {TAKEN: "while pinning", GIVEN_BACK: "while giving back"}
+"""Phase → what is done to memory that is pinned."""
 _TITLES: Mapping[str, str] = {
-    IDLE: "nothing is pinned",
-    TOUCH: "touching alone",
+    IDLE: "no other work",
+    TOUCH: "only touching",
     "host_alloc": "one cudaHostAlloc",
     "register": "one registration",
     AUTO: 'chunk="auto"',
@@ -47,14 +45,9 @@ class Wait:
     phase: str
 
     @property
-    def words(self) -> str:
-        """Which call it was and when."""
-        return f"{self.call} {MEANWHILE[self.phase]}"
-
-    @property
-    def subject(self) -> str:
-        """The call as a sentence begins with it."""
-        return f"{'An' if self.call[0] in 'aeiou' else 'A'} {self.call}"
+    def name(self) -> str:
+        """The call with its article."""
+        return f"{'an' if self.call[0] in 'aeiou' else 'a'} {self.call}"
 
 
 @dataclass(frozen=True)
@@ -94,6 +87,12 @@ class Cell:
     def longest(self) -> Wait:
         """The longest call of all, while memory was pinned or given back."""
         return max(self.waits, key=lambda wait: wait.seconds)
+
+    @property
+    def longest_words(self) -> str:
+        """Which call that was; of memory that is pinned also when."""
+        meanwhile = f" {MEANWHILE[self.longest.phase]}" if self.way not in (IDLE, TOUCH) else ""
+        return f"{self.longest.call}{meanwhile}"
 
     @property
     def phases(self) -> list[str]:

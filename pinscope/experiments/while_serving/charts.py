@@ -76,9 +76,9 @@ def _waits(found: Sequence[Cell], line_of: Sequence[Cell], limit: float) -> Char
     shown = [*line_of, *(cell for way in _MARKED if (cell := of_way(found, way)))]
     return Chart(
         "serving-waits",
-        "How long calls of the same process wait, by the length of a chunk",
-        "The longest single call over all repeats. The rightmost point of the lines is one registration of all. Grey: "
-        "the limit (solid), the longest call while threads only touch memory (dashed), and with nothing going on "
+        "How long calls of the same process wait, by chunk length",
+        "The longest single call of all repeats. At the right end of the lines one call registers everything. Grey: "
+        "the limit (solid), the longest call while threads only touch memory (dashed), and with no other work "
         "(dotted).",
         figure,
         alt_text(f"Longest wait of a call; the limit is {format_seconds(limit)}", [
@@ -108,9 +108,9 @@ def _times(found: Sequence[Cell], line_of: Sequence[Cell]) -> Chart:
     shown = [*line_of, *(cell for way in _MARKED if (cell := of_way(found, way)))]
     return Chart(
         "serving-times",
-        f"How long {format_bytes(line_of[0].bytes)} take to pin meanwhile, by the length of a chunk",
-        "Medians. Short chunks cost calls; one piece cannot be registered while pages are touched. Dashed: touching "
-        "alone, below which no way can be.",
+        f"How long it takes to pin {format_bytes(line_of[0].bytes)} meanwhile, by chunk length",
+        "Medians. Short chunks take many calls; a single piece is not registered until all pages are touched. Dashed: "
+        "only touching, which every way has to do.",
         figure,
         alt_text(f"Time to pin {format_bytes(line_of[0].bytes)} while serving", [
             (cell.title, format_seconds(cell.seconds.median)) for cell in shown
@@ -141,8 +141,8 @@ def _calls(found: Sequence[Cell]) -> Iterator[Chart]:
     yield Chart(
         "serving-calls",
         "Which calls wait",
-        "The longest single call of each kind over all repeats, while memory is pinned or given back. A synchronize "
-        "waits for its round's kernel and copy, also when nothing else goes on.",
+        "The longest single call of each kind over all repeats, while memory is pinned or given back. A stream "
+        "synchronize waits for the kernel and the copy of its round, also when nothing else goes on.",
         go.Figure(figure),
         alt_text("Longest call in each way", [
             (cell.title, f"{cell.longest.call}, {format_seconds(cell.longest.seconds)}") for cell in found

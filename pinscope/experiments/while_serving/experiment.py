@@ -54,26 +54,26 @@ class WhileServingParams(BareParams):
 
     size: Bytes = parameter("Size", "Amount of memory that each way pins.", ge=SMALLEST)
     ways: Several[Way] = parameter(
-        "Ways", "touch: threads touch memory and nothing is pinned (what waits then waits for a processor or for "
-        "Python); host_alloc: one cudaHostAlloc; register: threads touch all, one call registers it; chunks: each "
-        'chunk is registered once it is touched; auto: pinned_empty(chunk="auto").', WAYS,
+        "Ways", "touch: a control, threads touch memory and nothing is pinned; host_alloc: one cudaHostAlloc; "
+        "register: threads touch all memory, then one call registers it; chunks: each chunk is registered as soon as "
+        'it is touched; auto: pinned_empty(chunk="auto").', WAYS,
     )  # fmt: skip
     chunks: Sizes = parameter("Chunks", "Lengths of a chunk, shorter than the size; multiples of 4 KiB.")
     longest_wait: Seconds = parameter(
-        "Longest wait", "The limit: for how long a call of the program that serves may wait.", LONGEST_WAIT, gt=0, le=60
+        "Longest wait", "The limit: how long a call of the program that serves may take.", LONGEST_WAIT, gt=0, le=60
     )
     threads: int = parameter(
-        "Threads", "Number of threads that touch memory. 0: one for each processor but three, 16 at most. Where all "
-        "processors touch, calls wait for one.",
+        "Threads", "Number of threads that touch memory. 0: one for each processor except three, at most 16. If all "
+        "processors touch, calls wait for a processor.",
         0, unit="count", ge=0, le=1024,
     )  # fmt: skip
     repeats: int = parameter(
-        "Repeats", "Number of times that each way pins; one cudaHostAlloc, which takes longer than all others "
-        "together, is made once. The longest wait over all of them counts.",
+        "Repeats", "Number of times that each way pins, except one cudaHostAlloc: it takes longer than all other ways "
+        "together and is made once. The longest wait of all repeats counts.",
         unit="count", ge=1, le=100,
     )  # fmt: skip
     idle_seconds: Seconds = parameter(
-        "Idle watch", "How long the calls are timed with nothing else going on, for comparison.", 1.0, gt=0, le=60
+        "Idle watch", "For how long the calls are timed with no other work, for comparison.", 1.0, gt=0, le=60
     )
 
     @field_validator("chunks")
@@ -160,14 +160,14 @@ class WhileServing:
     summary = "How long a program's calls wait while it pins"
     question = "How long do a program's own launches and copies wait while one of its threads pins memory?"
     method = (
-        f"A loop asks the GPU for a kernel of {format_seconds(KERNEL_SECONDS)} and a copy of "
-        f"{format_bytes(COPY_BYTES)} from pinned memory, records and queries an event, and waits for the stream; each "
-        "call is timed. Meanwhile another thread of the same process pins memory, and then gives it back. Before that "
-        "all of the memory was touched once, so that the host has it at hand. Chunks are registered as soon as they "
-        "are touched. Two controls show what is not the driver's doing: the loop with nothing else going on, and the "
-        "loop while as many threads touch as much memory and nothing is pinned. What a call waits then, it waits for a "
-        "processor or for Python's interpreter lock, although touching, pinning and all calls of the loop release that "
-        "lock. A way's wait is the longest single call of all repeats, while memory is pinned or given back."
+        f"A loop launches a kernel of {format_seconds(KERNEL_SECONDS)}, starts a copy of {format_bytes(COPY_BYTES)} "
+        "from pinned memory, records and queries an event, and waits for the stream; each call is timed. Meanwhile "
+        "another thread of the same process pins memory, and then gives it back. Before the first way all of the "
+        "memory is taken and given back once, so that a virtual machine has it. Chunks are registered as soon as they "
+        "are touched. Two controls show which waits the driver does not cause: the loop with no other work, and the "
+        "loop while as many threads touch as much memory and nothing is pinned. In the second a call can only wait for "
+        "a processor or for Python's interpreter lock, although touching, pinning and all calls of the loop release "
+        "that lock. A way's wait is its longest single call of all repeats, while memory is pinned or given back."
     )
     labs: Mapping[LabKind, str | None] = {
         "cuda": None,
@@ -210,7 +210,7 @@ class WhileServing:
         harness.progress(1.0, "done")
 
     read = staticmethod(read_while_serving)
-    """How long the calls wait in each way, the longest chunk that keeps to the limit, and what it costs."""
+    """How long the calls wait in each way, the longest chunk that keeps to the limit, and the time that it takes."""
 
 
 @dataclass(frozen=True)
@@ -252,7 +252,7 @@ class _Apparatus:
         return self._pinned(Pinner(strategy, self.calls, chunk, self.params.thread_count()))
 
     def _registering(self, chunked: bool) -> Strategy:
-        """As ``pinned_empty`` does unless told otherwise."""
+        """As ``pinned_empty`` does where no strategy is named."""
         return default_strategy(chunked, huge_pages=why_not_backing("thp") is None)
 
     @contextmanager
@@ -275,7 +275,7 @@ class _Apparatus:
         )  # fmt: skip
         with array:
             yield _Taken(array.ctypes.data, array.chunk, self._ends_pinned(array.ctypes.data))
-        del array  # its memory goes here, not when some other thread comes by
+        del array  # its memory goes back here, in the thread that is timed
 
     def _ends_pinned(self, address: int) -> bool:
         return self.is_pinned(address) and self.is_pinned(address + self.params.size - 1)

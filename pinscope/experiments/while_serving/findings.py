@@ -61,10 +61,10 @@ def _not_pinned(found: Sequence[Cell]) -> Iterator[Costed]:
             critical(
                 "not-pinned",
                 quantity("Ways affected", len(wrong), "count"),
-                title="CUDA does not take memory as pinned that was registered",
-                detail=f"Affected: {'; '.join(cell.title for cell in wrong)}. On systems that share the host's page "
-                "tables, registering does not page-lock.",
-                advice="Take cudaHostAlloc here, before the program serves.",
+                title="CUDA does not treat registered memory as pinned",
+                detail=f"Affected: {'; '.join(cell.title for cell in wrong)}. On systems on which the GPU uses the "
+                "host's page tables, registering does not page-lock.",
+                advice="Pin with cudaHostAlloc here, before the program serves.",
             ),
         )
 
@@ -77,42 +77,36 @@ def _one_piece(found: Sequence[Cell], limit: float) -> Iterator[Costed]:
     wait, size = naive.longest, format_bytes(naive.bytes)
     evidence = (*_waits([naive, of_way(found, AUTO), of_way(found, TOUCH), of_way(found, IDLE)]),)
     done = f"{naive.title} pinned {size}" if wait.phase == TAKEN else f"{size} of {naive.title} were given back"
-    title = f"{wait.subject} of the process took {format_seconds(wait.seconds)} while {done}"
+    title = f"{wait.name.capitalize()} of the process took {format_seconds(wait.seconds)} while {done}"
     if wait.seconds <= limit:
         yield 1.0, good(
             "own-calls-hardly-wait", *evidence, title=title,
-            detail=f"The limit is {format_seconds(limit)}. {_why(found, naive, wait)}",
+            detail=f"The limit is {format_seconds(limit)}. {_why(found, wait)}",
         )  # fmt: skip
         return
     times = wait.seconds / limit
     yield times, finding(
         costing(times), "own-calls-wait", *evidence,
         title=title,
-        detail=f"{_why(found, naive, wait)} A loop that pins by itself waits for all of it: "
+        detail=f"{_why(found, wait)} A program that pins in the thread that serves stops for "
         f"{format_seconds(naive.seconds.median)}.",
-        advice="Pin before the program serves; where that cannot be, in chunks of a length that is measured at run "
-        "time, from a thread of its own: paste the code. Keep each copy inside one chunk.",
+        advice='Pin before the program starts to serve. If that is not possible, call pinned_empty(chunk="auto") from '
+        "another thread, as the code does: it pins in chunks whose length it finds at run time. Keep each copy inside "
+        "one chunk.",
         code=code(naive.bytes, limit),
     )  # fmt: skip
 
 
-def _why(found: Sequence[Cell], cell: Cell, wait: Wait) -> str:
+def _why(found: Sequence[Cell], wait: Wait) -> str:
     """Whether the driver makes calls wait, by what they wait while memory is only touched."""
-    usual = cell.typical[wait.phase, "round"]
     touch = of_way(found, TOUCH)
     late = max((one.seconds for one in touch.waits), default=None) if touch else None
-    words = f"A round of calls takes {format_seconds(usual)} meanwhile, as a rule."
     if late is None:
-        return words
+        return "Without the control run that only touches memory, the cause is not known: the driver or the processors."
+    control = f"When threads only touch the same amount of memory, calls take up to {format_seconds(late)}"
     if late >= SCHEDULING * wait.seconds:
-        return (
-            f"While memory is only touched a call takes up to {format_seconds(late)}: processors or Python's "
-            f"interpreter lock may be the cause, not the driver. {words}"
-        )
-    return (
-        "The driver lets no other call proceed: while threads only touch as much memory, no call takes longer than "
-        f"{format_seconds(late)}. {words}"
-    )
+        return f"{control}: the cause may be busy processors or Python's interpreter lock, not the driver."
+    return f"{control}, so it is the driver that makes calls wait."
 
 
 def _auto(found: Sequence[Cell], limit: float) -> Iterator[Costed]:
@@ -128,20 +122,25 @@ def _auto(found: Sequence[Cell], limit: float) -> Iterator[Costed]:
         quantity('Chunk of chunk="auto"', auto.chunk_bytes, "bytes", reason="memory cannot be registered here"),
         *(quantity(f"Time, {cell.title}", cell.seconds.median, "seconds") for cell in compared),
     )  # fmt: skip
-    cost = f"It takes {format_seconds(auto.seconds.median)}, {times:.2f} times the fastest way ({best.title})."
-    title = f'pinned_empty(chunk="auto") keeps every call within {format_seconds(wait.seconds)}'
+    beside = f"{times:.2f} times as long as the fastest way ({best.title})"
+    cost = (
+        f"Pinning {format_bytes(auto.bytes)} takes {format_seconds(auto.seconds.median)}, "
+        f"{'no other way is faster' if auto is best else beside}."
+    )
+    title = f'With pinned_empty(chunk="auto") no call takes longer than {format_seconds(wait.seconds)}'
     if wait.seconds > limit:
         yield wait.seconds / limit, warning(
             "auto-beyond-limit", *evidence,
-            title=f'{wait.subject} took {format_seconds(wait.seconds)} with pinned_empty(chunk="auto"), longer than '
-            f"the limit of {format_seconds(limit)}",
-            detail=f"{cost} {_why(found, auto, wait)}",
-            advice="Give half of the limit as longest_wait, or pin before the program serves.",
+            title=f"{wait.name.capitalize()} took {format_seconds(wait.seconds)} with "
+            f'pinned_empty(chunk="auto"), longer than the limit of {format_seconds(limit)}',
+            detail=f"{cost} {_why(found, wait)}",
+            advice="Pass half of the limit as longest_wait, or pin before the program serves.",
         )  # fmt: skip
     elif times > DEAR:
         yield times, note(
-            "auto-costs-time", *evidence, title=f"{title}, at {times:.2f} times the time of the fastest way",
-            detail=cost, advice="Allow a longer wait where the program can bear it: chunks get longer.",
+            "auto-costs-time", *evidence,
+            title=f"{title}, but pinning takes {times:.2f} times as long as the fastest way",
+            detail=cost, advice="Pass a larger longest_wait if the program allows it: chunks get longer.",
         )  # fmt: skip
     else:
         yield (
@@ -160,24 +159,24 @@ def _chunks(found: Sequence[Cell], limit: float) -> Iterator[Costed]:
     if best is None:
         yield 1.0, note(
             "no-chunk-keeps-limit", *evidence,
-            title=f"No chunk that was measured keeps every call within {format_seconds(limit)}",
-            detail=f"The shortest was {format_bytes(chunk(measured[0]))}. "
-            + _why(found, measured[0], measured[0].longest),
+            title=f"No chunk length that was measured keeps every call within {format_seconds(limit)}",
+            detail=f"With the shortest, {format_bytes(chunk(measured[0]))}, calls take up to "
+            f"{format_seconds(measured[0].longest.seconds)}. {_why(found, measured[0].longest)}",
             advice="Pin before the program serves, or allow a longer wait.",
         )  # fmt: skip
         return
     times = slower(best, found) or 1.0
     yield times, note(
         "largest-chunk", *evidence,
-        title=f"The largest chunk that keeps every call within {format_seconds(limit)} is {format_bytes(chunk(best))}: "
-        f"{format_bytes(best.bytes)} take {format_seconds(best.seconds.median)}",
-        detail=f"That is {times:.2f} times the fastest way. {best.longest.subject} took longest: "
+        title=f"Of the chunk lengths given, {format_bytes(chunk(best))} is the longest that keeps every call within "
+        f"{format_seconds(limit)}; pinning {format_bytes(best.bytes)} takes {format_seconds(best.seconds.median)}",
+        detail=f"That is {times:.2f} times as long as the fastest way. The longest call was {best.longest.name}, "
         f"{format_seconds(best.longest.seconds)}.",
-        advice='chunk="auto" finds such a length where the program runs; on another machine this one may not hold.',
+        advice='Use chunk="auto" instead of this length: on another machine this one may not keep to the limit.',
     )  # fmt: skip
 
 
 def _waits(shown: Sequence[Cell | None]) -> Iterator[Quantity]:
     for cell in shown:
         if cell is not None:
-            yield quantity(f"{cell.title}: longest {cell.longest.words}", cell.longest.seconds, "seconds")
+            yield quantity(f"Longest call, {cell.title}: {cell.longest_words}", cell.longest.seconds, "seconds")

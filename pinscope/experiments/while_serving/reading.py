@@ -58,7 +58,7 @@ def _headline(found: Sequence[Cell], limit: float) -> Iterator[Quantity]:
     yield from (_time(cell) for cell in shown)
     if any(cell.way == "chunks" for cell in found):
         yield quantity(
-            f"Largest chunk that keeps to {format_seconds(limit)}", chunk(best) if best else None, "bytes",
+            f"Longest chunk that keeps calls within {format_seconds(limit)}", chunk(best) if best else None, "bytes",
             reason="none of those measured does",
         )  # fmt: skip
         if best:
@@ -92,9 +92,9 @@ def _ways(found: Sequence[Cell], limit: float) -> Table:
             )
             for cell in found if cell.way != IDLE
         ],
-        note=f"Times are medians, waits the longest single call over all repeats. The limit is {format_seconds(limit)} "
-        f"a call. {found[0].threads} threads touched. A round is all calls once; several of them may wait in it. A "
-        "loop that pins by itself waits for the total.",
+        note="Total and give back are medians; a longest wait is the longest single call of all repeats. The limit is "
+        f"{format_seconds(limit)} for each call. {found[0].threads} threads touched memory. A round is all calls once, "
+        "and several of them may wait in it. A program that pins in the thread that serves waits for the total.",
     )  # fmt: skip
 
 
@@ -108,12 +108,12 @@ def _calls(found: Sequence[Cell]) -> Table:
         },
         [
             (
-                cell.title, {TAKEN: "taken", GIVEN_BACK: "given back"}.get(phase, "nothing"),
+                cell.title, {TAKEN: "taken", GIVEN_BACK: "given back"}.get(phase, "not there"),
                 *(cell.wait(phase, call) for call in CALLS.values()),
                 *(cell.typical[phase, name] for name in (*CALLS, ROUND)),
             )
             for cell in found for phase in cell.phases
         ],
-        note="Longest: of all repeats. Typical: the median. A synchronize waits for the kernel and the copy of its "
-        "round, so it takes about as long as they do when nothing waits.",
+        note="Longest: of all repeats. Typical: the median. A stream synchronize waits for the kernel and the copy of "
+        "its round, so it takes about as long as they do also when nothing else goes on.",
     )  # fmt: skip

@@ -17,18 +17,18 @@ def while_serving_verdict(found: Sequence[Cell], limit: float) -> str | None:
     if naive is None or gentle is None or naive is gentle:
         shown = naive or gentle
         return None if shown is None else (
-            f"Pinning {format_bytes(shown.bytes)} ({shown.title}) makes a call of the same process wait up to "
-            f"{format_seconds(shown.longest.seconds)}."
+            f"CUDA calls wait up to {format_seconds(shown.longest.seconds)} while the same process pins "
+            f"{format_bytes(shown.bytes)} ({shown.title})."
         )  # fmt: skip
     if naive.longest.seconds <= limit:
         return (
-            f"{format_bytes(naive.bytes)} may be pinned by one call while serving: no call of the process waits longer "
-            f"than {format_seconds(naive.longest.seconds)}."
+            f"One call may pin {format_bytes(naive.bytes)} while the program serves: its other CUDA calls wait "
+            f"{format_seconds(naive.longest.seconds)} at most."
         )
     return (
-        f"Pinning {format_bytes(naive.bytes)} makes the process's own calls wait up to "
-        f"{format_seconds(naive.longest.seconds)} ({naive.title}), {format_seconds(gentle.longest.seconds)} with "
-        f"{gentle.title}{_cost(gentle, found)}."
+        f"CUDA calls wait up to {format_seconds(naive.longest.seconds)} while {naive.title} pins "
+        f"{format_bytes(naive.bytes)}, and up to {format_seconds(gentle.longest.seconds)} with {gentle.title}"
+        f"{_cost(gentle, found)}."
     )
 
 
@@ -37,4 +37,4 @@ def _cost(cell: Cell, found: Sequence[Cell]) -> str:
     if times is None:
         return ""
     took = format_seconds(cell.seconds.median)
-    return f" ({took}, {times:.2f} times the fastest)" if times > 1.005 else f", the fastest way ({took})"
+    return f", which takes {took} ({f'{times:.2f} times the' if times > 1.005 else 'the'} fastest)"

@@ -30,7 +30,7 @@ def headline(recorded: Recorded) -> dict[str, object]:
     if len(opened):
         taken = opened["used_bytes"] - opened["used_before_bytes"]
         most = opened.loc[taken.idxmax()]
-        name = f"Taken by opening memory of GPU {most['device']} from GPU {int(most['opener'])}"
+        name = f"GPU memory taken by opening memory of GPU {most['device']} from GPU {int(most['opener'])}"
         found[name] = taken.max()
     return found
 

@@ -9,7 +9,7 @@ from tests.unit.recordings.raw import Recorded
 
 TITLES = {
     "auto": 'chunk="auto"', "host_alloc": "one cudaHostAlloc", "register": "one registration",
-    "touch": "touching alone", "idle": "nothing is pinned",
+    "touch": "only touching", "idle": "no other work",
 }  # fmt: skip
 LONGEST = [f"{call}_longest_seconds" for call in ("launch", "copy", "query", "synchronize")]
 
@@ -30,7 +30,9 @@ def headline(recorded: Recorded) -> dict[str, object]:
     found: dict[str, object] = {
         'Time of chunk="auto" ÷ the fastest way': ways["seconds"]["auto"] / fastest,
         'Chunk of chunk="auto"': int(auto["chunk_bytes"].min()),
-        f"Largest chunk that keeps to {format_seconds(limit)}": None if best.empty else int(best["piece"].iloc[0]),
+        f"Longest chunk that keeps calls within {format_seconds(limit)}": None
+        if best.empty
+        else int(best["piece"].iloc[0]),
     }
     if not best.empty:
         found["Time in such chunks ÷ the fastest way"] = best["seconds"].iloc[0] / fastest

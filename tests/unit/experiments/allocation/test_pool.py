@@ -74,7 +74,7 @@ def test_without_the_hosts_count_pytorch_itself_is_asked() -> None:
     (use,) = pool_uses(rows(pinned_bytes=None))
     assert (use.held, use.taken) == (None, 2 * GIB)
     unknown = reading(rows(pinned_bytes=None, pool_bytes=None))
-    assert unknown.headline[-1].reason == "neither the host nor PyTorch tells"
+    assert unknown.headline[-1].reason == "neither the host nor PyTorch reports it"
     assert "pytorch-pool" not in {finding.rule for finding in unknown.findings}
 
 

@@ -198,7 +198,7 @@ def test_memory_that_others_gave_back_is_not_counted_as_returned() -> None:
 def test_the_host_models_unseen_growth_is_not_said_to_go_in_a_gpus_steps() -> None:
     host = [{**row, "page_table_bytes": 4096, "nvml_used_bytes": None, "device_used_bytes": None} for row in rows()]
     reason = reading(host, lab="host").headline[0].reason or ""
-    assert "too little to tell" in reason
+    assert "too little for a figure" in reason
     assert "steps" not in reason
 
 
@@ -206,8 +206,8 @@ def test_the_price_names_the_page_size_and_what_a_tebibyte_takes() -> None:
     (finding,) = (one for one in reading(rows()).findings if one.rule == "page-table-price")
     assert finding.title.startswith("Each pinned GiB takes 2 MiB")
     assert finding.title.endswith("MiB of GPU memory: the GPU maps it in pages of 4 KiB")
-    assert "256 MiB at a time, so it knows to within 256 MiB when each step came: " in finding.detail
-    assert "All of it came back after freeing." in finding.detail
+    assert "readings after every 256 MiB, up to 16 GiB, show " in finding.detail
+    assert "all given back by freeing. A TiB would take 2 GiB." in finding.detail
 
 
 def test_a_staircase_is_a_line_and_disturbance_is_not() -> None:
@@ -234,14 +234,15 @@ def test_kinds_that_take_the_same_are_one_finding_and_one_verdict() -> None:
     found += [row for memory in KINDS for row in rows(memory=memory)]
     result = reading(found)
     by_rule = {finding.rule: finding for finding in result.findings}
-    title = "No kind of pinned memory makes the page table smaller: 8 ways take 2 MiB a GiB each"
+    title = "No way to pin makes the page table smaller: each of 8 takes 2 MiB a GiB"
     assert by_rule["all-kinds-same-tables"].title == title
-    assert "Pages of 2 MiB would take 4 KiB a GiB" in by_rule["all-kinds-same-tables"].detail
-    assert "registered (4k, portable)" in by_rule["all-kinds-same-tables"].detail
+    assert "pages of 2 MiB, a GiB would take 4 KiB" in by_rule["all-kinds-same-tables"].detail
+    names = [one.name for one in by_rule["all-kinds-same-tables"].evidence]
+    assert "Per GiB, registered (4k, portable)" in names
     assert "huge-pages-same-tables" not in by_rule  # said already
     assert result.verdict == (
-        "Each pinned GiB takes 2 MiB of GPU memory for its page table (0.2 % of it), in each of 8 ways to pin it; "
-        "freeing gives all of it back."
+        "Each pinned GiB takes 2 MiB of GPU memory for its page table (0.2 % of the pinned size), by each of 8 ways to "
+        "pin; freeing gives all of it back."
     )
 
 
@@ -259,7 +260,7 @@ def test_a_pool_without_access_takes_no_gpu_memory_and_changes_no_other_figure()
     assert by_rule["no-access-no-table"].title.endswith("16 GiB took 0 B; with access 32 MiB")
     assert reading(both).verdict == reading(alone).verdict
     assert "no-access-no-table" not in rules(alone)
-    assert "2 ways take" in by_rule["all-kinds-same-tables"].title
+    assert "each of 2 takes" in by_rule["all-kinds-same-tables"].title
     chart = draw(synthetic.run("page_tables", params={}), both)[0]
     assert {"2 of 3 ways", "host pool without access"} <= {trace.name for trace in chart.figure.data}
     assert chart.caption.endswith("share one line: allocated pinned, host pool.")

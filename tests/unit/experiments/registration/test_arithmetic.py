@@ -88,14 +88,15 @@ def test_sorts_of_shared_memory_are_trials_of_their_own_beside_the_first() -> No
         "each process registers", "one owner copies for all", "each process registers, POSIX segment, portable",
     ]  # fmt: skip
     (finding,) = (one for one in both.findings if one.rule == "sorts-of-shared-memory")
-    assert finding.title.endswith("2 sorts of shared memory took 64 MiB each for 4 processes")
+    assert finding.title.endswith("each of 2 kinds took 64 MiB for 4 processes")
 
 
 def test_a_sort_of_shared_memory_that_takes_less_is_named() -> None:
     found = rows("each_registers", 4, sharing="memfd") + rows("each_registers", 4, [0, 0, 0, 0], sharing="hugetlb_1g")
     (finding,) = (one for one in reading(found).findings if one.rule == "sorts-of-shared-memory")
     assert finding.title == (
-        "What is shared matters: 0 B of page tables for 4 processes with hugetlb pages of 1 GiB, up to 64 MiB otherwise"
+        "The kind of shared memory matters: page tables of 4 processes take 0 B with hugetlb pages of 1 GiB, up to 64 "
+        "MiB with the others"
     )
 
 
@@ -118,7 +119,7 @@ def test_processes_that_pay_again_are_found_beside_one_owner() -> None:
     found = reading(rows("each_registers", 4) + rows("one_owner", 4))
     (finding,) = (one for one in found.findings if one.rule == "every-process-pays")
     assert "64 MiB of page tables for 4 processes, 4.0 times those of one" in finding.title
-    assert "With one owner it was 16 MiB for 4 processes." in finding.detail
+    assert "One owner took 16 MiB for 4 processes." in finding.detail
     assert finding.severity == "note"
     assert "Not worth a change at this size: one owner saves 48 MiB, beside 2.03 GiB for their" in finding.advice
     assert [quantity.value for quantity in found.headline[:2]] == [4 * TABLE, TABLE]

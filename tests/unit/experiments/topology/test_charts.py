@@ -43,7 +43,7 @@ def test_bars_stand_beside_the_most_that_the_link_carries() -> None:
     assert [key for key in drawn if key != "topology-pairs"] == ["topology-h2d", "topology-bidirectional"]
     figure = drawn["topology-h2d"].figure
     assert {trace.name for trace in figure.data} == {
-        "alone", "all at once, one process", "all at once, a process each",
+        "alone", "all at once, one process", "all at once, one process per GPU",
     }  # fmt: skip
     assert [shape.x0 for shape in figure.layout.shapes] == [pytest.approx(57.6)]
     assert figure.layout.xaxis.range[1] > 57.6

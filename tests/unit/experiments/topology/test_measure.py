@@ -127,7 +127,7 @@ def test_copies_that_took_turns_count_for_nothing_and_are_noted(monkeypatch: pyt
     found = measure(TwoEngines(), Harness(note=notes.append), parts="copies", directions="h2d")
     assert [cell.gpus for cell in cells([row.model_dump() for row in found])] == [(0,), (1,)] * 2
     assert [line[:50] for line in notes if "took turns" in line] == [
-        "Left out: GPUs 0 and 1, h2d, by one process. Their", "Left out: GPUs 0 and 1, h2d, by a process each. Th",
+        "Left out: GPUs 0 and 1, h2d, by one process. Their", "Left out: GPUs 0 and 1, h2d, by one process per GP",
     ]  # fmt: skip
 
 

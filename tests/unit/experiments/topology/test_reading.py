@@ -1,4 +1,4 @@
-"""Who shares an uplink, what far nodes, processes and page tables cost, and what a host could not tell."""
+"""Who shares an uplink, what far nodes, processes and page tables cost, and what a host could not show."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ def test_what_gpus_reach_together_is_a_share_of_their_rates_alone() -> None:
 def test_a_shared_uplink_is_the_verdict_and_a_warning_with_code_for_gpus_that_share_none() -> None:
     rows = host(4, TWO_PAIRS)
     assert read(rows, 4).verdict == (
-        "GPUs 0 and 1 share an uplink, GPUs 2 and 3 another one: a pair reaches 60.0 % of its rates alone, to the GPUs."
+        "GPUs 0 and 1 share an uplink, GPUs 2 and 3 another: a pair copies to the GPUs at 60.0 % of the sum of its "
+        "rates alone."
     )
     found = findings(rows, 4)
     one = found["shared-uplink-h2d"]
@@ -70,10 +71,12 @@ def test_a_shared_uplink_is_the_verdict_and_a_warning_with_code_for_gpus_that_sh
 def test_a_pair_that_one_uplink_would_slow_more_only_slows_each_other(part: float) -> None:
     rows = [row for row in host(2) if row["devices"] == 1] + copied(dict.fromkeys((0, 1), part * LINK), "d2h")
     found = findings(rows)
-    assert "slow each other" in found["slower-together-d2h"].title
+    assert "slow each other down" in found["slower-together-d2h"].title
     assert not {"shared-uplink-d2h", "own-uplinks"} & set(found)
     verdict = read(rows).verdict or ""
-    assert verdict.startswith(f"GPUs 0 and 1 slow each other: at once they reach {100 * part:.1f} % of their rates")
+    assert verdict.startswith(
+        f"GPUs 0 and 1 slow each other down: together they copy from the GPUs at {100 * part:.1f}"
+    )
     assert len(verdict) <= 150
 
 
@@ -87,7 +90,8 @@ def test_an_uplink_of_all_gpus_leaves_no_choice_of_gpus() -> None:
 def test_gpus_with_uplinks_of_their_own_are_said_to_have_them() -> None:
     rows = host(8)
     assert read(rows, 8).verdict == (
-        "No two of 8 GPUs share an uplink: all at once reach 400 GB/s to the GPUs, all of their rates alone."
+        "No two of 8 GPUs share an uplink: all together copy at 400 GB/s to the GPUs, 100.0 % of the sum of "
+        "their rates alone."
     )
     assert findings(rows, 8)["own-uplinks"].severity == "good"
 
@@ -97,27 +101,30 @@ def test_all_at_once_may_be_slower_though_no_pair_is() -> None:
     rows += copied(dict.fromkeys(range(4), LINK / 2))
     found = findings(rows, 4)
     assert found["all-at-once-slower"].severity == "warning"
-    assert "all at once reach 50.0 %" in (read(rows, 4).verdict or "")
+    assert "50.0 % of the sum of their rates alone" in (read(rows, 4).verdict or "")
 
 
-def test_one_gpu_says_what_it_reaches_and_what_cannot_be_told() -> None:
+def test_one_gpu_says_what_it_reaches_and_what_was_not_measured() -> None:
     rows = host(1) + registered(1, 2)
     reading = read(rows, 1)
     assert reading.verdict == (
-        "GPU 0 copies alone at 50.0 GB/s to the GPU and 50.0 GB/s from the GPU; with one GPU, shared uplinks cannot be "
-        "told."
+        "GPU 0 copies alone at 50.0 GB/s to the GPU and 50.0 GB/s from the GPU; shared uplinks were not measured "
+        "(one GPU)."
     )
-    told = {one.rule: one for one in reading.findings}
-    assert told["not-told-here"].title == (
-        "This run had one GPU and one NUMA node, so it could not tell: shared uplinks, one process beside a process "
-        "each, memory opened across GPUs and the cost of a far node"
+    found = {one.rule: one for one in reading.findings}
+    assert found["not-measured-here"].title == (
+        "With one GPU and one NUMA node this run could not measure shared uplinks, one process beside one per GPU, "
+        "memory opened across GPUs and the cost of a far node"
     )
-    assert not {"own-uplinks", "shared-uplink-h2d", "processes-alike", "nodes-alike"} & set(told)
+    assert "several GPUs" in found["not-measured-here"].advice
+    assert not {"own-uplinks", "shared-uplink-h2d", "processes-alike", "nodes-alike"} & set(found)
 
 
-def test_two_gpus_on_one_node_cannot_tell_what_a_far_node_costs() -> None:
+def test_two_gpus_on_one_node_cannot_show_what_a_far_node_costs() -> None:
     found = findings(host(2))
-    assert "one NUMA node, so it could not tell: the cost of a far node" in found["not-told-here"].title
+    missing = found["not-measured-here"]
+    assert missing.title == "With one NUMA node this run could not measure the cost of a far node"
+    assert missing.advice == "Run it on a host with several NUMA nodes, with node=near."
     assert "far-node-slower" not in found
 
 
@@ -134,7 +141,7 @@ def test_a_far_node_that_slows_a_gpu_is_named_with_the_command_that_avoids_it() 
     assert one.severity == "warning"
     assert one.title.startswith("GPU 1 reaches 60.0 % of its rate with host memory on NUMA node 0 instead of node 1")
     assert "numactl --cpunodebind=1 --membind=1" in one.advice
-    assert "not-told-here" not in found
+    assert "not-measured-here" not in found
 
 
 def test_a_node_that_the_system_calls_near_and_that_is_slower_is_pointed_out() -> None:
@@ -154,10 +161,12 @@ def test_a_gpu_slower_than_others_of_its_model_is_named() -> None:
 
 
 def test_one_process_beside_a_process_each() -> None:
-    assert "100 GB/s against 100 GB/s" in findings(host(2))["processes-alike"].title
+    assert findings(host(2))["processes-alike"].title.endswith("100 GB/s and 100 GB/s")
     rows = [row for row in host(2) if row["issued_by"] == "one_process" or row["devices"] == 1]
     rows += copied({0: LINK / 2, 1: LINK / 2}, issued_by="process_each")
-    assert findings(rows)["processes-differ"].title.startswith("A process for each GPU copies slower")
+    differ = findings(rows)["processes-differ"]
+    assert "copies at 100 GB/s to the GPUs, one process per GPU at 50.0 GB/s" in differ.title
+    assert "copy from one process for all GPUs" in differ.advice
 
 
 @pytest.mark.parametrize(("gpus", "processes"), [(1, 2), (2, 4), (4, 4), (8, 3)])
@@ -167,13 +176,13 @@ def test_page_tables_are_those_of_every_process_on_every_gpu(gpus: int, processe
     assert [one.table_bytes for one in found] == [one.expected_bytes for one in found]
     assert [one.table_bytes for one in found if one.contexts == "every_gpu"] == [16 * MIB * processes] * gpus
     assert "page-tables-everywhere" in findings(host(gpus) + rows, gpus)
-    assert f"take {16 * processes} MiB of page tables" in (read(rows, gpus).verdict or "")
+    assert f"take {16 * processes} MiB for page tables" in (read(rows, gpus).verdict or "")
 
 
 def test_page_tables_that_differ_from_their_arithmetic_are_said_to() -> None:
     found = findings(host(2) + registered(2, 2, each=18 * MIB))
     assert "36 MiB; 32 MiB were expected" in found["page-tables-differ"].title
-    assert "by 2 of the driver's steps" in found["page-tables-differ"].detail
+    assert "by 2 of the steps of 2 MiB" in found["page-tables-differ"].detail
 
 
 def test_registrations_that_broke_off_give_no_figure() -> None:
@@ -185,12 +194,21 @@ def test_registrations_that_broke_off_give_no_figure() -> None:
 def test_what_opening_memory_costs_is_a_context_or_nothing() -> None:
     rows = host(2) + opened(0, 1) + opened(1, 0)
     found = findings(rows)
-    assert "takes 520 MiB there: a context" in found["open-costs-context"].title
+    assert found["open-costs-context"].title == (
+        "Opening memory of GPU 0 from a process on GPU 1 takes 520 MiB there, as much as a context"
+    )
     assert "40.0 GB/s" in found["through-from-host"].title
     assert "45.0 GB/s" in found["through-from-device"].title
-    assert "reaches 50.0 GB/s from host memory" in found["through-from-host"].detail
+    assert "GPU 0 itself copies at 50.0 GB/s" in found["through-from-host"].detail
+    assert "host memory may be as fast" in found["through-from-device"].advice
     free = findings(host(2) + opened(0, 1, context=2 * MIB))
     assert free["open-without-context"].severity == "good"
+    assert "own GPU as the current device" in free["open-without-context"].detail
+
+
+def test_gpu_memory_that_is_faster_than_host_memory_is_the_way_to_give_data_to_another_process() -> None:
+    slow = copied({0: LINK / 4})
+    assert "not through host memory" in findings(slow + opened(0, 1))["through-from-device"].advice
 
 
 def test_wrong_words_come_before_all_else() -> None:
@@ -205,7 +223,7 @@ def test_the_headline_begins_with_all_gpus_at_once() -> None:
     assert names[:2] == ["All 2 GPUs at once, h2d", "All at once ÷ alone, h2d"]
     assert "GPU 1 alone, d2h" in names
     assert "Page tables of 4 processes, GPU 1" in names
-    assert names[-1] == "Taken by opening memory of GPU 0 from GPU 1"
+    assert names[-1] == "GPU memory taken by opening memory of GPU 0 from GPU 1"
 
 
 def test_nothing_measured_yet_is_no_verdict() -> None:

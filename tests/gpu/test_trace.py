@@ -14,6 +14,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Sequence
+from operator import sub, truediv
 from pathlib import Path
 from typing import Any
 
@@ -191,8 +192,8 @@ def config() -> dict[str, Any]:
     return {**json.loads(subprocess.run(setup, capture_output=True, check=True).stdout), "stacks": True}
 
 
-def overhead(what: str, folder: Path) -> dict[str, dict[str, float]]:
-    """Medians of several turns, without and with the recorder."""
+def overhead(what: str, folder: Path) -> dict[str, dict[str, Sequence[float]]]:
+    """Name → times of several turns, ``off`` without and ``on`` with the recorder just after it."""
     (folder / "config.json").write_text(json.dumps(config()))
     command = [sys.executable, str(TRACED / "overhead.py"), what, str(folder / "config.json"), str(folder)]
     done = subprocess.run(
@@ -205,39 +206,38 @@ def overhead(what: str, folder: Path) -> dict[str, dict[str, float]]:
     assert done.returncode == 0, done.stderr
     sys.stdout.write(f"{what}: {done.stdout}")
     times: dict[str, dict[str, Sequence[float]]] = json.loads(done.stdout)
-    return {name: {way: statistics.median(each) for way, each in ways.items()} for name, ways in times.items()}
+    return times
 
 
 def test_a_small_copy_takes_less_than_10_us_more_with_stacks(tmp_path: Path) -> None:
     for name, times in overhead("small", tmp_path).items():
-        assert times["on"] - times["off"] < 10, name
+        assert statistics.median(map(sub, times["on"], times["off"])) < 10, name
 
 
 def test_a_training_loop_from_pinned_memory_is_less_than_1_percent_slower(tmp_path: Path) -> None:
-    times = overhead("training", tmp_path)
-    assert times["pinned"]["on"] / times["pinned"]["off"] < 1.01
+    """Each turn beside the one before it: a host's speed wanders by more than 1 % within seconds."""
+    times = overhead("training", tmp_path)["pinned"]
+    assert statistics.median(map(truediv, times["on"], times["off"])) < 1.01
 
 
 def test_the_estimate_of_what_pinning_saves_is_right_within_20_percent(tmp_path: Path) -> None:
-    """Measured by the same program with the source pinned by hand, without the recorder."""
-    steps = 60
+    """Of the traced run: what it took longer than the same program with the source pinned by hand, not traced.
 
-    def seconds(memory: str) -> dict[str, float]:
-        command = [sys.executable, str(TRACED / "shapes.py"), memory, str(steps)]
+    Another run of the pageable program is no measure: its copies take up to half as long again in another process.
+    """
+    steps, rounds = 60, 3
+    found: dict[str, list[float]] = {}
+    for _ in range(rounds):
+        command = [sys.executable, str(TRACED / "shapes.py"), "pinned", str(steps)]
         environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
-        done = subprocess.run(command, capture_output=True, check=True, env=environment)
-        took: dict[str, float] = json.loads(done.stdout)
-        return took
-
-    pageable, pinned = seconds("pageable"), seconds("pinned")
-    seen = Traced(tmp_path, str(TRACED / "shapes.py"), "pageable", str(steps))
-    rates = seen.run["params"]
-    wrong = {}
-    for shape in pageable:
-        row = next(row for row in seen.rows if row["kind"] == "site" and row["function"] == shape)
-        estimate = max(row["idle_seconds"] - row["bytes"] / rates["pinned_h2d"], 0.0)
-        saved = pageable[shape] - pinned[shape]
-        sys.stdout.write(f"{shape}: {pageable[shape]:.4f} s, saved {saved:.4f} s, estimated {estimate:.4f} s\n")
-        if abs(estimate - saved) > 0.2 * saved:
-            wrong[shape] = (estimate, saved)
-    assert not wrong
+        pinned = json.loads(subprocess.run(command, capture_output=True, check=True, env=environment).stdout)
+        seen = Traced(tmp_path, str(TRACED / "shapes.py"), "pageable", str(steps))
+        for shape, seconds in json.loads(seen.stdout).items():
+            row = next(row for row in seen.rows if row["kind"] == "site" and row["function"] == shape)
+            estimate = max(row["idle_seconds"] - row["bytes"] / seen.run["params"]["pinned_h2d"], 0.0)
+            saved = seconds - pinned[shape]
+            sys.stdout.write(f"{shape}: {seconds:.4f} s, saved {saved:.4f} s, estimated {estimate:.4f} s\n")
+            found.setdefault(shape, []).append(estimate / saved)
+    medians = {shape: statistics.median(each) for shape, each in found.items()}
+    assert medians == {shape: pytest.approx(1, abs=0.2) for shape in medians}
+    assert len(medians) == 3

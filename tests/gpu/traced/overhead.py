@@ -15,7 +15,7 @@ from pathlib import Path
 from pinscope.tracing.recorder import Recorder
 
 CONFIG, FOLDER = Path(sys.argv[2]), Path(sys.argv[3])
-TURNS = 5
+TURNS = 9
 
 
 def recorder(turn):

@@ -175,7 +175,7 @@ def report(
     output: Annotated[
         Path,
         typer.Option("-o", "--output", metavar="FILE", help="File to write, which must not exist yet. Its suffix is "
-                     "the format: .html, .md, .csv, .parquet, .json, .perfetto.json (timeline).", show_default=False),
+                     "the format: .html, .md, .csv, .parquet, .json, .perfetto.json (timeline of overlap or of a trace).", show_default=False),
     ],
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
@@ -183,7 +183,11 @@ def report(
     drawn = output.suffix.lower() in (".html", ".md")
     with store_to_read() as store:
         runs = _chosen(store, run_ids)
-        write_report(output, [open_document(run, store.observations(run.id), with_charts=drawn) for run in runs])
+        documents = [
+            open_document(run, store.observations(run.id), with_charts=drawn, attached=store.attached(run))
+            for run in runs
+        ]
+        write_report(output, documents)
     _say_written(output, runs, as_json)
 
 

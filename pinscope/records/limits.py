@@ -63,3 +63,5 @@ TEXT_READ = 8 * MIB
 """Characters of different texts among them."""
 SPANS = 100_000
 """Copies and kernels in a file for Perfetto."""
+TRACE_EVENTS = 500_000
+"""Calls, copies and kernels of a trace in such a file: those that began first."""

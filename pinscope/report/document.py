@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pinscope.analysis.attached import NOTHING_ATTACHED, Attached
 from pinscope.charts.chart import Chart
 from pinscope.experiments.contract import Row
 from pinscope.experiments.registry import charts_of, checked_rows, draw_run, find_reader, method, read_run
@@ -27,6 +28,7 @@ class Document:
         rows: its observations as stored, in the order in which they were measured.
         parameter_schema: JSON schema of the experiment's parameters (``Params.model_json_schema()``), for their
             titles and units; without it parameters are listed by name and plain value.
+        attached: the single events that it carries; read while a report of them is written.
     """
 
     run: Run
@@ -37,12 +39,16 @@ class Document:
     charts: Sequence[Chart]
     rows: Sequence[Mapping[str, Any]]
     parameter_schema: Mapping[str, Any] = field(default_factory=dict)
+    attached: Attached = NOTHING_ATTACHED
 
 
-def open_document(run: Run, rows: Sequence[Row], with_charts: bool = True, when_looked_at: bool = False) -> Document:
+def open_document(
+    run: Run, rows: Sequence[Row], with_charts: bool = True, when_looked_at: bool = False,
+    attached: Attached = NOTHING_ATTACHED,
+) -> Document:  # fmt: skip
     """The run with its reading and, if asked for, its charts; both are empty for a run without rows.
 
-    ``when_looked_at``: a chart after the first is drawn when it is looked at.
+    ``when_looked_at``: a chart after the first is drawn when it is looked at. ``attached``: the attachments of the run.
 
     Where they rest on the first observations only, a note of the run says so.
 
@@ -64,4 +70,5 @@ def open_document(run: Run, rows: Sequence[Row], with_charts: bool = True, when_
         charts=(charts_of if when_looked_at else draw_run)(run, read) if read and with_charts else [],
         rows=rows,
         parameter_schema=kind.Params.model_json_schema(),
+        attached=attached,
     )

@@ -15,40 +15,59 @@ import pinscope
 from pinscope.errors import BadInput
 from pinscope.experiments.overlap.arithmetic import Span, spans
 from pinscope.records.limits import SPANS
-from pinscope.records.run import LAB_TITLES
+from pinscope.records.run import LAB_TITLES, TraceRun
 from pinscope.report.document import Document
+from pinscope.report.perfetto_trace import trace_events
 
 Event = dict[str, Any]
 
+_PIECE = 1000
+"""Events that are written at once."""
 _LANES = {"copy": (1, "copies", "copy"), "compute": (2, "kernels", "kernel")}
 """Lane → thread id, thread name, word for one of its spans."""
 
 
-def render_perfetto(documents: Sequence[Document]) -> bytes:
-    """All kept timelines: a process per combination, a thread for its copies and one for its kernels.
+def perfetto_pieces(documents: Sequence[Document]) -> Iterator[bytes]:
+    """All kept timelines, a piece at a time. Of ``overlap`` a process per combination, a thread for its copies and
+    one for its kernels; of a trace see :func:`trace_events`.
 
     Raises:
         BadInput: a run without timeline is among them.
     """
-    events: list[Event] = []
+    lines, separator = (json.dumps(event, ensure_ascii=False, allow_nan=False) for event in _all(documents)), ""
+    yield b'{"traceEvents": [\n'
+    while piece := ",\n".join(islice(lines, _PIECE)):
+        yield (separator + piece).encode()
+        separator = ",\n"
+    about = {"producer": f"PinScope {pinscope.__version__}", "runs": ", ".join(each.run.id for each in documents)}
+    yield f'\n], "displayTimeUnit": "ms", "otherData": {json.dumps(about)}}}\n'.encode()
+
+
+def _all(documents: Sequence[Document]) -> Iterator[Event]:
+    """The events of all runs, whose processes have numbers of their own."""
+    processes = 0
     for document in documents:
-        kept = spans(islice((row for row in document.rows if row.get("kind") == "span"), SPANS + 1))
-        if len(kept) > SPANS:
-            raise BadInput(f"run {document.run.id} has more than {SPANS:,} copies and kernels, too many for a timeline")
-        if not kept:
-            raise BadInput(f"run {document.run.id} has no timeline of copies and kernels; runs of overlap keep one")
-        lab = LAB_TITLES[document.run.lab]
-        prefix = f"{document.run.id}, {lab}" if len(documents) > 1 else lab
-        events.extend(_events(prefix, kept, first_process=1 + sum(event["name"] == "process_name" for event in events)))
-    trace = {
-        "traceEvents": events,
-        "displayTimeUnit": "ms",
-        "otherData": {
-            "producer": f"PinScope {pinscope.__version__}",
-            "runs": ", ".join(document.run.id for document in documents),
-        },
-    }
-    return (json.dumps(trace, ensure_ascii=False, allow_nan=False) + "\n").encode()
+        name = document.run.id if len(documents) > 1 else ""
+        if isinstance(document.run, TraceRun):
+            events = trace_events(document, f"{name}: " if name else "", processes + 1)
+        else:
+            events = _combinations(document, name, processes + 1)
+        for event in events:
+            processes += event["name"] == "process_name"
+            yield event
+
+
+def _combinations(document: Document, name: str, first_process: int) -> Iterator[Event]:
+    """The timelines that a run keeps among its observations."""
+    kept = spans(islice((row for row in document.rows if row.get("kind") == "span"), SPANS + 1))
+    if len(kept) > SPANS:
+        raise BadInput(f"run {document.run.id} has more than {SPANS:,} copies and kernels, too many for a timeline")
+    if not kept:
+        raise BadInput(
+            f"run {document.run.id} has no timeline of copies and kernels; runs of overlap and traces have one"
+        )
+    lab = LAB_TITLES[document.run.lab]
+    yield from _events(f"{name}, {lab}" if name else lab, kept, first_process)
 
 
 def _events(prefix: str, kept: Sequence[Span], first_process: int) -> Iterator[Event]:

@@ -19,7 +19,7 @@ _RENDERERS: Mapping[str, tuple[str, str]] = {
     ".csv": ("pinscope.report.tabular", "csv_pieces"),
     ".parquet": ("pinscope.report.tabular", "parquet_pieces"),
     ".json": ("pinscope.report.json_report", "json_pieces"),
-    ".perfetto.json": ("pinscope.report.perfetto", "render_perfetto"),
+    ".perfetto.json": ("pinscope.report.perfetto", "perfetto_pieces"),
 }
 SUFFIXES = tuple(_RENDERERS)
 """Suffixes of the formats that can be written."""

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Self
 
 from pydantic import ValidationError
 
+from pinscope.analysis.attached import EachPart, every_part
 from pinscope.errors import InvalidParameter
 from pinscope.records import limits
 from pinscope.records.run import Attachment, Run
@@ -159,13 +160,13 @@ class AttachedTable:
     def __len__(self) -> int:
         return self._rows
 
-    def tables(self) -> Iterator[pa.Table]:
-        """The table in pieces of at most :data:`PART_ROWS` rows; text is in dictionaries.
+    def tables(self, wanted: EachPart = every_part) -> Iterator[pa.Table]:
+        """The table in pieces of at most :data:`PART_ROWS` rows; text is in dictionaries. Other parts are not decoded.
 
         Raises:
             InvalidParameter: a part is no part of an attachment.
         """
-        return map(read_part, self._parts())
+        return (read_part(content) for number, content in enumerate(self._parts()) if wanted(number))
 
 
 def read_part(content: bytes) -> pa.Table:

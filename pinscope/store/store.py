@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from sqlalchemy import Connection, delete, func, select
 
+from pinscope.analysis.attached import Attached
 from pinscope.errors import BadInput, StoreFailed, UnknownName
 from pinscope.records.run import Attachment, Origin, Run, Status
 from pinscope.store.attachments import AttachedTable, AttachmentWriter, Parts, no_parts, parts_alike, with_part
@@ -356,6 +357,11 @@ class Store(Database):
             return AttachedTable(attachment.rows, partial(self.parts, run, attachment))
         there = ", ".join(attachment.name for attachment in run.attachments) or "none"
         raise UnknownName(f"run {run.id} has no attachment {quoted(name)}; there are: {there}")
+
+    def attached(self, run: Run) -> Attached:
+        """All attachments of a run, as readings and charts take them."""
+        rows = {attachment.name: attachment.rows for attachment in run.attachments}
+        return Attached(rows, lambda name, wanted: self.attachment(run.id, name).tables(wanted))
 
     def _as_presumed(self, run: Run) -> Run:
         changes = self._presumed.get(run.id)

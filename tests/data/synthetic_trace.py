@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
+import pyarrow as pa
+
+from pinscope.analysis.attached import Attached, EachPart
 from pinscope.records.run import TraceRun
 from pinscope.records.trace_row import TraceRow
 from tests.unit.store.runs import environment
@@ -45,3 +49,32 @@ def site(line: int, source: str = "pageable", target: str = "device", **values: 
 def place(kind: str, line: int, **values: Any) -> dict[str, Any]:
     """An allocation or a synchronisation."""
     return row(kind, file="/srv/train.py", line=line, function="main", source_line="y.item()", **values)
+
+
+def attached(**tables: list[dict[str, Any]]) -> Attached:
+    """Attachments of a trace, in parts of two rows, from rows that name what is not usual."""
+    usual: dict[str, dict[str, Any]] = {
+        "copies": {
+            "at_ns": 0, "took_ns": 1000, "call_at_ns": -1, "call_took_ns": -1, "bytes": MIB, "direction": "h2d",
+            "source": "pageable", "target": "device", "device": 0, "stream": 7, "site": 33, "idle_ns": 0,
+        },
+        "kernels": {"at_ns": 0, "took_ns": 1000, "device": 0, "stream": 7},
+        "calls": {
+            "at_ns": 0, "took_ns": 1000, "call": "cudaMemcpyAsync", "thread": 1, "file": "/srv/train.py", "line": 33,
+        },
+        "pinned": {"at_ns": 0, "change_bytes": MIB},
+    }  # fmt: skip
+    whole = {name: [{**usual[name], **given} for given in rows] for name, rows in tables.items()}
+
+    def read(name: str, wanted: EachPart) -> Iterator[pa.Table]:
+        for number, first in enumerate(range(0, len(whole[name]), 2)):
+            if wanted(number):
+                table = pa.Table.from_pylist(whole[name][first : first + 2])
+                texts = [field.name for field in table.schema if field.type == pa.string()]
+                for text in texts:
+                    table = table.set_column(
+                        table.schema.get_field_index(text), text, table.column(text).dictionary_encode()
+                    )
+                yield table
+
+    return Attached({name: len(rows) for name, rows in whole.items()}, read)

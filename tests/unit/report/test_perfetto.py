@@ -9,14 +9,14 @@ import pytest
 
 from pinscope.errors import BadInput
 from pinscope.report.document import Document
-from pinscope.report.perfetto import render_perfetto
+from pinscope.report.perfetto import perfetto_pieces
 from tests.data import synthetic
 
 Event = dict[str, Any]
 
 
 def events(*documents: Document) -> list[Event]:
-    return list(json.loads(render_perfetto(documents))["traceEvents"])
+    return list(json.loads(b"".join(perfetto_pieces(documents)))["traceEvents"])
 
 
 @pytest.fixture(scope="module")

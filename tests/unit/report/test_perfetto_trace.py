@@ -1,0 +1,150 @@
+"""Traced programs in the Chrome trace event format."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from pinscope.analysis.attached import Attached
+from pinscope.errors import BadInput
+from pinscope.report import perfetto_trace
+from pinscope.report.document import Document, open_document
+from pinscope.report.perfetto import perfetto_pieces
+from pinscope.store.recordings import recorded_runs
+from pinscope.store.store import Store
+from tests.data import synthetic
+from tests.data.synthetic_trace import MIB, attached, program, run, site
+
+Event = dict[str, Any]
+SPANS = {"X": {"dur", "cat"}, "M": {"args"}, "C": {"args"}, "s": {"id", "cat"}, "f": {"id", "cat", "bp"}, "i": {"s"}}
+"""Phase → keys that it needs beside those of all events."""
+
+
+def document(events: Attached) -> Document:
+    return open_document(run(), [program(), site(33)], with_charts=False, attached=events)
+
+
+def events(*documents: Document) -> list[Event]:
+    found: list[Event] = json.loads(b"".join(perfetto_pieces(documents)))["traceEvents"]
+    follows_the_format(found)
+    return found
+
+
+def follows_the_format(found: list[Event]) -> None:
+    """Keys and their types; spans of a track nest; each flow begins and ends once, in a span."""
+    tracks: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for event in found:
+        assert SPANS[event["ph"]] <= event.keys()
+        assert isinstance(event["name"], str)
+        assert isinstance(event["pid"], int)
+        assert isinstance(event.get("tid", 0), int)
+        assert event["ph"] == "M" or isinstance(event["ts"], float | int)
+        if event["ph"] == "X":
+            assert event["dur"] >= 0
+            begun, took = round(event["ts"] * 1e3), round(event["dur"] * 1e3)  # nanoseconds, as Perfetto counts
+            tracks.setdefault((event["pid"], event["tid"]), []).append((begun, begun + took))
+    for spans in tracks.values():
+        around: list[int] = []
+        for begun, ended in sorted(spans, key=lambda span: (span[0], -span[1])):
+            while around and around[-1] <= begun + 1:  # overlap keeps no whole nanoseconds
+                around.pop()
+            assert not around or ended <= around[-1]
+            around.append(ended)
+    named = {(event["pid"], event["tid"]) for event in found if event["name"] == "thread_name"}
+    assert named == tracks.keys()
+    for phase in "sf":
+        flows = {event["id"]: event for event in found if event["ph"] == phase}
+        assert len(flows) == sum(event["ph"] == phase for event in found)
+        for flow in flows.values():
+            at = round(flow["ts"] * 1e3)
+            assert any(begun <= at <= ended for begun, ended in tracks[flow["pid"], flow["tid"]])
+    assert sum(event["ph"] == "s" for event in found) == sum(event["ph"] == "f" for event in found)
+
+
+def spans(found: list[Event], kind: str) -> list[Event]:
+    return [event for event in found if event.get("cat") == kind and event["ph"] == "X"]
+
+
+def test_a_call_its_copy_and_a_kernel_stand_on_tracks_of_their_own_with_an_arrow_between() -> None:
+    found = events(document(attached(
+        calls=[{"at_ns": 5000, "took_ns": 3000, "thread": 77}],
+        copies=[{"at_ns": 6000, "took_ns": 1500, "call_at_ns": 5000, "call_took_ns": 3000}],
+        kernels=[{"at_ns": 9000, "took_ns": 2500}],
+    )))  # fmt: skip
+    (call,), (copy,), (kernel,) = (spans(found, kind) for kind in ("call", "copy", "kernel"))
+    assert (call["name"], call["ts"], call["dur"]) == ("cudaMemcpyAsync", 5.0, 3.0)
+    place = {"line": "train.py:33", "source": "x.cuda()"}
+    assert call["args"] == copy["args"] == {**place, "bytes": MIB, "memory": "pageable → device"}
+    assert (copy["name"], copy["ts"], copy["dur"]) == ("copy h2d", 6.0, 1.5)
+    assert (kernel["pid"], kernel["tid"]) == (copy["pid"], copy["tid"]) != (call["pid"], call["tid"])
+    titles = {event["args"]["name"] for event in found if event["name"] in {"process_name", "thread_name"}}
+    assert titles == {"train.py", "GPU 0", "thread 77", "stream 7"}
+    (begin,), (arrive,) = ([event for event in found if event["ph"] == phase] for phase in "sf")
+    assert (begin["ts"], begin["tid"], arrive["ts"], arrive["pid"]) == (5.0, call["tid"], 6.0, copy["pid"])
+
+
+def test_spans_of_a_stream_that_overlap_stand_beside_each_other() -> None:
+    found = events(document(attached(kernels=[{"at_ns": 10 * n, "took_ns": 25} for n in range(5)])))
+    titles = [event["args"]["name"] for event in found if event["name"] == "thread_name"]
+    assert titles == ["stream 7", "stream 7 (2)", "stream 7 (3)"]
+
+
+def test_a_call_within_a_call_stands_below_it_and_one_that_overlaps_beside_it() -> None:
+    calls = [{"at_ns": 0, "took_ns": 100}, {"at_ns": 0, "took_ns": 60}, {"at_ns": 50, "took_ns": 100}]
+    found = spans(events(document(attached(calls=calls))), "call")
+    assert [call["tid"] for call in found] == [1, 1, 2]
+
+
+def test_counters_show_pinned_memory_and_what_is_on_its_way() -> None:
+    copies = [{"at_ns": 10, "took_ns": 40, "call_at_ns": 5, "call_took_ns": 1},
+              {"at_ns": 50, "took_ns": 40, "call_at_ns": 7, "call_took_ns": 1}]  # fmt: skip
+    changes = [{"at_ns": 1}, {"at_ns": 2, "change_bytes": -MIB}]
+    found = [event for event in events(document(attached(copies=copies, pinned=changes))) if event["ph"] == "C"]
+    series = {name: [(event["ts"] * 1e3, event["args"]["bytes"]) for event in found if event["name"] == name]
+              for name in ("h2d in flight", "pinned memory")}  # fmt: skip
+    assert series == {
+        "h2d in flight": [(5, MIB), (7, 2 * MIB), (50, MIB), (90, 0)],
+        "pinned memory": [(1, MIB), (2, 0)],
+    }
+
+
+def test_a_copy_whose_end_or_call_was_not_recorded_is_there() -> None:
+    found = events(document(attached(copies=[{"took_ns": -1}], calls=[{"at_ns": 9, "call": "cudaHostAlloc"}])))
+    (copy,) = spans(found, "copy")
+    assert (copy["dur"], copy["args"]["end"]) == (0, "not recorded")
+    assert not [event for event in found if event["ph"] in "sf"]
+
+
+def test_of_many_events_the_first_ones_are_written_and_a_mark_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(perfetto_trace, "TRACE_EVENTS", 6)
+    copies, kernels = ([{"at_ns": 10 * n + shift, "took_ns": 2} for n in range(9)] for shift in (0, 4))
+    found = events(document(attached(copies=copies, kernels=kernels)))
+    assert len(spans(found, "copy")) == len(spans(found, "kernel")) == 3
+    (mark,) = (event for event in found if event["ph"] == "i")
+    assert mark["ts"] * 1e3 == 30
+    assert "first 6 calls" in mark["name"]
+
+
+def test_several_runs_keep_processes_and_arrows_of_their_own() -> None:
+    one = document(attached(calls=[{}], copies=[{"call_at_ns": 0, "call_took_ns": 1000}]))
+    found = events(one, one, synthetic.document("overlap"))
+    names = [event["pid"] for event in found if event["name"] == "process_name"]
+    assert len(names) == len(set(names)) == 14
+    assert len({event["id"] for event in found if event["ph"] == "s"}) == 2
+
+
+def test_the_recorded_trace_follows_the_format_with_every_event() -> None:
+    (trace,) = (each for each in recorded_runs() if each.experiment == "trace")
+    with Store() as store:
+        found = events(open_document(trace, store.observations(trace.id), False, attached=store.attached(trace)))
+    counts = {each.name: each.rows for each in trace.attachments}
+    assert len(spans(found, "kernel")) == counts["kernels"]
+    assert len(spans(found, "copy")) == counts["copies"]
+    assert len(spans(found, "call")) == counts["calls"]
+
+
+def test_a_trace_without_events_is_refused() -> None:
+    with pytest.raises(BadInput, match="carries no calls, copies and kernels"):
+        events(document(attached(copies=[])))

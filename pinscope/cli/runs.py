@@ -175,7 +175,8 @@ def report(
     output: Annotated[
         Path,
         typer.Option("-o", "--output", metavar="FILE", help="File to write, which must not exist yet. Its suffix is "
-                     "the format: .html, .md, .csv, .parquet, .json, .perfetto.json (timeline of overlap or of a trace).", show_default=False),
+                     "the format: .html, .md, .csv, .parquet, .json, .perfetto.json (timeline of overlap or of "
+                     "a trace).", show_default=False),
     ],
     as_json: AsJson = False,
 ) -> None:  # fmt: skip

@@ -8,6 +8,7 @@ import resource
 import signal
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +16,7 @@ import typer
 
 from pinscope.cli.terminal import complain
 from pinscope.cli.trace_summary import print_summary
+from pinscope.cli.what_if_summary import print_what_if, what_if_document
 from pinscope.errors import BadInput, PathExists, StoreFailed
 from pinscope.experiments.registry import checked_rows
 from pinscope.experiments.trace.arithmetic import seen_in
@@ -25,6 +27,7 @@ from pinscope.report.json_report import run_document
 from pinscope.runner.jobs import reconcile
 from pinscope.runner.recording import check_output
 from pinscope.runner.tracing import Traced, trace_program
+from pinscope.runner.what_if import Compared, parse_request, run_twice, write_both
 from pinscope.store.rescue import saved_line
 from pinscope.store.store import Store
 
@@ -58,6 +61,13 @@ def trace(  # noqa: PLR0917 - typer calls it by keyword
                      "held=0.5s: they held the CPU longer. May be given several times.",
                      show_default=False),
     ] = None,
+    what_if: Annotated[
+        list[str] | None,
+        typer.Option("--what-if", metavar="CHANGE", help="Run the program a second time, with lines really copying "
+                     "from pinned memory, and measure what that saves. pin: every line that copies pieces above 64 KiB "
+                     "from pageable memory again and again, and each DataLoader; pin:FILE:LINE: this line, or the "
+                     "DataLoader that it makes. May be given several times.", show_default=False),
+    ] = None,
 ) -> int:  # fmt: skip
     """Run a Python program as python would, and say which of its lines copy from or to pageable memory, how long that
     holds the CPU and the GPU's compute, and what pinning would save. Ends with the program's own exit code."""
@@ -67,15 +77,28 @@ def trace(  # noqa: PLR0917 - typer calls it by keyword
     if as_json is not None:
         _check_new(as_json)
     command = [*(["-m"] if module else []), program, *(arguments or ())]
+    request = parse_request(what_if or (), program)
+    if request is not None and not stacks:
+        raise BadInput("--what-if needs the lines that --no-stacks leaves out")
     with Store() as store:
         reconcile(store)
         if store.refusal:
             raise StoreFailed(f"nothing can be stored in {store.name}: {store.refusal}")
-        traced = trace_program(store, command, capture_environment(), stacks=stacks, output=output)
+        environment = capture_environment()
+        if request is None:
+            compared = Compared(trace_program(store, command, environment, stacks=stacks, output=output))
+        else:
+            traced_as = partial(trace_program, store, command, environment, stacks=True)
+            compared = run_twice(lambda variant: traced_as(variant=variant), request, environment, complain)
+            if output is not None:
+                write_both(output, compared, store)
+    traced = compared.before
     document = open_document(traced.run, traced.rows, with_charts=False)
     if as_json is not None:
-        as_json.write_text(json.dumps(run_document(document), indent=2, allow_nan=False) + "\n")
+        answer = {**run_document(document), **what_if_document(compared)}
+        as_json.write_text(json.dumps(answer, indent=2, allow_nan=False) + "\n")
     print_summary(document)
+    print_what_if(compared)
     if traced.run.error:
         complain(f"the trace failed: {traced.run.error}")
     if traced.saved is not None:

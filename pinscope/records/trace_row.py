@@ -10,7 +10,7 @@ from pydantic import Field
 
 from pinscope.records.run import Observation
 
-RowKind = Literal["program", "device", "site", "allocation", "synchronisation"]
+RowKind = Literal["program", "device", "site", "allocation", "synchronisation", "before", "redirected"]
 Count = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(ge=0)]
 CopyDirection = Literal["h2d", "d2h", "d2d", "h2h", "p2p", "other"]
@@ -27,6 +27,8 @@ NEEDED: Mapping[RowKind, tuple[str, ...]] = {
     "site": ("number", "direction", "source", "target", "count", "bytes", "median_bytes", "file", "line"),
     "allocation": ("call", "count", "bytes", "call_seconds", "left_count", "left_bytes", "file", "line"),
     "synchronisation": ("call", "count", "call_seconds", "idle_seconds", "file", "line"),
+    "before": ("seconds", "active_seconds", "count", "bytes", "same_output"),
+    "redirected": ("count", "bytes", "gather_seconds", "wait_seconds", "pin_seconds", "pinned_bytes", "file", "line"),
 }
 """Kind of row → fields that each of them has."""
 
@@ -40,7 +42,9 @@ class TraceRow(Observation):
     kind: RowKind
     """``program``, ``device`` (a GPU), ``site`` (copies of one line between the same kinds of memory), ``allocation``
     (pinned memory that a line allocated or registered) or ``synchronisation`` (waits of a line, in calls that wait for
-    the GPU and in copies that are not asynchronous)."""
+    the GPU and in copies that are not asynchronous). In a second run with lines pinned by ``--what-if`` also ``before``
+    (the first run, and the copies of these lines in it) and ``redirected`` (copies of a line that went through pinned
+    buffers)."""
     # The program:
     seconds: Seconds | None = None
     """From its start, with the recorder in it, to its end."""
@@ -112,6 +116,21 @@ class TraceRow(Observation):
     # Waits:
     after_async_count: Count | None = None
     """Waits that began while an asynchronous copy still ran, which they held the CPU for."""
+    # What was pinned in a second run of the program:
+    estimated_seconds: Seconds | None = None
+    """What pinning was expected to save, by the first run."""
+    same_output: bool | None = None
+    """Whether both runs wrote the same to stdout."""
+    gather_seconds: Seconds | None = None
+    """How long the CPU copied into pinned buffers."""
+    wait_seconds: Seconds | None = None
+    """How long the CPU waited for the GPU to have read a buffer that it needed again."""
+    pin_seconds: Seconds | None = None
+    """How long pinning the buffers took."""
+    pinned_bytes: Count | None = None
+    """Of the buffers."""
+    reason: str | None = None
+    """Why copies of the line were left as they were."""
 
     def needs(self) -> tuple[str, Iterable[str]]:
         """What rows of its kind have."""

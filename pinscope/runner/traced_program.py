@@ -7,7 +7,8 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any, Self
@@ -16,6 +17,8 @@ from pinscope.errors import BadInput, NoDevice, NotPossible
 from pinscope.isolation import open_command
 from pinscope.probes.installation import Extra, install_command
 from pinscope.probes.parent import ending_with_this
+from pinscope.records.trace_row import TraceRow
+from pinscope.tracing.redirect import PLAN
 from pinscope.tracing.spool import Spool
 from pinscope.tracing.start import NOT_STARTED
 from pinscope.tracing.summed import Ended
@@ -32,6 +35,33 @@ _NO_RIGHTS = 35
 _INJECTION = ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID")
 """Set by Nsight Systems and other profilers that load themselves into CUDA programs."""
 _OTHER_PROFILER = "one profiler at a time can follow a CUDA program: end the other one, or run without it"
+
+
+def _no_rows(folder: Path) -> Iterable[TraceRow]:
+    del folder
+    return ()
+
+
+@dataclass(frozen=True)
+class Variant:
+    """How a program is run, where that is not as the user would.
+
+    Attributes:
+        stdin, stdout, stderr: descriptors that it gets; ``None``: ours.
+        redirect: what is copied from pinned memory instead, for :mod:`pinscope.tracing.redirect`.
+        params: further parameters of the trace.
+        rows: further rows of the trace, from its spool, once the program has ended.
+    """
+
+    stdin: int | None = None
+    stdout: int | None = None
+    stderr: int | None = None
+    redirect: Mapping[str, Any] | None = None
+    params: Mapping[str, Any] = field(default_factory=dict)
+    rows: Callable[[Path], Iterable[TraceRow]] = _no_rows
+
+
+AS_IT_IS = Variant()
 
 
 def check_program(program: Sequence[str], is_module: bool) -> None:
@@ -126,8 +156,9 @@ def run_program(
     *,
     stacks: bool,
     look: Callable[[Spool], None],
+    variant: Variant = AS_IT_IS,
 ) -> Ended:
-    """Run it to its end, with our standard streams, working folder and environment.
+    """Run it to its end, with our working folder, environment and (but for its variant) standard streams.
 
     Args:
         folder: an empty one, which becomes the spool.
@@ -136,15 +167,24 @@ def run_program(
         signals: which it gets.
         stacks: keep those of its calls.
         look: called now and then while it runs, so that the spool does not grow.
+        variant: how it is run.
 
     Raises:
         NotPossible: another profiler is attached, or CUPTI refuses; the program was not started.
     """
     (folder / "config.json").write_text(json.dumps({**setup, "stacks": stacks}))
+    if variant.redirect is not None:
+        (folder / PLAN).write_text(json.dumps(variant.redirect))
     spool = Spool(folder)
     begun = time.time_ns()
     command = open_command(str(_TRACING / "start.py"), str(folder), *program)
-    signals.child = child = subprocess.Popen(command, preexec_fn=ending_with_this())  # noqa: PLW1509
+    signals.child = child = subprocess.Popen(
+        command,
+        stdin=variant.stdin,
+        stdout=variant.stdout,
+        stderr=variant.stderr,
+        preexec_fn=ending_with_this(),  # noqa: PLW1509
+    )
     while _still_runs(child):
         look(spool)
     ended = time.time_ns()

@@ -18,7 +18,7 @@ from pinscope.records.run import Progress, Run, TraceRun
 from pinscope.runner.jobs import new_id
 from pinscope.runner.pinned_rates import pinned_rates
 from pinscope.runner.reporter import Outcome, Reporter
-from pinscope.runner.traced_program import ProgramSignals, ask_cupti, check_program, run_program
+from pinscope.runner.traced_program import AS_IT_IS, ProgramSignals, Variant, ask_cupti, check_program, run_program
 from pinscope.store.bundle import read_bundle, write_bundle
 from pinscope.store.rescue import SafeWriter
 from pinscope.store.rows import Row
@@ -49,7 +49,13 @@ class Traced:
 
 
 def trace_program(
-    store: Store, program: Sequence[str], environment: Environment, *, stacks: bool, output: Path | None = None
+    store: Store,
+    program: Sequence[str],
+    environment: Environment,
+    *,
+    stacks: bool,
+    output: Path | None = None,
+    variant: Variant = AS_IT_IS,
 ) -> Traced:
     """Run the program to its end and store the trace.
 
@@ -59,6 +65,7 @@ def trace_program(
         environment: this machine.
         stacks: keep the stack of each call; without them no line is named.
         output: a bundle to write at the end, if wanted.
+        variant: how it is run.
 
     Raises:
         BadInput: no such program.
@@ -69,12 +76,12 @@ def trace_program(
     check_program(program, is_module=program[0] == "-m")
     setup = ask_cupti(environment.cuda_driver)
     rates = pinned_rates(store, environment)
-    params = TraceParams(program=tuple(program), stacks=stacks, **rates)
+    params = TraceParams(program=tuple(program), stacks=stacks, **rates, **variant.params)
     with tempfile.TemporaryDirectory(prefix="pinscope-trace-") as scratch, ProgramSignals() as signals:
         spool, kept = Path(scratch, "spool"), Path(scratch, "kept")
         spool.mkdir()
         kept.mkdir()
-        tracing = _Tracing(store, _new_run(params, environment), kept, signals)
+        tracing = _Tracing(store, _new_run(params, environment), kept, signals, variant)
         return tracing.follow(spool, setup, program, stacks, output)
 
 
@@ -92,11 +99,12 @@ def _new_run(params: TraceParams, environment: Environment) -> Run:
 class _Tracing:
     """One trace, from the program's start to the stored run."""
 
-    def __init__(self, store: Store, run: Run, kept: Path, signals: ProgramSignals) -> None:
+    def __init__(self, store: Store, run: Run, kept: Path, signals: ProgramSignals, variant: Variant) -> None:
         self._store = store
         self._run = store.add(run)
         self._kept = kept
         self._signals = signals
+        self._variant = variant
         self._gathered: Gathered | None = None
         self._writer = SafeWriter(store, self._run)
         self._exit_code = 0
@@ -112,6 +120,7 @@ class _Tracing:
                     ended = run_program(
                         spool, setup, program, self._signals,
                         stacks=stacks, look=lambda found: self._look(found, reporter),
+                        variant=self._variant,
                     )  # fmt: skip
                     self._exit_code = ended.exit_code
                     self._keep(spool, ended, reporter)
@@ -160,7 +169,8 @@ class _Tracing:
         if self._ended_early:
             reporter.note(f"The recording ended before the program did: {self._ended_early}")
         summed = Summed(gathered, ended)
-        self._writer.append([row.model_dump(mode="json", exclude_none=True) for row in summed.rows()])
+        rows = (*summed.rows(), *self._variant.rows(folder))
+        self._writer.append([row.model_dump(mode="json", exclude_none=True) for row in rows])
         try:
             for name, schema, batches in attachments(summed):
                 with self._store.attach(self._run.id, name, schema) as table:

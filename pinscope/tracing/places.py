@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pinscope.tracing.own_code import is_own
 from pinscope.tracing.spool import Frame
 
 _OURS = str(Path(__file__).parent)
-_LIBRARIES = ("/site-packages/", "/dist-packages/")
-_STANDARD = tuple({sysconfig.get_path(name) + "/" for name in ("stdlib", "platstdlib")})
+STANDARD = tuple({sysconfig.get_path(name) + "/" for name in ("stdlib", "platstdlib")})
 """Of the interpreter that runs PinScope, which is the one that runs the program."""
 SHOWN_FRAMES = 12
 """Of a stack, as text."""
@@ -46,13 +46,6 @@ def place_of(stack: Sequence[Frame]) -> Place:
     frames = [frame for frame in stack if not frame[0].startswith(_OURS)]
     if not frames:
         return NATIVE
-    file, line, function = next((frame for frame in frames if _is_own(frame[0])), frames[0])
+    file, line, function = next((frame for frame in frames if is_own(frame[0], STANDARD)), frames[0])
     shown = "\n".join(f"{name} ({path}:{number})" for path, number, name in frames[:SHOWN_FRAMES])
     return Place(file, line, function, linecache.getline(file, line).strip()[:200], shown)
-
-
-def _is_own(file: str) -> bool:
-    """Neither of an installed package nor of Python itself."""
-    if file.startswith("<"):
-        return False
-    return any(each in file for each in _LIBRARIES) is False and not file.startswith(_STANDARD)

@@ -22,6 +22,8 @@ def main() -> None:
     spool, *program = sys.argv[1:]
     if os.access(os.path.join(spool, "config.json"), os.F_OK) and not _records(spool):  # noqa: PTH118
         sys.exit(NOT_STARTED)
+    if os.access(os.path.join(spool, "redirect.json"), os.F_OK):  # noqa: PTH118
+        _redirect(spool)
     if not sys.flags.safe_path:
         del sys.path[0]  # this file's folder
     own, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
@@ -47,6 +49,17 @@ def _records(spool: str) -> bool:
     finally:
         sys.path.remove(_ROOT)
     return start_recording(spool)
+
+
+def _redirect(spool: str) -> None:
+    """Let chosen copies come from pinned memory."""
+    sys.path.insert(0, _ROOT)
+    try:
+        from pinscope.tracing.redirect import start_redirecting  # noqa: PLC0415 - the path has just been set
+
+        start_redirecting(spool)
+    finally:
+        sys.path.remove(_ROOT)
 
 
 def _run_module(arguments: list[str]) -> None:

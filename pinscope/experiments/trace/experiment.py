@@ -19,6 +19,8 @@ class TraceParams(Inputs):
         "Pinned copies from the GPU", "Rate of large ones, for the estimates.", None, unit="bytes/second"
     )
     pinned_from: str | None = parameter("Where these rates come from", "A run of bandwidth.", None)
+    what_if: tuple[str, ...] = parameter("Lines pinned by --what-if", "Their copies came from pinned memory.", ())
+    what_if_of: str | None = parameter("Run of the program as it is", "What --what-if compares with.", None)
 
 
 class Trace:

@@ -8,6 +8,13 @@ from pinscope.analysis.rows import Row
 from pinscope.experiments.trace.arithmetic import Seen, Site, line_name, seen_in
 from pinscope.experiments.trace.findings import trace_findings
 from pinscope.experiments.trace.verdict import trace_verdict
+from pinscope.experiments.trace.what_if import (
+    what_if_findings,
+    what_if_headline,
+    what_if_in,
+    what_if_tables,
+    what_if_verdict,
+)
 from pinscope.records.finding import Quantity, Reading, Table, quantity, table
 from pinscope.records.run import Run
 
@@ -22,12 +29,14 @@ def read_trace(run: Run, rows: Sequence[Row]) -> Reading:
     seen = seen_in(run, rows)
     if seen.program is None:
         return Reading(headline=(), tables=(), findings=())
-    tables = (_sites(run, seen), _allocations(seen), _waits(seen), _devices(seen))
+    what = what_if_in(run, seen, rows)
+    measured = () if what is None else tuple(what_if_tables(what))
+    tables = (*measured, _sites(run, seen), _allocations(seen), _waits(seen), _devices(seen))
     return Reading(
-        verdict=trace_verdict(seen),
-        headline=tuple(_headline(seen)),
+        verdict=trace_verdict(seen) if what is None else what_if_verdict(what),
+        headline=(*(() if what is None else what_if_headline(what)), *_headline(seen)),
         tables=tuple(table for table in tables if table.rows),
-        findings=trace_findings(run, seen),
+        findings=(*(() if what is None else what_if_findings(what)), *trace_findings(run, seen)),
     )
 
 

@@ -1,16 +1,35 @@
-"""Training steps from one tensor in host memory: ``shapes.py pageable|pinned STEPS`` prints each shape's seconds.
+"""Training steps from one tensor in host memory: ``shapes.py pageable|pinned|kept STEPS FILE``.
 
-Three shapes: the copy takes most of a step, about half, or a small part.
+Three shapes: the copy takes most of a step, about half, or a small part. FILE gets each shape's seconds as JSON, stdout
+what the gradients are. ``pinned``: the tensor was pinned before. ``kept``: each step copies it into one of two pinned
+buffers that are kept, as one edits a program whose batches come in pageable memory.
 """
 
+import hashlib
+import itertools
 import json
 import sys
 import time
+from pathlib import Path
 
 import torch
 from torch import nn
 
-MIB = 1 << 20
+
+class Kept:
+    """Two pinned buffers in turn."""
+
+    def __init__(self, like):
+        buffers = [torch.empty(like.shape, dtype=like.dtype, pin_memory=True) for _ in range(2)]
+        self.turns = itertools.cycle([(buffer, torch.cuda.Event()) for buffer in buffers])
+
+    def copy(self, source):
+        buffer, copied = next(self.turns)
+        copied.synchronize()
+        buffer.copy_(source)
+        on_gpu = buffer.to("cuda", non_blocking=True)
+        copied.record()
+        return on_gpu
 
 
 def train(model, copy, source, steps):
@@ -31,7 +50,7 @@ def compute_bound(source):
     return source.to("cuda", non_blocking=True)  # compute-bound
 
 
-def main(memory, steps):
+def main(memory, steps, file):
     took = {}
     for copy, rows, layers in ((copy_bound, 8192, 1), (balanced, 2048, 2), (compute_bound, 2048, 8)):
         torch.manual_seed(0)
@@ -39,11 +58,14 @@ def main(memory, steps):
         source = torch.randn(rows, 2048)
         if memory == "pinned":
             source = source.pin_memory()
-        train(model, lambda x: x.to("cuda"), source, 5)  # warm-up
+        on_gpu = source.to("cuda")
+        train(model, lambda _, on_gpu=on_gpu: on_gpu, source, 5)  # warm-up
         begun = time.perf_counter()
-        train(model, copy, source, steps)
+        train(model, Kept(source).copy if memory == "kept" else copy, source, steps)
         took[copy.__name__] = time.perf_counter() - begun
-    print(json.dumps(took))
+        gradients = b"".join(each.grad.cpu().numpy().tobytes() for each in model.parameters())
+        print(copy.__name__, hashlib.sha256(gradients).hexdigest())
+    Path(file).write_text(json.dumps(took))
 
 
-main(sys.argv[1], int(sys.argv[2]))
+main(sys.argv[1], int(sys.argv[2]), sys.argv[3])

@@ -1,0 +1,70 @@
+"""What is said when a program has run a second time, with lines pinned: on stderr, as of every trace."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from pinscope.cli.terminal import SEVERITY_STYLES, complain, console
+from pinscope.cli.trace_summary import WIDTH
+from pinscope.experiments.registry import checked_rows
+from pinscope.experiments.trace.arithmetic import seen_in
+from pinscope.experiments.trace.what_if import what_if_findings, what_if_in, what_if_tables, what_if_verdict
+from pinscope.report import facts
+from pinscope.report.document import open_document
+from pinscope.report.json_report import run_document
+from pinscope.text import one_line
+
+if TYPE_CHECKING:
+    from rich.table import Table as RichTable
+
+    from pinscope.records.finding import Table
+    from pinscope.runner.what_if import Compared
+
+
+def print_what_if(compared: Compared) -> None:
+    """The verdict, both runs beside each other, what was done for each line, and what is left."""
+    from rich.text import Text
+
+    if compared.problem:
+        complain(f"--what-if: {compared.problem}")
+    if compared.after is None or compared.after.run.error:
+        return
+    document = open_document(compared.after.run, compared.after.rows, with_charts=False)
+    rows = checked_rows(document.run.experiment, document.rows)
+    what = what_if_in(document.run, seen_in(document.run, rows), rows)
+    if what is None:
+        return
+    out = console(sys.stderr)
+    if not sys.stderr.isatty():  # a file has no width
+        out.width = WIDTH
+    out.print()
+    out.print(Text(f"pinscope: {one_line(what_if_verdict(what))}", "bold"))
+    for each in what_if_tables(what):
+        if each.rows:
+            out.print(_drawn(each))
+    for finding in what_if_findings(what):
+        words = f"{facts.SEVERITY_WORDS[finding.severity]}: {one_line(finding.title)}"
+        out.print(Text(words, SEVERITY_STYLES[finding.severity]))
+    first, second = compared.before.run.id, compared.after.run.id
+    out.print(Text(f"Run {second}. Next: pinscope runs show {second}, pinscope report {first} {second} -o report.html"))
+
+
+def what_if_document(compared: Compared) -> dict[str, Any]:
+    """``what_if``: the second run as a document of its own; nothing where there is none."""
+    if compared.after is None:
+        return {}
+    return {"what_if": run_document(open_document(compared.after.run, compared.after.rows, with_charts=False))}
+
+
+def _drawn(table: Table) -> RichTable:
+    from rich.box import SIMPLE
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    drawn = RichTable(box=SIMPLE, pad_edge=False, title=table.title, title_justify="left", title_style="")
+    for heading, unit in zip(table.columns, table.units, strict=True):
+        drawn.add_column(heading, justify="left" if unit == "text" else "right", overflow="fold")
+    for row in facts.table_texts(table):
+        drawn.add_row(*(Text(one_line(cell)) for cell in row))
+    return drawn

@@ -1,0 +1,215 @@
+"""A program run twice: as it is, then with copies of chosen lines made from pinned memory; what that saves."""
+
+from __future__ import annotations
+
+import json
+import linecache
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from pinscope.errors import BadInput, PinScopeError
+from pinscope.experiments.registry import checked_rows
+from pinscope.experiments.trace.arithmetic import Seen, Site, seen_in
+from pinscope.records.environment import Environment
+from pinscope.records.trace_row import LARGE_BYTES, TraceRow
+from pinscope.runner.program_streams import HeardStdout, StdinAgain
+from pinscope.runner.traced_program import Variant
+from pinscope.runner.tracing import Traced
+from pinscope.store.bundle import write_bundle
+from pinscope.store.store import Store
+from pinscope.tracing.places import STANDARD
+from pinscope.tracing.redirect import ACCOUNT
+
+MOST_PINNED_BYTES = 4 << 30
+"""Of all buffers together; less where the host has not four times as much."""
+_ALLOWED = "--what-if takes pin, or pin:FILE:LINE such as pin:train.py:33"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be pinned.
+
+    Attributes:
+        lines: files, without links, and lines in them; empty: every line that the first run shows to copy large pieces
+            from pageable memory more than once.
+    """
+
+    lines: tuple[tuple[str, int], ...] = ()
+
+
+def parse_request(texts: Sequence[str], program: Sequence[str]) -> Request | None:
+    """What the options ask for.
+
+    Args:
+        texts: of each option.
+        program: beside which files are looked for, too.
+
+    Raises:
+        BadInput: no such form, file or line.
+    """
+    if not texts:
+        return None
+    found = [_parse_line(text, program) for text in texts if text != "pin"]
+    if found and len(found) < len(texts):
+        raise BadInput(f"{_ALLOWED}; pin alone means every line")
+    return Request(tuple(dict.fromkeys(found)))
+
+
+def _parse_line(text: str, program: Sequence[str]) -> tuple[str, int]:
+    kind, _, place = text.partition(":")
+    file, _, line = place.rpartition(":")
+    if kind != "pin" or not file or not line.isdecimal():
+        raise BadInput(f"{_ALLOWED}; not {text!r}")
+    folders = (Path(), Path(program[0]).parent)
+    path = next((folder / file for folder in folders if (folder / file).is_file()), None)
+    if path is None:
+        raise BadInput(f"--what-if: there is no file {file}")
+    lines = linecache.getlines(str(path))
+    if not 1 <= int(line) <= len(lines):
+        raise BadInput(f"--what-if: {file} has {len(lines)} lines, and no line {int(line)}")
+    return str(path.resolve()), int(line)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Both runs.
+
+    Attributes:
+        before: the program as it is.
+        after: with lines pinned; ``None`` where it was not run again.
+        problem: why it was not, or what went wrong in it.
+    """
+
+    before: Traced
+    after: Traced | None = None
+    problem: str | None = None
+
+
+def run_twice(
+    trace: Callable[[Variant], Traced], request: Request, environment: Environment, announce: Callable[[str], object]
+) -> Compared:
+    """Run a program as it is, then with lines pinned; what it writes to stdout then is compared, not shown.
+
+    Args:
+        trace: traces the program, and keeps the trace.
+        request: what is to be pinned.
+        environment: this machine.
+        announce: gets a line before the second run.
+    """
+    stdin = StdinAgain()
+    with HeardStdout(pass_on=True) as stdout:
+        before = trace(Variant(stdout=stdout.descriptor))
+        written = stdout.finish()
+    if before.exit_code or before.run.error:
+        return Compared(before, None, "the program did not end well, so it was not run again")
+    seen = seen_in(before.run, checked_rows(before.run.experiment, before.rows))
+    sites = _chosen(seen, request)
+    named = {(_real(site.row["file"]), site.row["line"]): site.row["file"] for site in sites}
+    lines = [(named.get(line, line[0]), line[1]) for line in request.lines or named]
+    if not lines:
+        return Compared(before, None, "no line copies large pieces from pageable memory more than once: nothing to pin")
+    announce(f"the program runs again, copying from pinned memory at {', '.join(map(_short, lines))}")
+    with stdin, HeardStdout(pass_on=False) as stdout, tempfile.TemporaryFile() as stderr:
+        second = _Second(seen, sites, stdout, written)
+        variant = Variant(
+            stdin=stdin.descriptor, stdout=stdout.descriptor, stderr=stderr.fileno(), rows=second.rows,
+            redirect=_plan(lines, not request.lines, environment),
+            params={"what_if": tuple(f"{file}:{line}" for file, line in lines), "what_if_of": before.run.id},
+        )  # fmt: skip
+        after = trace(variant)
+        problem = f"with lines pinned {_how_it_ended(after.exit_code, stderr)}" if after.exit_code else None
+    return Compared(before, after, problem)
+
+
+def write_both(path: Path, compared: Compared, store: Store) -> None:
+    """A bundle of the runs that are in the store.
+
+    Raises:
+        PinScopeError: the file could not be written; the runs are in the database.
+    """
+    runs = [traced for traced in (compared.before, compared.after) if traced is not None and traced.saved is None]
+    try:
+        write_bundle(path, [(traced.run, traced.rows) for traced in runs], store.parts)
+    except PinScopeError as error:
+        names = " ".join(traced.run.id for traced in runs)
+        raise PinScopeError(f"{error}; the runs are kept: pinscope export {names} -o FILE") from None
+
+
+def _real(file: str) -> str:
+    return str(Path(file).resolve())
+
+
+def _short(line: tuple[str, int]) -> str:
+    return f"{Path(line[0]).name}:{line[1]}"
+
+
+def _chosen(seen: Seen, request: Request) -> list[Site]:
+    """The first run's copies to the GPU that are to be pinned."""
+    found = [site for site in seen.pageable if site.row["direction"] == "h2d" and site.row["file"]]
+    if request.lines:
+        return [site for site in found if (_real(site.row["file"]), site.row["line"]) in request.lines]
+    return [site for site in found if site.row["large_count"] > 1 and seen.is_worth(site)]
+
+
+def _plan(lines: Sequence[tuple[str, int]], all_loaders: bool, environment: Environment) -> dict[str, Any]:
+    return {
+        "lines": lines,
+        "standard": STANDARD,
+        "large_bytes": LARGE_BYTES,
+        "all_loaders": all_loaders,
+        "most_bytes": min(MOST_PINNED_BYTES, environment.limits.host_available_bytes // 4),
+    }
+
+
+def _how_it_ended(code: int, stderr: IO[bytes]) -> str:
+    stderr.seek(0)
+    words = stderr.read().decode(errors="replace").strip().splitlines()
+    how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    return f"the program {how}{f': {words[-1][:200]}' if words else ''}"
+
+
+class _Second:
+    """What the second run's trace says beside its own records.
+
+    Args:
+        seen: the first run.
+        sites: of it, that were chosen.
+        stdout: of the second run.
+        written: sum of the first run's stdout.
+    """
+
+    def __init__(self, seen: Seen, sites: Sequence[Site], stdout: HeardStdout, written: str) -> None:
+        self._seen, self._sites = seen, sites
+        self._stdout, self._written = stdout, written
+
+    def rows(self, spool: Path) -> Iterable[TraceRow]:
+        """The first run, and the account of each line."""
+        program, rows = self._seen.program or {}, [site.row for site in self._sites]
+        saved = [site.saved_in_place for site in self._sites]
+        idle = [row["idle_seconds"] for row in rows]
+        yield TraceRow(
+            kind="before", repeat=0, warmup=False, seconds=program["seconds"], active_seconds=program["active_seconds"],
+            copies=program["copies"], kernels=program["kernels"], count=sum(row["count"] for row in rows),
+            bytes=sum(row["bytes"] for row in rows), call_seconds=sum(row["call_seconds"] or 0.0 for row in rows),
+            copy_seconds=sum(row["copy_seconds"] or 0.0 for row in rows),
+            idle_seconds=None if None in idle else sum(idle),
+            estimated_seconds=None if None in saved else sum(each or 0.0 for each in saved),
+            same_output=self._stdout.finish() == self._written,
+        )  # fmt: skip
+        path = spool / ACCOUNT
+        account = json.loads(path.read_text()) if path.exists() else {"lines": []}
+        for repeat, each in enumerate(account["lines"]):
+            yield _redirected(repeat, each)
+
+
+def _redirected(repeat: int, account: dict[str, Any]) -> TraceRow:
+    left = [f"{count:,} copies: {reason}" for reason, (count, _) in account["left"].items()]
+    return TraceRow(
+        kind="redirected", repeat=repeat, warmup=False, file=account["file"], line=account["line"],
+        count=account["copies"], bytes=account["bytes"], gather_seconds=account["gather_ns"] / 1e9,
+        wait_seconds=account["wait_ns"] / 1e9, pin_seconds=account["pin_ns"] / 1e9,
+        pinned_bytes=account["pinned_bytes"], reason="; ".join(left) or None,
+    )  # fmt: skip

@@ -1,0 +1,310 @@
+"""Lets the copies of chosen lines come from pinned memory, inside the program and without editing it.
+
+Nothing is imported for the program: PyTorch and CuPy are changed when the program itself imports them. The data of a
+redirected copy is gathered into a pinned buffer that is kept, and copied from there without waiting; the program may
+change its own memory at once, as after a pageable copy. What fails here leaves the copy as the program made it.
+
+The spool's files::
+
+    redirect.json         written by the parent: the lines, and how much may be pinned
+    redirected.json       written at the end: what was done for each line
+"""
+
+from __future__ import annotations
+
+import _thread
+import atexit
+import functools
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec
+from types import CodeType, FrameType, ModuleType
+from typing import Any, NoReturn
+
+from pinscope.tracing.own_code import is_own
+
+PLAN, ACCOUNT = "redirect.json", "redirected.json"
+_OURS = os.path.dirname(__file__)  # noqa: PTH120 - pathlib would be one import more in the program
+
+
+class Line:
+    """A chosen line of the program, and what was done for it. Times are in nanoseconds."""
+
+    def __init__(self, file: str, line: int) -> None:
+        self.file = file
+        self.line = line
+        self.copies = 0
+        self.bytes = 0
+        self.gather_ns = 0
+        """Copying into pinned memory, on the CPU."""
+        self.wait_ns = 0
+        """Until the GPU had read a buffer that was needed again."""
+        self.pin_ns = 0
+        self.pinned_bytes = 0
+        self.left: dict[str, list[int]] = {}
+        """Why copies were left as they were → how many, and their bytes."""
+
+    def leave(self, reason: str, size: int) -> None:
+        """Count a copy that stays as it is."""
+        kept = self.left.setdefault(reason, [0, 0])
+        kept[0] += 1
+        kept[1] += size
+
+    def document(self) -> dict[str, Any]:
+        """As the parent reads it."""
+        return dict(vars(self))
+
+
+class Redirect:
+    """What is redirected in this process.
+
+    Args:
+        spool: the folder that the parent made, with the plan in it.
+    """
+
+    def __init__(self, spool: str) -> None:
+        with open(f"{spool}/{PLAN}", encoding="utf-8") as file:  # noqa: PTH123
+            plan: dict[str, Any] = json.load(file)
+        self._spool = spool
+        self._process = os.getpid()
+        self._standard: Sequence[str] = plan["standard"]
+        self._files: dict[str, str | None] = {}
+        self._holding: dict[CodeType, bool] = {}
+        self.large_bytes: int = plan["large_bytes"]
+        """Copies of no more are left alone: CUDA keeps their data itself."""
+        self.all_loaders: bool = plan["all_loaders"]
+        self.budget = Budget(plan["most_bytes"])
+        self.lines = {(os.path.realpath(file), line): Line(file, line) for file, line in plan["lines"]}
+        self.loaders: list[tuple[str, int]] = []
+        """Where a DataLoader that now pins its batches is iterated over."""
+        self.notes: list[str] = []
+
+    def start(self) -> None:
+        """From now on."""
+        from pinscope.tracing import redirect_cupy, redirect_torch  # noqa: PLC0415 - they import this module
+
+        patches = {**redirect_torch.PATCHES, **redirect_cupy.PATCHES}
+        sys.meta_path.insert(0, _Imports({name: functools.partial(each, self) for name, each in patches.items()}))
+        atexit.register(self._write)
+        self._mind_exit_at_once()
+
+    def chosen(self) -> Line | None:
+        """The line of the program that calls now, if it is to be redirected."""
+        frame = self.own_frame()
+        return self.line_of(frame) if frame is not None else None
+
+    def own_frame(self) -> FrameType | None:
+        """The innermost frame of the program's own code."""
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and self._real(frame.f_code.co_filename) is None:
+            frame = frame.f_back
+        return frame
+
+    def line_of(self, frame: FrameType) -> Line | None:
+        """The chosen line at which a frame stands."""
+        return self.lines.get((self._real(frame.f_code.co_filename) or "", frame.f_lineno))
+
+    def holds_chosen(self, code: CodeType) -> bool:
+        """Whether a chosen line lies in this function."""
+        held = self._holding.get(code)
+        if held is None:
+            file = self._real(code.co_filename) or ""
+            held = any((file, line) in self.lines for _, _, line in code.co_lines() if line is not None)
+            self._holding[code] = held
+        return held
+
+    def place(self, frame: FrameType) -> tuple[str, int]:
+        """File and line of a frame."""
+        return self._real(frame.f_code.co_filename) or frame.f_code.co_filename, frame.f_lineno
+
+    def _real(self, file: str) -> str | None:
+        """A file of the program's own without links; ``None`` for any other."""
+        try:
+            return self._files[file]
+        except KeyError:
+            own = is_own(file, self._standard) and not file.startswith(_OURS)
+            return self._files.setdefault(file, os.path.realpath(file) if own else None)
+
+    def _write(self) -> None:
+        if os.getpid() != self._process:
+            return
+        document = {
+            "lines": [line.document() for line in self.lines.values()], "loaders": self.loaders, "notes": self.notes,
+        }  # fmt: skip
+        with open(f"{self._spool}/{ACCOUNT}", "w", encoding="utf-8") as file:  # noqa: PTH123
+            json.dump(document, file)
+
+    def _mind_exit_at_once(self) -> None:
+        """``os._exit`` skips what atexit would do."""
+        end = os._exit
+
+        @functools.wraps(end)
+        def exit_at_once(status: int) -> NoReturn:
+            self._write()
+            end(status)
+
+        os._exit = exit_at_once
+
+
+class Budget:
+    """How much may be pinned, of all buffers together.
+
+    Args:
+        size: in bytes.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._left = size
+        self._lock = _thread.allocate_lock()
+
+    def take(self, size: int) -> bool:
+        """Whether so many bytes were left; they are not any more."""
+        with self._lock:
+            if size > self._left:
+                return False
+            self._left -= size
+            return True
+
+    def give(self, size: int) -> None:
+        """Bytes that are no longer pinned."""
+        with self._lock:
+            self._left += size
+
+
+class Buffer:
+    """Pinned memory that one copy at a time uses.
+
+    Attributes:
+        memory: as the library gave it.
+        size: in bytes.
+        event: behind the last copy from it; ``None`` before the first.
+        key, view: how the memory was looked at last.
+    """
+
+    def __init__(self, memory: Any, size: int) -> None:
+        self.memory = memory
+        self.size = size
+        self.event: Any = None
+        self.key: Any = None
+        self.view: Any = None
+
+
+class Ring:
+    """The buffers of a line on one device. They are used in turn.
+
+    There are as few as do: one where the GPU has read the data before the next is there, two where copies run behind
+    the program. Where a wait for a buffer left the GPU without copies, one more is allowed.
+
+    Args:
+        line: whose figures it keeps.
+        budget: of all rings.
+        allocate: gives pinned memory of so many bytes.
+        is_done: whether the GPU has passed an event.
+        wait: until it has.
+    """
+
+    MOST_BUFFERS = 16
+    LEAST_BYTES = 1 << 20
+
+    def __init__(
+        self, line: Line, budget: Budget, allocate: Callable[[int], Any], is_done: Callable[[Any], bool],
+        wait: Callable[[Any], object],
+    ) -> None:  # fmt: skip
+        self._line = line
+        self._budget = budget
+        self._allocate, self._is_done, self._wait = allocate, is_done, wait
+        self._buffers: list[Buffer] = []  # those that no thread fills now; the one used longest ago is the first
+        self._made = 0
+        self._most = 2
+        self._waited = False
+
+    def take(self, size: int) -> Buffer | None:
+        """A buffer of at least so many bytes whose last copy is over; ``None`` where no more may be pinned."""
+        fitting = next((each for each in self._buffers if each.size >= size), None)
+        if fitting is not None and self._is_free(fitting):
+            return self._taken(fitting)
+        if self._made < self._most and (made := self._make(size)) is not None:
+            return made
+        if fitting is not None:
+            self._wait_for(fitting)
+            return self._taken(fitting)
+        return self._made_anew(size)
+
+    def give(self, buffer: Buffer) -> None:
+        """It was filled, and the copy from it was started; its event stands behind the copy."""
+        if self._waited and self._buffers and self._is_free(self._buffers[-1]):
+            self._most = min(self._most + 1, self.MOST_BUFFERS)  # the copies before this one were over meanwhile
+        self._waited = False
+        self._buffers.append(buffer)
+
+    def _taken(self, buffer: Buffer) -> Buffer:
+        self._buffers.remove(buffer)
+        return buffer
+
+    def _is_free(self, buffer: Buffer) -> bool:
+        return buffer.event is None or self._is_done(buffer.event)
+
+    def _wait_for(self, buffer: Buffer) -> None:
+        if self._is_free(buffer):
+            return
+        begun = time.perf_counter_ns()
+        self._wait(buffer.event)
+        self._line.wait_ns += time.perf_counter_ns() - begun
+        self._waited = True
+
+    def _make(self, size: int) -> Buffer | None:
+        rounded = max(1 << (size - 1).bit_length(), self.LEAST_BYTES)
+        if not self._budget.take(rounded):
+            return None
+        begun = time.perf_counter_ns()
+        try:
+            memory = self._allocate(rounded)
+        except BaseException:
+            self._budget.give(rounded)
+            raise
+        self._line.pin_ns += time.perf_counter_ns() - begun
+        self._line.pinned_bytes += rounded
+        self._made += 1
+        return Buffer(memory, rounded)
+
+    def _made_anew(self, size: int) -> Buffer | None:
+        """All are too small: a larger one takes the place of the one used longest ago."""
+        if self._buffers:
+            small = self._taken(self._buffers[0])
+            self._wait_for(small)
+            self._budget.give(small.size)
+            self._made -= 1
+        return self._make(size)
+
+
+class _Imports:
+    """Changes a module when the program has imported it; it stands first on ``sys.meta_path``."""
+
+    def __init__(self, patches: dict[str, Callable[[ModuleType], None]]) -> None:
+        self._patches = patches
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        """The module as the next finder has it, with the change behind its execution."""
+        if name not in self._patches:
+            return None
+        others = (finder for finder in sys.meta_path if finder is not self)
+        spec = next(filter(None, (finder.find_spec(name, path, target) for finder in others)), None)
+        if spec is None or spec.loader is None:
+            return spec
+        patch, loader = self._patches.pop(name), spec.loader
+        execute = loader.exec_module
+
+        def execute_and_patch(module: ModuleType) -> None:
+            execute(module)
+            patch(module)
+
+        loader.exec_module = execute_and_patch  # type: ignore[method-assign] # of this loader, which is this module's
+        return spec
+
+
+def start_redirecting(spool: str) -> None:
+    """Redirect what the plan in the spool says."""
+    Redirect(spool).start()

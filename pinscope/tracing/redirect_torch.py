@@ -1,0 +1,264 @@
+"""PyTorch: ``Tensor.to``, ``.cuda`` and ``.copy_`` through kept pinned buffers; DataLoaders pin their batches."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Sequence
+from types import FrameType, ModuleType
+from typing import Any, NamedTuple
+
+from pinscope.tracing.redirect import Buffer, Line, Redirect, Ring
+
+_Call = Callable[..., Any]
+
+
+class _Tensors:
+    """The copies of tensors in one process.
+
+    Args:
+        redirect: what is chosen.
+        torch: the module.
+    """
+
+    def __init__(self, redirect: Redirect, torch: Any) -> None:
+        self._redirect = redirect
+        self._torch = torch
+        self._large = redirect.large_bytes
+        self._plain = (torch.Tensor, torch.nn.Parameter)
+        self._copy: _Call = torch.Tensor.copy_
+        self._rings: dict[tuple[str, int, int], Ring] = {}
+        self._has_streams = False
+
+    def change(self) -> None:
+        """Put the changed methods in place."""
+        tensor = self._torch.Tensor
+        tensor.to = self._moving(tensor.to)
+        tensor.cuda = self._moving(tensor.cuda, default="cuda")
+        tensor.copy_ = self._copying(tensor.copy_)
+        stream = self._torch.cuda.Stream
+        new: _Call = stream.__new__
+
+        @functools.wraps(new)
+        def counted(*arguments: Any, **named: Any) -> Any:
+            self._has_streams = True
+            return new(*arguments, **named)
+
+        stream.__new__ = counted
+
+    def _moving(self, move: _Call, default: str | None = None) -> _Call:
+        """``to`` or ``cuda``, through pinned memory where that is chosen."""
+
+        @functools.wraps(move)
+        def moved(self: Any, *arguments: Any, **named: Any) -> Any:
+            if not self.is_cpu or self.nbytes <= tensors._large:
+                return move(self, *arguments, **named)
+
+            def call(staged: Any) -> Any:
+                if staged is None:
+                    return move(self, *arguments, **named)
+                given, by_name = _without_waiting(arguments, named)
+                return move(staged, *given, **by_name)
+
+            goal = tensors._goal(self, arguments, named, default)
+            line = tensors._redirect.chosen() if goal is not None else None
+            return call(None) if goal is None or line is None else tensors._through(line, self, goal, call)
+
+        tensors = self
+        return moved
+
+    def _copying(self, copy: _Call) -> _Call:
+        """``copy_``, likewise."""
+
+        @functools.wraps(copy)
+        def copied(self: Any, src: Any, non_blocking: bool = False) -> Any:
+            if not self.is_cuda or not tensors._is_large(src):
+                return copy(self, src, non_blocking)
+
+            def call(staged: Any) -> Any:
+                return copy(self, src, non_blocking) if staged is None else copy(self, staged, True)
+
+            line = tensors._redirect.chosen()
+            if line is None:
+                return call(None)
+            if self.requires_grad and tensors._torch.is_grad_enabled():
+                line.leave(_GRADIENT, src.nbytes)
+                return call(None)
+            goal = _Goal(self.device.index, self.dtype, self, not non_blocking)
+            return tensors._through(line, src, goal, call)
+
+        tensors = self
+        return copied
+
+    def _is_large(self, source: Any) -> bool:
+        """A tensor on the host whose copies are worth it."""
+        return isinstance(source, self._torch.Tensor) and source.is_cpu and source.nbytes > self._large
+
+    def _goal(self, source: Any, arguments: Sequence[Any], named: Any, default: str | None) -> _Goal | None:
+        """What a call of ``to`` or ``cuda`` asks for; ``None`` if the data stays on the host."""
+        torch = self._torch
+        first = arguments[0] if arguments else named.get("device", named.get("other"))
+        dtype = next((each for each in (*arguments, named.get("dtype")) if isinstance(each, torch.dtype)), None)
+        first = default if first is None else first
+        if isinstance(first, torch.Tensor):
+            device, dtype = first.device, dtype or first.dtype
+        elif isinstance(first, str | int | torch.device):
+            device = torch.device("cuda", first) if isinstance(first, int) else torch.device(first)
+        else:
+            return None
+        if device.type != "cuda":
+            return None
+        index = torch.cuda.current_device() if device.index is None else device.index
+        return _Goal(index, dtype or source.dtype, source, not _is_async(arguments, named))
+
+    def _through(self, line: Line, source: Any, goal: _Goal, call: Callable[[Any], Any]) -> Any:
+        """Gather, let the call copy from pinned memory, and note where its copy ends.
+
+        Args:
+            line: that copies.
+            source: what it copies.
+            goal: what the device gets.
+            call: the program's, with the tensor to copy from; with ``None`` as the program made it.
+        """
+        if reason := self._unfit(source):
+            if reason != _PINNED:
+                line.leave(reason, source.nbytes)
+            return call(None)
+        ring = self._ring(line, goal.device)
+        try:
+            buffer = ring.take(goal.bytes)
+            if buffer is None:
+                line.leave("more would be pinned than may be", source.nbytes)
+                return call(None)
+            staged = self._gathered(line, buffer, source, goal)
+        except Exception as error:  # noqa: BLE001 - the program's own copy is still possible
+            line.leave(f"{type(error).__name__}: {error}"[:200], source.nbytes)
+            return call(None)
+        try:
+            return call(staged)
+        finally:
+            buffer.event = buffer.event or self._torch.cuda.Event()
+            buffer.event.record(self._torch.cuda.current_stream(goal.device))
+            if goal.waits and self._has_streams:  # another stream may use the result without waiting for it
+                buffer.event.synchronize()
+            line.copies += 1
+            line.bytes += source.nbytes
+            ring.give(buffer)
+
+    def _unfit(self, source: Any) -> str | None:
+        """Why a tensor cannot be copied from a buffer."""
+        torch = self._torch
+        if type(source) not in self._plain:
+            return f"a tensor of class {type(source).__name__}"
+        if source.requires_grad and torch.is_grad_enabled():
+            return _GRADIENT
+        if source.layout is not torch.strided or source.is_quantized or source.is_conj() or source.is_neg():
+            return "a tensor that is sparse, quantized, or a view that negates"
+        if source.is_pinned():
+            return _PINNED
+        return "captured into a graph" if torch.cuda.is_current_stream_capturing() else None
+
+    def _ring(self, line: Line, device: int) -> Ring:
+        key = (line.file, line.line, device)
+        ring = self._rings.get(key)
+        if ring is None:
+            ring = self._rings[key] = Ring(
+                line, self._redirect.budget, self._pinned, lambda event: event.query(),
+                lambda event: event.synchronize(),
+            )  # fmt: skip
+        return ring
+
+    def _pinned(self, size: int) -> Any:
+        with self._torch.inference_mode(False):  # a buffer made in inference could not be written afterwards
+            return self._torch.empty(size, dtype=self._torch.uint8, device="cpu", pin_memory=True)
+
+    def _gathered(self, line: Line, buffer: Buffer, source: Any, goal: _Goal) -> Any:
+        """The source in pinned memory; types are converted here, as PyTorch does before it copies pageable memory."""
+        begun = time.perf_counter_ns()
+        shaped = goal.shaped
+        key = (shaped.shape, None if shaped.is_contiguous() else shaped.stride(), goal.dtype)
+        if buffer.key != key:
+            with self._torch.inference_mode(False), self._torch.no_grad():
+                strides = (shaped if key[1] is None else self._torch.empty_like(shaped, device="meta")).stride()
+                flat = buffer.memory[: goal.bytes].view(goal.dtype)
+                buffer.view, buffer.key = flat.as_strided(shaped.shape, strides), key
+        self._copy(buffer.view, source.detach())
+        line.gather_ns += time.perf_counter_ns() - begun
+        return buffer.view
+
+
+_PINNED = "it is pinned"
+_GRADIENT = "a gradient is needed"
+
+
+class _Goal(NamedTuple):
+    """What a device gets.
+
+    Attributes:
+        device: its index.
+        dtype: type of the elements.
+        shaped: a tensor of the shape and layout.
+        waits: the program's call returns when the copy is over.
+    """
+
+    device: int
+    dtype: Any
+    shaped: Any
+    waits: bool
+
+    @property
+    def bytes(self) -> int:
+        """Of the data."""
+        return int(self.shaped.numel() * self.dtype.itemsize)
+
+
+def _is_async(arguments: Sequence[Any], named: dict[str, Any]) -> bool:
+    """``non_blocking``: in all forms of ``to`` and ``cuda`` the first argument that is true or false."""
+    given = next((each for each in arguments if isinstance(each, bool)), named.get("non_blocking"))
+    return bool(given)
+
+
+def _without_waiting(arguments: Sequence[Any], named: dict[str, Any]) -> tuple[Sequence[Any], dict[str, Any]]:
+    """The same call, ``non_blocking``."""
+    for place, each in enumerate(arguments):
+        if isinstance(each, bool):
+            return (*arguments[:place], True, *arguments[place + 1 :]), named
+    return arguments, {**named, "non_blocking": True}
+
+
+def _change_tensors(redirect: Redirect, torch: ModuleType) -> None:
+    _Tensors(redirect, torch).change()
+
+
+def _change_loaders(redirect: Redirect, module: Any) -> None:
+    """A DataLoader that a chosen line makes, or whose batches it may copy, pins them."""
+    loader = module.DataLoader
+    make, iterate = loader.__init__, loader.__iter__
+    made_here: set[int] = set()
+
+    @functools.wraps(make)
+    def made(self: Any, *arguments: Any, **named: Any) -> None:
+        frame = redirect.own_frame()
+        make(self, *arguments, **named)
+        if frame is not None and redirect.line_of(frame) is not None:
+            made_here.add(id(self))
+
+    @functools.wraps(iterate)
+    def iterated(self: Any) -> Any:
+        frame = redirect.own_frame()
+        if frame is not None and not self.pin_memory and is_chosen(self, frame):
+            self.pin_memory = True
+            redirect.loaders.append(redirect.place(frame))
+        return iterate(self)
+
+    def is_chosen(self: Any, frame: FrameType) -> bool:
+        return redirect.all_loaders or id(self) in made_here or redirect.holds_chosen(frame.f_code)
+
+    loader.__init__, loader.__iter__ = made, iterated
+
+
+PATCHES: dict[str, Callable[[Redirect, ModuleType], None]] = {
+    "torch": _change_tensors,
+    "torch.utils.data.dataloader": _change_loaders,
+}
+"""Module → what is changed when the program has imported it."""

@@ -40,30 +40,30 @@ class Request:
     lines: tuple[tuple[str, int], ...] = ()
 
 
-def parse_request(texts: Sequence[str], program: Sequence[str]) -> Request | None:
+def parse_request(texts: Sequence[str], script: str) -> Request | None:
     """What the options ask for.
 
     Args:
         texts: of each option.
-        program: beside which files are looked for, too.
+        script: beside which files are looked for, too.
 
     Raises:
         BadInput: no such form, file or line.
     """
     if not texts:
         return None
-    found = [_parse_line(text, program) for text in texts if text != "pin"]
+    found = [_parse_line(text, script) for text in texts if text != "pin"]
     if found and len(found) < len(texts):
         raise BadInput(f"{_ALLOWED}; pin alone means every line")
     return Request(tuple(dict.fromkeys(found)))
 
 
-def _parse_line(text: str, program: Sequence[str]) -> tuple[str, int]:
+def _parse_line(text: str, script: str) -> tuple[str, int]:
     kind, _, place = text.partition(":")
     file, _, line = place.rpartition(":")
     if kind != "pin" or not file or not line.isdecimal():
         raise BadInput(f"{_ALLOWED}; not {text!r}")
-    folders = (Path(), Path(program[0]).parent)
+    folders = (Path(), Path(script).parent)
     path = next((folder / file for folder in folders if (folder / file).is_file()), None)
     if path is None:
         raise BadInput(f"--what-if: there is no file {file}")

@@ -20,8 +20,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from importlib.machinery import ModuleSpec
-from types import CodeType, FrameType, ModuleType
+from types import CodeType, FrameType
 from typing import Any, NoReturn
 
 from pinscope.tracing.own_code import is_own
@@ -82,12 +81,8 @@ class Redirect:
         """Where a DataLoader that now pins its batches is iterated over."""
         self.notes: list[str] = []
 
-    def start(self) -> None:
-        """From now on."""
-        from pinscope.tracing import redirect_cupy, redirect_torch  # noqa: PLC0415 - they import this module
-
-        patches = {**redirect_torch.PATCHES, **redirect_cupy.PATCHES}
-        sys.meta_path.insert(0, _Imports({name: functools.partial(each, self) for name, each in patches.items()}))
+    def write_at_end(self) -> None:
+        """Write the account when the program ends."""
         atexit.register(self._write)
         self._mind_exit_at_once()
 
@@ -226,12 +221,14 @@ class Ring:
         fitting = next((each for each in self._buffers if each.size >= size), None)
         if fitting is not None and self._is_free(fitting):
             return self._taken(fitting)
+        if self._made >= self._most:
+            self._drop_small(size)
         if self._made < self._most and (made := self._make(size)) is not None:
             return made
         if fitting is not None:
             self._wait_for(fitting)
             return self._taken(fitting)
-        return self._made_anew(size)
+        return None
 
     def give(self, buffer: Buffer) -> None:
         """It was filled, and the copy from it was started; its event stands behind the copy."""
@@ -270,41 +267,11 @@ class Ring:
         self._made += 1
         return Buffer(memory, rounded)
 
-    def _made_anew(self, size: int) -> Buffer | None:
-        """All are too small: a larger one takes the place of the one used longest ago."""
-        if self._buffers:
-            small = self._taken(self._buffers[0])
+    def _drop_small(self, size: int) -> None:
+        """Make room for a larger buffer in place of one that is too small, the one used longest ago."""
+        small = next((each for each in self._buffers if each.size < size), None)
+        if small is not None:
             self._wait_for(small)
+            self._buffers.remove(small)
             self._budget.give(small.size)
             self._made -= 1
-        return self._make(size)
-
-
-class _Imports:
-    """Changes a module when the program has imported it; it stands first on ``sys.meta_path``."""
-
-    def __init__(self, patches: dict[str, Callable[[ModuleType], None]]) -> None:
-        self._patches = patches
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """The module as the next finder has it, with the change behind its execution."""
-        if name not in self._patches:
-            return None
-        others = (finder for finder in sys.meta_path if finder is not self)
-        spec = next(filter(None, (finder.find_spec(name, path, target) for finder in others)), None)
-        if spec is None or spec.loader is None:
-            return spec
-        patch, loader = self._patches.pop(name), spec.loader
-        execute = loader.exec_module
-
-        def execute_and_patch(module: ModuleType) -> None:
-            execute(module)
-            patch(module)
-
-        loader.exec_module = execute_and_patch  # type: ignore[method-assign] # of this loader, which is this module's
-        return spec
-
-
-def start_redirecting(spool: str) -> None:
-    """Redirect what the plan in the spool says."""
-    Redirect(spool).start()

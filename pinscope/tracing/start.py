@@ -55,7 +55,7 @@ def _redirect(spool: str) -> None:
     """Let chosen copies come from pinned memory."""
     sys.path.insert(0, _ROOT)
     try:
-        from pinscope.tracing.redirect import start_redirecting  # noqa: PLC0415 - the path has just been set
+        from pinscope.tracing.redirect_start import start_redirecting  # noqa: PLC0415 - the path has just been set
 
         start_redirecting(spool)
     finally:

@@ -129,7 +129,7 @@ def what_if_tables(what: WhatIf) -> Iterator[Table]:
                 line_name(row), row["count"], row["bytes"], row["gather_seconds"], row["wait_seconds"],
                 row["pinned_bytes"], row["pin_seconds"], row["reason"],
             )
-            for row in what.redirected
+            for row in what.redirected if row["count"] or row["reason"]
         ],
         note="Gathered: the CPU copied the data into pinned buffers, which a program that makes its data there need "
         "not do. Waited: until the GPU had read a buffer. Batches that a DataLoader pinned are not counted here.",

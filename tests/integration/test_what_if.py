@@ -1,0 +1,148 @@
+"""``pinscope trace --what-if`` from the command line to the store; CUPTI and PyTorch are stand-ins."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pinscope.cli.main import main
+from pinscope.store.bundle import read_bundle
+from pinscope.store.store import Store
+from tests.data.fake_cupti import FIRST_LINE, PRELUDE, built, variables
+from tests.data.stand_ins import PACKAGES
+
+MIB = 2**20
+TRAIN = """\
+import numpy, torch
+total = 0.0
+for step in range(20):
+    batch = torch.tensor(numpy.full(1 << 20, step, numpy.float32))
+    moved = batch.to("cuda")
+    batch.array[:] = -1
+    kernel(1_000_000)
+    time.sleep(0.001)
+    total += float(moved.cpu().array.sum())
+copy(1 << 20, DEVICE, PAGEABLE)
+copy(1 << 20, PAGEABLE, DEVICE)
+print(total)
+"""
+COPIES = FIRST_LINE + 4
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(tmp_path_factory.mktemp("cupti"))
+
+
+@pytest.fixture
+def _stand_ins(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = variables(library)
+    monkeypatch.setenv("FAKE_CUPTI", found["FAKE_CUPTI"])
+    monkeypatch.setenv("PYTHONPATH", f"{found['PYTHONPATH']}{os.pathsep}{PACKAGES}")
+
+
+def program(folder: Path, text: str) -> Path:
+    path = folder / "train.py"
+    path.write_text(PRELUDE + text)
+    return path
+
+
+def rows(document: dict[str, Any], kind: str) -> list[dict[str, Any]]:
+    return [row for row in document["observations"] if row["kind"] == kind]
+
+
+@pytest.mark.usefixtures("_stand_ins")
+def test_the_program_runs_twice_and_what_pinning_saved_is_measured(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    answer, bundle = tmp_path / "answer.json", tmp_path / "both.pinscope"
+    path = program(tmp_path, TRAIN + "sys.stdout.flush()\nos.system('echo its child')")
+    assert main(["trace", "--what-if", "pin", "--json", str(answer), "-o", str(bundle), str(path)]) == 0
+    out, err = capfd.readouterr()
+    assert out == f"{float(sum(range(20)) * (1 << 20))}\nits child\n"
+    words = " ".join(err.split())
+    assert f"runs again, copying from pinned memory at train.py:{COPIES} pinscope: train.py:{COPIES} copied" in words
+    assert f"pinscope: Pinning train.py:{COPIES} saved" in words
+    document = json.loads(answer.read_text())
+    second = document["what_if"]
+    assert rows(document, "before") == []
+    (before,), (redirected,) = rows(second, "before"), rows(second, "redirected")
+    assert (before["count"], before["bytes"], before["same_output"]) == (20, 80 * MIB, True)
+    assert (redirected["line"], redirected["count"], redirected["bytes"]) == (COPIES, 20, 80 * MIB)
+    assert redirected["gather_seconds"] > 0
+    saved, held = second["run"]["headline"][0]["value"], before["call_seconds"]
+    assert 0.3 * held < saved < 3 * held  # 9 ms in 20 copies that the stand-in holds the CPU for
+    sites = {(row["line"], row["source"], row["target"]) for row in rows(second, "site")}
+    assert (COPIES, "pinned", "device") in sites
+    assert (COPIES, "pageable", "device") not in sites
+    (left,) = (table["rows"] for table in second["run"]["tables"] if table["title"] == "Still pageable")
+    assert [(row[0], row[1]) for row in left] == [(f"train.py:{COPIES + 5}", "d2h")]
+    with Store() as store:
+        first, again = (store.run(each["run"]["id"]) for each in (document, second))
+    assert again.params["what_if"] == [f"{path}:{COPIES}"]
+    assert again.params["what_if_of"] == first.id
+    assert again.verdict is not None
+    assert again.verdict.startswith("Pinning train.py")
+    assert [run.id for run, _ in read_bundle(bundle)] == [first.id, again.id]
+
+
+@pytest.mark.usefixtures("_stand_ins")
+def test_a_line_that_cannot_be_redirected_and_an_output_that_differs_are_said(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = program(tmp_path, "for _ in range(9): copy(1 << 20, PAGEABLE, DEVICE)\nprint(time.time_ns())")
+    assert main(["trace", "--what-if", f"pin:train.py:{FIRST_LINE}", str(path)]) == 0
+    out, err = capfd.readouterr()
+    assert out.count("\n") == 1
+    words = " ".join(err.split())
+    assert f"pinscope: No copy of train.py:{FIRST_LINE} could be made from pinned memory." in words
+    assert "its call is none that can be redirected" in words
+    assert "Warning: With lines pinned the program wrote something else to stdout" in words
+
+
+@pytest.mark.usefixtures("_stand_ins")
+def test_a_second_run_that_fails_is_said_and_the_exit_code_is_the_first_s(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    text = f"""
+import pathlib
+copy(1 << 20, PAGEABLE, DEVICE)
+copy(1 << 20, PAGEABLE, DEVICE)
+for _ in range(2): copy(1 << 20, PAGEABLE, DEVICE)
+there = pathlib.Path({str(tmp_path / "there")!r})
+if there.exists(): raise KeyError("there already")
+there.touch()
+"""
+    assert main(["trace", "--what-if", "pin", str(program(tmp_path, text))]) == 0
+    assert "--what-if: with lines pinned the program ended with exit code 1: KeyError: 'there already'" in (
+        capfd.readouterr().err
+    )
+
+
+@pytest.mark.usefixtures("_stand_ins")
+def test_there_is_no_second_run_without_a_reason(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = program(tmp_path, "copy(1 << 20, PAGEABLE, DEVICE)\nprint('once')\nsys.exit(len(sys.argv) - 1)")
+    assert main(["trace", "--what-if", "pin", str(path)]) == 0
+    assert "--what-if: no line copies large pieces from pageable memory more than once" in capfd.readouterr().err
+    assert main(["trace", "--what-if", "pin", str(path), "one", "two", "three"]) == 3
+    out, err = capfd.readouterr()
+    assert out == "once\n"
+    assert "--what-if: the program did not end well, so it was not run again" in err
+
+
+def test_what_is_asked_for_wrongly_is_refused_in_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = str(program(tmp_path, ""))
+    for options, words in (
+        (["--what-if", "pun"], "--what-if takes pin, or pin:FILE:LINE"),
+        (["--what-if", "pin:none.py:1"], "there is no file none.py"),
+        (["--what-if", "pin", "--no-stacks"], "--what-if needs the lines that --no-stacks leaves out"),
+    ):
+        assert main(["trace", *options, path]) == 2
+        out, err = capfd.readouterr()
+        assert out == ""
+        assert err.count("\n") == 1
+        assert words in err

@@ -1,0 +1,291 @@
+"""Copies of chosen lines come from pinned memory, and the program notices nothing: stand-ins for PyTorch and CuPy."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pinscope.tracing.places import STANDARD
+from pinscope.tracing.redirect import ACCOUNT, PLAN, Budget, Buffer, Line, Ring
+from tests.data.stand_ins import PACKAGES
+
+ROOT = Path(__file__).parents[3]
+START = ROOT / "pinscope" / "tracing" / "start.py"
+PRELUDE = """\
+import sys
+import gpu_model, numpy as np, torch
+from torch.utils.data.dataloader import DataLoader
+def show(*results): print([each.cpu().array.tolist()[:3] for each in results])
+"""
+N = 40_000
+"""Numbers of 4 bytes, above the limit of small copies."""
+
+
+class Seen:
+    """A program that ran plainly and then with the lines marked ``# pin`` redirected."""
+
+    def __init__(
+        self, folder: Path, text: str, *, plan: dict[str, Any] | None = None, lines: Sequence[int] | None = None
+    ) -> None:
+        path = folder / "program.py"
+        path.write_text(PRELUDE + text + "\nprint(gpu_model.sent, file=sys.stderr)\n")
+        marked = [n for n, line in enumerate(path.read_text().splitlines(), 1) if line.endswith("# pin")]
+        (folder / PLAN).write_text(
+            json.dumps({
+                "lines": [(str(path), line) for line in (marked if lines is None else lines)], "standard": STANDARD,
+                "large_bytes": 65536, "all_loaders": False, "most_bytes": 1 << 24, **(plan or {}),
+            })
+        )  # fmt: skip
+        environment = {**os.environ, "PYTHONPATH": f"{PACKAGES}"}
+        plain, done = (
+            subprocess.run([sys.executable, *command], capture_output=True, text=True, env=environment, check=False)
+            for command in ([path], [START, folder, path])
+        )
+        assert plain.returncode == 0, plain.stderr
+        assert (done.returncode, done.stdout) == (0, plain.stdout), done.stderr
+        self.sent = eval(done.stderr)  # noqa: S307 - what the program printed
+        self.account = json.loads((folder / ACCOUNT).read_text())
+        self.lines = self.account["lines"]
+
+
+def test_every_call_of_pytorch_copies_from_pinned_memory_and_its_source_may_change_at_once(tmp_path: Path) -> None:
+    text = f"""
+device = torch.Tensor(np.zeros({N}, np.float32), "cuda")
+for turn in range(5):
+    for step in range(3):
+        source = torch.tensor(np.full({N}, turn + step / 8))
+        results = [
+            source.to("cuda"),  # pin
+            source.to(device, None, True),  # pin
+            source.to("cuda:0", torch.float64),  # pin
+            source.cuda(),  # pin
+            source[: {N} // 2].cuda(0, non_blocking=True),  # pin
+            torch.Tensor(np.zeros((2, {N}), np.float32), "cuda").copy_(source),  # pin
+            torch.Tensor(np.zeros({N}, np.float32), "cuda").copy_(source, True),  # pin
+        ]
+        source.array[:] = -1
+    show(*results)
+"""
+    seen = Seen(tmp_path, text)
+    assert {memory for memory, _ in seen.sent} == {"pinned"}
+    assert [line["copies"] for line in seen.lines] == 7 * [15]
+    assert [line["bytes"] for line in seen.lines] == [
+        15 * 4 * N, 15 * 4 * N, 15 * 4 * N, 15 * 4 * N, 15 * 2 * N, 15 * 4 * N, 15 * 4 * N,
+    ]  # fmt: skip
+    assert all(line["gather_ns"] > 0 and line["pinned_bytes"] >= 1 << 20 for line in seen.lines)
+
+
+def test_a_layout_is_kept(tmp_path: Path) -> None:
+    text = f"""
+matrix = np.arange({N}, dtype=np.float32).reshape(200, -1)
+for turned in (matrix.T, matrix[:, ::2]):
+    moved = torch.Tensor(turned).cuda()  # pin
+    print(moved.stride())
+    show(moved)
+"""
+    (line,) = Seen(tmp_path, text).lines
+    assert line["copies"] == 2
+
+
+def test_other_lines_small_copies_and_pinned_memory_stay_as_they_are(tmp_path: Path) -> None:
+    text = f"""
+source = torch.tensor(np.ones({N}))
+def move(): return source.cuda()
+def again(): return move()
+show(move())
+show(again())  # pin
+for each in (torch.tensor([1.0, 2.0]), torch.empty({N}, pin_memory=True), source):
+    each.array[:3] = 7
+    show(each.to("cuda"))  # pin
+"""
+    seen = Seen(tmp_path, text)
+    assert seen.sent == [
+        ("pageable", 4 * N),
+        ("pageable", 4 * N),
+        ("pageable", 8),
+        ("pinned", 4 * N),
+        ("pinned", 4 * N),
+    ]
+    assert [line["copies"] for line in seen.lines] == [0, 1]
+
+
+def test_why_a_copy_is_left_is_counted_with_its_bytes(tmp_path: Path) -> None:
+    text = f"""
+class Own(torch.Tensor): pass
+wanted, own, large = torch.tensor(np.ones({N})), Own(np.ones({N})), torch.tensor(np.ones(1 << 23))
+wanted.requires_grad = True
+for each in (wanted, own, large):
+    show(each.cuda())  # pin
+def full(*_, **__): raise MemoryError("no more")
+torch.empty = full
+show(torch.tensor(np.ones({N})).cuda())  # pin
+"""
+    first, second = Seen(tmp_path, text).lines
+    assert first["left"] == {
+        "a gradient is needed": [1, 4 * N],
+        "a tensor of class Own": [1, 8 * N],
+        "more would be pinned than may be": [1, 1 << 25],
+    }
+    assert second["left"] == {"MemoryError: no more": [1, 4 * N]}
+
+
+def test_a_copy_that_waited_still_waits_where_the_program_has_streams(tmp_path: Path) -> None:
+    text = f"""
+source = torch.tensor(np.ones({N}))
+torch.cuda.Stream()
+moved = source.cuda()  # pin
+print(moved.array[:3])  # read by another stream
+"""
+    assert Seen(tmp_path, text).lines[0]["copies"] == 1
+
+
+def test_a_dataloader_pins_its_batches_where_it_is_made_or_iterated_over(tmp_path: Path) -> None:
+    text = f"""
+def loader():
+    return DataLoader([np.full({N}, step, np.float32) for step in range(3)])
+def train(batches):
+    for batch in batches:
+        show(batch.cuda())  # pin
+def check(batches):
+    for batch in batches:
+        show(batch.cuda())
+train(loader())
+check(loader())
+made = DataLoader([np.ones({N}, np.float32)])  # pin
+check(made)
+"""
+    seen = Seen(tmp_path, text)
+    assert [memory for memory, _ in seen.sent] == 3 * ["pinned"] + 3 * ["pageable"] + ["pinned"]
+    assert [line for _, line in seen.account["loaders"]] == [9, 12]
+    assert [line["copies"] for line in seen.lines] == [0, 0]
+    assert {memory for memory, _ in Seen(tmp_path, text, plan={"all_loaders": True}, lines=[]).sent} == {"pinned"}
+
+
+def test_cupy_s_arrays_are_set_from_pinned_memory(tmp_path: Path) -> None:
+    text = f"""
+import cupy
+for order in "CF":
+    source = np.asarray(np.arange({N}, dtype=np.float32).reshape(200, -1), order=order)
+    arrays = [cupy.ndarray(source.shape, source.dtype, order) for _ in range(5)]
+    for step, each in enumerate(arrays):
+        source += 1
+        each.set(source)  # pin
+    print([each.get()[:2, :2].tolist() for each in arrays])
+try:
+    arrays[0].set(np.ones({N}, np.float32))  # pin
+except ValueError as error:
+    print(error)
+"""
+    seen = Seen(tmp_path, text)
+    assert {memory for memory, _ in seen.sent} == {"pinned"}
+    assert [line["copies"] for line in seen.lines] == [10, 0]
+
+
+def test_nothing_is_imported_for_the_program_and_its_account_survives_os_exit(tmp_path: Path) -> None:
+    text = "import os, sys\nprint({'numpy', 'torch', 'cupy'} & set(sys.modules), flush=True)\nos._exit(0)"
+    path = tmp_path / "program.py"
+    path.write_text(text)
+    plan = {"lines": [(str(path), 1)], "standard": STANDARD, "large_bytes": 1, "all_loaders": True, "most_bytes": 1}
+    (tmp_path / PLAN).write_text(json.dumps(plan))
+    done = subprocess.run([sys.executable, START, tmp_path, path], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("set()\n", "")
+    assert json.loads((tmp_path / ACCOUNT).read_text())["lines"][0]["copies"] == 0
+
+
+class Gpu:
+    """Passes events when it is asked to."""
+
+    def __init__(self) -> None:
+        self.passed: set[int] = set()
+        self.waited: list[int] = []
+        self.events = iter(range(1000))
+
+    def wait(self, event: int) -> None:
+        self.waited.append(event)
+        self.passed |= set(range(event + 1))
+
+    def ring(self, line: Line, budget: int = 1 << 30, allocate: Callable[[int], Any] = bytearray) -> Ring:
+        return Ring(line, Budget(budget), allocate, self.passed.__contains__, self.wait)
+
+    def use(self, ring: Ring, size: int, passes: bool = False) -> Buffer:
+        """One copy; ``passes``: the GPU has read it before the next."""
+        buffer = ring.take(size)
+        assert buffer is not None
+        assert buffer.size >= size
+        buffer.event = next(self.events)
+        ring.give(buffer)
+        if passes:
+            self.passed.add(buffer.event)
+        return buffer
+
+
+MIB = 1 << 20
+
+
+def test_one_buffer_serves_a_program_that_waits_for_its_copies() -> None:
+    gpu, line = Gpu(), Line("a.py", 1)
+    ring = gpu.ring(line)
+    assert len({id(gpu.use(ring, 3 * MIB, passes=True)) for _ in range(9)}) == 1
+    assert (line.pinned_bytes, gpu.waited) == (4 * MIB, [])
+
+
+def test_two_buffers_are_used_in_turn_by_one_that_does_not_and_the_older_copy_is_waited_for() -> None:
+    gpu, line = Gpu(), Line("a.py", 1)
+    ring = gpu.ring(line)
+    used = [gpu.use(ring, MIB) for _ in range(6)]
+    assert used[0::2] == 3 * [used[0]]
+    assert used[1::2] == 3 * [used[1]]
+    assert gpu.waited == [0, 1, 2, 3]
+    assert line.wait_ns > 0
+
+
+def test_one_buffer_more_is_made_where_a_wait_left_the_gpu_without_copies() -> None:
+    gpu, line = Gpu(), Line("a.py", 1)
+    ring = gpu.ring(line)
+    for _ in range(2):
+        gpu.use(ring, MIB)
+    buffer = ring.take(MIB)
+    assert buffer is not None
+    gpu.passed.add(1)  # while it was filled the other copy ended, too
+    buffer.event = next(gpu.events)
+    ring.give(buffer)
+    gpu.use(ring, MIB)
+    gpu.use(ring, MIB)
+    assert line.pinned_bytes == 3 * MIB
+
+
+def test_a_larger_buffer_takes_the_place_of_a_smaller_one() -> None:
+    gpu, line = Gpu(), Line("a.py", 1)
+    ring = gpu.ring(line, budget=8 * MIB)  # which the small ones give back
+    for size in (1, 1, 4, 4, 1):
+        gpu.use(ring, size * MIB)
+    assert gpu.waited == [0, 1, 2]
+    assert line.pinned_bytes == 10 * MIB
+
+
+def test_no_more_is_pinned_than_may_be() -> None:
+    line = Line("a.py", 1)
+    ring = Gpu().ring(line, budget=3 * MIB)
+    assert ring.take(4 * MIB) is None
+    assert ring.take(2 * MIB) is not None
+    assert ring.take(2 * MIB) is None
+    assert line.pinned_bytes == 2 * MIB
+
+
+def test_what_could_not_be_pinned_is_not_counted() -> None:
+    def fail(size: int) -> None:
+        raise MemoryError
+
+    budget, line = Budget(MIB), Line("a.py", 1)
+    ring = Ring(line, budget, fail, bool, bool)
+    with pytest.raises(MemoryError):
+        ring.take(MIB)
+    assert budget.take(MIB)
+    assert line.pinned_bytes == 0

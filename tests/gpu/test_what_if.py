@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import json
 import os
+import statistics
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ import pytest
 from tests.gpu.test_trace import ROOT, TRACED, has_cupti
 
 pytestmark = pytest.mark.skipif(not has_cupti(), reason="cupti-python is not installed, or does not fit")
-STEPS = "100"
+STEPS, ROUNDS = "60", 3
 SHAPES = ("copy_bound", "balanced", "compute_bound")
 
 
@@ -49,48 +50,54 @@ class Answer:
         return [row for row in self.second["observations"] if row["kind"] == kind]
 
 
-def seconds(path: Path) -> dict[str, float]:
-    took: dict[str, float] = json.loads(path.read_text())
-    return took
+def shape_times(script: Path, folder: Path) -> Iterator[tuple[str, dict[str, float]]]:
+    """Shape → seconds: as it is, with ``--what-if``, by hand in both ways, and what pinning was estimated to save."""
+    times = folder / "times"
+    times.unlink(missing_ok=True)
+    arguments = (STEPS, str(times))
+    outputs = {Answer(folder, str(script), memory, *arguments).stdout for memory in ("pinned", "kept")}
+    answer = Answer(folder, "--what-if", "pin", str(script), "pageable", *arguments)
+    assert outputs == {answer.stdout}
+    assert answer.of_second("before")[0]["same_output"]
+    took = dict(
+        zip(("pinned", "kept", "as it is", "what if"), map(json.loads, times.read_text().splitlines()), strict=True)
+    )
+    sys.stdout.writelines(f"{row}\n" for row in answer.of_second("before") + answer.of_second("redirected"))
+    for shape in SHAPES:
+        first, now = (
+            [row for row in rows if row["kind"] == "site" and row["function"] == shape]
+            for rows in (answer.rows, answer.second["observations"])
+        )
+        assert [(row["source"], row["count"]) for row in first + now] == [
+            ("pageable", int(STEPS)),
+            ("pinned", int(STEPS)),
+        ]
+        estimate = max(first[0]["idle_seconds"] - first[0]["bytes"] / answer.run["params"]["pinned_h2d"], 0.0)
+        yield shape, {**{name: each[shape] for name, each in took.items()}, "estimate": estimate}
 
 
 @pytest.mark.parametrize("program", ["shapes.py", "shapes_cupy.py"])
 def test_what_if_gains_what_editing_by_hand_gains_and_the_estimate_is_right(program: str, tmp_path: Path) -> None:
-    times, script = tmp_path / "times", str(TRACED / program)
-    plain = [sys.executable, script, "pageable", STEPS, str(times)]
-    output = subprocess.run(plain, capture_output=True, text=True, check=True).stdout
-    unrecorded = seconds(times)
-    took = {}
-    for memory in ("pinned", "kept"):
-        assert Answer(tmp_path, script, memory, STEPS, str(times)).stdout == output
-        took[memory] = seconds(times)
-    answer = Answer(tmp_path, "--what-if", "pin", script, "pageable", STEPS, str(times))
-    took["what if"] = seconds(times)
-    assert answer.stdout == output
-    first = Answer(tmp_path, script, "pageable", STEPS, str(times))
-    took["as it is"] = seconds(times)
-    rates, wrong = first.run["params"], []
-    for shape in SHAPES:
-        row = next(row for row in first.rows if row["kind"] == "site" and row["function"] == shape)
-        estimate = max(row["idle_seconds"] - row["bytes"] / rates["pinned_h2d"], 0.0)
-        whole = took["as it is"][shape]
-        gained = {name: whole - each[shape] for name, each in took.items()}
-        figures = ", ".join(f"{name} {each[shape]:.4f} s" for name, each in took.items())
-        sys.stdout.write(
-            f"{program} {shape}: unrecorded {unrecorded[shape]:.4f} s, {figures}; estimate {estimate:.4f}\n"
-        )
-        if abs(estimate - gained["pinned"]) > 0.2 * gained["pinned"]:
-            wrong.append(f"{shape}: estimate {estimate:.4f} s, pinned by hand {gained['pinned']:.4f} s")
-        if abs(gained["what if"] - gained["kept"]) > 0.05 * whole:
-            wrong.append(f"{shape}: what if {gained['what if']:.4f} s, kept {gained['kept']:.4f} s of {whole:.4f} s")
-    sys.stdout.write(json.dumps(answer.second["run"]["params"]) + "\n")
-    sys.stdout.writelines(f"{row}\n" for row in answer.of_second("before") + answer.of_second("redirected"))
-    assert not wrong
-    assert answer.of_second("before")[0]["same_output"]
-    accused = {row["line"]: row for row in answer.of_second("redirected")}
-    assert [row["count"] for row in accused.values()].count(int(STEPS)) == len(SHAPES)
-    left = [row for row in answer.of_second("site") if row["source"] == "pageable" and row["line"] in accused]
-    assert not left
+    """Both by the median of several rounds, for pageable copies take up to half as long again in another process.
+
+    What ``--what-if`` and editing differ by is a share of the program's time; what the estimate is wrong by, of the
+    saving.
+    """
+    missed: dict[str, list[float]] = {}
+    wrong: dict[str, list[float]] = {}
+    for _ in range(ROUNDS):
+        for shape, took in shape_times(TRACED / program, tmp_path):
+            sys.stdout.write(f"{program} {shape}: {took}\n")
+            missed.setdefault(shape, []).append((took["what if"] - took["kept"]) / took["as it is"])
+            saved = took["as it is"] - took["pinned"]
+            wrong.setdefault(shape, []).append(took["estimate"] / saved - 1)
+    sys.stdout.write(f"{program}: what if beside by hand {missed}, estimate beside saving {wrong}\n")
+    assert {shape: statistics.median(each) for shape, each in missed.items()} == near(0.05)
+    assert {shape: statistics.median(each) for shape, each in wrong.items()} == near(0.2)
+
+
+def near(most: float) -> dict[str, Any]:
+    return {shape: pytest.approx(0, abs=most) for shape in SHAPES}
 
 
 def test_every_call_gives_the_same_bits_from_pinned_memory(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """Training steps from one tensor in host memory: ``shapes.py pageable|pinned|kept STEPS FILE``.
 
-Three shapes: the copy takes most of a step, about half, or a small part. FILE gets each shape's seconds as JSON, stdout
-what the gradients are. ``pinned``: the tensor was pinned before. ``kept``: each step copies it into one of two pinned
-buffers that are kept, as one edits a program whose batches come in pageable memory.
+Three shapes: the copy takes most of a step, about half, or a small part. FILE gets a line of each shape's seconds,
+stdout what the gradients are. ``pinned``: the tensor was pinned before. ``kept``: each step copies it into one of two
+pinned buffers that are kept, as one edits a program whose batches come in pageable memory.
 """
 
 import hashlib
@@ -65,7 +65,8 @@ def main(memory, steps, file):
         took[copy.__name__] = time.perf_counter() - begun
         gradients = b"".join(each.grad.cpu().numpy().tobytes() for each in model.parameters())
         print(copy.__name__, hashlib.sha256(gradients).hexdigest())
-    Path(file).write_text(json.dumps(took))
+    with Path(file).open("a") as times:
+        print(json.dumps(took), file=times)
 
 
 main(sys.argv[1], int(sys.argv[2]), sys.argv[3])

@@ -66,7 +66,8 @@ def main(memory, steps, file):
         compute(Kept(source).copy if memory == "kept" else copy, source, arrays, turns, steps)
         took[copy.__name__] = time.perf_counter() - begun
         print(copy.__name__, hashlib.sha256(arrays[1].get().tobytes()).hexdigest())
-    Path(file).write_text(json.dumps(took))
+    with Path(file).open("a") as times:
+        print(json.dumps(took), file=times)
 
 
 main(sys.argv[1], int(sys.argv[2]), sys.argv[3])

@@ -8,7 +8,7 @@ from textwrap import wrap
 
 import plotly.graph_objects as go
 
-from pinscope.charts.theme import COLOURS, panels
+from pinscope.charts.theme import COLOURS, DASHES, panels
 
 ROW_PIXELS, AROUND_PIXELS = 46, 20
 THICKNESS = 0.42
@@ -70,13 +70,27 @@ def bars(
                 hovertemplate="%{fullData.name}: %{customdata}<extra></extra>",
             )
         )  # fmt: skip
-    figure.update_layout(barmode="group" if side_by_side else "stack", hovermode="y unified", bargap=0.35)
+    figure.update_layout(
+        barmode="group" if side_by_side else "stack",
+        hovermode="y unified",
+        bargap=0.35,
+        legend_traceorder="reversed" if side_by_side else "normal",
+    )  # fmt: skip - as the parts lie, from the left or from the top
     names_above(figure, 1, names, row_pixels)
     figure.update_xaxes(title_text=axis, rangemode="tozero")
     if ends:
         wholes = {name: sum(part.values.get(name, 0.0) for part in parts) / scale for name in ends}
         end_labels(figure, 1, {name: (wholes[name], words) for name, words in ends.items()})
     return figure
+
+
+def limit_marks(figure: go.Figure, names: Sequence[str], length: float) -> None:
+    """Mark a length at each bar of a single panel by a dotted line, which leaves the names above the bars free."""
+    for place in range(len(names)):
+        figure.add_shape(
+            type="line", x0=length, x1=length, y0=place - 0.4, y1=place + 0.24, xref="x", yref="y",
+            line={"color": COLOURS["reference"], "dash": DASHES["reference"], "width": 2},
+        )  # fmt: skip
 
 
 def end_labels(figure: go.Figure, row: int, ends: Mapping[str, tuple[float, str]]) -> None:

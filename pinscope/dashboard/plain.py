@@ -8,6 +8,8 @@ from pinscope.text import one_line
 
 _PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")
 _READ_LATER = re.compile(r"(:(?=[\w+/-]+:)|:(?=//)|\bwww(?=\.)|@)")
+_QUANTITY = re.compile(r"(?<=\d) (?=(?:[KMGTP]iB|[KMGT]?B|ns|µs|ms|s|\\%|×)(?!\w))|(?<=±) (?=\d)")
+"""In escaped text the space between a number and its unit, where a line must not end."""
 _WORD_JOINER = "\N{WORD JOINER}"
 
 
@@ -24,3 +26,8 @@ def plain(text: str) -> str:
     addresses are looked for after the escapes are resolved; an invisible word joiner keeps those from being found.
     """
     return _PUNCTUATION.sub(r"\\\1", _READ_LATER.sub(rf"\1{_WORD_JOINER}", one_line(text)))
+
+
+def prose(text: str) -> str:
+    """As :func:`plain`, for sentences: no line ends between a number and its unit."""
+    return _QUANTITY.sub("\N{NO-BREAK SPACE}", plain(text))

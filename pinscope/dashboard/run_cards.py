@@ -9,7 +9,7 @@ import streamlit as st
 
 from pinscope.dashboard.error_lines import errors_shown
 from pinscope.dashboard.pages import RUNS
-from pinscope.dashboard.plain import plain
+from pinscope.dashboard.plain import plain, prose
 from pinscope.dashboard.run_titles import title
 from pinscope.dashboard.state import open_run
 from pinscope.dashboard.tabs import live
@@ -146,7 +146,7 @@ def run_list(store: Store, runs: Sequence[Run]) -> None:
             with left:
                 open_link(run)
                 if run.verdict:
-                    st.markdown(plain(run.verdict))
+                    st.markdown(prose(run.verdict))
                 host, run_id = plain(run.environment.host), plain(run.id)
                 line = f"{own_time(run.created_at)} · {run.observations:,} observations · {host} · {run_id}"
                 st.caption(line, unsafe_allow_html=True)

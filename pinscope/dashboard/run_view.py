@@ -11,7 +11,7 @@ import streamlit as st
 
 from pinscope.dashboard import widgets
 from pinscope.dashboard.manual_pages import help_links
-from pinscope.dashboard.plain import plain
+from pinscope.dashboard.plain import plain, prose
 from pinscope.dashboard.run_cards import badges
 from pinscope.dashboard.run_titles import title
 from pinscope.dashboard.state import OpenedRun
@@ -45,7 +45,7 @@ def run_header(opened: OpenedRun) -> None:
     if document:
         st.markdown(plain(document.question))
         if document.reading.verdict:
-            st.subheader(plain(document.reading.verdict), anchor=False)
+            st.subheader(prose(document.reading.verdict), anchor=False)
     badges(run)
     notes, ended = caveats(run), run.status == "done"
     parts = [own_time(run.created_at), plain(run.environment.host), f"run {plain(run.id)}"]

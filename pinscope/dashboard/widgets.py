@@ -11,7 +11,7 @@ import streamlit as st
 
 from pinscope.charts.chart import Chart, LazyCharts
 from pinscope.charts.theme import dressed
-from pinscope.dashboard.plain import plain, sentence
+from pinscope.dashboard.plain import plain, prose, sentence
 from pinscope.records.figure import Figure
 from pinscope.records.finding import Finding, Quantity, Reading, Severity, Table
 from pinscope.records.snapshot import DeviceFigures, HostTotals
@@ -153,7 +153,7 @@ def reading_below_verdict(reading: Reading, charts: Sequence[Chart]) -> None:
 
 def verdict_line(verdict: str) -> None:
     """What a run comes to, in one sentence."""
-    st.subheader(plain(verdict), anchor=False)
+    st.subheader(prose(verdict), anchor=False)
 
 
 def answer(reading: Reading, with_verdict: bool = True) -> None:
@@ -209,13 +209,13 @@ def finding_cards(findings: Sequence[Finding]) -> None:
 
 def _finding(finding: Finding) -> None:
     badge = f":{_COLOURS[finding.severity]}-badge[{SEVERITY_WORDS[finding.severity]}]"
-    st.markdown(f"{badge} **{plain(finding.title)}**")
+    st.markdown(f"{badge} **{prose(finding.title)}**")
     if finding.detail:
-        st.markdown(plain(sentence(finding.detail)))
+        st.markdown(prose(sentence(finding.detail)))
     if len(finding.evidence) <= MOST_FIGURES:
         _evidence(finding)
     if finding.advice and finding.severity != "good":
-        st.markdown(f":material/arrow_forward: {plain(finding.advice)}")
+        st.markdown(f":material/arrow_forward: {prose(finding.advice)}")
     if len(finding.evidence) > MOST_FIGURES:
         with st.expander(f"Figures ({len(finding.evidence)})"):
             _evidence(finding)
@@ -226,7 +226,7 @@ def _finding(finding: Finding) -> None:
 
 def _evidence(finding: Finding) -> None:
     if finding.evidence:
-        figures = (f"{plain(quantity.name)}: **{plain(quantity_text(quantity))}**" for quantity in finding.evidence)
+        figures = (f"{plain(quantity.name)}: **{prose(quantity_text(quantity))}**" for quantity in finding.evidence)
         st.caption(" · ".join(figures))
 
 
@@ -238,7 +238,7 @@ def chart_view(chart: Chart, key: str, border: bool = True, height: Literal["con
         figure = dressed(chart.figure, scheme).update_layout(font_family=_FONT)
         st.plotly_chart(figure, theme=None, key=key, config=_CHART_CONFIG, width="stretch", alt=chart.alt)
         if chart.caption:
-            st.caption(plain(chart.caption))
+            st.caption(prose(chart.caption))
 
 
 def table_view(table: Table, key: str) -> None:

@@ -30,7 +30,7 @@ def _dashboard_ends(outliving: Outliving, monkeypatch: pytest.MonkeyPatch, tmp_p
 def test_one_click_fills_every_card_and_each_answer_leads_to_its_run() -> None:
     from pinscope.dashboard import measuring
     from pinscope.dashboard.gpu_cards import SHOWN
-    from pinscope.dashboard.plain import plain
+    from pinscope.dashboard.plain import prose
 
     gpus = runtime.getDeviceCount()
     app = testing.AppTest.from_file(ROOT / "app.py", default_timeout=120).run()
@@ -54,7 +54,7 @@ def test_one_click_fills_every_card_and_each_answer_leads_to_its_run() -> None:
     assert len(answers) == len(SHOWN) * gpus
     for run in answers:
         assert run.verdict
-        assert (plain(run.verdict), f"run={run.id}") in shown
+        assert (prose(run.verdict), f"run={run.id}") in shown
     assert len(app.get("plotly_chart")) == len(answers)
     estimate = suite.expected_seconds
     assert took < MOST_SECONDS + 60 * (gpus - 1), f"{took:.0f} s, where {estimate:.0f} s were said"

@@ -71,7 +71,7 @@ def _rounds(climb: Climb) -> Chart:
 
 
 def _mark_ends(figure: go.Figure, climb: Climb, most: list[tuple[str, str]]) -> None:
-    """Upright lines where the cliff is expected and where the limit is, and a cross where somebody was killed."""
+    """Upright lines where the cliff is expected and where the limit is, and a cross where a process was killed."""
     heights = [value for trace in figure.data for value in trace.y]
     if not heights:
         return
@@ -108,7 +108,7 @@ def _memory(climb: Climb) -> Chart:
         f"brim-memory{key}",
         f"What the group holds{words}",
         "The group's own account at the end of each step. Once all in the group reaches the limit, the page cache "
-        "pays for what is pinned; when that is gone, somebody is killed.",
+        "pays for what is pinned; when that is gone, the kernel kills a process.",
         figure,
         alt_text("Largest share of the group's limit", most),
     )

@@ -131,7 +131,7 @@ class BrimObservation(Observation):
     pin_seconds: Lasted | None = None
     """Pinning the step."""
     ended: Ended | None = None
-    """How pinning ended in this step: somebody was ``killed``, or it was ``refused``."""
+    """How pinning ended in this step: a process was ``killed``, or it was ``refused``."""
     victim: Literal["ordinary", "holder"] | None = None
     """Whom the kernel killed."""
     gone: bool | None = None
@@ -155,7 +155,7 @@ class BrimObservation(Observation):
 
 
 class Brim:
-    """Fills a control group with pinned memory until somebody in it is killed."""
+    """Fills a control group with pinned memory until a process in it is killed."""
 
     name = "brim"
     title = "Pinned to the brim"
@@ -167,13 +167,13 @@ class Brim:
         "which writes to all of its memory and reads its file, round after round; outside is another that does the "
         "same. The ordinary process in the group is the one that the kernel is to kill first (oom_score_adj "
         "1000). Three large steps pin three quarters of what the group has left, then small ones go on until the "
-        "kernel kills somebody or refuses memory. Both ordinary processes work at each step at the same time; how "
+        "kernel kills a process or refuses memory. Both ordinary processes work at each step at the same time; how "
         "much of its file is in the page cache is asked before each reading (mincore), and the group's own account "
         "is read at the end of a step. Before the first step the group's account is read around one sixteenth of its "
         "limit pinned in each way. "
         "A mark is the first step from which on, at each later step too, a round takes twice as long, 5 % of the file "
         "has left the page cache, 1 % of the limit is swapped out or tasks stalled for 10 % of the time; or the step "
-        "in which somebody was killed. The cliff is the first mark; it lies between that step and the one before."
+        "in which a process was killed. The cliff is the first mark; it lies between that step and the one before."
     )
     labs: Mapping[LabKind, str | None] = {"cuda": None, "host": None}
     Params = BrimParams

@@ -30,7 +30,7 @@ MARKS: Mapping[MarkKind, str] = {
     "slower": f"a round took {SLOWER:g} times as long",
     "swapped": f"{format_share(SWAPPED)} of the limit was swapped out",
     "stalled": f"tasks stalled for {format_share(STALLED)} of the time",
-    "killed": "somebody was killed",
+    "killed": "a process was killed",
 }
 """What begins at a mark, for people."""
 
@@ -71,7 +71,7 @@ def cliff(climb: Climb) -> Iterator[Finding]:
         detail=_cliff_words(climb, mark, slowest, expected),
         advice="Give the group a limit of what is pinned, what its programs hold and the files that they read again "
         f"and again; of {format_bytes(climb.limit)} at most {format_bytes(mark.below_bytes)} may be pinned here. "
-        "`pinscope live` shows what the group leaves.",
+        "'pinscope live' shows what the group leaves.",
     )  # fmt: skip
 
 

@@ -84,7 +84,8 @@ def _growth(run: ExperimentRun, own: Sequence[Cost]) -> Chart:
     names = [_way_count(members, len(own)) for members in alike]
     for members, name in zip(alike, names, strict=True):
         put(figure, 1, _line(members[0], name).update(mode="lines"))
-    name_ends(figure, 1, [_end(members[0], name) for members, name in zip(alike, names, strict=True)])
+    near = max(GRANULE_BYTES, max(cost.growth.table_bytes[-1] for cost in own) // 8)
+    name_ends(figure, 1, [_end(members[0], name, near) for members, name in zip(alike, names, strict=True)])
     sharing = "; ".join(", ".join(map(way_words, members)) for members in alike if len(members) > 1)
     what = f"memory of GPU {run.device}" if run.lab == "cuda" else "the kernel's page tables of the process"
     return Chart(
@@ -97,15 +98,11 @@ def _growth(run: ExperimentRun, own: Sequence[Cost]) -> Chart:
     )
 
 
-def _end(cost: Cost, name: str) -> End:
-    growth = cost.growth
-    return End(
-        f"{name}:",
-        _short_price(growth),
-        growth.bytes[-1] / GIB,
-        growth.table_bytes[-1] / MIB,
-        rises=True,
-    )
+def _end(cost: Cost, name: str, near: int) -> End:
+    """Above the line, and above each grey line that ends less than ``near`` bytes above it."""
+    pinned, taken = cost.growth.bytes[-1], cost.growth.table_bytes[-1]
+    close = [size for page in GPU_PAGE_SIZES if (size := page_table_bytes(pinned, page)) <= taken + near]
+    return End(f"{name}:", _short_price(cost.growth), pinned / GIB, max(taken, *close) / MIB, rises=True)
 
 
 def _short_price(growth: Growth) -> str:

@@ -41,7 +41,7 @@ def _amount(found: Sequence[Cost], own: Sequence[Cost]) -> str:
 def _kinds(own: Sequence[Cost]) -> str:
     """In how many ways, where more than the usual two kinds were measured."""
     kinds = {cost.way.memory for cost in own}
-    return "" if kinds <= {"pinned", "registered"} else f", by each of {len(own)} ways to pin"
+    return "" if kinds <= {"pinned", "registered"} else f", in each of {len(own)} ways to pin"
 
 
 def _share(own: Sequence[Cost]) -> str:

@@ -323,6 +323,6 @@ def floor(found: Stages) -> Iterator[Finding]:
         f"{format_bytes(found.target_bytes)}: more would have gone below the floor",
         detail=f"{format_bytes(last.left_bytes)} were left here then. The floor keeps the machine usable for "
         "others while the run goes on.",
-        advice="Nothing to do. What lies beyond it, `pinscope run brim` shows in a control group of its own; a lower "
+        advice="Nothing to do. 'pinscope run brim' shows what lies beyond it, in a control group of its own; a lower "
         "floor (--set floor=…) goes further here, at the risk of all that runs here.",
     )

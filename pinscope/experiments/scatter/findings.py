@@ -87,7 +87,7 @@ def _where(cases: Sequence[tuple[Cell, Mapping[str, Cell]]], found: Sequence[Cel
         f"{layout} pieces of {sizes_words([cell.bytes for cell, _ in group], sizes)} {TOWARDS[direction]}"
         for (direction, layout), group in grouped(cases, lambda one: (one[0].direction, one[0].layout)).items()
     ]
-    return f"The way to take for {joined(words)}."
+    return f"This is the way for {joined(words)}."
 
 
 def _enough(cell: Cell) -> str:

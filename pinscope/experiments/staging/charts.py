@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pinscope.analysis.link_model import link_limit
-from pinscope.charts.bars import Part, bars
+from pinscope.charts.bars import Part, bars, limit_marks
 from pinscope.charts.chart import Chart, alt_text
 from pinscope.charts.lines import Look, line, put, reference
-from pinscope.charts.theme import COLOURS, DASHES, panels, seconds_axis, seconds_unit, size_axis
+from pinscope.charts.theme import panels, seconds_axis, seconds_unit, size_axis
 from pinscope.experiments.staging.arithmetic import (
     HALVES,
     WAY_TITLES,
@@ -74,11 +74,12 @@ def _answer(found: Sequence[Cell], limit: float | None) -> Chart:
     ends = {cell.title: format_seconds(cell.wall_seconds.median) for cell in shown}
     longest = max((cell.wall_seconds.median for cell in shown), default=0.0)
     scale, unit = seconds_unit(longest)
-    figure = bars([cell.title for cell in shown], parts, f"Time ({unit})", format_seconds, scale=scale, ends=ends)
+    names = [cell.title for cell in shown]
+    figure = bars(names, parts, f"Time ({unit})", format_seconds, scale=scale, ends=ends)
     dotted = ""
     if limit is not None:
         least = size * uses / limit
-        figure.add_vline(x=least / scale, line={"color": COLOURS["reference"], "dash": DASHES["reference"], "width": 2})
+        limit_marks(figure, names, least / scale)
         dotted = f" Dotted: the least time that the link takes, {format_seconds(least)}."
     return Chart(
         "staging-answer",

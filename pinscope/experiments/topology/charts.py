@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pinscope.charts.bars import Part, bars
+from pinscope.charts.bars import Part, bars, limit_marks
 from pinscope.charts.chart import Chart, alt_text
 from pinscope.charts.matrix import Square, matrices
-from pinscope.charts.theme import COLOURS, DASHES, DIRECTION_TITLES
+from pinscope.charts.theme import DIRECTION_TITLES
 from pinscope.experiments.topology.arithmetic import (
     FLOWS,
     Cell,
@@ -123,8 +123,7 @@ def _rates(run: ExperimentRun, found: Sequence[Cell]) -> Iterator[Chart]:
         limit = _limit(run, way or "h2d")
         dotted = ""
         if limit is not None:
-            line = {"color": COLOURS["reference"], "dash": DASHES["reference"], "width": 2}
-            figure.add_vline(x=limit / 1e9, line=line)
+            limit_marks(figure, names, limit / 1e9)
             figure.update_xaxes(range=[0, 1.04 * max(limit, *(bar[3] for bar in shown)) / 1e9])
             dotted = f" Dotted: the most that a GPU's link can carry, {format_bandwidth(limit)}" + (
                 f"{', both ways together' if way == 'bidirectional' else '' if several else ' one way'}."
@@ -211,7 +210,7 @@ def _tables(taken: Sequence[Tables]) -> Iterator[Chart]:
 
 def _tables_name(one: Tables) -> str:
     where = "every GPU" if one.contexts == "every_gpu" else "one GPU each"
-    return f"GPU {one.device}, {one.processes} with a context on {where}"
+    return f"GPU {one.device}, {one.processes} processes with a context on {where}"
 
 
 def _opened(reached: Sequence[Opened]) -> Iterator[Chart]:

@@ -398,6 +398,6 @@ def _not_measured(run: ExperimentRun, found: Sequence[Cell]) -> Iterator[Costed]
     yield 1.0, note(
         "not-measured-here", quantity("GPUs measured", gpus, "count"), quantity("NUMA nodes", nodes, "count"),
         title=f"With {joined(lacks)} this run could not measure {joined(hidden)}",
-        detail="No figure and no chart shows what was not measured.",
+        detail="The run page leaves out figures and charts of it.",
         advice=f"Run it on a host with {joined(wanted)}.",
     )  # fmt: skip

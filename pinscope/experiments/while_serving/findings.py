@@ -122,11 +122,7 @@ def _auto(found: Sequence[Cell], limit: float) -> Iterator[Costed]:
         quantity('Chunk of chunk="auto"', auto.chunk_bytes, "bytes", reason="memory cannot be registered here"),
         *(quantity(f"Time, {cell.title}", cell.seconds.median, "seconds") for cell in compared),
     )  # fmt: skip
-    beside = f"{times:.2f} times as long as the fastest way ({best.title})"
-    cost = (
-        f"Pinning {format_bytes(auto.bytes)} takes {format_seconds(auto.seconds.median)}, "
-        f"{'no other way is faster' if auto is best else beside}."
-    )
+    cost = _cost(auto, found)
     title = f'With pinned_empty(chunk="auto") no call takes longer than {format_seconds(wait.seconds)}'
     if wait.seconds > limit:
         yield wait.seconds / limit, warning(
@@ -165,15 +161,24 @@ def _chunks(found: Sequence[Cell], limit: float) -> Iterator[Costed]:
             advice="Pin before the program serves, or allow a longer wait.",
         )  # fmt: skip
         return
-    times = slower(best, found) or 1.0
-    yield times, note(
+    yield slower(best, found) or 1.0, note(
         "largest-chunk", *evidence,
         title=f"Of the chunk lengths given, {format_bytes(chunk(best))} is the longest that keeps every call within "
-        f"{format_seconds(limit)}; pinning {format_bytes(best.bytes)} takes {format_seconds(best.seconds.median)}",
-        detail=f"That is {times:.2f} times as long as the fastest way. The longest call was {best.longest.name}, "
+        f"{format_seconds(limit)}",
+        detail=f"{_cost(best, found)} The longest call was {best.longest.name}: "
         f"{format_seconds(best.longest.seconds)}.",
         advice='Use chunk="auto" instead of this length: on another machine this one may not keep to the limit.',
     )  # fmt: skip
+
+
+def _cost(cell: Cell, found: Sequence[Cell]) -> str:
+    """A sentence on the time that the way takes, beside the fastest."""
+    best = fastest(found)
+    beside = (
+        f"{slower(cell, found):.2f} times as long as the fastest way ({best.title})"
+        if best and best is not cell else "no other way is faster"
+    )  # fmt: skip
+    return f"Pinning {format_bytes(cell.bytes)} takes {format_seconds(cell.seconds.median)}, {beside}."
 
 
 def _waits(shown: Sequence[Cell | None]) -> Iterator[Quantity]:

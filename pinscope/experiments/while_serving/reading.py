@@ -108,7 +108,7 @@ def _calls(found: Sequence[Cell]) -> Table:
         },
         [
             (
-                cell.title, {TAKEN: "taken", GIVEN_BACK: "given back"}.get(phase, "not there"),
+                cell.title, {TAKEN: "taken", GIVEN_BACK: "given back"}.get(phase),
                 *(cell.wait(phase, call) for call in CALLS.values()),
                 *(cell.typical[phase, name] for name in (*CALLS, ROUND)),
             )

@@ -9,7 +9,7 @@ from streamlit.testing.v1 import AppTest
 
 from pinscope.dashboard.answers import newest_recordings
 from pinscope.dashboard.pages import EXPERIMENTS
-from pinscope.dashboard.plain import plain
+from pinscope.dashboard.plain import prose
 from pinscope.experiments.overlap.experiment import OverlapParams
 from pinscope.records.run import Run
 from pinscope.store.store import Store
@@ -97,4 +97,4 @@ def test_an_experiment_that_needs_a_gpu_shows_its_recording_where_there_is_none(
         assert app.info[0].proto.title == "This experiment needs a GPU"
         assert [button for button in app.button if button.label.startswith("Start")] == []
         assert len(app.get("plotly_chart")) == 1
-        assert [header.value for header in app.subheader] == [plain(newest_recordings()[name].verdict or "")]
+        assert [header.value for header in app.subheader] == [prose(newest_recordings()[name].verdict or "")]

@@ -17,7 +17,7 @@ from pinscope.dashboard.first_blocks import Block, has_words, opening, page_at, 
 from pinscope.dashboard.first_words import first_words, machine
 from pinscope.dashboard.middleware import _hashes
 from pinscope.dashboard.pages import EXPERIMENTS, HOME, NOW, PAGES, PLAN, RUNS, PageEntry
-from pinscope.dashboard.plain import plain
+from pinscope.dashboard.plain import plain, prose
 from pinscope.store.store import Store
 from tests.data import synthetic
 from tests.unit.dashboard.conftest import Open
@@ -56,7 +56,7 @@ def test_home_without_a_gpu_says_first_what_its_page_says(machine: Callable[[int
     shown |= {element.proto.title for element in app.info}
     said = lines([*opening(HOME), *first_words(HOME, {})])
     assert len(said) == 9
-    assert [text for text in said if not {text, plain(text), f"**{plain(text)}**"} & shown] == []
+    assert [text for text in said if not {text, plain(text), prose(text), f"**{plain(text)}**"} & shown] == []
 
 
 def test_home_on_a_gpu_host_says_first_what_its_cards_answer(

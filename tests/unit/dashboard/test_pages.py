@@ -10,7 +10,7 @@ from streamlit.testing.v1 import AppTest
 
 from pinscope.dashboard.answers import STEPS, newest_recordings
 from pinscope.dashboard.pages import EXPERIMENTS, HOME, NOW, PAGES, RUNS, PageEntry
-from pinscope.dashboard.plain import plain
+from pinscope.dashboard.plain import plain, prose
 from pinscope.experiments import registry
 from pinscope.records.run import HOST_MODEL_NOTE, Run
 from pinscope.store.store import Store
@@ -87,7 +87,7 @@ def test_home_without_a_gpu_says_so_and_leads_through_recordings_step_by_step(
         assert len(app.get("plotly_chart")) == 1
         verdict = newest_recordings()[name].verdict
         assert verdict
-        assert [header.value for header in app.subheader] == [plain(verdict)]
+        assert [header.value for header in app.subheader] == [prose(verdict)]
 
 
 def test_home_with_a_gpu_shows_the_gpus_first(shipped: Run, machine: Callable[[int], None], open_page: Open) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pinscope.dashboard.plain import plain, sentence
+from pinscope.dashboard.plain import plain, prose, sentence
 from pinscope.text import one_line
 
 JOINER = "\N{WORD JOINER}"
@@ -34,6 +34,12 @@ def test_no_sign_that_markdown_could_act_on_is_left(text: str) -> None:
 @pytest.mark.parametrize("text", [":material/home:", ":red[x]", ":smile:", "http://evil.example", "www.x.example"])
 def test_icons_and_addresses_are_broken_up(text: str) -> None:
     assert JOINER in plain(text) or "\\[" in plain(text)
+
+
+@pytest.mark.parametrize("quantity", ["17.4 ms", "2 MiB", "95.2 GB/s", "85.7 %", "± 3.1 %", "1.20 ×"])
+def test_no_line_ends_between_a_number_and_its_unit(quantity: str) -> None:
+    assert " " not in seen(prose(quantity))
+    assert seen(prose(f"{quantity} of 3 steps")).endswith(" of 3 steps")
 
 
 def test_a_sentence_begins_and_ends_as_one() -> None:

@@ -8,6 +8,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from pinscope.dashboard.pages import RUNS
+from pinscope.dashboard.plain import prose
 from pinscope.dashboard.run_titles import title
 from pinscope.dashboard.runs import RUNS_A_PAGE
 from pinscope.dashboard.widgets import plain
@@ -77,10 +78,10 @@ def test_a_run_opens_with_its_verdict_three_figures_a_chart_and_three_findings_a
     assert not app.exception
     assert not app.error
     assert app.title[0].value == plain(title(run))
-    assert [header.value for header in app.subheader] == [plain(reading.verdict or "")]
+    assert [header.value for header in app.subheader] == [prose(reading.verdict or "")]
     assert len(app.metric) == FIRST
     assert len(app.get("plotly_chart")) == 1
-    assert sum(plain(finding.title) in said(app) for finding in reading.findings) == FIRST
+    assert sum(prose(finding.title) in said(app) for finding in reading.findings) == FIRST
     assert not app.dataframe
 
     all_opened(app)
@@ -90,7 +91,7 @@ def test_a_run_opens_with_its_verdict_three_figures_a_chart_and_three_findings_a
     assert len(app.dataframe) == len(reading.tables) > 0
     assert {table.proto.placeholder for table in app.dataframe} == {"n/a"}
     for finding in reading.findings:
-        assert plain(finding.title) in said(app)
+        assert prose(finding.title) in said(app)
 
 
 def test_an_address_that_names_no_run_is_one_clear_line(full_store: Store, open_page: Open) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pinscope.dashboard.pages import RUNS
+from pinscope.dashboard.plain import prose
 from pinscope.records.run import Run
 from pinscope.store.store import Store
 from tests.data import synthetic_trace
@@ -24,6 +25,6 @@ def test_a_trace_opens_with_verdict_findings_charts_and_the_table_of_lines(kept:
     app = all_opened(open_page(RUNS, run=kept.id))
     assert not app.exception
     assert app.title[0].value == "Trace · traced program"
-    assert app.subheader[0].value.replace("\\", "").startswith("train.py:33 copied 1000 MiB from pageable memory")
+    assert app.subheader[0].value.startswith(prose("train.py:33 copied 1000 MiB from pageable memory"))
     assert len(app.get("plotly_chart")) == 2
     assert any("train.py:40" in str(frame.value) for frame in app.dataframe)

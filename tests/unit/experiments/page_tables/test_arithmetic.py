@@ -241,7 +241,7 @@ def test_kinds_that_take_the_same_are_one_finding_and_one_verdict() -> None:
     assert "Per GiB, registered (4k, portable)" in names
     assert "huge-pages-same-tables" not in by_rule  # said already
     assert result.verdict == (
-        "Each pinned GiB takes 2 MiB of GPU memory for its page table (0.2 % of the pinned size), by each of 8 ways to "
+        "Each pinned GiB takes 2 MiB of GPU memory for its page table (0.2 % of the pinned size), in each of 8 ways to "
         "pin; freeing gives all of it back."
     )
 
@@ -264,6 +264,8 @@ def test_a_pool_without_access_takes_no_gpu_memory_and_changes_no_other_figure()
     chart = draw(synthetic.run("page_tables", params={}), both)[0]
     assert {"2 of 3 ways", "host pool without access"} <= {trace.name for trace in chart.figure.data}
     assert chart.caption.endswith("share one line: allocated pinned, host pool.")
+    name = next(note for note in chart.figure.layout.annotations if note.text.startswith("host pool without access"))
+    assert name.y == page_table_bytes(16 * GIB, 64 * 1024) / MIB  # above the grey line that it would lie on
 
 
 def test_many_ways_are_few_bars_on_a_card() -> None:

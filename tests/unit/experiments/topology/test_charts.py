@@ -45,9 +45,11 @@ def test_bars_stand_beside_the_most_that_the_link_carries() -> None:
     assert {trace.name for trace in figure.data} == {
         "alone", "all at once, one process", "all at once, one process per GPU",
     }  # fmt: skip
-    assert [shape.x0 for shape in figure.layout.shapes] == [pytest.approx(57.6)]
+    bars = len(figure.layout.yaxis.categoryarray)
+    assert [shape.x0 for shape in figure.layout.shapes] == pytest.approx([57.6] * bars)
     assert figure.layout.xaxis.range[1] > 57.6
-    assert [shape.x0 for shape in drawn["topology-bidirectional"].figure.layout.shapes] == [pytest.approx(2 * 57.6)]
+    both = drawn["topology-bidirectional"].figure
+    assert [shape.x0 for shape in both.layout.shapes] == pytest.approx([2 * 57.6] * bars)
 
 
 def test_one_gpu_has_bars_and_no_matrix() -> None:

@@ -28,7 +28,7 @@ def print_what_if(compared: Compared) -> None:
 
     if compared.problem:
         complain(f"--what-if: {compared.problem}")
-    if compared.after is None or compared.after.run.error:
+    if compared.problem or compared.after is None or compared.after.run.error:
         return
     document = open_document(compared.after.run, compared.after.rows, with_charts=False)
     rows = checked_rows(document.run.experiment, document.rows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Sequence
-from types import FrameType, ModuleType
+from types import FrameType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 from pinscope.tracing.redirect import Buffer, Line, Redirect, Ring
@@ -33,9 +33,9 @@ class _Tensors:
     def change(self) -> None:
         """Put the changed methods in place."""
         tensor = self._torch.Tensor
-        tensor.to = self._moving(tensor.to)
-        tensor.cuda = self._moving(tensor.cuda, default="cuda")
-        tensor.copy_ = self._copying(tensor.copy_)
+        tensor.to = _Changed(self._moving(tensor.to), tensor.to)
+        tensor.cuda = _Changed(self._moving(tensor.cuda, default="cuda"), tensor.cuda)
+        tensor.copy_ = _Changed(self._copying(tensor.copy_), tensor.copy_)
         stream = self._torch.cuda.Stream
         new: _Call = stream.__new__
 
@@ -51,7 +51,7 @@ class _Tensors:
 
         @functools.wraps(move)
         def moved(self: Any, *arguments: Any, **named: Any) -> Any:
-            if not self.is_cpu or self.nbytes <= tensors._large:
+            if not tensors._is_large(self):
                 return move(self, *arguments, **named)
 
             def call(staged: Any) -> Any:
@@ -72,7 +72,7 @@ class _Tensors:
 
         @functools.wraps(copy)
         def copied(self: Any, src: Any, non_blocking: bool = False) -> Any:
-            if not self.is_cuda or not tensors._is_large(src):
+            if not tensors._is_large(src) or not self.is_cuda:
                 return copy(self, src, non_blocking)
 
             def call(staged: Any) -> Any:
@@ -91,8 +91,8 @@ class _Tensors:
         return copied
 
     def _is_large(self, source: Any) -> bool:
-        """A tensor on the host whose copies are worth it."""
-        return isinstance(source, self._torch.Tensor) and source.is_cpu and source.nbytes > self._large
+        """A tensor on the host whose copies are worth it. Those of other classes may not even be asked."""
+        return type(source) in self._plain and source.is_cpu and source.nbytes > self._large
 
     def _goal(self, source: Any, arguments: Sequence[Any], named: Any, default: str | None) -> _Goal | None:
         """What a call of ``to`` or ``cuda`` asks for; ``None`` if the data stays on the host."""
@@ -148,8 +148,6 @@ class _Tensors:
     def _unfit(self, source: Any) -> str | None:
         """Why a tensor cannot be copied from a buffer."""
         torch = self._torch
-        if type(source) not in self._plain:
-            return f"a tensor of class {type(source).__name__}"
         if source.requires_grad and torch.is_grad_enabled():
             return _GRADIENT
         if source.layout is not torch.strided or source.is_quantized or source.is_conj() or source.is_neg():
@@ -185,6 +183,35 @@ class _Tensors:
         self._copy(buffer.view, source.detach())
         line.gather_ns += time.perf_counter_ns() - begun
         return buffer.view
+
+
+class _Changed:
+    """A method that passes for the one in its place: classes of tensors look those up that they know, in lists and
+    tables made when PyTorch was imported.
+
+    Args:
+        method: the new one.
+        original: the one before.
+    """
+
+    def __init__(self, method: _Call, original: _Call) -> None:
+        self._method, self._original = method, original
+        functools.update_wrapper(self, original)
+
+    def __get__(self, tensor: Any, kind: Any = None) -> Any:
+        return self if tensor is None else MethodType(self._method, tensor)
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        return self._method(*arguments, **named)
+
+    def __eq__(self, other: object) -> bool:
+        return other is self or other is self._original
+
+    def __hash__(self) -> int:
+        return hash(self._original)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._original, name)
 
 
 _PINNED = "it is pinned"

@@ -43,6 +43,11 @@ class WhatIf:
         return self.before_seconds - self.seen.seconds
 
     @property
+    def exit_code(self) -> int:
+        """Of the second run; where it is not 0 there is nothing to compare."""
+        return int(self.seen.program["exit_code"] or 0) if self.seen.program else 0
+
+    @property
     def sites(self) -> tuple[Site, ...]:
         """Copies to the GPU that the lines made now."""
         return tuple(
@@ -74,6 +79,9 @@ def what_if_in(run: Run, seen: Seen, rows: Sequence[Row]) -> WhatIf | None:
 
 def what_if_verdict(what: WhatIf) -> str:
     """What it saved beside what was estimated, and whether the results are the same."""
+    if code := what.exit_code:
+        how = f"ended with exit code {code}" if code > 0 else f"was ended by signal {-code}"
+        return f"With {what.name} pinned the program {how}."
     if not any(site.is_pinned for site in what.sites):
         return f"No copy of {what.name} could be made from pinned memory."
     before, now = what.before_seconds, what.seen.seconds
@@ -97,6 +105,8 @@ def _left(what: WhatIf) -> str:
 
 def what_if_headline(what: WhatIf) -> Iterator[Quantity]:
     """The saving, measured and estimated."""
+    if what.exit_code:
+        return
     yield quantity("Saved by pinning (measured)", what.saved, "seconds")
     estimate = what.before["estimated_seconds"]
     yield quantity("Saved by pinning (estimated)", estimate, "seconds", reason="the rate of pinned copies is not known")
@@ -104,6 +114,8 @@ def what_if_headline(what: WhatIf) -> Iterator[Quantity]:
 
 def what_if_tables(what: WhatIf) -> Iterator[Table]:
     """Both runs beside each other, what was done for each line, and what was left."""
+    if what.exit_code:
+        return
     before, rows = what.before, [site.row for site in what.sites]
     idle = [row["idle_seconds"] for row in rows]
     yield table(
@@ -154,7 +166,7 @@ def _why(what: WhatIf, site: Site) -> str:
 
 def what_if_findings(what: WhatIf) -> Iterator[Finding]:
     """A result that differs."""
-    if not what.before["same_output"]:
+    if not what.exit_code and not what.before["same_output"]:
         yield warning(
             "what-if-output-differs",
             quantity("Seconds of the second run", what.seen.seconds, "seconds"),

@@ -99,6 +99,13 @@ def test_a_line_none_of_whose_copies_could_be_redirected() -> None:
     assert "Tensor.to" in str(seen.tables[1].rows[0][4])
 
 
+def test_a_second_run_that_failed_compares_nothing() -> None:
+    seen = reading(program(1.0, exit_code=-9), pinned(), redirected(), before())
+    assert seen.verdict == "With train.py:7 pinned the program was ended by signal 9."
+    assert seen.headline[0].name == "Saved if pinned (about)"
+    assert "As it is, and pinned" not in [table.title for table in seen.tables]
+
+
 def test_a_plain_trace_and_one_that_goes_on_have_no_comparison() -> None:
     assert reading(before()).tables == ()
     assert reading(program(9.0), pinned(), before(), lines=()).headline[0].name == "Saved if pinned (about)"

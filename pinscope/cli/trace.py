@@ -17,7 +17,7 @@ import typer
 from pinscope.cli.terminal import complain
 from pinscope.cli.trace_summary import print_summary
 from pinscope.cli.what_if_summary import print_what_if, what_if_document
-from pinscope.errors import BadInput, PathExists, StoreFailed
+from pinscope.errors import BadInput, InvalidParameter, PathExists, StoreFailed
 from pinscope.experiments.registry import checked_rows
 from pinscope.experiments.trace.arithmetic import seen_in
 from pinscope.experiments.trace.thresholds import Threshold, exceeded, parse_threshold
@@ -30,6 +30,11 @@ from pinscope.runner.tracing import Traced, trace_program
 from pinscope.runner.what_if import Compared, parse_request, run_twice, write_both
 from pinscope.store.rescue import saved_line
 from pinscope.store.store import Store
+from pinscope.tracing.scope import Scope
+from pinscope.units import format_duration, parse_seconds
+
+LONGEST_SECONDS = 30 * 86400.0
+"""Of a wait before, or of, the recording."""
 
 
 def trace(  # noqa: PLR0917 - typer calls it by keyword
@@ -52,6 +57,23 @@ def trace(  # noqa: PLR0917 - typer calls it by keyword
         typer.Option("--json", metavar="FILE", help="Also write the result as JSON to this file, which must not exist "
                      "yet. Stdout is the program's.", show_default=False),
     ] = None,
+    start_after: Annotated[
+        str | None,
+        typer.Option("--start-after", metavar="DURATION", help="Record nothing before the program has run so long, "
+                     "such as 10s or 2m.", show_default=False),
+    ] = None,
+    for_: Annotated[
+        str | None,
+        typer.Option("--for", metavar="DURATION", help="How long to record, such as 5s or 1m; the program runs on. "
+                     "Default: to its end.", show_default=False),
+    ] = None,
+    only_parts: Annotated[
+        bool,
+        typer.Option("--only-parts", help="Record only inside the program's own blocks 'with pinscope.trace(NAME):'."),
+    ] = False,
+    this_process_only: Annotated[
+        bool, typer.Option("--this-process-only", help="Do not record the Python processes that the program starts.")
+    ] = False,
     fail_on: Annotated[
         list[str] | None,
         typer.Option("--fail-on", metavar="LIMIT", help="End with exit code 1 where the trace exceeds this limit and "
@@ -71,6 +93,10 @@ def trace(  # noqa: PLR0917 - typer calls it by keyword
 ) -> int:  # fmt: skip
     """Run a Python program as python would, and say which of its lines copy from or to pageable memory, how long that
     holds the CPU and the GPU's compute, and what pinning would save. Ends with the program's own exit code."""
+    scope = Scope(
+        stacks=stacks, start_after=_seconds("--start-after", start_after) or 0.0, for_seconds=_seconds("--for", for_),
+        only_parts=only_parts, children=not this_process_only,
+    )  # fmt: skip
     thresholds = [parse_threshold(text) for text in fail_on or ()]
     if output is not None:
         check_output(output)
@@ -86,9 +112,9 @@ def trace(  # noqa: PLR0917 - typer calls it by keyword
             raise StoreFailed(f"nothing can be stored in {store.name}: {store.refusal}")
         environment = capture_environment()
         if request is None:
-            compared = Compared(trace_program(store, command, environment, stacks=stacks, output=output))
+            compared = Compared(trace_program(store, command, environment, scope, output=output))
         else:
-            traced_as = partial(trace_program, store, command, environment, stacks=True)
+            traced_as = partial(trace_program, store, command, environment, scope)
             compared = run_twice(lambda variant: traced_as(variant=variant), request, environment, complain)
             if output is not None:
                 write_both(output, compared, store)
@@ -103,7 +129,17 @@ def trace(  # noqa: PLR0917 - typer calls it by keyword
         complain(f"the trace failed: {traced.run.error}")
     if traced.saved is not None:
         complain(saved_line(traced.saved))
-    return _end_like(traced.exit_code) or _check(traced, document, thresholds)
+    return _end_like(traced.exit_code or 0) or _check(traced, document, thresholds)
+
+
+def _seconds(option: str, duration: str | None) -> float | None:
+    try:
+        found = None if duration is None else parse_seconds(duration)
+    except InvalidParameter as error:
+        raise InvalidParameter(f"{option}: {error}") from None
+    if found is not None and not 0 < found <= LONGEST_SECONDS:
+        raise InvalidParameter(f"{option}: {duration} is not between 0 and {format_duration(LONGEST_SECONDS)}")
+    return found
 
 
 def _check_new(path: Path) -> None:

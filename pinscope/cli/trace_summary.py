@@ -57,6 +57,8 @@ def _lines(document: Document) -> RichTable | None:
     drawn.add_column("memory", no_wrap=True)
     for heading in ("copies", "bytes", "CPU held", "GPU idle", "pinning saves"):
         drawn.add_column(heading, justify="right", no_wrap=True)
+    if has_ranges := any(site.row["ranges"] for site in sites[:MOST_LINES]):
+        drawn.add_column("in range", overflow="fold")
     for site in sites[:MOST_LINES]:
         row = site.row
         cells = (
@@ -64,7 +66,8 @@ def _lines(document: Document) -> RichTable | None:
             format_seconds(row["call_seconds"]), format_seconds(row["idle_seconds"]),
             format_seconds(site.saved_in_place) if site.is_pageable else "–",
         )  # fmt: skip
-        drawn.add_row(*(Text(one_line(cell)) for cell in cells))
+        ranges = [site.row["ranges"] or "–"] if has_ranges else []
+        drawn.add_row(*(Text(one_line(cell)) for cell in (*cells, *ranges)))
     if len(sites) > MOST_LINES:
         drawn.caption = f"and {len(sites) - MOST_LINES:,} more lines"
     return drawn

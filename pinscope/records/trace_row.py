@@ -10,7 +10,9 @@ from pydantic import Field
 
 from pinscope.records.run import Observation
 
-RowKind = Literal["program", "device", "site", "allocation", "synchronisation", "before", "redirected"]
+RowKind = Literal[
+    "program", "process", "device", "site", "allocation", "synchronisation", "before", "redirected",
+]  # fmt: skip
 Count = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(ge=0)]
 CopyDirection = Literal["h2d", "d2h", "d2d", "h2h", "p2p", "other"]
@@ -23,6 +25,7 @@ WAITS = re.compile(r"(Device|Stream|Event|Thread|Ctx)Synchronize|Memcpy(?!\w*Asy
 """In the names of CUDA's functions that return when the GPU has done what was asked of it."""
 NEEDED: Mapping[RowKind, tuple[str, ...]] = {
     "program": ("seconds", "copies", "kernels"),
+    "process": ("process", "copies", "kernels"),
     "device": ("device", "busy_seconds", "kernels"),
     "site": ("number", "direction", "source", "target", "count", "bytes", "median_bytes", "file", "line"),
     "allocation": ("call", "count", "bytes", "call_seconds", "left_count", "left_bytes", "file", "line"),
@@ -40,24 +43,31 @@ class TraceRow(Observation):
     """
 
     kind: RowKind
-    """``program``, ``device`` (a GPU), ``site`` (copies of one line between the same kinds of memory), ``allocation``
-    (pinned memory that a line allocated or registered) or ``synchronisation`` (waits of a line, in calls that wait for
-    the GPU and in copies that are not asynchronous). In a second run with lines pinned by ``--what-if`` also ``before``
-    (the first run, and the copies of these lines in it) and ``redirected`` (copies of a line that went through pinned
-    buffers)."""
+    """``program``, ``process`` (of several that were recorded), ``device`` (a GPU, as one process sees it), ``site``
+    (copies of one line between the same kinds of memory), ``allocation`` (pinned memory that a line allocated or
+    registered) or ``synchronisation`` (waits of a line, in calls that wait for the GPU and in copies that are not
+    asynchronous). In a second run with lines pinned by ``--what-if`` also ``before`` (the first run, and the copies of
+    these lines in it) and ``redirected`` (copies of a line that went through pinned buffers)."""
     # The program:
     seconds: Seconds | None = None
-    """From its start, with the recorder in it, to its end."""
+    """From its start, with the recorder in it, to its end; of a process that was killed: not known."""
     active_seconds: Seconds | None = None
     """From the beginning of the first copy or kernel to the end of the last: without imports and set-up."""
+    recorded_seconds: Seconds | None = None
+    """How long of it was recorded, where a part of it was asked for."""
     exit_code: int | None = None
-    """With which it ended; below 0: the signal that killed it."""
+    """With which it ended; below 0: the signal that killed it. Not there where it was a part of a program."""
     copies: Count | None = None
     """How many were recorded."""
     unfinished: Count | None = None
     """Copies of them whose end was not recorded: they ran when the program died."""
     lost_bytes: Count | None = None
     """Of CUPTI's records, which could not be read."""
+    # Of all rows but the program's, where several processes were recorded:
+    process: Count | None = None
+    """Its id."""
+    rank: Count | None = None
+    """Among the processes of a job: RANK, or LOCAL_RANK, of its environment."""
     # A device, and the program:
     device: int | None = None
     """Index of the GPU, as the program sees it."""
@@ -78,6 +88,9 @@ class TraceRow(Observation):
     """The frames of the first such call, innermost first, one on each line."""
     call: str | None = None
     """CUDA function that was called."""
+    ranges: str | None = None
+    """Names of the ranges, of NVTX or pinscope.trace, that were innermost at the calls: those of the most bytes or
+    calls, at most three."""
     count: Count | None = None
     """Copies, allocations or waits."""
     call_seconds: Seconds | None = None

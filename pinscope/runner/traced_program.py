@@ -19,6 +19,7 @@ from pinscope.probes.installation import Extra, install_command
 from pinscope.probes.parent import ending_with_this
 from pinscope.records.trace_row import TraceRow
 from pinscope.tracing.redirect import PLAN
+from pinscope.tracing.scope import Scope
 from pinscope.tracing.spool import Spool
 from pinscope.tracing.start import NOT_STARTED
 from pinscope.tracing.summed import Ended
@@ -91,7 +92,8 @@ def ask_cupti(cuda: str | None) -> Mapping[str, Any]:
         NotPossible: cupti-python is missing, does not fit, or another profiler is attached.
         NoDevice: no driver.
     """
-    attached = next((name for name in _INJECTION if os.environ.get(name)), None)
+    found = {name: os.environ.get(name) for name in _INJECTION}
+    attached = next((name for name, value in found.items() if value and "libcupti" not in value), None)
     if attached:
         raise NotPossible(f"another profiler is attached ({attached} is set); {_OTHER_PROFILER}")
     command = open_command(str(_TRACING / "recorder_setup.py"))
@@ -99,15 +101,15 @@ def ask_cupti(cuda: str | None) -> Mapping[str, Any]:
         answer = subprocess.run(
             command, capture_output=True, text=True, timeout=SETUP_SECONDS, check=False, preexec_fn=ending_with_this()
         )
-        found: dict[str, Any] = json.loads(answer.stdout)
+        answered: dict[str, Any] = json.loads(answer.stdout)
     except subprocess.TimeoutExpired:
         raise NotPossible(f"CUPTI did not answer within {SETUP_SECONDS:g} s") from None
     except ValueError:
         reason = next(iter(reversed(answer.stderr.strip().splitlines())), f"exit code {answer.returncode}")
         raise NotPossible(f"CUPTI does not work here: {reason[:200]}") from None
-    if problem := found.get("problem"):
-        raise _explained(problem, " ".join(str(found["reason"]).split())[:300], cuda)
-    return found
+    if problem := answered.get("problem"):
+        raise _explained(problem, " ".join(str(answered["reason"]).split())[:300], cuda)
+    return answered
 
 
 def _explained(problem: str, reason: str, cuda: str | None) -> NotPossible:
@@ -154,7 +156,7 @@ def run_program(
     program: Sequence[str],
     signals: ProgramSignals,
     *,
-    stacks: bool,
+    scope: Scope,
     look: Callable[[Spool], None],
     variant: Variant = AS_IT_IS,
 ) -> Ended:
@@ -165,18 +167,17 @@ def run_program(
         setup: of :func:`ask_cupti`.
         program: a file, or ``-m`` and a module, and its arguments.
         signals: which it gets.
-        stacks: keep those of its calls.
-        look: called now and then while it runs, so that the spool does not grow.
+        scope: what of it is recorded.
+        look: called now and then while it runs, so that the spool does not grow, and at its end.
         variant: how it is run.
 
     Raises:
         NotPossible: another profiler is attached, or CUPTI refuses; the program was not started.
     """
-    (folder / "config.json").write_text(json.dumps({**setup, "stacks": stacks}))
+    begun = time.time_ns()
     if variant.redirect is not None:
         (folder / PLAN).write_text(json.dumps(variant.redirect))
-    spool = Spool(folder)
-    begun = time.time_ns()
+    spool = make_spool(folder, setup, scope, begun)
     command = open_command(str(_TRACING / "start.py"), str(folder), *program)
     signals.child = child = subprocess.Popen(
         command,
@@ -189,9 +190,25 @@ def run_program(
         look(spool)
     ended = time.time_ns()
     if child.returncode == NOT_STARTED and (refused := spool.document("refused.json")):
-        raise _refused(refused)
+        raise refusal(refused)
+    look(spool)
     started = spool.document("started.json")
     return Ended(int(started["ns"]) if started else begun, ended, child.returncode)
+
+
+def make_spool(folder: Path, setup: Mapping[str, Any], scope: Scope, begun_ns: int) -> Spool:
+    """A spool with all that a recorder must know.
+
+    Args:
+        folder: an empty one.
+        setup: of :func:`ask_cupti`.
+        scope: what is recorded.
+        begun_ns: from when on the scope counts its seconds.
+    """
+    whole = folder / "config.json"
+    (folder / "config.part").write_text(json.dumps({**setup, **scope.config(begun_ns)}))
+    (folder / "config.part").rename(whole)
+    return Spool(folder)
 
 
 def _still_runs(child: subprocess.Popen[bytes]) -> bool:
@@ -202,7 +219,8 @@ def _still_runs(child: subprocess.Popen[bytes]) -> bool:
     return False
 
 
-def _refused(document: Mapping[str, Any]) -> NotPossible:
+def refusal(document: Mapping[str, Any]) -> NotPossible:
+    """Why CUPTI let nothing be recorded, of the recorder's ``refused.json``."""
     code = document["code"]
     if code == _ANOTHER_PROFILER:
         return NotPossible(f"another profiler is attached; {_OTHER_PROFILER}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +15,7 @@ from pinscope.experiments.trace.experiment import TraceParams
 from pinscope.probes.process import current_process
 from pinscope.records.environment import Environment
 from pinscope.records.run import Progress, Run, TraceRun
+from pinscope.records.trace_row import TraceRow
 from pinscope.runner.jobs import new_id
 from pinscope.runner.pinned_rates import pinned_rates
 from pinscope.runner.reporter import Outcome, Reporter
@@ -24,9 +25,10 @@ from pinscope.store.rescue import SafeWriter
 from pinscope.store.rows import Row
 from pinscope.store.store import Store
 from pinscope.tracing.events import attachments
-from pinscope.tracing.gathered import MOST_RECORDS, Gathered
+from pinscope.tracing.joined import MOST_RECORDS, GatheredProcesses
+from pinscope.tracing.scope import Scope
 from pinscope.tracing.spool import Spool
-from pinscope.tracing.summed import Ended, Summed
+from pinscope.tracing.summed import Ended
 
 
 @dataclass(frozen=True)
@@ -36,14 +38,14 @@ class Traced:
     Attributes:
         run: as it stands in the store.
         rows: its observations.
-        exit_code: of the program; below 0 the signal that killed it.
+        exit_code: of the program; below 0 the signal that killed it; ``None`` where it was a part of one.
         saved: the bundle that holds the rows because the database failed; ``None`` if the database has them.
         ended_early: why the recording ended before the program did; ``None`` if it did not.
     """
 
     run: Run
     rows: Sequence[Row]
-    exit_code: int
+    exit_code: int | None
     saved: Path | None
     ended_early: str | None
 
@@ -52,8 +54,8 @@ def trace_program(
     store: Store,
     program: Sequence[str],
     environment: Environment,
+    scope: Scope,
     *,
-    stacks: bool,
     output: Path | None = None,
     variant: Variant = AS_IT_IS,
 ) -> Traced:
@@ -63,7 +65,7 @@ def trace_program(
         store: where it is kept.
         program: a file, or ``-m`` and a module, and its arguments.
         environment: this machine.
-        stacks: keep the stack of each call; without them no line is named.
+        scope: what of it is recorded.
         output: a bundle to write at the end, if wanted.
         variant: how it is run.
 
@@ -76,16 +78,24 @@ def trace_program(
     check_program(program, is_module=program[0] == "-m")
     setup = ask_cupti(environment.cuda_driver)
     rates = pinned_rates(store, environment)
-    params = TraceParams(program=tuple(program), stacks=stacks, **rates, **variant.params)
+    params = TraceParams(
+        program=tuple(program), stacks=scope.stacks, start_after=scope.start_after, for_seconds=scope.for_seconds,
+        only_parts=scope.only_parts, children=scope.children, **rates, **variant.params,
+    )  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="pinscope-trace-") as scratch, ProgramSignals() as signals:
         spool, kept = Path(scratch, "spool"), Path(scratch, "kept")
         spool.mkdir()
         kept.mkdir()
-        tracing = _Tracing(store, _new_run(params, environment), kept, signals, variant)
-        return tracing.follow(spool, setup, program, stacks, output)
+        tracing = Tracing(store, new_run(params, environment), kept, scope, variant.rows)
+
+        def run(look: Callable[[Spool], None]) -> Ended:
+            return run_program(spool, setup, program, signals, scope=scope, look=look, variant=variant)
+
+        return tracing.follow(run, output)
 
 
-def _new_run(params: TraceParams, environment: Environment) -> Run:
+def new_run(params: TraceParams, environment: Environment) -> Run:
+    """A run that begins now."""
     return TraceRun(
         id=new_id(),
         status="running",
@@ -96,34 +106,49 @@ def _new_run(params: TraceParams, environment: Environment) -> Run:
     )
 
 
-class _Tracing:
-    """One trace, from the program's start to the stored run."""
+class Tracing:
+    """One trace, from the program's start to the stored run.
 
-    def __init__(self, store: Store, run: Run, kept: Path, signals: ProgramSignals, variant: Variant) -> None:
+    Args:
+        store: where it is kept.
+        run: as it begins.
+        kept: an empty folder, for the records.
+        scope: what is recorded.
+        more_rows: from the spool's folder, once the program has ended.
+    """
+
+    def __init__(
+        self, store: Store, run: Run, kept: Path, scope: Scope, more_rows: Callable[[Path], Iterable[TraceRow]]
+    ) -> None:
         self._store = store
         self._run = store.add(run)
         self._kept = kept
-        self._signals = signals
-        self._variant = variant
-        self._gathered: Gathered | None = None
+        self._scope = scope
+        self._more_rows = more_rows
+        self._gathered: GatheredProcesses | None = None
         self._writer = SafeWriter(store, self._run)
-        self._exit_code = 0
+        self._exit_code: int | None = None
         self._ended_early: str | None = None
 
-    def follow(self, spool: Path, setup: Any, program: Sequence[str], stacks: bool, output: Path | None) -> Traced:
-        """Run the program; whatever happens to it, what was recorded is stored."""
+    def follow(self, run: Callable[[Callable[[Spool], None]], Ended], output: Path | None) -> Traced:
+        """Run the program; whatever happens to it, what was recorded is stored.
+
+        Args:
+            run: runs it to its end; calls what it is given with the spool now and then, and at its end.
+            output: a bundle to write at the end, if wanted.
+
+        Raises:
+            NotPossible: nothing can be recorded here.
+            PinScopeError: the file could not be written; the run is in the database.
+        """
         refusal: list[NotPossible] = []
 
         def work() -> Any:
             try:
                 with Reporter(self._writer, self._run) as reporter:
-                    ended = run_program(
-                        spool, setup, program, self._signals,
-                        stacks=stacks, look=lambda found: self._look(found, reporter),
-                        variant=self._variant,
-                    )  # fmt: skip
+                    ended = run(lambda spool: self._look(spool, reporter))
                     self._exit_code = ended.exit_code
-                    self._keep(spool, ended, reporter)
+                    self._keep(ended, reporter)
             except NotPossible as error:
                 refusal.append(error)
                 raise
@@ -154,25 +179,27 @@ class _Tracing:
 
     def _look(self, spool: Spool, reporter: Reporter) -> None:
         """Empty the spool while the program runs."""
-        self._gathered = self._gathered or Gathered(spool, self._kept)
+        self._gathered = self._gathered or GatheredProcesses(spool, self._kept)
         self._gathered.take()
         reporter.progress(0.0, f"{self._gathered.records:,} records")
 
-    def _keep(self, folder: Path, ended: Ended, reporter: Reporter) -> None:
+    def _keep(self, ended: Ended, reporter: Reporter) -> None:
         """Store rows and events once the program has ended."""
-        gathered = self._gathered or Gathered(Spool(folder), self._kept)
+        gathered = self._gathered
+        if gathered is None:
+            raise ValueError("the spool was not looked at")
         gathered.take(ended=True)
-        if gathered.is_full:
-            self._ended_early = f"one trace holds at most {MOST_RECORDS:,} records"
-        if fault := gathered.spool.fault:
-            self._ended_early = fault
-        if self._ended_early:
-            reporter.note(f"The recording ended before the program did: {self._ended_early}")
-        summed = Summed(gathered, ended)
-        rows = (*summed.rows(), *self._variant.rows(folder))
+        early = [f"one trace holds at most {MOST_RECORDS:,} records"] if gathered.is_full else []
+        for reason in (early := [*early, *gathered.faults()]):
+            reporter.note(f"The recording ended before the program did: {reason}")
+        self._ended_early = early[-1] if early else None
+        if count := gathered.refused():
+            reporter.note(f"CUPTI refused to record {count:,} of the processes that the program started.")
+        joined = gathered.join(ended, self._scope.is_part)
+        rows = (*joined.rows(), *self._more_rows(gathered.spool.folder))
         self._writer.append([row.model_dump(mode="json", exclude_none=True) for row in rows])
         try:
-            for name, schema, batches in attachments(summed):
+            for name, schema, batches in attachments(joined):
                 with self._store.attach(self._run.id, name, schema) as table:
                     for batch in batches:
                         table.write(batch)

@@ -12,8 +12,8 @@ from pinscope.tracing.mapped_file import map_file, unmap
 
 PIECE_CALLS = 1 << 17
 """Entries of one file."""
-ENTRY = struct.Struct("<II")
-"""Correlation id; stack, numbered from 1 (0: the place was not used)."""
+ENTRY = struct.Struct("<III")
+"""Correlation id; stack, numbered from 1 (0: the place was not used); named range, from 1 (0: none was open)."""
 
 
 class CallLog:
@@ -26,11 +26,11 @@ class CallLog:
     def __init__(self, path: Callable[[str], str]) -> None:
         self._path = path
         self._slots = itertools.count()
-        self._pieces: list[ctypes.Array[ctypes.c_char]] = []
-        self._written: list[Iterator[int]] = []
+        self._files = itertools.count()
+        self._pieces: list[tuple[ctypes.Array[ctypes.c_char], Iterator[int]]] = []
         self._adding = _thread.allocate_lock()
 
-    def note(self, correlation: int, stack: int) -> None:
+    def note(self, correlation: int, stack: int, named_range: int) -> None:
         """One call.
 
         A thread that has taken a slot may stand still for any time before it writes there. So a piece goes only when
@@ -44,16 +44,18 @@ class CallLog:
         number = slot // PIECE_CALLS
         if number >= len(self._pieces):
             self._add_pieces(number)
-        piece = self._pieces[number]
-        ENTRY.pack_into(piece, slot % PIECE_CALLS * ENTRY.size, correlation, stack)
-        if next(self._written[number]) == PIECE_CALLS - 1:
+        piece, written = self._pieces[number]
+        ENTRY.pack_into(piece, slot % PIECE_CALLS * ENTRY.size, correlation, stack, named_range)
+        if next(written) == PIECE_CALLS - 1:
             unmap(ctypes.addressof(piece), len(piece))
 
     def _add_pieces(self, number: int) -> None:
-        """Files up to this one; the memory is the file's, so nothing has to be written."""
+        """Files up to this one; the memory is the file's, so nothing has to be written.
+
+        A handler of a signal may raise an exception at any place here: a file that was made for nothing stays empty.
+        """
         size = PIECE_CALLS * ENTRY.size
         with self._adding:
             while number >= len(self._pieces):
-                address = map_file(self._path(f"calls.{len(self._pieces):06d}"), size)
-                self._written.append(itertools.count())
-                self._pieces.append((ctypes.c_char * size).from_address(address))
+                address = map_file(self._path(f"calls.{next(self._files):06d}"), size)
+                self._pieces.append(((ctypes.c_char * size).from_address(address), itertools.count()))

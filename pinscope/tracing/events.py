@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pinscope.tracing.joined import Joined, Process
 from pinscope.tracing.summed import DIRECTIONS, MEMORY, Summed
 
 if TYPE_CHECKING:  # it takes a fifth of a second to import
@@ -16,7 +17,7 @@ if TYPE_CHECKING:  # it takes a fifth of a second to import
 PIECE_ROWS = 100_000
 
 
-def attachments(summed: Summed) -> Iterator[tuple[str, pa.Schema, Iterator[pa.RecordBatch]]]:
+def attachments(joined: Joined) -> Iterator[tuple[str, pa.Schema, Iterator[pa.RecordBatch]]]:
     """Name, columns and rows of each table. Times are in nanoseconds since the program's start.
 
     ``copies``: ``at_ns`` and ``took_ns`` of the transfer (−1: its end was not recorded), ``call_at_ns`` and
@@ -24,41 +25,45 @@ def attachments(summed: Summed) -> Iterator[tuple[str, pa.Schema, Iterator[pa.Re
     ``device``, ``stream``, ``site`` (``number`` of a row of kind ``site``), ``idle_ns`` (idle compute). ``kernels``:
     ``at_ns``, ``took_ns``, ``device``, ``stream``. ``calls``: ``at_ns``, ``took_ns``, ``call``, ``thread``, ``file``
     (empty: no Python code made it), ``line``. ``pinned``: ``at_ns``, ``change_bytes`` (of pinned memory: below 0 where
-    some was released).
+    some was released). All: ``process``, its id; the events of a process stand together.
     """
     import pyarrow as pa  # noqa: PLC0415
 
-    for name, count, columns in (
-        ("copies", len(summed.copies), _copies(summed)),
-        ("kernels", len(summed.kernels), _kernels(summed)),
-        ("calls", len(summed.calls), _calls(summed)),
-        ("pinned", len(summed.pinned.changes()[0]), _pinned(summed)),
-    ):
-        text = {"direction", "source", "target", "call", "file"}
+    text = {"direction", "source", "target", "call", "file"}
+    for name, (count, columns_of) in _TABLES.items():
+        tables = [
+            (count(each.summed), {**columns_of(each, joined.begun_ns), **_process(each)}) for each in joined.processes
+        ]
         schema = pa.schema(
             [
-                (key, pa.string() if key in text else pa.from_numpy_dtype(columns[key](slice(0, 0)).dtype))
-                for key in columns
+                (key, pa.string() if key in text else pa.from_numpy_dtype(column(slice(0, 0)).dtype))
+                for key, column in tables[0][1].items()
             ]
         )
-        yield name, schema, _pieces(count, columns, schema)
+        yield name, schema, _pieces(tables, schema)
 
 
 _Columns = Mapping[str, Callable[[slice], NDArray[Any]]]
 
 
-def _pieces(count: int, columns: _Columns, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _pieces(tables: Sequence[tuple[int, _Columns]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa  # noqa: PLC0415
 
-    for begin in range(0, count, PIECE_ROWS):
-        piece = slice(begin, begin + PIECE_ROWS)
-        yield pa.RecordBatch.from_arrays(
-            [pa.array(columns[field.name](piece), field.type) for field in schema], schema=schema
-        )
+    for count, columns in tables:
+        for begin in range(0, count, PIECE_ROWS):
+            piece = slice(begin, min(begin + PIECE_ROWS, count))
+            yield pa.RecordBatch.from_arrays(
+                [pa.array(columns[field.name](piece), field.type) for field in schema], schema=schema
+            )
 
 
-def _copies(summed: Summed) -> _Columns:
-    copies, begun = summed.copies, summed.ended.begun_ns
+def _process(process: Process) -> _Columns:
+    return {"process": lambda piece: np.full(piece.stop - piece.start, process.pid, np.int32)}
+
+
+def _copies(process: Process, begun: int) -> _Columns:
+    summed = process.summed
+    copies = summed.copies
     found = summed.call_places(copies)
     known = found >= 0
     calls = summed.calls if len(summed.calls) else np.zeros(1, summed.calls.dtype)
@@ -74,13 +79,13 @@ def _copies(summed: Summed) -> _Columns:
         "target": lambda piece: words[np.minimum(copies["dst_kind"][piece], len(MEMORY) - 1)],
         "device": lambda piece: copies["device_id"][piece].astype(np.int32),
         "stream": lambda piece: copies["stream_id"][piece].astype(np.int64),
-        "site": lambda piece: summed.site_of_copies[piece].astype(np.int32),
+        "site": lambda piece: (summed.site_of_copies[piece] + process.first_site).astype(np.int32),
         "idle_ns": lambda piece: summed.idle_of_copies[piece],
     }
 
 
-def _kernels(summed: Summed) -> _Columns:
-    kernels, begun = summed.kernels, summed.ended.begun_ns
+def _kernels(process: Process, begun: int) -> _Columns:
+    kernels = process.summed.kernels
     return {
         "at_ns": lambda piece: kernels["start"][piece] - begun,
         "took_ns": lambda piece: np.where(kernels["end"][piece] > 0, _took(kernels[piece]), -1),
@@ -89,10 +94,11 @@ def _kernels(summed: Summed) -> _Columns:
     }
 
 
-def _calls(summed: Summed) -> _Columns:
+def _calls(process: Process, begun: int) -> _Columns:
+    summed = process.summed
     calls, names, lines = summed.calls, summed.call_names, summed.lines(summed.calls)
     return {
-        "at_ns": lambda piece: calls["start"][piece] - summed.ended.begun_ns,
+        "at_ns": lambda piece: calls["start"][piece] - begun,
         "took_ns": lambda piece: _took(calls[piece]),
         "call": lambda piece: names[piece],
         "thread": lambda piece: calls["thread_id"][piece].astype(np.int64),
@@ -101,13 +107,22 @@ def _calls(summed: Summed) -> _Columns:
     }
 
 
-def _pinned(summed: Summed) -> _Columns:
-    moments, changes = summed.pinned.changes()
+def _pinned(process: Process, begun: int) -> _Columns:
+    moments, changes = process.summed.pinned.changes()
     return {
-        "at_ns": lambda piece: moments[piece] - summed.ended.begun_ns,
+        "at_ns": lambda piece: moments[piece] - begun,
         "change_bytes": lambda piece: changes[piece],
     }
 
 
 def _took(records: NDArray[Any]) -> NDArray[np.int64]:
     return np.asarray(records["end"] - records["start"], np.int64)
+
+
+_TABLES: Mapping[str, tuple[Callable[[Summed], int], Callable[[Process, int], _Columns]]] = {
+    "copies": (lambda summed: len(summed.copies), _copies),
+    "kernels": (lambda summed: len(summed.kernels), _kernels),
+    "calls": (lambda summed: len(summed.calls), _calls),
+    "pinned": (lambda summed: len(summed.pinned.changes()[0]), _pinned),
+}
+"""Name → number of rows, and the columns, of a process."""

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from pinscope.tracing.spool import Spool
 
-MOST_RECORDS = 20_000_000
-"""Kept of one trace, of all kinds: about 1 GiB on the disk. The recording ends there; the program goes on."""
 TYPES: Mapping[str, np.dtype[Any]] = {
     "copies": np.dtype([
         ("correlation_id", "u4"), ("device_id", "u4"), ("stream_id", "u4"), ("copy_kind", "u1"), ("src_kind", "u1"),
@@ -50,7 +48,7 @@ class Gathered:
         self.records = 0
         """How many are kept."""
         self.is_full = False
-        """No more are taken; the recorder was told to end."""
+        """No more are kept."""
         self._folder = folder
         self._followed = {
             driver: np.asarray(sorted(map(int, spool.config[name])), np.uint32)
@@ -62,9 +60,6 @@ class Gathered:
         for buffer in self.spool.take(ended):
             for kind, found in buffer.items():
                 self._keep(kind, found)
-            if self.records >= MOST_RECORDS and not self.is_full:
-                self.is_full = True
-                self.spool.stop()
 
     def _keep(self, kind: str, found: NDArray[Any]) -> None:
         name = _TABLES[kind]

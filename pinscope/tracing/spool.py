@@ -26,29 +26,36 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 """What is taken from CUPTI's records, by the name of their kind."""
 _INTEGER = struct.Struct("<I")
-PAIRS = np.dtype([("correlation", "<u4"), ("stack", "<u4")])
+CALLS = np.dtype([("correlation", "<u4"), ("stack", "<u4"), ("range", "<u4")])
 Frame = tuple[str, int, str]
 """File, line, function."""
 
 
 @dataclass
 class Spool:
-    """A spool, while it grows and afterwards.
+    """A spool, while it grows and afterwards: of the program, or of a process that it started.
 
     Attributes:
         folder: where it lies.
+        program: folder of the program's spool, where this is another process of it.
         unreadable_bytes: of buffers that held something of unknown length; what stood behind it is lost.
     """
 
     folder: Path
+    program: Path | None = None
     unreadable_bytes: int = 0
 
     def __post_init__(self) -> None:
-        self.config: Mapping[str, Any] = json.loads((self.folder / "config.json").read_text())
+        self.config: Mapping[str, Any] = json.loads(((self.program or self.folder) / "config.json").read_text())
         self._names = {int(number): name for name, number in self.config["kinds"].items()}
         layouts = {int(number): layout for number, layout in self.config["layouts"].items()}
         self._sizes = {number: int(layout["size"]) for number, layout in layouts.items()}
         self._types = {name: _type(layouts[number], FIELDS[name]) for number, name in self._names.items()}
+
+    def children(self) -> Iterator[Spool]:
+        """The spools of other processes so far."""
+        for folder in sorted(self.folder.glob("process.*")):
+            yield Spool(folder, self.folder)
 
     def take(self, ended: bool = False) -> Iterator[Mapping[str, Records]]:
         """The records of each buffer that is complete, by kind; once each: its file is gone afterwards.
@@ -84,22 +91,51 @@ class Spool:
 
     def stacks(self) -> list[list[Frame]]:
         """All stacks so far; that of number n stands at n − 1. The innermost frame is the first of each."""
-        path = self.folder / "stacks"
-        if not path.exists():
-            return []
-        lines = path.read_bytes().splitlines(keepends=True)
-        return [[(file, line, name) for file, line, name in json.loads(each)] for each in lines if each[-1:] == b"\n"]
+        return [[(file, line, name) for file, line, name in each or ()] for each in self._numbered("stacks")]
+
+    def ranges(self) -> list[str]:
+        """Names of the ranges so far; that of number n stands at n − 1."""
+        return [name or "" for name in self._numbered("ranges")]
+
+    def _numbered(self, name: str) -> list[Any]:
+        """What a file says of each number, from 1 on; ``None`` where it says nothing."""
+        found = {int(number): value for number, value in self._lines(name)}
+        return [found.get(number) for number in range(1, max(found, default=0) + 1)]
+
+    def recorded_ns(self, begun_ns: int, ended_ns: int) -> int:
+        """For how long the recording was switched on.
+
+        Args:
+            begun_ns: when the program began.
+            ended_ns: when it was gone.
+        """
+        switches = [(int(each["ns"]), bool(each["on"])) for each in self._lines("switched")]
+        total, since = 0, None
+        for moment, on in [*switches, (ended_ns, False)]:
+            if since is not None:
+                total += max(min(moment, ended_ns) - max(since, begun_ns), 0)
+            since = moment if on else None
+        return total
+
+    def _lines(self, name: str) -> Iterator[Any]:
+        """The documents of a file that has one on each line; a half-written one is left out."""
+        path = self.folder / name
+        if path.exists():
+            yield from (json.loads(each) for each in path.read_bytes().splitlines(keepends=True) if each[-1:] == b"\n")
 
     def calls(self) -> NDArray[Any]:
-        """Correlation id and stack of all calls so far, in the order of the ids."""
-        pieces = [np.fromfile(path, PAIRS) for path in sorted(self.folder.glob("calls.*"))]
-        pairs = np.concatenate([np.empty(0, PAIRS), *(piece[piece["stack"] > 0] for piece in pieces)])
-        return pairs[np.argsort(pairs["correlation"], kind="stable")]
+        """Correlation id, stack and named range of all calls so far, in the order of the ids."""
+        pieces = [np.fromfile(path, CALLS) for path in sorted(self.folder.glob("calls.*"))]
+        calls = np.concatenate([np.empty(0, CALLS), *(piece[piece["stack"] > 0] for piece in pieces)])
+        return calls[np.argsort(calls["correlation"], kind="stable")]
 
     def document(self, name: str) -> Mapping[str, Any] | None:
-        """``started.json`` or ``refused.json``; ``None`` if it is not there."""
-        path = self.folder / name
-        return json.loads(path.read_text()) if path.exists() else None
+        """``started.json``, ``ended.json`` or ``refused.json``; ``None`` if it is not there, or not whole."""
+        try:
+            found: Mapping[str, Any] = json.loads((self.folder / name).read_text())
+        except (FileNotFoundError, ValueError):
+            return None
+        return found
 
     @property
     def fault(self) -> str | None:
@@ -108,8 +144,8 @@ class Spool:
         return path.read_text(errors="replace").splitlines()[0] if path.exists() else None
 
     def stop(self) -> None:
-        """Let the recorder end; the program goes on."""
-        (self.folder / "stop").touch()
+        """Let the recorders of all processes end; the program goes on."""
+        ((self.program or self.folder) / "stop").touch()
 
 
 def _type(layout: Mapping[str, Any], wanted: tuple[str, ...]) -> np.dtype[Any]:

@@ -5,6 +5,7 @@ It is run by its path, so that nothing depends on the working folder. The progra
 """
 
 import io
+import json
 import os
 import runpy
 import sys
@@ -45,10 +46,16 @@ def _records(spool: str) -> bool:
     """Start the recorder; false if it was refused."""
     sys.path.insert(0, _ROOT)
     try:
-        from pinscope.tracing.recorder import start_recording  # noqa: PLC0415 - the path has just been set
+        from pinscope.tracing.descendants import pass_on  # noqa: PLC0415 - the path has just been set
+        from pinscope.tracing.recorder import start_recording  # noqa: PLC0415
     finally:
         sys.path.remove(_ROOT)
-    return start_recording(spool)
+    if not start_recording(spool):
+        return False
+    with open(os.path.join(spool, "config.json"), encoding="utf-8") as file:  # noqa: PTH118, PTH123
+        if json.load(file)["children"]:
+            pass_on(spool)
+    return True
 
 
 def _redirect(spool: str) -> None:

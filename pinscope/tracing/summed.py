@@ -17,8 +17,8 @@ from pinscope.tracing.gathered import Gathered
 from pinscope.tracing.pinned import PinnedMemory
 from pinscope.tracing.places import NATIVE, Place, place_of
 
-MOST_SITES = 1000
-"""Rows of a kind; those with the least are left out."""
+MOST_RANGES = 3
+"""Names of ranges in a row."""
 MEMORY = ("unknown", "pageable", "pinned", "device", "array", "managed", "device", "managed")
 """CUPTI's kinds of memory, by number."""
 DIRECTIONS = ("other", "h2d", "d2h", "h2d", "d2h", "d2d", "d2d", "d2d", "d2d", "h2h", "p2p")
@@ -30,25 +30,24 @@ _VERSION = re.compile(r"(_ptsz|_ptds)?(_v\d+)?(_ptsz|_ptds)?$")
 
 @dataclass(frozen=True)
 class Ended:
-    """How the program ended.
+    """How a program, or one of its processes, ended.
 
     Attributes:
         begun_ns: when it started, as CUPTI counts time.
         ended_ns: when it was gone.
-        exit_code: its own; below 0 the signal that killed it.
+        exit_code: its own; below 0 the signal that killed it; ``None`` where it goes on, or is not known.
     """
 
     begun_ns: int
     ended_ns: int
-    exit_code: int
+    exit_code: int | None
 
 
 class Summed:
     """What the rows and the attachments of a trace are made from."""
 
-    def __init__(self, gathered: Gathered, ended: Ended) -> None:
-        self.ended = ended
-        self._lost_bytes = gathered.spool.unreadable_bytes
+    def __init__(self, gathered: Gathered) -> None:
+        self.lost_bytes = gathered.spool.unreadable_bytes
         self._names = {
             0: {int(number): name for number, name in gathered.spool.config["runtime"].items()},
             1: {int(number): name for number, name in gathered.spool.config["driver"].items()},
@@ -59,34 +58,39 @@ class Summed:
         self.copies: NDArray[Any] = copies[np.argsort(self._call_starts(copies), kind="stable")]
         self._allocations: NDArray[Any] = gathered.table("allocations")
         self.kernels = gathered.table("kernels")
-        self._pairs = gathered.spool.calls()
+        self._followed = gathered.spool.calls()
+        self._range_names = gathered.spool.ranges()
         self._places = [NATIVE, *map(place_of, gathered.spool.stacks())]
         self._kinds = list(dict.fromkeys((place.file, place.line) for place in self._places))
         numbers = {kind: number for number, kind in enumerate(self._kinds)}
         self._line_of_stack = np.asarray([numbers[place.file, place.line] for place in self._places])
 
-    def rows(self) -> Iterator[TraceRow]:
-        """All of them: the program, the devices, then sites, allocations and synchronisations, most first."""
-        unfinished = int((self.copies["end"] == 0).sum())
-        yield TraceRow(
-            kind="program", repeat=0, warmup=False, seconds=(self.ended.ended_ns - self.ended.begun_ns) / 1e9,
-            active_seconds=self._active_seconds(), exit_code=self.ended.exit_code, copies=len(self.copies),
-            kernels=len(self.kernels), unfinished=unfinished, lost_bytes=self._lost_bytes,
-        )  # fmt: skip
-        for repeat, (device, busy) in enumerate(self.busy.items()):
+    def devices(self) -> Iterator[TraceRow]:
+        """A row for each GPU."""
+        for device, busy in self.busy.items():
             yield TraceRow(
-                kind="device", repeat=repeat, warmup=False, device=device, busy_seconds=busy.seconds,
+                kind="device", repeat=0, warmup=False, device=device, busy_seconds=busy.seconds,
                 kernels=int((self.kernels["device_id"] == device).sum()),
             )  # fmt: skip
-        for rows in (self._sites(), self._allocated(), self._waited()):
-            most = sorted(rows, key=lambda row: -(row.bytes or row.count or 0))[:MOST_SITES]
-            yield from (row.model_copy(update={"repeat": repeat}) for repeat, row in enumerate(most))
 
-    def _active_seconds(self) -> float:
+    @property
+    def is_empty(self) -> bool:
+        """Nothing was recorded."""
+        return not any(map(len, (self.copies, self.kernels, self.calls, self._allocations)))
+
+    @cached_property
+    def active_ns(self) -> tuple[int, int] | None:
+        """From the beginning of the first copy or kernel to the end of the last; ``None`` if there is none."""
         seen = [table[table["end"] > 0] for table in (self.copies, self.kernels)]
-        starts = [int(table["start"].min()) for table in seen if len(table)]
-        ends = [int(table["end"].max()) for table in seen if len(table)]
-        return (max(ends) - min(starts)) / 1e9 if starts else 0.0
+        seen = [table for table in seen if len(table)]
+        if not seen:
+            return None
+        return min(int(table["start"].min()) for table in seen), max(int(table["end"].max()) for table in seen)
+
+    @property
+    def unfinished(self) -> int:
+        """Copies whose end was not recorded."""
+        return int((self.copies["end"] == 0).sum())
 
     # Joining
 
@@ -96,11 +100,24 @@ class Summed:
 
     def stacks(self, records: NDArray[Any]) -> NDArray[np.intp]:
         """Of each record the number of its stack; 0 where there is none."""
-        found = _find(self._pairs["correlation"], records["correlation_id"])
-        if not len(self._pairs):
-            return np.zeros(len(records), np.intp)
-        stacks = np.where(found < 0, 0, self._pairs["stack"][found]).astype(np.intp)
+        stacks = self._noted(records, "stack")
         return np.where(stacks < len(self._places), stacks, 0)
+
+    def _noted(self, records: NDArray[Any], what: str) -> NDArray[np.intp]:
+        """Of each record what the recorder noted at its call; 0 where it noted nothing."""
+        if not len(self._followed):
+            return np.zeros(len(records), np.intp)
+        found = _find(self._followed["correlation"], records["correlation_id"])
+        return np.where(found < 0, 0, self._followed[what][found]).astype(np.intp)
+
+    def _ranges(self, records: NDArray[Any], weights: NDArray[Any] | None = None) -> str | None:
+        """Names of the ranges that were open at the calls of these records, the one of most weight first."""
+        numbers = self._noted(records, "range")
+        totals = np.bincount(numbers, weights, len(self._range_names) + 1)[1 : len(self._range_names) + 1]
+        seen = np.unique(numbers[(numbers > 0) & (numbers <= len(self._range_names))]) - 1
+        names = [self._range_names[place] for place in seen[np.argsort(-totals[seen], kind="stable")]]
+        more = [f"{len(names) - MOST_RANGES:,} more"] if len(names) > MOST_RANGES else []
+        return ", ".join([*names[:MOST_RANGES], *more]) or None
 
     def lines(self, records: NDArray[Any]) -> NDArray[np.intp]:
         """Of each record the number of its line in :attr:`files` and :attr:`line_numbers`."""
@@ -182,7 +199,8 @@ class Summed:
             copies["device_id"],
         )  # fmt: skip
 
-    def _sites(self) -> Iterator[TraceRow]:
+    def sites(self) -> Iterator[TraceRow]:
+        """Copies of the same line, kinds of memory, direction and device."""
         found, stacks = self.call_places(self.copies), self.stacks(self.copies)
         for number, mine in _groups(self.site_of_copies):
             copies = self.copies[mine]
@@ -197,6 +215,7 @@ class Summed:
                 call_seconds=self._call_seconds(found[mine]),
                 idle_seconds=float(self.idle_of_copies[mine].sum()) / 1e9 if len(self.kernels) else None,
                 **self._where(int(stacks[mine][0])), call=self._call_name(int(found[mine][0])),
+                ranges=self._ranges(copies, copies["bytes"]),
             )  # fmt: skip
 
     def _call_seconds(self, found: NDArray[np.intp]) -> float:
@@ -221,7 +240,7 @@ class Summed:
         """What was allocated and registered, and when it was released."""
         return PinnedMemory(self._allocations)
 
-    def _allocated(self) -> Iterator[TraceRow]:
+    def allocated(self) -> Iterator[TraceRow]:
         """Pinned memory by the line that allocated or registered it."""
         taken, left, held = self.pinned.taken, self.pinned.is_left, self.pinned.held
         found, stacks = self.call_places(taken), self.stacks(taken)
@@ -231,12 +250,12 @@ class Summed:
                 count=len(mine), bytes=int(taken["bytes"][mine].sum()), call_seconds=self._call_seconds(found[mine]),
                 left_count=int(left[mine].sum()), left_bytes=int(taken["bytes"][mine][left[mine]].sum()),
                 held_bytes=int(held[mine].sum()), peak_bytes=self.pinned.peak(mine),
-                **self._where(int(stacks[mine][0])),
+                **self._where(int(stacks[mine][0])), ranges=self._ranges(taken[mine], taken["bytes"][mine]),
             )  # fmt: skip
 
     # Waiting
 
-    def _waited(self) -> Iterator[TraceRow]:
+    def waited(self) -> Iterator[TraceRow]:
         """Calls that wait for the GPU, and how long its compute then stands idle."""
         places = self._waits()
         places = places[np.argsort(self.calls["end"][places], kind="stable")]
@@ -247,7 +266,7 @@ class Summed:
                 kind="synchronisation", repeat=0, warmup=False, call=self._call_name(int(places[mine][0])),
                 count=len(mine), call_seconds=self._call_seconds(places[mine]),
                 after_async_count=int(after[mine].sum()), idle_seconds=float(idle[mine].sum()) / 1e9,
-                **self._where(int(stacks[mine][0])),
+                **self._where(int(stacks[mine][0])), ranges=self._ranges(calls[mine]),
             )  # fmt: skip
 
     def _waits(self) -> NDArray[np.intp]:

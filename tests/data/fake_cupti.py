@@ -21,9 +21,12 @@ copy, kernel, pinned, wait = cuda.fake_copy, cuda.fake_kernel, cuda.fake_pinned,
 copy.argtypes = (ctypes.c_uint64, ctypes.c_int, ctypes.c_int)
 kernel.argtypes = wait.argtypes = (ctypes.c_uint64,)
 pinned.argtypes = (ctypes.c_uint32, ctypes.c_uint64, ctypes.c_uint64)
+push, pop, push_in, pop_in = cuda.fake_push, cuda.fake_pop, cuda.fake_push_in, cuda.fake_pop_in
+push.argtypes, push_in.argtypes = (ctypes.c_char_p,), (ctypes.c_uint64, ctypes.c_char_p)
+pop_in.argtypes = (ctypes.c_uint64,)
 PAGEABLE, PINNED, DEVICE = 1, 2, 3
 """
-"""What a program begins with; its own first line is number 8."""
+"""What a program begins with."""
 FIRST_LINE = PRELUDE.count("\n") + 1
 
 

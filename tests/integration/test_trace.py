@@ -21,7 +21,7 @@ from pinscope.runner import tracing
 from pinscope.runner.jobs import cancel
 from pinscope.store.bundle import read_bundle
 from pinscope.store.store import Store
-from pinscope.tracing import gathered
+from pinscope.tracing import joined
 from tests.data.fake_cupti import FIRST_LINE, PRELUDE, built, variables
 
 MIB = 2**20
@@ -175,7 +175,7 @@ def test_a_module_is_traced_as_python_runs_it(
 def test_the_recording_ends_where_a_trace_is_full_and_the_program_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    for module in (gathered, tracing):
+    for module in (joined, tracing):
         monkeypatch.setattr(module, "MOST_RECORDS", 1000)
     text = "for _ in range(400):\n    for _ in range(500): copy(64, 1, 3)\n    time.sleep(0.005)\nprint('end')"
     _, document = traced(tmp_path, program(tmp_path, text))
@@ -263,6 +263,38 @@ def test_without_cupti_python_the_line_says_what_to_install(tmp_path: Path, capf
     code, line = refused(capfd, program(tmp_path, ""))
     assert code == 3
     assert line.startswith(("pinscope: a trace needs cupti-python", "pinscope: there is no NVIDIA driver"))
+
+
+def test_a_window_of_time_that_makes_no_sense_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = program(tmp_path, "print('started')")
+    for option, value in (
+        ("--for", "soon"),
+        ("--for", "0s"),
+        ("--start-after", "400d"),
+        ("--start-after", "5 parsecs"),
+    ):
+        code, line = refused(capfd, option, value, path)
+        assert code == 2
+        assert option in line
+        assert value in line
+
+
+@pytest.mark.usefixtures("_cupti")
+def test_a_program_that_ends_before_its_window_says_that_nothing_was_recorded(tmp_path: Path) -> None:
+    _, document = traced(tmp_path, "--start-after", "1h", program(tmp_path, TRAIN))
+    assert document["run"]["verdict"].startswith("Nothing was recorded: the program ended before")
+    assert document["run"]["params"]["start_after"] == 3600
+    assert (document["observations"][0]["recorded_seconds"], document["observations"][0]["copies"]) == (0, 0)
+
+
+@pytest.mark.usefixtures("_cupti")
+def test_ranges_of_nvtx_stand_beside_their_lines(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    text = "for n in (b'load', b'store', b'more', b'fourth'):\n    push(n)\n"
+    text += "    copy(len(n) << 20, PAGEABLE, DEVICE); pop()\nkernel(1000)"
+    _, document = traced(tmp_path, program(tmp_path, text))
+    (site,) = (row for row in document["observations"] if row["kind"] == "site")
+    assert site["ranges"] == "fourth, store, load, 1 more"
+    assert "in range" in capfd.readouterr().err
 
 
 def test_what_is_no_program_or_no_new_file_is_refused_at_once(

@@ -155,5 +155,13 @@ def _rate(value: Any) -> float | None:
 
 
 def line_name(row: Row) -> str:
-    """``train.py:33``, or what is known instead."""
-    return f"{PurePath(row['file']).name}:{row['line']}" if row["file"] else "no Python line"
+    """``train.py:33``, or what is known instead; where several processes were recorded, ``train.py:33 (rank 1)``."""
+    line = f"{PurePath(row['file']).name}:{row['line']}" if row["file"] else "no Python line"
+    return f"{line} ({process})" if (process := process_name(row)) else line
+
+
+def process_name(row: Row) -> str | None:
+    """``rank 1``, or ``process 4711`` where it has no rank; ``None`` where one process was recorded."""
+    if row["process"] is None:
+        return None
+    return f"process {row['process']}" if row["rank"] is None else f"rank {row['rank']}"

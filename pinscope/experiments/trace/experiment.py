@@ -12,6 +12,11 @@ class TraceParams(Inputs):
 
     program: tuple[str, ...] = parameter("Program", "A file, or -m and a module, and its arguments.", ())
     stacks: bool = parameter("Lines of the program", "The Python stack of each call was read.", True)
+    part: str | None = parameter("Part", "Name of the part of the program that pinscope.trace recorded.", None)
+    start_after: float = parameter("Recorded from", "Seconds after the program's start.", 0.0, unit="seconds")
+    for_seconds: float | None = parameter("Recorded for", "Empty: to the end.", None, unit="seconds")
+    only_parts: bool = parameter("Parts only", "Recorded only inside the parts that pinscope.trace names.", False)
+    children: bool = parameter("Its processes", "Also the Python processes that it starts.", True)
     pinned_h2d: float | None = parameter(
         "Pinned copies to the GPU", "Rate of large ones, for the estimates.", None, unit="bytes/second"
     )

@@ -51,19 +51,23 @@ def _headline(seen: Seen) -> Iterator[Quantity]:
     yield quantity("CPU held by pageable copies", sum(site.row["call_seconds"] or 0.0 for site in pageable), "seconds")
     yield quantity("From the first copy or kernel to the last", seen.seconds, "seconds")
     yield quantity("The program ran", seen.program["seconds"] if seen.program else None, "seconds")
+    if seen.program and seen.program["recorded_seconds"] is not None:
+        yield quantity("Of it recorded", seen.program["recorded_seconds"], "seconds")
     yield quantity("Copies recorded", seen.program["copies"] if seen.program else None, "count")
 
 
 def _sites(run: Run, seen: Seen) -> Table:
     origin = run.params.get("pinned_from")
+    shown = seen.sites[:MOST_SHOWN]
+    ranges = any(site.row["ranges"] for site in shown)
     return table(
         "Copies by line",
         {
             "line": "text", "function": "text", "way": "text", "memory": "text", "copies": "count", "bytes": "bytes",
             "median size": "bytes", "bandwidth": "bytes/second", "CPU held": "seconds", "GPU idle": "seconds",
-            "saved if pinned": "seconds", "if also ahead": "seconds",
+            "saved if pinned": "seconds", "if also ahead": "seconds", **({"in range": "text"} if ranges else {}),
         },
-        [_site(site) for site in seen.sites[:MOST_SHOWN]],
+        [(*_site(site), *([site.row["ranges"]] if ranges else [])) for site in shown],
         note="Ranked by what pinning would save. CPU held: by the calls. GPU idle: compute that stood still while the "
         "copies were issued and ran. Saved if pinned: GPU idle less the transfer at the rate of pinned memory"
         + (f" ({origin})" if origin else "")

@@ -13,12 +13,25 @@ def trace_verdict(seen: Seen) -> str | None:
     if seen.program is None:
         return None
     if not seen.program["copies"]:
-        return "The program copied nothing to or from a GPU."
+        return _nothing(seen.program["recorded_seconds"])
     if seen.pageable and seen.pinned_share <= 1 - MOSTLY:
         return " ".join(filter(None, (_worst(seen, seen.pageable[0]), _others(seen))))
     if seen.pinned:
         return " ".join(filter(None, (_pinned(seen), _left(seen.pageable))))
     return f"None of {seen.program['copies']:,} copies is a large one between host and GPU: pinning would not help."
+
+
+def _nothing(recorded: float | None) -> str:
+    """Of a program without copies.
+
+    Args:
+        recorded: seconds of it that were recorded; ``None``: all.
+    """
+    if recorded is None:
+        return "The program copied nothing to or from a GPU."
+    if not recorded:
+        return "Nothing was recorded: the program ended before what was to be recorded began."
+    return f"The program copied nothing to or from a GPU in the {format_seconds(recorded)} that were recorded."
 
 
 def _worst(seen: Seen, site: Site) -> str:

@@ -36,7 +36,7 @@ def compare(measure):
         running = recorder(turn)
         for name, value in measure().items():
             times[name]["on"].append(value)
-        running._finish()
+        running.finish()
     print(json.dumps(times))
 
 

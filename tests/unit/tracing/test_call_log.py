@@ -13,8 +13,8 @@ import pytest
 from pinscope.tracing import call_log
 from pinscope.tracing.call_log import CallLog
 
-PIECE = 512
-"""Entries; a page of memory."""
+PIECE = 1024
+"""Entries; three pages of memory."""
 
 
 class Halting:
@@ -53,11 +53,11 @@ def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_thread_that_stood_still_for_many_calls_still_writes_its_own(tmp_path: Path) -> None:
     log = CallLog(lambda name: str(tmp_path / name))
     slots = log._slots = Halting()  # type: ignore[assignment] # numbers, as the counter gives them
-    late = threading.Thread(target=log.note, args=(7777, 1))
+    late = threading.Thread(target=log.note, args=(7777, 1, 0))
     late.start()
     assert slots.taken.wait(10)
     for number in range(20 * PIECE - 1):
-        log.note(number, 2)
+        log.note(number, 2, 0)
     assert mapped(tmp_path) == 1  # that of the thread that stands still
     slots.let_go.set()
     late.join()
@@ -70,7 +70,7 @@ def test_entries_of_many_threads_are_all_kept_and_full_pieces_leave_the_memory(t
 
     def write(thread: int) -> None:
         for number in range(5 * PIECE):
-            log.note(thread * 1_000_000 + number, thread + 1)
+            log.note(thread * 1_000_000 + number, thread + 1, 0)
 
     threads = [threading.Thread(target=write, args=(thread,)) for thread in range(4)]
     for thread in threads:

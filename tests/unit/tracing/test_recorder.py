@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from pinscope.runner.traced_program import make_spool
+from pinscope.tracing.scope import Scope
 from pinscope.tracing.spool import Spool
 from pinscope.tracing.start import NOT_STARTED
 from tests.data.fake_cupti import FIRST_LINE, PRELUDE, built, variables
@@ -23,6 +26,9 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built(tmp_path_factory.mktemp("cupti"))
 
 
+ALL = Scope(children=False)
+
+
 @dataclass(frozen=True)
 class Recorded:
     exit_code: int
@@ -33,7 +39,7 @@ class Recorded:
     """Records by kind."""
 
 
-def record(library: Path, folder: Path, program: str, stacks: bool = True, **changes: str) -> Recorded:
+def record(library: Path, folder: Path, program: str, scope: Scope = ALL, **changes: str) -> Recorded:
     """Run a program with the recorder in it."""
     environment = variables(library, **changes)
     setup = subprocess.run(
@@ -41,7 +47,7 @@ def record(library: Path, folder: Path, program: str, stacks: bool = True, **cha
     )
     spool = folder / "spool"
     spool.mkdir()
-    (spool / "config.json").write_text(json.dumps({**json.loads(setup.stdout), "stacks": stacks}))
+    make_spool(spool, json.loads(setup.stdout), scope, time.time_ns())
     (folder / "program.py").write_text(PRELUDE + program)
     done = subprocess.run(
         [sys.executable, TRACING / "start.py", spool, folder / "program.py"],
@@ -93,7 +99,7 @@ def test_the_driver_s_function_inside_the_runtime_s_is_the_same_call(library: Pa
 
 
 def test_without_stacks_copies_are_recorded_all_the_same(library: Path, tmp_path: Path) -> None:
-    seen = record(library, tmp_path, COPIES, stacks=False)
+    seen = record(library, tmp_path, COPIES, Scope(stacks=False, children=False))
     assert seen.counts["MEMCPY"] == 100
     assert not len(seen.spool.calls())
 
@@ -169,3 +175,36 @@ def test_the_program_s_environment_and_modules_are_its_own(library: Path, tmp_pa
         [sys.executable, tmp_path / "program.py"], env=variables(library), capture_output=True, text=True, check=True
     )
     assert seen.stdout == plain.stdout
+
+
+def test_each_call_has_the_innermost_range_of_its_thread(library: Path, tmp_path: Path) -> None:
+    program = """
+push(b"outer"); copy(1, 1, 3); push(b"inner"); copy(1, 1, 3); pop(); copy(1, 1, 3); pop(); copy(1, 1, 3)
+push_in(7, b"registered"); push(b"of another domain"); pop_in(7); copy(1, 1, 3); pop(); copy(1, 1, 3)
+push(b"main's"); other = threading.Thread(target=copy, args=(1, 1, 3)); other.start(); other.join()
+"""
+    seen = record(library, tmp_path, program)
+    names = ["", *seen.spool.ranges()]
+    assert [names[call["range"]] for call in seen.spool.calls()] == [
+        "outer", "inner", "outer", "", "of another domain", "", ""
+    ]  # fmt: skip
+
+
+def test_a_program_may_make_up_any_number_of_range_names(library: Path, tmp_path: Path) -> None:
+    program = "for step in range(10_100):\n    push(b'step %d' % step); copy(1, 1, 3); pop()\n"
+    seen = record(library, tmp_path, program)
+    assert len(seen.spool.ranges()) == 10_001
+    assert seen.spool.ranges()[-1] == "other ranges"
+    assert int((seen.spool.calls()["range"] == 10_001).sum()) == 100
+
+
+def test_only_the_time_that_was_asked_for_is_recorded_and_the_program_runs_on(library: Path, tmp_path: Path) -> None:
+    program = "begun = time.time()\nwhile time.time() < begun + 1.2: copy(64, PAGEABLE, DEVICE); time.sleep(0.001)\n"
+    program += "print('end')"
+    seen = record(library, tmp_path, program, Scope(start_after=0.5, for_seconds=0.3, children=False))
+    assert seen.stdout == "end\n"
+    begun, ended = (seen.spool.document(f"{name}.json") or {} for name in ("started", "ended"))
+    recorded = seen.spool.recorded_ns(begun["ns"], ended["ns"]) / 1e9
+    assert 0.2 < recorded < 0.5  # a busy machine is late on either side
+    assert 20 < seen.counts["MEMCPY"] < 700
+    assert seen.counts["MEMCPY"] == len(seen.spool.calls())

@@ -66,10 +66,10 @@ def test_what_stands_behind_a_record_of_unknown_length_is_counted_as_lost(tmp_pa
 
 def test_a_stack_that_was_half_written_is_left_out(tmp_path: Path) -> None:
     seen = spool(tmp_path)
-    (tmp_path / "stacks").write_text('[["a.py", 1, "f"]]\n[["b.py", 2')
+    (tmp_path / "stacks").write_text('[1, [["a.py", 1, "f"]]]\n[2, [["b.py", 2')
     assert seen.stacks() == [[("a.py", 1, "f")]]
 
 
 def test_calls_come_in_the_order_of_their_numbers_without_unused_places(tmp_path: Path) -> None:
-    np.asarray([9, 2, 0, 0, 7, 1], "<u4").tofile(tmp_path / "calls.000000")
-    assert spool(tmp_path).calls().tolist() == [(7, 1), (9, 2)]
+    np.asarray([9, 2, 3, 0, 0, 0, 7, 1, 0], "<u4").tofile(tmp_path / "calls.000000")
+    assert spool(tmp_path).calls().tolist() == [(7, 1, 0), (9, 2, 3)]

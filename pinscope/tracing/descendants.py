@@ -1,0 +1,151 @@
+"""Has the Python processes that a traced program starts recorded as well.
+
+They find two variables in their environment, of which ``joining/sitecustomize.py`` takes one away and puts the other
+right, before their program begins. The traced program itself sees neither: they stand in the environment that C code
+and children get, not in ``os.environ``.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable, Mapping
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any
+
+SPOOL = "PINSCOPE_TRACE_SPOOL"
+"""Variable with the folder of the program's spool."""
+PATH = "PYTHONPATH"
+NVTX = "NVTX_INJECTION64_PATH"
+"""Variable by which NVTX finds the library that follows its calls: CUPTI's."""
+JOINING = os.path.join(os.path.dirname(os.path.realpath(__file__)), "joining")  # noqa: PTH118, PTH120
+"""Folder whose ``sitecustomize`` a child imports as it starts."""
+TRIGGER = "ctypes"
+"""Module with whose import a child's recording begins: NumPy imports it, and so does all that brings CUDA to Python."""
+_ENVIRONMENT_OF_FORK_EXEC = 5
+"""Place of the list of variables among the arguments."""
+
+
+def pass_on(spool: str) -> None:
+    """Record the Python processes that this process starts from now on into the same spool."""
+    ours = functools.partial(_with_ours, spool)
+    os.putenv(SPOOL, spool)  # not into os.environ
+    os.putenv(PATH, _path(os.environ.get(PATH)))
+    os.execve = _wrapped(os.execve, ours)
+    os.posix_spawn = _wrapped(os.posix_spawn, ours)
+    os.posix_spawnp = _wrapped(os.posix_spawnp, ours)
+    _mind_fork_exec(spool)
+
+
+def _path(before: str | None) -> str:
+    return f"{JOINING}{os.pathsep}{before}" if before else JOINING
+
+
+def _with_ours(spool: str, environment: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Variables that a child is given, and ours."""
+    before = environment.get(PATH) or os.fsdecode(environment.get(PATH.encode()) or "")
+    rest = {name: value for name, value in environment.items() if name not in {PATH, PATH.encode()}}
+    return {**rest, SPOOL: spool, PATH: _path(before)}
+
+
+def _wrapped(start: Callable[..., Any], ours: Callable[[Mapping[Any, Any]], dict[Any, Any]]) -> Callable[..., Any]:
+    """A function of ``os`` that takes a program, its arguments and its environment."""
+
+    @functools.wraps(start)
+    def start_joined(path: Any, argv: Any, env: Any, **options: Any) -> Any:
+        return start(path, argv, ours(env) if isinstance(env, Mapping) else env, **options)
+
+    return start_joined
+
+
+def _mind_fork_exec(spool: str) -> None:
+    """What ``subprocess`` and ``multiprocessing`` call."""
+    import _posixsubprocess  # noqa: PLC0415 - not of every system
+
+    fork_exec: Callable[..., Any] = _posixsubprocess.fork_exec
+
+    @functools.wraps(fork_exec)
+    def fork_exec_joined(*arguments: Any) -> Any:
+        variables = arguments[_ENVIRONMENT_OF_FORK_EXEC]
+        if variables is None:  # those of this process, which may have set its path anew
+            os.putenv(PATH, _path(os.environ.get(PATH)))
+            return fork_exec(*arguments)
+        given = dict(os.fsencode(each).partition(b"=")[::2] for each in variables)
+        joined = {os.fsencode(name): os.fsencode(value) for name, value in _with_ours(spool, given).items()}
+        changed = [name + b"=" + value for name, value in joined.items()]
+        before, behind = arguments[:_ENVIRONMENT_OF_FORK_EXEC], arguments[_ENVIRONMENT_OF_FORK_EXEC + 1 :]
+        return fork_exec(*before, changed, *behind)
+
+    for module in (_posixsubprocess, sys.modules.get("subprocess")):
+        for name, value in vars(module).items() if module else ():
+            if value is fork_exec:
+                setattr(module, name, fork_exec_joined)
+
+
+def join() -> None:
+    """In a child: begin to record it when it imports :data:`TRIGGER`, and let its program see its own environment."""
+    spool = os.environ.pop(SPOOL, "")
+    if "libcupti" in os.environ.get(NVTX, ""):
+        del os.environ[NVTX]  # the parent's recorder has set it for itself
+    before = os.environ.get(PATH, "").partition(os.pathsep)
+    if before[0] == JOINING:
+        if before[2]:
+            os.environ[PATH] = before[2]
+        else:
+            del os.environ[PATH]
+    if not spool or _is_started_by_a_trace():
+        return
+    pass_on(spool)
+    if TRIGGER in sys.modules:
+        _record(spool)
+    else:
+        sys.meta_path.insert(0, _Trigger(spool))
+
+
+def _is_started_by_a_trace() -> bool:
+    """A trace that the program itself makes: it has a recorder of its own."""
+    start = os.path.join(os.path.dirname(JOINING), "start.py")  # noqa: PTH118, PTH120
+    return start in map(os.path.realpath, sys.orig_argv[1:])
+
+
+def _record(spool: str) -> None:
+    from pinscope.tracing.recorder import join_recording  # noqa: PLC0415 - it imports the trigger
+
+    join_recording(spool)
+
+
+class _Trigger(MetaPathFinder):
+    """Finds nothing itself; when :data:`TRIGGER` is there, it is gone."""
+
+    def __init__(self, spool: str) -> None:
+        self._spool = spool
+
+    def find_spec(self, name: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
+        if name != TRIGGER:
+            return None
+        sys.meta_path.remove(self)
+        found = PathFinder.find_spec(name, path, target)
+        if found is not None and found.loader is not None:
+            found.loader = _ThenRecord(found.loader, self._spool)
+        return found
+
+
+class _ThenRecord(Loader):
+    """Loads a module as its own loader does, which the module then names."""
+
+    def __init__(self, loader: Loader, spool: str) -> None:
+        self._loader = loader
+        self._spool = spool
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__loader__ = self._loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        self._loader.exec_module(module)
+        _record(self._spool)

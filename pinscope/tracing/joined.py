@@ -1,0 +1,175 @@
+"""The processes of a traced program, joined in one result: their spools while they grow, their rows in the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pinscope.records.trace_row import TraceRow
+from pinscope.tracing.gathered import Gathered
+from pinscope.tracing.spool import Spool
+from pinscope.tracing.summed import Ended, Summed
+
+MOST_RECORDS = 20_000_000
+"""Kept of one trace, of all kinds: about 1 GiB on the disk. The recording ends there; the program goes on."""
+MOST_SITES = 1000
+"""Rows of a kind; those with the least are left out."""
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process of a program that was recorded.
+
+    Attributes:
+        pid: its id.
+        rank: among the processes of a job, where its launcher says so.
+        seconds: from its recording's start to its end; ``None`` where it was killed.
+        summed: its records.
+        first_site: what is added to the numbers of its sites, so that they differ from those of the others.
+    """
+
+    pid: int
+    rank: int | None
+    seconds: float | None
+    summed: Summed
+    first_site: int
+
+    def row(self) -> TraceRow:
+        """The process itself."""
+        return TraceRow(
+            kind="process", repeat=0, warmup=False, process=self.pid, seconds=self.seconds,
+            active_seconds=_active_seconds([self.summed]), copies=len(self.summed.copies),
+            kernels=len(self.summed.kernels),
+        )  # fmt: skip
+
+
+class GatheredProcesses:
+    """The spools of a program and of the processes that it starts, emptied as they grow.
+
+    Args:
+        spool: the program's.
+        folder: where the records are kept.
+    """
+
+    def __init__(self, spool: Spool, folder: Path) -> None:
+        self.spool = spool
+        self.is_full = False
+        """No more records are taken; the recorders were told to end."""
+        self._folder = folder
+        self._gathered: dict[Path, Gathered] = {}
+        self._find()
+
+    @property
+    def records(self) -> int:
+        """How many are kept."""
+        return sum(each.records for each in self._gathered.values())
+
+    def take(self, ended: bool = False) -> None:
+        """Take what is there; ``ended``: the program has."""
+        self._find()
+        for gathered in self._gathered.values():
+            gathered.take(ended)
+            if self.records >= MOST_RECORDS and not self.is_full:
+                self.is_full = True
+                self.spool.stop()
+                for each in self._gathered.values():
+                    each.is_full = True
+
+    def _find(self) -> None:
+        """Processes that are new."""
+        for spool in (self.spool, *self.spool.children()):
+            if spool.folder not in self._gathered:
+                kept = self._folder / str(len(self._gathered))
+                kept.mkdir()
+                self._gathered[spool.folder] = Gathered(spool, kept)
+                self._gathered[spool.folder].is_full = self.is_full
+
+    def faults(self) -> Iterator[str]:
+        """Why a recording ended early, or could not begin, each a line."""
+        for gathered in self._gathered.values():
+            spool, started = gathered.spool, gathered.spool.document("started.json")
+            process = f"process {started['pid']}: " if started and spool.program else ""
+            if fault := spool.fault:
+                yield process + fault
+
+    def refused(self) -> int:
+        """How many processes beside the program itself were not recorded because CUPTI did not let us."""
+        return sum(gathered.spool.program is not None and gathered.spool.document("refused.json") is not None
+                   for gathered in self._gathered.values())  # fmt: skip
+
+    def join(self, ended: Ended, is_part: bool) -> Joined:
+        """What was recorded of all of them.
+
+        Args:
+            ended: how the program did.
+            is_part: only a part was to be recorded.
+        """
+        processes: list[Process] = []
+        first_site = 0
+        for gathered in self._gathered.values():
+            summed = Summed(gathered)
+            if summed.is_empty and gathered.spool.program:
+                continue
+            started = gathered.spool.document("started.json") or {}
+            over = gathered.spool.document("ended.json")
+            seconds = (over["ns"] - started["ns"]) / 1e9 if over and started else None
+            processes.append(Process(int(started.get("pid", 0)), started.get("rank"), seconds, summed, first_site))
+            first_site += int(summed.site_of_copies.max(initial=-1)) + 1
+        recorded = self.spool.recorded_ns(ended.begun_ns, ended.ended_ns) / 1e9 if is_part else None
+        return Joined(processes, ended, recorded)
+
+
+class Joined:
+    """What was recorded of the processes of a program; the first is the program itself.
+
+    Args:
+        processes: all that recorded something, and the first.
+        ended: how the program did.
+        recorded_seconds: how long of it was recorded; ``None``: all.
+    """
+
+    def __init__(self, processes: Sequence[Process], ended: Ended, recorded_seconds: float | None) -> None:
+        self.processes = processes
+        self.begun_ns = ended.begun_ns
+        self._ended = ended
+        self._recorded_seconds = recorded_seconds
+
+    def rows(self) -> Iterator[TraceRow]:
+        """All of them: the program, its processes if there are several, the devices, then sites, allocations and
+        synchronisations, most first."""
+        summed = [each.summed for each in self.processes]
+        yield TraceRow(
+            kind="program", repeat=0, warmup=False, seconds=(self._ended.ended_ns - self._ended.begun_ns) / 1e9,
+            active_seconds=_active_seconds(summed), recorded_seconds=self._recorded_seconds,
+            exit_code=self._ended.exit_code, copies=sum(len(each.copies) for each in summed),
+            kernels=sum(len(each.kernels) for each in summed), unfinished=sum(each.unfinished for each in summed),
+            lost_bytes=sum(each.lost_bytes for each in summed),
+        )  # fmt: skip
+        if len(self.processes) > 1:
+            yield from self._numbered(lambda process: [process.row()])
+        yield from self._numbered(lambda process: process.summed.devices())
+        for kind in (_sites, lambda process: process.summed.allocated(), lambda process: process.summed.waited()):
+            yield from self._numbered(kind, most_first=True)
+
+    def _numbered(self, rows: Callable[[Process], Iterable[TraceRow]], most_first: bool = False) -> Iterator[TraceRow]:
+        """Rows of one kind, of all processes; each names its process where there are several."""
+        found = [
+            row.model_copy(update={"process": process.pid, "rank": process.rank} if len(self.processes) > 1 else {})
+            for process in self.processes
+            for row in rows(process)
+        ]
+        if most_first:
+            found = sorted(found, key=lambda row: -(row.bytes or row.count or 0))[:MOST_SITES]
+        for repeat, row in enumerate(found):
+            yield row.model_copy(update={"repeat": repeat})
+
+
+def _sites(process: Process) -> Iterator[TraceRow]:
+    for row in process.summed.sites():
+        yield row.model_copy(update={"number": (row.number or 0) + process.first_site})
+
+
+def _active_seconds(processes: Sequence[Summed]) -> float:
+    active = [each.active_ns for each in processes if each.active_ns]
+    return (max(end for _, end in active) - min(begin for begin, _ in active)) / 1e9 if active else 0.0

@@ -1,0 +1,135 @@
+"""``pinscope trace`` of programs that start processes: each that copies stands in the result, none notices it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pinscope.cli.main import main
+from pinscope.store.store import Store
+from tests.data.fake_cupti import PRELUDE, built, variables
+
+COPIES = PRELUDE + "for _ in range(int(sys.argv[1])): copy(1 << 20, PAGEABLE, DEVICE); kernel(1000)\n"
+CHILDREN = """\
+import multiprocessing, os, runpy, subprocess, sys
+HERE = os.path.dirname(os.path.abspath(__file__))
+def copies(count):
+    sys.argv[1:] = [str(count)]
+    runpy.run_path(os.path.join(HERE, "copies.py"))
+if __name__ == "__main__":
+    start = [sys.executable, os.path.join(HERE, "copies.py")]
+    subprocess.run([*start, "3"], check=True)
+    subprocess.run([*start, "4"], check=True, env={**os.environ, "RANK": "1", "LOCAL_RANK": "0"})
+    os.environ["PYTHONPATH"] = os.environ["PYTHONPATH"] + os.pathsep + HERE
+    with subprocess.Popen(["/bin/sh", "-c", " ".join(["exec", *start, "5"])]): pass
+    spawned = multiprocessing.get_context("spawn").Process(target=copies, args=(6,))
+    spawned.start(); spawned.join()
+    child = os.fork()
+    if not child:
+        os.execve(sys.executable, [*start, "7"], dict(os.environ))
+    os.waitpid(child, 0)
+    subprocess.run([sys.executable, "-c", "print('copies nothing')"], check=True)
+    subprocess.run([sys.executable, "-I", *start[1:], "8"], check=True, env={"FAKE_CUPTI": os.environ["FAKE_CUPTI"]})
+    copies(2)
+"""
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(tmp_path_factory.mktemp("cupti"))
+
+
+@pytest.fixture(autouse=True)
+def _cupti(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("FAKE_CUPTI", "PYTHONPATH"):
+        monkeypatch.setenv(name, variables(library)[name])
+
+
+def traced(folder: Path, *options: str) -> dict[str, Any]:
+    """JSON of a trace of the program with children."""
+    (folder / "copies.py").write_text(COPIES)
+    (folder / "program.py").write_text(CHILDREN)
+    answer = folder / "answer.json"
+    assert main(["trace", "--json", str(answer), *options, str(folder / "program.py")]) == 0
+    document: dict[str, Any] = json.loads(answer.read_text())
+    answer.unlink()
+    return document
+
+
+def test_each_process_that_copies_stands_in_the_result_with_its_rank(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    document = traced(tmp_path)
+    assert document["run"]["notes"] == []
+    rows = document["observations"]
+    processes = {row["process"]: row for row in rows if row["kind"] == "process"}
+    assert sorted(row["copies"] for row in processes.values()) == [2, 3, 4, 5, 6, 7]
+    assert [row["rank"] for row in processes.values() if row["copies"] == 4] == [1]
+    assert all(row["seconds"] > 0 for row in processes.values())
+    sites = [row for row in rows if row["kind"] == "site"]
+    assert sorted((row["count"], row["process"]) for row in sites) == sorted(
+        (row["copies"], process) for process, row in processes.items()
+    )
+    assert len({row["number"] for row in sites}) == len(sites)
+    (whole,) = (row for row in rows if row["kind"] == "program")
+    assert (whole["copies"], whole["kernels"]) == (27, 27)
+    assert "rank 1" in capfd.readouterr().err
+    with Store() as store:
+        copies = [
+            row for table in store.attachment(document["run"]["id"], "copies").tables() for row in table.to_pylist()
+        ]
+    assert {(row["process"], row["site"]) for row in copies} == {(row["process"], row["number"]) for row in sites}
+    assert all(row["at_ns"] > 0 for row in copies)
+
+
+def test_only_the_program_s_own_process_is_recorded_if_that_is_asked_for(tmp_path: Path) -> None:
+    rows = traced(tmp_path, "--this-process-only")["observations"]
+    assert [(row["count"], row.get("process")) for row in rows if row["kind"] == "site"] == [(2, None)]
+    assert not [row for row in rows if row["kind"] == "process"]
+
+
+CURIOUS = """\
+import json, os, subprocess, sys
+def seen():
+    names = [name for name in sys.modules if name.startswith(("pinscope", "sitecustomize"))]
+    loader = type(sys.modules["ctypes"].__spec__.loader).__name__ if "ctypes" in sys.modules else None
+    return [dict(os.environ), sys.path[1:], names, loader, [type(each).__name__ for each in sys.meta_path]]
+if __name__ == "__main__":
+    import ctypes
+    answers = [seen()]
+    if sys.argv[1:] == []:
+        for arguments in (["deep"], ["-m", "curious", "deep"]):
+            start = [*arguments[:2], "deep"] if arguments[0] == "-m" else [os.path.abspath(__file__), "deep"]
+            done = subprocess.run([sys.executable, *start], capture_output=True, text=True, check=True)
+            answers += json.loads(done.stdout)
+            done = subprocess.run([sys.executable, *start], capture_output=True, text=True, check=True, env={
+                **os.environ, "MINE": "1"})
+            answers += json.loads(done.stdout)
+    print(json.dumps(answers))
+"""
+
+
+def test_the_program_and_its_children_see_their_own_environment_path_and_sitecustomize(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "sitecustomize.py").write_text("import os; os.environ['CUSTOMIZED'] = 'by its own'")
+    (tmp_path / "curious.py").write_text(CURIOUS)
+    monkeypatch.setenv("PYTHONPATH", f"{os.environ['PYTHONPATH']}{os.pathsep}{own}{os.pathsep}{tmp_path}")
+    plain = subprocess.run(
+        [sys.executable, str(tmp_path / "curious.py")], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    monkeypatch.chdir(tmp_path)
+    assert main(["trace", "curious.py"]) == 0
+    expected, answers = json.loads(plain.stdout), json.loads(capfd.readouterr().out)
+    for ours, its_own in zip(answers, expected, strict=True):
+        ours[2] = [name for name in ours[2] if not name.startswith("pinscope")]
+        for mine, its in zip(ours, its_own, strict=True):
+            assert mine == its

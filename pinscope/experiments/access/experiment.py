@@ -185,7 +185,6 @@ class Access:
                     user = _USERS[way](bench, visit, held)
                     for uses in _uses(params, spacing):
                         yield from _repeat(bench, user, uses, params, harness)
-        harness.progress(1.0, "done")
 
     read = staticmethod(read_access)
     """Which way wins from how many uses, or for which share of the data."""

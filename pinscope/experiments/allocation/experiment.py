@@ -247,7 +247,6 @@ class Allocation:
         if params.pytorch:
             for values in audit(params.pytorch_bytes, lab, harness):
                 yield AllocationObservation(kind="pool", **values)
-        harness.progress(1.0, "done")
 
     def _fitting(self, way: Way, params: AllocationParams, lab: Lab, harness: Harness) -> list[int]:
         """The sizes of which this machine gives buffers this way; the others are noted."""

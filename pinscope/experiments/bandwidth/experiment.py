@@ -240,7 +240,6 @@ class Bandwidth:
                     yield from self._repeat(params, harness, chosen, one)
         if params.all_devices and len(lab.peers()) > 1 and "pinned" in params.memory:
             yield from self._everywhere(params, lab, harness)
-        harness.progress(1.0, "done")
 
     def _repeat(
         self, params: BandwidthParams, harness: Harness, flows: Sequence[Flow], combination: Combination

@@ -206,7 +206,6 @@ class Brim:
         for number, swap in enumerate(wanted):
             part = (number / len(wanted), (number + 1) / len(wanted))
             yield from _Climb(params, lab, harness, folder, swap=swap == "with", part=part).all()
-        harness.progress(1.0, "done")
 
     read = staticmethod(read_brim_run)
     """Where the cliff is, and what was felt outside."""

@@ -180,7 +180,6 @@ class Dataloader:
                     workers=loading.workers, batch_bytes=loading.batch_bytes, pinned_bytes=held, **asdict(step),
                 )  # fmt: skip
         empty_pinned_cache()
-        harness.progress(1.0, "done")
 
     read = staticmethod(read_dataloader)
     """Steps a second of each combination, and where the time goes."""

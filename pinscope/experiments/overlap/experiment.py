@@ -220,7 +220,6 @@ class Overlap:
                             labels = Labels(direction, balance, recipe, params.chunk, params.chunks)
                             yield from _passes(params, harness, pipeline, labels, sides)
                             done += 1
-        harness.progress(1.0, "done")
 
     read = staticmethod(read_overlap)
     """Overlap, stall and issue time of every recipe, and which ingredient is missing where."""

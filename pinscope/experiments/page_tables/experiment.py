@@ -173,7 +173,6 @@ class PageTables:
                     harness.progress((number + share) / len(possible), f"{labels.words}: {amount}")
 
                 yield from _grow(params.asked, labs, labels, harness.clock, progress)
-        harness.progress(1.0, "done")
 
     def _possible(self, params: PageTablesParams, lab: Lab, harness: Harness) -> list[Labels]:
         """The ways this machine can go; the others are noted."""

@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import plotly.graph_objects as go
-
 from pinscope.analysis.pinning_strategy import CALLS, IDLE, PHASES, TITLES, StrategyCell, recommend, strategy_cells
-from pinscope.charts.bars import AROUND_PIXELS, ROW_PIXELS, Part, bars, label, names_above
+from pinscope.charts.bars import Part, bars, label
 from pinscope.charts.chart import Chart, alt_text
-from pinscope.charts.lines import Look, line
-from pinscope.charts.theme import panels, seconds_unit, short_seconds
+from pinscope.charts.lines import Look
+from pinscope.charts.marks import Marks, marks_of_seconds
+from pinscope.charts.theme import seconds_unit
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bytes, format_seconds
 
 _WAIT_LOOKS = (
     Look("issue"), Look("issue", "triangle-down"), Look("compute", "square"), Look("issue", "diamond"),
 )  # fmt: skip
-_DECADES = [10.0**power for power in range(-6, 3)]
 
 
 def draw(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
@@ -63,42 +61,23 @@ def _why_not_the_fastest(cells: Sequence[StrategyCell], best: StrategyCell | Non
 
 
 def _waits(cells: Sequence[StrategyCell]) -> Chart:
-    figure = panels([""], [AROUND_PIXELS + ROW_PIXELS * len(cells)])
     pinning, giving_back = PHASES.values()
-    for call, look in zip(CALLS.values(), _WAIT_LOOKS, strict=True):
-        _mark(figure, call, look, {_label(cell): cell.wait(pinning, call) for cell in cells})
-    longest = {_label(cell): cell.wait(giving_back) for cell in cells}
-    _mark(figure, f"any, memory {giving_back}", Look("stall", "star"), longest)
-    _mark(figure, "no driver calls", Look("reference", "x"), {_label(cell): cell.longest_control for cell in cells})
-    names_above(figure, 1, [_label(cell) for cell in cells])
-    figure.update_xaxes(
-        type="log", tickmode="array", tickvals=_DECADES, title_text="Longest wait (log scale)",
-        ticktext=[short_seconds(decade) for decade in _DECADES],
-    )  # fmt: skip
-    figure.update_layout(hovermode="y unified")
+    series = [
+        *(Marks(call, look, {TITLES[cell.strategy]: cell.wait(pinning, call) for cell in cells})
+          for call, look in zip(CALLS.values(), _WAIT_LOOKS, strict=True)),
+        Marks(f"any, memory {giving_back}", Look("stall", "star"),
+              {TITLES[cell.strategy]: cell.wait(giving_back) for cell in cells}),
+        Marks("no driver calls", Look("reference", "x"),
+              {TITLES[cell.strategy]: cell.longest_control for cell in cells}),
+    ]  # fmt: skip
     return Chart(
         "neighbour-waits",
         "How long other processes waited meanwhile",
         "The longest single call of each kind in other processes while memory was pinned, and of all kinds while it "
         "was given back. No driver calls: how late a process woke that makes none. Idle: the same with nothing going "
         "on.",
-        figure,
+        marks_of_seconds([TITLES[cell.strategy] for cell in cells], series, "Longest wait"),
         alt_text("Longest wait of other processes while memory was pinned", [
             (_label(cell), format_seconds(cell.wait(pinning))) for cell in cells
         ]),
     )  # fmt: skip
-
-
-def _mark(figure: go.Figure, name: str, look: Look, seconds: Mapping[str, float | None]) -> None:
-    """One mark for each strategy of which it is known."""
-    points = [(value, label, format_seconds(value)) for label, value in seconds.items() if value is not None]
-    if points:
-        figure.add_trace(
-            line(
-                name,
-                look,
-                points,
-                mode="markers",
-                hovertemplate="%{fullData.name}: %{customdata}<extra></extra>",
-            )
-        )

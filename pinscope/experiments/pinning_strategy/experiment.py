@@ -193,7 +193,6 @@ class PinningStrategy:
                 for place, pinner in enumerate(pinners):
                     harness.progress((repeat * len(chosen) + place + 1) / total, pinner.strategy.title)
                     yield _once(pinner, params.size, neighbours, bench, repeat)
-        harness.progress(1.0, "done")
 
     read = staticmethod(read_pinning_strategy)
     """The best strategy for this host, what it gains, seconds for the user's size, and the recipe."""

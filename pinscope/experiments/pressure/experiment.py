@@ -227,7 +227,6 @@ class Pressure:
             ExitStack() as held,
         ):
             yield from _Course(params, harness, beside, step, folder is not None).all(lab, held)
-        harness.progress(1.0, "done")
 
     read = staticmethod(read_pressure_run)
     """What everybody lost, and from which amount on it was felt."""

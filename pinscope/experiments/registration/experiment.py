@@ -206,7 +206,6 @@ class Registration:
             raise NotPossible("none of the kinds of shared memory that were asked for can be had here: see the notes")
         for number, case in enumerate(cases):
             yield from _Trial(case, lab, harness, number / len(cases)).run()
-        harness.progress(1.0, "done")
 
     def _possible(self, params: RegistrationParams, lab: Lab, harness: Harness) -> list[Sharing]:
         """The sorts of shared memory that this machine gives; the others are noted."""

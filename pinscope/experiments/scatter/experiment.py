@@ -254,7 +254,6 @@ class Scatter:
                 compute = Compute(bench, COMPUTE_SECONDS, stack)
                 for case, given in _disturbing(params, ways, seen):
                     yield from _beside(compute, case, given, params, harness)
-        harness.progress(1.0, "done")
 
     read = staticmethod(read_scatter)
     """Which way wins for which size, what it holds, and what it costs compute."""

@@ -200,7 +200,6 @@ class Staging:
                             f"{case.way.replace('_', ' ')}, {format_bytes(size)}",
                         )
                         yield from _repeat(kinds[case.way], case, bench, params, harness)
-        harness.progress(1.0, "done")
 
     read = staticmethod(read_staging)
     """Which way is fastest for which size and number of uses, and what each holds the CPU for."""

@@ -92,7 +92,7 @@ def copy_all(team: Team, plan: Plan, near: Mapping[int, int], begun: float) -> I
         lies = take(team, plan, group[0])
         for case in group if lies else ():
             names = " and ".join(f"GPU {device}" for device in case.devices)
-            team.tell(begun + (1 - begun) * done / total, f"{names}, {case.direction}")
+            team.progress(begun + (1 - begun) * done / total, f"{names}, {case.direction}")
             for row in _repeat(team, plan, case):
                 yield row | {"issued_by": issued_by, "node": lies[row["device"]]}
             done += 1

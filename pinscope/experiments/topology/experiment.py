@@ -33,6 +33,8 @@ PROCESS_BYTES = 512 * 2**20
 COPIES = 4
 """That follow each other in a repeat: the common window of several GPUs holds at least three of each."""
 SHARE_REPEATS = 4
+USUAL_REPEATS = 0.57
+"""Share of the most repeats that the cases of copies took: on a quiet host those one way stopped at 8 (two H200s)."""
 _ISSUED = Literal["one_process", "process_each"]
 
 
@@ -199,7 +201,6 @@ class Topology:
                 touched = "registration" in params.parts
                 with started("own_gpu", apart, lab, harness, shared, begun=part, part=1 - part) as team:
                     yield from _observed(_work(team, params, touched=touched))
-        harness.progress(1.0, "done")
 
     read = staticmethod(read_topology)
     """Which GPUs share an uplink, what far nodes and processes cost, and what could not be measured here."""
@@ -240,7 +241,7 @@ def _seconds(params: TopologyParams, gpus: int, nodes: int, registering: int) ->
         far = (gpus + 1) * (nodes - 1) if nodes > 1 else 0
         cases = near + far + (gpus + 1 + far if gpus > 1 else 0)
         one = COPIES * params.size / 50e9 + 0.004
-        repeat = min(params.time_limit, params.repeats * one) + 2 * one + 0.05 + params.size / 5e9
+        repeat = USUAL_REPEATS * min(params.time_limit, params.repeats * one) + 2 * one + 0.05 + params.size / 5e9
         seconds += cases * len(params.directions) * repeat
     if gpus > 1:
         seconds += 1.5 + 0.4 * gpus

@@ -15,7 +15,7 @@ def register_all(team: Team, nbytes: int, touched: bool) -> Iterator[dict[str, A
         nbytes: of the memory.
         touched: whether its pages are there already.
     """
-    team.tell(0.0, "registering memory")
+    team.progress(0.0, "registering memory")
     yield from _rows(team, nbytes, "before", None, None)
     for number, rank in enumerate(team.members):
         first = number == 0 and not touched

@@ -24,7 +24,7 @@ def share_all(team: Team, nbytes: int, copies: int, repeats: int, begun: float) 
     """
     pairs = list(permutations(team.devices, 2))
     for number, (device, opener) in enumerate(pairs):
-        team.tell(begun + (1 - begun) * number / len(pairs), f"memory of GPU {device} opened from GPU {opener}")
+        team.progress(begun + (1 - begun) * number / len(pairs), f"memory of GPU {device} opened from GPU {opener}")
         yield from _one(team, device, opener, (nbytes, copies, repeats))
 
 

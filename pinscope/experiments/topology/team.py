@@ -46,8 +46,8 @@ class Team:
         """All GPUs on which one of them has a context."""
         return tuple(sorted(self.copiers))
 
-    def tell(self, done: float, step: str) -> None:
-        """Tell how far they are, 0 to 1, and with what."""
+    def progress(self, done: float, step: str) -> None:
+        """Report how far they are, 0 to 1, and with what."""
         many = f"{len(self.members)} process{'es' if len(self.members) > 1 else ''}"
         self.harness.progress(self._begun + self._part * done, f"{many}, {_TITLES[self.contexts]}: {step}")
 
@@ -98,7 +98,7 @@ def started(
     }
     with ChildProcesses(children, LIMIT_SECONDS, harness.check_cancelled, (descriptor,)) as processes:
         team = Team(processes, contexts, members, lab=lab, harness=harness, begun=begun, part=part)
-        team.tell(0.0, "starting")
+        team.progress(0.0, "starting")
         team.all("starting", {"do": "start"})
         yield team
         team.all("ending", {"do": "end"})

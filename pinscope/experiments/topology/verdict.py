@@ -17,7 +17,7 @@ from pinscope.experiments.topology.arithmetic import (
     share,
     shared_uplinks,
 )
-from pinscope.experiments.topology.words import ALL_TOWARDS, TOWARDS, gpus_words, groups_words
+from pinscope.experiments.topology.words import ALL_TOWARDS, TOWARDS, gpus_words, groups_words, own_uplinks_words
 from pinscope.units import format_bandwidth, format_bytes, format_share
 
 
@@ -62,16 +62,15 @@ def _together(found: Sequence[Cell]) -> str | None:
     if worst is None or cell is None:
         return None
     way, part = worst
-    many = len(cell.gpus)
     rate = f"{format_bandwidth(cell.total.median)} {ALL_TOWARDS[way]}"
     if part < SHARED_UPLINK:
         return (
-            f"No two of {many} GPUs share an uplink, but all together copy at {rate}, {format_share(part)} of the sum "
-            "of their rates alone."
+            f"{own_uplinks_words(cell.gpus)}, but all together copy at {rate}, {format_share(part)} of the sum of "
+            "their rates alone."
         )
     return (
-        f"No two of {many} GPUs share an uplink: all together copy at {rate}, {format_share(part)} of the sum of their "
-        "rates alone."
+        f"{own_uplinks_words(cell.gpus)}: together they copy at {rate}, {format_share(part)} of the sum of their rates "
+        "alone."
     )
 
 

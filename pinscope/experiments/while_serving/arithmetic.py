@@ -104,9 +104,10 @@ class Cell:
         """Whether it is a way to pin, and CUDA agrees."""
         return self.way not in (IDLE, TOUCH) and self.pinned is not False
 
-    def wait(self, phase: str, call: str | None = None) -> float | None:
-        """Seconds of the longest call in one phase, of all calls or of one; ``None`` where it was not measured."""
-        return max((one.seconds for one in self.waits if one.phase == phase and call in (None, one.call)), default=None)
+    def wait(self, phase: str | None, call: str | None = None) -> float | None:
+        """Seconds of the longest call, of all phases and calls or of one; ``None`` where it was not measured."""
+        chosen = (one for one in self.waits if phase in (None, one.phase) and call in (None, one.call))
+        return max((one.seconds for one in chosen), default=None)
 
 
 def cells(rows: Iterable[Row]) -> list[Cell]:

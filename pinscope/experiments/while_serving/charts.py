@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import plotly.graph_objects as go
-
-from pinscope.charts.bars import AROUND_PIXELS, ROW_PIXELS, label, names_above
 from pinscope.charts.chart import Chart, alt_text
 from pinscope.charts.lines import Look, line, put, reference
-from pinscope.charts.theme import panels, seconds_axis, short_seconds, size_axis
+from pinscope.charts.marks import Marks, marks_of_seconds
+from pinscope.charts.theme import panels, seconds_axis, size_axis
 from pinscope.experiments.while_serving.arithmetic import (
     AUTO,
     CALLS,
@@ -37,7 +35,6 @@ _MARKED: Mapping[str, Look] = {
 _CALL_LOOKS = (
     Look("issue"), Look("copy", "triangle-down"), Look("compute", "square"), Look("stall", "diamond"),
 )  # fmt: skip
-_DECADES = [10.0**power for power in range(-6, 2)]
 
 
 def draw(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
@@ -122,28 +119,16 @@ def _calls(found: Sequence[Cell]) -> Iterator[Chart]:
     """Each call's longest wait in each way."""
     if not any(cell.pins for cell in found):
         return
-    figure = panels([""], [AROUND_PIXELS + ROW_PIXELS * len(found)])
-    for call, look in zip(CALLS.values(), _CALL_LOOKS, strict=True):
-        points = [
-            (wait, label(cell.title), format_seconds(wait))
-            for cell in found if (wait := max(cell.wait(phase, call) or 0.0 for phase in cell.phases)) > 0
-        ]  # fmt: skip
-        if points:
-            figure.add_trace(
-                line(call, look, points, mode="markers", hovertemplate="%{fullData.name}: %{customdata}<extra></extra>")
-            )
-    names_above(figure, 1, [label(cell.title) for cell in found])
-    figure.update_xaxes(
-        type="log", tickmode="array", tickvals=_DECADES, title_text="Longest wait (log scale)",
-        ticktext=[short_seconds(decade) for decade in _DECADES],
-    )  # fmt: skip
-    figure.update_layout(hovermode="y unified")
+    series = [
+        Marks(call, look, {cell.title: cell.wait(None, call) for cell in found})
+        for call, look in zip(CALLS.values(), _CALL_LOOKS, strict=True)
+    ]
     yield Chart(
         "serving-calls",
         "Which calls wait",
         "The longest single call of each kind over all repeats, while memory is pinned or given back. A stream "
         "synchronize waits for the kernel and the copy of its round, also when nothing else goes on.",
-        go.Figure(figure),
+        marks_of_seconds([cell.title for cell in found], series, "Longest wait"),
         alt_text("Longest call in each way", [
             (cell.title, f"{cell.longest.call}, {format_seconds(cell.longest.seconds)}") for cell in found
         ]),

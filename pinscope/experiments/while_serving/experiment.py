@@ -207,7 +207,6 @@ class WhileServing:
             for place, (repeat, way, chunk) in enumerate(plan):
                 harness.progress(place / len(plan), f"{way} {format_bytes(chunk)}" if chunk else way)
                 yield from bench.beside(way, apparatus.taken(way, chunk), repeat)
-        harness.progress(1.0, "done")
 
     read = staticmethod(read_while_serving)
     """How long the calls wait in each way, the longest chunk that keeps to the limit, and the time that it takes."""

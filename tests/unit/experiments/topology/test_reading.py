@@ -90,9 +90,10 @@ def test_an_uplink_of_all_gpus_leaves_no_choice_of_gpus() -> None:
 def test_gpus_with_uplinks_of_their_own_are_said_to_have_them() -> None:
     rows = host(8)
     assert read(rows, 8).verdict == (
-        "No two of 8 GPUs share an uplink: all together copy at 400 GB/s to the GPUs, 100.0 % of the sum of "
-        "their rates alone."
+        "No two of 8 GPUs share an uplink: together they copy at 400 GB/s to the GPUs, 100.0 % of the sum of their "
+        "rates alone."
     )
+    assert (read(host(2)).verdict or "").startswith("GPUs 0 and 1 share no uplink: together they copy at 100 GB/s")
     assert findings(rows, 8)["own-uplinks"].severity == "good"
 
 

@@ -1,0 +1,52 @@
+"""Marks in rows, one row for each of several names, on one axis of seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import plotly.graph_objects as go
+
+from pinscope.charts.bars import AROUND_PIXELS, ROW_PIXELS, label, names_above
+from pinscope.charts.lines import Look, line
+from pinscope.charts.theme import panels, short_seconds
+from pinscope.units import format_seconds
+
+_DECADES = [10.0**power for power in range(-6, 3)]
+
+
+@dataclass(frozen=True)
+class Marks:
+    """Marks of one look.
+
+    Attributes:
+        name: in the legend.
+        look: colour and symbol.
+        seconds: name of a row → where its mark lies; none where that is ``None``.
+    """
+
+    name: str
+    look: Look
+    seconds: Mapping[str, float | None]
+
+
+def marks_of_seconds(names: Sequence[str], series: Iterable[Marks], axis: str) -> go.Figure:
+    """A figure of marks, the first name on top.
+
+    Args:
+        names: of the rows.
+        series: the marks.
+        axis: title of the x axis, which is logarithmic.
+    """
+    figure = panels([""], [AROUND_PIXELS + ROW_PIXELS * len(names)])
+    for marks in series:
+        points = [(at, label(name), format_seconds(at)) for name, at in marks.seconds.items() if at is not None]
+        if points:
+            hover = "%{fullData.name}: %{customdata}<extra></extra>"
+            figure.add_trace(line(marks.name, marks.look, points, mode="markers", hovertemplate=hover))
+    names_above(figure, 1, list(map(label, names)))
+    figure.update_xaxes(
+        type="log", tickmode="array", tickvals=_DECADES, ticktext=list(map(short_seconds, _DECADES)),
+        title_text=f"{axis} (log scale)",
+    )  # fmt: skip
+    return figure.update_layout(hovermode="y unified")

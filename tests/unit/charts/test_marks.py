@@ -1,0 +1,19 @@
+"""Marks in rows: each where it was measured, none where it was not."""
+
+from __future__ import annotations
+
+from pinscope.charts.lines import Look
+from pinscope.charts.marks import Marks, marks_of_seconds
+
+
+def test_a_mark_stands_in_the_row_of_its_name_and_none_where_nothing_is_known() -> None:
+    series = [
+        Marks("launch", Look("issue"), {"idle": 1e-4, "pinning": 6.5}),
+        Marks("copy", Look("copy"), {"idle": None}),
+    ]
+    figure = marks_of_seconds(["idle", "pinning"], series, "Longest wait")
+    (launch,) = figure.data
+    assert dict(zip(launch.y, launch.x, strict=True)) == {"idle": 1e-4, "pinning": 6.5}
+    assert list(launch.customdata) == ["100 µs", "6.50 s"]
+    assert list(figure.layout.yaxis.categoryarray) == ["pinning", "idle"]  # from below
+    assert figure.layout.xaxis.title.text == "Longest wait (log scale)"

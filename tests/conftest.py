@@ -41,6 +41,8 @@ ARGUMENTS = [
 ]  # fmt: skip
 SETTLE_SECONDS = 3.0
 """How long threads and children may take to end after a test."""
+_OBJECTS_BETWEEN_COLLECTIONS = 10_000
+"""As in PinScope's own processes."""
 _MARK = "PINSCOPE_TEST_MARK"
 """Environment variable by which a process is known to come from one test, however deep or orphaned."""
 
@@ -61,7 +63,11 @@ if importlib.util.find_spec("hypothesis"):  # the GPU tests do without it
 
 
 def pytest_configure() -> None:
-    """What is started in a shell's background inherits that it ignores Ctrl-C: the tests' children must not."""
+    """What is started in a shell's background inherits that it ignores Ctrl-C: the tests' children must not.
+
+    What is imported for a test stays: the garbage collector looks for nothing until all tests are found.
+    """
+    gc.disable()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -85,8 +91,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
     """All that was imported stays: the garbage collector need not look at it again, a tenth of what most tests take."""
+    gc.enable()
     gc.collect()
     gc.freeze()
+    gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
 
 
 @dataclass

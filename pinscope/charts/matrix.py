@@ -47,6 +47,7 @@ def matrices(
         axes: titles of the x and the y axis.
     """
     figure = panels(list(titles), [_AROUND_PIXELS + _ROW_PIXELS * len(rows)] * len(titles))
+    words = list(figure.layout.annotations)
     for number, cells in enumerate(squares, start=1):
         grid = [[cells.get((row, column)) for column in columns] for row in rows]
         figure.add_trace(
@@ -58,18 +59,21 @@ def matrices(
             ),
             row=number, col=1,
         )  # fmt: skip
-        for (row, column), cell in cells.items():
-            figure.add_annotation(
-                x=column, y=row, text=cell.text, row=number, col=1, showarrow=False,
+        axis = "" if number == 1 else number
+        words += [
+            go.layout.Annotation(
+                x=column, y=row, text=cell.text, xref=f"x{axis}", yref=f"y{axis}", showarrow=False,
                 font={"size": 12, "color": ink(colour(cell.share))},
-            )  # fmt: skip
+            )
+            for (row, column), cell in cells.items()
+        ]  # fmt: skip
         figure.update_yaxes(
             type="category", categoryorder="array", categoryarray=list(rows)[::-1], showgrid=False, title_text=axes[1],
             row=number, col=1,
         )  # fmt: skip
     figure.update_xaxes(type="category", categoryorder="array", categoryarray=list(columns), showgrid=False)
     figure.update_xaxes(title_text=axes[0], row=len(titles), col=1)
-    figure.update_layout(hovermode="closest")
+    figure.update_layout(hovermode="closest", annotations=words)  # each added alone would copy all before it
     return figure
 
 

@@ -7,6 +7,8 @@ import os
 import signal
 from functools import partial
 
+from pinscope import isolation
+
 INTERRUPTED = 130
 """As :class:`pinscope.errors.Cancelled`, which is not loaded yet."""
 
@@ -14,6 +16,7 @@ INTERRUPTED = 130
 def main() -> int:
     """Carry out the command line; its exit code. Ctrl-C leaves no traceback, not even while the command still loads."""
     atexit.register(_ignore_signals)  # first in, so the last to run
+    isolation.collect_rarely()
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # ignored, as in a shell's background job
         return _carry_out()
     signal.signal(signal.SIGINT, partial(_leave, INTERRUPTED, b"pinscope: interrupted\n"))

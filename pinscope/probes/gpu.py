@@ -9,8 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
-import pynvml
-
 from pinscope.probes.answer import Answer
 
 PcieNumber = Literal["generation_now", "width_now", "generation_max", "gpu_generation_max", "width_max"]
@@ -113,14 +111,18 @@ class Nvml:
     """
 
     def __init__(self) -> None:
+        self._library: Any = None
         self._closed_reason: str | None = "NVML has not been opened"
         self._handles: dict[int, Answer[Any]] = {}
 
     def __enter__(self) -> Self:
+        import pynvml  # noqa: PLC0415 - most processes of PinScope do not ask the driver
+
+        self._library = pynvml
         try:
             pynvml.nvmlInit()
         except pynvml.NVMLError as error:
-            self._closed_reason = _init_reason(error)
+            self._closed_reason = _init_reason(error, pynvml)
         else:
             self._closed_reason = None
         return self
@@ -173,7 +175,7 @@ class Nvml:
     def numa_node(self, index: int) -> Answer[int]:
         """The host's NUMA node nearest to the GPU."""
         # Not nvmlDeviceGetNumaNodeId: that is the node that the GPU's own memory forms, on coherent systems.
-        scope = getattr(pynvml, "NVML_AFFINITY_SCOPE_NODE", 0)
+        scope = getattr(self._library, "NVML_AFFINITY_SCOPE_NODE", 0)
         mask = self._of(index, "nvmlDeviceGetMemoryAffinity", _NODE_MASK_WORDS, scope)
         return mask.then(_only_bit, "NVML names no single NUMA node")
 
@@ -248,7 +250,7 @@ class Nvml:
             # NVML refuses the question where a GPU has no such mode: then it is whole.
             unsupported = mode.reason is not None and "Not Supported" in mode.reason
             return Answer(()) if unsupported else Answer(None, mode.reason)
-        if mode.value[0] != getattr(pynvml, "NVML_DEVICE_MIG_ENABLE", 1):
+        if mode.value[0] != getattr(self._library, "NVML_DEVICE_MIG_ENABLE", 1):
             return Answer(())
         return self._of(index, "nvmlDeviceGetMaxMigDeviceCount").then(lambda most: self._mig_parts(index, most))
 
@@ -266,7 +268,7 @@ class Nvml:
         )
 
     def _constant(self, name: str) -> Answer[int]:
-        value = getattr(pynvml, name, None)
+        value = getattr(self._library, name, None)
         return Answer.missing(f"the installed nvidia-ml-py has no {name}") if value is None else Answer(value)
 
     def _c2c_rates(self, index: int) -> list[float]:
@@ -299,19 +301,19 @@ class Nvml:
         """Call an NVML function; a missing function, a refusal or nothing is a reason."""
         if self._closed_reason is not None:
             return Answer.missing(self._closed_reason)
-        call: Callable[..., Any] | None = getattr(pynvml, function, None)
+        call: Callable[..., Any] | None = getattr(self._library, function, None)
         if call is None:
             return Answer.missing(f"the installed nvidia-ml-py has no {function}")
         try:
             value = call(*arguments)
-        except pynvml.NVMLError as error:
+        except self._library.NVMLError as error:
             return Answer.missing(f"{function}: {error}")
         return Answer.missing(f"{function} gave nothing") if value is None else Answer(value)
 
 
-def _init_reason(error: Exception) -> str:
+def _init_reason(error: Exception, library: Any) -> str:
     for name, reason in _INIT_REASONS.items():
-        if getattr(error, "value", None) == getattr(pynvml, name, object()):
+        if getattr(error, "value", None) == getattr(library, name, object()):
             return reason
     return f"NVML could not be opened: {error}"
 

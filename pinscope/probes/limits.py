@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 import resource
 
-import psutil
-
 from pinscope.probes.answer import Answer
 from pinscope.probes.cgroup import memory_headroom
 from pinscope.probes.numa import bound_nodes, read_nodes
@@ -47,6 +45,8 @@ def host_memory(proc: Proc) -> tuple[int, int]:
     total, available = meminfo.amount("MemTotal").value, meminfo.amount("MemAvailable").value
     if total is not None and available is not None:
         return total, min(total, available)
+    import psutil  # noqa: PLC0415 - few kernels lack one
+
     memory = psutil.virtual_memory()
     return memory.total, memory.available
 

@@ -35,7 +35,7 @@ class Uninitialised(Nvml):
     """The real reader without nvmlInit: every call is refused by the library, or there is no library."""
 
     def __enter__(self) -> Self:
-        self._closed_reason = None
+        self._library, self._closed_reason = pynvml, None
         return self
 
 

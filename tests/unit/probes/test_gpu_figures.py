@@ -26,7 +26,7 @@ class Open(Nvml):
     """The real reader over functions that the test put in NVML's place."""
 
     def __enter__(self) -> Self:
-        self._closed_reason = None
+        self._library, self._closed_reason = pynvml, None
         return self
 
 

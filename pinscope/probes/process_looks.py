@@ -43,7 +43,9 @@ _PINS = re.compile(r"^nr_foll_pin_\w+ \d+$", re.MULTILINE)
 """In /proc/vmstat: pages that were ever locked and unlocked, pinned and unpinned."""
 _PINNED_NOW = re.compile(r"^nr_foll_pin_acquired (\d+)\nnr_foll_pin_released (\d+)$", re.MULTILINE)
 _LOCKED_NOW = re.compile(r"^nr_mlock (\d+)$", re.MULTILINE)
-_UVM_MODULE = "/sys/module/nvidia_uvm"
+_UVM_DRIVER = re.compile(r"^ *\d+ nvidia-uvm$", re.MULTILINE)
+"""In /proc/devices, also where the driver is built into the kernel."""
+_UVM_USERS = "/sys/module/nvidia_uvm/refcnt"
 _CHECK_EVERY = 64
 _LEAST_CUDA_PAGES = LEAST_CUDA_BYTES // os.sysconf("SC_PAGE_SIZE")
 
@@ -253,14 +255,21 @@ def _kernel_threads(proc: Proc, tasks: Mapping[int, int]) -> dict[int, int]:
 def _has_nothing_large(proc: Proc, counters: str) -> bool:
     """True if no process has pinned memory or CUDA's device file, and all together have little locked memory.
 
-    The kernel counts who uses a driver: each open device file does.
+    Where CUDA ran once, some pages may stay counted as pinned (46 on an H200 host). Then this is never true.
     """
     pinned, locked = _PINNED_NOW.search(counters), _LOCKED_NOW.search(counters)
     if pinned is None or locked is None or pinned[1] != pinned[2]:
         return False
-    if int(locked[1]) * os.sysconf("SC_PAGE_SIZE") > LITTLE_LOCKED_BYTES or not proc.exists("/sys/module"):
-        return False
-    return not proc.exists(_UVM_MODULE) or proc.number(f"{_UVM_MODULE}/refcnt").value == 0
+    return int(locked[1]) * os.sysconf("SC_PAGE_SIZE") <= LITTLE_LOCKED_BYTES and not may_use_cuda(proc)
+
+
+def may_use_cuda(proc: Proc) -> bool:
+    """False only if it is known that no process has CUDA's device file open: there is no driver for it, or the kernel,
+    which counts each open file of a module's devices as a user of it, counts none."""
+    devices = proc.read("/proc/devices").value
+    if devices is None or _UVM_DRIVER.search(devices) is not None:
+        return proc.number(_UVM_USERS).value != 0
+    return "Character devices:" not in devices
 
 
 def _look_at_many(

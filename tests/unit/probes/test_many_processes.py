@@ -81,26 +81,31 @@ class WithDevice(Proc):
         return Answer((*(found.value or ()), UVM)) if folder == self._folder else found
 
 
+DEVICES = "Character devices:\n  1 mem\n195 nvidia-uvm-tools\n"
+
+
 class Idle(WithDevice):
     """This machine as it would be if nothing were pinned, little locked, and the driver loaded and not used."""
 
-    def __init__(self, pid: int, pinned_pages: int = 0, locked: str = "nr_mlock 1\n", users: str = "0\n") -> None:
+    def __init__(
+        self, pid: int, pinned_pages: int = 0, locked: str = "nr_mlock 1\n", users: str = "0\n",
+        devices: str = f"{DEVICES}234 nvidia-uvm\n",
+    ) -> None:  # fmt: skip
         super().__init__(pid)
         self.pinned_pages = pinned_pages
-        self._locked, self._users = locked, users
+        self._locked, self._users, self._devices = locked, users, devices
 
     def read(self, path: str) -> Answer[str]:
         if path == "/sys/module/nvidia_uvm/refcnt":
-            return Answer(self._users)
+            return Answer(self._users) if self._users else Answer.missing("it is not there")
+        if path == "/proc/devices":
+            return Answer(self._devices)
         if path == "/proc/vmstat":
             pins = f"nr_foll_pin_acquired {self.pinned_pages}\nnr_foll_pin_released 0\n"
             return Answer(f"{self._locked}{pins}unevictable_pgs_mlocked 0\n")
         if path == "/proc/meminfo":  # more than any process that is seen has locked
             return super().read(path).then(lambda text: text.replace("Mlocked: ", "Mlocked: 9"))
         return super().read(path)
-
-    def exists(self, path: str) -> bool:
-        return path == "/sys/module/nvidia_uvm" or super().exists(path)
 
 
 @pytest.fixture(autouse=True)
@@ -172,13 +177,24 @@ def test_where_nothing_large_can_be_found_a_series_begins_with_an_eighth_of_all(
         {"locked": ""},
         {"users": "1\n"},
         {"users": ""},
+        {"devices": ""},
     ],
-    ids=["something pinned", "much locked", "no counter of locks", "the driver is used", "no count of its users"],
-)
+    ids=[
+        "something pinned", "much locked", "no counter of locks", "the driver is used", "no count of its users",
+        "no list of drivers",
+    ],
+)  # fmt: skip
 def test_where_something_large_may_be_found_the_first_look_is_at_all(child: Child, host: dict[str, Any]) -> None:
     child.ask("cuda")
     found = look(Idle(child.pid, **host), Remembered())
     assert (child.pid in pids(found), found.unread) == (True, 0)
+
+
+@pytest.mark.parametrize("users", ["", "1\n"])
+def test_without_a_driver_nothing_counts_its_users(child: Child, users: str) -> None:
+    proc = Idle(child.pid, users=users, devices=DEVICES)
+    assert look(proc, Remembered()).unread > 0
+    assert not process_looks.may_use_cuda(proc)
 
 
 def test_a_single_look_is_at_all_and_one_of_a_series_at_those_that_the_driver_names(child: Child) -> None:

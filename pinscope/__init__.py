@@ -1,6 +1,6 @@
 """PinScope: measure, watch and explain page-locked (pinned) host memory on CUDA hosts.
 
-From a program of your own: :func:`pinned_empty`.
+From a program of your own: :func:`pinned_empty`, :func:`trace`.
 """
 
 # Nothing is imported that Python has not loaded by itself: with `python -m pinscope` the working folder is still on the
@@ -9,11 +9,13 @@ from importlib import import_module
 
 TYPE_CHECKING = False  # type checkers take it for true
 if TYPE_CHECKING:
+    import os
     from collections.abc import Sequence
+    from contextlib import ContextDecorator
     from typing import Any
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "pinned_empty"]
+__all__ = ["__version__", "pinned_empty", "trace"]
 
 
 def pinned_empty(
@@ -58,3 +60,25 @@ def pinned_empty(
         nbytes, dtype=dtype, shape=shape, device=device, chunk=chunk, longest_wait=longest_wait, threads=threads,
         strategy=strategy,
     )  # fmt: skip
+
+
+def trace(name: str, *, output: "str | os.PathLike[str] | None" = None, stacks: bool = True) -> "ContextDecorator":
+    """A part of a program, for a ``with`` block or as a decorator: which of its lines copy pageable memory?
+
+    Under ``pinscope trace`` the part is a named range of the result; ``--only-parts`` records nothing else. Otherwise
+    it is recorded by itself: it begins after a second or two of preparation, leaving it waits for the GPU, and then the
+    answer stands on stderr and among the runs. Parts inside a part are its named ranges. Where nothing can be recorded,
+    one line on stderr says why, and the block runs all the same.
+
+    Args:
+        name: of the part.
+        output: also write a bundle to this file, such as ``part.pinscope``, which must not exist yet. Under
+            ``pinscope trace``, its own ``-o`` counts.
+        stacks: read the Python stack of each call, which names its line. Under ``pinscope trace``, its own option
+            counts.
+
+    Raises:
+        BadInput: a name that is no text, or is empty.
+    """
+    part: ContextDecorator = import_module("pinscope.tracing.part").Part(name, output, stacks)
+    return part

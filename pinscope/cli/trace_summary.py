@@ -32,7 +32,8 @@ def print_summary(document: Document) -> None:
     if not sys.stderr.isatty():  # a file has no width
         out.width = WIDTH
     out.print()
-    out.print(Text(f"pinscope: {one_line(facts.verdict(document))}", "bold"))
+    part = f"part {run.params['part']}: " if run.params.get("part") else ""
+    out.print(Text(f"pinscope: {one_line(part + facts.verdict(document))}", "bold"))
     if lines := _lines(document):
         out.print(lines)
     for finding in facts.by_severity(reading.findings)[:MOST_FINDINGS]:

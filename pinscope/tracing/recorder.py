@@ -103,9 +103,14 @@ class Recorder:
         self._raised_again: BaseException | None = None
 
     @property
-    def is_live(self) -> bool:
-        """Whether it records this process: not in a child by fork, not after its end."""
-        return self._live and os.getpid() == self._process
+    def is_here(self) -> bool:
+        """Whether this process is the one that it was begun in, and it has not ended."""
+        return not self._ended and os.getpid() == self._process
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has ended, in the process that it was begun in."""
+        return self._ended and os.getpid() == self._process
 
     def start(self) -> None:
         """Begin; what the program does is recorded as soon as the configuration lets it.
@@ -243,7 +248,7 @@ class Recorder:
         """CUPTI wants a buffer. Without one it drops records."""
         try:
             buffer[0], size[0], most[0] = None, 0, 0
-            if not self.is_live:
+            if not self._live or os.getpid() != self._process:
                 return
             if os.access(self._stop, os.F_OK):
                 self._live = self._on = False
@@ -403,6 +408,12 @@ def _started(recorder: Recorder) -> bool:
 
 
 def recorder_here() -> Recorder | None:
-    """The recorder that records this process now."""
+    """The recorder of this process, until it ends; none in a child by fork."""
     newest = process_hooks.newest()
-    return newest if isinstance(newest, Recorder) and newest.is_live else None
+    return newest if isinstance(newest, Recorder) and newest.is_here else None
+
+
+def can_record_here() -> bool:
+    """Whether a recording may begin: none goes on, nor did in the process of which this is a fork."""
+    newest = process_hooks.newest()
+    return newest is None or (isinstance(newest, Recorder) and newest.has_ended)

@@ -1,0 +1,164 @@
+"""``with pinscope.trace(NAME):`` in a program that python runs, and in one that ``pinscope trace`` runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pinscope.cli.main import main
+from pinscope.records.run import Run
+from pinscope.store.bundle import read_bundle
+from pinscope.store.rows import Row
+from pinscope.store.store import Store
+from tests.data.fake_cupti import PRELUDE, built, variables
+
+PARTS = """\
+import pinscope
+def copies(count): [copy(1 << 20, PAGEABLE, DEVICE) for _ in range(count)]; kernel(1000)
+copies(1)
+"""
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(tmp_path_factory.mktemp("cupti"))
+
+
+@pytest.fixture(autouse=True)
+def _cupti(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("FAKE_CUPTI", "PYTHONPATH"):
+        monkeypatch.setenv(name, variables(library)[name])
+
+
+def run(folder: Path, program: str, **changes: str) -> subprocess.CompletedProcess[str]:
+    """The program, as python runs it."""
+    (folder / "program.py").write_text(PRELUDE + PARTS + program)
+    return subprocess.run(
+        [sys.executable, str(folder / "program.py")], capture_output=True, text=True, check=False,
+        env={**os.environ, **changes}, cwd=folder,
+    )  # fmt: skip
+
+
+def kept() -> list[tuple[Run, list[Row]]]:
+    """All traces that were made here, the first one first."""
+    with Store() as store:
+        runs = [run for run in store.runs(experiment="trace") if not run.recording]
+        return [(each, list(store.observations(each.id))) for each in reversed(runs)]
+
+
+def sites(rows: list[Row]) -> list[tuple[int, str | None]]:
+    return sorted((row["count"], row.get("ranges")) for row in rows if row["kind"] == "site")
+
+
+def test_parts_are_recorded_each_by_itself_with_those_inside_as_ranges(tmp_path: Path) -> None:
+    program = """
+with pinscope.trace("training", output="training.pinscope"):
+    copies(2)
+    with pinscope.trace("inner"): copies(3)
+    other = threading.Thread(target=copies, args=(4,)); other.start(); other.join()
+copies(5)
+@pinscope.trace("decorated", stacks=False)
+def decorated(): copies(6); return "its result"
+print(decorated())
+copies(7)
+with pinscope.trace("fails"): raise KeyError("of the program")
+"""
+    done = run(tmp_path, program)
+    assert (done.returncode, done.stdout) == (1, "its result\n")
+    assert done.stderr.index("pinscope: part training: program.py:") < done.stderr.index("pinscope: part decorated:")
+    assert done.stderr.endswith("KeyError: 'of the program'\n")
+    assert "part.py" not in done.stderr
+    first, second, third = kept()
+    assert [each.params["part"] for each, _ in (first, second, third)] == ["training", "decorated", "fails"]
+    assert {each.status for each, _ in (first, second, third)} == {"done"}
+    assert sites(first[1]) == [(9, "training, inner")]
+    assert [count for count, _ in sites(second[1])] == [6]
+    assert sites(third[1]) == []
+    program_row = first[1][0]
+    assert program_row["copies"] == 9
+    assert "exit_code" not in {name for name, value in program_row.items() if value is not None}
+    ((bundled, _),) = read_bundle(tmp_path / "training.pinscope")
+    assert bundled.id == first[0].id
+
+
+def test_a_program_that_is_killed_in_its_part_keeps_what_was_recorded(tmp_path: Path) -> None:
+    done = run(tmp_path, "with pinscope.trace('killed'):\n    copies(8); time.sleep(0.5); os.kill(os.getpid(), 9)")
+    assert done.returncode == -9  # and the keeper, which has the same stderr, has ended
+    ((recorded, rows),) = kept()
+    assert recorded.status == "done"
+    assert sites(rows) == [(8, "killed")]
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"FAKE_CUPTI_REFUSES": "39"}, "another profiler is attached"),
+        ({"FAKE_CUPTI": "", "KEPT": "yes"}, "there is no NVIDIA driver here"),
+    ],
+)
+def test_where_nothing_can_be_recorded_one_line_says_so_and_the_block_runs(
+    changes: dict[str, str], why: str, tmp_path: Path
+) -> None:
+    (tmp_path / "program.py").write_text("import pinscope\nwith pinscope.trace('part'): print('runs')\n")
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "program.py")], capture_output=True, text=True, check=False,
+        env={**os.environ, **changes},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "runs\n")
+    assert done.stderr.startswith("pinscope: the part 'part' is not recorded: ")
+    assert why in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert kept() == []
+
+
+def test_a_file_that_is_there_and_a_part_without_a_name_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "there.pinscope").write_text("")
+    done = run(tmp_path, "with pinscope.trace('part', output='there.pinscope'): print('runs')\npinscope.trace('')")
+    assert done.stdout == "runs\n"
+    assert "there.pinscope is there already" in done.stderr
+    assert done.stderr.splitlines()[-1].endswith("a part needs a name, such as pinscope.trace('training')")
+    assert (tmp_path / "there.pinscope").read_text() == ""
+
+
+TRACED = """
+copies(2)
+with pinscope.trace("first"): copies(3)
+copies(4)
+for _ in range(2):
+    with pinscope.trace("second"): copies(5)
+child = os.fork()
+if not child:
+    with pinscope.trace("of a child"): os._exit(0)
+os.waitpid(child, 0)
+"""
+
+
+def traced(folder: Path, *options: str) -> dict[str, Any]:
+    (folder / "program.py").write_text(PRELUDE + PARTS + TRACED)
+    assert main(["trace", "--json", str(folder / "answer.json"), *options, str(folder / "program.py")]) == 0
+    document: dict[str, Any] = json.loads((folder / "answer.json").read_text())
+    (folder / "answer.json").unlink()
+    return document
+
+
+def test_under_a_trace_parts_are_ranges_or_all_that_is_recorded(tmp_path: Path) -> None:
+    whole = traced(tmp_path)
+    assert sites(whole["observations"]) == [(20, "second, first")]
+    assert "recorded_seconds" not in whole["observations"][0]
+    parts = traced(tmp_path, "--only-parts")
+    assert sites(parts["observations"]) == [(13, "second, first")]
+    assert parts["observations"][0]["kernels"] == 3
+    assert 0 < parts["observations"][0]["recorded_seconds"] < parts["observations"][0]["seconds"]
+    assert parts["run"]["params"]["only_parts"] is True
+
+
+def test_pinscope_is_as_light_to_import_as_before() -> None:
+    loaded = "import sys, pinscope; print(sorted(name for name in sys.modules if name.startswith('pinscope')))"
+    done = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True)
+    assert done.stdout == "['pinscope']\n"

@@ -1,0 +1,97 @@
+"""What of a program ``pinscope trace`` records: its processes, a window of time, parts and named ranges; and the cost.
+
+Predicted before the first run on an H200: all counts as the programs' sources say, also of copies that run on behind a
+part's end; a training step under torch.profiler with stacks takes at least 10 % more; a copy beside a busy thread waits
+5 to 25 ms.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+from operator import sub, truediv
+from pathlib import Path
+
+import pytest
+
+from tests.gpu.test_trace import MIB, ROOT, TRACED, Traced, has_cupti, overhead
+
+pytestmark = pytest.mark.skipif(not has_cupti(), reason="cupti-python is not installed, or does not fit")
+
+
+def test_the_ranks_of_torchrun_stand_in_one_result(tmp_path: Path) -> None:
+    ranks = str(TRACED / "ranks.py")
+    seen = Traced(tmp_path, "-m", "torch.distributed.run", "--nproc-per-node", "2", ranks)
+    assert seen.exit_code == 0
+    sites = [row for row in seen.rows if row["kind"] == "site" and "the rank's batch" in row["source_line"]]
+    assert sorted((row["rank"], row["count"], row["bytes"]) for row in sites) == [
+        (0, 5, 5 * 4 * MIB),
+        (1, 5, 5 * 8 * MIB),
+    ]
+    assert "ranks.py:15 (rank 1)" in seen.stderr
+    assert seen.run["notes"] == []
+
+
+def test_a_child_by_spawn_is_recorded_and_workers_by_fork_are_not_disturbed(tmp_path: Path) -> None:
+    seen = Traced(tmp_path, str(TRACED / "spawned.py"))
+    assert seen.stdout == "28\n"
+    sites = [(row["count"], row["bytes"]) for row in seen.rows if row["kind"] == "site" and row["bytes"] > MIB]
+    assert sorted(sites) == [(3, 3 * 4 * MIB), (4, 4 * 4 * MIB)]
+    assert len([row for row in seen.rows if row["kind"] == "process"]) == 2
+
+
+def test_only_the_window_of_time_is_recorded(tmp_path: Path) -> None:
+    program = (
+        "import time, cupy, numpy\n"
+        "device, source = cupy.empty(1 << 20, numpy.uint8), numpy.ones(1 << 20, numpy.uint8)\n"
+        "begun, count = time.time(), 0\nwhile time.time() < begun + 4:\n"
+        "    device.data.copy_from_host(source.ctypes.data, 1 << 20); count += 1; time.sleep(0.001)\nprint(count)\n"
+    )
+    (tmp_path / "program.py").write_text(program)
+    seen = Traced(tmp_path, "--start-after", "2s", "--for", "1s", str(tmp_path / "program.py"))
+    recorded, copies = seen.rows[0]["recorded_seconds"], seen.rows[0]["copies"]
+    sys.stdout.write(f"recorded {recorded:.4f} s, {copies} of {seen.stdout.strip()} copies\n")
+    assert recorded == pytest.approx(1.0, abs=0.1)
+    assert 0 < copies < int(seen.stdout) / 2
+
+
+def test_parts_are_ranges_or_all_that_is_recorded_and_ranges_of_nvtx_are_named(tmp_path: Path) -> None:
+    whole = Traced(tmp_path, str(TRACED / "parts.py"))
+    (site,) = (row for row in whole.rows if row["kind"] == "site" and row["source"] == "pinned")
+    assert (site["count"], site["ranges"]) == (70, "first, of torch, of cupy, 1 more")
+    parts = Traced(tmp_path, "--only-parts", str(TRACED / "parts.py"))
+    (site,) = (row for row in parts.rows if row["kind"] == "site" and row["source"] == "pinned")
+    assert (site["count"], site["bytes"]) == (65, 65 * 64 * MIB)
+    assert parts.rows[0]["unfinished"] == 0
+
+
+def test_parts_are_recorded_by_themselves_under_plain_python(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
+    environment["PINSCOPE_DATABASE"] = f"sqlite:///{tmp_path}/parts.db"
+    done = subprocess.run(
+        [sys.executable, str(TRACED / "parts.py")], capture_output=True, text=True, check=False, env=environment
+    )
+    sys.stdout.write(done.stderr)
+    assert (done.returncode, done.stdout) == (0, "end\n")
+    for name, count in (("first", 30), ("second", 35)):
+        assert f"part {name}: All {count} large copies use pinned memory" in " ".join(done.stderr.split())
+    assert "of torch" in done.stderr
+
+
+def test_a_training_loop_beside_torch_profiler(tmp_path: Path) -> None:
+    times = overhead("profiler", tmp_path)
+    slower = {name: statistics.median(map(truediv, way["on"], way["off"])) for name, way in times.items()}
+    ways = overhead("training", tmp_path)["pinned"]
+    ours = statistics.median(map(truediv, ways["on"], ways["off"]))
+    sys.stdout.write(f"a step takes {ours:.4f} times as long, under torch.profiler {json.dumps(slower)}\n")
+    assert ours < slower["with stacks"]
+
+
+def test_a_copy_beside_a_busy_thread_waits_for_the_interpreter_a_few_times(tmp_path: Path) -> None:
+    (times,) = overhead("busy", tmp_path).values()
+    waited = statistics.median(map(sub, times["on"], times["off"]))
+    sys.stdout.write(f"a copy takes {waited:.2f} ms more beside a busy thread\n")
+    assert waited < 25  # milliseconds; the interpreter is passed on each 5 ms

@@ -20,6 +20,8 @@ cuda = ctypes.CDLL(os.environ["FAKE_CUPTI"])
 copy, kernel, pinned, wait = cuda.fake_copy, cuda.fake_kernel, cuda.fake_pinned, cuda.fake_wait
 copy.argtypes = (ctypes.c_uint64, ctypes.c_int, ctypes.c_int)
 kernel.argtypes = wait.argtypes = (ctypes.c_uint64,)
+copies = cuda.fake_copies
+copies.argtypes = (ctypes.c_uint64,)
 pinned.argtypes = (ctypes.c_uint32, ctypes.c_uint64, ctypes.c_uint64)
 push, pop, push_in, pop_in = cuda.fake_push, cuda.fake_pop, cuda.fake_push_in, cuda.fake_pop_in
 push.argtypes, push_in.argtypes = (ctypes.c_char_p,), (ctypes.c_uint64, ctypes.c_char_p)

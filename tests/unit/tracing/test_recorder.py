@@ -83,6 +83,25 @@ def test_more_records_than_a_buffer_holds(library: Path, tmp_path: Path) -> None
     assert seen.spool.unreadable_bytes == 0
 
 
+def test_a_program_s_memory_does_not_grow_with_its_copies(library: Path, tmp_path: Path) -> None:
+    """Memory of its own: pages of mapped files are the kernel's to write back and to take."""
+    program = """
+def own():
+    lines = open("/proc/self/smaps_rollup").read().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith(("Anonymous", "Swap:"))) >> 10
+def mapped(): return sum("spool" in line for line in open("/proc/self/maps"))
+copies(140_000)
+before = own()
+copies(360_000)
+print(own() - before, mapped())
+"""
+    seen = record(library, tmp_path, program)
+    assert seen.counts["MEMCPY"] == 500_000
+    grown, pieces = map(int, seen.stdout.split())
+    assert grown <= 1  # MiB
+    assert pieces <= 3  # an activity buffer, and the pieces of the calls' log that are not full
+
+
 def test_each_call_has_the_stack_it_came_from(library: Path, tmp_path: Path) -> None:
     program = (
         "def up():\n    copy(1, PAGEABLE, DEVICE)\ndef down():\n    copy(1, DEVICE, PAGEABLE)\nup(); down(); up()\n"

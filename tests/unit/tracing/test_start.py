@@ -13,6 +13,8 @@ START = Path(__file__).parents[3] / "pinscope" / "tracing" / "start.py"
 PROGRAMS = {
     "its arguments, path and names": "import sys; print(sys.argv, sys.path, __name__, __file__, __spec__, "
     "sorted(globals()), sys.stdin.read())",
+    "its loader, by which it finds its own source": "import inspect\ndef f():\n    return 1\nprint(type(__loader__), "
+    "__loader__.name, __loader__.get_filename(), __loader__.get_data(__file__)[:9], inspect.getsource(f), __cached__)",
     "an exception, with its own traceback": "def f():\n    1 / 0\nf()",
     "an exception with a cause": "try:\n    1 / 0\nexcept Exception as error:\n    raise KeyError('x') from error",
     "a group of exceptions": "raise ExceptionGroup('some', [ValueError(1)])",

@@ -94,6 +94,9 @@ void fake_copy(uint64_t bytes, int source, int target) {
     record_call(41, at, pageable ? done + 1000 : at + 2000);
 }
 
+/* So many copies of 64 bytes, one after the other. */
+void fake_copies(uint64_t count) { while (count--) fake_copy(64, 1, 3); }
+
 /* A kernel that begins now and takes so long. */
 void fake_kernel(uint64_t nanoseconds) {
     ++correlation;

@@ -56,5 +56,11 @@ PLAN = PageEntry(
     "The plan uses runs of this machine where there are any, else recorded ones. Nothing is pinned.",
 )  # fmt: skip
 
-PAGES = (HOME, NOW, EXPERIMENTS, RUNS, PLAN)
+TRACES = PageEntry(
+    _FOLDER / "traces.py", "Traces", ":material/route:", "tracing", "Traces",
+    "Which line of your program copies pageable memory, and what would pinning it save? "
+    "A trace runs the program as it is and answers line by line.",
+)  # fmt: skip
+
+PAGES = (HOME, NOW, EXPERIMENTS, TRACES, RUNS, PLAN)
 """In the order of the navigation; the dashboard opens on the first."""

@@ -16,7 +16,9 @@ from pinscope.dashboard.run_cards import badges
 from pinscope.dashboard.run_titles import title
 from pinscope.dashboard.state import OpenedRun
 from pinscope.dashboard.times import own_time
+from pinscope.dashboard.trace_view import trace_view
 from pinscope.records.limits import BUNDLE_ROWS, UPLOAD_MIB
+from pinscope.records.run import TraceRun
 from pinscope.report.facts import caveats, parameter_facts, run_facts
 from pinscope.report.machine_facts import environment_facts
 from pinscope.report.write import render
@@ -38,12 +40,14 @@ _NEEDS_SPANS = ".perfetto.json"
 """For runs that recorded when each copy and kernel began and ended."""
 
 
-def run_header(opened: OpenedRun) -> None:
-    """Title, question, verdict, badges and what a reader must know before any number."""
+def run_header(opened: OpenedRun, with_title: bool = True) -> None:
+    """Title with question, verdict, badges and what a reader must know before any number."""
     run, document = opened.run, opened.document
-    st.title(plain(title(run)), anchor=False)
+    if with_title:
+        st.title(plain(title(run)), anchor=False)
     if document:
-        st.markdown(plain(document.question))
+        if with_title:
+            st.markdown(plain(document.question))
         if document.reading.verdict:
             st.subheader(prose(document.reading.verdict), anchor=False)
     badges(run)
@@ -63,7 +67,10 @@ def run_view(opened: OpenedRun) -> None:
     elif not opened.rows and run.status == "done":
         st.info("Nothing was measured.", icon=":material/hourglass_empty:")
     if document:
-        widgets.reading_below_verdict(document.reading, document.charts)
+        if isinstance(run, TraceRun):
+            trace_view(run, document)
+        else:
+            widgets.reading_below_verdict(document.reading, document.charts)
     st.header("Method, machine and raw data", anchor=False)
     for note in run.notes:
         st.caption(f":material/sticky_note_2: {plain(note)}")
@@ -109,9 +116,14 @@ def download_buttons(store: Store, opened: OpenedRun) -> None:
         return
     for suffix, (label, mime) in REPORTS.items():
         if opened.document and (opened.has_spans or suffix != _NEEDS_SPANS):
-            content = partial(render, [opened.document], suffix)
-            _button(label, content, f"pinscope-{run.id}{suffix}", mime, icon=":material/download:")
+            _button(
+                label, partial(_report, opened, suffix), f"pinscope-{run.id}{suffix}", mime, icon=":material/download:"
+            )
     bundle_button(store, {run.id: run.observations}, "Bundle for another PinScope", f"pinscope-{run.id}.pinscope")
+
+
+def _report(opened: OpenedRun, suffix: str) -> bytes:
+    return render([opened.whole()], suffix)
 
 
 def bundle_button(store: Store, runs: Mapping[str, int], label: str, file_name: str) -> None:

@@ -8,23 +8,22 @@ from typing import IO, TypeVar
 import streamlit as st
 
 from pinscope.dashboard import state
-from pinscope.dashboard.error_lines import errors_shown, show_error
+from pinscope.dashboard.error_lines import show_error
 from pinscope.dashboard.headings import heading
 from pinscope.dashboard.pages import EXPERIMENTS as EXPERIMENTS_PAGE
 from pinscope.dashboard.pages import RUNS
 from pinscope.dashboard.plain import plain, sentence
-from pinscope.dashboard.run_cards import badges, run_list, run_progress
-from pinscope.dashboard.run_titles import experiment_title, title
-from pinscope.dashboard.run_view import bundle_button, download_buttons, run_header, run_view
-from pinscope.dashboard.state import open_run
+from pinscope.dashboard.run_cards import run_list
+from pinscope.dashboard.run_page import MESSAGE, show_message, show_run
+from pinscope.dashboard.run_titles import experiment_title
+from pinscope.dashboard.run_view import bundle_button
 from pinscope.dashboard.widgets import storage_note
 from pinscope.errors import BadInput, UnknownName
 from pinscope.experiments.registry import readers
-from pinscope.records.run import LAB_TITLES, Run
+from pinscope.records.run import LAB_TITLES
 from pinscope.store.bundle import BundleReader
 from pinscope.store.damage import DamagedRun
 from pinscope.store.store import Imported, Store
-from pinscope.text import visible
 
 RUNS_A_PAGE = 12
 _Choice = TypeVar("_Choice", bound=str)
@@ -41,14 +40,13 @@ def show() -> None:
     st.page_link(RUNS.path, label="All runs", icon=":material/arrow_back:")
     store = state.store()
     try:
-        _one(store, store.run(wanted))
+        show_run(store, store.run(wanted))
     except UnknownName as error:
         show_error(error)
 
 
 def _list(store: Store) -> None:
-    if message := st.session_state.pop("runs-message", None):
-        st.success(message, icon=":material/check:")
+    show_message()
     there, shown, damaged = _filtered(store)
     storage_note(store)
     for broken in damaged:
@@ -126,7 +124,7 @@ def _import(store: Store, file: IO[bytes], name: str) -> bool:
     except BadInput as error:
         show_error(error)
         return False
-    st.session_state["runs-message"] = _import_message(imported)
+    st.session_state[MESSAGE] = _import_message(imported)
     return True
 
 
@@ -137,42 +135,6 @@ def _import_message(imported: Imported) -> str:
     if imported.skipped:
         parts.append(f"{len(imported.skipped)} were here already")
     return ", ".join(parts) + "."
-
-
-def _one(store: Store, run: Run) -> None:
-    if run.status == "running":
-        st.title(plain(title(run)), anchor=False)
-        badges(run)
-        run_progress(store, run, with_link=False, with_chart=True)
-        return
-    opened = open_run(store, run)
-    verdict = opened.document and opened.document.reading.verdict
-    st.set_page_config(page_title=f"{visible(verdict or title(run))} · PinScope")
-    header, actions = st.columns([4, 1], vertical_alignment="top", gap="large")
-    with header:
-        run_header(opened)
-    with actions:
-        with st.popover("Download", icon=":material/download:", width="stretch", type="primary"):
-            download_buttons(store, opened)
-        if not run.recording and st.button("Delete", icon=":material/delete:", width="stretch"):
-            _confirm_delete(store, run)
-    run_view(opened)
-
-
-@st.dialog("Delete this run?")
-def _confirm_delete(store: Store, run: Run) -> None:
-    st.markdown(f"**{plain(title(run))}**")
-    st.caption(f"{run.observations:,} observations · {plain(run.id)}")
-    st.markdown("This cannot be undone, unless you exported the run to a bundle.")
-    keep, delete = st.columns(2)
-    if keep.button("Keep it", width="stretch"):
-        st.rerun()
-    if delete.button("Delete", type="primary", width="stretch", key="really-delete"):
-        with errors_shown():
-            store.delete(run.id)
-            st.session_state["runs-message"] = f"Deleted run {plain(run.id)}."
-            st.query_params.clear()
-            st.rerun()
 
 
 if __name__ == "__main__":

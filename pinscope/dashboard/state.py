@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import streamlit as st
 
 from pinscope.errors import BadInput
+from pinscope.experiments.trace.events import TABLES
 from pinscope.live.source import open_source
 from pinscope.probes.environment import capture_environment
 from pinscope.records.environment import Environment
 from pinscope.records.limits import MIB, UPLOAD_MIB
-from pinscope.records.run import ExperimentRun, Run, TimelineRun
+from pinscope.records.run import ExperimentRun, Run, TimelineRun, TraceRun
 from pinscope.records.snapshot import Snapshot
 from pinscope.report.document import Document, open_document
 from pinscope.runner.jobs import reconcile
 from pinscope.store.store import Store
 from pinscope.store.stored_runs import StoredRows
+
+PAGE_EVENTS = 100_000
+"""Calls, copies and kernels of a trace that a page makes a file for Perfetto of: 30 MB."""
 
 
 def store() -> Store:
@@ -60,7 +64,7 @@ class OpenedRun:
         rows: its observations, in the order in which they were measured; read from the database when asked for.
         document: what reports are written from; ``None`` if this version cannot read the run.
         unreadable: why not.
-        has_spans: some of its observations are copies and kernels of a timeline.
+        has_spans: it has the copies and kernels of a timeline, not too many for a file from a page.
         is_large: its observations are more than a page makes a file of.
     """
 
@@ -71,6 +75,12 @@ class OpenedRun:
     has_spans: bool = False
     is_large: bool = False
 
+    def whole(self) -> Document:
+        """The document as a report has it: with the charts that need the single events."""
+        if self.document is None or not self.document.attached.rows:
+            return cast("Document", self.document)
+        return open_document(self.run, self.rows, attached=self.document.attached)
+
 
 def _version(run: Run) -> tuple[object, ...]:
     """What tells whether a run is still the same."""
@@ -78,7 +88,7 @@ def _version(run: Run) -> tuple[object, ...]:
 
 
 _SAME: dict[Any, Callable[[Any], Any]] = {
-    Store: lambda opened: opened.url, ExperimentRun: _version, TimelineRun: _version,
+    Store: lambda opened: opened.url, ExperimentRun: _version, TimelineRun: _version, TraceRun: _version,
 }  # fmt: skip
 
 
@@ -97,4 +107,8 @@ def open_run(store: Store, run: Run) -> OpenedRun:
     except BadInput as error:  # from a newer version: its raw rows can still be shown
         return OpenedRun(run, rows, None, str(error), is_large=is_large)
     has_spans = not is_large and any(row.get("kind") == "span" for row in rows)
+    attached = store.attached(run)
+    if isinstance(run, TraceRun):
+        has_spans = 0 < sum(attached.rows.get(name, 0) for name in TABLES) <= PAGE_EVENTS
+    document = replace(document, attached=attached)
     return OpenedRun(document.run, rows, document, has_spans=has_spans, is_large=is_large)

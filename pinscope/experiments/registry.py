@@ -10,6 +10,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, cast
 
+from pinscope.analysis.attached import NOTHING_ATTACHED, Attached
 from pinscope.analysis.link_errors import link_error_findings
 from pinscope.errors import BadInput, UnknownName
 from pinscope.experiments.contract import AnyExperiment, AnyKind, Row
@@ -42,9 +43,13 @@ class Reader:
         """What they are, and what is concluded from their rows."""
         return cast("AnyKind", self._module("experiment").EXPERIMENT)
 
-    def charts(self, run: Run, rows: Sequence[Row]) -> Iterable[Chart]:
-        """The figures of a run, from its rows; of some kinds each is drawn when it is taken."""
-        return cast("Iterable[Chart]", self._module("charts").draw(run, rows))
+    def charts(self, run: Run, rows: Sequence[Row], attached: Attached = NOTHING_ATTACHED) -> Iterable[Chart]:
+        """The figures of a run, from its rows, then from its attachments; of some kinds each is drawn when it is
+        taken."""
+        module = self._module("charts")
+        yield from module.draw(run, rows)
+        if attached.rows and hasattr(module, "draw_attached"):
+            yield from module.draw_attached(attached)
 
     def _module(self, name: str) -> ModuleType:
         return import_module(f"pinscope.experiments.{self.name}.{name}")
@@ -165,18 +170,24 @@ def verdict_at_end(run: Run, rows: Sequence[Row]) -> str | None:
     return None
 
 
-def draw_run(run: Run, rows: Sequence[Row]) -> list[Chart]:
-    """The charts of a run; errors as for :func:`read_run`."""
-    return list(charts_of(run, rows))
+def draw_run(run: Run, rows: Sequence[Row], attached: Attached = NOTHING_ATTACHED) -> list[Chart]:
+    """The charts of a run; errors as for :func:`read_run`.
+
+    Args:
+        run: of any kind.
+        rows: its observations.
+        attached: its attachments; without them the charts that need them are left out.
+    """
+    return list(charts_of(run, rows, attached))
 
 
-def charts_of(run: Run, rows: Sequence[Row]) -> LazyCharts:
+def charts_of(run: Run, rows: Sequence[Row], attached: Attached = NOTHING_ATTACHED) -> LazyCharts:
     """The same, but the first is drawn now, and each other when it is looked at; so late come its errors."""
     from pinscope.charts.chart import LazyCharts  # noqa: PLC0415 - Plotly takes a fifth of a second to import
 
     checked = checked_rows(run.experiment, rows)
     with _figures_that_make_sense(run):
-        drawn = _reader_of(run).charts(run, checked)
+        drawn = _reader_of(run).charts(run, checked, attached)
     charts = LazyCharts(drawn, partial(_figures_that_make_sense, run))
     bool(charts)  # draws the first
     return charts

@@ -67,7 +67,7 @@ def open_document(
         question=kind.question,
         method=method(kind),
         reading=read_run(run, read) if read else Reading(headline=(), tables=(), findings=()),
-        charts=(charts_of if when_looked_at else draw_run)(run, read) if read and with_charts else [],
+        charts=(charts_of if when_looked_at else draw_run)(run, read, attached) if read and with_charts else [],
         rows=rows,
         parameter_schema=kind.Params.model_json_schema(),
         attached=attached,

@@ -8,10 +8,15 @@ from pinscope.analysis.rows import Row
 from pinscope.charts.bars import Part, bars
 from pinscope.charts.chart import Chart, alt_text
 from pinscope.experiments.trace.arithmetic import Seen, Site, seen_in
+from pinscope.experiments.trace.charts_timeline import draw_whole
 from pinscope.records.run import Run
 from pinscope.units import format_bytes, format_seconds
 
 MOST_BARS = 10
+
+
+draw_attached = draw_whole
+"""The chart that needs the single events."""
 
 
 def draw(run: Run, rows: Sequence[Row]) -> list[Chart]:

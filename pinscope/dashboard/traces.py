@@ -1,0 +1,78 @@
+"""Traces: how to make one, and what those that there are say, the newest first (``?run=ID``)."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from pinscope.dashboard import state
+from pinscope.dashboard.error_lines import show_error
+from pinscope.dashboard.headings import heading
+from pinscope.dashboard.pages import TRACES
+from pinscope.dashboard.plain import plain
+from pinscope.dashboard.run_page import show_message, show_run
+from pinscope.dashboard.widgets import storage_note
+from pinscope.errors import UnknownName
+from pinscope.records.run import Run
+from pinscope.store.store import Store
+
+MOST = 200
+"""Traces in the list; all are on the page Runs."""
+
+
+def show() -> None:
+    """Draw the page."""
+    heading(TRACES)
+    store = state.store()
+    show_message()
+    traces = [run for _, run in zip(range(MOST), store.each_run(experiment="trace"), strict=False)]
+    storage_note(store)
+    own = [run for run in traces if not run.recording]
+    with st.expander("Trace a program", icon=":material/terminal:", expanded=not own, key="how-to-trace"):
+        _how_to()
+    wanted = st.query_params.get("run")
+    if wanted and wanted not in [run.id for run in traces]:
+        _named(store, wanted)
+    elif traces:
+        chosen = _choose(traces, wanted)
+        show_run(store, chosen, with_title=False)
+
+
+def _how_to() -> None:
+    st.markdown("On the GPU host, in the program's own environment:")
+    st.code("pinscope trace train.py small.yaml", language="bash")
+    st.markdown(
+        "The program runs as `python` would run it. The answer stands in the terminal at its end, and on this page. "
+        "Where something must be installed first, the command says what."
+    )
+    st.markdown("From another machine, carry the trace as a bundle; the page Runs imports it:")
+    st.code("pinscope trace -o train.pinscope train.py small.yaml", language="bash")
+
+
+def _named(store: Store, run_id: str) -> None:
+    """A run that the list does not have."""
+    try:
+        show_run(store, store.run(run_id), with_title=False)
+    except UnknownName as error:
+        show_error(error)
+
+
+def _choose(traces: list[Run], wanted: str | None) -> Run:
+    """The trace to show: that of the address, else the newest."""
+    by_id = {run.id: run for run in traces}
+    chosen = st.selectbox(
+        "Trace", list(by_id), index=list(by_id).index(wanted) if wanted else 0,
+        format_func=lambda run_id: _label(by_id[run_id]), key=f"trace-{wanted}",
+    )  # fmt: skip
+    if chosen != (wanted or traces[0].id):
+        st.query_params["run"] = chosen
+    return by_id[chosen]
+
+
+def _label(run: Run) -> str:
+    program = " ".join(map(str, run.params.get("program", ()))) or "a program"
+    origin = f"recorded on {run.environment.host}" if run.recording else f"{run.created_at:%Y-%m-%d %H:%M} UTC"
+    return plain(f"{program} · {origin}")
+
+
+if __name__ == "__main__":
+    show()

@@ -1,0 +1,188 @@
+"""What ran in a stretch of a trace's time: each event while they are few, else how many ran at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pinscope.analysis.attached import Attached
+from pinscope.experiments.trace.events import TABLES, Columns, each
+from pinscope.records.trace_row import WAITS
+
+PIECES = 400
+"""Of a stretch, for each of which it is said how much ran at once."""
+MOST_SINGLE = 1500
+"""Events that are shown one by one; more would be too many for a browser, and for a reader."""
+Part = tuple[str, str, int]
+"""``calls``, ``copies`` or ``kernels``; what is drawn in one colour; the GPU, −1 of calls."""
+
+
+@dataclass(frozen=True)
+class Costliest:
+    """The copy of a line during which compute stood idle longest, in nanoseconds since the program's start."""
+
+    begin_ns: int
+    end_ns: int
+    idle_ns: int
+
+
+@dataclass(frozen=True)
+class Extent:
+    """When a trace's events ran.
+
+    Attributes:
+        begin_ns: when the first call, copy or kernel began, since the program's start.
+        end_ns: when the last of them ended.
+        parts: name of an attachment → beginning and end of each of its parts.
+        costliest: number of a site → one of its copies.
+    """
+
+    begin_ns: int
+    end_ns: int
+    parts: Mapping[str, tuple[tuple[int, int], ...]]
+    costliest: Mapping[int, Costliest]
+
+    def reaches(self, name: str, number: int, begin_ns: int, end_ns: int) -> bool:
+        """Whether events of that part may lie in the stretch."""
+        first, last = self.parts[name][number]
+        return first < end_ns and last >= begin_ns
+
+
+@dataclass(frozen=True)
+class Single:
+    """One event. ``lane`` is the thread or the stream; times are in nanoseconds since the program's start."""
+
+    begin_ns: int
+    end_ns: int
+    lane: int
+    name: str
+    bytes: int | None
+
+
+@dataclass
+class Stretch:
+    """What ran between two moments.
+
+    Attributes:
+        begin_ns, end_ns: since the program's start.
+        events: how many there are.
+        at_once: how many ran at once on average, in each of :data:`PIECES` equal pieces.
+        singles: the events, where they are at most :data:`MOST_SINGLE`; else empty.
+    """
+
+    begin_ns: int
+    end_ns: int
+    events: int = 0
+    at_once: dict[Part, NDArray[np.float64]] = field(default_factory=dict)
+    singles: dict[Part, list[Single]] = field(default_factory=dict)
+
+
+def extent(attached: Attached) -> Extent | None:
+    """When the events ran; ``None`` where there are none. Reads them all, a part at a time."""
+    parts: dict[str, list[tuple[int, int]]] = {name: [] for name in TABLES}
+    costliest: dict[int, Costliest] = {}
+    for name in TABLES:
+        for part in each(attached, name):
+            begun, ended = part["at_ns"], part["at_ns"] + np.maximum(part["took_ns"], 0)
+            if len(begun):
+                parts[name].append((int(begun.min()), int(ended.max())))
+            else:
+                parts[name].append((0, -1))
+            if name == "copies":
+                _keep_costliest(costliest, part)
+    ends = [both for name in TABLES for both in parts[name] if both != (0, -1)]
+    if not ends:
+        return None
+    whole = {name: tuple(both) for name, both in parts.items()}
+    return Extent(min(first for first, _ in ends), max(*(last for _, last in ends), 1), whole, costliest)
+
+
+def _keep_costliest(found: dict[int, Costliest], part: Columns) -> None:
+    order = np.lexsort((part["idle_ns"], part["site"]))
+    last = np.flatnonzero(np.append(np.diff(part["site"][order]) != 0, True)[: len(order)])
+    for place in order[last].tolist():
+        site, idle = int(part["site"][place]), int(part["idle_ns"][place])
+        if idle > 0 and (site not in found or idle > found[site].idle_ns):
+            called, begin = int(part["call_at_ns"][place]), int(part["at_ns"][place])
+            end = max(begin + int(part["took_ns"][place]), called + int(part["call_took_ns"][place]))
+            found[site] = Costliest(min(begin, called) if called >= 0 else begin, end, idle)
+
+
+def stretch_of(attached: Attached, whole: Extent, begin_ns: int, end_ns: int) -> Stretch:
+    """What ran between two moments. Only the parts of the attachments that reach into it are read.
+
+    Args:
+        attached: of the trace.
+        whole: its :func:`extent`.
+        begin_ns: in nanoseconds since the program's start.
+        end_ns: later.
+    """
+    found = Stretch(begin_ns, end_ns)
+    edges = np.linspace(begin_ns, end_ns, PIECES + 1)
+    for name in TABLES:
+        for part in each(attached, name, lambda number, name=name: whole.reaches(name, number, begin_ns, end_ns)):  # type: ignore[misc]
+            begun, ended = part["at_ns"], part["at_ns"] + np.maximum(part["took_ns"], 0)
+            inside = (begun < end_ns) & (ended >= begin_ns)
+            _add(found, name, {key: values[inside] for key, values in part.items()}, edges)
+    return found
+
+
+def _add(found: Stretch, name: str, rows: Columns, edges: NDArray[np.float64]) -> None:
+    found.events += len(rows["at_ns"])
+    for part, mine in _parts(name, rows):
+        at = rows["at_ns"][mine]
+        added = at_once(at, at + np.maximum(rows["took_ns"][mine], 0), edges)
+        found.at_once[part] = found.at_once.get(part, 0.0) + added
+        if found.events <= MOST_SINGLE:
+            found.singles.setdefault(part, []).extend(_singles(name, {key: rows[key][mine] for key in rows}))
+    if found.events > MOST_SINGLE:
+        found.singles.clear()
+
+
+def _parts(name: str, rows: Columns) -> Iterator[tuple[Part, NDArray[np.bool_]]]:
+    """Which rows are drawn alike."""
+    if name == "calls":
+        kind_of = {call: call_kind(call) for call in set(rows["call"].tolist())}
+        kinds = np.asarray([kind_of[call] for call in rows["call"].tolist()], object)
+        devices = np.full(len(kinds), -1)
+    elif name == "copies":
+        kinds = np.where(rows["direction"] == "d2h", rows["target"], rows["source"])
+        devices = rows["device"]
+    else:
+        kinds, devices = np.full(len(rows["device"]), "compute", object), rows["device"]
+    for device in np.unique(devices).tolist():
+        for kind in sorted(set(kinds[devices == device])):
+            yield (name, str(kind), device), np.asarray((devices == device) & (kinds == kind))
+
+
+def call_kind(call: str) -> str:
+    """``wait``, ``copy`` or ``pin``: what a call of CUDA is for, as its name says."""
+    if "Memcpy" in call or "Graph" in call:
+        return "copy"
+    return "wait" if WAITS.search(call) else "pin"
+
+
+def _singles(name: str, rows: Columns) -> Iterator[Single]:
+    lanes = rows["thread" if name == "calls" else "stream"]
+    names = {"calls": rows.get("call"), "copies": rows.get("direction")}.get(name)
+    for place, lane in enumerate(lanes.tolist()):
+        begin, took = int(rows["at_ns"][place]), max(int(rows["took_ns"][place]), 0)
+        size = int(rows["bytes"][place]) if name == "copies" else None
+        yield Single(begin, begin + took, lane, "kernel" if names is None else str(names[place]), size)
+
+
+def at_once(begun: NDArray[np.int64], ended: NDArray[np.int64], edges: NDArray[np.float64]) -> NDArray[np.float64]:
+    """How many of the spans ran at once, on average between each two edges, which are equally far apart."""
+
+    def covered(ascending: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The time from each moment before an edge until the edge, added up."""
+        offsets = ascending - edges[0]
+        sums = np.concatenate([[0.0], np.cumsum(offsets)])
+        places = np.searchsorted(ascending, edges, side="right")
+        return np.asarray((edges - edges[0]) * places - sums[places])
+
+    within = np.diff(covered(np.sort(begun)) - covered(np.sort(ended)))
+    return np.asarray(np.maximum(within, 0.0) / (edges[1] - edges[0]))

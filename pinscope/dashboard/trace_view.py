@@ -8,12 +8,12 @@ import streamlit as st
 
 from pinscope.analysis.attached import Attached
 from pinscope.dashboard import widgets
-from pinscope.dashboard.plain import plain
 from pinscope.experiments.trace.arithmetic import line_name
 from pinscope.experiments.trace.charts_timeline import moment, timeline
 from pinscope.experiments.trace.stretch import Extent, Stretch, extent, stretch_of
 from pinscope.records.run import Run
 from pinscope.report.document import Document
+from pinscope.text import visible
 
 LEAST_NS = 1000
 """Of a stretch that can be looked at."""
@@ -66,65 +66,72 @@ def _stretch(run_id: str, window: Window, attached: Attached, _whole: Extent) ->
 
 @st.fragment
 def _zoomed(run: Run, document: Document, whole: Extent) -> None:
-    """The timeline of the stretch that is looked at, with the buttons that choose another."""
-    key = f"window of {run.id}"
-    window: Window = st.session_state.get(key, (whole.begin_ns, whole.end_ns))
-    chosen = _buttons(run, document, whole, window)
-    stretch = _stretch(run.id, window, document.attached, whole)
-    marked = widgets.chart_with_zoom(timeline(stretch), key=f"timeline-{run.id}-{window[0]}-{window[1]}")
-    if marked and not chosen:
-        chosen = moment(stretch, marked[0]), moment(stretch, marked[1])
-    if chosen is not None:
-        st.session_state[key] = _within(whole, chosen)
-        st.rerun(scope="fragment")
-
-
-def _buttons(run: Run, document: Document, whole: Extent, window: Window) -> Window | None:
-    """The stretch that a reader asks for, if he does."""
-    begin, end = window
-    length = end - begin
-    middle = (begin + end) // 2
-    steps: Mapping[str, tuple[str, Window, bool]] = {
-        "Whole": (":material/fit_width:", (whole.begin_ns, whole.end_ns), window != (whole.begin_ns, whole.end_ns)),
-        "Closer": (":material/zoom_in:", (middle - length // ZOOM // 2, middle + length // ZOOM // 2),
-                   length > LEAST_NS),
-        "Wider": (":material/zoom_out:", (middle - length * ZOOM // 2, middle + length * ZOOM // 2),
-                  window != (whole.begin_ns, whole.end_ns)),
-        "Earlier": (":material/chevron_left:", (begin - length // 2, end - length // 2), begin > whole.begin_ns),
-        "Later": (":material/chevron_right:", (begin + length // 2, end + length // 2), end < whole.end_ns),
-    }  # fmt: skip
-    chosen = None
+    """The timeline of the stretch that is looked at, with what chooses another."""
+    window = _window(run, whole)
     with st.container(horizontal=True, gap="small", vertical_alignment="bottom"):
-        for label, (icon, wanted, possible) in steps.items():
-            if st.button(label, icon=icon, disabled=not possible, key=f"timeline-{label}"):
-                chosen = wanted
-        return chosen or _costliest(run, document, whole)
-
-
-def _costliest(run: Run, document: Document, whole: Extent) -> Window | None:
-    """The surroundings of a line's costliest copy."""
-    sites = [row for row in document.rows if row["kind"] == "site" and row["number"] in whole.costliest]
-    sites.sort(key=lambda row: -whole.costliest[row["number"]].idle_ns)
-    names = {row["number"]: f"{plain(line_name(row))}, {row['source']} → {row['target']}" for row in sites[:MOST_LINES]}
-    if not names:
-        return None
-    number = st.session_state.setdefault(f"looks of {run.id}", 0)
-    chosen = st.selectbox(
-        "Costliest copy of", list(names), index=None, format_func=lambda site: names[site], width=320,
-        key=f"timeline-copy-{number}", placeholder="a line",
-        help="Shows the copy of this line during which the GPU's compute stood idle longest.",
+        for label, (icon, wanted, possible) in _steps(whole, window).items():
+            st.button(
+                label, icon=icon, disabled=not possible, key=f"timeline-{label}", on_click=_look,
+                args=(run, whole, wanted),
+            )  # fmt: skip
+        _costliest(run, document, whole)
+    stretch = _stretch(run.id, window, document.attached, whole)
+    widgets.chart_with_zoom(
+        timeline(stretch), key=f"timeline-{run.id}-{window[0]}-{window[1]}",
+        marked=lambda begin, end: _look(run, whole, (moment(stretch, begin), moment(stretch, end))),
     )  # fmt: skip
-    if chosen is None:
-        return None
-    st.session_state[f"looks of {run.id}"] = number + 1  # the same line can be chosen again
-    copy = whole.costliest[chosen]
-    around = (copy.end_ns - copy.begin_ns) * (AROUND - 1) // 2
-    return copy.begin_ns - around, copy.end_ns + around
 
 
-def _within(whole: Extent, wanted: Window) -> Window:
-    """As near to it as the trace and a reader's eye allow."""
+def _key(run: Run) -> str:
+    return f"window of {run.id}"
+
+
+def _window(run: Run, whole: Extent) -> Window:
+    window: Window = st.session_state.get(_key(run), (whole.begin_ns, whole.end_ns))
+    return window
+
+
+def _look(run: Run, whole: Extent, wanted: Window) -> None:
+    """Show this stretch, or what is nearest to it of the trace and not too short to be seen."""
     begin, end = sorted(wanted)
     length = min(max(end - begin, LEAST_NS), whole.end_ns - whole.begin_ns)
     begin = min(max(begin, whole.begin_ns), whole.end_ns - length)
-    return begin, begin + length
+    st.session_state[_key(run)] = (begin, begin + length)
+
+
+def _steps(whole: Extent, window: Window) -> Mapping[str, tuple[str, Window, bool]]:
+    """Name of a button → its sign, where it leads, and whether there is anything."""
+    begin, end = window
+    length, middle, all_of_it = end - begin, (begin + end) // 2, (whole.begin_ns, whole.end_ns)
+    near, far = length // ZOOM // 2, length * ZOOM // 2
+    return {
+        "Whole": (":material/fit_width:", all_of_it, window != all_of_it),
+        "Closer": (":material/zoom_in:", (middle - near, middle + near), length > LEAST_NS),
+        "Wider": (":material/zoom_out:", (middle - far, middle + far), window != all_of_it),
+        "Earlier": (":material/chevron_left:", (begin - length // 2, end - length // 2), begin > whole.begin_ns),
+        "Later": (":material/chevron_right:", (begin + length // 2, end + length // 2), end < whole.end_ns),
+    }
+
+
+def _costliest(run: Run, document: Document, whole: Extent) -> None:
+    """A list of lines, each of which leads to the surroundings of its costliest copy."""
+    sites = [row for row in document.rows if row["kind"] == "site" and row["number"] in whole.costliest]
+    sites.sort(key=lambda row: -whole.costliest[row["number"]].idle_ns)
+    names = {
+        row["number"]: f"{visible(line_name(row))}, {row['source']} → {row['target']}" for row in sites[:MOST_LINES]
+    }
+    if not names:
+        return
+    key = f"timeline-copy-{run.id}"
+
+    def look() -> None:
+        copy = whole.costliest[st.session_state[key]]
+        around = (copy.end_ns - copy.begin_ns) * (AROUND - 1) // 2
+        _look(run, whole, (copy.begin_ns - around, copy.end_ns + around))
+        st.session_state[key] = None  # the same line can be chosen again
+
+    st.selectbox(
+        "Costliest copy of", list(names), index=None, format_func=lambda site: names[site], width=320, key=key,
+        placeholder="a line", on_change=look,
+        help="Shows the copy of this line during which the GPU's compute stood idle longest.",
+    )  # fmt: skip

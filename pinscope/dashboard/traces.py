@@ -8,12 +8,12 @@ from pinscope.dashboard import state
 from pinscope.dashboard.error_lines import show_error
 from pinscope.dashboard.headings import heading
 from pinscope.dashboard.pages import TRACES
-from pinscope.dashboard.plain import plain
 from pinscope.dashboard.run_page import show_message, show_run
 from pinscope.dashboard.widgets import storage_note
 from pinscope.errors import UnknownName
 from pinscope.records.run import Run
 from pinscope.store.store import Store
+from pinscope.text import visible
 
 MOST = 200
 """Traces in the list; all are on the page Runs."""
@@ -39,13 +39,13 @@ def show() -> None:
 
 def _how_to() -> None:
     st.markdown("On the GPU host, in the program's own environment:")
-    st.code("pinscope trace train.py small.yaml", language="bash")
+    st.code("pinscope trace train.py small.yaml", language=None)
     st.markdown(
         "The program runs as `python` would run it. The answer stands in the terminal at its end, and on this page. "
         "Where something must be installed first, the command says what."
     )
     st.markdown("From another machine, carry the trace as a bundle; the page Runs imports it:")
-    st.code("pinscope trace -o train.pinscope train.py small.yaml", language="bash")
+    st.code("pinscope trace -o train.pinscope train.py small.yaml", language=None)
 
 
 def _named(store: Store, run_id: str) -> None:
@@ -71,7 +71,7 @@ def _choose(traces: list[Run], wanted: str | None) -> Run:
 def _label(run: Run) -> str:
     program = " ".join(map(str, run.params.get("program", ()))) or "a program"
     origin = f"recorded on {run.environment.host}" if run.recording else f"{run.created_at:%Y-%m-%d %H:%M} UTC"
-    return plain(f"{program} · {origin}")
+    return visible(f"{program} · {origin}")
 
 
 if __name__ == "__main__":

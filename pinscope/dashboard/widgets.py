@@ -241,18 +241,27 @@ def chart_view(chart: Chart, key: str, border: bool = True, height: Literal["con
             st.caption(prose(chart.caption))
 
 
-def chart_with_zoom(chart: Chart, key: str) -> Sequence[float] | None:
-    """Draw a chart of whose x axis a stretch can be marked with the pointer: its ends, ``None`` while none is."""
+def chart_with_zoom(chart: Chart, key: str, marked: Callable[[float, float], None]) -> None:
+    """Draw a chart of whose x axis a stretch can be marked with the pointer.
+
+    Args:
+        chart: over time.
+        key: unique on the page, and for what the chart shows.
+        marked: called with the stretch's ends before the page is drawn anew.
+    """
+
+    def look() -> None:
+        for box in st.session_state[key].selection.box:
+            marked(*box["x"])
+
     scheme = st.context.theme.type or "neutral"
     figure = dressed(chart.figure, scheme).update_layout(font_family=_FONT, dragmode="select", selectdirection="h")
     with st.container(border=True):
-        event = st.plotly_chart(
-            figure, theme=None, key=key, config=_CHART_CONFIG, width="stretch", alt=chart.alt, on_select="rerun",
+        st.plotly_chart(
+            figure, theme=None, key=key, config=_CHART_CONFIG, width="stretch", alt=chart.alt, on_select=look,
             selection_mode="box",
         )  # fmt: skip
         st.caption(f"{plain(chart.caption)} Mark a stretch in the chart to look closer.")
-    boxes = event.selection.box
-    return boxes[0]["x"] if boxes else None
 
 
 def table_view(table: Table, key: str) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pinscope.analysis.rows import Row
 from pinscope.charts.bars import Part, bars
 from pinscope.charts.chart import Chart, alt_text
+from pinscope.charts.theme import seconds_unit
 from pinscope.experiments.trace.arithmetic import Seen, Site, seen_in
 from pinscope.experiments.trace.charts_timeline import draw_whole
 from pinscope.records.run import Run
@@ -45,7 +46,8 @@ def _time(seen: Seen, sites: Sequence[Site]) -> Chart:
         if site.row["idle_seconds"] is not None
     }
     parts = [Part("CPU held by the calls", "issue", held), *([Part("GPU compute idle", "stall", idle)] if idle else [])]
-    figure = bars(names, parts, "Time (s)", format_seconds, side_by_side=True)
+    scale, unit = seconds_unit(max([*held.values(), *idle.values()]))
+    figure = bars(names, parts, f"Time ({unit})", format_seconds, scale=scale, side_by_side=True)
     return Chart(
         "trace-time",
         "What each line costs",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pinscope.dashboard.pages import RUNS
+from pinscope.dashboard.pages import RUNS, TRACES
 from pinscope.dashboard.plain import prose
 from pinscope.records.run import Run
 from pinscope.store.store import Store
@@ -28,3 +28,41 @@ def test_a_trace_opens_with_verdict_findings_charts_and_the_table_of_lines(kept:
     assert app.subheader[0].value.startswith(prose("train.py:33 copied 1000 MiB from pageable memory"))
     assert len(app.get("plotly_chart")) == 2
     assert any("train.py:40" in str(frame.value) for frame in app.dataframe)
+
+
+def test_the_page_traces_shows_the_newest_with_its_lines_and_how_to_make_one(kept: Run, open_page: Open) -> None:
+    app = open_page(TRACES)
+    assert not app.exception
+    assert app.code[0].value == "pinscope trace train.py small.yaml"
+    labels = app.selectbox[0].options
+    assert labels[0].startswith("train.py · 2030-01-01")
+    assert "recorded on h200" in labels[-1]
+    assert app.subheader[0].value.startswith(prose("train.py:33 copied 1000 MiB from pageable memory"))
+    assert any("train.py:40" in str(frame.value) for frame in app.dataframe)
+
+
+def test_the_timeline_of_the_recorded_trace_is_looked_at_closer_and_closer(open_page: Open) -> None:
+    app = open_page(TRACES)
+    assert len(app.get("plotly_chart")) == 2
+    assert app.button(key="timeline-Whole").disabled
+
+    def events() -> int:
+        captions = (str(each.value).replace("\\", "") for each in app.caption)
+        caption = next(each for each in captions if "calls, copies and kernels" in each)
+        return int("".join(filter(str.isdigit, caption.split("calls")[0])))
+
+    whole = events()
+    app.button(key="timeline-Closer").click().run()
+    closer = events()
+    app.selectbox[1].select_index(0).run()
+    copy = events()
+    app.button(key="timeline-Whole").click().run()
+    assert not app.exception
+    assert whole == events() == 124 + 1657 + 171
+    assert copy == 12
+    assert closer < whole
+
+
+def test_a_trace_that_is_not_there_is_one_line(open_page: Open) -> None:
+    app = open_page(TRACES, run="nothing-like-it")
+    assert "No run" in app.error[0].value

@@ -1,0 +1,144 @@
+"""A stretch of a trace's time: what is in it, one by one or as how much ran at once."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pinscope.analysis.attached import Attached
+from pinscope.experiments.registry import draw_run
+from pinscope.experiments.trace import stretch
+from pinscope.experiments.trace.charts_timeline import moment, timeline
+from pinscope.experiments.trace.stretch import PIECES, Stretch, at_once, call_kind, extent, stretch_of
+from tests.data.synthetic_trace import attached, program, run, site
+
+MS = 1_000_000
+
+
+@pytest.fixture
+def loop() -> Attached:
+    """Ten steps of 10 ms: a pageable copy of 4 ms that holds the CPU for 5 ms, a kernel of 3 ms, a wait of 1 ms."""
+    steps = [10 * MS * step for step in range(10)]
+    return attached(
+        calls=[
+            call
+            for at in steps
+            for call in (
+                {"at_ns": at, "took_ns": 5 * MS},
+                {"at_ns": at + 9 * MS, "took_ns": MS, "call": "cudaStreamSynchronize"},
+            )
+        ],
+        copies=[
+            {"at_ns": at + MS, "took_ns": 4 * MS, "call_at_ns": at, "call_took_ns": 5 * MS, "idle_ns": at // 10 + 1}
+            for at in steps
+        ],
+        kernels=[{"at_ns": at + 6 * MS, "took_ns": 3 * MS} for at in steps],
+    )
+
+
+def part(found: Stretch, name: str, kind: str) -> float:
+    """On average over the stretch."""
+    return float(next(pieces.mean() for key, pieces in found.at_once.items() if key[:2] == (name, kind)))
+
+
+def test_the_extent_reaches_from_the_first_event_to_the_last_and_names_each_line_s_costliest_copy(
+    loop: Attached,
+) -> None:
+    whole = extent(loop)
+    assert whole is not None
+    assert (whole.begin_ns, whole.end_ns) == (0, 100 * MS)
+    assert (whole.costliest[33].begin_ns, whole.costliest[33].end_ns) == (90 * MS, 95 * MS)
+    assert extent(attached(copies=[])) is None
+
+
+def test_a_stretch_with_few_events_has_each_of_them(loop: Attached) -> None:
+    whole = extent(loop)
+    assert whole is not None
+    found = stretch_of(loop, whole, 20 * MS, 30 * MS)
+    assert found.events == 4 + 1  # the wait before ends where it begins
+    (copy,) = found.singles["copies", "pageable", 0]
+    assert (copy.begin_ns, copy.end_ns, copy.lane, copy.name) == (21 * MS, 25 * MS, 7, "h2d")
+    assert part(found, "calls", "copy") == pytest.approx(0.5)
+    assert part(found, "kernels", "compute") == pytest.approx(0.3)
+
+
+def test_of_many_events_it_says_how_much_ran_at_once(loop: Attached, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stretch, "MOST_SINGLE", 10)
+    whole = extent(loop)
+    assert whole is not None
+    found = stretch_of(loop, whole, 0, 100 * MS)
+    assert not found.singles
+    assert found.events == 40
+    assert part(found, "copies", "pageable") == pytest.approx(0.4)
+    assert part(found, "calls", "wait") == pytest.approx(0.1)
+    pieces = found.at_once["copies", "pageable", 0]
+    assert len(pieces) == PIECES
+    assert pieces[: PIECES // 100].tolist() == pytest.approx([0.0] * 4)  # the first millisecond
+    assert pieces[4:8].tolist() == pytest.approx([1.0] * 4)
+
+
+def test_only_parts_that_reach_into_the_stretch_are_read(loop: Attached) -> None:
+    whole, read = extent(loop), list[str]()
+    assert whole is not None
+
+    def counting(name: str, wanted: object) -> object:
+        for number, table in enumerate(loop.read(name, wanted)):  # type: ignore[arg-type]
+            read.append(f"{name} {number}")
+            yield table
+
+    stretch_of(Attached(loop.rows, counting), whole, 41 * MS, 44 * MS)  # type: ignore[arg-type]
+    assert len(read) == 2  # of twenty parts of two rows: no kernel ran then
+
+
+def test_spans_count_where_they_lie_and_several_at_once_add_up() -> None:
+    begun, ended = np.asarray([-5, 0, 10]), np.asarray([5, 100, 20])
+    assert at_once(begun, ended, np.linspace(0, 100, 11)).tolist() == [1.5, 2.0, *[1.0] * 8]
+    nothing = np.empty(0, np.int64)
+    assert at_once(nothing, nothing, np.linspace(0, 1, 3)).tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("call", "kind"),
+    [("cudaMemcpyAsync", "copy"), ("cuMemcpyHtoD", "copy"), ("cudaGraphLaunch", "copy"), ("cudaHostAlloc", "pin"),
+     ("cudaHostRegister", "pin"), ("cuCtxSynchronize", "wait")],
+)  # fmt: skip
+def test_a_call_is_of_the_kind_that_its_name_says(call: str, kind: str) -> None:
+    assert call_kind(call) == kind
+
+
+def test_the_timeline_has_a_panel_for_the_cpu_and_two_for_each_gpu(
+    loop: Attached, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = extent(loop)
+    assert whole is not None
+    chart = timeline(stretch_of(loop, whole, 20 * MS, 30 * MS))
+    assert [note.text for note in chart.figure.layout.annotations] == [
+        "CPU, in calls of CUDA", "GPU 0, copies", "GPU 0, kernels",
+    ]  # fmt: skip
+    assert chart.figure.layout.xaxis3.title.text == "Time since 0.0200 s after the program's start (ms)"
+    (copy,) = (bar for bar in chart.figure.data if bar.name == "pageable copies")
+    assert (list(copy.base), list(copy.x)) == ([1.0], [4.0])
+    assert copy.customdata[0] == "h2d, pageable, 1 MiB, stream 7: 4.00 ms from 0.021000 s on"
+    monkeypatch.setattr(stretch, "MOST_SINGLE", 0)
+    many = timeline(stretch_of(loop, whole, 0, 100 * MS))
+    assert "how many ran at once, on average in each 250 µs" in many.caption
+    assert "pageable copies, GPU 0 40.0 ms" in many.alt
+
+
+def test_a_place_in_the_chart_stands_for_a_moment(loop: Attached) -> None:
+    whole = extent(loop)
+    assert whole is not None
+    assert moment(stretch_of(loop, whole, 20 * MS, 30 * MS), 1.5) == 21_500_000
+
+
+def test_a_stretch_in_which_nothing_ran_says_so(loop: Attached) -> None:
+    whole = extent(attached(kernels=[{"at_ns": 0}, {"at_ns": 100 * MS}]))
+    assert whole is not None
+    empty = timeline(Stretch(10 * MS, 20 * MS))
+    assert empty.figure.layout.annotations[0].text == "Nothing ran"
+
+
+def test_a_report_s_charts_end_with_the_timeline_of_the_whole_trace(loop: Attached) -> None:
+    rows = [program(), site(33)]
+    assert [chart.key for chart in draw_run(run(), rows, loop)] == ["trace-time", "trace-bytes", "trace-timeline"]
+    assert len(draw_run(run(), rows)) == 2

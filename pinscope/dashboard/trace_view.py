@@ -8,8 +8,10 @@ import streamlit as st
 
 from pinscope.analysis.attached import Attached
 from pinscope.dashboard import widgets
-from pinscope.experiments.trace.arithmetic import line_name
+from pinscope.experiments.registry import checked_rows
+from pinscope.experiments.trace.arithmetic import seen_in
 from pinscope.experiments.trace.charts_timeline import moment, timeline
+from pinscope.experiments.trace.reading import LINES
 from pinscope.experiments.trace.stretch import Extent, Stretch, extent, stretch_of
 from pinscope.records.run import Run
 from pinscope.report.document import Document
@@ -31,10 +33,11 @@ def trace_view(run: Run, document: Document) -> None:
     """Figures and findings, then the lines, the timeline, and what else the reading has."""
     tables = document.reading.tables
     widgets.reading_below_verdict(document.reading.model_copy(update={"tables": ()}), document.charts)
-    for number, table in enumerate(tables[:1]):
+    first = 1 + next((place for place, table in enumerate(tables) if table.title == LINES), -1)
+    for number, table in enumerate(tables[:first]):
         widgets.table_view(table, key=f"lines-{number}")
     _timeline(run, document)
-    for number, table in enumerate(tables[1:]):
+    for number, table in enumerate(tables[first:]):
         widgets.table_view(table, key=f"more-{number}")
 
 
@@ -115,10 +118,12 @@ def _steps(whole: Extent, window: Window) -> Mapping[str, tuple[str, Window, boo
 
 def _costliest(run: Run, document: Document, whole: Extent) -> None:
     """A list of lines, each of which leads to the surroundings of its costliest copy."""
-    sites = [row for row in document.rows if row["kind"] == "site" and row["number"] in whole.costliest]
-    sites.sort(key=lambda row: -whole.costliest[row["number"]].idle_ns)
+    seen = seen_in(run, checked_rows(run.experiment, document.rows))
+    sites = [site for site in seen.sites if site.row["number"] in whole.costliest]
+    sites.sort(key=lambda site: -whole.costliest[site.row["number"]].idle_ns)
     names = {
-        row["number"]: f"{visible(line_name(row))}, {row['source']} → {row['target']}" for row in sites[:MOST_LINES]
+        site.row["number"]: f"{visible(site.name)}, {site.row['source']} → {site.row['target']}"
+        for site in sites[:MOST_LINES]
     }
     if not names:
         return

@@ -43,9 +43,32 @@ def trace_events(document: Document, prefix: str, process: int) -> Iterator[Even
     if not any(attached.rows.get(name) for name in TABLES):
         raise BadInput(f"run {document.run.id} carries no calls, copies and kernels, so that it has no timeline")
     until = first_moments(attached, TRACE_EVENTS)
-    calls, copies, kernels = (_until(attached, name, until) for name in TABLES)
-    lines, calls_of = _lines(document.rows), _calls_of(calls, copies)
-    yield from _process(process, prefix + (" ".join(map(str, document.run.params.get("program", ()))) or "program"))
+    tables = {name: _until(attached, name, until) for name in (*TABLES, "pinned")}
+    lines = _lines(document.rows)
+    title = prefix + (" ".join(map(str, document.run.params.get("program", ()))) or "program")
+    recorded = sorted({int(each) for table in tables.values() if table for each in np.unique(table.get("process", 0))})
+    first = process
+    for number in recorded:
+        mine = {name: _of_process(table, number) for name, table in tables.items()}
+        name = f"{title}, process {number}" if len(recorded) > 1 else title
+        beside = f"{prefix}process {number}, " if len(recorded) > 1 else prefix
+        yield from _process_events(mine, lines, (process, name, beside))
+        process += 1 + len(_devices(mine["copies"], mine["kernels"]))
+    if until is not None:
+        name = f"PinScope left out what follows: a file holds the first {TRACE_EVENTS:,} calls, copies and kernels"
+        yield {"name": name, "ph": "i", "s": "g", "ts": until / 1e3, "pid": first, "tid": 0}
+
+
+def _of_process(table: Columns, process: int) -> Columns:
+    return _chosen(table, table["process"] == process) if "process" in table else table
+
+
+def _process_events(tables: Mapping[str, Columns], lines: _Lines, names: tuple[int, str, str]) -> Iterator[Event]:
+    """All of one process of the program; ``names``: its number, its name, and what stands before those of its GPUs."""
+    calls, copies, kernels = (tables[name] for name in TABLES)
+    process, title, prefix = names
+    calls_of = _calls_of(calls, copies)
+    yield from _process(process, title)
     threads = _tracks(process, "thread", calls.get("thread"), calls, nesting=True)
     yield from threads.names()
     yield from _call_spans(calls, copies, calls_of, threads, lines)
@@ -57,10 +80,8 @@ def trace_events(document: Document, prefix: str, process: int) -> Iterator[Even
         yield from _gpu_spans(streams[-1], copies, kernels, lines)
         yield from _in_flight(number, _chosen(copies, copies["device"] == device) if copies else {})
     yield from _flows(copies, calls, calls_of, threads, streams)
-    yield from _pinned(attached, until, process)
-    if until is not None:
-        name = f"PinScope left out what follows: a file holds the first {TRACE_EVENTS:,} calls, copies and kernels"
-        yield {"name": name, "ph": "i", "s": "g", "ts": until / 1e3, "pid": process, "tid": 0}
+    if pinned := tables["pinned"]:
+        yield from _counter(process, "pinned memory", pinned["at_ns"], pinned["change_bytes"])
 
 
 def _until(attached: Attached, name: str, until: int | None) -> Columns:
@@ -274,12 +295,6 @@ def _in_flight(process: int, copies: Columns) -> Iterator[Event]:
         moments = np.concatenate([mine["at_ns"] + mine["took_ns"], begun])
         changes = np.concatenate([-mine["bytes"], mine["bytes"]])
         yield from _counter(process, f"{direction} in flight", moments, changes)
-
-
-def _pinned(attached: Attached, until: int | None, process: int) -> Iterator[Event]:
-    pinned = _until(attached, "pinned", until)
-    if pinned:
-        yield from _counter(process, "pinned memory", pinned["at_ns"], pinned["change_bytes"])
 
 
 def _counter(process: int, name: str, moments: NDArray[np.int64], changes: NDArray[np.int64]) -> Iterator[Event]:

@@ -82,7 +82,16 @@ def _violations(page: Page, rules: list[str] | None) -> list[object]:
 
 def test_no_page_has_a_serious_violation_and_charts_have_words(unguarded: Page, dashboard: Served) -> None:
     shipped = {run.experiment: run.id for run in recorded_runs()}
-    paths = ["", "now", "experiments", "traces", "runs", "plan", "manual/", *(f"runs?run={shipped[name]}" for name in RUNS[::-1])]
+    paths = [
+        "",
+        "now",
+        "experiments",
+        "traces",
+        "runs",
+        "plan",
+        "manual/",
+        *(f"runs?run={shipped[name]}" for name in RUNS[::-1]),
+    ]
     found = {path: violations(unguarded, f"{dashboard.url}/{path}") for path in paths}
     assert {place: wrong for place, wrong in found.items() if wrong} == {}
     expect(unguarded.get_by_role("figure", name="Time to pin 16 GiB: ")).to_be_visible()

@@ -31,7 +31,6 @@ _SERIES: Mapping[tuple[str, str], tuple[str, str]] = {
     ("kernels", "compute"): ("kernels", "compute"),
 }
 _OTHER_COPIES = ("copies on the GPU", "copy")
-_WORDS = {"calls": "CPU", "copies": "copies", "kernels": "kernels"}
 
 
 def timeline(stretch: Stretch, key: str = "trace-timeline") -> Chart:
@@ -89,7 +88,7 @@ def _caption(stretch: Stretch) -> str:
 
 def _alt(stretch: Stretch) -> str:
     busy = [
-        (_series(part)[0] + (f", GPU {part[2]}" if part[2] >= 0 else ""),
+        (_series(part)[0] + (f", {_device(part[2], part[3])}" if part[2] >= 0 else ""),
          format_seconds(float(pieces.sum()) * (stretch.end_ns - stretch.begin_ns) / 1e9 / PIECES))
         for part, pieces in sorted(stretch.at_once.items())
     ]  # fmt: skip
@@ -100,20 +99,24 @@ def _series(part: Part) -> tuple[str, str]:
     return _SERIES.get(part[:2], _OTHER_COPIES)
 
 
-def _devices(stretch: Stretch) -> list[int]:
-    return sorted({device for _, _, device in stretch.at_once if device >= 0})
+def _devices(stretch: Stretch) -> list[tuple[int, int]]:
+    """GPUs, each with the process that sees it so."""
+    return sorted({(device, process) for _, _, device, process in stretch.at_once if device >= 0})
+
+
+def _device(device: int, process: int) -> str:
+    return f"GPU {device} of process {process}" if process else f"GPU {device}"
 
 
 def _panels(stretch: Stretch) -> list[tuple[str, list[Part]]]:
     """Title and contents of each panel, from the top; one that says so where nothing ran."""
-    wanted = [("calls", -1), *((name, device) for device in _devices(stretch)[:MOST_DEVICES]
-                               for name in ("copies", "kernels"))]  # fmt: skip
+    devices = _devices(stretch)[:MOST_DEVICES]
+    wanted = [("calls", (-1, 0)), *((name, device) for device in devices for name in ("copies", "kernels"))]
     found = []
     for name, device in wanted:
-        parts = sorted(part for part in stretch.at_once if part[0] == name and part[2] == device)
+        parts = sorted(part for part in stretch.at_once if part[0] == name and part[2:] == device)
         if parts:
-            title = "CPU, in calls of CUDA" if name == "calls" else f"GPU {device}, {_WORDS[name]}"
-            found.append((title, parts))
+            found.append(("CPU, in calls of CUDA" if name == "calls" else f"{_device(*device)}, {name}", parts))
     return found or [("Nothing ran", [])]
 
 
@@ -143,7 +146,7 @@ def _lanes(stretch: Stretch, parts: Sequence[Part]) -> list[str]:
     """Threads or streams of a panel, those with the most events."""
     counts: dict[str, int] = {}
     for single in _of(stretch, parts):
-        counts[str(single.lane)] = counts.get(str(single.lane), 0) + 1
+        counts[single.lane] = counts.get(single.lane, 0) + 1
     return sorted(sorted(counts, key=lambda lane: -counts[lane])[:MOST_LANES])
 
 
@@ -154,10 +157,10 @@ def _of(stretch: Stretch, parts: Sequence[Part]) -> Iterator[Single]:
 
 def _bars(stretch: Stretch, part: Part, lanes: Sequence[str], scale: float) -> go.Bar:
     name, colour = _series(part)
-    kept = [single for single in _of(stretch, [part]) if str(single.lane) in lanes]
+    kept = [single for single in _of(stretch, [part]) if single.lane in lanes]
     origin = stretch.begin_ns
     return go.Bar(
-        orientation="h", name=name, y=[str(single.lane) for single in kept],
+        orientation="h", name=name, y=[single.lane for single in kept],
         base=[(single.begin_ns - origin) / 1e9 / scale for single in kept],
         x=[(single.end_ns - single.begin_ns) / 1e9 / scale for single in kept],
         marker={"color": COLOURS[colour], "line": {"width": 0.5, "color": COLOURS[colour]}},

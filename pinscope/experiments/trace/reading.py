@@ -18,6 +18,8 @@ from pinscope.experiments.trace.what_if import (
 from pinscope.records.finding import Quantity, Reading, Table, quantity, table
 from pinscope.records.run import Run
 
+LINES = "Copies by line"
+"""Title of the table that ranks them."""
 MOST_SHOWN = 100
 """Rows of a table."""
 NO_RATE = "no run of bandwidth tells the rate of pinned copies"
@@ -61,7 +63,7 @@ def _sites(run: Run, seen: Seen) -> Table:
     shown = seen.sites[:MOST_SHOWN]
     ranges = any(site.row["ranges"] for site in shown)
     return table(
-        "Copies by line",
+        LINES,
         {
             "line": "text", "function": "text", "way": "text", "memory": "text", "copies": "count", "bytes": "bytes",
             "median size": "bytes", "bandwidth": "bytes/second", "CPU held": "seconds", "GPU idle": "seconds",

@@ -16,8 +16,9 @@ PIECES = 400
 """Of a stretch, for each of which it is said how much ran at once."""
 MOST_SINGLE = 1500
 """Events that are shown one by one; more would be too many for a browser, and for a reader."""
-Part = tuple[str, str, int]
-"""``calls``, ``copies`` or ``kernels``; what is drawn in one colour; the GPU, −1 of calls."""
+Part = tuple[str, str, int, int]
+"""``calls``, ``copies`` or ``kernels``; what is drawn in one colour; the GPU, −1 of calls; the id of the process that
+sees it so, 0 of calls and where one process was recorded."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +39,14 @@ class Extent:
         end_ns: when the last of them ended.
         parts: name of an attachment → beginning and end of each of its parts.
         costliest: number of a site → one of its copies.
+        processes: ids of those that were recorded; none where it was one.
     """
 
     begin_ns: int
     end_ns: int
     parts: Mapping[str, tuple[tuple[int, int], ...]]
     costliest: Mapping[int, Costliest]
+    processes: frozenset[int] = frozenset()
 
     def reaches(self, name: str, number: int, begin_ns: int, end_ns: int) -> bool:
         """Whether events of that part may lie in the stretch."""
@@ -53,11 +56,11 @@ class Extent:
 
 @dataclass(frozen=True)
 class Single:
-    """One event. ``lane`` is the thread or the stream; times are in nanoseconds since the program's start."""
+    """One event. ``lane`` names the thread or the stream; times are in nanoseconds since the program's start."""
 
     begin_ns: int
     end_ns: int
-    lane: int
+    lane: str
     name: str
     bytes: int | None
 
@@ -84,6 +87,7 @@ def extent(attached: Attached) -> Extent | None:
     """When the events ran; ``None`` where there are none. Reads them all, a part at a time."""
     parts: dict[str, list[tuple[int, int]]] = {name: [] for name in TABLES}
     costliest: dict[int, Costliest] = {}
+    processes: set[int] = set()
     for name in TABLES:
         for part in each(attached, name):
             begun, ended = part["at_ns"], part["at_ns"] + np.maximum(part["took_ns"], 0)
@@ -93,11 +97,13 @@ def extent(attached: Attached) -> Extent | None:
                 parts[name].append((0, -1))
             if name == "copies":
                 _keep_costliest(costliest, part)
+            processes.update(np.unique(part.get("process", 0)).tolist())
     ends = [both for name in TABLES for both in parts[name] if both != (0, -1)]
     if not ends:
         return None
     whole = {name: tuple(both) for name, both in parts.items()}
-    return Extent(min(first for first, _ in ends), max(*(last for _, last in ends), 1), whole, costliest)
+    return Extent(min(first for first, _ in ends), max(*(last for _, last in ends), 1), whole, costliest,
+                  frozenset(processes if len(processes) > 1 else ()))  # fmt: skip
 
 
 def _keep_costliest(found: dict[int, Costliest], part: Columns) -> None:
@@ -126,7 +132,10 @@ def stretch_of(attached: Attached, whole: Extent, begin_ns: int, end_ns: int) ->
         for part in each(attached, name, lambda number, name=name: whole.reaches(name, number, begin_ns, end_ns)):  # type: ignore[misc]
             begun, ended = part["at_ns"], part["at_ns"] + np.maximum(part["took_ns"], 0)
             inside = (begun < end_ns) & (ended >= begin_ns)
-            _add(found, name, {key: values[inside] for key, values in part.items()}, edges)
+            rows = {key: values[inside] for key, values in part.items()}
+            if not whole.processes:
+                rows["process"] = np.zeros(len(rows["at_ns"]), np.int32)
+            _add(found, name, rows, edges)
     return found
 
 
@@ -153,9 +162,11 @@ def _parts(name: str, rows: Columns) -> Iterator[tuple[Part, NDArray[np.bool_]]]
         devices = rows["device"]
     else:
         kinds, devices = np.full(len(rows["device"]), "compute", object), rows["device"]
-    for device in np.unique(devices).tolist():
-        for kind in sorted(set(kinds[devices == device])):
-            yield (name, str(kind), device), np.asarray((devices == device) & (kinds == kind))
+    processes = rows["process"] if name != "calls" else np.zeros(len(kinds), np.int32)
+    for device, process in np.unique(np.stack([devices, processes]), axis=1).T.tolist():
+        there = (devices == device) & (processes == process)
+        for kind in sorted(set(kinds[there])):
+            yield (name, str(kind), device, process), np.asarray(there & (kinds == kind))
 
 
 def call_kind(call: str) -> str:
@@ -171,7 +182,9 @@ def _singles(name: str, rows: Columns) -> Iterator[Single]:
     for place, lane in enumerate(lanes.tolist()):
         begin, took = int(rows["at_ns"][place]), max(int(rows["took_ns"][place]), 0)
         size = int(rows["bytes"][place]) if name == "copies" else None
-        yield Single(begin, begin + took, lane, "kernel" if names is None else str(names[place]), size)
+        process = int(rows["process"][place])
+        owner = f"{lane} of process {process}" if process else str(lane)
+        yield Single(begin, begin + took, owner, "kernel" if names is None else str(names[place]), size)
 
 
 def at_once(begun: NDArray[np.int64], ended: NDArray[np.int64], edges: NDArray[np.float64]) -> NDArray[np.float64]:

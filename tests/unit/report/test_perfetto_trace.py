@@ -127,6 +127,22 @@ def test_of_many_events_the_first_ones_are_written_and_a_mark_says_so(monkeypatc
     assert "first 6 calls" in mark["name"]
 
 
+def test_several_processes_of_a_program_keep_calls_streams_and_pinned_memory_apart() -> None:
+    ids = (4711, 4712)
+    found = events(document(attached(
+        calls=[{"process": each} for each in ids],
+        copies=[{"process": each, "call_at_ns": 0, "call_took_ns": 1000} for each in ids],
+        pinned=[{"process": 4712}],
+    )))  # fmt: skip
+    names = {event["args"]["name"]: event["pid"] for event in found if event["name"] == "process_name"}
+    assert list(names) == [
+        "train.py, process 4711", "process 4711, GPU 0", "train.py, process 4712", "process 4712, GPU 0",
+    ]  # fmt: skip
+    begun = [event["pid"] for event in found if event["ph"] == "s"]
+    assert begun == [names["train.py, process 4711"], names["train.py, process 4712"]]
+    assert [event["pid"] for event in found if event["name"] == "pinned memory"] == [begun[1]]
+
+
 def test_several_runs_keep_processes_and_arrows_of_their_own() -> None:
     one = document(attached(calls=[{}], copies=[{"call_at_ns": 0, "call_took_ns": 1000}]))
     found = events(one, one, synthetic.document("overlap"))

@@ -56,8 +56,8 @@ def test_a_stretch_with_few_events_has_each_of_them(loop: Attached) -> None:
     assert whole is not None
     found = stretch_of(loop, whole, 20 * MS, 30 * MS)
     assert found.events == 4 + 1  # the wait before ends where it begins
-    (copy,) = found.singles["copies", "pageable", 0]
-    assert (copy.begin_ns, copy.end_ns, copy.lane, copy.name) == (21 * MS, 25 * MS, 7, "h2d")
+    (copy,) = found.singles["copies", "pageable", 0, 0]
+    assert (copy.begin_ns, copy.end_ns, copy.lane, copy.name) == (21 * MS, 25 * MS, "7", "h2d")
     assert part(found, "calls", "copy") == pytest.approx(0.5)
     assert part(found, "kernels", "compute") == pytest.approx(0.3)
 
@@ -71,7 +71,7 @@ def test_of_many_events_it_says_how_much_ran_at_once(loop: Attached, monkeypatch
     assert found.events == 40
     assert part(found, "copies", "pageable") == pytest.approx(0.4)
     assert part(found, "calls", "wait") == pytest.approx(0.1)
-    pieces = found.at_once["copies", "pageable", 0]
+    pieces = found.at_once["copies", "pageable", 0, 0]
     assert len(pieces) == PIECES
     assert pieces[: PIECES // 100].tolist() == pytest.approx([0.0] * 4)  # the first millisecond
     assert pieces[4:8].tolist() == pytest.approx([1.0] * 4)
@@ -136,6 +136,16 @@ def test_a_stretch_in_which_nothing_ran_says_so(loop: Attached) -> None:
     assert whole is not None
     empty = timeline(Stretch(10 * MS, 20 * MS))
     assert empty.figure.layout.annotations[0].text == "Nothing ran"
+
+
+def test_several_processes_have_gpus_and_streams_of_their_own() -> None:
+    two = attached(copies=[{"process": 4711}, {"process": 4712, "at_ns": 500}])
+    whole = extent(two)
+    assert whole is not None
+    chart = timeline(stretch_of(two, whole, whole.begin_ns, whole.end_ns))
+    titles = [note.text for note in chart.figure.layout.annotations]
+    assert titles == ["GPU 0 of process 4711, copies", "GPU 0 of process 4712, copies"]
+    assert list(chart.figure.data[0].y) == ["7 of process 4711"]
 
 
 def test_a_report_s_charts_end_with_the_timeline_of_the_whole_trace(loop: Attached) -> None:

@@ -1,14 +1,15 @@
 """What of a program ``pinscope trace`` records: its processes, a window of time, parts and named ranges; and the cost.
 
 Predicted before the first run on an H200: all counts as the programs' sources say, also of copies that run on behind a
-part's end; a training step under torch.profiler with stacks takes at least 10 % more; a copy beside a busy thread waits
-5 to 25 ms.
+part's end; a child by fork that uses CUDA first does so as without a trace; a training step under torch.profiler with
+stacks takes at least 10 % more; a copy beside a busy thread waits 5 to 25 ms.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -41,6 +42,53 @@ def test_a_child_by_spawn_is_recorded_and_workers_by_fork_are_not_disturbed(tmp_
     sites = [(row["count"], row["bytes"]) for row in seen.rows if row["kind"] == "site" and row["bytes"] > MIB]
     assert sorted(sites) == [(3, 3 * 4 * MIB), (4, 4 * 4 * MIB)]
     assert len([row for row in seen.rows if row["kind"] == "process"]) == 2
+
+
+@pytest.mark.parametrize("first", ["child", "parent"])
+def test_a_child_by_fork_uses_cuda_as_without_a_trace(first: str, tmp_path: Path) -> None:
+    """CUPTI was loaded before the fork. Where the parent used CUDA first, CUDA itself refuses the child."""
+    program = (
+        "import os, sys, cupy, numpy\ndef use(): return int(cupy.asarray(numpy.ones(1 << 20)).sum())\n"
+        "if sys.argv[1] == 'parent': print(use(), flush=True)\nchild = os.fork()\n"
+        "if not child:\n    try: print(use(), flush=True)\n"
+        "    except Exception as error: print(type(error), flush=True)\n"
+        "    os._exit(0)\nprint(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+    )
+    (tmp_path / "program.py").write_text(program)
+    command = [sys.executable, str(tmp_path / "program.py"), first]
+    plain = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert Traced(tmp_path, *command[1:]).stdout == plain.stdout
+
+
+def test_ranges_of_the_package_nvtx_are_named(tmp_path: Path) -> None:
+    pytest.importorskip("nvtx", reason="the package nvtx is not installed")
+    program = (
+        "import cupy, numpy, nvtx\nsource = numpy.ones(1 << 20)\n"
+        "with nvtx.annotate('plain'): cupy.asarray(source)\n"
+        "with nvtx.annotate('of a domain', domain='mine'): cupy.asarray(source)\n"
+    )
+    (tmp_path / "program.py").write_text(program)
+    sites = [row for row in Traced(tmp_path, str(tmp_path / "program.py")).rows if row["kind"] == "site"]
+    assert {row["line"]: row["ranges"] for row in sites if row["large_count"]} == {3: "plain", 4: "of a domain"}
+
+
+def test_memory_does_not_grow_with_two_million_copies(tmp_path: Path) -> None:
+    program = (
+        "import resource, cupy\nruntime = cupy.cuda.runtime\n"
+        "device, pinned, stream = runtime.malloc(4096), runtime.hostAlloc(4096, 0), cupy.cuda.Stream()\n"
+        "def own():\n    lines = open('/proc/self/smaps_rollup').read().splitlines()\n"
+        "    return sum(int(each.split()[1]) for each in lines if each.startswith('Anonymous')) >> 10\n"
+        "def copies(count):\n    for number in range(count):\n"
+        "        runtime.memcpyAsync(device, pinned, 4096, 1, stream.ptr)\n"
+        "        if not number & 255: stream.synchronize()\n    stream.synchronize()\n"
+        "copies(300_000); before = own(); copies(1_700_000); print(own() - before)\n"
+    )
+    (tmp_path / "program.py").write_text(program)
+    seen = Traced(tmp_path, str(tmp_path / "program.py"))
+    ours = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss >> 10
+    sys.stdout.write(f"the program grew by {seen.stdout.strip()} MiB; the largest process so far had {ours} MiB\n")
+    assert seen.rows[0]["copies"] == 2_000_000
+    assert int(seen.stdout) < 20
 
 
 def test_only_the_window_of_time_is_recorded(tmp_path: Path) -> None:

@@ -104,12 +104,13 @@ def _left(what: WhatIf) -> str:
 
 
 def what_if_headline(what: WhatIf) -> Iterator[Quantity]:
-    """The saving, measured and estimated."""
+    """The saving, measured and estimated, and of how much it is."""
     if what.exit_code:
         return
     yield quantity("Saved by pinning (measured)", what.saved, "seconds")
     estimate = what.before["estimated_seconds"]
     yield quantity("Saved by pinning (estimated)", estimate, "seconds", reason="the rate of pinned copies is not known")
+    yield quantity("As it is, from the first copy or kernel to the last", what.before_seconds, "seconds")
 
 
 def what_if_tables(what: WhatIf) -> Iterator[Table]:

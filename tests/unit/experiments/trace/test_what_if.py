@@ -44,8 +44,9 @@ def test_the_saving_stands_beside_the_estimate_and_the_results() -> None:
     assert seen.verdict == (
         "Pinning train.py:7 saved 1.00 s of 10.0 s; the estimate was 950 ms. The output was the same."
     )
-    assert [(each.name, each.value) for each in seen.headline[:2]] == [
+    assert [(each.name, each.value) for each in seen.headline[:3]] == [
         ("Saved by pinning (measured)", 1.0), ("Saved by pinning (estimated)", 0.95),
+        ("As it is, from the first copy or kernel to the last", 10.0),
     ]  # fmt: skip
     runs, lines = seen.tables[:2]
     assert [(name, float(first or 0), float(second or 0)) for name, first, second in runs.rows] == [

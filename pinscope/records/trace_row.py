@@ -143,7 +143,7 @@ class TraceRow(Observation):
     pinned_bytes: Count | None = None
     """Of the buffers."""
     reason: str | None = None
-    """Why copies of the line were left as they were."""
+    """Why copies of the line were left as they were, or what was pinned instead."""
 
     def needs(self) -> tuple[str, Iterable[str]]:
         """What rows of its kind have."""

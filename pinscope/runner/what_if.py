@@ -21,10 +21,11 @@ from pinscope.runner.tracing import Traced
 from pinscope.store.bundle import write_bundle
 from pinscope.store.store import Store
 from pinscope.tracing.places import STANDARD
-from pinscope.tracing.redirect import ACCOUNT
+from pinscope.tracing.redirect import ACCOUNT, Line
 
 MOST_PINNED_BYTES = 4 << 30
 """Of all buffers together; less where the host has not four times as much."""
+PINNED_BATCHES = "the DataLoader that it iterates over pinned its batches"
 _ALLOWED = "--what-if takes pin, or pin:FILE:LINE such as pin:train.py:33"
 
 
@@ -200,13 +201,20 @@ class _Second:
             same_output=self._stdout.finish() == self._written,
         )  # fmt: skip
         path = spool / ACCOUNT
-        account = json.loads(path.read_text()) if path.exists() else {"lines": []}
-        for repeat, each in enumerate(account["lines"]):
+        account = json.loads(path.read_text()) if path.exists() else {"lines": [], "loaders": []}
+        for repeat, each in enumerate([*account["lines"], *_loaders(account["loaders"])]):
             yield _redirected(repeat, each)
 
 
+def _loaders(places: Iterable[Sequence[Any]]) -> list[dict[str, Any]]:
+    """Lines that iterated over a DataLoader which pinned its batches, as accounts."""
+    nothing = vars(Line("", 0))
+    different = dict.fromkeys((str(file), int(line)) for file, line in places)
+    return [{**nothing, "file": file, "line": line, "left": {PINNED_BATCHES: None}} for file, line in different]
+
+
 def _redirected(repeat: int, account: dict[str, Any]) -> TraceRow:
-    left = [f"{count:,} copies: {reason}" for reason, (count, _) in account["left"].items()]
+    left = [f"{found[0]:,} copies: {reason}" if found else reason for reason, found in account["left"].items()]
     return TraceRow(
         kind="redirected", repeat=repeat, warmup=False, file=account["file"], line=account["line"],
         count=account["copies"], bytes=account["bytes"], gather_seconds=account["gather_ns"] / 1e9,

@@ -79,7 +79,6 @@ class Redirect:
         self.lines = {(os.path.realpath(file), line): Line(file, line) for file, line in plan["lines"]}
         self.loaders: list[tuple[str, int]] = []
         """Where a DataLoader that now pins its batches is iterated over."""
-        self.notes: list[str] = []
 
     def write_at_end(self) -> None:
         """Write the account when the program ends."""
@@ -126,9 +125,7 @@ class Redirect:
     def _write(self) -> None:
         if os.getpid() != self._process:
             return
-        document = {
-            "lines": [line.document() for line in self.lines.values()], "loaders": self.loaders, "notes": self.notes,
-        }  # fmt: skip
+        document = {"lines": [line.document() for line in self.lines.values()], "loaders": self.loaders}
         with open(f"{self._spool}/{ACCOUNT}", "w", encoding="utf-8") as file:  # noqa: PTH123
             json.dump(document, file)
 

@@ -107,6 +107,26 @@ def test_a_line_that_cannot_be_redirected_and_an_output_that_differs_are_said(
 
 
 @pytest.mark.usefixtures("_stand_ins")
+def test_a_dataloader_that_pins_its_batches_is_named(tmp_path: Path) -> None:
+    text = """
+import numpy, torch
+from torch.utils.data.dataloader import DataLoader
+batches = [numpy.full(1 << 20, step, numpy.float32) for step in range(5)]
+for batch in DataLoader(batches):
+    print(batch.to("cuda").cpu().array.sum())
+"""
+    answer = tmp_path / "answer.json"
+    assert main(["trace", "--what-if", "pin", "--json", str(answer), str(program(tmp_path, text))]) == 0
+    second = json.loads(answer.read_text())["what_if"]
+    assert [row["source"] for row in rows(second, "site")] == ["pinned"]
+    found = {row["line"]: (row["count"], row.get("reason")) for row in rows(second, "redirected")}
+    assert found == {
+        FIRST_LINE + 4: (0, "the DataLoader that it iterates over pinned its batches"), FIRST_LINE + 5: (0, None)
+    }  # fmt: skip
+    assert second["run"]["verdict"].startswith(f"Pinning train.py:{FIRST_LINE + 5} ")
+
+
+@pytest.mark.usefixtures("_stand_ins")
 def test_a_second_run_that_fails_is_said_and_the_exit_code_is_the_first_s(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

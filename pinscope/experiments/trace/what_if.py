@@ -135,7 +135,7 @@ def what_if_tables(what: WhatIf) -> Iterator[Table]:
         "Lines made to copy from pinned memory",
         {
             "line": "text", "copies": "count", "bytes": "bytes", "gathered": "seconds", "waited": "seconds",
-            "pinned": "bytes", "pinning took": "seconds", "left as they were": "text",
+            "pinned": "bytes", "pinning took": "seconds", "remark": "text",
         },
         [
             (
@@ -145,7 +145,8 @@ def what_if_tables(what: WhatIf) -> Iterator[Table]:
             for row in what.redirected if row["count"] or row["reason"]
         ],
         note="Gathered: the CPU copied the data into pinned buffers, which a program that makes its data there need "
-        "not do. Waited: until the GPU had read a buffer. Batches that a DataLoader pinned are not counted here.",
+        "not do. Waited: until the GPU had read a buffer. Copies of batches that a DataLoader pinned are not counted "
+        "here.",
     )  # fmt: skip
     yield table(
         "Still pageable",

@@ -51,6 +51,22 @@ def moves():
     )
 
 
+def many():
+    """Copies of which none is waited for: buffers are filled again while earlier copies from them still wait."""
+    weights, source = torch.ones(4096, 4096, device="cuda"), torch.empty(1 << 22)
+    array = np.empty(1 << 22, np.float32)
+    moved, arrays = [], [cp.empty(array.shape, np.float32) for _ in range(20)]
+    for turn in range(20):
+        source.fill_(turn)
+        array.fill(turn)
+        weights = weights @ weights / 4096
+        moved.append(source.cuda())
+        arrays[turn].set(array)
+    for turn in range(20):
+        show(f"many {turn}", moved[turn])
+        print(turn, hashlib.sha256(arrays[turn].get().tobytes()).hexdigest())
+
+
 def main():
     for number, move in enumerate(moves()):
         for _ in range(3):  # a buffer is used again, for another type and shape
@@ -73,6 +89,7 @@ def main():
             device.set(array)
             array += 1
             print(order, turn, hashlib.sha256(device.get().tobytes()).hexdigest())
+    many()
     side = torch.cuda.Stream()
     for turn in range(6):
         source = torch.full((1 << 22,), float(turn))

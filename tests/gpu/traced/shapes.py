@@ -1,8 +1,9 @@
 """Training steps from one tensor in host memory: ``shapes.py pageable|pinned|kept STEPS FILE``.
 
-Three shapes: the copy takes most of a step, about half, or a small part. FILE gets a line of each shape's seconds,
-stdout what the gradients are. ``pinned``: the tensor was pinned before. ``kept``: each step copies it into one of two
-pinned buffers that are kept, as one edits a program whose batches come in pageable memory.
+Three shapes: the copy takes most of a step, about half, or a small part. FILE gets a line with each shape's seconds
+(and how many of them its buffers were pinned in), stdout what the gradients are. ``pinned``: the tensor was pinned
+before. ``kept``: each step copies it into one of two pinned buffers that are kept, as one edits a program whose batches
+come in pageable memory.
 """
 
 import hashlib
@@ -20,7 +21,9 @@ class Kept:
     """Two pinned buffers in turn."""
 
     def __init__(self, like):
+        begun = time.perf_counter()
         buffers = [torch.empty(like.shape, dtype=like.dtype, pin_memory=True) for _ in range(2)]
+        self.pinned_in = time.perf_counter() - begun
         self.turns = itertools.cycle([(buffer, torch.cuda.Event()) for buffer in buffers])
 
     def copy(self, source):
@@ -61,8 +64,10 @@ def main(memory, steps, file):
         on_gpu = source.to("cuda")
         train(model, lambda _, on_gpu=on_gpu: on_gpu, source, 5)  # warm-up
         begun = time.perf_counter()
-        train(model, Kept(source).copy if memory == "kept" else copy, source, steps)
+        kept = Kept(source) if memory == "kept" else None
+        train(model, kept.copy if kept else copy, source, steps)
         took[copy.__name__] = time.perf_counter() - begun
+        took[f"{copy.__name__} pinning"] = kept.pinned_in if kept else 0.0
         gradients = b"".join(each.grad.cpu().numpy().tobytes() for each in model.parameters())
         print(copy.__name__, hashlib.sha256(gradients).hexdigest())
     with Path(file).open("a") as times:

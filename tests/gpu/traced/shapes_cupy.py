@@ -27,7 +27,9 @@ class Kept:
     threads = ThreadPoolExecutor(8)
 
     def __init__(self, like):
+        begun = time.perf_counter()
         buffers = [cupyx.empty_pinned(like.shape, like.dtype) for _ in range(2)]
+        self.pinned_in = time.perf_counter() - begun
         self.turns = itertools.cycle([(buffer, cp.cuda.Event(disable_timing=True)) for buffer in buffers])
 
     def copy(self, device, source):
@@ -69,8 +71,10 @@ def main(memory, steps, file):
         arrays = cp.zeros(source.shape, np.float32), cp.zeros(source.shape, np.float32)
         compute(lambda *_: None, source, arrays, turns, 5)  # warm-up
         begun = time.perf_counter()
-        compute(Kept(source).copy if memory == "kept" else copy, source, arrays, turns, steps)
+        kept = Kept(source) if memory == "kept" else None
+        compute(kept.copy if kept else copy, source, arrays, turns, steps)
         took[copy.__name__] = time.perf_counter() - begun
+        took[f"{copy.__name__} pinning"] = kept.pinned_in if kept else 0.0
         print(copy.__name__, hashlib.sha256(arrays[1].get().tobytes()).hexdigest())
     with Path(file).open("a") as times:
         print(json.dumps(took), file=times)

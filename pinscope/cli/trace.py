@@ -8,6 +8,7 @@ import resource
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -104,8 +105,8 @@ def trace(  # noqa: PLR0917 - typer calls it by keyword
         _check_new(as_json)
     command = [*(["-m"] if module else []), program, *(arguments or ())]
     request = parse_request(what_if or (), program)
-    if request is not None and not stacks:
-        raise BadInput("--what-if needs the lines that --no-stacks leaves out")
+    if request is not None:
+        scope = _of_both_runs(scope)
     with Store() as store:
         reconcile(store)
         if store.refusal:
@@ -130,6 +131,15 @@ def trace(  # noqa: PLR0917 - typer calls it by keyword
     if traced.saved is not None:
         complain(saved_line(traced.saved))
     return _end_like(traced.exit_code or 0) or _check(traced, document, thresholds)
+
+
+def _of_both_runs(scope: Scope) -> Scope:
+    """What is recorded where a program runs twice: its own process, in which alone copies are redirected."""
+    if not scope.stacks:
+        raise BadInput("--what-if needs the lines that --no-stacks leaves out")
+    if scope.start_after or scope.for_seconds is not None:
+        raise BadInput("--what-if compares the same work in both runs, and --start-after and --for cut it by time")
+    return replace(scope, children=False)
 
 
 def _seconds(option: str, duration: str | None) -> float | None:

@@ -162,6 +162,7 @@ def test_what_is_asked_for_wrongly_is_refused_in_one_line(tmp_path: Path, capfd:
         (["--what-if", "pun"], "--what-if takes pin, or pin:FILE:LINE"),
         (["--what-if", "pin:none.py:1"], "there is no file none.py"),
         (["--what-if", "pin", "--no-stacks"], "--what-if needs the lines that --no-stacks leaves out"),
+        (["--what-if", "pin", "--for", "5s"], "--what-if compares the same work in both runs"),
     ):
         assert main(["trace", *options, path]) == 2
         out, err = capfd.readouterr()

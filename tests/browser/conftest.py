@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
-import sqlite3
 import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -19,7 +17,6 @@ from typing import Literal
 import psutil
 import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, expect
-from sqlalchemy import make_url
 
 from pinscope.probes.environment import capture_environment
 from pinscope.records.run import Run
@@ -224,39 +221,6 @@ def working_children(pid: int) -> list[int]:
             if child.status() != psutil.STATUS_ZOMBIE:
                 found.append(child.pid)
     return found
-
-
-def _is_free(store: Store) -> bool:
-    """Whether the database can be written at once; a stopped process may be in the middle of it."""
-    database = make_url(store.url).database
-    assert database is not None
-    with closing(sqlite3.connect(database, timeout=0, isolation_level=None)) as connection:
-        try:
-            connection.execute("BEGIN IMMEDIATE")
-        except sqlite3.OperationalError:
-            return False
-        return True
-
-
-@contextmanager
-def standing_still(served: Served, run: Run) -> Iterator[None]:
-    """It measures nothing while the block runs, so that a slow browser misses nothing of it; it holds no lock."""
-    process = served.store.run(run.id).process
-    assert process is not None
-
-    def stopped() -> bool:
-        os.kill(process.pid, signal.SIGSTOP)
-        until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
-        if free := _is_free(served.store):
-            return free
-        os.kill(process.pid, signal.SIGCONT)
-        return free
-
-    try:
-        until(stopped)
-        yield
-    finally:
-        os.kill(process.pid, signal.SIGCONT)
 
 
 def free_port() -> int:

@@ -17,8 +17,9 @@ from pinscope.records.run import Run
 from pinscope.report.document import open_document
 from pinscope.report.write import render
 from pinscope.store.bundle import read_bundle
-from tests.browser.conftest import PATIENCE, Begin, Served, settle, standing_still, until
+from tests.browser.conftest import PATIENCE, Begin, Served, settle, until
 from tests.data import synthetic
+from tests.data.standing_still import standing_still
 
 
 def fill(page: Page, dashboard: Served, time_limit: float) -> None:
@@ -49,7 +50,7 @@ def run_in(page: Page) -> str:
 def shown_fraction(page: Page, dashboard: Served, run: Run, above: float) -> float:
     """How far the run is once it is farther than that, as its page shows it too."""
     until(lambda: dashboard.store.run(run.id).progress.fraction > above)
-    with standing_still(dashboard, run):
+    with standing_still(dashboard.store, run.id):
         reached = dashboard.store.run(run.id).progress.fraction
         expect(page.get_by_text(f"{reached:.0%} ·")).to_be_visible()
         expect(page.get_by_role("button", name="Cancel")).to_be_visible()
@@ -67,13 +68,13 @@ def test_a_run_is_started_watched_found_again_and_read(page: Page, dashboard: Se
     assert run.lab == "host"
     assert run.params["sizes"] == [2**16, 2**20]
     assert run.params["memory"] == ["pageable", "pinned"]
-    with standing_still(dashboard, run):
+    with standing_still(dashboard.store, run.id):
         page.wait_for_url("**/experiments?*run=*")
         assert run_in(page) == run.id
 
     first = shown_fraction(page, dashboard, run, above=0)
     shown_fraction(page, dashboard, run, above=first)
-    with standing_still(dashboard, run):
+    with standing_still(dashboard.store, run.id):
         page.locator(".js-plotly-plot").first.wait_for()  # what it has measured so far
 
         page.reload()
@@ -91,7 +92,7 @@ def test_a_run_is_started_watched_found_again_and_read(page: Page, dashboard: Se
 def test_a_run_is_shown_wherever_runs_are_and_can_be_cancelled(page: Page, dashboard: Served, begin: Begin) -> None:
     run = begin()
     navigation = page.get_by_role("navigation", name="App pages")
-    with standing_still(dashboard, run):
+    with standing_still(dashboard.store, run.id):
         for path in ("", "runs", f"experiments?run={run.id}"):
             page.goto(f"{dashboard.url}/{path}")
             settle(page)

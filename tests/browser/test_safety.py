@@ -8,10 +8,11 @@ import signal
 from playwright.sync_api import Browser, Page, expect
 
 from pinscope.probes.process import is_alive
-from tests.browser.conftest import Begin, Serve, Served, settle, standing_still, until
+from tests.browser.conftest import Begin, Serve, Served, settle, until
 from tests.browser.test_journey import fill, run_in, start
 from tests.conftest import REBOUND
 from tests.data import synthetic
+from tests.data.standing_still import standing_still
 
 HOSTILE = (
     "<img src=http://evil.example/a.png> ![b](http://evil.example/b.png) [c](http://evil.example) "
@@ -81,7 +82,7 @@ def test_a_killed_child_is_noticed_by_the_page_that_shows_it(page: Page, dashboa
 
 def test_a_second_run_waits_and_says_for_what(page: Page, dashboard: Served, begin: Begin) -> None:
     first = begin()
-    with standing_still(dashboard, first):
+    with standing_still(dashboard.store, first.id):
         page.goto(f"{dashboard.url}/experiments")
         settle(page)
         page.get_by_role("button", name="Start (waits until the device is free)").click()

@@ -24,6 +24,7 @@ from pinscope.store.bundle import read_bundle
 from pinscope.store.rescue import saved_line
 from pinscope.store.store import Store
 from tests.conftest import Outliving
+from tests.data.standing_still import standing_still
 from tests.unit.store.runs import environment
 
 ROOT = Path(__file__).parents[2]
@@ -222,14 +223,15 @@ def test_runs_that_queue_say_for_what_can_be_cancelled_and_then_complete(
 ) -> None:
     first = start(LONG)
     until(lambda: store.run(first.run_id).observations > 0)
-    second, third = start(SHORT), start(SHORT)
-    for job in (second, third):
-        until(lambda job=job: store.run(job.run_id).progress.waiting_for is not None)
-        waiting = store.run(job.run_id)
-        assert (waiting.status, waiting.observations) == ("running", 0)
-    assert store.run(second.run_id).progress.waiting_for == f"run {first.run_id} (process {first.pid})"
-    jobs.cancel(store, third.run_id)
-    assert third.wait(10) == 130
+    with standing_still(store, first.run_id):
+        second, third = start(SHORT), start(SHORT)
+        for job in (second, third):
+            until(lambda job=job: store.run(job.run_id).progress.waiting_for is not None)
+            waiting = store.run(job.run_id)
+            assert (waiting.status, waiting.observations) == ("running", 0)
+        assert store.run(second.run_id).progress.waiting_for == f"run {first.run_id} (process {first.pid})"
+        jobs.cancel(store, third.run_id)
+        assert third.wait(10) == 130
     assert store.run(third.run_id).status == "cancelled"
     assert store.run(first.run_id).status == "running"
     jobs.cancel(store, first.run_id)

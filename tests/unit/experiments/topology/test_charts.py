@@ -81,7 +81,7 @@ def test_opened_memory_is_a_matrix_without_a_diagonal() -> None:
 
 def test_a_run_that_goes_on_draws_what_there_is() -> None:
     rows = host(4, PAIRS[:2], directions=("h2d", "bidirectional")) + registered(4, 2) + opened(0, 1)
-    for count in range(0, len(rows), 31):
+    for count in range(0, len(rows), 97):
         for chart in charts(rows[:count], 4).values():
             assert chart.alt.endswith(".")
             assert len(chart.figure.data) > 0

@@ -1,4 +1,4 @@
-"""How fast pinned memory is copied on this machine, as its runs of ``bandwidth`` say, or else a recording."""
+"""How fast pinned memory is copied and small pieces are gathered on this machine, as its runs say, or recordings."""
 
 from __future__ import annotations
 
@@ -8,20 +8,26 @@ from typing import Any
 from pinscope.errors import BadInput
 from pinscope.experiments.bandwidth.arithmetic import by_line, cells, curve_of
 from pinscope.experiments.registry import checked_rows
+from pinscope.experiments.scatter import arithmetic as scatter
 from pinscope.records.environment import Environment
 from pinscope.records.run import ExperimentRun
 from pinscope.store.store import Store
 
 
 def pinned_rates(store: Store, environment: Environment) -> dict[str, Any]:
-    """Parameters of a trace: bytes per second of large pinned copies to and from the GPU, and where that comes from.
+    """Parameters of a trace: bytes per second of large pinned copies to and from the GPU, and of pieces that one
+    thread gathers in a pinned buffer and copies together; and where these come from.
 
     The newest run of this machine counts; else the recording of the same model of GPU, else the newest recording.
 
     Raises:
         StoreFailed: the database cannot be read.
     """
-    for run in _telling(store, environment):
+    return {**_copying(store, environment), **_gathering(store, environment)}
+
+
+def _copying(store: Store, environment: Environment) -> dict[str, Any]:
+    for run in _nearest(store, environment, "bandwidth"):
         try:
             curves = by_line(cells(checked_rows(run.experiment, store.observations(run.id))))
         except (BadInput, ArithmeticError):  # an imported run may hold anything
@@ -32,15 +38,34 @@ def pinned_rates(store: Store, environment: Environment) -> dict[str, Any]:
             if (curve := curve_of(curves, "pinned", direction))
         }
         if rates:
-            gpu = run.gpu.name if run.gpu else "an unknown GPU"
-            origin = f"recording on {gpu}" if run.recording else f"run {run.id} on this machine"
-            return {**rates, "pinned_from": origin}
+            return {**rates, "pinned_from": _origin(run)}
     return {}
 
 
-def _telling(store: Store, environment: Environment) -> Iterator[ExperimentRun]:
+def _gathering(store: Store, environment: Environment) -> dict[str, Any]:
+    for run in _nearest(store, environment, "scatter"):
+        rows = [row for row in store.observations(run.id) if row.get("way") == "cpu" and row.get("threads") == 1]
+        try:
+            found = [cell for cell in scatter.cells(checked_rows(run.experiment, rows)) if cell.layout == "scattered"]
+        except (BadInput, ArithmeticError):  # as above
+            continue
+        rates = {direction: {cell.bytes: cell.rate for cell in found if cell.direction == direction}
+                 for direction in ("h2d", "d2h")}  # fmt: skip
+        sizes = sorted(rates["h2d"].keys() & rates["d2h"].keys())
+        if sizes:
+            given = {f"gathered_{direction}": [rates[direction][size] for size in sizes] for direction in rates}
+            return {"gathered_bytes": sizes, **given, "gathered_from": _origin(run)}
+    return {}
+
+
+def _origin(run: ExperimentRun) -> str:
+    gpu = run.gpu.name if run.gpu else "an unknown GPU"
+    return f"recording on {gpu}" if run.recording else f"run {run.id} on this machine"
+
+
+def _nearest(store: Store, environment: Environment, experiment: str) -> Iterator[ExperimentRun]:
     runs = [
-        run for run in store.each_run(experiment="bandwidth", lab="cuda")
+        run for run in store.each_run(experiment=experiment, lab="cuda")
         if isinstance(run, ExperimentRun) and run.observations
     ]  # fmt: skip
     here = [run for run in runs if not run.recording and run.environment.machine_id == environment.machine_id]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
 from pinscope.analysis.rows import Row
 from pinscope.records.run import Run
+from pinscope.records.trace_row import LARGE_BYTES
+from pinscope.units import format_bytes
 
 FEW = 0.001
 """Of the time: what costs less is in the table only, unless it copies much."""
@@ -16,6 +18,10 @@ MOSTLY = 0.05
 """Of the bytes of large copies: where less than this is pageable, the program pins what counts."""
 SMALL_COPIES = 1000
 """So many small copies of one line are worth a word."""
+REPEATED = 10
+"""A line that did something so often does it in a loop."""
+WORTH = 0.01
+"""Of the program's time; what costs less is not worth a finding."""
 
 
 @dataclass(frozen=True)
@@ -24,11 +30,14 @@ class Site:
 
     Attributes:
         row: as it was recorded.
-        pinned_rate: bytes per second of pinned copies in its direction; ``None`` where no run tells.
+        pinned_rate: bytes per second of pinned copies in its direction; ``None`` where no run says it.
+        gathered_rate: bytes per second of pieces of its size, gathered in one pinned buffer by one thread and copied
+            together; ``None`` where no run says it.
     """
 
     row: Row
     pinned_rate: float | None
+    gathered_rate: float | None = None
 
     @property
     def name(self) -> str:
@@ -80,6 +89,11 @@ class Site:
         return max(self.stands_seconds - float(self.row["bytes"]) / self.pinned_rate, 0.0)
 
     @property
+    def gathered_seconds(self) -> float | None:
+        """What it would take to gather its bytes in one pinned buffer and to copy that."""
+        return None if self.gathered_rate is None else float(self.row["bytes"]) / self.gathered_rate
+
+    @property
     def saved_ahead(self) -> float:
         """Seconds that it would save at most if the copies also ran ahead of the compute that needs them."""
         return self.stands_seconds if self.is_pageable else 0.0
@@ -125,6 +139,39 @@ class Seen:
         return bool(site.stands_seconds >= FEW * self.seconds or site.row["bytes"] >= MOSTLY * large)
 
     @property
+    def small(self) -> tuple[Site, ...]:
+        """Lines with many small copies over the link that hold the CPU for a part of the time, the longest first."""
+        found = [
+            site for site in self.sites
+            if site.row["count"] >= SMALL_COPIES and site.row["median_bytes"] <= LARGE_BYTES
+            and site.row["direction"] in ("h2d", "d2h") and self.is_long(site.row["call_seconds"])
+        ]  # fmt: skip
+        return tuple(sorted(found, key=lambda site: -site.row["call_seconds"]))
+
+    @property
+    def churn(self) -> tuple[Row, ...]:
+        """Lines that pin memory again and again for a part of the time, the longest first."""
+        return tuple(row for row in self.allocations if row["count"] >= REPEATED and self.is_long(row["call_seconds"]))
+
+    @property
+    def idling(self) -> tuple[Row, ...]:
+        """Lines that wait again and again, and compute then stands idle for a part of the time, the longest first."""
+        return tuple(row for row in self.waits if row["count"] >= REPEATED and self.is_long(row["idle_seconds"]))
+
+    @property
+    def undone(self) -> tuple[Row, ...]:
+        """Lines that wait again and again for copies that are asynchronous, which holds the CPU for a part of the
+        time."""
+        return tuple(
+            row for row in self.waits
+            if (row["after_async_count"] or 0) >= REPEATED and self.is_long(row["call_seconds"])
+        )  # fmt: skip
+
+    def is_long(self, seconds: float | None) -> bool:
+        """Whether it is a part of the time that is worth a word."""
+        return (seconds or 0.0) >= WORTH * self.seconds
+
+    @property
     def pinned(self) -> tuple[Site, ...]:
         """Sites of large pinned copies."""
         return tuple(site for site in self.sites if site.is_pinned)
@@ -136,7 +183,10 @@ def seen_in(run: Run, rows: Sequence[Row]) -> Seen:
     for row in rows:
         by_kind.setdefault(row["kind"], []).append(row)
     rates = {direction: _rate(run.params.get(f"pinned_{direction}")) for direction in ("h2d", "d2h")}
-    sites = [Site(row, rates.get(row["direction"])) for row in by_kind.get("site", ())]
+    sites = [
+        Site(row, rates.get(row["direction"]), _gathered_rate(run.params, row["direction"], row["median_bytes"]))
+        for row in by_kind.get("site", ())
+    ]
     return Seen(
         program=next(iter(by_kind.get("program", ())), None),
         devices=tuple(by_kind.get("device", ())),
@@ -150,6 +200,15 @@ def seen_in(run: Run, rows: Sequence[Row]) -> Seen:
     )
 
 
+def _gathered_rate(params: Mapping[str, Any], direction: str, size: float) -> float | None:
+    """For the measured size that is nearest to this one by its ratio. A run from elsewhere may hold anything."""
+    sizes, rates = (params.get(name) for name in ("gathered_bytes", f"gathered_{direction}"))
+    if not isinstance(sizes, list | tuple) or not isinstance(rates, list | tuple):
+        return None
+    known = [(each, rate) for each, rate in zip(sizes, map(_rate, rates), strict=False) if _rate(each) and rate]
+    return min(known, key=lambda pair: max(pair[0] / max(size, 1), size / pair[0]))[1] if known else None
+
+
 def _rate(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and value > 0 else None
 
@@ -158,6 +217,11 @@ def line_name(row: Row) -> str:
     """``train.py:33``, or what is known instead; where several processes were recorded, ``train.py:33 (rank 1)``."""
     line = f"{PurePath(row['file']).name}:{row['line']}" if row["file"] else "no Python line"
     return f"{line} ({process})" if (process := process_name(row)) else line
+
+
+def small_copies(site: Site) -> str:
+    """``train.py:33 makes 200,000 copies of 4 KiB``."""
+    return f"{site.name} makes {site.row['count']:,} copies of {format_bytes(site.row['median_bytes'])}"
 
 
 def process_name(row: Row) -> str | None:

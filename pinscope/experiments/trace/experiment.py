@@ -24,6 +24,14 @@ class TraceParams(Inputs):
         "Pinned copies from the GPU", "Rate of large ones, for the estimates.", None, unit="bytes/second"
     )
     pinned_from: str | None = parameter("Where these rates come from", "A run of bandwidth.", None)
+    gathered_bytes: tuple[int, ...] = parameter("Pieces gathered", "Sizes of the pieces.", (), unit="bytes")
+    gathered_h2d: tuple[float, ...] = parameter(
+        "Gathered and copied to the GPU", "By one thread, for each of these sizes.", (), unit="bytes/second"
+    )
+    gathered_d2h: tuple[float, ...] = parameter(
+        "Copied from the GPU and spread", "By one thread, for each of these sizes.", (), unit="bytes/second"
+    )
+    gathered_from: str | None = parameter("Where these rates of gathering come from", "A run of scatter.", None)
     what_if: tuple[str, ...] = parameter("Lines pinned by --what-if", "Their copies came from pinned memory.", ())
     what_if_of: str | None = parameter("Run of the program as it is", "What --what-if compares with.", None)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from pinscope.analysis.rows import Row
-from pinscope.experiments.trace.arithmetic import SMALL_COPIES, Seen, Site, line_name
+from pinscope.experiments.trace.arithmetic import REPEATED, Seen, Site, line_name, small_copies
 from pinscope.records.finding import Finding, costing, finding, good, note, quantity, warning
 from pinscope.records.run import Run
 from pinscope.records.trace_row import LARGE_BYTES
@@ -13,11 +13,9 @@ from pinscope.units import format_bytes, format_seconds, format_share
 
 MOST_ACCUSED = 5
 """Lines with a finding of their own; the table has all."""
-CHURN_TIMES = 10
-"""A line that allocated pinned memory so often does it in a loop."""
-WORTH = 0.01
-"""Of the program's time; what costs less is not worth a finding."""
 
+NOT_RECORDED = "an earlier version made this trace"
+NO_GATHERING = "no run of scatter says how fast pieces are gathered"
 PIN_CODE = """\
 # PyTorch, batches of a DataLoader: copied from pinned memory, while the GPU computes
 loader = DataLoader(dataset, ..., pin_memory=True)
@@ -45,15 +43,22 @@ for batch in batches:
 def trace_findings(run: Run, seen: Seen) -> tuple[Finding, ...]:
     """All that the rules find."""
     found = (each for rule in _RULES for each in rule(seen))
-    return (*found, *_without_lines(run, seen))
+    small = _small(seen, origin(run, "gathered_from"))
+    return (*_pageable(seen, origin(run, "pinned_from")), *found, *small, *_without_lines(run, seen))
 
 
-def _pageable(seen: Seen) -> Iterator[Finding]:
+def origin(run: Run, parameter: str) -> str | None:
+    """Where rates come from. A run from elsewhere may hold anything."""
+    value = run.params.get(parameter)
+    return value if isinstance(value, str) else None
+
+
+def _pageable(seen: Seen, rate_from: str | None) -> Iterator[Finding]:
     for site in [site for site in seen.pageable if seen.is_worth(site)][:MOST_ACCUSED]:
-        yield _accused(seen, site)
+        yield _accused(seen, site, rate_from)
 
 
-def _accused(seen: Seen, site: Site) -> Finding:
+def _accused(seen: Seen, site: Site, rate_from: str | None) -> Finding:
     row, saved = site.row, site.saved_in_place
     times = seen.seconds / (seen.seconds - saved) if saved is not None and 0 < saved < seen.seconds else 1.0
     down = row["direction"] == "d2h"
@@ -64,7 +69,8 @@ def _accused(seen: Seen, site: Site) -> Finding:
         "pageable-copies",
         quantity("Bytes", row["bytes"], "bytes"),
         quantity("Bandwidth", site.bytes_per_second, "bytes/second", reason="no transfer was seen to its end"),
-        quantity("Bandwidth of pinned memory", site.pinned_rate, "bytes/second", reason="no run of bandwidth tells it"),
+        quantity("Bandwidth of pinned memory", site.pinned_rate, "bytes/second", reason="no run of bandwidth says it"),
+        quantity("That bandwidth from", rate_from, "text", reason="no run of bandwidth says it"),
         quantity("CPU held by the calls", row["call_seconds"], "seconds"),
         quantity("GPU compute idle", row["idle_seconds"], "seconds", reason="the program ran no kernel"),
         quantity("Saved if pinned (about)", saved, "seconds", reason="the rate of pinned copies is not known"),
@@ -102,36 +108,39 @@ def _all_pinned(seen: Seen) -> Iterator[Finding]:
         )
 
 
-def _small(seen: Seen) -> Iterator[Finding]:
-    for site in seen.sites:
-        row = site.row
-        if row["count"] < SMALL_COPIES or row["median_bytes"] > LARGE_BYTES or row["direction"] not in ("h2d", "d2h"):
-            continue
-        held = row["call_seconds"] or 0.0
-        if held < WORTH * seen.seconds:
-            continue
+def _small(seen: Seen, rate_from: str | None) -> Iterator[Finding]:
+    for site in seen.small:
+        row, gathered = site.row, site.gathered_seconds
+        quicker = gathered is not None and gathered < row["call_seconds"]
         yield note(
             "many-small-copies",
             quantity("Copies", row["count"], "count"),
             quantity("Median size", row["median_bytes"], "bytes"),
-            quantity("CPU held by the calls", held, "seconds"),
-            title=f"{site.name} makes {row['count']:,} copies of {format_bytes(row['median_bytes'])}: "
-            f"they hold the CPU for {format_seconds(held)}",
+            quantity("Bytes", row["bytes"], "bytes"),
+            quantity("CPU held by the calls", row["call_seconds"], "seconds"),
+            quantity("Gathered and copied at once (about)", gathered, "seconds", reason=NO_GATHERING),
+            quantity("Rate of gathering from", rate_from, "text", reason=NO_GATHERING),
+            title=f"{small_copies(site)}: they hold the CPU for {format_seconds(row['call_seconds'])}"
+            + (f", gathered they would take about {format_seconds(gathered)}" if quicker else ""),
             detail=_where(row),
-            advice="Collect them in one pinned buffer and copy that. 'pinscope run scatter' measures which way of "
-            "gathering is fastest here.",
+            advice=(
+                "Gathering them with one thread would take as long. "
+                if gathered is not None and not quicker
+                else "Collect them in one pinned buffer and copy that. "
+            )
+            + "'pinscope run scatter' measures which way is fastest here.",
         )
 
 
 def _churn(seen: Seen) -> Iterator[Finding]:
-    for row in seen.allocations:
-        if row["count"] < CHURN_TIMES or row["call_seconds"] < WORTH * seen.seconds:
-            continue
+    for row in seen.churn:
         yield finding(
             costing(seen.seconds / max(seen.seconds - row["call_seconds"], 1e-9)),
             "pinned-memory-in-a-loop",
             quantity("Allocations", row["count"], "count"),
-            quantity("Bytes", row["bytes"], "bytes"),
+            quantity("Bytes asked for", row["bytes"], "bytes"),
+            quantity("Bytes held", row["held_bytes"], "bytes", reason=NOT_RECORDED),
+            quantity("Most at once", row["peak_bytes"], "bytes", reason=NOT_RECORDED),
             quantity("Time in the calls", row["call_seconds"], "seconds"),
             quantity("Not released at the end", row["left_count"], "count"),
             title=f"{line_name(row)} pins memory {row['count']:,} times: {format_seconds(row['call_seconds'])} of "
@@ -144,7 +153,7 @@ def _churn(seen: Seen) -> Iterator[Finding]:
 
 def _kept(seen: Seen) -> Iterator[Finding]:
     for row in seen.allocations:
-        if row["count"] >= CHURN_TIMES and row["left_count"] == row["count"]:
+        if row["count"] >= REPEATED and row["left_count"] == row["count"]:
             yield warning(
                 "pinned-memory-grows",
                 quantity("Allocations", row["count"], "count"),
@@ -158,10 +167,8 @@ def _kept(seen: Seen) -> Iterator[Finding]:
 
 
 def _waits(seen: Seen) -> Iterator[Finding]:
-    for row in seen.waits[:MOST_ACCUSED]:
+    for row in seen.idling[:MOST_ACCUSED]:
         idle = row["idle_seconds"]
-        if row["count"] < CHURN_TIMES or idle < WORTH * seen.seconds:
-            continue
         yield note(
             "waits-for-the-gpu",
             quantity("Waits", row["count"], "count"),
@@ -172,6 +179,21 @@ def _waits(seen: Seen) -> Iterator[Finding]:
             detail=_where(row),
             advice="Ask for results less often: .item(), .cpu(), print() of a tensor and synchronize() wait until "
             "everything before them is done, and only then can the next work be issued.",
+        )
+
+
+def _undone(seen: Seen) -> Iterator[Finding]:
+    for row in seen.undone[:MOST_ACCUSED]:
+        yield note(
+            "waits-for-asynchronous-copies",
+            quantity("Waits", row["count"], "count"),
+            quantity("While a large asynchronous copy ran", row["after_async_count"], "count"),
+            quantity("CPU held", row["call_seconds"], "seconds"),
+            title=f"{line_name(row)} waits {row['after_async_count']:,} times for copies that are asynchronous: that "
+            f"holds the CPU for {format_seconds(row['call_seconds'])}",
+            detail=_where(row),
+            advice="Wait where the data is needed, and for that copy only: an event recorded behind it, or the order "
+            "of its stream. Until then the CPU can issue other work.",
         )
 
 
@@ -198,11 +220,10 @@ def _without_lines(run: Run, seen: Seen) -> Iterator[Finding]:
 
 
 _RULES: tuple[Callable[[Seen], Iterator[Finding]], ...] = (
-    _pageable,
     _all_pinned,
-    _small,
     _churn,
     _kept,
     _waits,
+    _undone,
     _lost,
 )

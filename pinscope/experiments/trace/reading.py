@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from pinscope.analysis.rows import Row
 from pinscope.experiments.trace.arithmetic import Seen, Site, line_name, seen_in
-from pinscope.experiments.trace.findings import trace_findings
+from pinscope.experiments.trace.findings import origin, trace_findings
 from pinscope.experiments.trace.verdict import trace_verdict
 from pinscope.experiments.trace.what_if import (
     what_if_findings,
@@ -17,12 +17,16 @@ from pinscope.experiments.trace.what_if import (
 )
 from pinscope.records.finding import Quantity, Reading, Table, quantity, table
 from pinscope.records.run import Run
+from pinscope.records.trace_row import LARGE_BYTES
+from pinscope.units import format_bytes
 
 LINES = "Copies by line"
 """Title of the table that ranks them."""
+LARGE_LINES = f"lines with copies above {format_bytes(LARGE_BYTES)}"
+"""Of these pinning changes something; the bytes of such a line are those of all its copies."""
 MOST_SHOWN = 100
 """Rows of a table."""
-NO_RATE = "no run of bandwidth tells the rate of pinned copies"
+NO_RATE = "no run of bandwidth says the rate of pinned copies"
 NO_KERNELS = "the program ran no kernel"
 
 
@@ -46,8 +50,10 @@ def _headline(seen: Seen) -> Iterator[Quantity]:
     pageable, unknown = seen.pageable, any(site.pinned_rate is None for site in seen.pageable)
     saved = None if unknown else sum(site.saved_in_place or 0.0 for site in pageable)
     yield quantity("Saved if pinned (about)", saved, "seconds", reason=NO_RATE)
-    yield quantity("Copied from and to pageable memory", sum(site.row["bytes"] for site in pageable), "bytes")
-    yield quantity("Copied from and to pinned memory", sum(site.row["bytes"] for site in seen.pinned), "bytes")
+    for kind, sites in (("pageable", pageable), ("pinned", seen.pinned)):
+        yield quantity(f"{kind.capitalize()}, {LARGE_LINES}", sum(site.row["bytes"] for site in sites),
+                       "bytes")  # fmt: skip
+    yield quantity("Saved if also ahead of compute (at most)", sum(site.saved_ahead for site in pageable), "seconds")
     idle = [site.row["idle_seconds"] for site in seen.sites if site.row["idle_seconds"] is not None]
     yield quantity("GPU compute idle for copies", sum(idle) if idle else None, "seconds", reason=NO_KERNELS)
     yield quantity("CPU held by pageable copies", sum(site.row["call_seconds"] or 0.0 for site in pageable), "seconds")
@@ -59,29 +65,31 @@ def _headline(seen: Seen) -> Iterator[Quantity]:
 
 
 def _sites(run: Run, seen: Seen) -> Table:
-    origin = run.params.get("pinned_from")
+    rate_from = origin(run, "pinned_from")
     shown = seen.sites[:MOST_SHOWN]
     ranges = any(site.row["ranges"] for site in shown)
     return table(
         LINES,
         {
-            "line": "text", "function": "text", "way": "text", "memory": "text", "copies": "count", "bytes": "bytes",
-            "median size": "bytes", "bandwidth": "bytes/second", "CPU held": "seconds", "GPU idle": "seconds",
+            "line": "text", "source": "text", "function": "text", "way": "text", "memory": "text",
+            "copies": "count", "bytes": "bytes", "median size": "bytes", "bandwidth": "bytes/second",
+            "CPU held": "seconds", "GPU idle": "seconds",
             "saved if pinned": "seconds", "if also ahead": "seconds", **({"in range": "text"} if ranges else {}),
         },
         [(*_site(site), *([site.row["ranges"]] if ranges else [])) for site in shown],
         note="Ranked by what pinning would save. CPU held: by the calls. GPU idle: compute that stood still while the "
         "copies were issued and ran. Saved if pinned: GPU idle less the transfer at the rate of pinned memory"
-        + (f" ({origin})" if origin else "")
-        + ", of copies above 64 KiB. If also ahead: at most, when the copies run behind compute." + _left_out(seen),
+        + (f" ({rate_from})" if rate_from else "")
+        + f", of {LARGE_LINES}. If also ahead: at most, when the copies run behind compute." + _left_out(seen),
     )  # fmt: skip
 
 
 def _site(site: Site) -> tuple[str | float | None, ...]:
     row, asked = site.row, site.is_pageable
     return (
-        site.name, row["function"] or None, row["direction"], f"{row['source']} → {row['target']}", row["count"],
-        row["bytes"], row["median_bytes"], site.bytes_per_second, row["call_seconds"], row["idle_seconds"],
+        site.name, row["source_line"] or None, row["function"] or None, row["direction"],
+        f"{row['source']} → {row['target']}", row["count"], row["bytes"], row["median_bytes"], site.bytes_per_second,
+        row["call_seconds"], row["idle_seconds"],
         site.saved_in_place if asked else None, site.saved_ahead if asked else None,
     )  # fmt: skip
 
@@ -95,17 +103,19 @@ def _allocations(seen: Seen) -> Table:
     return table(
         "Pinned memory allocated",
         {
-            "line": "text", "function": "text", "call": "text", "times": "count", "bytes": "bytes",
-            "took": "seconds", "left at the end": "count", "bytes left": "bytes",
+            "line": "text", "source": "text", "call": "text", "times": "count", "took": "seconds",
+            "bytes asked for": "bytes", "bytes held": "bytes", "most at once": "bytes", "left at the end": "count",
+            "bytes left": "bytes",
         },
         [
             (
-                line_name(row), row["function"] or None, row["call"], row["count"], row["bytes"], row["call_seconds"],
-                row["left_count"], row["left_bytes"],
+                line_name(row), row["source_line"] or None, row["call"], row["count"], row["call_seconds"],
+                row["bytes"], row["held_bytes"], row["peak_bytes"], row["left_count"], row["left_bytes"],
             )
             for row in seen.allocations[:MOST_SHOWN]
         ],
-        note="What the program's libraries asked CUDA for, rounded up by them as they do.",
+        note="Asked for: of CUDA; PyTorch asks for a power of two, up to twice what a tensor needs. Held: the whole "
+        "pages that this reaches into. Both add up all times; most at once is the most that was there together.",
     )  # fmt: skip
 
 
@@ -113,17 +123,19 @@ def _waits(seen: Seen) -> Table:
     return table(
         "Waiting for the GPU",
         {
-            "line": "text", "function": "text", "call": "text", "times": "count", "CPU held": "seconds",
-            "GPU idle afterwards": "seconds",
+            "line": "text", "source": "text", "call": "text", "times": "count", "CPU held": "seconds",
+            "GPU idle afterwards": "seconds", "during a copy": "count",
         },
         [
             (
-                line_name(row), row["function"] or None, row["call"], row["count"], row["call_seconds"],
-                row["idle_seconds"],
+                line_name(row), row["source_line"] or None, row["call"], row["count"], row["call_seconds"],
+                row["idle_seconds"], row["after_async_count"],
             )
             for row in seen.waits[:MOST_SHOWN]
         ],
-        note="GPU idle afterwards: from the end of the wait until the next kernel began, which had not been issued.",
+        note="Copies that are not asynchronous wait as well. GPU idle afterwards: from the end of the wait until the "
+        "next kernel began, which had not been issued. During a copy: waits that began while a large asynchronous copy "
+        "ran, from or to pinned memory.",
     )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pinscope.experiments.trace.arithmetic import MOSTLY, Seen, Site
+from pinscope.experiments.trace.arithmetic import MOSTLY, Seen, Site, line_name, small_copies
 from pinscope.units import format_bytes, format_seconds, format_share
 
 
@@ -15,10 +15,11 @@ def trace_verdict(seen: Seen) -> str | None:
     if not seen.program["copies"]:
         return _nothing(seen.program["recorded_seconds"])
     if seen.pageable and seen.pinned_share <= 1 - MOSTLY:
-        return " ".join(filter(None, (_worst(seen, seen.pageable[0]), _others(seen))))
+        return " ".join((_worst(seen, seen.pageable[0]), *list(filter(None, (_others(seen), _beside(seen))))[:1]))
     if seen.pinned:
-        return " ".join(filter(None, (_pinned(seen), _left(seen.pageable))))
-    return f"None of {seen.program['copies']:,} copies is a large one between host and GPU: pinning would not help."
+        return " ".join(filter(None, (_pinned(seen), _left(seen.pageable), _beside(seen))))
+    none = f"None of {seen.program['copies']:,} copies is a large one between host and GPU: pinning would not help."
+    return " ".join(filter(None, (none, _beside(seen))))
 
 
 def _nothing(recorded: float | None) -> str:
@@ -51,6 +52,19 @@ def _others(seen: Seen) -> str:
     lines = f"{len(others)} more pageable {'lines' if len(others) > 1 else 'line'}"
     saved = [site.saved_in_place for site in others if site.saved_in_place is not None]
     return f"{lines}: about {format_seconds(sum(saved))} more." if saved and sum(saved) else f"{lines}."
+
+
+def _beside(seen: Seen) -> str:
+    """What takes the most time of all but pageable copies; empty if nothing takes much."""
+    costs = [
+        *((row["idle_seconds"], f"{line_name(row)} waits for the GPU {row['count']:,} times: compute then stood idle "
+           f"{format_seconds(row['idle_seconds'])}.") for row in seen.idling[:1]),
+        *((row["call_seconds"], f"{line_name(row)} pins memory {row['count']:,} times, which takes "
+           f"{format_seconds(row['call_seconds'])}.") for row in seen.churn[:1]),
+        *((site.row["call_seconds"], f"{small_copies(site)}, which hold the CPU for "
+           f"{format_seconds(site.row['call_seconds'])}.") for site in seen.small[:1]),
+    ]  # fmt: skip
+    return max(costs)[1] if costs else ""
 
 
 def _pinned(seen: Seen) -> str:

@@ -15,8 +15,9 @@ def headline(recorded: Recorded) -> dict[str, object]:
     saved = (pageable["idle_seconds"] - pageable["bytes"] / rate).clip(lower=0)
     return {
         "Saved if pinned (about)": saved.sum(),
-        "Copied from and to pageable memory": pageable["bytes"].sum(),
-        "Copied from and to pinned memory": pinned["bytes"].sum(),
+        "Pageable, lines with copies above 64 KiB": pageable["bytes"].sum(),
+        "Pinned, lines with copies above 64 KiB": pinned["bytes"].sum(),
+        "Saved if also ahead of compute (at most)": pageable["idle_seconds"].sum(),
         "GPU compute idle for copies": sites["idle_seconds"].sum(),
         "CPU held by pageable copies": pageable["call_seconds"].sum(),
         "From the first copy or kernel to the last": program["active_seconds"],

@@ -76,13 +76,68 @@ def test_many_small_copies_that_hold_the_cpu_are_named() -> None:
     assert finding.title == "train.py:33 makes 200,000 copies of 4 KiB: they hold the CPU for 900 ms"
 
 
+def test_what_gathering_small_copies_would_take_is_said_where_it_was_measured_for_pieces_of_their_size() -> None:
+    rates = {"gathered_bytes": [4096, 65536], "gathered_h2d": [10e9, 1e9], "gathered_d2h": [1e9, 1e9],
+             "gathered_from": "recording on NVIDIA H200"}  # fmt: skip
+    small = site(33, count=200_000, large_count=0, median_bytes=6000.0, bytes=10**9, call_seconds=0.9)
+    reading = read(program(), small, **rates)
+    (finding,) = found(reading, "many-small-copies")
+    assert finding.title.endswith("they hold the CPU for 900 ms, gathered they would take about 100 ms")
+    assert any(quantity.value == "recording on NVIDIA H200" for quantity in finding.evidence)
+    assert reading.verdict is not None
+    assert reading.verdict.endswith("train.py:33 makes 200,000 copies of 5.86 KiB, which hold the CPU for 900 ms.")
+    slow = found(read(program(), {**small, "median_bytes": 60_000.0}, **rates), "many-small-copies")[0]
+    assert "gathered" not in slow.title
+    assert slow.advice.startswith("Gathering them with one thread would take as long.")
+
+
+def test_a_foreign_run_may_hold_anything_in_place_of_rates() -> None:
+    odd: dict[str, Any] = {"gathered_bytes": "x", "gathered_h2d": [None], "pinned_from": ["x"], "gathered_from": 3}
+    small = site(33, count=200_000, large_count=0, median_bytes=4096.0, call_seconds=0.9)
+    for sizes in ("x", [4096], [0, "x"]):
+        reading = read(program(), small, site(34), **{**odd, "gathered_bytes": sizes})
+        assert "gathered" not in found(reading, "many-small-copies")[0].title
+
+
+def test_the_verdict_s_third_sentence_is_what_costs_most_beside_pageable_copies() -> None:
+    wait = place("synchronisation", 9, call="cudaStreamSynchronize", count=400, call_seconds=0.1, idle_seconds=2.0)
+    pins = place("allocation", 7, call="cudaHostAlloc", count=96, bytes=96 * MIB, call_seconds=1.5, left_count=0,
+                 left_bytes=0)  # fmt: skip
+    verdicts = [read(program(), site(33), *rows).verdict or "" for rows in ([wait, pins], [pins], [site(34), wait])]
+    ends = [verdict.split("979 ms. ")[1] for verdict in verdicts]
+    assert ends == [
+        "train.py:9 waits for the GPU 400 times: compute then stood idle 2.00 s.",
+        "train.py:7 pins memory 96 times, which takes 1.50 s.",
+        "1 more pageable line: about 979 ms more.",
+    ]
+
+
+def test_pinned_memory_has_what_was_asked_for_held_and_there_at_once() -> None:
+    pins = place("allocation", 7, call="cudaHostAlloc", count=96, bytes=96 * 5000, held_bytes=96 * 8192,
+                 peak_bytes=5000, call_seconds=1.5, left_count=0, left_bytes=0)  # fmt: skip
+    table = next(each for each in read(program(), pins).tables if each.title == "Pinned memory allocated")
+    cells = dict(zip(table.columns, table.rows[0], strict=True))
+    assert (cells["bytes asked for"], cells["bytes held"], cells["most at once"]) == (480_000, 786_432, 5000)
+    assert cells["source"] == "y.item()"
+
+
+def test_waiting_for_asynchronous_copies_again_and_again_is_named() -> None:
+    wait = place("synchronisation", 9, call="cudaStreamSynchronize", count=400, call_seconds=0.5, idle_seconds=0.0,
+                 after_async_count=390)  # fmt: skip
+    (finding,) = found(read(program(), site(33, "pinned"), wait), "waits-for-asynchronous-copies")
+    assert finding.title == (
+        "train.py:9 waits 390 times for copies that are asynchronous: that holds the CPU for 500 ms"
+    )
+    assert not found(read(program(), site(33, "pinned"), {**wait, "after_async_count": 3}), finding.rule)
+
+
 def test_without_a_known_rate_nothing_is_estimated() -> None:
     reading = read(program(), site(33), pinned_h2d=None)
     assert reading.verdict is not None
     assert "save" not in reading.verdict
     assert (reading.headline[0].value, reading.headline[0].reason) == (
         None,
-        "no run of bandwidth tells the rate of pinned copies",
+        "no run of bandwidth says the rate of pinned copies",
     )
 
 

@@ -13,8 +13,8 @@ ONE_WAY = ("h2d", "d2h")
 """Directions that show uplinks: both at once may reach what host memory carries."""
 FLOWS = {"h2d": 1, "d2h": 1, "bidirectional": 2}
 ONE_UPLINK = 0.75
-"""A pair below this share of its rates alone has an uplink in common: as wide as one GPU's link, it leaves half. What
-lies between this and SHARED_UPLINK, host memory does as well, and whoever else uses it."""
+"""A pair below this share of its rates alone has an uplink in common: as wide as one GPU's link, it leaves half.
+Between this and SHARED_UPLINK host memory can be the cause as well, and other users of it."""
 _CASE = ("issued_by", "gpus", "direction", "placed")
 
 

@@ -167,7 +167,8 @@ def _chunks(found: Sequence[Cell], limit: float) -> Iterator[Costed]:
         f"{format_seconds(limit)}",
         detail=f"{_cost(best, found)} The longest call was {best.longest.name}: "
         f"{format_seconds(best.longest.seconds)}.",
-        advice='Use chunk="auto" instead of this length: on another machine this one may not keep to the limit.',
+        advice='Use chunk="auto" instead of this length: it finds one on each machine, and pauses between chunks, so '
+        "that longer ones keep to the limit.",
     )  # fmt: skip
 
 

@@ -104,7 +104,7 @@ def _headline(cells: Cells, evens: Sequence[BreakEven], titles: Mapping[str, str
         mine = [even for even in evens if even.usual and even.way == way and even.bytes == largest(cells, way)]
         for even in sorted(mine, key=lambda even: even.direction != "h2d"):
             title = "a pinned buffer" if way == "pinned" else titles[way]
-            name = f"Copies after which {title} has paid off, {even.direction}, {format_bytes(even.bytes)}"
+            name = f"Copies that repay {title}, {even.direction}, {format_bytes(even.bytes)}"
             (found if len(found) == 1 else more).append(_copies_quantity(name, even))
     size = largest(cells, "pinned")
     for way in POOLS:

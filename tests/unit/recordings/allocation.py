@@ -37,7 +37,7 @@ def headline(recorded: Recorded) -> dict[str, object]:
         for direction in ("h2d", "d2h"):
             gain = copy["pageable", direction] - copy["pinned", direction]
             buffer = "a pinned buffer" if way == "pinned" else TITLES[way]
-            found[f"Copies after which {buffer} has paid off, {direction}, {words}"] = max(math.ceil(seconds / gain), 0)
+            found[f"Copies that repay {buffer}, {direction}, {words}"] = max(math.ceil(seconds / gain), 0)
     for way, title in POOLS.items():
         found[f"{title}, get and free, {words}"] = cost.loc[way, "both_seconds"]
     return found

@@ -59,9 +59,10 @@ def test_every_call_of_pytorch_copies_from_pinned_memory_and_its_source_may_chan
     text = f"""
 device = torch.Tensor(np.zeros({N}, np.float32), "cuda")
 for turn in range(5):
+    results = []
     for step in range(3):
         source = torch.tensor(np.full({N}, turn + step / 8))
-        results = [
+        results += [
             source.to("cuda"),  # pin
             source.to(device, None, True),  # pin
             source.to("cuda:0", torch.float64),  # pin

@@ -83,7 +83,7 @@ class TraceRow(Observation):
     function: str | None = None
     """Its function."""
     source_line: str | None = None
-    """Text of the line, as the file had it at the end."""
+    """Text of the line, as the file had it when the line first made a call."""
     stack: str | None = None
     """The frames of the first such call, innermost first, one on each line."""
     call: str | None = None

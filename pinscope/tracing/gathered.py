@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pinscope.tracing.places import Sources
 from pinscope.tracing.spool import Spool
 
 TYPES: Mapping[str, np.dtype[Any]] = {
@@ -50,6 +51,7 @@ class Gathered:
         self.is_full = False
         """No more are kept."""
         self._folder = folder
+        self._sources, self._stacks_end = Sources(), 0
         self._followed = {
             driver: np.asarray(sorted(map(int, spool.config[name])), np.uint32)
             for driver, name in ((0, "runtime"), (1, "driver"))
@@ -60,6 +62,8 @@ class Gathered:
         for buffer in self.spool.take(ended):
             for kind, found in buffer.items():
                 self._keep(kind, found)
+        stacks, self._stacks_end = self.spool.new_stacks(self._stacks_end)
+        self._sources.look(stacks)
 
     def _keep(self, kind: str, found: NDArray[Any]) -> None:
         name = _TABLES[kind]

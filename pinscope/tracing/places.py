@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import linecache
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,6 +39,20 @@ class Place:
 
 NATIVE = Place("", 0, "", "", "")
 """A thread without Python code."""
+
+
+class Sources:
+    """Keeps the program's files as they are when a line of theirs is first seen: they may change while it runs."""
+
+    def __init__(self) -> None:
+        self._seen: set[str] = set()
+
+    def look(self, stacks: Iterable[Sequence[Frame]]) -> None:
+        """Read the files of these stacks that are new; :func:`place_of` then takes a line's text from what was read."""
+        for file in {place_of(stack).file for stack in stacks} - self._seen:
+            self._seen.add(file)
+            linecache.checkcache(file)
+            linecache.getline(file, 1)
 
 
 def place_of(stack: Sequence[Frame]) -> Place:

@@ -93,6 +93,17 @@ class Spool:
         """All stacks so far; that of number n stands at n − 1. The innermost frame is the first of each."""
         return [[(file, line, name) for file, line, name in each or ()] for each in self._numbered("stacks")]
 
+    def new_stacks(self, since: int) -> tuple[list[list[Frame]], int]:
+        """Stacks that were written behind a place of their file, and the place behind them."""
+        path = self.folder / "stacks"
+        if not path.exists() or path.stat().st_size <= since:
+            return [], since
+        with path.open("rb") as file:
+            file.seek(since)
+            whole, line_end, _ = file.read().rpartition(b"\n")
+        found = [json.loads(each)[1] or () for each in whole.splitlines()]
+        return [[(file, line, name) for file, line, name in each] for each in found], since + len(whole + line_end)
+
     def ranges(self) -> list[str]:
         """Names of the ranges so far; that of number n stands at n − 1."""
         return [name or "" for name in self._numbered("ranges")]

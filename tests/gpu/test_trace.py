@@ -218,3 +218,50 @@ def test_a_training_loop_from_pinned_memory_is_less_than_1_percent_slower(tmp_pa
     """Each turn beside the one before it: a host's speed wanders by more than 1 % within seconds."""
     times = overhead("training", tmp_path)["pinned"]
     assert statistics.median(map(truediv, times["on"], times["off"])) < 1.01
+
+
+def test_pinned_memory_waits_and_the_file_for_perfetto_of_a_real_program(tmp_path: Path) -> None:
+    """Predicted: each of 20 buffers asks for 16 MiB and holds as much; 8 at most are there at once; 20 waits find the
+    copy before them running; every call, copy and kernel is in the file, with an arrow to each copy."""
+    pytest.importorskip("cupy")
+    (tmp_path / "program.py").write_text(PINS_AND_WAITS)
+    seen = Traced(tmp_path, str(tmp_path / "program.py"))
+    assert seen.exit_code == 0, seen.stderr
+    (pins,) = (row for row in seen.rows if row["kind"] == "allocation" and "# pins" in row["source_line"])
+    sys.stdout.write(f"{pins}\n")
+    assert (pins["count"], pins["bytes"], pins["held_bytes"]) == (20, 20 * 16 * MIB, 20 * 16 * MIB)
+    assert (pins["left_count"], pins["peak_bytes"]) == (0, 8 * 16 * MIB)
+    (wait,) = (row for row in seen.rows if row["kind"] == "synchronisation" and "# waits" in row["source_line"])
+    sys.stdout.write(f"{wait}\n")
+    assert (wait["count"], wait["after_async_count"]) == (20, 20)
+    file = tmp_path / "trace.perfetto.json"
+    command = [sys.executable, "-m", "pinscope", "report", seen.run["id"], "-o", str(file)]
+    subprocess.run(command, check=True, cwd=ROOT)
+    events = json.loads(file.read_text())["traceEvents"]
+    counts = {each["name"]: each["rows"] for each in seen.run["attachments"]}
+    spans = {kind: sum(event.get("cat") == kind and event["ph"] == "X" for event in events)
+             for kind in ("call", "copy", "kernel")}  # fmt: skip
+    sys.stdout.write(f"{counts} {spans}\n")
+    assert spans == {"call": counts["calls"], "copy": counts["copies"], "kernel": counts["kernels"]}
+    assert sum(event["ph"] == "s" for event in events) == counts["copies"]
+    pinned = [event["args"]["bytes"] for event in events if event["name"] == "pinned memory"]
+    sys.stdout.write(f"pinned memory: {pinned[:50]}\n")
+    assert max(pinned) >= 8 * 16 * MIB
+    assert min(pinned) >= 0
+
+
+PINS_AND_WAITS = """\
+import cupy
+from cupy.cuda import runtime
+stream, device, kept = cupy.cuda.Stream(non_blocking=True), cupy.empty(16 << 20, "u1"), []
+for step in range(20):
+    if len(kept) == 8:
+        runtime.freeHost(kept.pop(0))
+    kept.append(runtime.hostAlloc(16 << 20, 0))  # pins
+    runtime.memcpyAsync(device.data.ptr, kept[-1], 16 << 20, 1, stream.ptr)
+    stream.synchronize()  # waits
+    device += 1
+for address in kept:
+    runtime.freeHost(address)
+cupy.cuda.Device().synchronize()
+"""

@@ -312,6 +312,14 @@ def test_what_is_no_program_or_no_new_file_is_refused_at_once(
 
 
 @pytest.mark.usefixtures("_cupti")
+def test_a_line_s_text_is_that_which_ran_though_the_file_changes_meanwhile(tmp_path: Path) -> None:
+    text = "copy(1 << 20, PAGEABLE, DEVICE)  # as it ran\ntime.sleep(0.7)\nopen(__file__, 'w').write('\\n' * 99)"
+    _, document = traced(tmp_path, program(tmp_path, text))
+    (site,) = (row for row in document["observations"] if row["kind"] == "site")
+    assert site["source_line"] == "copy(1 << 20, PAGEABLE, DEVICE)  # as it ran"
+
+
+@pytest.mark.usefixtures("_cupti")
 def test_a_wait_right_after_an_asynchronous_copy_is_counted(tmp_path: Path) -> None:
     text = "for n in range(24):\n    copy(50 << 20, PINNED, DEVICE)\n    wait(900_000)\n    time.sleep(0.003); wait(1)"
     _, document = traced(tmp_path, program(tmp_path, text))

@@ -168,7 +168,7 @@ def _chunks(found: Sequence[Cell], limit: float) -> Iterator[Costed]:
         detail=f"{_cost(best, found)} The longest call was {best.longest.name}: "
         f"{format_seconds(best.longest.seconds)}.",
         advice='Use chunk="auto" instead of this length: it finds one on each machine, and pauses between chunks, so '
-        "that longer ones keep to the limit.",
+        "that calls that wait go first.",
     )  # fmt: skip
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pinscope.analysis.attached import Attached
-from pinscope.experiments.trace.events import TABLES, Columns, each
+from pinscope.experiments.trace.events import TABLES, Columns, each_coded
 from pinscope.records.trace_row import WAITS
 
 PIECES = 400
@@ -89,7 +91,7 @@ def extent(attached: Attached) -> Extent | None:
     costliest: dict[int, Costliest] = {}
     processes: set[int] = set()
     for name in TABLES:
-        for part in each(attached, name):
+        for part, _ in each_coded(attached, name):
             begun, ended = part["at_ns"], part["at_ns"] + np.maximum(part["took_ns"], 0)
             if len(begun):
                 parts[name].append((int(begun.min()), int(ended.max())))
@@ -129,44 +131,66 @@ def stretch_of(attached: Attached, whole: Extent, begin_ns: int, end_ns: int) ->
     found = Stretch(begin_ns, end_ns)
     edges = np.linspace(begin_ns, end_ns, PIECES + 1)
     for name in TABLES:
-        for part in each(attached, name, lambda number, name=name: whole.reaches(name, number, begin_ns, end_ns)):  # type: ignore[misc]
+        reached = partial(whole.reaches, name, begin_ns=begin_ns, end_ns=end_ns)
+        for part, words in each_coded(attached, name, reached):
             begun, ended = part["at_ns"], part["at_ns"] + np.maximum(part["took_ns"], 0)
             inside = (begun < end_ns) & (ended >= begin_ns)
             rows = {key: values[inside] for key, values in part.items()}
             if not whole.processes:
                 rows["process"] = np.zeros(len(rows["at_ns"]), np.int32)
-            _add(found, name, rows, edges)
+            _add(found, name, (rows, words), edges)
     return found
 
 
-def _add(found: Stretch, name: str, rows: Columns, edges: NDArray[np.float64]) -> None:
+_Coded = tuple[Columns, Mapping[str, Sequence[str]]]
+
+
+def _add(found: Stretch, name: str, coded: _Coded, edges: NDArray[np.float64]) -> None:
+    rows, words = coded
     found.events += len(rows["at_ns"])
-    for part, mine in _parts(name, rows):
+    for part, mine in _parts(name, coded):
         at = rows["at_ns"][mine]
         added = at_once(at, at + np.maximum(rows["took_ns"][mine], 0), edges)
         found.at_once[part] = found.at_once.get(part, 0.0) + added
         if found.events <= MOST_SINGLE:
-            found.singles.setdefault(part, []).extend(_singles(name, {key: rows[key][mine] for key in rows}))
+            chosen = {key: values[mine] for key, values in rows.items()}
+            found.singles.setdefault(part, []).extend(_singles(name, (chosen, words)))
     if found.events > MOST_SINGLE:
         found.singles.clear()
 
 
-def _parts(name: str, rows: Columns) -> Iterator[tuple[Part, NDArray[np.bool_]]]:
-    """Which rows are drawn alike."""
-    if name == "calls":
-        kind_of = {call: call_kind(call) for call in set(rows["call"].tolist())}
-        kinds = np.asarray([kind_of[call] for call in rows["call"].tolist()], object)
-        devices = np.full(len(kinds), -1)
-    elif name == "copies":
-        kinds = np.where(rows["direction"] == "d2h", rows["target"], rows["source"])
-        devices = rows["device"]
+def _parts(name: str, coded: _Coded) -> Iterator[tuple[Part, NDArray[np.intp]]]:
+    """The places of the rows that are drawn alike."""
+    rows, _ = coded
+    if not len(rows["at_ns"]):
+        return
+    names, kinds = _kinds(name, coded)
+    nothing = np.zeros(len(kinds), np.int32)
+    devices, processes = (nothing - 1, nothing) if name == "calls" else (rows["device"], rows["process"])
+    keys = np.stack([devices, processes, kinds])
+    which: NDArray[Any] = nothing
+    if (keys == keys[:, :1]).all():  # most parts of large traces
+        groups = keys[:, :1]
     else:
-        kinds, devices = np.full(len(rows["device"]), "compute", object), rows["device"]
-    processes = rows["process"] if name != "calls" else np.zeros(len(kinds), np.int32)
-    for device, process in np.unique(np.stack([devices, processes]), axis=1).T.tolist():
-        there = (devices == device) & (processes == process)
-        for kind in sorted(set(kinds[there])):
-            yield (name, str(kind), device, process), np.asarray(there & (kinds == kind))
+        groups, which = np.unique(keys, axis=1, return_inverse=True)
+    for number, (device, process, kind) in enumerate(groups.T.tolist()):
+        yield (name, names[kind], device, process), np.flatnonzero(which.reshape(-1) == number)
+
+
+def _kinds(name: str, coded: _Coded) -> tuple[Sequence[str], NDArray[np.int32]]:
+    """The names of kinds, and which of them each row is: of calls what they are for, of copies the host's memory."""
+    rows, words = coded
+    if name == "kernels":
+        return ("compute",), np.zeros(len(rows["at_ns"]), np.int32)
+    if name == "calls":
+        names = sorted({call_kind(call) for call in words["call"]})
+        return names, np.asarray([names.index(call_kind(call)) for call in words["call"]], np.int32)[rows["call"]]
+    names = sorted({*words["source"], *words["target"]})
+    source, target = (
+        np.asarray([names.index(word) for word in words[key]], np.int32)[rows[key]] for key in ("source", "target")
+    )
+    is_down = np.asarray([word == "d2h" for word in words["direction"]])[rows["direction"]]
+    return names, np.where(is_down, target, source)
 
 
 def call_kind(call: str) -> str:
@@ -176,15 +200,17 @@ def call_kind(call: str) -> str:
     return "wait" if WAITS.search(call) else "pin"
 
 
-def _singles(name: str, rows: Columns) -> Iterator[Single]:
+def _singles(name: str, coded: _Coded) -> Iterator[Single]:
+    rows, words = coded
     lanes = rows["thread" if name == "calls" else "stream"]
-    names = {"calls": rows.get("call"), "copies": rows.get("direction")}.get(name)
+    named = {"calls": "call", "copies": "direction"}.get(name)
     for place, lane in enumerate(lanes.tolist()):
         begin, took = int(rows["at_ns"][place]), max(int(rows["took_ns"][place]), 0)
         size = int(rows["bytes"][place]) if name == "copies" else None
         process = int(rows["process"][place])
         owner = f"{lane} of process {process}" if process else str(lane)
-        yield Single(begin, begin + took, owner, "kernel" if names is None else str(names[place]), size)
+        what = words[named][int(rows[named][place])] if named else "kernel"
+        yield Single(begin, begin + took, owner, what, size)
 
 
 def at_once(begun: NDArray[np.int64], ended: NDArray[np.int64], edges: NDArray[np.float64]) -> NDArray[np.float64]:

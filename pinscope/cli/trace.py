@@ -32,10 +32,10 @@ from pinscope.runner.what_if import Compared, parse_request, run_twice, write_bo
 from pinscope.store.rescue import saved_line
 from pinscope.store.store import Store
 from pinscope.tracing.scope import Scope
-from pinscope.units import format_duration, parse_seconds
+from pinscope.units import parse_seconds
 
-LONGEST_SECONDS = 30 * 86400.0
-"""Of a wait before, or of, the recording."""
+LONGEST_DAYS = 30
+"""Of a wait before the recording, and of the recording."""
 
 
 def trace(  # noqa: PLR0917 - typer calls it by keyword
@@ -147,8 +147,8 @@ def _seconds(option: str, duration: str | None) -> float | None:
         found = None if duration is None else parse_seconds(duration)
     except InvalidParameter as error:
         raise InvalidParameter(f"{option}: {error}") from None
-    if found is not None and not 0 < found <= LONGEST_SECONDS:
-        raise InvalidParameter(f"{option}: {duration} is not between 0 and {format_duration(LONGEST_SECONDS)}")
+    if found is not None and not 0 < found <= LONGEST_DAYS * 86400:
+        raise InvalidParameter(f"{option}: {duration} is not possible; write more than 0s, and at most {LONGEST_DAYS}d")
     return found
 
 

@@ -35,8 +35,9 @@ import time
 from types import CodeType, FrameType
 from typing import Any
 
-from pinscope.tracing import call_log, mapped_file, nvtx_calls, process_hooks, ranges
+from pinscope.tracing import call_log, late_exceptions, mapped_file, nvtx_calls, process_hooks, ranges
 from pinscope.tracing.call_log import CallLog
+from pinscope.tracing.late_exceptions import LateExceptions
 from pinscope.tracing.mapped_file import map_file, part_from_file, unmap
 from pinscope.tracing.nvtx_calls import NvtxCalls
 from pinscope.tracing.ranges import Ranges
@@ -47,8 +48,6 @@ MOST_FRAMES = 32
 """Of a stack, the innermost ones."""
 FLUSH_SECONDS = 0.25
 """So often CUPTI is asked for what is complete: what it keeps to itself is lost with a process that is killed."""
-LINGER_SECONDS = 0.001
-"""An exception of the program's own signal handler is raised again so long after the callback in which it came."""
 _ENTER = 0
 _RUNTIME, _DRIVER, _NVTX = 2, 1, 5
 """CUPTI's domains of callbacks."""
@@ -100,7 +99,7 @@ class Recorder:
         self._stacks: dict[tuple[int, ...], int] = {}
         self._codes: list[CodeType] = []  # keeps alive those whose ids stand in the keys of _stacks
         self._last = 0
-        self._raised_again: BaseException | None = None
+        self._late = LateExceptions(_OWN_FILES)
 
     @property
     def is_here(self) -> bool:
@@ -323,9 +322,7 @@ class Recorder:
     def caught(self, error: BaseException) -> None:
         """A fault of ours ends the recording; what a signal handler of the program raised belongs to the program."""
         try:
-            if error is self._raised_again or _is_of_the_program(error):
-                self._raised_again = error  # it may come in a callback once more
-                _thread.start_new_thread(_raise_later, (_thread.get_ident(), _without_our_frames(error)))
+            if self._late.take(error):
                 return
             self._live = self._on = False
             self._append("fault", f"{type(error).__name__}: {error}\n".encode())
@@ -349,36 +346,15 @@ class Recorder:
 
 
 _uint32 = ctypes.c_uint32.from_address
-_OWN_FILES = {__file__, call_log.__file__, mapped_file.__file__, nvtx_calls.__file__, ranges.__file__}
+_OWN_FILES = frozenset(
+    each.__file__ for each in (call_log, late_exceptions, mapped_file, nvtx_calls, process_hooks, ranges)
+) | {__file__}
 
 
 def _rank() -> int | None:
     """Of this process among those of one job, where its launcher says so."""
     found = os.environ.get("RANK") or os.environ.get("LOCAL_RANK") or ""
     return int(found) if found.isascii() and found.isdigit() else None
-
-
-def _is_of_the_program(error: BaseException) -> bool:
-    """Whether code of the program raised it, which ran inside a callback: a handler of a signal."""
-    trace, files = error.__traceback__, set[str]()
-    while trace is not None:
-        files.add(trace.tb_frame.f_code.co_filename)
-        trace = trace.tb_next
-    return isinstance(error, KeyboardInterrupt) or not files <= {*_OWN_FILES, json.__file__, json.encoder.__file__}
-
-
-def _without_our_frames(error: BaseException) -> BaseException:
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename in _OWN_FILES:
-        trace = trace.tb_next
-    return error.with_traceback(trace)
-
-
-def _raise_later(thread: int, error: BaseException) -> None:
-    """Raise the very exception in its thread, after the callback has returned."""
-    time.sleep(LINGER_SECONDS)
-    carrier = type(type(error).__name__, (type(error),), {"__new__": lambda *_arguments: error})
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(carrier))
 
 
 def start_recording(spool: str) -> bool:

@@ -80,6 +80,9 @@ def test_each_process_that_copies_stands_in_the_result_with_its_rank(
     (whole,) = (row for row in rows if row["kind"] == "program")
     assert (whole["copies"], whole["kernels"]) == (27, 27)
     assert "rank 1" in capfd.readouterr().err
+    assert document["run"]["verdict"].split(" copied")[0].endswith("as in 5 more processes,")
+    (accused,) = (each for each in document["run"]["findings"] if each["rule"] == "pageable-copies")
+    assert accused["detail"].endswith("5 more processes copy there likewise.")
     with Store() as store:
         copies = [
             row for table in store.attachment(document["run"]["id"], "copies").tables() for row in table.to_pylist()

@@ -128,6 +128,22 @@ class Seen:
         return tuple(site for site in self.sites if site.is_pageable)
 
     @property
+    def accused(self) -> tuple[tuple[Site, int], ...]:
+        """Pageable sites that are worth a word, what saves most first. Of a line that copies so in several processes it
+        is one, and the number of the other processes stands beside it."""
+        found: dict[tuple[Any, ...], list[Site]] = {}
+        for site in self.pageable:
+            row = site.row
+            device = row["device"] if row["process"] is None else None
+            key = (row["file"], row["line"], row["direction"], row["source"], row["target"], device)
+            found.setdefault(key, []).append(site)
+        return tuple(
+            (sites[0], len({site.row["process"] for site in sites}) - 1)
+            for sites in found.values()
+            if self.is_worth(sites[0])
+        )
+
+    @property
     def pinned_share(self) -> float:
         """Of the bytes of large copies over the link, how many use pinned memory."""
         pinned, pageable = (sum(site.row["bytes"] for site in sites) for sites in (self.pinned, self.pageable))

@@ -54,11 +54,11 @@ def origin(run: Run, parameter: str) -> str | None:
 
 
 def _pageable(seen: Seen, rate_from: str | None) -> Iterator[Finding]:
-    for site in [site for site in seen.pageable if seen.is_worth(site)][:MOST_ACCUSED]:
-        yield _accused(seen, site, rate_from)
+    for site, others in seen.accused[:MOST_ACCUSED]:
+        yield _accused(seen, site, others, rate_from)
 
 
-def _accused(seen: Seen, site: Site, rate_from: str | None) -> Finding:
+def _accused(seen: Seen, site: Site, others: int, rate_from: str | None) -> Finding:
     row, saved = site.row, site.saved_in_place
     times = seen.seconds / (seen.seconds - saved) if saved is not None and 0 < saved < seen.seconds else 1.0
     down = row["direction"] == "d2h"
@@ -76,13 +76,20 @@ def _accused(seen: Seen, site: Site, rate_from: str | None) -> Finding:
         quantity("Saved if pinned (about)", saved, "seconds", reason="the rate of pinned copies is not known"),
         quantity("Saved if also ahead of compute (at most)", site.saved_ahead, "seconds"),
         title=f"{site.name} makes {what}{saves}",
-        detail=_where(row),
+        detail=" ".join(filter(None, (_where(row), _alike(others)))),
         advice="Copy into pinned memory that is allocated once and used again."
         if down
         else "Copy from pinned memory; with non_blocking=True the call returns at once, and the copy can run while "
         "the GPU computes.",
         code=PIN_CODE,
     )
+
+
+def _alike(others: int) -> str:
+    """Of the same line in other processes."""
+    if not others:
+        return ""
+    return f"{others:,} more {'processes copy' if others > 1 else 'process copies'} there likewise."
 
 
 def _where(row: Row) -> str:

@@ -15,7 +15,7 @@ def trace_verdict(seen: Seen) -> str | None:
     if not seen.program["copies"]:
         return _nothing(seen.program["recorded_seconds"])
     if seen.pageable and seen.pinned_share <= 1 - MOSTLY:
-        return " ".join((_worst(seen, seen.pageable[0]), *list(filter(None, (_others(seen), _beside(seen))))[:1]))
+        return " ".join((_worst(seen), *list(filter(None, (_others(seen), _beside(seen))))[:1]))
     if seen.pinned:
         return " ".join(filter(None, (_pinned(seen), _left(seen.pageable), _beside(seen))))
     none = f"None of {seen.program['copies']:,} copies is a large one between host and GPU: pinning would not help."
@@ -35,18 +35,20 @@ def _nothing(recorded: float | None) -> str:
     return f"The program copied nothing to or from a GPU in the {format_seconds(recorded)} that were recorded."
 
 
-def _worst(seen: Seen, site: Site) -> str:
+def _worst(seen: Seen) -> str:
+    site, others = seen.accused[0] if seen.accused else (seen.pageable[0], 0)
+    alike = f", as in {others:,} more {'processes' if others > 1 else 'process'}," if others else ""
     way = "from" if site.row["direction"] == "h2d" else "to"
     what = "GPU compute stood idle" if site.row["idle_seconds"] is not None else "the CPU was held"
     stood = f"{format_seconds(site.stands_seconds)} of {format_seconds(seen.seconds)}"
-    first = f"{site.name} copied {format_bytes(site.row['bytes'])} {way} pageable memory; {what} {stood} for it."
+    first = f"{site.name}{alike} copied {format_bytes(site.row['bytes'])} {way} pageable memory; {what} {stood} for it."
     saved = site.saved_in_place
     return first if saved is None else f"{first} Pinning it would save about {format_seconds(saved)}."
 
 
 def _others(seen: Seen) -> str:
     """The other lines that are worth a word."""
-    others = [site for site in seen.pageable[1:] if seen.is_worth(site)]
+    others = [site for site, _ in seen.accused[1:]]
     if not others:
         return ""
     lines = f"{len(others)} more pageable {'lines' if len(others) > 1 else 'line'}"

@@ -346,9 +346,10 @@ class Recorder:
 
 
 _uint32 = ctypes.c_uint32.from_address
-_OWN_FILES = frozenset(
-    each.__file__ for each in (call_log, late_exceptions, mapped_file, nvtx_calls, process_hooks, ranges)
-) | {__file__}
+_OWN_FILES = frozenset({
+    __file__, call_log.__file__, late_exceptions.__file__, mapped_file.__file__, nvtx_calls.__file__,
+    process_hooks.__file__, ranges.__file__,
+})  # fmt: skip
 
 
 def _rank() -> int | None:

@@ -321,11 +321,11 @@ def test_a_line_s_text_is_that_which_ran_though_the_file_changes_meanwhile(tmp_p
 
 @pytest.mark.usefixtures("_cupti")
 def test_a_wait_right_after_an_asynchronous_copy_is_counted(tmp_path: Path) -> None:
-    text = "for n in range(24):\n    copy(50 << 20, PINNED, DEVICE)\n    wait(900_000)\n    time.sleep(0.003); wait(1)"
+    text = "for n in range(12):\n    copy(500 << 20, PINNED, DEVICE)\n    wait(900_000)\n    time.sleep(0.03); wait(1)"
     _, document = traced(tmp_path, program(tmp_path, text))
     waits = {row["line"]: row for row in document["observations"] if row["kind"] == "synchronisation"}
     counts = {line: (row["count"], row["after_async_count"]) for line, row in waits.items()}
-    assert counts == {FIRST_LINE + 2: (24, 24), FIRST_LINE + 3: (24, 0)}
+    assert counts == {FIRST_LINE + 2: (12, 12), FIRST_LINE + 3: (12, 0)}
 
 
 @pytest.mark.usefixtures("_cupti")

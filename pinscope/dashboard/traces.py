@@ -70,7 +70,7 @@ def _choose(traces: list[Run], wanted: str | None) -> Run:
 
 def _label(run: Run) -> str:
     program = " ".join(map(str, run.params.get("program", ()))) or "a program"
-    origin = f"recorded on {run.environment.host}" if run.recording else f"{run.created_at:%Y-%m-%d %H:%M} UTC"
+    origin = f"recorded on {run.environment.host}" if run.recording else f"{run.created_at:%Y-%m-%d %H:%M:%S} UTC"
     return visible(f"{program} · {origin}")
 
 

@@ -71,10 +71,10 @@ def _sites(run: Run, seen: Seen) -> Table:
     return table(
         LINES,
         {
-            "line": "text", "source": "text", "function": "text", "way": "text", "memory": "text",
-            "copies": "count", "bytes": "bytes", "median size": "bytes", "bandwidth": "bytes/second",
-            "CPU held": "seconds", "GPU idle": "seconds",
-            "saved if pinned": "seconds", "if also ahead": "seconds", **({"in range": "text"} if ranges else {}),
+            "line": "text", "source": "text", "memory": "text", "copies": "count", "bytes": "bytes",
+            "saved if pinned": "seconds", "if also ahead": "seconds", "CPU held": "seconds", "GPU idle": "seconds",
+            "bandwidth": "bytes/second", "median size": "bytes", "way": "text", "function": "text",
+            **({"in range": "text"} if ranges else {}),
         },
         [(*_site(site), *([site.row["ranges"]] if ranges else [])) for site in shown],
         note="Ranked by what pinning would save. CPU held: by the calls. GPU idle: compute that stood still while the "
@@ -87,10 +87,9 @@ def _sites(run: Run, seen: Seen) -> Table:
 def _site(site: Site) -> tuple[str | float | None, ...]:
     row, asked = site.row, site.is_pageable
     return (
-        site.name, row["source_line"] or None, row["function"] or None, row["direction"],
-        f"{row['source']} → {row['target']}", row["count"], row["bytes"], row["median_bytes"], site.bytes_per_second,
-        row["call_seconds"], row["idle_seconds"],
-        site.saved_in_place if asked else None, site.saved_ahead if asked else None,
+        site.name, row["source_line"] or None, f"{row['source']} → {row['target']}", row["count"], row["bytes"],
+        site.saved_in_place if asked else None, site.saved_ahead if asked else None, row["call_seconds"],
+        row["idle_seconds"], site.bytes_per_second, row["median_bytes"], row["direction"], row["function"] or None,
     )  # fmt: skip
 
 

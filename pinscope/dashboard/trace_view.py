@@ -8,6 +8,8 @@ import streamlit as st
 
 from pinscope.analysis.attached import Attached
 from pinscope.dashboard import widgets
+from pinscope.dashboard.error_lines import show_error
+from pinscope.errors import PinScopeError
 from pinscope.experiments.registry import checked_rows
 from pinscope.experiments.trace.arithmetic import seen_in
 from pinscope.experiments.trace.charts_timeline import moment, timeline
@@ -44,7 +46,11 @@ def trace_view(run: Run, document: Document) -> None:
 def _timeline(run: Run, document: Document) -> None:
     if not document.attached.rows:
         return
-    whole = _extent(run, document.attached)
+    try:
+        whole = _extent(run, document.attached)
+    except PinScopeError as error:  # of a bundle from elsewhere, or of a database that fails
+        show_error(error)
+        return
     if whole is not None:
         st.header("When it copied, computed and waited", anchor=False)
         _zoomed(run, document, whole)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 
 import numpy as np
 import plotly.graph_objects as go
@@ -13,6 +14,7 @@ from pinscope.charts.bars import category_rows
 from pinscope.charts.chart import Chart, alt_text
 from pinscope.charts.lines import put
 from pinscope.charts.theme import COLOURS, panels, seconds_unit
+from pinscope.errors import InvalidParameter
 from pinscope.experiments.trace.stretch import PIECES, Part, Single, Stretch, extent, stretch_of
 from pinscope.units import format_bytes, format_seconds
 
@@ -68,10 +70,12 @@ def _since(stretch: Stretch) -> str:
 
 
 def draw_whole(attached: Attached) -> Iterator[Chart]:
-    """The timeline of all that a trace holds; none where it carries no events."""
-    whole = extent(attached)
-    if whole is not None:
-        yield timeline(stretch_of(attached, whole, whole.begin_ns, whole.end_ns))
+    """The timeline of all that a trace holds; none where it carries no events, or some that make no sense: the page
+    and the file for Perfetto say why."""
+    with suppress(InvalidParameter):
+        whole = extent(attached)
+        if whole is not None:
+            yield timeline(stretch_of(attached, whole, whole.begin_ns, whole.end_ns))
 
 
 def _caption(stretch: Stretch) -> str:

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from pinscope.analysis.attached import Attached
+from pinscope.errors import InvalidParameter
 from pinscope.experiments.registry import draw_run
-from pinscope.experiments.trace import stretch
+from pinscope.experiments.trace import events, stretch
 from pinscope.experiments.trace.charts_timeline import moment, timeline
 from pinscope.experiments.trace.stretch import PIECES, Stretch, at_once, call_kind, extent, stretch_of
 from tests.data.synthetic_trace import attached, program, run, site
@@ -146,6 +147,31 @@ def test_several_processes_have_gpus_and_streams_of_their_own() -> None:
     titles = [note.text for note in chart.figure.layout.annotations]
     assert titles == ["GPU 0 of process 4711, copies", "GPU 0 of process 4712, copies"]
     assert list(chart.figure.data[0].y) == ["7 of process 4711"]
+
+
+@pytest.mark.parametrize(
+    ("row", "complaint"),
+    [
+        ({"at_ns": "x"}, "no column at_ns of whole numbers"),
+        ({"at_ns": None}, "no column at_ns of whole numbers"),
+        ({"at_ns": 2**62}, "at_ns is beyond 37 years"),
+        ({"took_ns": 1.5}, "no column took_ns of whole numbers"),
+        ({"direction": 3}, "no column direction of text"),
+        ({"process": "x"}, "no column process of whole numbers"),
+        ({"file": 3, "line": 1}, "no column file of text"),
+        ({"file": "train.py"}, "no column line of whole numbers"),
+    ],
+)
+def test_events_that_are_none_of_a_trace_are_refused_and_not_drawn(row: dict[str, object], complaint: str) -> None:
+    with pytest.raises(InvalidParameter, match=f"^the attachment copies is not that of a trace: .*{complaint}"):
+        extent(attached(copies=[row]))
+    assert len(draw_run(run(), [program(), site(33)], attached(copies=[row]))) == 2
+
+
+def test_more_gpus_than_there_can_be_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "DEVICES_READ", 1)
+    with pytest.raises(InvalidParameter, match="more than 1 different values of device"):
+        extent(attached(kernels=[{"device": 0}, {"device": 1}]))
 
 
 def test_a_report_s_charts_end_with_the_timeline_of_the_whole_trace(loop: Attached) -> None:

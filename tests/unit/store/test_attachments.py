@@ -72,6 +72,10 @@ def test_events_come_back_as_they_were_written(store: Store) -> None:
     assert run.format == 2
     assert len(store.attachment(run.id, "copies")) == attachment.rows
     assert read(store, run.id).equals(pa.Table.from_batches([events(0, PART_ROWS + 1000)]))
+    attached = store.attached(run)
+    assert attached.rows == {"copies": PART_ROWS + 1000}
+    assert [len(table) for table in attached.tables("copies", lambda number: number == 1)] == [1000]
+    assert not list(attached.tables("kernels"))
 
 
 def test_events_are_there_while_the_run_goes_on(store: Store) -> None:

@@ -178,8 +178,10 @@ def test_the_recording_ends_where_a_trace_is_full_and_the_program_goes_on(
     for module in (joined, tracing):
         monkeypatch.setattr(module, "MOST_RECORDS", 1000)
     text = "for _ in range(400):\n    for _ in range(500): copy(64, 1, 3)\n    time.sleep(0.005)\nprint('end')"
-    _, document = traced(tmp_path, program(tmp_path, text))
-    assert capfd.readouterr().out == "end\n"
+    code, document = traced(tmp_path, "--fail-on", "pageable", program(tmp_path, text))
+    out, err = capfd.readouterr()
+    assert (code, out) == (1, "end\n")  # nothing is accused, but not all was seen
+    assert err.splitlines()[-1].startswith("pinscope: --fail-on: the program was not followed to its end: ")
     assert any("at most 1,000 records" in note for note in document["run"]["notes"])
     assert document["observations"][0]["copies"] < 200_000
 

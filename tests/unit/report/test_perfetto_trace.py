@@ -89,6 +89,8 @@ def test_spans_of_a_stream_that_overlap_stand_beside_each_other() -> None:
     found = events(document(attached(kernels=[{"at_ns": 10 * n, "took_ns": 25} for n in range(5)])))
     titles = [event["args"]["name"] for event in found if event["name"] == "thread_name"]
     assert titles == ["stream 7", "stream 7 (2)", "stream 7 (3)"]
+    within = spans(events(document(attached(kernels=[{"took_ns": 100}, {"at_ns": 20, "took_ns": 10}]))), "kernel")
+    assert [kernel["tid"] for kernel in within] == [1, 2]  # no kernel is a part of another
 
 
 def test_a_call_within_a_call_stands_below_it_and_one_that_overlaps_beside_it() -> None:

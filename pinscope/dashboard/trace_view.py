@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 
 import streamlit as st
 
 from pinscope.analysis.attached import Attached
 from pinscope.dashboard import widgets
 from pinscope.dashboard.error_lines import show_error
+from pinscope.dashboard.state import PAGE_EVENTS
 from pinscope.errors import PinScopeError
 from pinscope.experiments.registry import checked_rows
 from pinscope.experiments.trace.arithmetic import seen_in
 from pinscope.experiments.trace.charts_timeline import moment, timeline
 from pinscope.experiments.trace.reading import LINES
-from pinscope.experiments.trace.stretch import Extent, Stretch, extent, stretch_of
+from pinscope.experiments.trace.stretch import Extent, Stretch, extent, stretch_of, within
 from pinscope.records.run import Run
 from pinscope.report.document import Document
+from pinscope.report.write import render
 from pinscope.text import visible
 
 LEAST_NS = 1000
@@ -89,6 +93,13 @@ def _zoomed(run: Run, document: Document, whole: Extent) -> None:
         timeline(stretch), key=f"timeline-{run.id}-{window[0]}-{window[1]}",
         marked=lambda begin, end: _look(run, whole, (moment(stretch, begin), moment(stretch, end))),
     )  # fmt: skip
+    if stretch.events <= PAGE_EVENTS:
+        shown = replace(document, attached=within(document.attached, whole, *window))
+        st.download_button(
+            "This stretch for Perfetto", partial(render, [shown], ".perfetto.json"),
+            f"pinscope-{run.id}-{window[0] // 1000}us.perfetto.json", "application/json", on_click="ignore",
+            icon=":material/download:", key="timeline-perfetto",
+        )  # fmt: skip
 
 
 def _key(run: Run) -> str:

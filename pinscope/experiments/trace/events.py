@@ -102,4 +102,4 @@ def first_moments(attached: Attached, most: int) -> int | None:
             kept = np.concatenate([kept, part["at_ns"]])
             if len(kept) > most:
                 kept = np.partition(kept, most)[: most + 1]
-    return int(kept.max())
+    return int(kept.max()) if len(kept) > most else None  # attachments may hold less than they say: a stretch of them

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pinscope.analysis.attached import Attached
+from pinscope.analysis.attached import Attached, EachPart, every_part
 from pinscope.experiments.trace.events import TABLES, Columns, each_coded
 from pinscope.records.trace_row import WAITS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 PIECES = 400
 """Of a stretch, for each of which it is said how much ran at once."""
@@ -140,6 +143,29 @@ def stretch_of(attached: Attached, whole: Extent, begin_ns: int, end_ns: int) ->
                 rows["process"] = np.zeros(len(rows["at_ns"]), np.int32)
             _add(found, name, (rows, words), edges)
     return found
+
+
+def within(attached: Attached, whole: Extent, begin_ns: int, end_ns: int) -> Attached:
+    """The attachments of a trace with the events of a stretch only, and all of its pinned memory until then.
+
+    Args:
+        attached: of the trace.
+        whole: its :func:`extent`.
+        begin_ns: in nanoseconds since the program's start.
+        end_ns: later.
+    """
+    import pyarrow.compute as pc  # noqa: PLC0415 - it takes a fifth of a second to import
+
+    def read(name: str, wanted: EachPart) -> Iterator[pa.Table]:
+        timed = name in TABLES
+        reached = partial(whole.reaches, name, begin_ns=begin_ns, end_ns=end_ns) if timed else every_part
+        for table in attached.tables(name, lambda number: wanted(number) and reached(number)):
+            chosen = pc.less(table["at_ns"], end_ns)
+            if timed:
+                chosen = pc.and_(chosen, pc.greater_equal(pc.add(table["at_ns"], table["took_ns"]), begin_ns))
+            yield table.filter(chosen)
+
+    return Attached(attached.rows, read)
 
 
 _Coded = tuple[Columns, Mapping[str, Sequence[str]]]

@@ -56,6 +56,7 @@ def test_the_timeline_of_the_recorded_trace_is_looked_at_closer_and_closer(open_
     closer = events()
     app.selectbox[1].select_index(0).run()
     copy = events()
+    assert app.get("download_button")[-1].proto.label == "This stretch for Perfetto"
     app.button(key="timeline-Whole").click().run()
     assert not app.exception
     assert whole == events() == 124 + 1657 + 171

@@ -9,6 +9,7 @@ import pytest
 
 from pinscope.analysis.attached import Attached
 from pinscope.errors import BadInput
+from pinscope.experiments.trace.stretch import extent, within
 from pinscope.report import perfetto_trace
 from pinscope.report.document import Document, open_document
 from pinscope.report.perfetto import perfetto_pieces
@@ -127,6 +128,13 @@ def test_of_many_events_the_first_ones_are_written_and_a_mark_says_so(monkeypatc
     (mark,) = (event for event in found if event["ph"] == "i")
     assert mark["ts"] * 1e3 == 30
     assert "first 6 calls" in mark["name"]
+    whole = attached(copies=copies, kernels=kernels)
+    extent_of_it = extent(whole)
+    assert extent_of_it is not None
+    for begin, count in ((20, 4), (200, 0)):  # a stretch of it is written whole, though it be empty
+        part = events(document(within(whole, extent_of_it, begin, begin + 15)))
+        assert sum(event["ph"] == "X" for event in part) == count
+        assert not any(event["ph"] == "i" for event in part)
 
 
 def test_several_processes_of_a_program_keep_calls_streams_and_pinned_memory_apart() -> None:

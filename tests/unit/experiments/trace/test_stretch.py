@@ -10,7 +10,7 @@ from pinscope.errors import InvalidParameter
 from pinscope.experiments.registry import draw_run
 from pinscope.experiments.trace import events, stretch
 from pinscope.experiments.trace.charts_timeline import moment, timeline
-from pinscope.experiments.trace.stretch import PIECES, Stretch, at_once, call_kind, extent, stretch_of
+from pinscope.experiments.trace.stretch import PIECES, Stretch, at_once, call_kind, extent, stretch_of, within
 from tests.data.synthetic_trace import attached, program, run, site
 
 MS = 1_000_000
@@ -76,6 +76,19 @@ def test_of_many_events_it_says_how_much_ran_at_once(loop: Attached, monkeypatch
     assert len(pieces) == PIECES
     assert pieces[: PIECES // 100].tolist() == pytest.approx([0.0] * 4)  # the first millisecond
     assert pieces[4:8].tolist() == pytest.approx([1.0] * 4)
+
+
+def test_the_attachments_of_a_stretch_hold_its_events_and_the_pinned_memory_until_its_end(loop: Attached) -> None:
+    pins = attached(pinned=[{"at_ns": 0}, {"at_ns": 25 * MS}, {"at_ns": 35 * MS}])
+    both = Attached(
+        {**loop.rows, **pins.rows},
+        lambda name, wanted: (pins if name == "pinned" else loop).read(name, wanted),
+    )
+    whole = extent(both)
+    assert whole is not None
+    part = within(both, whole, 22 * MS, 30 * MS)
+    counts = {name: sum(len(table) for table in part.tables(name)) for name in both.rows}
+    assert counts == {"calls": 2, "copies": 1, "kernels": 1, "pinned": 2}
 
 
 def test_only_parts_that_reach_into_the_stretch_are_read(loop: Attached) -> None:

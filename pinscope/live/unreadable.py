@@ -91,9 +91,8 @@ def _bounds(host: HostTotals, processes: Processes, left_out: int) -> Iterator[U
             hides_holders=True,
         )
     if processes.unread and _may_lock(host, processes):
-        size = "" if host.pinned_bytes == 0 else ", all too small for CUDA"  # where nothing is pinned, of any size
         yield Unreadable(
-            what=f"Locked memory of {processes.unread:,} of {processes.looked_at:,} processes{size}",
+            what=f"Locked memory of {processes.unread:,} of {processes.looked_at:,} processes, all too small for CUDA",
             reason="with thousands of processes, each snapshot reads the status of some, in turn",
             advice="Take more snapshots one after the other: 'pinscope live'.",
             hides_holders=bool(host.pinned_bytes),

@@ -3,9 +3,8 @@
 Where there are few processes, each costs one read of ``status``, or of ``statm`` while a series finds it unchanged;
 one file names all kernel threads. To read ``status`` of thousands would take a snapshot's whole time. So there each
 costs a read of ``statm``, whose file is kept open; while nothing on the host is locked or pinned, only an eighth do.
-To open it is what costs most: where nothing large can be found, a series begins with an eighth, too. ``status`` is read
-of those that are as large as a CUDA program, of those that held something before, and of some of the others in turn,
-the largest first.
+``status`` is read of those that are as large as a CUDA program, of those that held something before, and of some of the
+others in turn, the largest first.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import itertools
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from pinscope.probes.answer import Answer
@@ -35,17 +33,10 @@ MOST_STATUSES = 100
 QUIET_TURNS = 8
 """There, while the host counts no page that is locked or pinned, of so many processes that held nothing one is read in
 each snapshot: memory that one of them mapped meanwhile is neither. A CUDA context pins some when it is made."""
-LITTLE_LOCKED_BYTES = 64 * 2**20
-"""So much locked memory, of all processes together, may be found in a later snapshot of a series than the first."""
 
 _LOCKS = re.compile(r"^unevictable_pgs_m(?:un)?locked \d+$", re.MULTILINE)
 _PINS = re.compile(r"^nr_foll_pin_\w+ \d+$", re.MULTILINE)
 """In /proc/vmstat: pages that were ever locked and unlocked, pinned and unpinned."""
-_PINNED_NOW = re.compile(r"^nr_foll_pin_acquired (\d+)\nnr_foll_pin_released (\d+)$", re.MULTILINE)
-_LOCKED_NOW = re.compile(r"^nr_mlock (\d+)$", re.MULTILINE)
-_UVM_DRIVER = re.compile(r"^ *\d+ nvidia-uvm$", re.MULTILINE)
-"""In /proc/devices, also where the driver is built into the kernel."""
-_UVM_USERS = "/sys/module/nvidia_uvm/refcnt"
 _CHECK_EVERY = 64
 _LEAST_CUDA_PAGES = LEAST_CUDA_BYTES // os.sysconf("SC_PAGE_SIZE")
 
@@ -78,8 +69,6 @@ class ManyProcesses:
 
     files: KeptFiles
     statm: dict[int, bytes] = field(default_factory=dict)
-    unseen: set[int] = field(default_factory=set)
-    """Processes that were there at the first look and wait for their turn: their ``statm`` has not been read."""
     unread: dict[int, None] = field(default_factory=dict)
     """Processes smaller than a CUDA program whose ``status`` has not been read since they changed, oldest first."""
     stale: dict[int, None] = field(default_factory=dict)
@@ -145,8 +134,6 @@ class Look:
     """Nothing was locked, unlocked, pinned or unpinned on this host since the last look."""
     same_pins: bool
     """Nothing was pinned or unpinned since then."""
-    may_begin_in_turns: bool = False
-    """Processes that were not looked at yet hold no pinned memory and little locked memory."""
     plain: dict[int, bytes] = field(default_factory=dict)
     """The ``status`` of those that are no suspects and have nothing locked."""
     others: dict[int, ProcessStatus] = field(default_factory=dict)
@@ -159,7 +146,7 @@ class Look:
     closed: set[int] = field(default_factory=set)
     """Of those that were not looked at again, the ones whose open files this user may not see."""
     unread: int = 0
-    """Processes of which it is not known whether they have locked memory, or pinned memory that is not CUDA's."""
+    """Processes too small for CUDA of which it is not known whether they have locked or pinned memory."""
 
     def status(self, pid: int) -> ProcessStatus:
         """What is known of one of them."""
@@ -191,8 +178,6 @@ def look_at_all(proc: Proc, gpu_pids: Collection[int], remembered: Remembered, a
     look = Look(proc, len(pids.value), calm, same_pins and pins != "")
     remembered.locks, remembered.pins = locks, pins
     if proc.is_here and len(pids.value) > MANY_PROCESSES:
-        if remembered.is_series and (remembered.many is None or remembered.many.unseen):
-            look.may_begin_in_turns = _has_nothing_large(proc, counters)
         _look_at_many(look, pids.value, gpu_pids, remembered, allowance)
     else:
         remembered.many = None
@@ -252,36 +237,17 @@ def _kernel_threads(proc: Proc, tasks: Mapping[int, int]) -> dict[int, int]:
     return {pid: tasks[pid] for pid in pids if pid in tasks}
 
 
-def _has_nothing_large(proc: Proc, counters: str) -> bool:
-    """True if no process has pinned memory or CUDA's device file, and all together have little locked memory.
-
-    Where CUDA ran once, some pages may stay counted as pinned (46 on an H200 host). Then this is never true.
-    """
-    pinned, locked = _PINNED_NOW.search(counters), _LOCKED_NOW.search(counters)
-    if pinned is None or locked is None or pinned[1] != pinned[2]:
-        return False
-    return int(locked[1]) * os.sysconf("SC_PAGE_SIZE") <= LITTLE_LOCKED_BYTES and not may_use_cuda(proc)
-
-
-def may_use_cuda(proc: Proc) -> bool:
-    """False only if it is known that no process has CUDA's device file open: there is no driver for it, or the kernel,
-    which counts each open file of a module's devices as a user of it, counts none."""
-    devices = proc.read("/proc/devices").value
-    if devices is None or _UVM_DRIVER.search(devices) is not None:
-        return proc.number(_UVM_USERS).value != 0
-    return "Character devices:" not in devices
-
-
 def _look_at_many(
     look: Look, pids: Collection[int], gpu_pids: Collection[int], remembered: Remembered, allowance: Allowance
 ) -> None:
-    every = set(pids)
-    if remembered.many is None:
-        remembered.many = ManyProcesses(KeptFiles("statm", keep=remembered.is_series))
-        remembered.many.unseen = set(every)
-    series, now = remembered.many, remembered.many.statm
+    remembered.many = remembered.many or ManyProcesses(KeptFiles("statm", keep=remembered.is_series))
+    series, before = remembered.many, remembered.many.statm
     is_quiet = look.calm and look.same_pins
-    changed = _read_sizes(look, series, every, _due(look, series, every, gpu_pids, remembered.looks % QUIET_TURNS))
+    read = _read_many(series, pids, gpu_pids, remembered.looks if is_quiet else None)
+    changed = [pid for pid, content in read.items() if before.get(pid) != content] if before else list(read)
+    series.statm = now = _still_there(before, pids) | read if is_quiet else read
+    if not look.calm:
+        series.stale.update((pid, None) for pid in before if pid not in series.stale)
     wanted = {pid for pid in (*gpu_pids, *series.marked) if pid in now}
     small = list[tuple[int, bytes, int]]()
     for pid in changed:
@@ -294,7 +260,7 @@ def _look_at_many(
     largest = [pid for _, _, pid in small]
     series.unread.update(dict.fromkeys(largest))
     if remembered.bystanders or series.closed:
-        again = wanted | changed
+        again = wanted.union(changed)
         look.bystanders = {pid: size for pid, size in remembered.bystanders.items() if pid in now and pid not in again}
         look.closed = {pid for pid in series.closed if pid in now and pid not in again}
     known, series.statuses = series.statuses, {}
@@ -304,7 +270,7 @@ def _look_at_many(
             continue
         series.unread.pop(pid, None)
         series.stale.pop(pid, None)
-        status = known.get(pid) if is_quiet and pid not in changed else None
+        status = known.get(pid) if is_quiet and before.get(pid) == now[pid] else None
         if status is None:
             text = look.proc.glance(f"/proc/{pid}/status") or b""
             if pid not in gpu_pids and (plain_address_space(text) or LEAST_CUDA_BYTES) < LEAST_CUDA_BYTES:
@@ -315,35 +281,27 @@ def _look_at_many(
             look.sizes[pid] = 0, now[pid]
             if pid in gpu_pids or _could_hold(status):
                 look.suspects.append(pid)
-    look.unread = len(series.unread.keys() | series.stale.keys()) + len(series.unseen)
+    look.unread = len(series.unread.keys() | series.stale.keys())
 
 
-def _due(look: Look, series: ManyProcesses, every: AbstractSet[int], gpu_pids: Collection[int], turn: int) -> set[int]:
-    """Whose ``statm`` is read: of all; on a quiet host, of new processes, of holders, and of those whose turn it is."""
-    if look.may_begin_in_turns:
-        series.unseen &= every
-    else:
-        series.unseen.clear()
-    known = series.statm if look.calm and look.same_pins else ()
-    due = set(every).difference(series.unseen, known)
-    if len(due) < len(every):
-        due.update([pid for pid in every if pid % QUIET_TURNS == turn])
-        due.update(every & series.marked.union(gpu_pids))
-        series.unseen -= due
-    return due
-
-
-def _read_sizes(look: Look, series: ManyProcesses, every: AbstractSet[int], due: AbstractSet[int]) -> set[int]:
-    """Read ``statm`` of those that are due; returns whose is another than before."""
+def _read_many(
+    series: ManyProcesses, pids: Collection[int], gpu_pids: Collection[int], quiet_look: int | None
+) -> dict[int, bytes]:
+    """``statm`` of all; on a quiet host, in the look of this number, of those whose turn it is and of holders."""
+    every = set(pids)
     series.files.keep_only(every)
-    known, read = series.statm, series.files.read(due)
-    changed = {pid for pid, content in read.items() if known.get(pid) != content} if known else set(read)
-    if not look.calm:
-        series.stale.update((pid, None) for pid in known if pid not in series.stale)
-    for pid in known.keys() - (every - due):
-        del known[pid]
-    known.update(read)
-    return changed
+    if quiet_look is None:
+        return series.files.read(pids)
+    turn = quiet_look % QUIET_TURNS
+    others = every.difference(series.statm).union(series.marked.union(gpu_pids) & every)
+    return series.files.read(others.union([pid for pid in pids if pid % QUIET_TURNS == turn]))
+
+
+def _still_there(before: Mapping[int, bytes], pids: Collection[int]) -> dict[int, bytes]:
+    kept = dict(before)
+    for pid in before.keys() - set(pids):
+        del kept[pid]
+    return kept
 
 
 def _next(series: ManyProcesses, largest: Sequence[int]) -> list[int]:

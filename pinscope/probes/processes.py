@@ -67,8 +67,7 @@ class Processes:
     strangers: frozenset[int]
     """Pids that NVML names and that are no such process here."""
     unread: int = 0
-    """Processes whose locked memory is not known, as a snapshot looks at some of them in turn: too small for CUDA, or
-    of any size while nothing is pinned."""
+    """Processes too small for CUDA whose locked memory is not known, as a snapshot looks at some of them in turn."""
     skipped: int = 0
     """Processes that could hold pinned memory and have more open files than a snapshot looks at."""
 

@@ -17,12 +17,8 @@ from typing import Any
 import pytest
 
 from pinscope.live.holders import snapshot
-from pinscope.probes import process_looks
 from pinscope.probes.gpu import Nvml
 from pinscope.probes.gpu_figures import read_gpus
-from pinscope.probes.proc import HERE
-from pinscope.probes.process_looks import may_use_cuda
-from pinscope.probes.processes import Remembered
 from pinscope.records.snapshot import DeviceFigures, Holder, Snapshot
 from tests.data.processor_time import processes
 from tests.gpu.holding import compile_holder, holding, pytorch
@@ -31,7 +27,6 @@ MIB, GIB = 2**20, 2**30
 SIZE = 3 * GIB + 3 * 4096
 SLACK = MIB + SIZE // 1000
 """What the host's total may be off by."""
-UVM_USERS = Path("/sys/module/nvidia_uvm/refcnt")
 
 
 @pytest.fixture(scope="module")
@@ -246,27 +241,6 @@ def test_a_look_at_500_processes_and_a_holder_of_24_gib_costs_a_fraction_of_psut
     # at as closely as the holder.
     assert seconds["first"] * 40 < seconds["psutil"]
     assert seconds["next"] * 50 < seconds["psutil"]
-
-
-def test_while_there_is_a_context_a_series_never_takes_the_host_for_one_without_cuda() -> None:
-    """Its first look would be at an eighth of thousands of processes. How the kernel shows the driver is printed."""
-    devices = [line for line in Path("/proc/devices").read_text().splitlines() if "nvidia" in line]
-    users = UVM_USERS.read_text().strip() if UVM_USERS.exists() else "not counted"
-    sys.stdout.write(f"drivers: {devices}; users of CUDA's: {users}\n")
-    assert may_use_cuda(HERE)
-    quiet = "nr_mlock 0\nnr_foll_pin_acquired 0\nnr_foll_pin_released 0\n"
-    assert not process_looks._has_nothing_large(HERE, quiet)
-
-
-def test_a_holder_among_thousands_is_in_the_first_snapshot_of_a_series(
-    program: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(process_looks, "MANY_PROCESSES", 0)
-    with holding([program, "alloc", str(SIZE)]) as running:
-        running.go_on("held")
-        for turn in range(process_looks.QUIET_TURNS):
-            found = holder(snapshot(remembered=Remembered(looks=turn)), running.pid)
-            assert figure(found, "host_alloc_bytes") >= SIZE
 
 
 def test_every_figure_of_a_device_is_read_or_says_why_not() -> None:

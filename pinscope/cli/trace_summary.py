@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pinscope.cli.terminal import SEVERITY_STYLES, console
 from pinscope.experiments.registry import checked_rows
-from pinscope.experiments.trace.arithmetic import seen_in
+from pinscope.experiments.trace.arithmetic import Site, seen_in
 from pinscope.report import facts
 from pinscope.text import one_line
 from pinscope.units import format_bytes, format_seconds
@@ -36,9 +36,11 @@ def print_summary(document: Document) -> None:
     out.print(Text(f"pinscope: {one_line(part + facts.verdict(document))}", "bold"))
     if lines := _lines(document):
         out.print(lines)
-    for finding in facts.by_severity(reading.findings)[:MOST_FINDINGS]:
+    for number, finding in enumerate(facts.by_severity(reading.findings)[:MOST_FINDINGS]):
         words = f"{facts.SEVERITY_WORDS[finding.severity]}: {one_line(finding.title)}"
         out.print(Text(words, SEVERITY_STYLES[finding.severity]))
+        if not number and finding.advice:
+            out.print(Text(f"  → {one_line(finding.advice)}"))
     for note in run.notes:
         out.print(Text(f"Note: {one_line(note)}"))
     out.print(Text(f"Run {run.id}. Next: pinscope runs show {run.id}, pinscope report {run.id} -o report.html"))
@@ -56,7 +58,7 @@ def _lines(document: Document) -> RichTable | None:
     drawn = RichTable(box=SIMPLE, pad_edge=False)
     drawn.add_column("line", overflow="fold")
     drawn.add_column("memory", no_wrap=True)
-    for heading in ("copies", "bytes", "CPU held", "GPU idle", "pinning saves"):
+    for heading in ("copies", "bytes", "CPU held", "compute idle", "saved if pinned"):
         drawn.add_column(heading, justify="right", no_wrap=True)
     if has_ranges := any(site.row["ranges"] for site in sites[:MOST_LINES]):
         drawn.add_column("in range", overflow="fold")
@@ -64,11 +66,17 @@ def _lines(document: Document) -> RichTable | None:
         row = site.row
         cells = (
             site.name, f"{site.host_memory} {row['direction']}", f"{row['count']:,}", format_bytes(row["bytes"]),
-            format_seconds(row["call_seconds"]), format_seconds(row["idle_seconds"]),
-            format_seconds(site.saved_in_place) if site.is_pageable else "–",
+            format_seconds(row["call_seconds"]), format_seconds(row["idle_seconds"]), _saved(site),
         )  # fmt: skip
         ranges = [site.row["ranges"] or "–"] if has_ranges else []
         drawn.add_row(*(Text(one_line(cell)) for cell in (*cells, *ranges)))
     if len(sites) > MOST_LINES:
         drawn.caption = f"and {len(sites) - MOST_LINES:,} more lines"
     return drawn
+
+
+def _saved(site: Site) -> str:
+    """What pinning would save, or why it would save nothing."""
+    if site.is_pageable:
+        return format_seconds(site.saved_in_place)
+    return {"pinned": "is pinned", "pageable": "small copies"}.get(site.host_memory, "–")

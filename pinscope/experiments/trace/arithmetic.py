@@ -235,6 +235,11 @@ def line_name(row: Row) -> str:
     return f"{line} ({process})" if (process := process_name(row)) else line
 
 
+def pinned_memory(site: Site) -> str:
+    """What pinned memory would be to the copies of a line, as a sentence begins."""
+    return "Into pinned memory" if site.row["direction"] == "d2h" else "From pinned memory"
+
+
 def small_copies(site: Site) -> str:
     """``train.py:33 makes 200,000 copies of 4 KiB``."""
     return f"{site.name} makes {site.row['count']:,} copies of {format_bytes(site.row['median_bytes'])}"

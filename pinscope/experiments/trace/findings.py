@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from pinscope.analysis.rows import Row
-from pinscope.experiments.trace.arithmetic import REPEATED, Seen, Site, line_name, small_copies
+from pinscope.experiments.trace.arithmetic import REPEATED, Seen, Site, line_name, pinned_memory, small_copies
 from pinscope.records.finding import Finding, costing, finding, good, note, quantity, warning
 from pinscope.records.run import Run
 from pinscope.records.trace_row import LARGE_BYTES
@@ -61,9 +61,14 @@ def _pageable(seen: Seen, rate_from: str | None) -> Iterator[Finding]:
 def _accused(seen: Seen, site: Site, others: int, rate_from: str | None) -> Finding:
     row, saved = site.row, site.saved_in_place
     times = seen.seconds / (seen.seconds - saved) if saved is not None and 0 < saved < seen.seconds else 1.0
-    down = row["direction"] == "d2h"
-    what = f"{row['count']:,} {'copies' if row['count'] > 1 else 'copy'} {'to' if down else 'from'} pageable memory"
-    saves = f": pinned it would save about {format_seconds(saved)}" if saved else ""
+    way = "to" if row["direction"] == "d2h" else "from"
+    what = f"{row['count']:,} {'copies' if row['count'] > 1 else 'copy'} {way} pageable memory"
+    share = f" ({format_share(saved / seen.seconds)})" if saved and seen.seconds else ""
+    saves = (
+        f": {pinned_memory(site).lower()} the program would take about {format_seconds(saved)}{share} less"
+        if saved
+        else ""
+    )
     return finding(
         costing(times),
         "pageable-copies",
@@ -77,11 +82,22 @@ def _accused(seen: Seen, site: Site, others: int, rate_from: str | None) -> Find
         quantity("Saved if also ahead of compute (at most)", site.saved_ahead, "seconds"),
         title=f"{site.name} makes {what}{saves}",
         detail=" ".join(filter(None, (_where(row), _alike(others)))),
-        advice="Copy into pinned memory that is allocated once and used again."
-        if down
-        else "Copy from pinned memory; with non_blocking=True the call returns at once, and the copy can run while "
-        "the GPU computes.",
+        advice=_how_to_pin(row),
         code=PIN_CODE,
+    )
+
+
+def _how_to_pin(row: Row) -> str:
+    if row["direction"] == "d2h":
+        return "Copy into pinned memory that is allocated once and used again."
+    if "non_blocking=True" in (row["source_line"] or ""):
+        return (
+            "Copy from pinned memory: from pageable memory non_blocking=True has no effect, from pinned memory the "
+            "call returns at once, and the copy can run while the GPU computes."
+        )
+    return (
+        "Copy from pinned memory; with non_blocking=True the call returns at once, and the copy can run while the GPU "
+        "computes."
     )
 
 
@@ -181,8 +197,8 @@ def _waits(seen: Seen) -> Iterator[Finding]:
             quantity("Waits", row["count"], "count"),
             quantity("GPU compute idle afterwards", idle, "seconds"),
             quantity("CPU held", row["call_seconds"], "seconds"),
-            title=f"{line_name(row)} waits for the GPU {row['count']:,} times; compute then stood idle, "
-            f"{format_seconds(idle)} or {format_share(idle / seen.seconds)} of the time",
+            title=f"{line_name(row)} waits for the GPU {row['count']:,} times: after these waits compute stood idle "
+            f"{format_seconds(idle)}, {format_share(idle / seen.seconds)} of the time",
             detail=_where(row),
             advice="Ask for results less often: .item(), .cpu(), print() of a tensor and synchronize() wait until "
             "everything before them is done, and only then can the next work be issued.",

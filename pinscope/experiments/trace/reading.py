@@ -72,15 +72,15 @@ def _sites(run: Run, seen: Seen) -> Table:
         LINES,
         {
             "line": "text", "source": "text", "memory": "text", "copies": "count", "bytes": "bytes",
-            "saved if pinned": "seconds", "if also ahead": "seconds", "CPU held": "seconds", "GPU idle": "seconds",
+            "saved if pinned": "seconds", "if also ahead": "seconds", "CPU held": "seconds", "compute idle": "seconds",
             "bandwidth": "bytes/second", "median size": "bytes", "way": "text", "function": "text",
             **({"in range": "text"} if ranges else {}),
         },
         [(*_site(site), *([site.row["ranges"]] if ranges else [])) for site in shown],
-        note="Ranked by what pinning would save. CPU held: by the calls. GPU idle: compute that stood still while the "
-        "copies were issued and ran. Saved if pinned: GPU idle less the transfer at the rate of pinned memory"
-        + (f" ({rate_from})" if rate_from else "")
-        + f", of {LARGE_LINES}. If also ahead: at most, when the copies run behind compute." + _left_out(seen),
+        note="Ranked by what pinning would save. CPU held: by the calls. Compute idle: the GPU's compute stood still "
+        "while the copies were issued and ran. Saved if pinned: compute idle less the transfer at the rate of pinned "
+        "memory" + (f" ({rate_from})" if rate_from else "") + f", of {LARGE_LINES}. If also ahead: at most, when the "
+        "copies run behind compute." + _left_out(seen),
     )  # fmt: skip
 
 
@@ -123,7 +123,7 @@ def _waits(seen: Seen) -> Table:
         "Waiting for the GPU",
         {
             "line": "text", "source": "text", "call": "text", "times": "count", "CPU held": "seconds",
-            "GPU idle afterwards": "seconds", "during a copy": "count",
+            "compute idle afterwards": "seconds", "during a copy": "count",
         },
         [
             (
@@ -132,9 +132,9 @@ def _waits(seen: Seen) -> Table:
             )
             for row in seen.waits[:MOST_SHOWN]
         ],
-        note="Copies that are not asynchronous wait as well. GPU idle afterwards: from the end of the wait until the "
-        "next kernel began, which had not been issued. During a copy: waits that began while a large asynchronous copy "
-        "ran, from or to pinned memory.",
+        note="Copies that are not asynchronous wait as well. Compute idle afterwards: from the end of the wait until "
+        "the next kernel began; while a program waits, it issues none. During a copy: waits that began while a large "
+        "asynchronous copy ran, from or to pinned memory.",
     )  # fmt: skip
 
 

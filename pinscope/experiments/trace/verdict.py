@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pinscope.experiments.trace.arithmetic import MOSTLY, Seen, Site, line_name, small_copies
+from pinscope.experiments.trace.arithmetic import MOSTLY, Seen, Site, line_name, pinned_memory, small_copies
 from pinscope.units import format_bytes, format_seconds, format_share
 
 
@@ -40,10 +40,15 @@ def _worst(seen: Seen) -> str:
     alike = f", as in {others:,} more {'processes' if others > 1 else 'process'}," if others else ""
     way = "from" if site.row["direction"] == "h2d" else "to"
     what = "GPU compute stood idle" if site.row["idle_seconds"] is not None else "the CPU was held"
-    stood = f"{format_seconds(site.stands_seconds)} of {format_seconds(seen.seconds)}"
+    share = f" ({format_share(site.stands_seconds / seen.seconds)})" if seen.seconds else ""
+    stood = f"{format_seconds(site.stands_seconds)} of {format_seconds(seen.seconds)}{share}"
     first = f"{site.name}{alike} copied {format_bytes(site.row['bytes'])} {way} pageable memory; {what} {stood} for it."
     saved = site.saved_in_place
-    return first if saved is None else f"{first} Pinning it would save about {format_seconds(saved)}."
+    return (
+        first
+        if saved is None
+        else f"{first} {pinned_memory(site)} the program would take about {format_seconds(saved)} less."
+    )
 
 
 def _others(seen: Seen) -> str:
@@ -59,8 +64,8 @@ def _others(seen: Seen) -> str:
 def _beside(seen: Seen) -> str:
     """What takes the most time of all but pageable copies; empty if nothing takes much."""
     costs = [
-        *((row["idle_seconds"], f"{line_name(row)} waits for the GPU {row['count']:,} times: compute then stood idle "
-           f"{format_seconds(row['idle_seconds'])}.") for row in seen.idling[:1]),
+        *((row["idle_seconds"], f"{line_name(row)} waits for the GPU {row['count']:,} times: after these waits compute "
+           f"stood idle {format_seconds(row['idle_seconds'])}.") for row in seen.idling[:1]),
         *((row["call_seconds"], f"{line_name(row)} pins memory {row['count']:,} times, which takes "
            f"{format_seconds(row['call_seconds'])}.") for row in seen.churn[:1]),
         *((site.row["call_seconds"], f"{small_copies(site)}, which hold the CPU for "
@@ -86,4 +91,6 @@ def _left(pageable: Sequence[Site]) -> str:
     if not pageable:
         return ""
     size = sum(site.row["bytes"] for site in pageable)
-    return f"{pageable[0].name}{' and others' if len(pageable) > 1 else ''} copied {format_bytes(size)} pageable."
+    ways = {"from" if site.row["direction"] == "h2d" else "to" for site in pageable}
+    others = " and others" if len(pageable) > 1 else ""
+    return f"{pageable[0].name}{others} copied {format_bytes(size)} {' or '.join(sorted(ways))} pageable memory."

@@ -25,8 +25,8 @@ def found(reading: Reading, rule: str) -> list[Finding]:
 def test_a_pageable_line_is_named_with_what_it_costs_and_what_pinning_saves() -> None:
     reading = read(program(), site(33))
     assert reading.verdict == (
-        "train.py:33 copied 1000 MiB from pageable memory; GPU compute stood idle 1.00 s of 10.0 s for it. Pinning it "
-        "would save about 979 ms."
+        "train.py:33 copied 1000 MiB from pageable memory; GPU compute stood idle 1.00 s of 10.0 s (10.0 %) for "
+        "it. From pinned memory the program would take about 979 ms less."
     )
     assert reading.headline[0].value == pytest.approx(SAVED)
     (finding,) = found(reading, "pageable-copies")
@@ -60,7 +60,7 @@ def test_a_program_that_pins_its_batches_is_told_so_though_its_weights_are_pagea
     reading = read(program(), site(33, "pinned", idle_seconds=0.02), weights)
     assert reading.verdict is not None
     assert reading.verdict.startswith("100 large copies use pinned memory, 99.8 % of the bytes; GPU compute stood idle")
-    assert reading.verdict.endswith("train.py:5 copied 2 MiB pageable.")
+    assert reading.verdict.endswith("train.py:5 copied 2 MiB from pageable memory.")
     assert [finding.severity for finding in reading.findings] == ["good"]
 
 
@@ -104,9 +104,9 @@ def test_the_verdict_s_third_sentence_is_what_costs_most_beside_pageable_copies(
     pins = place("allocation", 7, call="cudaHostAlloc", count=96, bytes=96 * MIB, call_seconds=1.5, left_count=0,
                  left_bytes=0)  # fmt: skip
     verdicts = [read(program(), site(33), *rows).verdict or "" for rows in ([wait, pins], [pins], [site(34), wait])]
-    ends = [verdict.split("979 ms. ")[1] for verdict in verdicts]
+    ends = [verdict.split("979 ms less. ")[1] for verdict in verdicts]
     assert ends == [
-        "train.py:9 waits for the GPU 400 times: compute then stood idle 2.00 s.",
+        "train.py:9 waits for the GPU 400 times: after these waits compute stood idle 2.00 s.",
         "train.py:7 pins memory 96 times, which takes 1.50 s.",
         "1 more pageable line: about 979 ms more.",
     ]
@@ -164,7 +164,7 @@ def test_waits_after_which_the_gpu_has_nothing_to_do() -> None:
     rare = place("synchronisation", 12, call="cudaDeviceSynchronize", count=2, call_seconds=0.1, idle_seconds=2.0)
     (finding,) = found(read(program(), site(33, "pinned"), wait, rare), "waits-for-the-gpu")
     assert finding.title == (
-        "train.py:9 waits for the GPU 400 times; compute then stood idle, 2.00 s or 20.0 % of the time"
+        "train.py:9 waits for the GPU 400 times: after these waits compute stood idle 2.00 s, 20.0 % of the time"
     )
 
 
@@ -194,3 +194,10 @@ def test_the_charts_show_the_lines_between_host_and_gpu() -> None:
 def test_a_row_that_lacks_what_its_kind_has_is_refused() -> None:
     with pytest.raises(ValueError, match="a row of kind device without busy_seconds"):
         row("device", device=0, kernels=1)
+
+
+def test_a_line_that_asks_for_an_asynchronous_copy_already_is_answered_that_pageable_memory_undoes_it() -> None:
+    asking, plain = site(33, source_line='x = x.to("cuda", non_blocking=True)'), site(34, source_line="x = x.cuda()")
+    first, second = found(read(program(), asking, plain), "pageable-copies")
+    assert "non_blocking=True has no effect" in (first.advice or "")
+    assert "no effect" not in (second.advice or "")

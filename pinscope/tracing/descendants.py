@@ -10,11 +10,13 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable, Mapping
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
-from types import ModuleType
-from typing import Any
+
+TYPE_CHECKING = False  # every Python process pays for what is imported here, and typing is dear
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from types import ModuleType
+    from typing import Any
 
 SPOOL = "PINSCOPE_TRACE_SPOOL"
 """Variable with the folder of the program's spool."""
@@ -56,7 +58,7 @@ def _wrapped(start: Callable[..., Any], ours: Callable[[Mapping[Any, Any]], dict
 
     @functools.wraps(start)
     def start_joined(path: Any, argv: Any, env: Any, **options: Any) -> Any:
-        return start(path, argv, ours(env) if isinstance(env, Mapping) else env, **options)
+        return start(path, argv, ours(env) if hasattr(env, "items") else env, **options)
 
     return start_joined
 
@@ -112,12 +114,15 @@ def _is_started_by_a_trace() -> bool:
 
 
 def _record(spool: str) -> None:
-    from pinscope.tracing.recorder import join_recording  # noqa: PLC0415 - it imports the trigger
+    try:
+        from pinscope.tracing.recorder import join_recording  # noqa: PLC0415 - it imports the trigger
 
-    join_recording(spool)
+        join_recording(spool)
+    except Exception:  # noqa: BLE001, S110 - such as a spool that is gone, because the program has ended
+        pass
 
 
-class _Trigger(MetaPathFinder):
+class _Trigger:
     """Finds nothing itself; when :data:`TRIGGER` is there, it is gone."""
 
     def __init__(self, spool: str) -> None:
@@ -129,19 +134,20 @@ class _Trigger(MetaPathFinder):
         sys.meta_path.remove(self)
         found = PathFinder.find_spec(name, path, target)
         if found is not None and found.loader is not None:
-            found.loader = _ThenRecord(found.loader, self._spool)
+            found.loader = _ThenRecord(found.loader, self._spool)  # type: ignore[assignment] # it has what is called
         return found
 
 
-class _ThenRecord(Loader):
+class _ThenRecord:
     """Loads a module as its own loader does, which the module then names."""
 
-    def __init__(self, loader: Loader, spool: str) -> None:
+    def __init__(self, loader: Any, spool: str) -> None:
         self._loader = loader
         self._spool = spool
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
+        module: ModuleType | None = self._loader.create_module(spec)
+        return module
 
     def exec_module(self, module: ModuleType) -> None:
         module.__loader__ = self._loader

@@ -300,7 +300,10 @@ class Recorder:
             self._live = self._on = False
             for kind in self._config["activities"]:
                 self._cupti.cuptiActivityDisable(kind)
-            self._write("ended.json", {"ns": time.time_ns()})
+            try:
+                self._write("ended.json", {"ns": time.time_ns()})
+            except OSError as error:  # the spool is gone: the program ended before this process of it
+                self.caught(error)
 
     def before_fork(self) -> None:
         """No other thread may be in CUPTI for us meanwhile."""

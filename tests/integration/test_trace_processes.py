@@ -6,6 +6,9 @@ import json
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +98,47 @@ def test_only_the_program_s_own_process_is_recorded_if_that_is_asked_for(tmp_pat
     rows = traced(tmp_path, "--this-process-only")["observations"]
     assert [(row["count"], row.get("process")) for row in rows if row["kind"] == "site"] == [(2, None)]
     assert not [row for row in rows if row["kind"] == "process"]
+
+
+ORPHANS = """\
+import os, subprocess, sys
+HERE = os.path.dirname(os.path.abspath(__file__))
+for name in ("early", "late"):
+    with open(os.path.join(HERE, name + ".err"), "w") as err:
+        subprocess.Popen([sys.executable, os.path.join(HERE, name + ".py")], stderr=err, start_new_session=True)
+while not os.path.exists(os.path.join(HERE, "early.there")): pass
+"""
+ORPHAN = """\
+import os, time
+HERE = os.path.dirname(os.path.abspath(__file__))
+{before}
+open(__file__[:-3] + ".there", "w").close()
+while not os.path.exists(os.path.join(HERE, "go")): time.sleep(0.01)
+{after}
+for _ in range(20_000): copy(64, PAGEABLE, DEVICE)
+os.rename(__file__[:-3] + ".there", __file__[:-3] + ".done")
+"""
+
+
+def test_processes_that_outlive_the_program_go_on_without_a_word(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(ORPHANS)
+    (tmp_path / "early.py").write_text(ORPHAN.format(before=PRELUDE + "copy(64, PAGEABLE, DEVICE)", after=""))
+    (tmp_path / "late.py").write_text(ORPHAN.format(before="", after=PRELUDE))
+    assert main(["trace", str(tmp_path / "program.py")]) == 0
+    (tmp_path / "go").touch()
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline and len(list(tmp_path.glob("*.done"))) < 2:
+        time.sleep(0.02)
+    assert {path.name for path in tmp_path.glob("*.done")} == {"early.done", "late.done"}
+    while time.monotonic() < deadline and any(str(tmp_path) in " ".join(each) for each in command_lines()):
+        time.sleep(0.02)
+    assert [(tmp_path / f"{name}.err").read_text() for name in ("early", "late")] == ["", ""]
+
+
+def command_lines() -> Iterator[list[str]]:
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            yield path.read_text(errors="replace").split("\0")
 
 
 CURIOUS = """\

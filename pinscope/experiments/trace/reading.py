@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from pinscope.analysis.rows import Row
-from pinscope.experiments.trace.arithmetic import Seen, Site, line_name, seen_in
+from pinscope.experiments.trace.arithmetic import Seen, Site, line_name, process_name, seen_in
 from pinscope.experiments.trace.findings import origin, trace_findings
 from pinscope.experiments.trace.verdict import trace_verdict
 from pinscope.experiments.trace.what_if import (
@@ -144,7 +144,7 @@ def _devices(seen: Seen) -> Table:
         {"GPU": "text", "kernels": "count", "compute busy": "seconds", "of the time": "share"},
         [
             (
-                str(row["device"]), row["kernels"], row["busy_seconds"],
+                " ".join(filter(None, (str(row["device"]), process_name(row)))), row["kernels"], row["busy_seconds"],
                 row["busy_seconds"] / seen.seconds if seen.seconds else None,
             )
             for row in seen.devices

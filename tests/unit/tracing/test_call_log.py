@@ -56,11 +56,13 @@ def test_a_thread_that_stood_still_for_many_calls_still_writes_its_own(tmp_path:
     late = threading.Thread(target=log.note, args=(7777, 1, 0))
     late.start()
     assert slots.taken.wait(10)
-    for number in range(20 * PIECE - 1):
-        log.note(number, 2, 0)
-    assert mapped(tmp_path) == 1  # that of the thread that stands still
-    slots.let_go.set()
-    late.join()
+    try:
+        for number in range(20 * PIECE - 1):
+            log.note(number, 2, 0)
+        assert mapped(tmp_path) == 1  # that of the thread that stands still
+    finally:
+        slots.let_go.set()
+        late.join()
     assert mapped(tmp_path) == 0
     assert entries(tmp_path) == sorted([(7777, 1), *((number, 2) for number in range(20 * PIECE - 1))])
 

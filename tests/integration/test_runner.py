@@ -67,7 +67,8 @@ def until(condition: Callable[[], object], seconds: float = 30) -> None:
 
 
 def shared_memory() -> set[str]:
-    return {path.name for path in Path("/dev/shm").iterdir()}
+    """Segments, but for those of the PostgreSQL servers of other tests."""
+    return {path.name for path in Path("/dev/shm").iterdir() if not path.name.startswith("PostgreSQL.")}
 
 
 def assert_whole(store: Store, run_id: str) -> None:

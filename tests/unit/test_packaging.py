@@ -28,6 +28,8 @@ DOCUMENTS = ["README.md", "CONTRIBUTING.md", *sorted(str(path.relative_to(ROOT))
 
 IMPORT_NAMES = {"markdown-it-py": "markdown_it", "nvidia-ml-py": "pynvml", "prometheus-client": "prometheus_client"}
 """Where the module is not called as the distribution is."""
+NOT_OURS = {"pinscope", "cupti", "cupy", "cupy_backends", "torch", "sitecustomize"}
+"""PinScope itself, what extras bring, and the module by which a host changes its own Python."""
 COME_WITH = {"pydantic_core": "pydantic", "starlette": "streamlit", "google": "streamlit", "markupsafe": "jinja2"}
 """Modules that are part of what a dependency offers → that dependency."""
 
@@ -68,7 +70,7 @@ def _imported_names(path: Path) -> set[str]:
 
 def test_every_dependency_is_used_and_every_use_is_a_dependency() -> None:
     imported = set().union(*map(_imported_names, [*(ROOT / "pinscope").rglob("*.py"), ROOT / "app.py"]))
-    third_party = imported - set(sys.stdlib_module_names) - {"pinscope", "cupti", "cupy", "cupy_backends", "torch"}
+    third_party = imported - set(sys.stdlib_module_names) - NOT_OURS
     declared = {Requirement(line).name for line in PROJECT["dependencies"]}
     assert {COME_WITH.get(name, name) for name in third_party} == {IMPORT_NAMES.get(name, name) for name in declared}
 

@@ -15,6 +15,8 @@ import pytest
 from pinscope.probes.parent import STOP_SIGNALS, start_child
 
 PACKAGE = Path(__file__).parents[3] / "pinscope"
+OUTLIVES = {"tracing/part.py"}
+"""Starts what stores the recorded part of a program that was killed, and then ends by itself."""
 
 STARTER = """
 import sys, time
@@ -80,4 +82,5 @@ def test_no_module_starts_a_process_that_could_outlive_it(path: Path) -> None:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("subprocess.Popen", "subprocess.run"):
             named = {word.arg: ast.unparse(word.value) for word in node.keywords}
-            assert named.get("preexec_fn") == "ending_with_this()", f"{path}:{node.lineno}"
+            outlives = str(path.relative_to(PACKAGE)) in OUTLIVES
+            assert (named.get("preexec_fn") == "ending_with_this()") != outlives, f"{path}:{node.lineno}"

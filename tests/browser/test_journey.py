@@ -101,6 +101,7 @@ def test_a_run_is_shown_wherever_runs_are_and_can_be_cancelled(page: Page, dashb
             navigation.get_by_role("link", name=title).click()
             expect(page.get_by_role("progressbar")).to_be_visible()
     page.get_by_role("button", name="Cancel").click()
+    until(lambda: dashboard.store.run(run.id).status != "running")
     expect(page.get_by_role("progressbar")).to_have_count(0)
     stopped = dashboard.store.run(run.id)
     assert stopped.status == "cancelled"

@@ -172,18 +172,19 @@ def test_a_consumer_finds_stale_words_unless_it_waits_for_the_copy(lab: HostMode
         pattern = lab.fresh_pattern()
         with ExitStack() as stack:
             host = stack.enter_context(lab.host_buffer(4 * MIB, "pinned"))
-            device, elsewhere = (stack.enter_context(lab.device_buffer(4 * MIB)) for _ in range(2))
+            device = stack.enter_context(lab.device_buffer(4 * MIB))
             copies, kernels = stack.enter_context(lab.stream()), stack.enter_context(lab.stream())
             arrived = stack.enter_context(lab.event())
             counters = stack.enter_context(lab.counters(1))
             lab.fill(host, pattern)
-            for _ in range(32):  # keeps the copy engine busy for milliseconds
-                lab.copy_to_device(elsewhere, host, copies)
-            lab.copy_to_device(device, host, copies)
-            arrived.record(copies)
-            if waits:
-                lab.wait(kernels, arrived)
-            lab.compute(kernels, short, Touch(device, pattern, "consume"), counters)
+            with lab.hold(copies):
+                lab.copy_to_device(device, host, copies)
+                arrived.record(copies)
+                if waits:
+                    lab.wait(kernels, arrived)
+                lab.compute(kernels, short, Touch(device, pattern, "consume"), counters)
+                if not waits:
+                    kernels.synchronize()
             kernels.synchronize()
             assert (counters.read() == (0,)) is waits
 

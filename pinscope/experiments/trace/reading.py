@@ -79,8 +79,8 @@ def _sites(run: Run, seen: Seen) -> Table:
         [(*_site(site), *([site.row["ranges"]] if ranges else [])) for site in shown],
         note="Ranked by what pinning would save. CPU held: by the calls. Compute idle: the GPU's compute stood still "
         "while the copies were issued and ran. Saved if pinned: compute idle less the transfer at the rate of pinned "
-        "memory" + (f" ({rate_from})" if rate_from else "") + f", of {LARGE_LINES}. If also ahead: at most, when the "
-        "copies run behind compute." + _left_out(seen),
+        "memory" + (f" ({rate_from})" if rate_from else "") + f". It and the bandwidth are those of {LARGE_LINES}. If "
+        "also ahead: at most, when the copies run behind compute." + _left_out(seen),
     )  # fmt: skip
 
 
@@ -89,7 +89,8 @@ def _site(site: Site) -> tuple[str | float | None, ...]:
     return (
         site.name, row["source_line"] or None, f"{row['source']} → {row['target']}", row["count"], row["bytes"],
         site.saved_in_place if asked else None, site.saved_ahead if asked else None, row["call_seconds"],
-        row["idle_seconds"], site.bytes_per_second, row["median_bytes"], row["direction"], row["function"] or None,
+        row["idle_seconds"], site.bytes_per_second if row["large_count"] else None, row["median_bytes"],
+        row["direction"], row["function"] or None,
     )  # fmt: skip
 
 

@@ -201,3 +201,10 @@ def test_a_line_that_asks_for_an_asynchronous_copy_already_is_answered_that_page
     first, second = found(read(program(), asking, plain), "pageable-copies")
     assert "non_blocking=True has no effect" in (first.advice or "")
     assert "no effect" not in (second.advice or "")
+
+
+def test_the_bandwidth_of_copies_too_small_to_have_one_is_left_out() -> None:
+    small = site(9, count=400, large_count=0, bytes=1600, median_bytes=4)
+    (lines,) = (each for each in read(program(), site(33), small).tables if each.title == "Copies by line")
+    place = list(lines.columns).index("bandwidth")
+    assert [row[place] is None for row in lines.rows] == [False, True]

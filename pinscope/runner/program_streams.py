@@ -65,7 +65,7 @@ class HeardStdout:
                 break
             else:  # the program has ended: take what is left
                 watched, silence = [self._read], LINGER_SECONDS
-        os.close(self._read)  # who still writes is told by the kernel
+        os.close(self._read)  # who still writes learns it from the kernel
 
     def _take(self) -> bool:
         """Read a piece; false at the end, and where nobody takes it any more."""

@@ -55,7 +55,7 @@ class GatheredProcesses:
     def __init__(self, spool: Spool, folder: Path) -> None:
         self.spool = spool
         self.is_full = False
-        """No more records are taken; the recorders were told to end."""
+        """No more records are taken; the recorders have been asked to end."""
         self._folder = folder
         self._gathered: dict[Path, Gathered] = {}
         self._find()

@@ -22,8 +22,9 @@ def test_help_opens_the_page_that_explains_what_is_shown(page: Page, dashboard: 
     expect(opened.value.get_by_role("heading", level=1)).to_have_text("Glossary")
     opened.value.get_by_role("link", name="Bandwidth").click()
     picture = opened.value.get_by_role("img")
+    expect(picture).to_have_js_property("complete", True)
     assert picture.evaluate("image => image.naturalWidth") > 500
-    assert opened.value.evaluate("getComputedStyle(document.body).display") == "grid"  # the style sheet is there
+    expect(opened.value.locator("body")).to_have_css("display", "grid")  # the style sheet is there
 
 
 def test_an_experiment_links_to_its_own_page(page: Page, dashboard: Served) -> None:

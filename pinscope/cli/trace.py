@@ -165,8 +165,8 @@ def _check(traced: Traced, document: Document, thresholds: Sequence[Threshold]) 
         return 0
     seen = seen_in(document.run, checked_rows(document.run.experiment, document.rows))
     lines = list(exceeded(seen, thresholds))
-    if gap := traced.ended_early or traced.run.error:
-        lines.append(f"--fail-on: the program was not followed to its end: {gap}")
+    if gap := traced.gap or traced.run.error:
+        lines.append(f"--fail-on: not all of the program was recorded: {gap}")
     for line in lines:
         complain(line)
     return 1 if lines else 0

@@ -40,14 +40,14 @@ class Traced:
         rows: its observations.
         exit_code: of the program; below 0 the signal that killed it; ``None`` where it was a part of one.
         saved: the bundle that holds the rows because the database failed; ``None`` if the database has them.
-        ended_early: why the recording ended before the program did; ``None`` if it did not.
+        gap: why not all of the program was recorded; ``None`` if it was.
     """
 
     run: Run
     rows: Sequence[Row]
     exit_code: int | None
     saved: Path | None
-    ended_early: str | None
+    gap: str | None
 
 
 def trace_program(
@@ -128,7 +128,7 @@ class Tracing:
         self._gathered: GatheredProcesses | None = None
         self._writer = SafeWriter(store, self._run)
         self._exit_code: int | None = None
-        self._ended_early: str | None = None
+        self._gap: str | None = None
 
     def follow(self, run: Callable[[Callable[[Spool], None]], Ended], output: Path | None) -> Traced:
         """Run the program; whatever happens to it, what was recorded is stored.
@@ -168,14 +168,14 @@ class Tracing:
 
     def _ended(self, saved: Path | None, output: Path | None) -> Traced:
         if saved is not None:
-            return Traced(read_bundle(saved)[0][0], self._writer.rows, self._exit_code, saved, self._ended_early)
+            return Traced(read_bundle(saved)[0][0], self._writer.rows, self._exit_code, saved, self._gap)
         run, rows = self._store.run(self._run.id), self._writer.rows
         try:
             if output is not None:
                 write_bundle(output, [(run, rows)], self._store.parts)
         except PinScopeError as error:
             raise PinScopeError(f"{error}; run {run.id} is kept: pinscope export {run.id} -o FILE") from None
-        return Traced(run, rows, self._exit_code, None, self._ended_early)
+        return Traced(run, rows, self._exit_code, None, self._gap)
 
     def _look(self, spool: Spool, reporter: Reporter) -> None:
         """Empty the spool while the program runs."""
@@ -192,9 +192,10 @@ class Tracing:
         early = [f"one trace holds at most {MOST_RECORDS:,} records"] if gathered.is_full else []
         for reason in (early := [*early, *gathered.faults()]):
             reporter.note(f"The recording ended before the program did: {reason}")
-        self._ended_early = early[-1] if early else None
-        if count := gathered.refused():
-            reporter.note(f"CUPTI refused to record {count:,} of the processes that the program started.")
+        self._gap = early[-1] if early else None
+        if count := gathered.unrecorded():
+            self._gap = f"{count:,} of the processes that the program started could not be recorded"
+            reporter.note(f"{self._gap}.")
         joined = gathered.join(ended, self._scope.is_part)
         rows = (*joined.rows(), *self._more_rows(gathered.spool.folder))
         self._writer.append([row.model_dump(mode="json", exclude_none=True) for row in rows])

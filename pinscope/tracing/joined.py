@@ -93,10 +93,14 @@ class GatheredProcesses:
             if fault := spool.fault:
                 yield process + fault
 
-    def refused(self) -> int:
-        """How many processes beside the program itself were not recorded because CUPTI did not let us."""
-        return sum(gathered.spool.program is not None and gathered.spool.document("refused.json") is not None
-                   for gathered in self._gathered.values())  # fmt: skip
+    def unrecorded(self) -> int:
+        """How many processes beside the program itself could not be recorded: CUPTI did not let us, or a fault came
+        before the recording began."""
+        return sum(
+            each.spool.program is not None
+            and (each.spool.document("refused.json") is not None or each.spool.document("started.json") is None)
+            for each in self._gathered.values()
+        )
 
     def join(self, ended: Ended, is_part: bool) -> Joined:
         """What was recorded of all of them.

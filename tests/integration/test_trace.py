@@ -181,7 +181,7 @@ def test_the_recording_ends_where_a_trace_is_full_and_the_program_goes_on(
     code, document = traced(tmp_path, "--fail-on", "pageable", program(tmp_path, text))
     out, err = capfd.readouterr()
     assert (code, out) == (1, "end\n")  # nothing is accused, but not all was seen
-    assert err.splitlines()[-1].startswith("pinscope: --fail-on: the program was not followed to its end: ")
+    assert err.splitlines()[-1].startswith("pinscope: --fail-on: not all of the program was recorded: ")
     assert any("at most 1,000 records" in note for note in document["run"]["notes"])
     assert document["observations"][0]["copies"] < 200_000
 

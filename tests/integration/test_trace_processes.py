@@ -100,6 +100,24 @@ def test_only_the_program_s_own_process_is_recorded_if_that_is_asked_for(tmp_pat
     assert not [row for row in rows if row["kind"] == "process"]
 
 
+UNRECORDED = """\
+import ctypes, os, subprocess, sys
+os.environ["FAKE_CUPTI_REFUSES"] = "39"
+subprocess.run([sys.executable, "-c", "import ctypes"], check=True)
+"""
+
+
+def test_a_process_that_could_not_be_recorded_is_said_and_fails_a_check(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "program.py").write_text(UNRECORDED)
+    assert main(["trace", "--fail-on", "pageable", str(tmp_path / "program.py")]) == 1
+    gap = "1 of the processes that the program started could not be recorded"
+    lines = capfd.readouterr().err.splitlines()
+    assert f"Note: {gap}." in lines
+    assert lines[-1] == f"pinscope: --fail-on: not all of the program was recorded: {gap}"
+
+
 ORPHANS = """\
 import os, subprocess, sys
 HERE = os.path.dirname(os.path.abspath(__file__))

@@ -30,9 +30,9 @@ _SIZE = re.compile(
     r"\s*(?P<number>[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,4})?)\s*(?P<unit>[A-Za-z]{0,3})\s*", re.ASCII
 )
 _BY_LOWER = {unit.lower(): factor for unit, factor in _FACTORS.items()}
-_DURATIONS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+_DURATIONS = {"": 1, "ms": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(
-    r"\s*(?P<number>[0-9]{1,9}(\.[0-9]{1,9})?)\s*(?P<unit>s|m|min|h|d|)\s*", re.IGNORECASE | re.ASCII
+    r"\s*(?P<number>[0-9]{1,9}(\.[0-9]{1,9})?)\s*(?P<unit>ms|s|m|min|h|d|)\s*", re.IGNORECASE | re.ASCII
 )
 _PERCENTAGE = re.compile(r"\s*(?P<number>[+-]?[0-9]{1,9}(\.[0-9]{1,9})?)\s*%\s*", re.ASCII)
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -66,7 +66,7 @@ def parse_bytes(text: str | int | float) -> int:
 
 
 def parse_seconds(text: str) -> float:
-    """Seconds of a duration such as ``90s``, ``10m``, ``2h`` or ``1d``; a bare number is one of seconds.
+    """Seconds of a duration such as ``20ms``, ``90s``, ``10m``, ``2h`` or ``1d``; a bare number is one of seconds.
 
     Raises:
         InvalidParameter: not a duration.
@@ -74,7 +74,7 @@ def parse_seconds(text: str) -> float:
     match = _match(_DURATION, text)
     if match is None:
         raise InvalidParameter(
-            f"{quoted(text)} is not a duration; write a number with s, m, h or d, such as 90s, 10m or 2h"
+            f"{quoted(text)} is not a duration; write seconds or a unit, such as 20ms, 90s, 10m, 2h or 1d"
         )
     return float(match["number"]) * _DURATIONS[match["unit"].lower()]
 

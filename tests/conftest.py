@@ -152,7 +152,7 @@ def _session_uses_private_places(tmp_path_factory: pytest.TempPathFactory) -> It
 def _leaves_nothing_behind(tmp_path_factory: pytest.TempPathFactory, outliving: Outliving) -> Iterator[None]:
     """A test starts in places of its own and ends with what it began with."""
     with pytest.MonkeyPatch.context() as patch:
-        mark = uuid.uuid4().hex
+        mark = uuid.uuid4().hex[:12]  # short: sockets lie in these folders, and their paths may have 107 characters
         # Not numbered: to find the next number takes longer with each folder that is there.
         temporary = _use_private_places(patch, tmp_path_factory.mktemp(f"own-{mark}", numbered=False))
         patch.setenv(_MARK, mark)

@@ -13,6 +13,10 @@ from pinscope.charts.theme import COLOURS, DASHES, panels
 ROW_PIXELS, AROUND_PIXELS = 46, 20
 THICKNESS = 0.42
 """Of a bar, of its row: its name stands above it."""
+_NAME_FOOT = 0.25
+"""Of a row, from its middle: where the name above a bar begins."""
+_BAR_GAP = 0.35
+"""Of a row, what bars that lie below each other leave."""
 _LABEL_LETTERS = 26
 _NAME_LETTERS = 46
 _LETTER_PIXELS, _PHONE_PIXELS = 7.0, 285
@@ -73,10 +77,10 @@ def bars(
     figure.update_layout(
         barmode="group" if side_by_side else "stack",
         hovermode="y unified",
-        bargap=0.35,
+        bargap=_BAR_GAP,
         legend_traceorder="reversed" if side_by_side else "normal",
     )  # fmt: skip - as the parts lie, from the left or from the top
-    names_above(figure, 1, names, row_pixels)
+    names_above(figure, 1, names, (1 - _BAR_GAP) / 2 if side_by_side else _NAME_FOOT)
     figure.update_xaxes(title_text=axis, rangemode="tozero")
     if ends:
         wholes = {name: sum(part.values.get(name, 0.0) for part in parts) / scale for name in ends}
@@ -111,15 +115,18 @@ def _plain(words: str) -> str:
     return words.replace("<b>", "").replace("</b>", "")
 
 
-def names_above(figure: go.Figure, row: int, names: Sequence[str], row_pixels: int = ROW_PIXELS) -> None:
-    """Make a panel's y axis one of names, the first on top; each stands above its bar, so that a phone has room."""
+def names_above(figure: go.Figure, row: int, names: Sequence[str], foot: float = _NAME_FOOT) -> None:
+    """Make a panel's y axis one of names, the first on top; each stands above its bar, so that a phone has room.
+
+    ``foot``: where the names begin, in rows from a row's middle.
+    """
     category_rows(figure, row, names)
     figure.update_yaxes(showticklabels=False, ticks="", range=[-0.55, len(names) - 0.3], row=row, col=1)
-    for name in names:
+    for place, name in enumerate(reversed(names)):
         figure.add_annotation(
-            x=0, xref="x domain" if row == 1 else f"x{row} domain", y=name, yref="y" if row == 1 else f"y{row}",
-            text=name.replace("<br>", " "), yshift=row_pixels / 2 - 4, xanchor="left", showarrow=False, align="left",
-            font={"size": 12 if len(name) <= _NAME_LETTERS else 11},
+            x=0, xref="x domain" if row == 1 else f"x{row} domain", xanchor="left", showarrow=False, align="left",
+            y=place + foot, yref="y" if row == 1 else f"y{row}", yanchor="bottom",
+            text=name.replace("<br>", " "), font={"size": 12 if len(name) <= _NAME_LETTERS else 11},
         )  # fmt: skip
 
 

@@ -38,7 +38,8 @@ COLOURS: Mapping[str, str] = {
     "copy": "#3A96D0",
     "stall": "#C2407F",
     "issue": "#736AAB",
-    "wait": "#64748B",
+    "wait": "#808080",
+    "pin_call": "#2F8F5B",
     "touch": "#5B9A1F",
     "workers": "#A85035",
     # What memory of a GPU is taken for, and of the host by the driver.

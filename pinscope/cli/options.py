@@ -10,6 +10,7 @@ import typer
 
 from pinscope.errors import BadInput, InvalidParameter
 from pinscope.probes.proc import HERE
+from pinscope.units import parse_seconds
 
 LEAST_SECONDS, MOST_SECONDS = 0.1, 3600.0
 
@@ -37,6 +38,18 @@ def checked_interval(seconds: float) -> float:
     if not math.isfinite(seconds) or not LEAST_SECONDS <= seconds <= MOST_SECONDS:
         raise InvalidParameter(f"--interval {seconds:g}: it must be {LEAST_SECONDS:g} to {MOST_SECONDS:g} seconds")
     return seconds
+
+
+def duration(option: str, text: str | None) -> float | None:
+    """Seconds that an option was given; ``None`` where it was not.
+
+    Raises:
+        InvalidParameter: not a duration.
+    """
+    try:
+        return None if text is None else parse_seconds(text)
+    except InvalidParameter as error:
+        raise InvalidParameter(f"{option}: {error}") from None
 
 
 def checked_pids(pids: Collection[int]) -> frozenset[int]:

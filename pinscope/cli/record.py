@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 
 from pinscope.cli.following import progress_shown, say_how_it_ended
-from pinscope.cli.options import AsJson, Interval, Probe, checked_interval, checked_pids
+from pinscope.cli.options import AsJson, Interval, Probe, checked_interval, checked_pids, duration
 from pinscope.cli.reading import print_outcome
 from pinscope.cli.stop import Stop
 from pinscope.cli.terminal import complain, print_json
-from pinscope.errors import InvalidParameter, StoreFailed
+from pinscope.errors import StoreFailed
 from pinscope.experiments.timeline.experiment import TimelineParams
 from pinscope.live.source import open_source
 from pinscope.probes.environment import capture_environment
@@ -22,11 +22,11 @@ from pinscope.runner.jobs import reconcile
 from pinscope.runner.recording import Recorded, Recorder, check_output, prepare_timeline
 from pinscope.store.rescue import saved_line
 from pinscope.store.store import Store
-from pinscope.units import format_seconds, parse_seconds
+from pinscope.units import format_seconds
 
 
 def record(  # noqa: PLR0917 - typer calls it by keyword
-    duration: Annotated[
+    for_: Annotated[
         str | None,
         typer.Option("--for", metavar="DURATION", help="How long to record, such as 90s, 10m, 2h or 1d. Default: until "
                      "Ctrl-C.", show_default=False),
@@ -47,27 +47,20 @@ def record(  # noqa: PLR0917 - typer calls it by keyword
 ) -> int:  # fmt: skip
     """Record the live view as a timeline, which is stored as a run. Ctrl-C ends the timeline and keeps it."""
     params = TimelineParams(
-        interval_seconds=checked_interval(interval), for_seconds=_seconds(duration), probe=probe,
+        interval_seconds=checked_interval(interval), for_seconds=duration("--for", for_), probe=probe,
         pids=tuple(sorted(checked_pids(pid or ()))),
     )  # fmt: skip
     if output is not None:
-        check_output(output)
+        check_output(output, "timeline")
     run = prepare_timeline(params, capture_environment())
     with Store() as store, Stop(hangup=True) as stop, open_source(probe=probe, interval_seconds=interval) as source:
         reconcile(store)
         if store.refusal:
             raise StoreFailed(f"nothing can be stored in {store.name}: {store.refusal}")
-        complain(f"recording run {run.id}{f' for {duration}' if duration else ''}; Ctrl-C ends it well")
-        with progress_shown(endless=duration is None) as show:
+        complain(f"recording run {run.id}{f' for {for_}' if for_ else ''}; Ctrl-C ends it well")
+        with progress_shown(endless=for_ is None) as show:
             recorded = Recorder(store, source.take, lambda: stop.asked, show, output).record(run)
     return _print_recorded(recorded, output, as_json)
-
-
-def _seconds(duration: str | None) -> float | None:
-    try:
-        return None if duration is None else parse_seconds(duration)
-    except InvalidParameter as error:
-        raise InvalidParameter(f"--for: {error}") from None
 
 
 def _print_recorded(recorded: Recorded, output: Path | None, as_json: bool) -> int:

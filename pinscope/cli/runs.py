@@ -14,6 +14,7 @@ import typer
 
 from pinscope.cli.group import Group
 from pinscope.cli.options import AsJson, RunId, RunIds
+from pinscope.cli.perfetto_stretch import PerfettoStretch
 from pinscope.cli.reading import print_run
 from pinscope.cli.run_list import print_runs
 from pinscope.cli.terminal import complain, print_json, print_line, print_long_json
@@ -178,14 +179,25 @@ def report(
                      "the format: .html, .md, .csv, .parquet, .json, .perfetto.json (timeline of overlap or of "
                      "a trace).", show_default=False),
     ],
+    start_after: Annotated[
+        str | None,
+        typer.Option("--start-after", metavar="DURATION", help="Of a trace for Perfetto: leave out what came before "
+                     "the program had run so long, such as 10s.", show_default=False),
+    ] = None,
+    for_: Annotated[
+        str | None,
+        typer.Option("--for", metavar="DURATION", help="Of a trace for Perfetto: how long a stretch, such as 500ms. "
+                     "Default: to the end.", show_default=False),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Write a report of one or more runs to a file."""
+    stretch = PerfettoStretch(start_after, for_, output)
     drawn = output.suffix.lower() in (".html", ".md")
     with store_to_read() as store:
         runs = _chosen(store, run_ids)
         documents = [
-            open_document(run, store.observations(run.id), with_charts=drawn, attached=store.attached(run))
+            stretch.of(open_document(run, store.observations(run.id), with_charts=drawn, attached=store.attached(run)))
             for run in runs
         ]
         write_report(output, documents)

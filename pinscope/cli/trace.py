@@ -15,6 +15,7 @@ from typing import Annotated
 
 import typer
 
+from pinscope.cli.options import duration
 from pinscope.cli.terminal import complain
 from pinscope.cli.trace_summary import print_summary
 from pinscope.cli.what_if_summary import print_what_if, what_if_document
@@ -27,12 +28,12 @@ from pinscope.report.document import Document, open_document
 from pinscope.report.json_report import run_document
 from pinscope.runner.jobs import reconcile
 from pinscope.runner.recording import check_output
+from pinscope.runner.traced_program import check_program
 from pinscope.runner.tracing import Traced, trace_program
 from pinscope.runner.what_if import Compared, parse_request, run_twice, write_both
 from pinscope.store.rescue import saved_line
 from pinscope.store.store import Store
 from pinscope.tracing.scope import Scope
-from pinscope.units import parse_seconds
 
 LONGEST_DAYS = 30
 """Of a wait before the recording, and of the recording."""
@@ -80,16 +81,17 @@ def trace(  # noqa: PLR0917 - typer calls it by keyword
         typer.Option("--fail-on", metavar="LIMIT", help="End with exit code 1 where the trace exceeds this limit and "
                      "the program itself ended well. pageable: any line with pageable copies above 64 KiB; "
                      "pageable=100MiB: more of them than that; idle=5% or idle=0.5s: GPU compute stood idle longer for "
-                     "them, as a share of the time from the first copy or kernel to the last, or in all; held=5% or "
-                     "held=0.5s: they held the CPU longer. May be given several times.",
+                     "them, as a share of the time or in all; held=5% or held=0.5s: they held the CPU longer. A number "
+                     "needs its unit. May be given several times.",
                      show_default=False),
     ] = None,
     what_if: Annotated[
         list[str] | None,
         typer.Option("--what-if", metavar="CHANGE", help="Run the program a second time, with lines really copying "
                      "from pinned memory, and measure what that saves. pin: every line that copies pieces above 64 KiB "
-                     "from pageable memory again and again, and each DataLoader; pin:FILE:LINE: this line, or the "
-                     "DataLoader that it makes. May be given several times.", show_default=False),
+                     "from pageable memory again and again, and each DataLoader; pin:FILE:LINE: this line, and the "
+                     "DataLoader that it makes or its function loops over. May be given several times.",
+                     show_default=False),
     ] = None,
 ) -> int:  # fmt: skip
     """Run a Python program as python would, and say which of its lines copy from or to pageable memory, how long that
@@ -100,9 +102,10 @@ def trace(  # noqa: PLR0917 - typer calls it by keyword
     )  # fmt: skip
     thresholds = [parse_threshold(text) for text in fail_on or ()]
     if output is not None:
-        check_output(output)
+        check_output(output, "trace")
     if as_json is not None:
         _check_new(as_json)
+    check_program(program, module)
     command = [*(["-m"] if module else []), program, *(arguments or ())]
     request = parse_request(what_if or (), program)
     if request is not None:
@@ -124,13 +127,15 @@ def trace(  # noqa: PLR0917 - typer calls it by keyword
     if as_json is not None:
         answer = {**run_document(document), **what_if_document(compared)}
         as_json.write_text(json.dumps(answer, indent=2, allow_nan=False) + "\n")
-    print_summary(document)
+    print_summary(document, leads_on=compared.second is None)
     print_what_if(compared)
     if traced.run.error:
         complain(f"the trace failed: {traced.run.error}")
     if traced.saved is not None:
         complain(saved_line(traced.saved))
-    return _end_like(traced.exit_code or 0) or _check(traced, document, thresholds)
+    if traced.exit_code is None:  # it could not be started
+        return 1
+    return _end_like(traced.exit_code) or _check(traced, document, thresholds)
 
 
 def _of_both_runs(scope: Scope) -> Scope:
@@ -142,13 +147,10 @@ def _of_both_runs(scope: Scope) -> Scope:
     return replace(scope, children=False)
 
 
-def _seconds(option: str, duration: str | None) -> float | None:
-    try:
-        found = None if duration is None else parse_seconds(duration)
-    except InvalidParameter as error:
-        raise InvalidParameter(f"{option}: {error}") from None
+def _seconds(option: str, text: str | None) -> float | None:
+    found = duration(option, text)
     if found is not None and not 0 < found <= LONGEST_DAYS * 86400:
-        raise InvalidParameter(f"{option}: {duration} is not possible; write more than 0s, and at most {LONGEST_DAYS}d")
+        raise InvalidParameter(f"{option}: {text} is not possible; write more than 0s, and at most {LONGEST_DAYS}d")
     return found
 
 

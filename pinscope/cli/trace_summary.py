@@ -3,38 +3,50 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pinscope.cli.terminal import SEVERITY_STYLES, console
 from pinscope.experiments.registry import checked_rows
-from pinscope.experiments.trace.arithmetic import Site, seen_in
+from pinscope.experiments.trace.arithmetic import WORTH, Seen, Site, gpu_name, seen_in
+from pinscope.experiments.trace.what_if import what_if_command
 from pinscope.report import facts
 from pinscope.text import one_line
-from pinscope.units import format_bytes, format_seconds
+from pinscope.units import format_bytes, format_seconds, format_share
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
+    from pinscope.records.run import Run
     from pinscope.report.document import Document
 
 MOST_LINES = 10
 """Of the table; all are in `pinscope runs show`."""
 MOST_FINDINGS = 6
+MOST_DEVICES = 4
+"""Of the sentence on compute; all are in `pinscope runs show`."""
 WIDTH = 120
 """Columns where there is no terminal."""
 
 
-def print_summary(document: Document) -> None:
-    """Verdict, the lines that pinning would help most, and the findings' titles."""
+def print_summary(document: Document, leads_on: bool = True) -> None:
+    """Verdict, the lines that pinning would help most, and the findings' titles.
+
+    Args:
+        document: the trace.
+        leads_on: end with the commands that lead on; not where more is said of the program.
+    """
     from rich.text import Text
 
     out, reading, run = console(sys.stderr), document.reading, document.run
     if not sys.stderr.isatty():  # a file has no width
         out.width = WIDTH
     out.print()
-    part = f"part {run.params['part']}: " if run.params.get("part") else ""
-    out.print(Text(f"pinscope: {one_line(part + facts.verdict(document))}", "bold"))
-    if lines := _lines(document):
+    seen = seen_in(run, checked_rows(run.experiment, document.rows))
+    out.print(Text(f"pinscope: {one_line(_what_was_recorded(run, seen) + facts.verdict(document))}", "bold"))
+    if busy := _busy(seen):
+        out.print(Text(busy))
+    if lines := _lines(seen.sites):
         out.print(lines)
     for number, finding in enumerate(facts.by_severity(reading.findings)[:MOST_FINDINGS]):
         words = f"{facts.SEVERITY_WORDS[finding.severity]}: {one_line(finding.title)}"
@@ -43,16 +55,57 @@ def print_summary(document: Document) -> None:
             out.print(Text(f"  → {one_line(finding.advice)}"))
     for note in run.notes:
         out.print(Text(f"Note: {one_line(note)}"))
-    out.print(Text(f"Run {run.id}. Next: pinscope runs show {run.id}, pinscope report {run.id} -o report.html"))
+    out.print(Text(f"Run {run.id}.{' Next:' if leads_on else ''}"))
+    for command in _next(run, seen) if leads_on else ():
+        out.print(Text(f"  {one_line(command)}"), soft_wrap=True)
 
 
-def _lines(document: Document) -> RichTable | None:
+def _what_was_recorded(run: Run, seen: Seen) -> str:
+    """How a verdict begins that is not about the whole program."""
+    if run.params.get("part"):
+        return f"part {run.params['part']}: "
+    recorded = seen.program["recorded_seconds"] if seen.program else None
+    return "" if recorded is None else f"in the {format_seconds(recorded)} that were recorded: "
+
+
+def _busy(seen: Seen) -> str:
+    """How much of the time each GPU computed; empty where none did."""
+    computing = [row for row in seen.devices if row["kernels"]] if seen.seconds else []
+    shares = [
+        f"{format_seconds(row['busy_seconds'])} ({format_share(row['busy_seconds'] / seen.seconds)})"
+        + (f" on {gpu_name(row)}" if len(seen.devices) > 1 else "")
+        for row in computing[:MOST_DEVICES]
+    ]
+    if not shares:
+        return ""
+    return f"Of {format_seconds(seen.seconds)} GPU compute was busy {', '.join(shares)}{_idle(seen)}."
+
+
+def _idle(seen: Seen) -> str:
+    """What else became of the time of one GPU that one process used; empty of several, and where times overlap."""
+    if len(seen.devices) > 1 or seen.processes or seen.counts_copies_after_waits:
+        return ""
+    copies = sum(site.row["idle_seconds"] or 0.0 for site in seen.sites)
+    waits = sum(row["idle_seconds"] or 0.0 for row in seen.waits)
+    counted = seen.devices[0]["busy_seconds"] + copies + waits
+    rest = "; else the CPU did other work, such as setting up" if counted < (1 - WORTH) * seen.seconds else ""
+    return f", idle {format_seconds(copies)} for copies and {format_seconds(waits)} after waits{rest}"
+
+
+def _next(run: Run, seen: Seen) -> Iterator[str]:
+    """Commands that lead on."""
+    if (command := what_if_command(run, seen)) is not None:
+        yield command
+    yield f"pinscope runs show {run.id}"
+    yield f"pinscope report {run.id} -o report.html"
+
+
+def _lines(sites: Sequence[Site]) -> RichTable | None:
     """The lines that pinning would help most, then those that copy most; ``None`` if nothing was copied."""
     from rich.box import SIMPLE
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    sites = seen_in(document.run, checked_rows(document.run.experiment, document.rows)).sites
     if not sites:
         return None
     drawn = RichTable(box=SIMPLE, pad_edge=False)
@@ -65,8 +118,9 @@ def _lines(document: Document) -> RichTable | None:
     for site in sites[:MOST_LINES]:
         row = site.row
         cells = (
-            site.name, f"{site.host_memory} {row['direction']}", f"{row['count']:,}", format_bytes(row["bytes"]),
-            format_seconds(row["call_seconds"]), format_seconds(row["idle_seconds"]), _saved(site),
+            site.name, site.memory, f"{row['count']:,}", format_bytes(row["bytes"]),
+            format_seconds(row["call_seconds"]),
+            "no kernels" if row["idle_seconds"] is None else format_seconds(row["idle_seconds"]), _saved(site),
         )  # fmt: skip
         ranges = [site.row["ranges"] or "–"] if has_ranges else []
         drawn.add_row(*(Text(one_line(cell)) for cell in (*cells, *ranges)))

@@ -1,13 +1,13 @@
 """Keeps what is recorded of a part of a program that runs beside it: ``traced_part.py SPOOL WHAT``.
 
-``pinscope.trace`` starts it, with the part's name and file as JSON. It ends when the part does, or the program.
+``pinscope.trace`` starts it, with the part's name and file as JSON. It ends when the part does, or the program: the
+program removes the spool's configuration when the part ends.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -16,50 +16,52 @@ from typing import Any
 
 from pinscope.cli.terminal import complain
 from pinscope.cli.trace_summary import print_summary
-from pinscope.errors import PinScopeError, StoreFailed
+from pinscope.errors import NotPossible, PinScopeError, StoreFailed
 from pinscope.experiments.trace.experiment import TraceParams
 from pinscope.probes.environment import capture_environment
 from pinscope.report.document import open_document
 from pinscope.runner.jobs import reconcile
 from pinscope.runner.pinned_rates import pinned_rates
 from pinscope.runner.recording import check_output
-from pinscope.runner.traced_program import ask_cupti, make_spool, refusal
+from pinscope.runner.traced_program import ask_cupti, make_spool, refusal, remove_spool
 from pinscope.runner.tracing import Tracing, new_run
 from pinscope.store.rescue import saved_line
 from pinscope.store.store import Store
-from pinscope.tracing.part import PART_ENDED
 from pinscope.tracing.scope import Scope
 from pinscope.tracing.spool import Spool
 from pinscope.tracing.summed import Ended
 
 LOOK_SECONDS = 0.05
 """How often the keeper looks at the spool; the program waits for it at the part's end."""
+BEGIN_SECONDS = 60.0
+"""So long the program may take to begin once the keeper is ready: Ctrl-C may have come before it knew of the keeper."""
 
 
-def main(spool: Path, what: Mapping[str, Any], program: int) -> int:
+def main(spool: Path, what: Mapping[str, Any]) -> int:
     """Keep the part.
 
     Args:
-        spool: the folder that the program has made; it is gone afterwards.
-        what: name, file, whether stacks are kept, and the program's command.
-        program: its process.
+        spool: the folder to make; it is gone afterwards.
+        what: name, file, whether stacks are kept, and the program's command and process.
 
     Returns:
         0, or the exit code of what went wrong; a line on stderr has said it.
     """
     try:
-        return _keep(spool, what, program)
-    except PinScopeError as error:
+        spool.mkdir(0o700)
+        try:
+            return _keep(spool, what)
+        finally:
+            remove_spool(spool)
+    except (PinScopeError, OSError) as error:  # such as of a spool that is gone, because the part did not begin
         complain(f"the part {what['name']!r} is not recorded: {error}")
-        return error.exit_code
-    finally:
-        shutil.rmtree(spool, ignore_errors=True)
+        return error.exit_code if isinstance(error, PinScopeError) else PinScopeError.exit_code
 
 
-def _keep(folder: Path, what: Mapping[str, Any], program: int) -> int:
+def _keep(folder: Path, what: Mapping[str, Any]) -> int:
     output = None if what["output"] is None else Path(what["output"])
     if output is not None:
-        check_output(output)
+        check_output(output, "trace")
     environment, scope = capture_environment(), Scope(stacks=what["stacks"], children=False)
     setup = ask_cupti(environment.cuda_driver)
     with Store() as store:
@@ -73,8 +75,9 @@ def _keep(folder: Path, what: Mapping[str, Any], program: int) -> int:
         kept = folder / "kept"
         kept.mkdir()
         spool = make_spool(folder, setup, scope, time.time_ns())
+        begun_ns = _begun_ns(spool, what["pid"])
         tracing = Tracing(store, new_run(params, environment), kept, scope, lambda _: ())
-        traced = tracing.follow(lambda look: _follow(spool, program, look), output)
+        traced = tracing.follow(lambda look: _follow(spool, what["pid"], begun_ns, look), output)
     print_summary(open_document(traced.run, traced.rows, with_charts=False))
     if traced.run.error:
         complain(f"the trace failed: {traced.run.error}")
@@ -83,23 +86,46 @@ def _keep(folder: Path, what: Mapping[str, Any], program: int) -> int:
     return 0
 
 
-def _follow(spool: Spool, program: int, look: Callable[[Spool], None]) -> Ended:
+def _begun_ns(spool: Spool, program: int) -> int:
+    """When the program began to record. It is waited for: before, there is nothing to store.
+
+    Raises:
+        NotPossible: CUPTI did not let it, or it ended before.
+    """
+    latest = time.monotonic() + BEGIN_SECONDS
+    goes_on = True
+    while goes_on:
+        goes_on = _goes_on(spool, program) and time.monotonic() < latest  # first: a short part may end meanwhile
+        if started := spool.document("started.json"):
+            return int(started["ns"])
+        _mind_refusal(spool)
+        time.sleep(LOOK_SECONDS / 5)
+    raise NotPossible("the program ended before it could begin")
+
+
+def _follow(spool: Spool, program: int, begun_ns: int, look: Callable[[Spool], None]) -> Ended:
     """Look at the spool until the part has ended.
 
     Raises:
         NotPossible: CUPTI did not let the program record.
     """
-    begun = time.time_ns()
-    while os.getppid() == program and spool.document(PART_ENDED) is None:
+    while _goes_on(spool, program):
         look(spool)
         time.sleep(LOOK_SECONDS)
-    ended = spool.document(PART_ENDED) or {"ns": time.time_ns()}
+    ended = spool.document("ended.json") or {"ns": time.time_ns()}
     look(spool)
+    _mind_refusal(spool)
+    return Ended(begun_ns, int(ended["ns"]), None)
+
+
+def _goes_on(spool: Spool, program: int) -> bool:
+    return os.getppid() == program and (spool.folder / "config.json").exists()
+
+
+def _mind_refusal(spool: Spool) -> None:
     if refused := spool.document("refused.json"):
         raise refusal(refused)
-    started = spool.document("started.json") or {"ns": begun}
-    return Ended(int(started["ns"]), int(ended["ns"]), None)
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), json.loads(sys.argv[2]), os.getppid()))
+    sys.exit(main(Path(sys.argv[1]), json.loads(sys.argv[2])))

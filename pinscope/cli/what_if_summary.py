@@ -28,9 +28,9 @@ def print_what_if(compared: Compared) -> None:
 
     if compared.problem:
         complain(f"--what-if: {compared.problem}")
-    if compared.problem or compared.after is None or compared.after.run.error:
+    if compared.second is None:
         return
-    document = open_document(compared.after.run, compared.after.rows, with_charts=False)
+    document = open_document(compared.second.run, compared.second.rows, with_charts=False)
     rows = checked_rows(document.run.experiment, document.rows)
     what = what_if_in(document.run, seen_in(document.run, rows), rows)
     if what is None:
@@ -43,11 +43,14 @@ def print_what_if(compared: Compared) -> None:
     for each in what_if_tables(what):
         if each.rows:
             out.print(_drawn(each))
+            out.print(Text(f"{one_line(each.note)}\n" if each.note else ""))
     for finding in what_if_findings(what):
         words = f"{facts.SEVERITY_WORDS[finding.severity]}: {one_line(finding.title)}"
         out.print(Text(words, SEVERITY_STYLES[finding.severity]))
-    first, second = compared.before.run.id, compared.after.run.id
-    out.print(Text(f"Run {second}. Next: pinscope runs show {second}, pinscope report {first} {second} -o report.html"))
+    first, second = compared.before.run.id, compared.second.run.id
+    out.print(Text(f"Run {second}. Next:"))
+    for command in (f"pinscope runs show {second}", f"pinscope report {first} {second} -o report.html"):
+        out.print(Text(f"  {command}"), soft_wrap=True)
 
 
 def what_if_document(compared: Compared) -> dict[str, Any]:

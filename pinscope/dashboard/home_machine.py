@@ -13,7 +13,7 @@ from pinscope.dashboard.answers import NO_GPU, latest_runs, why_no_gpu
 from pinscope.dashboard.error_lines import errors_shown
 from pinscope.dashboard.gpu_cards import show_gpus
 from pinscope.dashboard.measuring import measure_machine
-from pinscope.dashboard.pages import EXPERIMENTS, RUNS
+from pinscope.dashboard.pages import EXPERIMENTS, RUNS, TRACES
 from pinscope.dashboard.plain import plain
 from pinscope.dashboard.run_cards import run_list
 from pinscope.dashboard.tour import tour
@@ -75,6 +75,9 @@ def _machine(environment: Environment) -> None:
         widgets.finding_list(findings)
     st.header("What can be measured here", anchor=False)
     widgets.cards(capabilities(environment), _capability)
+    st.page_link(
+        TRACES.path, label="Trace a program of your own: which of its lines should pin memory?", icon=TRACES.icon
+    )
     st.header("The machine", anchor=False)
     facts = [fact for fact in environment_facts(environment) if not fact[0].startswith("GPU ")]  # they have cards
     widgets.fact_columns([*facts, ("PinScope", version_text(environment))])

@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pinscope.dashboard.first_text import pieces, with_script
 from pinscope.dashboard.gate import Gate
+from pinscope.dashboard.left_pages import LeftPages
 from pinscope.dashboard.live_feed import LiveFeed
 from pinscope.dashboard.manual_pages import MakeSite, ManualPages
 from pinscope.dashboard.origins import Origin
@@ -144,6 +145,7 @@ def middleware(site: MakeSite, named: Sequence[Origin] = ()) -> tuple[Middleware
         Middleware(SafeHeaders),
         Middleware(Gate, named=named),
         Middleware(WholeConversations),
+        Middleware(LeftPages),
         # Streamlit sends its JavaScript (megabytes) uncompressed, which is slow through an SSH tunnel to a GPU host.
         Middleware(GZipMiddleware, minimum_size=1000, compresslevel=4),
         Middleware(LiveFeed),

@@ -18,7 +18,7 @@ from pinscope.dashboard.widgets import Colour, answer, chart_view, verdict_line
 from pinscope.errors import BadInput
 from pinscope.experiments.read_rows import ReadRows
 from pinscope.experiments.registry import charts_of, find_reader
-from pinscope.records.run import LAB_TITLES, Run, Status
+from pinscope.records.run import LAB_TITLES, Run, Status, TraceRun
 from pinscope.report.facts import size_word
 from pinscope.runner.jobs import cancel, reconcile
 from pinscope.store.store import Store
@@ -33,6 +33,8 @@ _STATUS: Mapping[Status, tuple[Colour, str]] = {
     "cancelled": ("gray", ":material/block:"),
     "interrupted": ("orange", ":material/power_off:"),
 }
+_END_PROGRAM = ("End program", "Asks the program itself to end. What was recorded until then stays.")
+"""Of a trace, which goes on as long as its program: what its button says, and what that means."""
 
 
 def badges(run: Run) -> None:
@@ -64,7 +66,7 @@ def run_progress(store: Store, run: Run, with_link: bool = True, with_chart: boo
     """
     with st.container(border=True, key=f"progress-{run.id}"):
         live(_bar, PROGRESS_SECONDS, store, run.id, with_link)
-        if with_chart:
+        if with_chart and not isinstance(run, TraceRun):  # whose rows come at its end
             live(_partial_chart, CHART_SECONDS, store, run.id)
 
 
@@ -79,20 +81,30 @@ def _bar(store: Store, run_id: str, with_link: bool) -> None:
         with left:
             if with_link:
                 open_link(run)
-            seconds = run.expected_seconds
-            length = "until stopped" if seconds is None else f"roughly {format_seconds(seconds)} in all"
-            line = f"Started {own_time(run.created_at)} · {length} · {run.observations:,} observations so far"
-            st.caption(line, unsafe_allow_html=True)
-        if right.button("Cancel", icon=":material/stop_circle:", key=f"cancel-{run.id}", width="stretch"):
+            st.caption(f"Started {own_time(run.created_at)} · {_outlook(run)}", unsafe_allow_html=True)
+        label, tip = _END_PROGRAM if isinstance(run, TraceRun) else ("Cancel", None)
+        if right.button(label, icon=":material/stop_circle:", key=f"cancel-{run.id}", width="stretch", help=tip):
             with st.spinner("Stopping …"), suppress(BadInput):  # it ended in the same moment
                 cancel(store, run.id)
             st.rerun()
         waiting = run.progress.waiting_for
         if waiting:
             st.progress(0.0, text=f"Waiting for {plain(waiting)}, which uses the same device")
+            return
+        message = plain(run.progress.message or "starting")
+        if run.expected_seconds is None:  # so that there is no share of it
+            st.markdown(message)
         else:
-            message = plain(run.progress.message or "starting")
             st.progress(run.progress.fraction, text=f"{run.progress.fraction:.0%} · {message}")
+
+
+def _outlook(run: Run) -> str:
+    """How long it will go on, and what it has measured."""
+    if isinstance(run, TraceRun):
+        return "until the program ends; then what it did stands here"
+    seconds = run.expected_seconds
+    length = "until stopped" if seconds is None else f"roughly {format_seconds(seconds)} in all"
+    return f"{length} · {run.observations:,} observations so far"
 
 
 def _partial_chart(store: Store, run_id: str) -> None:

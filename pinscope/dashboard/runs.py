@@ -26,6 +26,7 @@ from pinscope.store.damage import DamagedRun
 from pinscope.store.store import Imported, Store
 
 RUNS_A_PAGE = 12
+_ADDRESS = "run in the address of Runs"
 _Choice = TypeVar("_Choice", bound=str)
 STATUSES = ("running", "done", "failed", "cancelled", "interrupted")
 
@@ -33,6 +34,7 @@ STATUSES = ("running", "done", "failed", "cancelled", "interrupted")
 def show() -> None:
     """Draw the list, or the run that the address names."""
     wanted = st.query_params.get("run")
+    _show_address(wanted)
     if wanted is None:
         heading(RUNS)
         _list(state.store())
@@ -43,6 +45,18 @@ def show() -> None:
         show_run(store, store.run(wanted))
     except UnknownName as error:
         show_error(error)
+
+
+def _show_address(wanted: str | None) -> None:
+    """Streamlit 1.67 keeps the address where a link leads to the page that it stands on: from the list to a run, and
+    back."""
+    if st.session_state.get(_ADDRESS, "") == wanted:
+        return
+    st.session_state[_ADDRESS] = wanted
+    if wanted is None:
+        st.query_params.clear()
+    else:
+        st.query_params["run"] = wanted
 
 
 def _list(store: Store) -> None:

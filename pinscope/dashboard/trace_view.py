@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 import streamlit as st
 
 from pinscope.analysis.attached import Attached
+from pinscope.analysis.rows import Row
 from pinscope.dashboard import widgets
 from pinscope.dashboard.error_lines import show_error
+from pinscope.dashboard.plain import plain
 from pinscope.dashboard.state import PAGE_EVENTS
 from pinscope.errors import PinScopeError
 from pinscope.experiments.registry import checked_rows
-from pinscope.experiments.trace.arithmetic import seen_in
-from pinscope.experiments.trace.charts_timeline import moment, timeline
+from pinscope.experiments.trace.arithmetic import Seen, seen_in
+from pinscope.experiments.trace.charts_timeline import TITLE, moment, timeline
 from pinscope.experiments.trace.reading import LINES
-from pinscope.experiments.trace.stretch import Extent, Stretch, extent, stretch_of, within
+from pinscope.experiments.trace.stretch import Costliest, Extent, Stretch, extent, stretch_of, within
+from pinscope.experiments.trace.what_if import what_if_command
 from pinscope.records.run import Run
 from pinscope.report.document import Document
 from pinscope.report.write import render
@@ -39,36 +42,38 @@ def trace_view(run: Run, document: Document) -> None:
     """Figures and findings, then the lines, the timeline, and what else the reading has."""
     tables = document.reading.tables
     widgets.reading_below_verdict(document.reading.model_copy(update={"tables": ()}), document.charts)
+    seen = seen_in(run, checked_rows(run.experiment, document.rows))
+    if (command := what_if_command(run, seen)) is not None:
+        st.markdown("What pinning the first of these lines really saves is measured by a second run, without an edit:")
+        st.code(command, language=None, wrap_lines=True)
     first = 1 + next((place for place, table in enumerate(tables) if table.title == LINES), -1)
     for number, table in enumerate(tables[:first]):
         widgets.table_view(table, key=f"lines-{number}")
-    _timeline(run, document)
+    _timeline(run, document, seen)
     for number, table in enumerate(tables[first:]):
         widgets.table_view(table, key=f"more-{number}")
 
 
-def _timeline(run: Run, document: Document) -> None:
+def _timeline(run: Run, document: Document, seen: Seen) -> None:
     if not document.attached.rows:
         return
     try:
-        whole = _extent(run, document.attached)
+        whole = _extent_of(run.id, tuple(document.attached.rows.items()), document.attached, document.rows)
     except PinScopeError as error:  # of a bundle from elsewhere, or of a database that fails
         show_error(error)
         return
     if whole is not None:
-        st.header("When it copied, computed and waited", anchor=False)
-        _zoomed(run, document, whole)
+        st.header(TITLE, anchor=False)
+        _zoomed(run, document, seen, whole)
 
 
 @st.cache_resource(show_spinner="Reading the trace …", max_entries=8, hash_funcs={Attached: lambda _: 0})
-def _extent_of(run_id: str, rows: tuple[tuple[str, int], ...], attached: Attached) -> Extent | None:
+def _extent_of(
+    run_id: str, counts: tuple[tuple[str, int], ...], attached: Attached, _rows: Sequence[Row]
+) -> Extent | None:
     """What never changes of a trace that has ended."""
-    del run_id, rows
-    return extent(attached)
-
-
-def _extent(run: Run, attached: Attached) -> Extent | None:
-    return _extent_of(run.id, tuple(attached.rows.items()), attached)
+    del run_id, counts
+    return extent(attached, _rows)
 
 
 @st.cache_resource(show_spinner="Reading the trace …", max_entries=32, hash_funcs={Attached: lambda _: 0})
@@ -78,22 +83,25 @@ def _stretch(run_id: str, window: Window, attached: Attached, _whole: Extent) ->
 
 
 @st.fragment
-def _zoomed(run: Run, document: Document, whole: Extent) -> None:
+def _zoomed(run: Run, document: Document, seen: Seen, whole: Extent) -> None:
     """The timeline of the stretch that is looked at, with what chooses another."""
     window = _window(run, whole)
+    stretch = _stretch(run.id, window, document.attached, whole)
     with st.container(horizontal=True, gap="small", vertical_alignment="bottom"):
-        for label, (icon, wanted, possible) in _steps(whole, window).items():
+        for label, (icon, wanted, possible) in _steps(whole, stretch).items():
             st.button(
                 label, icon=icon, disabled=not possible, key=f"timeline-{label}", on_click=_look,
                 args=(run, whole, wanted),
             )  # fmt: skip
-        _costliest(run, document, whole)
-    stretch = _stretch(run.id, window, document.attached, whole)
+        shaded = _costliest(run, seen, whole)
+    if shaded is not None:
+        st.caption(plain(f"Shaded: the costliest copy of {shaded[0]}."))
     widgets.chart_with_zoom(
-        timeline(stretch), key=f"timeline-{run.id}-{window[0]}-{window[1]}",
+        timeline(stretch, None if shaded is None else shaded[1]),
+        key=f"timeline-{run.id}-{window[0]}-{window[1]}",
         marked=lambda begin, end: _look(run, whole, (moment(stretch, begin), moment(stretch, end))),
     )  # fmt: skip
-    if stretch.events <= PAGE_EVENTS:
+    if 0 < stretch.events <= PAGE_EVENTS:
         shown = replace(document, attached=within(document.attached, whole, *window))
         st.download_button(
             "This stretch for Perfetto", partial(render, [shown], ".perfetto.json"),
@@ -119,41 +127,48 @@ def _look(run: Run, whole: Extent, wanted: Window) -> None:
     st.session_state[_key(run)] = (begin, begin + length)
 
 
-def _steps(whole: Extent, window: Window) -> Mapping[str, tuple[str, Window, bool]]:
-    """Name of a button → its sign, where it leads, and whether there is anything."""
-    begin, end = window
+def _steps(whole: Extent, stretch: Stretch) -> Mapping[str, tuple[str, Window, bool]]:
+    """Name of a button → its sign, where it leads, and whether there is anything. Closer leads to where most of what
+    ran did: in the middle of the time there may be nothing, as a program starts for long and then runs a short loop."""
+    begin, end = stretch.begin_ns, stretch.end_ns
     length, middle, all_of_it = end - begin, (begin + end) // 2, (whole.begin_ns, whole.end_ns)
-    near, far = length // ZOOM // 2, length * ZOOM // 2
+    first, last = stretch.heart_ns
+    near, heart = min(length // ZOOM, last - first) // 2, (first + last) // 2
+    far, is_part = length * ZOOM // 2, (begin, end) != all_of_it
     return {
-        "Whole": (":material/fit_width:", all_of_it, window != all_of_it),
-        "Closer": (":material/zoom_in:", (middle - near, middle + near), length > LEAST_NS),
-        "Wider": (":material/zoom_out:", (middle - far, middle + far), window != all_of_it),
+        "Whole": (":material/fit_width:", all_of_it, is_part),
+        "Closer": (":material/zoom_in:", (heart - near, heart + near), length > LEAST_NS),
+        "Wider": (":material/zoom_out:", (middle - far, middle + far), is_part),
         "Earlier": (":material/chevron_left:", (begin - length // 2, end - length // 2), begin > whole.begin_ns),
         "Later": (":material/chevron_right:", (begin + length // 2, end + length // 2), end < whole.end_ns),
     }
 
 
-def _costliest(run: Run, document: Document, whole: Extent) -> None:
-    """A list of lines, each of which leads to the surroundings of its costliest copy."""
-    seen = seen_in(run, checked_rows(run.experiment, document.rows))
+def _costliest(run: Run, seen: Seen, whole: Extent) -> tuple[str, Costliest] | None:
+    """A list of lines, in the order of their table, each of which leads to its costliest copy. The list is empty again
+    then, so that the same line can be chosen again.
+
+    Returns:
+        The line that was chosen last, and its copy.
+    """
+    key, kept = f"timeline-copy-{run.id}", f"shaded in {run.id}"
     sites = [site for site in seen.sites if site.row["number"] in whole.costliest]
-    sites.sort(key=lambda site: -whole.costliest[site.row["number"]].idle_ns)
-    names = {
-        site.row["number"]: f"{visible(site.name)}, {site.row['source']} → {site.row['target']}"
-        for site in sites[:MOST_LINES]
-    }
+    names = {site.row["number"]: visible(site.title) for site in sites[:MOST_LINES]}
     if not names:
-        return
-    key = f"timeline-copy-{run.id}"
+        return None
 
     def look() -> None:
-        copy = whole.costliest[st.session_state[key]]
-        around = (copy.end_ns - copy.begin_ns) * (AROUND - 1) // 2
-        _look(run, whole, (copy.begin_ns - around, copy.end_ns + around))
-        st.session_state[key] = None  # the same line can be chosen again
+        st.session_state[kept] = st.session_state[key]
+        st.session_state[key] = None
+        copy = whole.costliest.get(st.session_state[kept])
+        if copy is not None:
+            around = (copy.end_ns - copy.begin_ns) * (AROUND - 1) // 2
+            _look(run, whole, (copy.begin_ns - around, copy.end_ns + around))
 
     st.selectbox(
-        "Costliest copy of", list(names), index=None, format_func=lambda site: names[site], width=320, key=key,
+        "Costliest copy of", list(names), index=None, format_func=lambda site: names[site], width=440, key=key,
         placeholder="a line", on_change=look,
-        help="Shows the copy of this line during which the GPU's compute stood idle longest.",
+        help="Shows, shaded, the copy of this line during which the GPU's compute stood idle longest.",
     )  # fmt: skip
+    chosen: int | None = st.session_state.get(kept)
+    return None if chosen is None or chosen not in names else (names[chosen], whole.costliest[chosen])

@@ -49,7 +49,7 @@ class Reader:
         module = self._module("charts")
         yield from module.draw(run, rows)
         if attached.rows and hasattr(module, "draw_attached"):
-            yield from module.draw_attached(attached)
+            yield from module.draw_attached(rows, attached)
 
     def _module(self, name: str) -> ModuleType:
         return import_module(f"pinscope.experiments.{self.name}.{name}")

@@ -30,6 +30,9 @@ _PACKAGES = (
     "nvidia-cuda-nvrtc",
     "nvidia-cuda-runtime-cu12",
     "nvidia-cuda-nvrtc-cu12",
+    "torch",
+    "numba",
+    "cupti-python",
 )
 _COMMIT = re.compile(r"[0-9a-f]{7,64}(-dirty)?")
 _CHECKOUT = Path(pinscope.__file__).resolve().parent.parent

@@ -11,7 +11,7 @@ from pydantic import Field
 from pinscope.records.run import Observation
 
 RowKind = Literal[
-    "program", "process", "device", "site", "allocation", "synchronisation", "before", "redirected",
+    "program", "process", "device", "site", "allocation", "synchronisation", "before", "line_before", "redirected",
 ]  # fmt: skip
 Count = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(ge=0)]
@@ -31,6 +31,7 @@ NEEDED: Mapping[RowKind, tuple[str, ...]] = {
     "allocation": ("call", "count", "bytes", "call_seconds", "left_count", "left_bytes", "file", "line"),
     "synchronisation": ("call", "count", "call_seconds", "idle_seconds", "file", "line"),
     "before": ("seconds", "active_seconds", "count", "bytes", "same_output"),
+    "line_before": ("count", "bytes", "call_seconds", "file", "line"),
     "redirected": ("count", "bytes", "gather_seconds", "wait_seconds", "pin_seconds", "pinned_bytes", "file", "line"),
 }
 """Kind of row → fields that each of them has."""
@@ -47,7 +48,8 @@ class TraceRow(Observation):
     (copies of one line between the same kinds of memory), ``allocation`` (pinned memory that a line allocated or
     registered) or ``synchronisation`` (waits of a line, in calls that wait for the GPU and in copies that are not
     asynchronous). In a second run with lines pinned by ``--what-if`` also ``before`` (the first run, and the copies of
-    these lines in it) and ``redirected`` (copies of a line that went through pinned buffers)."""
+    these lines in it), ``line_before`` (those of one of the lines) and ``redirected`` (copies of a line that went
+    through pinned buffers)."""
     # The program:
     seconds: Seconds | None = None
     """From its start, with the recorder in it, to its end; of a process that was killed: not known."""
@@ -87,7 +89,7 @@ class TraceRow(Observation):
     stack: str | None = None
     """The frames of the first such call, innermost first, one on each line."""
     call: str | None = None
-    """CUDA function that was called."""
+    """Function of CUDA's driver that was called, mostly by one of the runtime."""
     ranges: str | None = None
     """Names of the ranges, of NVTX or pinscope.trace, that were innermost at the calls: those of the most bytes or
     calls, at most three."""
@@ -97,8 +99,14 @@ class TraceRow(Observation):
     """How long the calls held the CPU, together. Where graphs copy, the launches are the calls."""
     idle_seconds: Seconds | None = None
     """Of copies: how long the GPU's compute stood idle while they were issued and ran. Of waits: from their end until
-    the next kernel began. No moment is counted for two copies, nor for two waits."""
+    the next kernel began, without what counts for copies. No moment is counted twice."""
+    first_seconds: Seconds | None = None
+    """When the first of them began, from the first copy or kernel of its process on; of a first run, that of the lines
+    that were pinned in the second."""
     # Copies:
+    launch_idle_seconds: Seconds | None = None
+    """Of large pageable ones: idle compute behind them while the next kernels were issued, which the program could have
+    done during the copy; at most as long as compute was busy while the calls held the CPU."""
     number: Count | None = None
     """Of the site, as the attachments name it."""
     direction: CopyDirection | None = None
@@ -127,6 +135,8 @@ class TraceRow(Observation):
     peak_bytes: Count | None = None
     """The most that was there at once."""
     # Waits:
+    longest_idle_seconds: Seconds | None = None
+    """The longest time for which compute stood idle behind one of them."""
     after_async_count: Count | None = None
     """Waits that began while an asynchronous copy still ran, which they held the CPU for."""
     # What was pinned in a second run of the program:

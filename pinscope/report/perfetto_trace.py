@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from pinscope.analysis.attached import Attached
 from pinscope.errors import BadInput
+from pinscope.experiments.trace.arithmetic import process_names
 from pinscope.experiments.trace.events import TABLES, Columns, collect, first_moments
 from pinscope.records.limits import TRACE_EVENTS
 from pinscope.report.document import Document
@@ -47,11 +48,12 @@ def trace_events(document: Document, prefix: str, process: int) -> Iterator[Even
     lines = _lines(document.rows)
     title = prefix + (" ".join(map(str, document.run.params.get("program", ()))) or "program")
     recorded = sorted({int(each) for table in tables.values() if table for each in np.unique(table.get("process", 0))})
-    first = process
+    first, names = process, process_names(document.rows)
     for number in recorded:
         mine = {name: _of_process(table, number) for name, table in tables.items()}
-        name = f"{title}, process {number}" if len(recorded) > 1 else title
-        beside = f"{prefix}process {number}, " if len(recorded) > 1 else prefix
+        owner = names.get(number, f"process {number}")
+        name = f"{title}, {owner}" if len(recorded) > 1 else title
+        beside = f"{prefix}{owner}, " if len(recorded) > 1 else prefix
         yield from _process_events(mine, lines, (process, name, beside))
         process += 1 + len(_devices(mine["copies"], mine["kernels"]))
     if until is not None:

@@ -12,7 +12,7 @@ from copy import copy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pinscope.errors import BadInput, InvalidParameter, PathExists, PinScopeError
 from pinscope.experiments.registry import verdict_at_end
@@ -273,15 +273,19 @@ def _check(params: TimelineParams, gpus: int) -> None:
         )
 
 
-def check_output(path: Path) -> None:
+def check_output(path: Path, kind: Literal["timeline", "trace"]) -> None:
     """Refuse a file that could not be written at the end, before anything begins.
+
+    Args:
+        path: the file.
+        kind: of run that it is to hold.
 
     Raises:
         PathExists: something of that name is there.
         BadInput: it is no name for a bundle, or there is no such folder, or it may not be written to.
     """
     if path.suffix.lower() != SUFFIX:
-        raise BadInput(f"{path}: a timeline is written as a bundle, so its name must end in {SUFFIX}")
+        raise BadInput(f"{path}: a {kind} is written as a bundle, so its name must end in {SUFFIX}")
     if os.path.lexists(path):
         raise PathExists(f"{path} is there already; PinScope does not overwrite files")
     folder = path.parent

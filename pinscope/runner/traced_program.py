@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
+import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import FrameType
 from typing import Any, Self
@@ -18,6 +23,7 @@ from pinscope.isolation import open_command
 from pinscope.probes.installation import Extra, install_command
 from pinscope.probes.parent import ending_with_this
 from pinscope.records.trace_row import TraceRow
+from pinscope.tracing.places import STANDARD
 from pinscope.tracing.redirect import PLAN
 from pinscope.tracing.scope import Scope
 from pinscope.tracing.spool import Spool
@@ -65,15 +71,18 @@ class Variant:
 AS_IT_IS = Variant()
 
 
-def check_program(program: Sequence[str], is_module: bool) -> None:
+def check_program(program: str, is_module: bool) -> None:
     """Refuse what cannot be started, before anything begins.
 
     Raises:
-        BadInput: there is no such file.
+        BadInput: there is no such file or module.
     """
     if is_module:
+        outermost = program.partition(".")[0]
+        if not (outermost and _may_be_module(outermost)):
+            raise BadInput(f"there is no module {outermost or program}; a file is traced without -m")
         return
-    path = Path(program[0])
+    path = Path(program)
     if not path.exists():
         raise BadInput(f"there is no program {path}; a module is traced with -m")
     if path.is_dir() and not (path / "__main__.py").exists():
@@ -82,25 +91,36 @@ def check_program(program: Sequence[str], is_module: bool) -> None:
         raise BadInput(f"{path} cannot be read")
 
 
+def _may_be_module(outermost: str) -> bool:
+    """Whether ``python -m`` would find this module or package. It is looked for, not imported. What lies in a package
+    is known only once that is imported, which is left to the program."""
+    try:
+        found = importlib.util.find_spec(outermost)
+        if found is None and not sys.flags.safe_path:
+            found = PathFinder.find_spec(outermost, [""])  # in the working folder
+        return found is not None
+    except (ImportError, ValueError):  # a finder of the user's own, or a module that was not imported by one
+        return True
+
+
 def ask_cupti(cuda: str | None) -> Mapping[str, Any]:
     """What the recorder must know of CUPTI here.
 
     Args:
-        cuda: version of CUDA that the driver supports, for the advice.
+        cuda: version of CUDA that the driver supports, for the advice; ``None`` where it does not say.
 
     Raises:
-        NotPossible: cupti-python is missing, does not fit, or another profiler is attached.
         NoDevice: no driver.
+        NotPossible: cupti-python is missing, does not fit, or another profiler is attached; the first of these.
     """
-    found = {name: os.environ.get(name) for name in _INJECTION}
-    attached = next((name for name, value in found.items() if value and "libcupti" not in value), None)
-    if attached:
-        raise NotPossible(f"another profiler is attached ({attached} is set); {_OTHER_PROFILER}")
+    # A profiler would load itself into this process, too.
+    alone = {name: value for name, value in os.environ.items() if name not in _INJECTION}
     command = open_command(str(_TRACING / "recorder_setup.py"))
     try:
         answer = subprocess.run(
-            command, capture_output=True, text=True, timeout=SETUP_SECONDS, check=False, preexec_fn=ending_with_this()
-        )
+            command, capture_output=True, text=True, timeout=SETUP_SECONDS, check=False, env=alone,
+            preexec_fn=ending_with_this(),
+        )  # fmt: skip
         answered: dict[str, Any] = json.loads(answer.stdout)
     except subprocess.TimeoutExpired:
         raise NotPossible(f"CUPTI did not answer within {SETUP_SECONDS:g} s") from None
@@ -109,20 +129,22 @@ def ask_cupti(cuda: str | None) -> Mapping[str, Any]:
         raise NotPossible(f"CUPTI does not work here: {reason[:200]}") from None
     if problem := answered.get("problem"):
         raise _explained(problem, " ".join(str(answered["reason"]).split())[:300], cuda)
+    found = {name: os.environ.get(name) for name in _INJECTION}
+    attached = next((name for name, value in found.items() if value and "libcupti" not in value), None)
+    if attached:
+        raise NotPossible(f"another profiler is attached ({attached} is set); {_OTHER_PROFILER}")
     return answered
 
 
 def _explained(problem: str, reason: str, cuda: str | None) -> NotPossible:
+    if problem == "no driver":
+        return NoDevice("there is no NVIDIA driver here, and a trace needs a GPU; trace on a GPU host")
     extra: Extra = "trace12" if cuda and cuda.startswith("12.") else "trace13"
-    install = install_command(extra)
-    if "driver is not found" in reason or "libcuda.so" in reason:
-        return NoDevice("there is no NVIDIA driver here, and a trace needs a GPU")
+    install, other = install_command(extra), "trace13" if extra == "trace12" else "trace12"
+    by_version = f"it must fit the driver's CUDA version: {install}, or {other}"
     if problem == "missing":
-        return NotPossible(f"a trace needs cupti-python ({reason}): {install}")
-    other = "trace13" if extra == "trace12" else "trace12"
-    return NotPossible(
-        f"cupti-python does not work here ({reason}); it must fit the driver's CUDA version: {install}, or {other}"
-    )
+        return NotPossible(f"a trace needs cupti-python ({reason}){f': {install}' if cuda else f'; {by_version}'}")
+    return NotPossible(f"cupti-python does not work here ({reason}); {by_version}")
 
 
 class ProgramSignals:
@@ -191,6 +213,7 @@ def run_program(
     ended = time.time_ns()
     if child.returncode == NOT_STARTED and (refused := spool.document("refused.json")):
         raise refusal(refused)
+    spool.stop()  # processes that outlive the program write no more
     look(spool)
     started = spool.document("started.json")
     return Ended(int(started["ns"]) if started else begun, ended, child.returncode)
@@ -205,10 +228,18 @@ def make_spool(folder: Path, setup: Mapping[str, Any], scope: Scope, begun_ns: i
         scope: what is recorded.
         begun_ns: from when on the scope counts its seconds.
     """
-    whole = folder / "config.json"
-    (folder / "config.part").write_text(json.dumps({**setup, **scope.config(begun_ns)}))
-    (folder / "config.part").rename(whole)
-    return Spool(folder)
+    config = {**setup, "standard": STANDARD, **scope.config(begun_ns)}
+    (folder / "config.part").write_text(json.dumps(config))
+    (folder / "config.part").rename(folder / "config.json")  # a short part may be over before anything else is done
+    return Spool(folder, known=config)
+
+
+def remove_spool(folder: Path) -> None:
+    """Remove it, with all that is in it. Processes that still record do not find it under its name any more, so they
+    can make nothing in it while it goes."""
+    with suppress(OSError):
+        folder = folder.rename(folder.with_name(f"{folder.name}.gone"))
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _still_runs(child: subprocess.Popen[bytes]) -> bool:

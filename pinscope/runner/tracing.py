@@ -19,7 +19,7 @@ from pinscope.records.trace_row import TraceRow
 from pinscope.runner.jobs import new_id
 from pinscope.runner.pinned_rates import pinned_rates
 from pinscope.runner.reporter import Outcome, Reporter
-from pinscope.runner.traced_program import AS_IT_IS, ProgramSignals, Variant, ask_cupti, check_program, run_program
+from pinscope.runner.traced_program import AS_IT_IS, ProgramSignals, Variant, ask_cupti, remove_spool, run_program
 from pinscope.store.bundle import read_bundle, write_bundle
 from pinscope.store.rescue import SafeWriter
 from pinscope.store.rows import Row
@@ -70,19 +70,18 @@ def trace_program(
         variant: how it is run.
 
     Raises:
-        BadInput: no such program.
         NotPossible: nothing can be recorded here; the program was not started.
         StoreFailed: the run could not be stored; the program was not started.
         PinScopeError: the file could not be written; the run is in the database.
     """
-    check_program(program, is_module=program[0] == "-m")
     setup = ask_cupti(environment.cuda_driver)
     rates = pinned_rates(store, environment)
     params = TraceParams(
         program=tuple(program), stacks=scope.stacks, start_after=scope.start_after, for_seconds=scope.for_seconds,
         only_parts=scope.only_parts, children=scope.children, **rates, **variant.params,
     )  # fmt: skip
-    with tempfile.TemporaryDirectory(prefix="pinscope-trace-") as scratch, ProgramSignals() as signals:
+    scratches = tempfile.TemporaryDirectory(prefix="pinscope-trace-", ignore_cleanup_errors=True)
+    with scratches as scratch, ProgramSignals() as signals:
         spool, kept = Path(scratch, "spool"), Path(scratch, "kept")
         spool.mkdir()
         kept.mkdir()
@@ -91,7 +90,10 @@ def trace_program(
         def run(look: Callable[[Spool], None]) -> Ended:
             return run_program(spool, setup, program, signals, scope=scope, look=look, variant=variant)
 
-        return tracing.follow(run, output)
+        try:
+            return tracing.follow(run, output)
+        finally:
+            remove_spool(spool)
 
 
 def new_run(params: TraceParams, environment: Environment) -> Run:
@@ -128,6 +130,8 @@ class Tracing:
         self._gathered: GatheredProcesses | None = None
         self._writer = SafeWriter(store, self._run)
         self._exit_code: int | None = None
+        self._lost: str | None = None
+        """Why records could not be kept, while the program ran."""
         self._gap: str | None = None
 
     def follow(self, run: Callable[[Callable[[Spool], None]], Ended], output: Path | None) -> Traced:
@@ -178,21 +182,36 @@ class Tracing:
         return Traced(run, rows, self._exit_code, None, self._gap)
 
     def _look(self, spool: Spool, reporter: Reporter) -> None:
-        """Empty the spool while the program runs."""
-        self._gathered = self._gathered or GatheredProcesses(spool, self._kept)
-        self._gathered.take()
-        reporter.progress(0.0, f"{self._gathered.records:,} records")
+        """Empty the spool while the program runs. Where that fails, the recording ends; the program goes on."""
+        if self._lost is not None:
+            return
+        try:
+            self._gathered = self._gathered or GatheredProcesses(spool, self._kept)
+            self._gathered.take()
+            reporter.progress(0.0, f"{self._gathered.records:,} events recorded")
+        except Exception as error:  # noqa: BLE001 - whatever it was, the program must not end for it
+            self._lost = _reason(error)
+            spool.stop()
 
     def _keep(self, ended: Ended, reporter: Reporter) -> None:
         """Store rows and events once the program has ended."""
         gathered = self._gathered
         if gathered is None:
-            raise ValueError("the spool was not looked at")
-        gathered.take(ended=True)
+            raise PinScopeError(f"nothing was recorded: {self._lost}")
+        faults = list(gathered.faults())  # before the buffers are taken away from processes that outlive the program
+        try:
+            gathered.take(ended=True)
+        except Exception as error:  # noqa: BLE001 - what was kept until then is read
+            self._lost = self._lost or _reason(error)
         early = [f"one trace holds at most {MOST_RECORDS:,} records"] if gathered.is_full else []
-        for reason in (early := [*early, *gathered.faults()]):
+        for reason in (early := [*early, *faults]):
             reporter.note(f"The recording ended before the program did: {reason}")
         self._gap = early[-1] if early else None
+        if self._lost is not None:
+            self._gap = self._lost
+            reporter.note(f"Not all was recorded: {self._lost}.")
+        for which in gathered.unnamed():
+            reporter.note(f"Not all lines are named: {which}.")
         if count := gathered.unrecorded():
             self._gap = f"{count:,} of the processes that the program started could not be recorded"
             reporter.note(f"{self._gap}.")
@@ -206,3 +225,9 @@ class Tracing:
                         table.write(batch)
         except PinScopeError as error:
             reporter.note(f"The single events could not be stored: {error}")
+
+
+def _reason(error: Exception) -> str:
+    """Why records could not be kept, one line."""
+    why = error.strerror if isinstance(error, OSError) and error.strerror else f"{type(error).__name__}: {error}"
+    return " ".join(f"the records could not be kept ({why})".split())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import linecache
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -88,6 +88,11 @@ class Compared:
     after: Traced | None = None
     problem: str | None = None
 
+    @property
+    def second(self) -> Traced | None:
+        """The run with lines pinned, if it went well: only then can the two be compared."""
+        return None if self.problem or self.after is None or self.after.run.error else self.after
+
 
 def run_twice(
     trace: Callable[[Variant], Traced], request: Request, environment: Environment, announce: Callable[[str], object]
@@ -107,9 +112,10 @@ def run_twice(
     if before.exit_code or before.run.error:
         return Compared(before, None, "the program did not end well, so it was not run again")
     seen = seen_in(before.run, checked_rows(before.run.experiment, before.rows))
-    sites = _chosen(seen, request)
-    named = {(_real(site.row["file"]), site.row["line"]): site.row["file"] for site in sites}
-    lines = [(named.get(line, line[0]), line[1]) for line in request.lines or named]
+    chosen = list(dict.fromkeys(request.lines or map(_place, _chosen(seen))))
+    sites = [site for site in seen.sites if site.row["direction"] == "h2d" and _place(site) in chosen]
+    named = {_place(site): site.row["file"] for site in sites}
+    lines = [(named.get(line, line[0]), line[1]) for line in chosen]
     if not lines:
         return Compared(before, None, "no line copies large pieces from pageable memory more than once: nothing to pin")
     announce(f"the program runs again, copying from pinned memory at {', '.join(map(_short, lines))}")
@@ -139,20 +145,21 @@ def write_both(path: Path, compared: Compared, store: Store) -> None:
         raise PinScopeError(f"{error}; the runs are kept: pinscope export {names} -o FILE") from None
 
 
-def _real(file: str) -> str:
-    return str(Path(file).resolve())
+def _place(site: Site) -> tuple[str, int]:
+    """Its file, without links, and its line."""
+    file = site.row["file"]
+    return str(Path(file).resolve()) if file else "", site.row["line"]
 
 
 def _short(line: tuple[str, int]) -> str:
     return f"{Path(line[0]).name}:{line[1]}"
 
 
-def _chosen(seen: Seen, request: Request) -> list[Site]:
-    """The first run's copies to the GPU that are to be pinned."""
-    found = [site for site in seen.pageable if site.row["direction"] == "h2d" and site.row["file"]]
-    if request.lines:
-        return [site for site in found if (_real(site.row["file"]), site.row["line"]) in request.lines]
-    return [site for site in found if site.row["large_count"] > 1 and seen.is_worth(site)]
+def _chosen(seen: Seen) -> Iterator[Site]:
+    """The first run's copies to the GPU that are to be pinned where no lines are asked for."""
+    for site in seen.pageable:
+        if site.row["direction"] == "h2d" and site.row["file"] and site.row["large_count"] > 1 and seen.is_worth(site):
+            yield site
 
 
 def _plan(lines: Sequence[tuple[str, int]], all_loaders: bool, environment: Environment) -> dict[str, Any]:
@@ -177,7 +184,8 @@ class _Second:
 
     Args:
         seen: the first run.
-        sites: of it, that were chosen.
+        sites: of it, the copies to the GPU that the chosen lines made, those from pinned memory among them: the second
+            run's are counted likewise.
         stdout: of the second run.
         written: sum of the first run's stdout.
     """
@@ -188,22 +196,36 @@ class _Second:
 
     def rows(self, spool: Path) -> Iterable[TraceRow]:
         """The first run, and the account of each line."""
-        program, rows = self._seen.program or {}, [site.row for site in self._sites]
-        saved = [site.saved_in_place for site in self._sites]
-        idle = [row["idle_seconds"] for row in rows]
+        program = self._seen.program or {}
         yield TraceRow(
             kind="before", repeat=0, warmup=False, seconds=program["seconds"], active_seconds=program["active_seconds"],
-            copies=program["copies"], kernels=program["kernels"], count=sum(row["count"] for row in rows),
-            bytes=sum(row["bytes"] for row in rows), call_seconds=sum(row["call_seconds"] or 0.0 for row in rows),
-            copy_seconds=sum(row["copy_seconds"] or 0.0 for row in rows),
-            idle_seconds=None if None in idle else sum(idle),
-            estimated_seconds=None if None in saved else sum(each or 0.0 for each in saved),
-            same_output=self._stdout.finish() == self._written,
+            copies=program["copies"], kernels=program["kernels"], same_output=self._stdout.finish() == self._written,
+            **_together(self._sites),
         )  # fmt: skip
+        lines: dict[tuple[str, int], list[Site]] = {}
+        for site in self._sites:
+            lines.setdefault((site.row["file"], site.row["line"]), []).append(site)
+        for repeat, ((file, line), sites) in enumerate(lines.items()):
+            yield TraceRow(kind="line_before", repeat=repeat, warmup=False, file=file, line=line, **_together(sites))
         path = spool / ACCOUNT
         account = json.loads(path.read_text()) if path.exists() else {"lines": [], "loaders": []}
         for repeat, each in enumerate([*account["lines"], *_loaders(account["loaders"])]):
             yield _redirected(repeat, each)
+
+
+def _together(sites: Sequence[Site]) -> dict[str, Any]:
+    """Their copies, added up."""
+    rows, saved = [site.row for site in sites], [site.saved_in_place for site in sites]
+    idle = [row["idle_seconds"] for row in rows]
+    return {
+        "count": sum(row["count"] for row in rows),
+        "bytes": sum(row["bytes"] for row in rows),
+        "call_seconds": sum(row["call_seconds"] or 0.0 for row in rows),
+        "copy_seconds": sum(row["copy_seconds"] or 0.0 for row in rows),
+        "idle_seconds": None if None in idle else sum(idle),
+        "first_seconds": min((row["first_seconds"] or 0.0 for row in rows), default=0.0),
+        "estimated_seconds": None if None in saved else sum(each or 0.0 for each in saved),
+    }
 
 
 def _loaders(places: Iterable[Sequence[Any]]) -> list[dict[str, Any]]:

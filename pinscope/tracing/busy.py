@@ -34,6 +34,15 @@ class Busy:
         """Of the whole union."""
         return float(self._before[-1]) / 1e9
 
+    @property
+    def end(self) -> int:
+        """Of the last interval; 0 where there is none."""
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    def also(self, starts: NDArray[Any], ends: NDArray[Any]) -> Busy:
+        """The union with further intervals."""
+        return Busy(np.concatenate([self._starts, starts]), np.concatenate([self._ends, ends]))
+
     def within(self, starts: Times, ends: Times) -> Times:
         """How much of each stretch is covered."""
         return self._until(ends) - self._until(starts)

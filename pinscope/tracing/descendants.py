@@ -115,7 +115,7 @@ def _is_started_by_a_trace() -> bool:
 
 def _record(spool: str) -> None:
     try:
-        from pinscope.tracing.recorder import join_recording  # noqa: PLC0415 - it imports the trigger
+        from pinscope.tracing.recording import join_recording  # noqa: PLC0415 - it imports the trigger
 
         join_recording(spool)
     except Exception:  # noqa: BLE001, S110 - such as a spool that is gone, because the program has ended

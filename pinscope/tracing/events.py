@@ -101,7 +101,7 @@ def _calls(process: Process, begun: int) -> _Columns:
         "at_ns": lambda piece: calls["start"][piece] - begun,
         "took_ns": lambda piece: _took(calls[piece]),
         "call": lambda piece: names[piece],
-        "thread": lambda piece: calls["thread_id"][piece].astype(np.int64),
+        "thread": lambda piece: calls["thread"][piece].astype(np.int64),
         "file": lambda piece: summed.files[lines[piece]],
         "line": lambda piece: summed.line_numbers[lines[piece]],
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,6 @@ TYPES: Mapping[str, np.dtype[Any]] = {
         ("correlation_id", "u4"), ("device_id", "u4"), ("stream_id", "u4"), ("copy_kind", "u1"), ("src_kind", "u1"),
         ("dst_kind", "u1"), ("flags_", "u1"), ("bytes", "i8"), ("start", "i8"), ("end", "i8"),
     ]),
-    "calls": np.dtype([
-        ("correlation_id", "u4"), ("cbid", "u4"), ("driver", "u4"), ("thread_id", "u4"), ("start", "i8"), ("end", "i8"),
-        ("return_value", "u4"),
-    ]),
     "kernels": np.dtype([("device_id", "u4"), ("stream_id", "u4"), ("start", "i8"), ("end", "i8")]),
     "allocations": np.dtype([
         ("correlation_id", "u4"), ("memory_operation_type", "i4"), ("memory_kind", "i4"), ("address", "u8"),
@@ -28,10 +25,7 @@ TYPES: Mapping[str, np.dtype[Any]] = {
     ]),
 }  # fmt: skip
 """What is kept of each record."""
-_TABLES = {
-    "MEMCPY": "copies", "RUNTIME": "calls", "DRIVER": "calls", "CONCURRENT_KERNEL": "kernels",
-    "MEMORY2": "allocations",
-}  # fmt: skip
+_TABLES = {"MEMCPY": "copies", "CONCURRENT_KERNEL": "kernels", "MEMORY2": "allocations"}
 _PINNED = 2
 """Kind of memory of which allocations are kept."""
 
@@ -47,43 +41,46 @@ class Gathered:
     def __init__(self, spool: Spool, folder: Path) -> None:
         self.spool = spool
         self.records = 0
-        """How many are kept."""
+        """How many are there: those that are kept, and the calls."""
+        self._kept = 0
         self.is_full = False
         """No more are kept."""
         self._folder = folder
         self._sources, self._stacks_end = Sources(), 0
-        self._followed = {
-            driver: np.asarray(sorted(map(int, spool.config[name])), np.uint32)
-            for driver, name in ((0, "runtime"), (1, "driver"))
-        }
 
     def take(self, ended: bool = False) -> None:
         """Take what is there; ``ended``: the program has."""
         for buffer in self.spool.take(ended):
-            for kind, found in buffer.items():
-                self._keep(kind, found)
+            if not self.is_full:
+                self._keep(buffer)
         stacks, self._stacks_end = self.spool.new_stacks(self._stacks_end)
         self._sources.look(stacks)
+        self.records = self._kept + self.spool.least_calls
 
-    def _keep(self, kind: str, found: NDArray[Any]) -> None:
-        name = _TABLES[kind]
-        driver = int(kind == "DRIVER")
-        if name == "calls":
-            found = found[np.isin(found["cbid"], self._followed[driver])]
-        elif name == "allocations":
-            found = found[found["memory_kind"] == _PINNED]
-        if not len(found) or self.is_full:
-            return
-        kept = np.zeros(len(found), TYPES[name])
-        for field in TYPES[name].names or ():
-            kept[field] = driver if field == "driver" else found[field]
-        with (self._folder / name).open("ab") as file:
-            kept.tofile(file)
-        self.records += len(kept)
+    def _keep(self, buffer: Mapping[str, NDArray[Any]]) -> None:
+        """Keep the records of a buffer: all of them or, where the disk is full, none."""
+        ends: dict[Path, int] = {}
+        records = 0
+        try:
+            for kind, found in buffer.items():
+                name = _TABLES[kind]
+                wanted = found[found["memory_kind"] == _PINNED] if name == "allocations" else found
+                kept = np.zeros(len(wanted), TYPES[name])
+                for field in TYPES[name].names or ():
+                    kept[field] = wanted[field]
+                with (self._folder / name).open("ab") as file:
+                    ends[self._folder / name] = file.tell()
+                    file.write(kept.data)
+                records += len(kept)
+        except OSError:
+            for path, end in ends.items():
+                os.truncate(path, end)
+            raise
+        self._kept += records
 
     def table(self, name: str) -> NDArray[Any]:
         """A table, in the order in which its records came; it stays on the disk."""
         path = self._folder / name
-        if not path.exists():
+        if not path.exists() or not path.stat().st_size:
             return np.empty(0, TYPES[name])
         return np.memmap(path, TYPES[name], mode="r")

@@ -62,7 +62,7 @@ class GatheredProcesses:
 
     @property
     def records(self) -> int:
-        """How many are kept."""
+        """How many there were when they were last taken."""
         return sum(each.records for each in self._gathered.values())
 
     def take(self, ended: bool = False) -> None:
@@ -87,11 +87,18 @@ class GatheredProcesses:
 
     def faults(self) -> Iterator[str]:
         """Why a recording ended early, or could not begin, each a line."""
+        yield from self._said(lambda spool: spool.fault)
+
+    def unnamed(self) -> Iterator[str]:
+        """Which lines are named, where not all are, each a line."""
+        yield from self._said(lambda spool: spool.full)
+
+    def _said(self, line: Callable[[Spool], str | None]) -> Iterator[str]:
         for gathered in self._gathered.values():
             spool, started = gathered.spool, gathered.spool.document("started.json")
             process = f"process {started['pid']}: " if started and spool.program else ""
-            if fault := spool.fault:
-                yield process + fault
+            if said := line(spool):
+                yield process + said
 
     def unrecorded(self) -> int:
         """How many processes beside the program itself could not be recorded: CUPTI did not let us, or a fault came

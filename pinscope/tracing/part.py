@@ -16,19 +16,25 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ContextDecorator
+from collections.abc import Iterator
+from contextlib import ContextDecorator, ExitStack, contextmanager, suppress
+from traceback import walk_tb
 from types import TracebackType
 from typing import Any
 
 from pinscope.errors import BadInput
 from pinscope.isolation import command
-from pinscope.tracing.recorder import Recorder, can_record_here, recorder_here, start_recording
+from pinscope.tracing.own_code import OURS, is_own
+from pinscope.tracing.recorder import Recorder
+from pinscope.tracing.recording import can_record_here, recorder_here, start_recording
 
 KEEPER = "pinscope.cli.traced_part"
 LOOK_SECONDS = 0.01
 """How often the program looks whether the keeper is ready."""
-PART_ENDED = "part-ended.json"
-"""File of the spool in which the program says that the part has ended."""
+
+
+_STANDARD = tuple(f"{os.path.dirname(each)}/" for each in (os.__file__, OURS))  # noqa: PTH120
+"""Folders of Python's own library and of PinScope."""
 
 
 class Part(ContextDecorator):
@@ -52,15 +58,40 @@ class Part(ContextDecorator):
 
     def __enter__(self) -> None:
         _ALONE.enter(self._name, self._output, self._stacks)
-        if recorder := recorder_here():
-            recorder.enter_part(self._name)
+        try:
+            with _kept_from_the_program(self._name):
+                if recorder := recorder_here():
+                    recorder.enter_part(self._name)
+        except BaseException:
+            _ALONE.leave()
+            raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if recorder := recorder_here():
-            recorder.leave_part(self._name)
-        _ALONE.leave()
+        try:
+            with _kept_from_the_program(self._name):
+                if recorder := recorder_here():
+                    recorder.leave_part(self._name)
+        finally:
+            _ALONE.leave()
+
+
+@contextmanager
+def _kept_from_the_program(name: str) -> Iterator[None]:
+    """Where something of ours fails, a line says so, and the part runs on. What a signal's handler of the program
+    raises meanwhile is the program's."""
+    try:
+        yield
+    except Exception as error:
+        if any(is_own(frame.f_code.co_filename, _STANDARD) for frame, _ in walk_tb(error.__traceback__)):
+            raise
+        _say(name, error)
+
+
+def _say(name: str, why: object) -> None:
+    with suppress(AttributeError, OSError, ValueError):  # a program may have closed its stderr, or have none
+        sys.stderr.write(f"pinscope: the part {name!r} is not recorded: {' '.join(str(why).split())}\n")
 
 
 class _Alone:
@@ -72,15 +103,20 @@ class _Alone:
         self._process = os.getpid()
         self._open = 0
         self._recorder: Recorder | None = None
+        self._name = ""
         self._spool = ""
         self._keeper: subprocess.Popen[bytes] | None = None
 
     def enter(self, name: str, output: str | None, stacks: bool) -> None:
         """One part more is open; with the first one the recording begins, unless the program is traced."""
         with self._lock:
+            if not self._open and can_record_here():
+                try:
+                    self._begin(name, output, stacks)
+                except BaseException:  # of a signal's handler, such as Ctrl-C: the part does not begin
+                    self._give_up()
+                    raise
             self._open += 1
-            if self._open == 1 and can_record_here():
-                self._begin(name, output, stacks)
 
     def leave(self) -> None:
         """One less; with the last one the recording ends and is stored."""
@@ -90,40 +126,72 @@ class _Alone:
                 self._end()
 
     def _begin(self, name: str, output: str | None, stacks: bool) -> None:
-        self._process = os.getpid()
-        self._spool = tempfile.mkdtemp(prefix="pinscope-trace-")
-        document = {"name": name, "output": output, "stacks": stacks, "program": sys.orig_argv[1:]}
-        try:
+        self._process, self._name, self._spool = os.getpid(), name, ""
+        with _kept_from_the_program(name):
+            # The keeper makes the folder: a program that is killed before it starts leaves nothing.
+            self._spool = f"{tempfile.gettempdir()}/pinscope-trace-{os.urandom(8).hex()}"
+            document = {
+                "name": name, "output": output, "stacks": stacks, "program": sys.orig_argv[1:], "pid": self._process,
+            }  # fmt: skip
             self._keeper = subprocess.Popen(
                 command(KEEPER, self._spool, json.dumps(document)), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                 start_new_session=True,
             )  # fmt: skip
-        except OSError as error:
-            sys.stderr.write(f"pinscope: {name!r} is not recorded: {error}\n")
-            shutil.rmtree(self._spool, ignore_errors=True)
+        if self._keeper is None:
+            self._give_up()
             return
-        while not os.access(f"{self._spool}/config.json", os.F_OK):
+        while not os.access(self._config, os.F_OK):
             if self._keeper.poll() is not None:  # it has said why
                 self._keeper = None
                 return
             time.sleep(LOOK_SECONDS)
-        if start_recording(self._spool):
+        is_refused = False
+        with _kept_from_the_program(name):
+            is_refused = not start_recording(self._spool)
             self._recorder = recorder_here()
-        else:
-            self._end()
+        if is_refused:
+            self._end()  # the keeper says why
+        elif self._recorder is None:
+            self._give_up()
+
+    @property
+    def _config(self) -> str:
+        return f"{self._spool}/config.json"
+
+    def _give_up(self) -> None:
+        """End what has begun; nothing of it is kept."""
+        keeper, self._keeper, self._recorder = self._keeper, None, None
+        if recorder := recorder_here():
+            with _kept_from_the_program(self._name):
+                recorder.finish()
+        if keeper is not None:
+            keeper.kill()
+            keeper.wait()
+        shutil.rmtree(self._spool, ignore_errors=True)
 
     def _end(self) -> None:
         """Have what was recorded stored and shown, and wait for that."""
         if os.getpid() != self._process or self._keeper is None:  # a child by fork: the part is its parent's
             return
         keeper, self._keeper = self._keeper, None
-        if self._recorder is not None:
-            _wait_for_gpu()
-            self._recorder.finish()
-            self._recorder = None
-        with open(f"{self._spool}/{PART_ENDED}", "w", encoding="utf-8") as file:  # noqa: PTH123
-            json.dump({"ns": time.time_ns()}, file)
-        keeper.wait()
+        recorder, self._recorder = self._recorder, None
+        with _kept_from_the_program(self._name), ExitStack() as ending:
+            ending.callback(self._let_end, keeper)
+            if recorder is not None:
+                ending.callback(recorder.finish)
+                _wait_for_gpu()
+        if keeper.wait() < 0:
+            _say(self._name, "the process that keeps it was killed")
+
+    def _let_end(self, keeper: subprocess.Popen[bytes]) -> None:
+        """Without its configuration the recording is over. To remove a file needs no room on the disk."""
+        try:
+            os.unlink(self._config)  # noqa: PTH108
+        except FileNotFoundError:
+            pass
+        except OSError:
+            keeper.kill()
+            raise
 
 
 _ALONE = _Alone()

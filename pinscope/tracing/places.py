@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import ast
+import functools
 import linecache
 import sysconfig
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from pinscope.tracing.own_code import is_own
+from pinscope.tracing.own_code import OURS, is_own
 from pinscope.tracing.spool import Frame
 
-_OURS = str(Path(__file__).parent)
 STANDARD = tuple({sysconfig.get_path(name) + "/" for name in ("stdlib", "platstdlib")})
 """Of the interpreter that runs PinScope, which is the one that runs the program."""
 SHOWN_FRAMES = 12
 """Of a stack, as text."""
+SHOWN_CHARACTERS = 200
+"""Of a line's text."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,8 @@ class Place:
         file: as Python knows it; empty where a native thread made the call.
         line: from 1 on.
         function: its qualified name.
-        source: the line's text; empty where the file cannot be read.
+        source: the line's text, with the other lines of a call that it begins or ends; empty where the file cannot be
+            read.
         stack: the frames around it, the innermost first, one on each line.
     """
 
@@ -57,9 +60,39 @@ class Sources:
 
 def place_of(stack: Sequence[Frame]) -> Place:
     """The innermost frame of the program's own code; of a program that is a library, its innermost frame."""
-    frames = [frame for frame in stack if not frame[0].startswith(_OURS)]
+    frames = [frame for frame in stack if not frame[0].startswith(OURS)]
     if not frames:
         return NATIVE
     file, line, function = next((frame for frame in frames if is_own(frame[0], STANDARD)), frames[0])
     shown = "\n".join(f"{name} ({path}:{number})" for path, number, name in frames[:SHOWN_FRAMES])
-    return Place(file, line, function, linecache.getline(file, line).strip()[:200], shown)
+    return Place(file, line, function, _text(file, line), shown)
+
+
+def _text(file: str, line: int) -> str:
+    text = linecache.getline(file, line).strip()
+    if text.startswith(".") or text.count("(") != text.count(")"):
+        first, last = _calls_of_several_lines("".join(linecache.getlines(file))).get(line, (line, line))
+        text = " ".join(linecache.getline(file, number).strip() for number in range(first, last + 1))
+    if len(text) > SHOWN_CHARACTERS:
+        half = SHOWN_CHARACTERS // 2 - 2
+        text = f"{text[:half]} … {text[-half:]}"
+    return text
+
+
+@functools.lru_cache(maxsize=16)
+def _calls_of_several_lines(source: str) -> dict[int, tuple[int, int]]:
+    """The line by which Python names a call that stands on several → the first and the last of them.
+
+    Python names a call by the line of its method's name, else by its first line.
+    """
+    try:
+        nodes = list(ast.walk(ast.parse(source)))
+    except (SyntaxError, ValueError, RecursionError):  # it was changed since, or is no Python
+        return {}
+    found: dict[int, tuple[int, int]] = {}
+    for node in nodes:  # the outermost first
+        first, last = getattr(node, "lineno", 0), getattr(node, "end_lineno", None) or 0
+        if isinstance(node, ast.Call) and first < last:
+            method = node.func.end_lineno if isinstance(node.func, ast.Attribute) else None
+            found.setdefault(method or first, (first, last))
+    return found

@@ -78,8 +78,10 @@ def _mind_exit_at_once() -> None:
 
     @functools.wraps(end)
     def exit_at_once(status: int) -> NoReturn:
-        _finish()
-        end(status)
+        try:
+            _finish()
+        finally:
+            end(status)
 
     os._exit = exit_at_once
 

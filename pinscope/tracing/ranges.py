@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import itertools
 import json
+import os
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -12,11 +13,20 @@ MOST_NAMES = 10_000
 """Different names that are kept; a program may make up a new one for each step."""
 MOST_CHARACTERS = 200
 """Of a name."""
+MOST_THREADS = 256
+"""With open ranges, until it is looked which of them have ended."""
 OTHERS = "other ranges"
 """Stands for the names beyond :data:`MOST_NAMES`."""
 _Domain: TypeAlias = int | str
 _PARTS = "pinscope.trace"
 """Domain of the parts; NVTX's are numbers."""
+
+
+class _Thread(_thread._local):
+    """The thread that asks: the system's number of it. Python's own is given to the next thread when one ends."""
+
+    def __init__(self) -> None:
+        self.number = _thread.get_native_id()
 
 
 class Ranges:
@@ -33,6 +43,7 @@ class Ranges:
         self._numbers: dict[str, int] = {}
         self._next = itertools.count(1)
         self._open: dict[int, list[tuple[_Domain, int]]] = {}
+        self._thread = _Thread()
         self._parts: list[int] = []
 
     @property
@@ -42,7 +53,7 @@ class Ranges:
 
     def current(self) -> int:
         """Number of the innermost range of this thread, else of the process's innermost part; 0 if none is open."""
-        if self._open and (mine := self._open.get(_thread.get_ident())):
+        if self._open and (mine := self._open.get(self._thread.number)):
             return mine[-1][1]
         return self._parts[-1] if self._parts else 0
 
@@ -52,7 +63,7 @@ class Ranges:
 
     def pop(self, domain: int) -> None:
         """The innermost range of this thread and domain ends."""
-        self._end(domain)
+        self._end(domain, None)
 
     def enter_part(self, name: str) -> None:
         """A part of the program begins, in this thread."""
@@ -65,16 +76,31 @@ class Ranges:
         number = self._number(name)
         if number in self._parts:
             del self._parts[len(self._parts) - 1 - self._parts[::-1].index(number)]
-        self._end(_PARTS)
+        self._end(_PARTS, number)  # not always the innermost: a generator may hold one open
+
+    def forget(self) -> None:
+        """Give back the memory; numbers that come are new."""
+        self._open.clear()
+        self._numbers.clear()
 
     def _begin(self, number: int, domain: _Domain) -> None:
-        self._open.setdefault(_thread.get_ident(), []).append((domain, number))
+        thread = self._thread.number
+        if thread not in self._open and len(self._open) >= MOST_THREADS:
+            self._forget_ended_threads()
+        self._open.setdefault(thread, []).append((domain, number))
 
-    def _end(self, domain: _Domain) -> None:
-        thread = _thread.get_ident()
+    def _forget_ended_threads(self) -> None:
+        """Those that ended within a range."""
+        for thread in list(self._open):
+            if not os.access(f"/proc/self/task/{thread}", os.F_OK):
+                self._open.pop(thread, None)
+
+    def _end(self, domain: _Domain, number: int | None) -> None:
+        """The innermost range of this thread and domain, with this number if there is one, is over."""
+        thread = self._thread.number
         mine = self._open.get(thread, [])
         for place in range(len(mine) - 1, -1, -1):
-            if mine[place][0] == domain:
+            if mine[place][0] == domain and number in (None, mine[place][1]):
                 del mine[place]
                 break
         if not mine:

@@ -14,10 +14,10 @@ The layout of the spool::
     switched              a line of JSON each time the recording is switched on or off
     buffer.NUMBER         an activity buffer that CUPTI fills; ``.done`` is added when it gave it back
     process.PID.NUMBER    likewise of a process that the program has started, without config.json and stop
-    calls.NUMBER          entries of 32-bit numbers: correlation id; stack, numbered from 1 (0: the place was not used);
-                          range, numbered from 1 (0: none was open)
+    calls.NUMBER          an entry for each call that is over: :data:`call_log.ENTRY`
     stacks                a line of JSON for each stack: its number, and its frames, the innermost first
     ranges                a line of JSON for each range: its number, and its name
+    full                  a line that says which calls have no stack because there were too many, if so
     stop                  written by the parent: record no more
     fault                 why the recording ended early
     refused.json          CUPTI's error, if it gave us no subscription; the program was not started then
@@ -32,24 +32,26 @@ import json
 import os
 import sys
 import time
-from types import CodeType, FrameType
+from collections.abc import Callable
 from typing import Any
 
-from pinscope.tracing import call_log, late_exceptions, mapped_file, nvtx_calls, process_hooks, ranges
-from pinscope.tracing.call_log import CallLog
+from pinscope.tracing import call_log, late_exceptions, mapped_file, nvtx_calls, own_code, process_hooks, ranges, stacks
+from pinscope.tracing.call_log import CUT, CallLog
 from pinscope.tracing.late_exceptions import LateExceptions
 from pinscope.tracing.mapped_file import map_file, part_from_file, unmap
 from pinscope.tracing.nvtx_calls import NvtxCalls
 from pinscope.tracing.ranges import Ranges
+from pinscope.tracing.stacks import Stacks
 
 BUFFER_BYTES = 1 << 20
 """Of one activity buffer; CUPTI takes one for each thread, and new ones as they fill."""
-MOST_FRAMES = 32
-"""Of a stack, the innermost ones."""
 FLUSH_SECONDS = 0.25
 """So often CUPTI is asked for what is complete: what it keeps to itself is lost with a process that is killed."""
+LONGEST_CALL_SECONDS = 10.0
+"""So long after the recording was switched off, calls that began before are waited for."""
+MOST_VIEWS = 1000
 _ENTER = 0
-_RUNTIME, _DRIVER, _NVTX = 2, 1, 5
+_DRIVER, _NVTX = 1, 5
 """CUPTI's domains of callbacks."""
 _FORCED = 1
 _NEVER = 1 << 63
@@ -75,15 +77,19 @@ class Recorder:
 
     def __init__(self, spool: str, folder: str | None = None) -> None:
         self._spool = folder or spool
-        self._stop = f"{spool}/stop"
-        with open(os.path.join(spool, "config.json"), encoding="utf-8") as file:  # noqa: PTH118, PTH123
+        self._stop, self._go_on = f"{spool}/stop", f"{spool}/config.json"
+        with open(self._go_on, encoding="utf-8") as file:  # noqa: PTH123
             self._config: dict[str, Any] = json.load(file)
+        self._with_stacks: bool = self._config["stacks"]
         self._correlation_at = self._config["callback"]["fields"]["correlation_id"][0]
         self._process = os.getpid()
         self._live = False
         """Buffers are given to CUPTI, and the recording may be switched on."""
         self._on = False
-        """CUPTI reports what the program does."""
+        """A call that begins is noted."""
+        self._reports = self._follows = False
+        """CUPTI keeps records of what the program does; it calls back at the calls that are followed."""
+        self._off_since = 0.0
         self._ended = False
         self._cupti: Any = None
         self._subscriber = ctypes.c_void_p()
@@ -95,10 +101,15 @@ class Recorder:
         self._log = CallLog(self._path)
         self._ranges = Ranges(lambda line: self._append("ranges", line))
         self._nvtx = NvtxCalls(self._ranges)
-        self._stack_numbers = itertools.count(1)
-        self._stacks: dict[tuple[int, ...], int] = {}
-        self._codes: list[CodeType] = []  # keeps alive those whose ids stand in the keys of _stacks
-        self._last = 0
+        self._stacks = Stacks(
+            self._config["standard"], lambda line: self._append("stacks", line), lambda line: self._append("full", line)
+        )
+        self._begun: dict[int, int] = {}
+        """Correlation id of a call that is not over → when it began."""
+        self._clock: Callable[[], int] = time.time_ns
+        """CUPTI counts as this clock does."""
+        self._views: dict[int, tuple[ctypes.c_uint32, ctypes.c_uint32]] = {}
+        self._functions = sorted(map(int, self._config["functions"]))
         self._late = LateExceptions(_OWN_FILES)
 
     @property
@@ -121,25 +132,29 @@ class Recorder:
         if "NVTX_INJECTION64_PATH" not in os.environ:
             os.putenv("NVTX_INJECTION64_PATH", self._config["library"])  # not into os.environ
         self._cupti = ctypes.CDLL(self._config["library"])
+        process_hooks.hook(self)  # first: CUPTI may call what it was given until the process is gone
+        try:
+            self._subscribe()
+        except BaseException:  # of a signal's handler, too
+            self._ended, self._live, self._on = True, False, False
+            if self._subscriber:
+                self._let_go()
+            raise
+        _thread.start_new_thread(self._mind, ())
+
+    def _subscribe(self) -> None:
         callback, request, complete = self._kept
         self._require(self._cupti.cuptiSubscribe(ctypes.byref(self._subscriber), callback, None))
         self._write("started.json", {"pid": self._process, "ns": time.time_ns(), "rank": _rank()})
-        try:
-            self._require(self._cupti.cuptiActivityRegisterCallbacks(request, complete))
-            self._live = True
-            for number in nvtx_calls.FOLLOWED if self._config["stacks"] else ():
-                self._cupti.cuptiEnableCallback(1, self._subscriber, _NVTX, number)
-            self._report(True)  # also where it begins later: CUPTI refuses now, or not at all
-        except Refused:
-            self._live = self._on = False
-            self._cupti.cuptiUnsubscribe(self._subscriber)
-            raise
+        self._require(self._cupti.cuptiActivityRegisterCallbacks(request, complete))
+        self._live = True
+        for number in nvtx_calls.FOLLOWED if self._with_stacks else ():
+            self._cupti.cuptiEnableCallback(1, self._subscriber, _NVTX, number)
+        self._report(True)  # also where it begins later: CUPTI refuses now, or not at all
         if self._is_wanted():
             self._note_switch()
         else:
             self._report(False)
-        process_hooks.hook(self)
-        _thread.start_new_thread(self._mind, ())
 
     def _require(self, result: int) -> None:
         if result:
@@ -153,25 +168,43 @@ class Recorder:
     # On and off
 
     def _report(self, on: bool) -> None:
-        """Have CUPTI report, or not. What the GPU still has to do then is reported all the same."""
+        """Have CUPTI report, or not. What the GPU still has to do then is reported all the same.
+
+        A record needs its call. So calls are followed before there are records, and noted until there are none more;
+        one that is not over by then is followed to its end.
+        """
         if on:
-            self._on = True
+            self._follow(True)
+            self._on = self._reports = True
         kinds = self._cupti.cuptiActivityEnable if on else self._cupti.cuptiActivityDisable
         for kind in self._config["activities"]:
             self._require(kinds(kind))
-        if on:
-            for number in self._config["unwanted_runtime"]:
-                self._cupti.cuptiActivityEnableRuntimeApi(number, 0)
-            for number in self._config["unwanted_driver"]:
-                self._cupti.cuptiActivityEnableDriverApi(number, 0)
-        if self._config["stacks"]:
-            for domain, name in ((_RUNTIME, "runtime"), (_DRIVER, "driver")):
-                for number in self._config[name]:
-                    self._require(self._cupti.cuptiEnableCallback(int(on), self._subscriber, domain, int(number)))
-        self._on = on
+        if not on:
+            self._on = self._reports = False
+            self._off_since = time.monotonic()
+            self._follow_no_more()
+
+    def _follow(self, on: bool) -> None:
+        for number in self._functions:
+            self._require(self._cupti.cuptiEnableCallback(int(on), self._subscriber, _DRIVER, number))
+        self._follows = on
+
+    def _follow_no_more(self) -> None:
+        """While nothing is recorded: once the calls are over that began before."""
+        waited = time.monotonic() - self._off_since > LONGEST_CALL_SECONDS
+        if self._follows and not self._reports and (waited or not self._begun):
+            self._follow(False)
+            self._note_cut()
+
+    def _note_cut(self) -> None:
+        """Calls whose end will not be seen."""
+        for correlation in list(self._begun):
+            begun = self._begun.pop(correlation, None)
+            if begun is not None:  # else it was over meanwhile
+                self._log.note(correlation, CUT, 0, 0, 0, begun, self._clock())
 
     def _note_switch(self) -> None:
-        self._append("switched", json.dumps({"ns": time.time_ns(), "on": self._on}).encode() + b"\n")
+        self._append("switched", json.dumps({"ns": time.time_ns(), "on": self._reports}).encode() + b"\n")
 
     def _is_wanted(self) -> bool:
         begin, end = self._config.get("from_ns") or 0, self._config.get("until_ns") or _NEVER
@@ -180,21 +213,28 @@ class Recorder:
 
     def _switch_as_wanted(self) -> None:
         with self._switching:
-            if not self._ended and self._on != (wanted := self._is_wanted()):
+            if not self._ended and self._reports != (wanted := self._is_wanted()):
                 self._report(wanted)
                 self._note_switch()
 
     def _mind(self) -> None:
         """In a thread of its own, which the program's ``threading`` does not know: flush now and then, and switch."""
-        try:
-            while not self._ended and os.getpid() == self._process:
+        while not self._ended and os.getpid() == self._process:
+            try:
                 time.sleep(self._until_next())
+                self._look_for_stop()
                 self._switch_as_wanted()
                 with self._switching:
                     if not self._ended:
+                        self._follow_no_more()
                         self._cupti.cuptiActivityFlushAll(0)
-        except BaseException as error:  # noqa: BLE001 - nothing may reach the program
-            self.caught(error)
+            except BaseException as error:  # noqa: BLE001 - nothing may reach the program
+                self.caught(error)
+
+    def _look_for_stop(self) -> None:
+        """Whether to record no more: the parent says so, or is gone with its spool."""
+        if os.access(self._stop, os.F_OK) or not os.access(self._go_on, os.F_OK):
+            self._live = False
 
     def _until_next(self) -> float:
         """Seconds to the next flush or switch."""
@@ -221,36 +261,47 @@ class Recorder:
     # What CUPTI calls. Each may run in any thread, and at any place of the program.
 
     def _call(self, _user: int, domain: int, number: int, data: int) -> None:
-        """A call that is followed begins or ends: note which stack it came from."""
+        """A call that is followed begins, or is over: note how long it took, and which stack it came from."""
         try:
+            now = self._clock()
             if domain == _NVTX:
-                self._nvtx.note(number, data)
+                if os.getpid() == self._process:
+                    self._nvtx.note(number, data)
                 return
-            if not self._on or _uint32(data).value != _ENTER:
+            site, correlation_id = self._views.get(data) or self._view(data)
+            correlation = correlation_id.value
+            if site.value == _ENTER:
+                if self._on:
+                    self._begun[correlation] = now
                 return
-            correlation = _uint32(data + self._correlation_at).value
-            if correlation == self._last:  # the driver's function inside the runtime's
+            begun = self._begun.pop(correlation, None)
+            if begun is None:
+                if self._on:  # it began before
+                    self._log.note(correlation, CUT, 0, 0, 0, now, now)
                 return
-            self._last = correlation
-            key: list[int] = []
-            frame = innermost = sys._getframe().f_back
-            while frame is not None and len(key) < 2 * MOST_FRAMES:
-                key.append(id(frame.f_code))
-                key.append(frame.f_lasti)
-                frame = frame.f_back
-            stack = self._stacks.get(tuple(key)) or self._add_stack(tuple(key), innermost)
-            self._log.note(correlation, stack, self._ranges.current())
+            stack = self._stacks.number(sys._getframe().f_back) if self._with_stacks else 0
+            thread = _thread.get_ident() & 0xFFFFFFFF
+            self._log.note(correlation, number, thread, stack, self._ranges.current(), begun, now)
         except BaseException as error:  # noqa: BLE001 - nothing may reach the program
             self.caught(error)
+
+    def _view(self, data: int) -> tuple[ctypes.c_uint32, ctypes.c_uint32]:
+        """What stands in CUPTI's structure at an address, which the next call at the same depth uses again: whether a
+        call begins, and its correlation id."""
+        if len(self._views) >= MOST_VIEWS:
+            self._views.clear()
+        views = ctypes.c_uint32.from_address(data), ctypes.c_uint32.from_address(data + self._correlation_at)
+        self._views[data] = views
+        return views
 
     def _request(self, buffer: Any, size: Any, most: Any) -> None:
         """CUPTI wants a buffer. Without one it drops records."""
         try:
             buffer[0], size[0], most[0] = None, 0, 0
-            if not self._live or os.getpid() != self._process:
+            if os.getpid() != self._process:
                 return
-            if os.access(self._stop, os.F_OK):
-                self._live = self._on = False
+            self._look_for_stop()
+            if not self._live:
                 return
             path = self._path(f"buffer.{next(self._numbers):06d}")
             address = map_file(path, BUFFER_BYTES)
@@ -271,20 +322,6 @@ class Recorder:
         except BaseException as error:  # noqa: BLE001 - as above
             self.caught(error)
 
-    # Stacks
-
-    def _add_stack(self, key: tuple[int, ...], frame: FrameType | None) -> int:
-        """Write a stack that is new; its number. The innermost frame first; native threads have none."""
-        frames: list[tuple[str, int, str]] = []
-        while frame is not None and len(frames) < MOST_FRAMES:
-            code = frame.f_code
-            frames.append((code.co_filename, frame.f_lineno, code.co_qualname))
-            self._codes.append(code)
-            frame = frame.f_back
-        number = next(self._stack_numbers)  # one that a signal's handler takes away is not used
-        self._append("stacks", json.dumps([number, frames]).encode() + b"\n")
-        return self._stacks.setdefault(key, number)
-
     # The process's end and its children
 
     def finish(self) -> None:
@@ -294,16 +331,31 @@ class Recorder:
             return
         with self._switching:
             self._ended = True
-            self._cupti.cuptiUnsubscribe(self._subscriber)
+            self._let_go()
             self._cupti.cuptiActivityFlushAll(0)
             self._cupti.cuptiActivityFlushAll(_FORCED)
-            self._live = self._on = False
-            for kind in self._config["activities"]:
-                self._cupti.cuptiActivityDisable(kind)
             try:
                 self._write("ended.json", {"ns": time.time_ns()})
+                self._note_cut()
             except OSError as error:  # the spool is gone: the program ended before this process of it
                 self.caught(error)
+            self._live = self._reports = False
+            self._forget()
+
+    def _let_go(self) -> None:
+        """Give CUPTI back."""
+        for kind in self._config["activities"]:  # first: a record needs its call
+            self._cupti.cuptiActivityDisable(kind)
+        self._on = False
+        self._cupti.cuptiUnsubscribe(self._subscriber)
+
+    def _forget(self) -> None:
+        """Give back the memory. What CUPTI may still call stays, and finds nothing to do."""
+        self._log.close()
+        self._stacks.forget()
+        self._ranges.forget()
+        self._nvtx = NvtxCalls(self._ranges)
+        self._views.clear()
 
     def before_fork(self) -> None:
         """No other thread may be in CUPTI for us meanwhile."""
@@ -327,8 +379,11 @@ class Recorder:
         try:
             if self._late.take(error):
                 return
-            self._live = self._on = False
-            self._append("fault", f"{type(error).__name__}: {error}\n".encode())
+            if isinstance(error, RecursionError):  # the program stands near its limit: this call alone is lost
+                return
+            is_first, self._live, self._on = self._live, False, False  # _mind switches CUPTI off
+            if is_first:
+                self._append("fault", f"{type(error).__name__}: {error}\n".encode())
         except BaseException:  # noqa: BLE001, S110 - nothing is left to do
             pass
 
@@ -348,10 +403,9 @@ class Recorder:
         self._append(name, json.dumps(document).encode())
 
 
-_uint32 = ctypes.c_uint32.from_address
 _OWN_FILES = frozenset({
-    __file__, call_log.__file__, late_exceptions.__file__, mapped_file.__file__, nvtx_calls.__file__,
-    process_hooks.__file__, ranges.__file__,
+    __file__, call_log.__file__, late_exceptions.__file__, mapped_file.__file__, nvtx_calls.__file__, own_code.__file__,
+    process_hooks.__file__, ranges.__file__, stacks.__file__,
 })  # fmt: skip
 
 
@@ -359,41 +413,3 @@ def _rank() -> int | None:
     """Of this process among those of one job, where its launcher says so."""
     found = os.environ.get("RANK") or os.environ.get("LOCAL_RANK") or ""
     return int(found) if found.isascii() and found.isdigit() else None
-
-
-def start_recording(spool: str) -> bool:
-    """Record this process into the spool from now on. False if that is not possible; the spool says why."""
-    return _started(Recorder(spool))
-
-
-def join_recording(spool: str) -> None:
-    """Record this process beside the program that has started it, as long as that runs."""
-    for number in itertools.count():  # the same process may have run another program before
-        folder = f"{spool}/process.{os.getpid()}.{number}"
-        try:
-            os.mkdir(folder, 0o700)  # noqa: PTH102
-        except FileExistsError:
-            continue
-        _started(Recorder(spool, folder))
-        return
-
-
-def _started(recorder: Recorder) -> bool:
-    try:
-        recorder.start()
-    except (Refused, OSError) as error:
-        recorder.refuse(error)
-        return False
-    return True
-
-
-def recorder_here() -> Recorder | None:
-    """The recorder of this process, until it ends; none in a child by fork."""
-    newest = process_hooks.newest()
-    return newest if isinstance(newest, Recorder) and newest.is_here else None
-
-
-def can_record_here() -> bool:
-    """Whether a recording may begin: none goes on, nor did in the process of which this is a fork."""
-    newest = process_hooks.newest()
-    return newest is None or (isinstance(newest, Recorder) and newest.has_ended)

@@ -1,29 +1,26 @@
 """Asks cupti-python what the recorder and the reader of its spool must know, and prints it as JSON.
 
 It runs by its path, in a process of its own, with the interpreter of the traced program: so the program imports
-neither cupti-python nor NumPy for our sake. Where something is missing, the JSON says what, as ``problem``.
+neither cupti-python nor NumPy for our sake. Where something is missing, the JSON says what, as ``problem``:
+``no driver``, without which nothing else is of use; else ``missing``, the package; else ``refused``, what it says.
 """
 
+import ctypes
 import json
 import re
 import sys
 from typing import Any
 
-CALLS = {
-    "runtime": re.compile(
-        r"cuda(Memcpy\w*|(Device|Stream|Event|Thread)Synchronize|MallocHost|HostAlloc|FreeHost|Host(Un)?[rR]egister"
-        r"|GraphLaunch)_(ptsz_|ptds_)?v\d+"
-    ),
-    "driver": re.compile(
-        r"cu(Memcpy\w*|(Ctx|Stream|Event)Synchronize|MemAllocHost|MemHostAlloc|MemFreeHost|MemHost(Un)?[rR]egister"
-        r"|GraphLaunch)(_v2)?(_ptsz|_ptds)?"
-    ),
-}
-"""The functions whose stack and duration are kept."""
-RECORDS = {
-    "MEMCPY": "memcpy", "RUNTIME": "api", "DRIVER": "api", "CONCURRENT_KERNEL": "kernel", "MEMORY2": "memory",
-}  # fmt: skip
+FOLLOWED = re.compile(
+    r"cu(Memcpy\w*|(Ctx|Stream|Event)Synchronize|MemAllocHost|MemHostAlloc|MemFreeHost|MemHost(Un)?[rR]egister"
+    r"|GraphLaunch)(_v2)?(_ptsz|_ptds)?"
+)
+"""The driver's functions whose stack and duration are kept. Each of the runtime's that does such a thing calls one of
+these, under its own correlation id."""
+RECORDS = {"MEMCPY": "memcpy", "CONCURRENT_KERNEL": "kernel", "MEMORY2": "memory"}
 """Kind of activity → name of its record, of which cupti-python gives the newest layout."""
+_NO_DRIVER = "driver is not found"
+"""What cupti-python says without a driver."""
 
 
 def describe() -> dict[str, Any]:
@@ -32,21 +29,13 @@ def describe() -> dict[str, Any]:
 
     cupti.get_timestamp()  # loads the library, and the driver
     kinds = {name: int(getattr(cupti.ActivityKind, name)) for name in RECORDS}
-    followed: dict[str, dict[int, str]] = {}
-    unwanted: dict[str, list[int]] = {}
-    for domain, names in CALLS.items():
-        every = {int(each): each.name for each in getattr(cupti, f"{domain}_api_trace_cbid")}
-        followed[domain] = {number: name for number, name in every.items() if names.fullmatch(name)}
-        unwanted[domain] = sorted(number for number, name in every.items() if number and number not in followed[domain])
     return {
         "library": _library(),
         "layouts": {str(kinds[name]): _layout(cupti, record) for name, record in RECORDS.items()},
         "kinds": kinds,
         "activities": sorted(kinds.values()),
         "callback": _layout(cupti, "callback_data"),
-        **followed,
-        "unwanted_runtime": unwanted["runtime"],
-        "unwanted_driver": unwanted["driver"],
+        "functions": {int(each): each.name for each in cupti.driver_api_trace_cbid if FOLLOWED.fullmatch(each.name)},
     }
 
 
@@ -70,11 +59,27 @@ def main() -> None:
     """Print it; never fails."""
     try:
         answer = describe()
-    except ModuleNotFoundError as error:
-        answer = {"problem": "missing", "reason": f"no module {error.name}"}
     except Exception as error:  # noqa: BLE001 - its classes are cupti-python's own
-        answer = {"problem": "refused", "reason": f"{type(error).__name__}: {error}"}
+        answer = _problem(error)
     sys.stdout.write(json.dumps(answer))
+
+
+def _problem(error: Exception) -> dict[str, Any]:
+    said = f"{type(error).__name__}: {error}"
+    if _NO_DRIVER in said or not _has_driver():
+        return {"problem": "no driver", "reason": said}
+    if isinstance(error, ModuleNotFoundError):
+        return {"problem": "missing", "reason": f"no module {error.name}"}
+    return {"problem": "refused", "reason": said}
+
+
+def _has_driver() -> bool:
+    """Its library is loaded, and nothing of CUDA begins by that."""
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return True
 
 
 if __name__ == "__main__":

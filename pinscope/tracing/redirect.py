@@ -26,7 +26,6 @@ from typing import Any, NoReturn
 from pinscope.tracing.own_code import is_own
 
 PLAN, ACCOUNT = "redirect.json", "redirected.json"
-_OURS = os.path.dirname(__file__)  # noqa: PTH120 - pathlib would be one import more in the program
 
 
 class Line:
@@ -119,7 +118,7 @@ class Redirect:
         try:
             return self._files[file]
         except KeyError:
-            own = is_own(file, self._standard) and not file.startswith(_OURS)
+            own = is_own(file, self._standard)
             return self._files.setdefault(file, os.path.realpath(file) if own else None)
 
     def _write(self) -> None:
@@ -135,8 +134,10 @@ class Redirect:
 
         @functools.wraps(end)
         def exit_at_once(status: int) -> NoReturn:
-            self._write()
-            end(status)
+            try:
+                self._write()
+            finally:  # whatever happens, the process ends here
+                end(status)
 
         os._exit = exit_at_once
 
@@ -188,7 +189,8 @@ class Ring:
     """The buffers of a line on one device. They are used in turn.
 
     There are as few as do: one where the GPU has read the data before the next is there, two where copies run behind
-    the program. Where a wait for a buffer left the GPU without copies, one more is allowed.
+    the program. Once waits for a buffer that left the GPU without copies have taken as long as pinning one does, one
+    more is allowed.
 
     Args:
         line: whose figures it keeps.
@@ -211,7 +213,10 @@ class Ring:
         self._buffers: list[Buffer] = []  # those that no thread fills now; the one used longest ago is the first
         self._made = 0
         self._most = 2
-        self._waited = False
+        self._waited_ns = 0
+        """Since a buffer was last given back."""
+        self._starved_ns = 0
+        self._pins = self._pin_ns = 0
 
     def take(self, size: int) -> Buffer | None:
         """A buffer of at least so many bytes whose last copy is over; ``None`` where no more may be pinned."""
@@ -229,10 +234,20 @@ class Ring:
 
     def give(self, buffer: Buffer) -> None:
         """It was filled, and the copy from it was started; its event stands behind the copy."""
-        if self._waited and self._buffers and self._is_free(self._buffers[-1]):
-            self._most = min(self._most + 1, self.MOST_BUFFERS)  # the copies before this one were over meanwhile
-        self._waited = False
+        if self._waited_ns and self._buffers and self._is_free(self._buffers[-1]):
+            self._starved_ns += self._waited_ns  # the copies before this one were over meanwhile
+        self._waited_ns = 0
+        if self._starved_ns and self._starved_ns * self._pins >= self._pin_ns:
+            self._most, self._starved_ns = min(self._most + 1, self.MOST_BUFFERS), 0
         self._buffers.append(buffer)
+
+    def fill(self, buffer: Buffer, gather: Callable[[Buffer], Any]) -> Any:
+        """What gathering data into the buffer gives; where that fails, the buffer is free again."""
+        try:
+            return gather(buffer)
+        except BaseException:
+            self._buffers.insert(0, buffer)
+            raise
 
     def _taken(self, buffer: Buffer) -> Buffer:
         self._buffers.remove(buffer)
@@ -246,8 +261,9 @@ class Ring:
             return
         begun = time.perf_counter_ns()
         self._wait(buffer.event)
-        self._line.wait_ns += time.perf_counter_ns() - begun
-        self._waited = True
+        waited = time.perf_counter_ns() - begun
+        self._line.wait_ns += waited
+        self._waited_ns += waited
 
     def _make(self, size: int) -> Buffer | None:
         rounded = max(1 << (size - 1).bit_length(), self.LEAST_BYTES)
@@ -259,7 +275,9 @@ class Ring:
         except BaseException:
             self._budget.give(rounded)
             raise
-        self._line.pin_ns += time.perf_counter_ns() - begun
+        took = time.perf_counter_ns() - begun
+        self._pins, self._pin_ns = self._pins + 1, self._pin_ns + took
+        self._line.pin_ns += took
         self._line.pinned_bytes += rounded
         self._made += 1
         return Buffer(memory, rounded)

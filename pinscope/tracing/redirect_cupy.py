@@ -62,7 +62,8 @@ class _Arrays:
             if buffer is None:
                 line.leave("more would be pinned than may be", source.nbytes)
                 return set_(target, source, stream)
-            staged = self._gathered(line, buffer, source, "C" if flags.c_contiguous else "F")
+            order = "C" if flags.c_contiguous else "F"
+            staged = ring.fill(buffer, lambda taken: self._gathered(line, taken, source, order))
         except Exception as error:  # noqa: BLE001 - the program's own copy is still possible
             line.leave(f"{type(error).__name__}: {error}"[:200], source.nbytes)
             return set_(target, source, stream)

@@ -71,21 +71,21 @@ class _Tensors:
         """``copy_``, likewise."""
 
         @functools.wraps(copy)
-        def copied(self: Any, src: Any, non_blocking: bool = False) -> Any:
-            if not tensors._is_large(src) or not self.is_cuda:
-                return copy(self, src, non_blocking)
+        def copied(self: Any, other: Any, non_blocking: bool = False) -> Any:  # named as PyTorch's
+            if not tensors._is_large(other) or not self.is_cuda:
+                return copy(self, other, non_blocking)
 
             def call(staged: Any) -> Any:
-                return copy(self, src, non_blocking) if staged is None else copy(self, staged, True)
+                return copy(self, other, non_blocking) if staged is None else copy(self, staged, True)
 
             line = tensors._redirect.chosen()
             if line is None:
                 return call(None)
             if self.requires_grad and tensors._torch.is_grad_enabled():
-                line.leave(_GRADIENT, src.nbytes)
+                line.leave(_GRADIENT, other.nbytes)
                 return call(None)
             goal = _Goal(self.device.index, self.dtype, self, not non_blocking)
-            return tensors._through(line, src, goal, call)
+            return tensors._through(line, other, goal, call)
 
         tensors = self
         return copied
@@ -130,7 +130,7 @@ class _Tensors:
             if buffer is None:
                 line.leave("more would be pinned than may be", source.nbytes)
                 return call(None)
-            staged = self._gathered(line, buffer, source, goal)
+            staged = ring.fill(buffer, lambda taken: self._gathered(line, taken, source, goal))
         except Exception as error:  # noqa: BLE001 - the program's own copy is still possible
             line.leave(f"{type(error).__name__}: {error}"[:200], source.nbytes)
             return call(None)

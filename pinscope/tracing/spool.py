@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import InitVar, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,17 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
         "copy_kind", "src_kind", "dst_kind", "flags_", "bytes", "start", "end", "device_id", "stream_id",
         "correlation_id",
     ),
-    "RUNTIME": ("cbid", "start", "end", "thread_id", "correlation_id", "return_value"),
-    "DRIVER": ("cbid", "start", "end", "thread_id", "correlation_id", "return_value"),
     "CONCURRENT_KERNEL": ("start", "end", "device_id", "stream_id", "correlation_id"),
     "MEMORY2": ("memory_operation_type", "memory_kind", "address", "bytes", "timestamp", "correlation_id"),
 }  # fmt: skip
 """What is taken from CUPTI's records, by the name of their kind."""
 _INTEGER = struct.Struct("<I")
-CALLS = np.dtype([("correlation", "<u4"), ("stack", "<u4"), ("range", "<u4")])
+_DONE = ".done"
+CALLS = np.dtype([
+    ("correlation_id", "<u4"), ("function", "<u4"), ("thread", "<u4"), ("stack", "<u4"), ("range", "<u4"),
+    ("start", "<i8"), ("end", "<i8"),
+])  # fmt: skip
+"""The recorder's ``call_log.ENTRY``."""
 Frame = tuple[str, int, str]
 """File, line, function."""
 
@@ -38,15 +42,17 @@ class Spool:
     Attributes:
         folder: where it lies.
         program: folder of the program's spool, where this is another process of it.
+        known: what ``config.json`` of the program's spool says; read if it is not given. It goes when a part ends.
         unreadable_bytes: of buffers that held something of unknown length; what stood behind it is lost.
     """
 
     folder: Path
     program: Path | None = None
+    known: InitVar[Mapping[str, Any] | None] = None
     unreadable_bytes: int = 0
 
-    def __post_init__(self) -> None:
-        self.config: Mapping[str, Any] = json.loads(((self.program or self.folder) / "config.json").read_text())
+    def __post_init__(self, known: Mapping[str, Any] | None) -> None:
+        self.config: Mapping[str, Any] = known or json.loads((self.folder / "config.json").read_text())
         self._names = {int(number): name for name, number in self.config["kinds"].items()}
         layouts = {int(number): layout for number, layout in self.config["layouts"].items()}
         self._sizes = {number: int(layout["size"]) for number, layout in layouts.items()}
@@ -55,7 +61,7 @@ class Spool:
     def children(self) -> Iterator[Spool]:
         """The spools of other processes so far."""
         for folder in sorted(self.folder.glob("process.*")):
-            yield Spool(folder, self.folder)
+            yield Spool(folder, self.folder, self.config)
 
     def take(self, ended: bool = False) -> Iterator[Mapping[str, Records]]:
         """The records of each buffer that is complete, by kind; once each: its file is gone afterwards.
@@ -63,10 +69,22 @@ class Spool:
         Args:
             ended: the program has: then also those that CUPTI did not give back.
         """
-        for path in sorted(self.folder.glob("buffer.*")):
-            if path.suffix == ".done" or ended:
-                yield self.decode(path.read_bytes(), whole=path.suffix == ".done")
-                path.unlink()
+        for name in sorted({path.name.removesuffix(_DONE) for path in self.folder.glob("buffer.*")}):
+            whole = self.folder / f"{name}{_DONE}"
+            names = (self.folder / name, whole) if ended else (whole,)
+            for path in names:  # a process that outlives the program may give its buffer back just now
+                with suppress(FileNotFoundError):
+                    content = path.read_bytes()
+                    break
+            else:
+                continue
+            buffer = self.decode(content, whole=path == whole)
+            if not ended:
+                yield buffer
+            for path in names:
+                path.unlink(missing_ok=True)
+            if ended:  # the disk may be full, and who keeps it needs the room
+                yield buffer
 
     def decode(self, content: bytes, whole: bool = True) -> dict[str, Records]:
         """The records of one buffer; ``whole``: it ends with its last record, not somewhere before its end."""
@@ -135,10 +153,15 @@ class Spool:
             yield from (json.loads(each) for each in path.read_bytes().splitlines(keepends=True) if each[-1:] == b"\n")
 
     def calls(self) -> NDArray[Any]:
-        """Correlation id, stack and named range of all calls so far, in the order of the ids."""
+        """All calls that are over so far, in the order of their correlation ids: fields of :data:`CALLS`."""
         pieces = [np.fromfile(path, CALLS) for path in sorted(self.folder.glob("calls.*"))]
-        calls = np.concatenate([np.empty(0, CALLS), *(piece[piece["stack"] > 0] for piece in pieces)])
-        return calls[np.argsort(calls["correlation"], kind="stable")]
+        calls = np.concatenate([np.empty(0, CALLS), *(piece[piece["end"] > 0] for piece in pieces)])
+        return calls[np.argsort(calls["correlation_id"], kind="stable")]
+
+    @property
+    def least_calls(self) -> int:
+        """About how many there are so far: those of the newest file are not counted."""
+        return sum(path.stat().st_size for path in sorted(self.folder.glob("calls.*"))[:-1]) // CALLS.itemsize
 
     def document(self, name: str) -> Mapping[str, Any] | None:
         """``started.json``, ``ended.json`` or ``refused.json``; ``None`` if it is not there, or not whole."""
@@ -151,12 +174,26 @@ class Spool:
     @property
     def fault(self) -> str | None:
         """Why the recording ended before the program did, one line."""
-        path = self.folder / "fault"
-        return path.read_text(errors="replace").splitlines()[0] if path.exists() else None
+        return self._line("fault")
+
+    @property
+    def full(self) -> str | None:
+        """Which lines are named, if not all are, one line."""
+        return self._line("full")
+
+    def _line(self, name: str) -> str | None:
+        """The first line of a file; ``None`` if it is not there."""
+        try:
+            lines = (self.folder / name).read_text(errors="replace").splitlines()
+        except FileNotFoundError:
+            return None
+        return lines[0] if lines else "the reason could not be written"
 
     def stop(self) -> None:
-        """Let the recorders of all processes end; the program goes on."""
-        ((self.program or self.folder) / "stop").touch()
+        """Let the recorders of all processes end; the program goes on. Where there is no room to say so, theirs ends
+        by that, too."""
+        with suppress(OSError):
+            ((self.program or self.folder) / "stop").touch()
 
 
 def _type(layout: Mapping[str, Any], wanted: tuple[str, ...]) -> np.dtype[Any]:

@@ -7,9 +7,11 @@ It is run by its path, so that nothing depends on the working folder. The progra
 import io
 import json
 import os
+import pkgutil
 import runpy
 import sys
-from importlib.machinery import SourceFileLoader
+from importlib.machinery import SourceFileLoader, SourcelessFileLoader
+from importlib.util import MAGIC_NUMBER
 from types import ModuleType, TracebackType
 from typing import Any
 
@@ -47,7 +49,7 @@ def _records(spool: str) -> bool:
     sys.path.insert(0, _ROOT)
     try:
         from pinscope.tracing.descendants import pass_on  # noqa: PLC0415 - the path has just been set
-        from pinscope.tracing.recorder import start_recording  # noqa: PLC0415
+        from pinscope.tracing.recording import start_recording  # noqa: PLC0415
     finally:
         sys.path.remove(_ROOT)
     if not start_recording(spool):
@@ -77,30 +79,25 @@ def _run_module(arguments: list[str]) -> None:
 
 
 def _run_script(arguments: list[str]) -> None:
-    path = arguments[0]
+    path, full = arguments[0], os.path.abspath(arguments[0])  # noqa: PTH100
     sys.argv = arguments
-    if os.path.isdir(path) or not _is_source(path):  # noqa: PTH112
-        sys.path.insert(0, os.path.abspath(path))  # noqa: PTH100
+    if pkgutil.get_importer(full) is not None:  # a folder, or an archive, whatever stands before it
+        sys.path.insert(0, full)
         runpy._run_module_as_main("__main__", False)  # type: ignore[attr-defined] # likewise of a folder or archive
         return
     if not sys.flags.safe_path:
         sys.path.insert(0, os.path.dirname(os.path.realpath(path)))  # noqa: PTH120
+    with io.open_code(full) as file:
+        content = file.read()
+    is_compiled = full.endswith(".pyc") or content.startswith(MAGIC_NUMBER)
+    loader = SourcelessFileLoader("__main__", full) if is_compiled else SourceFileLoader("__main__", full)
     names: dict[str, Any] = vars(sys.modules["__main__"])
-    full = os.path.abspath(path)  # noqa: PTH100
-    loader = SourceFileLoader("__main__", full)
     names |= {
         "__annotations__": {}, "__builtins__": sys.modules["builtins"], "__cached__": None, "__file__": full,
         "__loader__": loader,
     }  # fmt: skip
-    with io.open_code(full) as file:
-        source = file.read()
-    exec(compile(source, full, "exec", dont_inherit=True), names)  # noqa: S102 - the program itself
-
-
-def _is_source(path: str) -> bool:
-    """Not a zip archive."""
-    with io.open_code(os.path.abspath(path)) as file:  # noqa: PTH100
-        return file.read(4) != b"PK\x03\x04"
+    code: Any = loader.get_code("__main__") if is_compiled else compile(content, full, "exec", dont_inherit=True)
+    exec(code, names)  # noqa: S102 - the program itself
 
 
 def _show_without_our_frames(error: BaseException) -> None:

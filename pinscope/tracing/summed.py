@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from pinscope.records.trace_row import LARGE_BYTES, WAITS, TraceRow
 from pinscope.tracing.busy import Busy, once
+from pinscope.tracing.call_log import CUT
 from pinscope.tracing.gathered import Gathered
 from pinscope.tracing.pinned import PinnedMemory
 from pinscope.tracing.places import NATIVE, Place, place_of
@@ -23,7 +24,7 @@ MEMORY = ("unknown", "pageable", "pinned", "device", "array", "managed", "device
 """CUPTI's kinds of memory, by number."""
 DIRECTIONS = ("other", "h2d", "d2h", "h2d", "d2h", "d2d", "d2d", "d2d", "d2d", "h2h", "p2p")
 """CUPTI's kinds of copies, by number."""
-_PINNED = MEMORY.index("pinned")
+_PAGEABLE, _PINNED = MEMORY.index("pageable"), MEMORY.index("pinned")
 _OVER_THE_LINK = [number for number, way in enumerate(DIRECTIONS) if way in {"h2d", "d2h"}]
 _VERSION = re.compile(r"(_ptsz|_ptds)?(_v\d+)?(_ptsz|_ptds)?$")
 
@@ -48,17 +49,16 @@ class Summed:
 
     def __init__(self, gathered: Gathered) -> None:
         self.lost_bytes = gathered.spool.unreadable_bytes
-        self._names = {
-            0: {int(number): name for number, name in gathered.spool.config["runtime"].items()},
-            1: {int(number): name for number, name in gathered.spool.config["driver"].items()},
-        }
-        calls = gathered.table("calls")
-        self.calls: NDArray[Any] = calls[np.argsort(calls["correlation_id"], kind="stable")]
-        copies = gathered.table("copies")
+        self._names = {int(number): name for number, name in gathered.spool.config["functions"].items()}
+        calls, copies = gathered.spool.calls(), gathered.table("copies")
+        cut = calls["function"] == CUT
+        self.calls: NDArray[Any] = calls[~cut]
+        if cut.any():  # a line is accused by whole calls only
+            without = np.setdiff1d(calls["correlation_id"][cut], self.calls["correlation_id"])
+            copies = copies[~np.isin(copies["correlation_id"], without)]
         self.copies: NDArray[Any] = copies[np.argsort(self._call_starts(copies), kind="stable")]
         self._allocations: NDArray[Any] = gathered.table("allocations")
         self.kernels = gathered.table("kernels")
-        self._followed = gathered.spool.calls()
         self._range_names = gathered.spool.ranges()
         self._places = [NATIVE, *map(place_of, gathered.spool.stacks())]
         self._kinds = list(dict.fromkeys((place.file, place.line) for place in self._places))
@@ -105,10 +105,10 @@ class Summed:
 
     def _noted(self, records: NDArray[Any], what: str) -> NDArray[np.intp]:
         """Of each record what the recorder noted at its call; 0 where it noted nothing."""
-        if not len(self._followed):
+        if not len(self.calls):
             return np.zeros(len(records), np.intp)
-        found = _find(self._followed["correlation"], records["correlation_id"])
-        return np.where(found < 0, 0, self._followed[what][found]).astype(np.intp)
+        found = self.call_places(records)
+        return np.where(found < 0, 0, self.calls[what][found]).astype(np.intp)
 
     def _ranges(self, records: NDArray[Any], weights: NDArray[Any] | None = None) -> str | None:
         """Names of the ranges that were open at the calls of these records, the one of most weight first."""
@@ -146,16 +146,12 @@ class Summed:
 
     @cached_property
     def _function_names(self) -> list[str]:
-        return [
-            _VERSION.sub("", self._names[int(each) >> 32].get(int(each) & 0xFFFFFFFF, ""))
-            for each in self._functions[0]
-        ]
+        return [_VERSION.sub("", self._names.get(int(each), "")) for each in self._functions[0]]
 
     @cached_property
-    def _functions(self) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
-        """The different functions (1 << 32: of the driver), and which one each call is."""
-        numbers = (self.calls["driver"].astype(np.int64) << 32) + self.calls["cbid"]
-        different, which = np.unique(numbers, return_inverse=True)
+    def _functions(self) -> tuple[NDArray[np.uint32], NDArray[np.intp]]:
+        """The different functions, and which one each call is."""
+        different, which = np.unique(self.calls["function"], return_inverse=True)
         return different, which.reshape(-1)
 
     # Devices
@@ -174,19 +170,49 @@ class Summed:
     # Copies
 
     @cached_property
+    def _ends_of_copies(self) -> NDArray[np.int64]:
+        """Of each copy when both it and its call are over."""
+        found = self.call_places(self.copies)
+        ends = np.asarray(self.copies["end"])
+        return np.where(found < 0, ends, np.maximum(ends, self.calls["end"][found])) if len(self.calls) else ends
+
+    @cached_property
     def idle_of_copies(self) -> NDArray[np.int64]:
         """Nanoseconds of idle compute for each copy, from its call's beginning until both are over."""
         idle = np.zeros(len(self.copies), np.int64)
-        found = self.call_places(self.copies)
-        ends = np.asarray(self.copies["end"]).copy()
-        if len(self.calls):
-            ends = np.where(found < 0, ends, np.maximum(ends, self.calls["end"][found]))
-        starts = self._call_starts(self.copies)
+        starts, ends = self._call_starts(self.copies), self._ends_of_copies
         for device, busy in self.busy.items():
             mine = np.flatnonzero((self.copies["device_id"] == device) & (self.copies["end"] > 0))
             if len(mine):
                 begun, over = once(starts[mine], ends[mine])
                 idle[mine] = over - begun - busy.within(begun, over)
+        return idle
+
+    @cached_property
+    def launch_idle_of_copies(self) -> NDArray[np.int64]:
+        """Nanoseconds of idle compute behind each large pageable copy, until the CPU is held again: the kernels come as
+        they are issued. Of it counts what the program could have issued during the copy: as long as compute was busy
+        while the call held the CPU. No moment counts twice, nor one that is in :attr:`idle_of_copies` of a pageable
+        copy."""
+        idle = np.zeros(len(self.copies), np.int64)
+        found, starts, ends = self.call_places(self.copies), self._call_starts(self.copies), self._ends_of_copies
+        pageable = (self.copies["src_kind"] == _PAGEABLE) | (self.copies["dst_kind"] == _PAGEABLE)
+        pageable &= np.isin(self.copies["copy_kind"], _OVER_THE_LINK) & (self.copies["end"] > 0)
+        holding = pageable & (self.copies["bytes"] > LARGE_BYTES) & (found >= 0)
+        ahead = holding & self._is_asynchronous(found)  # from pinned memory the program goes on at once
+        begun = np.sort(self.calls["start"][np.concatenate([found[holding], self._waits()])])
+        for device, busy in self.busy.items():
+            here = self.copies["device_id"] == device
+            mine = np.flatnonzero(ahead & here)
+            mine = mine[ends[mine] == np.maximum.accumulate(ends[mine])]  # of several at once the last one
+            following = np.searchsorted(begun, ends[mine])
+            until = np.append(begun, busy.end)[following]
+            until = np.maximum(np.minimum(until, busy.end), ends[mine])
+            after, until = once(ends[mine], until)
+            counted = busy.also(starts[pageable & here], ends[pageable & here])  # idle compute of a copy is its own
+            gaps = until - after - counted.within(after, until)
+            calls = self.calls[found[mine]]
+            idle[mine] = np.minimum(gaps, busy.within(calls["start"], calls["end"]))
         return idle
 
     @cached_property
@@ -212,11 +238,16 @@ class Summed:
                 median_bytes=float(np.median(copies["bytes"])), largest_bytes=int(copies["bytes"].max()),
                 large_count=int((copies["bytes"] > LARGE_BYTES).sum()),
                 copy_seconds=float((copies["end"] - copies["start"])[ended].sum()) / 1e9,
-                call_seconds=self._call_seconds(found[mine]),
+                call_seconds=self._call_seconds(found[mine]), first_seconds=self._since_first(copies["start"]),
                 idle_seconds=float(self.idle_of_copies[mine].sum()) / 1e9 if len(self.kernels) else None,
+                launch_idle_seconds=float(self.launch_idle_of_copies[mine].sum()) / 1e9 if len(self.kernels) else None,
                 **self._where(int(stacks[mine][0])), call=self._call_name(int(found[mine][0])),
                 ranges=self._ranges(copies, copies["bytes"]),
             )  # fmt: skip
+
+    def _since_first(self, starts: NDArray[Any]) -> float:
+        """Seconds from the first copy or kernel of all to the first of these."""
+        return max(int(starts.min()) - (self.active_ns[0] if self.active_ns else 0), 0) / 1e9
 
     def _call_seconds(self, found: NDArray[np.intp]) -> float:
         """Of different calls: copies of one graph have the same."""
@@ -248,6 +279,7 @@ class Summed:
             yield TraceRow(
                 kind="allocation", repeat=0, warmup=False, call=self._call_name(int(found[mine][0])) or "",
                 count=len(mine), bytes=int(taken["bytes"][mine].sum()), call_seconds=self._call_seconds(found[mine]),
+                first_seconds=self._since_first(taken["timestamp"][mine]),
                 left_count=int(left[mine].sum()), left_bytes=int(taken["bytes"][mine][left[mine]].sum()),
                 held_bytes=int(held[mine].sum()), peak_bytes=self.pinned.peak(mine),
                 **self._where(int(stacks[mine][0])), ranges=self._ranges(taken[mine], taken["bytes"][mine]),
@@ -265,7 +297,9 @@ class Summed:
             yield TraceRow(
                 kind="synchronisation", repeat=0, warmup=False, call=self._call_name(int(places[mine][0])),
                 count=len(mine), call_seconds=self._call_seconds(places[mine]),
+                first_seconds=self._since_first(calls["start"][mine]),
                 after_async_count=int(after[mine].sum()), idle_seconds=float(idle[mine].sum()) / 1e9,
+                longest_idle_seconds=float(idle[mine].max()) / 1e9,
                 **self._where(int(stacks[mine][0])), ranges=self._ranges(calls[mine]),
             )  # fmt: skip
 
@@ -281,27 +315,42 @@ class Summed:
         return np.asarray(places[~other], np.intp)
 
     def _idle_after(self, calls: NDArray[Any]) -> NDArray[np.int64]:
-        """Compute's idle time after each wait; of several waits in it, it is the last one's."""
+        """Compute's idle time after each wait, without that of copies; of several waits in it, it is the last one's."""
         done = self.kernels["end"] > 0
         gaps = Busy(self.kernels["start"][done], self.kernels["end"][done]).idle_after(calls["end"])
         until = calls["end"] + gaps
         if len(calls):
             gaps[:-1][until[:-1] >= calls["end"][1:]] = 0
-        return gaps
+        return gaps - self._idle_of_copies_within(calls["end"], calls["end"] + gaps)
+
+    def _idle_of_copies_within(self, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
+        """How much of each stretch, in which no kernel runs, counts as idle compute of copies."""
+        ended = self.copies["end"] > 0
+        begun, over = self._call_starts(self.copies)[ended], self._ends_of_copies[ended]
+        order = np.argsort(over)
+        launching = np.append(0, np.cumsum(self.launch_idle_of_copies[ended][order]))
+        first, behind = (np.searchsorted(over[order], moments) for moments in (starts, ends))
+        counted = Busy(begun, over).within(starts, ends) + launching[behind] - launching[first]
+        return np.asarray(np.minimum(counted, ends - starts))
 
     def _while_copying(self, calls: NDArray[Any]) -> NDArray[np.bool_]:
         """Which calls began while a large copy ran that is asynchronous: from or to pinned memory, by such a call."""
         found = self.call_places(self.copies)
-        asynchronous = [number for number, name in enumerate(self._function_names) if "Async" in name]
-        known = (found >= 0) & (self.copies["bytes"] > LARGE_BYTES) & (self.copies["end"] > 0)
+        known = self._is_asynchronous(found) & (self.copies["bytes"] > LARGE_BYTES) & (self.copies["end"] > 0)
         pinned = (self.copies["src_kind"] == _PINNED) | (self.copies["dst_kind"] == _PINNED)
         mine = np.flatnonzero(known & pinned)
-        mine = mine[np.isin(self._functions[1][found[mine]], asynchronous)]
         if not len(mine):
             return np.zeros(len(calls), bool)
         reached = np.maximum.accumulate(self.copies["end"][mine])  # in the order in which they were issued
         before = np.searchsorted(self.calls["start"][found[mine]], calls["start"]) - 1
         return np.asarray((before >= 0) & (reached[np.maximum(before, 0)] > calls["start"]))
+
+    def _is_asynchronous(self, found: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """Which of these calls, by their places, may return before their work is done."""
+        functions = [number for number, name in enumerate(self._function_names) if "Async" in name]
+        is_known = found >= 0
+        is_known[is_known] = np.isin(self._functions[1][found[is_known]], functions)
+        return is_known
 
     def _by_line_and_call(self, found: NDArray[np.intp], stacks: NDArray[np.intp]) -> Iterator[NDArray[np.intp]]:
         """Places of the records of each line and function."""

@@ -13,11 +13,12 @@ import pandas as pd
 import pytest
 from playwright.sync_api import Page, expect
 
+from pinscope.dashboard.pages import HOME, RUNS
 from pinscope.records.run import Run
 from pinscope.report.document import open_document
 from pinscope.report.write import render
 from pinscope.store.bundle import read_bundle
-from tests.browser.conftest import PATIENCE, Begin, Served, settle, until
+from tests.browser.conftest import PATIENCE, Begin, Serve, Served, settle, until
 from tests.data import synthetic
 from tests.data.standing_still import standing_still
 
@@ -88,6 +89,17 @@ def test_a_run_is_started_watched_found_again_and_read(page: Page, dashboard: Se
     expect(page.get_by_text("Pinned h2d, 1 MiB", exact=True)).to_be_visible()
     expect(page.get_by_role("button", name="Cancel")).to_have_count(0)
 
+    page.get_by_role("link", name="All runs").click()
+    page.wait_for_url(f"{dashboard.url}/runs")
+    page.get_by_role("link", name="Bandwidth", exact=False).first.click()
+    page.wait_for_url(f"{dashboard.url}/runs?run=*")
+    expect(page.get_by_role("link", name="All runs")).to_be_visible()
+    page.reload()
+    settle(page)
+    expect(page.get_by_role("link", name="All runs")).to_be_visible()
+    page.go_back()
+    expect(page.get_by_role("heading", name="Runs", exact=True)).to_be_visible()
+
 
 def test_a_run_is_shown_wherever_runs_are_and_can_be_cancelled(page: Page, dashboard: Served, begin: Begin) -> None:
     run = begin()
@@ -99,6 +111,7 @@ def test_a_run_is_shown_wherever_runs_are_and_can_be_cancelled(page: Page, dashb
             expect(page.get_by_role("progressbar")).to_be_visible()
         for title in ("Runs", "Home", "Experiments", "Runs"):  # it is drawn twice a second meanwhile
             navigation.get_by_role("link", name=title).click()
+            settle(page)
             expect(page.get_by_role("progressbar")).to_be_visible()
     page.get_by_role("button", name="Cancel").click()
     until(lambda: dashboard.store.run(run.id).status != "running")
@@ -108,6 +121,41 @@ def test_a_run_is_shown_wherever_runs_are_and_can_be_cancelled(page: Page, dashb
     assert stopped.observations > 0
     page.goto(f"{dashboard.url}/runs?run={run.id}")
     expect(page.get_by_text("This run was cancelled")).to_be_visible()
+
+
+CLICK_AND_CANCEL = """title => {
+    const cancel = [...document.querySelectorAll("button")].find(button => button.innerText.includes("Cancel"));
+    [...document.querySelectorAll("nav a, header a")].find(link => link.innerText.includes(title)).click();
+    cancel.click();
+}"""
+"""Follow a link to another page, and at once click what the page before it still shows."""
+
+
+def test_a_click_on_a_page_that_is_being_left_does_not_bring_it_back(
+    page: Page, dashboard: Served, begin: Begin
+) -> None:
+    run = begin()
+    with standing_still(dashboard.store, run.id):
+        page.goto(dashboard.url)
+        settle(page)
+        for entry in (RUNS, HOME) * 3:
+            expect(page.get_by_role("button", name="Cancel")).to_be_visible()
+            page.evaluate(CLICK_AND_CANCEL, entry.title)
+            heading = page.get_by_role("heading", name=entry.heading, exact=True)
+            expect(heading).to_be_visible()
+            page.wait_for_timeout(700)  # by then its progress has been drawn again, by itself
+            expect(heading).to_be_visible()
+            expect(page.get_by_role("progressbar")).to_be_visible()
+    until(lambda: dashboard.store.run(run.id).observations > run.observations)
+    assert dashboard.store.run(run.id).status == "running"
+
+
+def test_the_first_page_of_a_new_server_answers_clicks(page: Page, serve: Serve, begin: Begin) -> None:
+    """Streamlit learns its pages while it draws the first one, so what it says of that one before is wrong."""
+    run, served = begin(), serve()
+    page.goto(f"{served.url}/runs?run={run.id}")
+    page.get_by_role("button", name="Cancel").click()
+    until(lambda: served.store.run(run.id).status == "cancelled")
 
 
 @pytest.fixture

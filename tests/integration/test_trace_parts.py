@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -87,6 +88,37 @@ with pinscope.trace("fails"): raise KeyError("of the program")
     assert bundled.id == first[0].id
 
 
+def test_a_copy_that_goes_on_when_its_part_ends_accuses_no_line(tmp_path: Path) -> None:
+    held = "other = threading.Thread(target=copy, args=(9 * 800_000_000, PAGEABLE, DEVICE))\n"
+    part = "with pinscope.trace('part'): copies(2); other.start(); time.sleep(0.2)\nother.join()"
+    assert run(tmp_path, held + part).returncode == 0
+    assert sites(kept()[0][1]) == [(2, "part")]
+
+
+def test_parts_of_a_program_whose_threads_copy_all_the_time_accuse_no_line(tmp_path: Path) -> None:
+    program = """
+sys.setswitchinterval(1e-5)
+def loop():
+    while threading.main_thread().is_alive(): copy(64, PAGEABLE, DEVICE)
+for _ in range(3): threading.Thread(target=loop, daemon=True).start()
+for _ in range(3):
+    with pinscope.trace("part"): time.sleep(0.05)
+os._exit(0)
+"""
+    assert run(tmp_path, program).returncode == 0
+    named = [[bool(row["file"]) for row in rows if row["kind"] == "site"] for _, rows in kept()]
+    assert named == [[True]] * 3
+
+
+def test_parts_leave_no_memory_behind(tmp_path: Path) -> None:
+    program = """
+for _ in range(3):
+    with pinscope.trace("part"): copies(10)
+    print(sum("pinscope-trace" in line for line in open("/proc/self/maps")))
+"""
+    assert run(tmp_path, program).stdout == "0\n" * 3
+
+
 def test_a_program_that_is_killed_in_its_part_keeps_what_was_recorded(tmp_path: Path) -> None:
     done = run(tmp_path, "with pinscope.trace('killed'):\n    copies(8); time.sleep(0.5); os.kill(os.getpid(), 9)")
     assert done.returncode == -9  # and the keeper, which has the same stderr, has ended
@@ -162,3 +194,116 @@ def test_pinscope_is_as_light_to_import_as_before() -> None:
     loaded = "import sys, pinscope; print(sorted(name for name in sys.modules if name.startswith('pinscope')))"
     done = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True)
     assert done.stdout == "['pinscope']\n"
+
+
+ALONE = "import shutil\nfrom pinscope.tracing import part\nalone = part._ALONE\n"
+BREAKS = {
+    "the process that keeps it is killed, and its files are gone":
+        "alone._keeper.kill(); alone._keeper.wait(); shutil.rmtree(alone._spool)",
+    "its files are gone": "gone = alone._spool + '.gone'; os.rename(alone._spool, gone); shutil.rmtree(gone)",
+    "the recorder cannot end": "alone._recorder._write = os.stat",
+    "the recorder fails in the part": "alone._recorder.leave_part = os.stat",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", BREAKS)
+def test_whatever_fails_in_a_part_the_exception_of_its_block_stays(what: str, tmp_path: Path) -> None:
+    block = f"    copies(1); {BREAKS[what]}\n    raise KeyError('mine')\n"
+    caught = "except KeyError as error: print('as ever', error.__context__)\n"
+    done = run(tmp_path, f"{ALONE}try:\n  with pinscope.trace('part'):\n{block}{caught}print('end')")
+    assert (done.returncode, done.stdout) == (0, "as ever None\nend\n"), done.stderr
+    assert "Traceback" not in done.stderr
+    assert "pinscope: " in done.stderr
+
+
+CANNOT_BEGIN = {
+    "no temporary folder": "import tempfile; tempfile.tempdir = 'nowhere'",
+    "no process for it": "part.command = lambda *_: ['nowhere/python']",
+    "no recorder": "part.start_recording = os.readlink",
+}
+
+
+@pytest.mark.parametrize("what", CANNOT_BEGIN)
+def test_where_a_part_cannot_begin_one_line_says_so_and_the_block_runs(what: str, tmp_path: Path) -> None:
+    text = f"{ALONE}{CANNOT_BEGIN[what]}\nwith pinscope.trace('part'): print('runs')\nprint(alone._open)"
+    done = run(tmp_path, text)
+    assert (done.returncode, done.stdout) == (0, "runs\n0\n"), done.stderr
+    assert done.stderr.startswith("pinscope: the part 'part' is not recorded: [Errno ")
+    assert done.stderr.count("\n") == 1
+
+
+INTERRUPTED = """
+class Late(OSError): pass
+def handler(*_): raise {error}
+signal.signal(signal.SIGALRM, handler)
+signal.setitimer(signal.ITIMER_REAL, {seconds})
+try:
+    with pinscope.trace("first"): print("begins")
+except (KeyboardInterrupt, Late) as error: print(type(error).__name__)
+with pinscope.trace("second"): copies(2)
+"""
+
+
+@pytest.mark.parametrize("error", ["KeyboardInterrupt", "Late"])
+def test_ctrl_c_while_a_part_begins_ends_what_has_begun_and_the_next_part_is_recorded(
+    error: str, tmp_path: Path
+) -> None:
+    done = run(tmp_path, INTERRUPTED.format(error=error, seconds=0.2))
+    assert (done.returncode, done.stdout) == (0, f"{error}\n"), done.stderr
+    assert [each.params["part"] for each, _ in kept()] == ["second"]
+    assert sites(kept()[0][1]) == [(2, "second")]
+
+
+@pytest.mark.parametrize("step", ["hook", "_subscribe", "_report", "_is_wanted", "_note_switch"])
+def test_wherever_ctrl_c_comes_as_a_recording_begins_cupti_is_let_go(step: str, tmp_path: Path) -> None:
+    text = f"""
+from pinscope.tracing import process_hooks
+from pinscope.tracing.recorder import Recorder
+owner = process_hooks if {step!r} == "hook" else Recorder
+as_ever = owner.{step}
+def interrupted(*arguments):
+    owner.{step} = as_ever
+    as_ever(*arguments)
+    raise KeyboardInterrupt
+owner.{step} = interrupted
+try:
+    with pinscope.trace("first"): print("begins")
+except KeyboardInterrupt: print("interrupted", cuda.fake_asked())
+with pinscope.trace("second"): copies(2)
+"""
+    done = run(tmp_path, text)
+    assert (done.returncode, done.stdout) == (0, "interrupted 0\n"), done.stderr
+    second, rows = kept()[-1]
+    assert (second.params["part"], second.status, sites(rows)) == ("second", "done", [(2, "second")])
+    assert {each.status for each, _ in kept()[:-1]} <= {"interrupted"}  # its keeper may have begun to store it
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_program_that_ends_while_a_part_begins_leaves_nothing(number: int, tmp_path: Path) -> None:
+    """A process that kept the part would keep its stderr open."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    text = f"threading.Timer(0.2, os.kill, (os.getpid(), {number})).start()\nwith pinscope.trace('part'): pass"
+    done = run(tmp_path, text, TMPDIR=str(temporary))
+    assert done.returncode == -number
+    assert "begins" not in done.stdout
+    assert kept() == []
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_part_on_a_full_disk_ends_and_keeps_what_was_recorded(tmp_path: Path) -> None:
+    full = """
+import resource
+with pinscope.trace("part"):
+    copies(3); time.sleep(0.5)
+    resource.prlimit(part._ALONE._keeper.pid, resource.RLIMIT_FSIZE, (1 << 21, resource.RLIM_INFINITY))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+    for _ in range(40): cuda.fake_copies(5000)
+print("goes on", flush=True)
+"""
+    done = run(tmp_path, ALONE + full)
+    assert (done.returncode, done.stdout) == (0, "goes on\n"), done.stderr
+    assert "Traceback" not in done.stderr
+    ((recorded, rows),) = kept()
+    assert recorded.status == "done"
+    assert rows[0]["copies"] >= 3

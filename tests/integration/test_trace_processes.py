@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -83,7 +84,7 @@ def test_each_process_that_copies_stands_in_the_result_with_its_rank(
     (whole,) = (row for row in rows if row["kind"] == "program")
     assert (whole["copies"], whole["kernels"]) == (27, 27)
     assert "rank 1" in capfd.readouterr().err
-    assert document["run"]["verdict"].split(" copied")[0].endswith("as in 5 more processes,")
+    assert document["run"]["verdict"].split(" copied")[0].endswith("where 5 more processes copy too,")
     (accused,) = (each for each in document["run"]["findings"] if each["rule"] == "pageable-copies")
     assert accused["detail"].endswith("5 more processes copy there likewise.")
     with Store() as store:
@@ -151,6 +152,49 @@ def test_processes_that_outlive_the_program_go_on_without_a_word(tmp_path: Path)
     while time.monotonic() < deadline and any(str(tmp_path) in " ".join(each) for each in command_lines()):
         time.sleep(0.02)
     assert [(tmp_path / f"{name}.err").read_text() for name in ("early", "late")] == ["", ""]
+
+
+BUSY_ORPHANS = """\
+import os, subprocess, sys, time
+HERE = os.path.dirname(os.path.abspath(__file__))
+for number in range(2):
+    with open(os.path.join(HERE, "err"), "a") as err:
+        subprocess.Popen([sys.executable, os.path.join(HERE, "busy.py"), HERE], stderr=err, start_new_session=True)
+while len([name for name in os.listdir(HERE) if name.endswith(".there")]) < 2: time.sleep(0.01)
+time.sleep(0.5)
+sys.exit(3)
+"""
+BUSY = """\
+mark = os.path.join(sys.argv[1], str(os.getpid()))
+while not os.path.exists(os.path.join(sys.argv[1], "go")):
+    copies(2000)
+    open(mark + ".there", "w").close()
+os.rename(mark + ".there", mark + ".done")
+"""
+
+
+def test_processes_that_copy_on_after_the_program_s_end_break_nothing_and_leave_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "program.py").write_text(BUSY_ORPHANS)
+    (tmp_path / "busy.py").write_text(PRELUDE + BUSY)
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    try:
+        assert main(["trace", "--json", str(tmp_path / "answer.json"), str(tmp_path / "program.py")]) == 3
+        run = json.loads((tmp_path / "answer.json").read_text())["run"]
+        assert (run["status"], run["notes"]) == ("done", [])
+        assert "trace failed" not in capfd.readouterr().err
+        time.sleep(0.5)  # they copy on
+        assert list(temporary.iterdir()) == []
+    finally:
+        (tmp_path / "go").touch()
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline and len(list(tmp_path.glob("*.done"))) < 2:
+        time.sleep(0.02)
+    assert len(list(tmp_path.glob("*.done"))) == 2
+    assert (tmp_path / "err").read_text() == ""
 
 
 def command_lines() -> Iterator[list[str]]:

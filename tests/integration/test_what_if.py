@@ -66,7 +66,7 @@ def test_the_program_runs_twice_and_what_pinning_saved_is_measured(
     assert out == f"{float(sum(range(20)) * (1 << 20))}\nits child\n"
     words = " ".join(err.split())
     assert f"runs again, copying from pinned memory at train.py:{COPIES} pinscope: train.py:{COPIES} copied" in words
-    assert f"pinscope: Pinning train.py:{COPIES} " in words
+    assert f"pinscope: With train.py:{COPIES} " in words
     document = json.loads(answer.read_text())
     second = document["what_if"]
     assert rows(document, "before") == []
@@ -88,8 +88,65 @@ def test_the_program_runs_twice_and_what_pinning_saved_is_measured(
     assert again.params["what_if"] == [f"{path}:{COPIES}"]
     assert again.params["what_if_of"] == first.id
     assert again.verdict is not None
-    assert again.verdict.startswith("Pinning train.py")
+    assert again.verdict.startswith("With train.py")
     assert [run.id for run, _ in read_bundle(bundle)] == [first.id, again.id]
+
+
+TWO_LINES = """\
+import numpy, torch
+for step in range(20):
+    images = torch.tensor(numpy.full(1 << 20, step, numpy.float32))
+    labels = torch.tensor(numpy.full(1 << 18, step, numpy.float32))
+    images.to("cuda")
+    labels.to("cuda")
+    kernel(1_000_000)
+"""
+
+
+@pytest.mark.usefixtures("_stand_ins")
+def test_of_two_lines_each_stands_beside_what_it_was(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    answer, path = tmp_path / "answer.json", program(tmp_path, TWO_LINES)
+    images, labels = f"train.py:{COPIES}", f"train.py:{COPIES + 1}"
+    chosen = [f"pin:{path.parent}/{line}" for line in (images, labels)]
+    assert main(["trace", "--what-if", chosen[0], "--what-if", chosen[1], "--json", str(answer), str(path)]) == 0
+    second = json.loads(answer.read_text())["what_if"]
+    (whole,), lines = rows(second, "before"), rows(second, "line_before")
+    assert [(row["line"], row["count"], row["bytes"]) for row in lines] == [
+        (COPIES, 20, 80 * MIB), (COPIES + 1, 20, 20 * MIB),
+    ]  # fmt: skip
+    for name in ("count", "bytes", "call_seconds", "idle_seconds", "estimated_seconds"):
+        assert whole[name] == pytest.approx(sum(row[name] for row in lines))
+    (each,) = (table for table in second["run"]["tables"] if table["title"] == "Each line, as it is and pinned")
+    assert [row[0] for row in each["rows"]] == [images, labels]
+    assert all(value > 0 for row in each["rows"] for value in row[2:4])
+    err = capfd.readouterr().err
+    assert "Each line, as it is and pinned" in err
+    assert err.count("Next:") == 1  # of both runs
+
+
+BOTH_KINDS = """\
+import numpy, torch
+def to_device(tensor):
+    return tensor.to("cuda")
+to_device(torch.empty(1 << 20, pin_memory=True))
+time.sleep(0.4)
+for step in range(20):
+    to_device(torch.tensor(numpy.full(1 << 20, step, numpy.float32)))
+    kernel(1_000_000)
+"""
+
+
+@pytest.mark.usefixtures("_stand_ins")
+def test_both_runs_are_compared_from_the_same_copy_on(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The line copies from pinned memory before it copies from pageable memory, long after: in the second run all is
+    from pinned memory."""
+    answer = tmp_path / "answer.json"
+    assert main(["trace", "--what-if", "pin", "--json", str(answer), str(program(tmp_path, BOTH_KINDS))]) == 0
+    capfd.readouterr()
+    document = json.loads(answer.read_text())
+    (before,) = rows(document["what_if"], "before")
+    assert before["count"] == sum(row["count"] for row in rows(document["what_if"], "site")) == 21
+    assert before["first_seconds"] == min(row["first_seconds"] for row in rows(document["what_if"], "site")) == 0.0
 
 
 @pytest.mark.usefixtures("_stand_ins")
@@ -102,7 +159,7 @@ def test_a_line_that_cannot_be_redirected_and_an_output_that_differs_are_said(
     assert out.count("\n") == 1
     words = " ".join(err.split())
     assert f"pinscope: No copy of train.py:{FIRST_LINE} could be made from pinned memory." in words
-    assert "its call is none that can be redirected" in words
+    assert "only Tensor.to, .cuda and .copy_" in words
     assert "Warning: With lines pinned the program wrote something else to stdout" in words
 
 
@@ -123,7 +180,7 @@ for batch in DataLoader(batches):
     assert found == {
         FIRST_LINE + 4: (0, "the DataLoader that it iterates over pinned its batches"), FIRST_LINE + 5: (0, None)
     }  # fmt: skip
-    assert second["run"]["verdict"].startswith(f"Pinning train.py:{FIRST_LINE + 5} ")
+    assert second["run"]["verdict"].startswith(f"With train.py:{FIRST_LINE + 5} pinned ")
 
 
 @pytest.mark.usefixtures("_stand_ins")
@@ -140,9 +197,9 @@ if there.exists(): raise KeyError("there already")
 there.touch()
 """
     assert main(["trace", "--what-if", "pin", str(program(tmp_path, text))]) == 0
-    assert "--what-if: with lines pinned the program ended with exit code 1: KeyError: 'there already'" in (
-        capfd.readouterr().err
-    )
+    err = capfd.readouterr().err
+    assert "--what-if: with lines pinned the program ended with exit code 1: KeyError: 'there already'" in err
+    assert err.count("Next:") == 1  # of the first run
 
 
 @pytest.mark.usefixtures("_stand_ins")

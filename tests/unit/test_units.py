@@ -112,6 +112,7 @@ def test_a_spread_has_one_digit_behind_the_point_and_is_never_none(spread: float
     ("text", "seconds"),
     [
         ("90s", 90),
+        ("20ms", 0.02),
         ("10m", 600),
         ("10 min", 600),
         ("2h", 7200),
@@ -127,7 +128,7 @@ def test_durations_are_read_as_people_write_them(text: str, seconds: float) -> N
 
 @pytest.mark.parametrize("text", ["", "m", "10 parsecs", "-5s", "1e3s", "nan", "inf", "1h30m", "1:30", "9999999999s"])
 def test_what_is_no_duration_is_refused_with_what_is_allowed(text: str) -> None:
-    with pytest.raises(InvalidParameter, match="write a number with s, m, h or d, such as 90s, 10m or 2h"):
+    with pytest.raises(InvalidParameter, match="write seconds or a unit, such as 20ms, 90s, 10m, 2h or 1d"):
         parse_seconds(text)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -10,7 +11,7 @@ from typing import Any
 from pinscope.analysis.rows import Row
 from pinscope.records.run import Run
 from pinscope.records.trace_row import LARGE_BYTES
-from pinscope.units import format_bytes
+from pinscope.units import format_bytes, format_seconds, format_share
 
 FEW = 0.001
 """Of the time: what costs less is in the table only, unless it copies much."""
@@ -21,7 +22,7 @@ SMALL_COPIES = 1000
 REPEATED = 10
 """A line that did something so often does it in a loop."""
 WORTH = 0.01
-"""Of the program's time; what costs less is not worth a finding."""
+"""Of the time; what costs less is not worth a finding."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +46,20 @@ class Site:
         return line_name(self.row)
 
     @property
+    def title(self) -> str:
+        """What tells it from others: a line may copy both ways, between several kinds of memory, for several GPUs."""
+        row = self.row
+        return f"{self.name} · {row['direction']}, {row['source']} → {row['target']}, GPU {row['device']}"
+
+    @property
     def host_memory(self) -> str:
         """Kind of memory on the host's side; of other copies that of their source."""
         return str(self.row["target"] if self.row["direction"] == "d2h" else self.row["source"])
+
+    @property
+    def memory(self) -> str:
+        """``pageable h2d``."""
+        return f"{self.host_memory} {self.row['direction']}"
 
     @property
     def is_pageable(self) -> bool:
@@ -69,9 +81,10 @@ class Site:
 
     @property
     def bytes_per_second(self) -> float | None:
-        """Of the transfers; ``None`` where none was seen to its end."""
+        """Of the transfers; ``None`` where none was seen to its end, or most are small: their bytes travel in the
+        command."""
         seconds = self.row["copy_seconds"]
-        return float(self.row["bytes"] / seconds) if seconds else None
+        return float(self.row["bytes"] / seconds) if seconds and self.row["median_bytes"] > LARGE_BYTES else None
 
     @property
     def stands_seconds(self) -> float:
@@ -86,7 +99,7 @@ class Site:
             return 0.0
         if self.pinned_rate is None:
             return None
-        return max(self.stands_seconds - float(self.row["bytes"]) / self.pinned_rate, 0.0)
+        return max(self.saved_early - float(self.row["bytes"]) / self.pinned_rate, 0.0)
 
     @property
     def gathered_seconds(self) -> float | None:
@@ -94,9 +107,12 @@ class Site:
         return None if self.gathered_rate is None else float(self.row["bytes"]) / self.gathered_rate
 
     @property
-    def saved_ahead(self) -> float:
-        """Seconds that it would save at most if the copies also ran ahead of the compute that needs them."""
-        return self.stands_seconds if self.is_pageable else 0.0
+    def saved_early(self) -> float:
+        """Seconds that it would save at most if each copy were also issued so early that it runs while the GPU
+        computes."""
+        if not self.is_pageable:
+            return 0.0
+        return self.stands_seconds + float(self.row["launch_idle_seconds"] or 0)
 
 
 @dataclass(frozen=True)
@@ -105,6 +121,7 @@ class Seen:
 
     Attributes:
         program: its row; ``None`` while it runs.
+        processes: a row for each, if several were recorded.
         devices: a row for each GPU.
         sites: ranked by what pinning would save, then by bytes.
         allocations: of pinned memory, the most time first.
@@ -112,6 +129,7 @@ class Seen:
     """
 
     program: Row | None
+    processes: tuple[Row, ...]
     devices: tuple[Row, ...]
     sites: tuple[Site, ...]
     allocations: tuple[Row, ...]
@@ -121,6 +139,24 @@ class Seen:
     def seconds(self) -> float:
         """How long the program used a GPU: from its first copy or kernel to the end of the last."""
         return float(self.program["active_seconds"] or self.program["seconds"]) if self.program else 0.0
+
+    def seconds_from_first(self, row: Row) -> float:
+        """How long the program used a GPU from the first of what a line did again and again: what came before, such as
+        its start, is no part of that loop. Of what a line did a few times, or where its first is not known, all of
+        :attr:`seconds`."""
+        first = row["first_seconds"]
+        if first is None or row["count"] < REPEATED:
+            return self.seconds
+        own = (each["active_seconds"] for each in self.processes if each["process"] == row["process"])
+        return max(float(next(own, None) or self.seconds) - first, 0.0) or self.seconds
+
+    @property
+    def failure(self) -> str | None:
+        """How the program ended, as it follows its name; ``None`` where it ended well, or that is not known."""
+        code = int(self.program["exit_code"] or 0) if self.program else 0
+        if not code:
+            return None
+        return f"ended with exit code {code}" if code > 0 else f"was ended by signal {-code}"
 
     @property
     def pageable(self) -> tuple[Site, ...]:
@@ -160,19 +196,32 @@ class Seen:
         found = [
             site for site in self.sites
             if site.row["count"] >= SMALL_COPIES and site.row["median_bytes"] <= LARGE_BYTES
-            and site.row["direction"] in ("h2d", "d2h") and self.is_long(site.row["call_seconds"])
+            and site.row["direction"] in ("h2d", "d2h") and self.is_long(site.row, site.row["call_seconds"])
         ]  # fmt: skip
         return tuple(sorted(found, key=lambda site: -site.row["call_seconds"]))
 
     @property
     def churn(self) -> tuple[Row, ...]:
         """Lines that pin memory again and again for a part of the time, the longest first."""
-        return tuple(row for row in self.allocations if row["count"] >= REPEATED and self.is_long(row["call_seconds"]))
+        return tuple(
+            row for row in self.allocations if row["count"] >= REPEATED and self.is_long(row, row["call_seconds"])
+        )
 
     @property
     def idling(self) -> tuple[Row, ...]:
-        """Lines that wait again and again, and compute then stands idle for a part of the time, the longest first."""
-        return tuple(row for row in self.waits if row["count"] >= REPEATED and self.is_long(row["idle_seconds"]))
+        """Lines that wait again and again, and compute then stands idle for a part of the time, the longest first. One
+        long idle time, such as that of a first compilation, is not counted."""
+        return tuple(
+            row for row in self.waits
+            if row["count"] >= REPEATED
+            and self.is_long(row, row["idle_seconds"] - (row["longest_idle_seconds"] or 0.0))
+        )  # fmt: skip
+
+    @property
+    def counts_copies_after_waits(self) -> bool:
+        """Whether idle time after waits holds that of copies, too: earlier versions, which noted no first moment of a
+        wait, counted it for both."""
+        return any(row["first_seconds"] is None for row in self.waits)
 
     @property
     def undone(self) -> tuple[Row, ...]:
@@ -180,12 +229,12 @@ class Seen:
         time."""
         return tuple(
             row for row in self.waits
-            if (row["after_async_count"] or 0) >= REPEATED and self.is_long(row["call_seconds"])
+            if (row["after_async_count"] or 0) >= REPEATED and self.is_long(row, row["call_seconds"])
         )  # fmt: skip
 
-    def is_long(self, seconds: float | None) -> bool:
-        """Whether it is a part of the time that is worth a word."""
-        return (seconds or 0.0) >= WORTH * self.seconds
+    def is_long(self, row: Row, seconds: float | None) -> bool:
+        """Whether that is worth a word for what a line did."""
+        return (seconds or 0.0) >= WORTH * self.seconds_from_first(row)
 
     @property
     def pinned(self) -> tuple[Site, ...]:
@@ -205,9 +254,10 @@ def seen_in(run: Run, rows: Sequence[Row]) -> Seen:
     ]
     return Seen(
         program=next(iter(by_kind.get("program", ())), None),
+        processes=tuple(by_kind.get("process", ())),
         devices=tuple(by_kind.get("device", ())),
         sites=tuple(
-            sorted(sites, key=lambda site: (-(site.saved_in_place or 0), -site.saved_ahead, -site.row["bytes"]))
+            sorted(sites, key=lambda site: (-(site.saved_in_place or 0), -site.saved_early, -site.row["bytes"]))
         ),
         allocations=tuple(sorted(by_kind.get("allocation", ()), key=lambda row: -row["call_seconds"])),
         waits=tuple(
@@ -235,9 +285,24 @@ def line_name(row: Row) -> str:
     return f"{line} ({process})" if (process := process_name(row)) else line
 
 
+def gpu_name(row: Row) -> str:
+    """``GPU 0``; where several processes were recorded, ``GPU 0 of rank 1``."""
+    return f"GPU {row['device']} of {process}" if (process := process_name(row)) else f"GPU {row['device']}"
+
+
 def pinned_memory(site: Site) -> str:
     """What pinned memory would be to the copies of a line, as a sentence begins."""
     return "Into pinned memory" if site.row["direction"] == "d2h" else "From pinned memory"
+
+
+def share_of_time(seen: Seen, row: Row, seconds: float) -> str:
+    """``21.2 % of the 265 ms from its first copy on``: how much that is for a line of copies or other calls."""
+    whole = seen.seconds_from_first(row)
+    share = format_share(min(seconds / whole, 1.0)) if whole else format_share(0.0)
+    if whole == seen.seconds:
+        return f"{share} of {format_seconds(whole)}"
+    first = {"site": "copy", "synchronisation": "wait"}.get(row["kind"], "call")
+    return f"{share} of the {format_seconds(whole)} from its first {first} on"
 
 
 def small_copies(site: Site) -> str:
@@ -247,6 +312,14 @@ def small_copies(site: Site) -> str:
 
 def process_name(row: Row) -> str | None:
     """``rank 1``, or ``process 4711`` where it has no rank; ``None`` where one process was recorded."""
-    if row["process"] is None:
+    if row.get("process") is None:
         return None
-    return f"process {row['process']}" if row["rank"] is None else f"rank {row['rank']}"
+    return f"process {row['process']}" if row.get("rank") is None else f"rank {row['rank']}"
+
+
+def process_names(rows: Sequence[Row]) -> Mapping[int, str]:
+    """Id of each recorded process → its name. With its id where others have the same rank, such as a DataLoader's
+    workers; empty where one process was recorded."""
+    names = {row["process"]: name for row in rows if (name := process_name(row))}
+    shared = Counter(names.values())
+    return {number: name if shared[name] == 1 else f"{name}, process {number}" for number, name in names.items()}

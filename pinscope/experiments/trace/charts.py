@@ -13,8 +13,8 @@ from pinscope.experiments.trace.charts_timeline import draw_whole
 from pinscope.records.run import Run
 from pinscope.units import format_bytes, format_seconds
 
+GIB, MIB = 2**30, 2**20
 MOST_BARS = 10
-
 
 draw_attached = draw_whole
 """The chart that needs the single events."""
@@ -29,40 +29,38 @@ def draw(run: Run, rows: Sequence[Row]) -> list[Chart]:
     return [_time(seen, shown), _bytes(sorted(shown, key=lambda site: -site.row["bytes"]))]
 
 
-def _names(sites: Sequence[Site]) -> list[str]:
-    """What tells them apart: the same line may copy between several kinds of memory."""
-    return [
-        f"{site.name} · {site.row['direction']}, {site.row['source']} → {site.row['target']}, GPU {site.row['device']}"
-        for site in sites
-    ]
-
-
 def _time(seen: Seen, sites: Sequence[Site]) -> Chart:
-    names = _names(sites)
+    names = [site.title for site in sites]
     held = {name: float(site.row["call_seconds"] or 0.0) for name, site in zip(names, sites, strict=True)}
     idle = {
         name: float(site.row["idle_seconds"])
         for name, site in zip(names, sites, strict=True)
         if site.row["idle_seconds"] is not None
     }
-    parts = [Part("CPU held by the calls", "issue", held), *([Part("GPU compute idle", "stall", idle)] if idle else [])]
+    saved = {name: site.saved_in_place for name, site in zip(names, sites, strict=True) if site.saved_in_place}
+    parts = [
+        Part("CPU held by the calls", "issue", held),
+        *([Part("GPU compute idle", "stall", idle)] if idle else []),
+        *([Part("saved if pinned", "pinned", saved)] if saved else []),
+    ]
     scale, unit = seconds_unit(max([*held.values(), *idle.values()]))
     figure = bars(names, parts, f"Time ({unit})", format_seconds, scale=scale, side_by_side=True)
     return Chart(
         "trace-time",
         "What each line costs",
-        "The lines that pinning would help most. CPU held: how long the calls took. GPU compute idle: no kernel ran "
-        "while the copies were issued and ran; no moment counts twice. "
+        "By what pinning them would save, then by bytes. CPU held: how long the calls took. GPU compute idle: no "
+        "kernel ran while the copies were issued and ran; no moment counts twice. "
         f"From the first copy or kernel to the last it took {format_seconds(seen.seconds)}.",
         figure,
-        alt_text("CPU held and GPU compute idle of each line", [
-            (name, ", ".join(format_seconds(part[name]) for part in (held, idle) if name in part)) for name in names
+        alt_text("CPU held, GPU compute idle, and what pinning would save, of each line", [
+            (name, ", ".join(format_seconds(part.values[name]) for part in parts if name in part.values))
+            for name in names
         ]),
     )  # fmt: skip
 
 
 def _bytes(sites: Sequence[Site]) -> Chart:
-    names = _names(sites)
+    names = [site.title for site in sites]
     kinds = [kind for kind in ("pageable", "pinned", "managed") if any(kind == site.host_memory for site in sites)]
     parts = [
         Part(kind, kind, {
@@ -72,7 +70,8 @@ def _bytes(sites: Sequence[Site]) -> Chart:
         })
         for kind in kinds
     ]  # fmt: skip
-    figure = bars(names, parts, "Copied (MB)", format_bytes, scale=1e6)
+    scale, unit = (GIB, "GiB") if sites[0].row["bytes"] >= GIB else (MIB, "MiB")
+    figure = bars(names, parts, f"Copied ({unit})", format_bytes, scale=scale)
     return Chart(
         "trace-bytes",
         "What each line copies",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
@@ -10,12 +11,13 @@ import numpy as np
 import plotly.graph_objects as go
 
 from pinscope.analysis.attached import Attached
+from pinscope.analysis.rows import Row
 from pinscope.charts.bars import category_rows
 from pinscope.charts.chart import Chart, alt_text
 from pinscope.charts.lines import put
 from pinscope.charts.theme import COLOURS, panels, seconds_unit
 from pinscope.errors import InvalidParameter
-from pinscope.experiments.trace.stretch import PIECES, Part, Single, Stretch, extent, stretch_of
+from pinscope.experiments.trace.stretch import PIECES, Costliest, Part, Single, Stretch, extent, stretch_of
 from pinscope.units import format_bytes, format_seconds
 
 MOST_DEVICES = 4
@@ -26,34 +28,48 @@ MOST_LANES = 8
 _SERIES: Mapping[tuple[str, str], tuple[str, str]] = {
     ("calls", "copy"): ("CPU held by calls that copy", "issue"),
     ("calls", "wait"): ("CPU held by waiting", "wait"),
-    ("calls", "pin"): ("CPU held by pinning and releasing", "pinned"),
+    ("calls", "pin"): ("CPU held by pinning and releasing", "pin_call"),
     ("copies", "pageable"): ("pageable copies", "pageable"),
     ("copies", "pinned"): ("pinned copies", "pinned"),
     ("copies", "managed"): ("managed copies", "managed"),
     ("kernels", "compute"): ("kernels", "compute"),
 }
 _OTHER_COPIES = ("copies on the GPU", "copy")
+_NOTHING = go.Scatter(x=[0], y=[0], mode="markers", marker={"opacity": 0}, hoverinfo="skip", showlegend=False)
+"""In a panel with nothing in it: without it Plotly would draw no axis."""
+TITLE = "When it copied, computed and waited"
 
 
-def timeline(stretch: Stretch, key: str = "trace-timeline") -> Chart:
-    """The timeline of a stretch: one panel for the CPU, and two for each GPU, copies and kernels."""
+def timeline(stretch: Stretch, mark: Costliest | None = None) -> Chart:
+    """The timeline of a stretch: one panel for the CPU, and two for each GPU, copies and kernels.
+
+    Args:
+        stretch: what is drawn.
+        mark: a copy behind which all panels are shaded.
+    """
     shown = _panels(stretch)
     scale, unit = seconds_unit((stretch.end_ns - stretch.begin_ns) / 1e9)
     heights = [_height(stretch, parts) for _, parts in shown]
     figure = panels([title for title, _ in shown], heights, gap=GAP_PIXELS)
     for row, (_, parts) in enumerate(shown, start=1):
-        if stretch.singles:
+        if stretch.singles and parts:
             lanes = _lanes(stretch, parts)
             put(figure, row, *(_bars(stretch, part, lanes, scale) for part in parts))
             category_rows(figure, row, lanes)
             figure.update_yaxes(showticklabels=False, ticks="", row=row, col=1)
-        else:
+        elif parts:
             put(figure, row, *(_area(stretch, part, row, scale) for part in parts))
-            figure.update_yaxes(title_text="At once", rangemode="tozero", row=row, col=1)
+            figure.update_yaxes(title_text="At once, mean", rangemode="tozero", row=row, col=1)
+        else:
+            figure.add_trace(_NOTHING, row=row, col=1)
+            figure.update_yaxes(showticklabels=False, ticks="", showgrid=False, zeroline=False, row=row, col=1)
+    if mark is not None:
+        begin, end = ((at - stretch.begin_ns) / 1e9 / scale for at in (mark.begin_ns, mark.end_ns))
+        figure.add_vrect(begin, end, fillcolor="rgba(128, 128, 128, 0.3)", line_width=0, layer="below")
     figure.update_layout(barmode="overlay", hovermode="closest", bargap=0.15)
     figure.update_xaxes(range=[0, (stretch.end_ns - stretch.begin_ns) / 1e9 / scale])
     figure.update_xaxes(title_text=f"Time since {_since(stretch)} ({unit})", row=len(shown), col=1)
-    return Chart(key, "When it copied, computed and waited", _caption(stretch), figure, _alt(stretch))
+    return Chart("trace-timeline", TITLE, _caption(stretch), figure, _alt(stretch))
 
 
 def moment(stretch: Stretch, x: float) -> int:
@@ -69,30 +85,36 @@ def _since(stretch: Stretch) -> str:
     return "the program's start" if float(since) == 0 else f"{since} s after the program's start"
 
 
-def draw_whole(attached: Attached) -> Iterator[Chart]:
+def draw_whole(rows: Sequence[Row], attached: Attached) -> Iterator[Chart]:
     """The timeline of all that a trace holds; none where it carries no events, or some that make no sense: the page
     and the file for Perfetto say why."""
     with suppress(InvalidParameter):
-        whole = extent(attached)
+        whole = extent(attached, rows)
         if whole is not None:
             yield timeline(stretch_of(attached, whole, whole.begin_ns, whole.end_ns))
 
 
 def _caption(stretch: Stretch) -> str:
     length = format_seconds((stretch.end_ns - stretch.begin_ns) / 1e9)
-    what = (
-        f"Each of the {stretch.events:,} calls, copies and kernels in {length}; a row is a thread or a stream."
+    if not stretch.events:
+        return f"No call, copy or kernel ran in these {length}."
+    what = f"{stretch.events:,} {'call, copy or kernel' if stretch.events == 1 else 'calls, copies and kernels'}"
+    piece = format_seconds((stretch.end_ns - stretch.begin_ns) / 1e9 / PIECES)
+    parts = [
+        f"{what} in {length}, one by one; a row is a thread or a stream."
         if stretch.singles
-        else f"{stretch.events:,} calls, copies and kernels in {length}: how many ran at once, on average in each "
-        f"{format_seconds((stretch.end_ns - stretch.begin_ns) / 1e9 / PIECES)}."
-    )
-    left_out = len(_devices(stretch)) - MOST_DEVICES
-    return f"{what} Of further GPUs nothing is drawn: {left_out}." if left_out > 0 else what
+        else f"{what} in {length}: how many ran at once, on average in each {piece}."
+    ]
+    if any(len(_counts(stretch, shown)) > MOST_LANES for _, shown in _panels(stretch)):
+        parts.append(f"Of more than {MOST_LANES} rows in a panel those with the fewest are not drawn.")
+    if (more := len(_devices(stretch)) - MOST_DEVICES) > 0:
+        parts.append(f"The first {MOST_DEVICES} GPUs are drawn, {more} more are not.")
+    return " ".join(parts)
 
 
 def _alt(stretch: Stretch) -> str:
     busy = [
-        (_series(part)[0] + (f", {_device(part[2], part[3])}" if part[2] >= 0 else ""),
+        (_series(part)[0] + (f", {_device(stretch, part[2:])}" if part[2] >= 0 else ""),
          format_seconds(float(pieces.sum()) * (stretch.end_ns - stretch.begin_ns) / 1e9 / PIECES))
         for part, pieces in sorted(stretch.at_once.items())
     ]  # fmt: skip
@@ -108,8 +130,9 @@ def _devices(stretch: Stretch) -> list[tuple[int, int]]:
     return sorted({(device, process) for _, _, device, process in stretch.at_once if device >= 0})
 
 
-def _device(device: int, process: int) -> str:
-    return f"GPU {device} of process {process}" if process else f"GPU {device}"
+def _device(stretch: Stretch, number: tuple[int, int]) -> str:
+    device, process = number
+    return f"GPU {device} of {stretch.processes[process]}" if process else f"GPU {device}"
 
 
 def _panels(stretch: Stretch) -> list[tuple[str, list[Part]]]:
@@ -117,10 +140,13 @@ def _panels(stretch: Stretch) -> list[tuple[str, list[Part]]]:
     devices = _devices(stretch)[:MOST_DEVICES]
     wanted = [("calls", (-1, 0)), *((name, device) for device in devices for name in ("copies", "kernels"))]
     found = []
+    computes = bool(stretch.whole.parts.get("kernels"))  # then that a GPU stood idle is what there is to see
     for name, device in wanted:
         parts = sorted(part for part in stretch.at_once if part[0] == name and part[2:] == device)
         if parts:
-            found.append(("CPU, in calls of CUDA" if name == "calls" else f"{_device(*device)}, {name}", parts))
+            found.append(("CPU, in calls of CUDA" if name == "calls" else f"{_device(stretch, device)}, {name}", parts))
+        elif computes and name == "kernels":
+            found.append((f"{_device(stretch, device)}, kernels: none", parts))
     return found or [("Nothing ran", [])]
 
 
@@ -134,9 +160,9 @@ def _height(stretch: Stretch, parts: Sequence[Part]) -> int:
 def _area(stretch: Stretch, part: Part, row: int, scale: float) -> go.Scatter:
     name, colour = _series(part)
     edges = np.linspace(0, (stretch.end_ns - stretch.begin_ns) / 1e9, PIECES + 1)
-    pieces = stretch.at_once[part]
+    pieces = np.append(stretch.at_once[part], stretch.at_once[part][-1])  # the last one's step ends at the last edge
     return go.Scatter(
-        x=edges[:-1] / scale, y=np.round(pieces, 4), name=name, mode="lines", stackgroup=str(row),
+        x=edges / scale, y=np.round(pieces, 4), name=name, mode="lines", stackgroup=str(row),
         line={"color": COLOURS[colour], "width": 0, "shape": "hv"}, fillcolor=COLOURS[colour],
         customdata=[f"{piece:.3g} at once" for piece in pieces.tolist()],
         hovertemplate="%{fullData.name}: %{customdata}<extra></extra>",
@@ -146,12 +172,15 @@ def _area(stretch: Stretch, part: Part, row: int, scale: float) -> go.Scatter:
 # A stretch with few
 
 
+def _counts(stretch: Stretch, parts: Sequence[Part]) -> Counter[str]:
+    """Threads or streams of a panel, each with how many events it has; empty where none is drawn by itself."""
+    return Counter(single.lane for single in _of(stretch, parts))
+
+
 def _lanes(stretch: Stretch, parts: Sequence[Part]) -> list[str]:
-    """Threads or streams of a panel, those with the most events."""
-    counts: dict[str, int] = {}
-    for single in _of(stretch, parts):
-        counts[single.lane] = counts.get(single.lane, 0) + 1
-    return sorted(sorted(counts, key=lambda lane: -counts[lane])[:MOST_LANES])
+    """Those of them that are drawn, from the top: the ones with the most events, in the order of their numbers."""
+    most = [lane for lane, _ in _counts(stretch, parts).most_common(MOST_LANES)]
+    return sorted(most, key=lambda lane: [int(word) for word in lane.split() if word.isdigit()])
 
 
 def _of(stretch: Stretch, parts: Sequence[Part]) -> Iterator[Single]:
@@ -174,7 +203,6 @@ def _bars(stretch: Stretch, part: Part, lanes: Sequence[str], scale: float) -> g
 
 def _words(part: Part, single: Single) -> str:
     took = f"{format_seconds((single.end_ns - single.begin_ns) / 1e9)} from {single.begin_ns / 1e9:.6f} s on"
-    if part[0] == "calls":
-        return f"{single.name}, thread {single.lane}: {took}"
     what = f"{single.name}, {part[1]}, {format_bytes(single.bytes)}" if part[0] == "copies" else single.name
-    return f"{what}, stream {single.lane}: {took}"
+    line = f", {single.line}" if single.line else ""
+    return f"{what}{line}, {'thread' if part[0] == 'calls' else 'stream'} {single.lane}: {took}"

@@ -47,9 +47,10 @@ class Trace:
         "on both sides, each kernel, each allocation of pinned memory, and the time that each call held the CPU; for "
         "these calls the Python stack is read. A copy belongs to the innermost line of the program's own code. Idle "
         "compute of a copy is the time from the beginning of its call to the end of call and transfer, less the time "
-        "in which any kernel ran on that GPU; no moment counts twice. What pinning would save in place is that time "
-        "less what the transfer takes at the rate of pinned memory. CUPTI says pinned for registered and "
-        "write-combined memory too."
+        "in which any kernel ran on that GPU; no moment counts twice. From it, and from the idle time behind a "
+        "copy in which kernels are issued that pinned memory would have let the program issue before, what the "
+        "transfers take at the rate of pinned memory is taken off: so much pinning would save. CUPTI says pinned for "
+        "registered and write-combined memory too."
     )
     Params = TraceParams
     Observation = TraceRow

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from pinscope.analysis.rows import Row
-from pinscope.experiments.trace.arithmetic import REPEATED, Seen, Site, line_name, pinned_memory, small_copies
+from pinscope.experiments.trace.arithmetic import (
+    REPEATED,
+    Seen,
+    Site,
+    line_name,
+    pinned_memory,
+    share_of_time,
+    small_copies,
+)
 from pinscope.records.finding import Finding, costing, finding, good, note, quantity, warning
 from pinscope.records.run import Run
 from pinscope.records.trace_row import LARGE_BYTES
@@ -60,12 +68,13 @@ def _pageable(seen: Seen, rate_from: str | None) -> Iterator[Finding]:
 
 def _accused(seen: Seen, site: Site, others: int, rate_from: str | None) -> Finding:
     row, saved = site.row, site.saved_in_place
-    times = seen.seconds / (seen.seconds - saved) if saved is not None and 0 < saved < seen.seconds else 1.0
+    whole = seen.seconds_from_first(row)
+    times = whole / (whole - saved) if saved is not None and 0 < saved < whole else 1.0
     way = "to" if row["direction"] == "d2h" else "from"
     what = f"{row['count']:,} {'copies' if row['count'] > 1 else 'copy'} {way} pageable memory"
-    share = f" ({format_share(saved / seen.seconds)})" if saved and seen.seconds else ""
     saves = (
-        f": {pinned_memory(site).lower()} the program would take about {format_seconds(saved)}{share} less"
+        f": {pinned_memory(site).lower()} the program would take about {format_seconds(saved)} less, "
+        f"{share_of_time(seen, row, saved)}"
         if saved
         else ""
     )
@@ -79,12 +88,18 @@ def _accused(seen: Seen, site: Site, others: int, rate_from: str | None) -> Find
         quantity("CPU held by the calls", row["call_seconds"], "seconds"),
         quantity("GPU compute idle", row["idle_seconds"], "seconds", reason="the program ran no kernel"),
         quantity("Saved if pinned (about)", saved, "seconds", reason="the rate of pinned copies is not known"),
-        quantity("Saved if also ahead of compute (at most)", site.saved_ahead, "seconds"),
+        quantity("Saved if also issued early (at most)", site.saved_early, "seconds"),
         title=f"{site.name} makes {what}{saves}",
         detail=" ".join(filter(None, (_where(row), _alike(others)))),
         advice=_how_to_pin(row),
         code=PIN_CODE,
     )
+
+
+_MADE_THERE = (
+    "On a stream of its own the copy can also run while the GPU computes. So much is saved where the data is made in "
+    "pinned memory; to copy it there takes CPU time first, which a DataLoader spends in a thread of its own."
+)
 
 
 def _how_to_pin(row: Row) -> str:
@@ -93,11 +108,11 @@ def _how_to_pin(row: Row) -> str:
     if "non_blocking=True" in (row["source_line"] or ""):
         return (
             "Copy from pinned memory: from pageable memory non_blocking=True has no effect, from pinned memory the "
-            "call returns at once, and the copy can run while the GPU computes."
+            f"call returns at once, and the program goes on. {_MADE_THERE}"
         )
     return (
-        "Copy from pinned memory; with non_blocking=True the call returns at once, and the copy can run while the GPU "
-        "computes."
+        "Copy from pinned memory; with non_blocking=True the call returns at once, and the program goes on. "
+        f"{_MADE_THERE}"
     )
 
 
@@ -157,8 +172,9 @@ def _small(seen: Seen, rate_from: str | None) -> Iterator[Finding]:
 
 def _churn(seen: Seen) -> Iterator[Finding]:
     for row in seen.churn:
+        whole = seen.seconds_from_first(row)
         yield finding(
-            costing(seen.seconds / max(seen.seconds - row["call_seconds"], 1e-9)),
+            costing(whole / max(whole - row["call_seconds"], 1e-9)),
             "pinned-memory-in-a-loop",
             quantity("Allocations", row["count"], "count"),
             quantity("Bytes asked for", row["bytes"], "bytes"),
@@ -166,8 +182,8 @@ def _churn(seen: Seen) -> Iterator[Finding]:
             quantity("Most at once", row["peak_bytes"], "bytes", reason=NOT_RECORDED),
             quantity("Time in the calls", row["call_seconds"], "seconds"),
             quantity("Not released at the end", row["left_count"], "count"),
-            title=f"{line_name(row)} pins memory {row['count']:,} times: {format_seconds(row['call_seconds'])} of "
-            f"{format_seconds(seen.seconds)} in {row['call']}",
+            title=f"{line_name(row)} pins memory {row['count']:,} times: {format_seconds(row['call_seconds'])} in "
+            f"{row['call']}, {share_of_time(seen, row, row['call_seconds'])}",
             detail=_where(row),
             advice="Pin a buffer once and use it again: pinning costs more than the copy that it speeds up.",
             code=REUSE_CODE,
@@ -196,12 +212,19 @@ def _waits(seen: Seen) -> Iterator[Finding]:
             "waits-for-the-gpu",
             quantity("Waits", row["count"], "count"),
             quantity("GPU compute idle afterwards", idle, "seconds"),
+            quantity("Longest of these times", row["longest_idle_seconds"], "seconds", reason=NOT_RECORDED),
             quantity("CPU held", row["call_seconds"], "seconds"),
             title=f"{line_name(row)} waits for the GPU {row['count']:,} times: after these waits compute stood idle "
-            f"{format_seconds(idle)}, {format_share(idle / seen.seconds)} of the time",
-            detail=_where(row),
+            f"{format_seconds(idle)}, {share_of_time(seen, row, idle)}",
+            detail=f"{_where(row)} All that the CPU did between a wait and the next kernel counts, such as loading "
+            + (
+                f"data, and copies, whose idle time counts twice: {NOT_RECORDED}."
+                if seen.counts_copies_after_waits
+                else "data, but for copies: their idle time is counted with them."
+            ),
             advice="Ask for results less often: .item(), .cpu(), print() of a tensor and synchronize() wait until "
-            "everything before them is done, and only then can the next work be issued.",
+            "everything before them is done, and only then can the next work be issued. Or do what stands between the "
+            "wait and the next kernel before the wait, or in another process, as a DataLoader's workers do.",
         )
 
 
@@ -239,6 +262,17 @@ def _without_lines(run: Run, seen: Seen) -> Iterator[Finding]:
             title="The trace has no lines: it was made with --no-stacks",
             detail="All copies between the same kinds of memory stand in one row.",
             advice="Trace it again without --no-stacks.",
+        )
+
+
+def program_failed(seen: Seen) -> Iterator[Finding]:
+    """Where the program did not end well, that stands among the findings."""
+    if seen.failure:
+        yield note(
+            "program-failed",
+            title=f"The program {seen.failure}",
+            detail="The trace holds what it did until then.",
+            advice="What the program wrote to its terminal says why.",
         )
 
 

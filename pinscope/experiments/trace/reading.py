@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from pinscope.analysis.rows import Row
 from pinscope.experiments.trace.arithmetic import Seen, Site, line_name, process_name, seen_in
-from pinscope.experiments.trace.findings import origin, trace_findings
+from pinscope.experiments.trace.findings import origin, program_failed, trace_findings
 from pinscope.experiments.trace.verdict import trace_verdict
 from pinscope.experiments.trace.what_if import (
     what_if_findings,
@@ -42,7 +42,11 @@ def read_trace(run: Run, rows: Sequence[Row]) -> Reading:
         verdict=trace_verdict(seen) if what is None else what_if_verdict(what),
         headline=(*(() if what is None else what_if_headline(what)), *_headline(seen)),
         tables=tuple(table for table in tables if table.rows),
-        findings=(*(() if what is None else what_if_findings(what)), *trace_findings(run, seen)),
+        findings=(
+            *(() if what is None else what_if_findings(what)),
+            *trace_findings(run, seen),
+            *(program_failed(seen) if what is None else ()),
+        ),
     )
 
 
@@ -50,12 +54,18 @@ def _headline(seen: Seen) -> Iterator[Quantity]:
     pageable, unknown = seen.pageable, any(site.pinned_rate is None for site in seen.pageable)
     saved = None if unknown else sum(site.saved_in_place or 0.0 for site in pageable)
     yield quantity("Saved if pinned (about)", saved, "seconds", reason=NO_RATE)
+    busy = sum(row["busy_seconds"] for row in seen.devices) / (len(seen.devices) or 1)
+    kernels = any(row["kernels"] for row in seen.devices)
+    yield quantity("GPU compute busy, of the time", busy / seen.seconds if kernels and seen.seconds else None, "share",
+                   reason=NO_KERNELS)  # fmt: skip
     for kind, sites in (("pageable", pageable), ("pinned", seen.pinned)):
         yield quantity(f"{kind.capitalize()}, {LARGE_LINES}", sum(site.row["bytes"] for site in sites),
                        "bytes")  # fmt: skip
-    yield quantity("Saved if also ahead of compute (at most)", sum(site.saved_ahead for site in pageable), "seconds")
-    idle = [site.row["idle_seconds"] for site in seen.sites if site.row["idle_seconds"] is not None]
-    yield quantity("GPU compute idle for copies", sum(idle) if idle else None, "seconds", reason=NO_KERNELS)
+    yield quantity("Saved if also issued early (at most)", sum(site.saved_early for site in pageable), "seconds")
+    idle = [site.row["idle_seconds"] for site in pageable if site.row["idle_seconds"] is not None]
+    unknown_idle = pageable and not idle
+    yield quantity("GPU compute idle for pageable copies", None if unknown_idle else sum(idle), "seconds",
+                   reason=NO_KERNELS)  # fmt: skip
     yield quantity("CPU held by pageable copies", sum(site.row["call_seconds"] or 0.0 for site in pageable), "seconds")
     yield quantity("From the first copy or kernel to the last", seen.seconds, "seconds")
     yield quantity("The program ran", seen.program["seconds"] if seen.program else None, "seconds")
@@ -71,26 +81,30 @@ def _sites(run: Run, seen: Seen) -> Table:
     return table(
         LINES,
         {
-            "line": "text", "source": "text", "memory": "text", "copies": "count", "bytes": "bytes",
-            "saved if pinned": "seconds", "if also ahead": "seconds", "CPU held": "seconds", "compute idle": "seconds",
-            "bandwidth": "bytes/second", "median size": "bytes", "way": "text", "function": "text",
-            **({"in range": "text"} if ranges else {}),
+            "line": "text", "saved if pinned": "seconds", "compute idle": "seconds", "CPU held": "seconds",
+            "memory": "text", "copies": "count", "bytes": "bytes", "median size": "bytes",
+            "bandwidth": "bytes/second", "if also early": "seconds",
+            **({"in range": "text"} if ranges else {}), "function": "text", "source": "text",
         },
-        [(*_site(site), *([site.row["ranges"]] if ranges else [])) for site in shown],
+        [_site(site, ranges=ranges) for site in shown],
         note="Ranked by what pinning would save. CPU held: by the calls. Compute idle: the GPU's compute stood still "
-        "while the copies were issued and ran. Saved if pinned: compute idle less the transfer at the rate of pinned "
-        "memory" + (f" ({rate_from})" if rate_from else "") + f". It and the bandwidth are those of {LARGE_LINES}. If "
-        "also ahead: at most, when the copies run behind compute." + _left_out(seen),
+        "while the copies were issued and ran. Saved if pinned: all this idle time, but for what the transfers would "
+        "take at the rate of pinned memory"
+        + (f" ({rate_from})" if rate_from else "")
+        + ". To it belongs the idle time behind a copy in which kernels are issued: from pinned memory the program "
+        "goes on at once, and issues them during the copy. If also early: the same without the transfers, which run "
+        "while the GPU computes if each copy is issued early enough: the most. Both are n/a where memory is pinned or "
+        f"no copy is above {format_bytes(LARGE_BYTES)}. Bandwidth: of the transfers, where most copies are above that."
+        + _left_out(seen),
     )  # fmt: skip
 
 
-def _site(site: Site) -> tuple[str | float | None, ...]:
+def _site(site: Site, *, ranges: bool) -> tuple[str | float | None, ...]:
     row, asked = site.row, site.is_pageable
     return (
-        site.name, row["source_line"] or None, f"{row['source']} → {row['target']}", row["count"], row["bytes"],
-        site.saved_in_place if asked else None, site.saved_ahead if asked else None, row["call_seconds"],
-        row["idle_seconds"], site.bytes_per_second if row["large_count"] else None, row["median_bytes"],
-        row["direction"], row["function"] or None,
+        site.name, site.saved_in_place if asked else None, row["idle_seconds"], row["call_seconds"], site.memory,
+        row["count"], row["bytes"], row["median_bytes"], site.bytes_per_second, site.saved_early if asked else None,
+        *([row["ranges"]] if ranges else []), row["function"] or None, row["source_line"] or None,
     )  # fmt: skip
 
 
@@ -103,19 +117,20 @@ def _allocations(seen: Seen) -> Table:
     return table(
         "Pinned memory allocated",
         {
-            "line": "text", "source": "text", "call": "text", "times": "count", "took": "seconds",
+            "line": "text", "call": "text", "times": "count", "took": "seconds",
             "bytes asked for": "bytes", "bytes held": "bytes", "most at once": "bytes", "left at the end": "count",
-            "bytes left": "bytes",
+            "bytes left": "bytes", "source": "text",
         },
         [
             (
-                line_name(row), row["source_line"] or None, row["call"], row["count"], row["call_seconds"],
-                row["bytes"], row["held_bytes"], row["peak_bytes"], row["left_count"], row["left_bytes"],
+                line_name(row), row["call"], row["count"], row["call_seconds"], row["bytes"], row["held_bytes"],
+                row["peak_bytes"], row["left_count"], row["left_bytes"], row["source_line"] or None,
             )
             for row in seen.allocations[:MOST_SHOWN]
         ],
         note="Asked for: of CUDA; PyTorch asks for a power of two, up to twice what a tensor needs. Held: the whole "
-        "pages that this reaches into. Both add up all times; most at once is the most that was there together.",
+        "pages that this reaches into. Both add up all times; most at once is the most that was there together. "
+        "PyTorch's .item() pins a few bytes for its result.",
     )  # fmt: skip
 
 
@@ -123,19 +138,21 @@ def _waits(seen: Seen) -> Table:
     return table(
         "Waiting for the GPU",
         {
-            "line": "text", "source": "text", "call": "text", "times": "count", "CPU held": "seconds",
-            "compute idle afterwards": "seconds", "during a copy": "count",
+            "line": "text", "call": "text", "times": "count", "CPU held": "seconds",
+            "compute idle afterwards": "seconds", "during a copy": "count", "source": "text",
         },
         [
             (
-                line_name(row), row["source_line"] or None, row["call"], row["count"], row["call_seconds"],
-                row["idle_seconds"], row["after_async_count"],
+                line_name(row), row["call"], row["count"], row["call_seconds"], row["idle_seconds"],
+                row["after_async_count"], row["source_line"] or None,
             )
             for row in seen.waits[:MOST_SHOWN]
         ],
         note="Copies that are not asynchronous wait as well. Compute idle afterwards: from the end of the wait until "
-        "the next kernel began; while a program waits, it issues none. During a copy: waits that began while a large "
-        "asynchronous copy ran, from or to pinned memory.",
+        "the next kernel began, "
+        + ("with" if seen.counts_copies_after_waits else "but for")
+        + " what is counted for copies above; while a program waits, it issues no kernel. "
+        "During a copy: waits that began while a large asynchronous copy ran, from or to pinned memory.",
     )  # fmt: skip
 
 
@@ -145,7 +162,8 @@ def _devices(seen: Seen) -> Table:
         {"GPU": "text", "kernels": "count", "compute busy": "seconds", "of the time": "share"},
         [
             (
-                " ".join(filter(None, (str(row["device"]), process_name(row)))), row["kernels"], row["busy_seconds"],
+                f"{row['device']} of {process}" if (process := process_name(row)) else str(row["device"]),
+                row["kernels"], row["busy_seconds"],
                 row["busy_seconds"] / seen.seconds if seen.seconds else None,
             )
             for row in seen.devices

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pinscope.analysis.attached import Attached, EachPart, every_part
+from pinscope.analysis.rows import Row
+from pinscope.experiments.trace.arithmetic import line_name, process_names
 from pinscope.experiments.trace.events import TABLES, Columns, each_coded
 from pinscope.records.trace_row import WAITS
 
@@ -41,17 +44,19 @@ class Extent:
 
     Attributes:
         begin_ns: when the first call, copy or kernel began, since the program's start.
-        end_ns: when the last of them ended.
+        end_ns: when the last of them ended; later than ``begin_ns`` also where no end was recorded.
         parts: name of an attachment → beginning and end of each of its parts.
         costliest: number of a site → one of its copies.
-        processes: ids of those that were recorded; none where it was one.
+        processes: ids of those that were recorded, with their names; none where it was one.
+        lines: number of a site → its line.
     """
 
     begin_ns: int
     end_ns: int
     parts: Mapping[str, tuple[tuple[int, int], ...]]
     costliest: Mapping[int, Costliest]
-    processes: frozenset[int] = frozenset()
+    processes: Mapping[int, str] = field(default_factory=dict)
+    lines: Mapping[int, str] = field(default_factory=dict)
 
     def reaches(self, name: str, number: int, begin_ns: int, end_ns: int) -> bool:
         """Whether events of that part may lie in the stretch."""
@@ -61,13 +66,15 @@ class Extent:
 
 @dataclass(frozen=True)
 class Single:
-    """One event. ``lane`` names the thread or the stream; times are in nanoseconds since the program's start."""
+    """One event. ``lane`` names the thread or the stream, ``line`` the line that made it, if that is known; times are
+    in nanoseconds since the program's start."""
 
     begin_ns: int
     end_ns: int
     lane: str
     name: str
     bytes: int | None
+    line: str = ""
 
 
 @dataclass
@@ -79,6 +86,7 @@ class Stretch:
         events: how many there are.
         at_once: how many ran at once on average, in each of :data:`PIECES` equal pieces.
         singles: the events, where they are at most :data:`MOST_SINGLE`; else empty.
+        whole: of the trace.
     """
 
     begin_ns: int
@@ -86,10 +94,29 @@ class Stretch:
     events: int = 0
     at_once: dict[Part, NDArray[np.float64]] = field(default_factory=dict)
     singles: dict[Part, list[Single]] = field(default_factory=dict)
+    whole: Extent = field(default_factory=lambda: Extent(0, 1, {}, {}))
+
+    @property
+    def processes(self) -> Mapping[int, str]:
+        """As of the :class:`Extent`."""
+        return self.whole.processes
+
+    @property
+    def heart_ns(self) -> tuple[int, int]:
+        """The moments between which most of what ran, eight tenths, ran; the whole stretch where nothing did."""
+        ran = np.cumsum(np.sum([*self.at_once.values(), np.zeros(PIECES)], axis=0))
+        if not ran[-1]:
+            return self.begin_ns, self.end_ns
+        first, last = (int(np.searchsorted(ran, ran[-1] * share)) for share in (0.1, 0.9))
+        length = self.end_ns - self.begin_ns
+        return self.begin_ns + length * first // PIECES, self.begin_ns + length * (last + 1) // PIECES
 
 
-def extent(attached: Attached) -> Extent | None:
-    """When the events ran; ``None`` where there are none. Reads them all, a part at a time."""
+def extent(attached: Attached, rows: Sequence[Row] = ()) -> Extent | None:
+    """When the events ran; ``None`` where there are none. Reads them all, a part at a time.
+
+    ``rows``: of the trace; they name its processes and lines.
+    """
     parts: dict[str, list[tuple[int, int]]] = {name: [] for name in TABLES}
     costliest: dict[int, Costliest] = {}
     processes: set[int] = set()
@@ -107,8 +134,12 @@ def extent(attached: Attached) -> Extent | None:
     if not ends:
         return None
     whole = {name: tuple(both) for name, both in parts.items()}
-    return Extent(min(first for first, _ in ends), max(*(last for _, last in ends), 1), whole, costliest,
-                  frozenset(processes if len(processes) > 1 else ()))  # fmt: skip
+    begin = min(first for first, _ in ends)
+    end = max(begin + 1, *(last for _, last in ends))
+    known = process_names(rows)
+    names = {number: known.get(number, f"process {number}") for number in processes if len(processes) > 1}
+    lines = {row["number"]: line_name(row) for row in rows if row["kind"] == "site" and row["number"] is not None}
+    return Extent(begin, end, whole, costliest, names, lines)
 
 
 def _keep_costliest(found: dict[int, Costliest], part: Columns) -> None:
@@ -131,7 +162,7 @@ def stretch_of(attached: Attached, whole: Extent, begin_ns: int, end_ns: int) ->
         begin_ns: in nanoseconds since the program's start.
         end_ns: later.
     """
-    found = Stretch(begin_ns, end_ns)
+    found = Stretch(begin_ns, end_ns, whole=whole)
     edges = np.linspace(begin_ns, end_ns, PIECES + 1)
     for name in TABLES:
         reached = partial(whole.reaches, name, begin_ns=begin_ns, end_ns=end_ns)
@@ -180,7 +211,7 @@ def _add(found: Stretch, name: str, coded: _Coded, edges: NDArray[np.float64]) -
         found.at_once[part] = found.at_once.get(part, 0.0) + added
         if found.events <= MOST_SINGLE:
             chosen = {key: values[mine] for key, values in rows.items()}
-            found.singles.setdefault(part, []).extend(_singles(name, (chosen, words)))
+            found.singles.setdefault(part, []).extend(_singles(name, (chosen, words), found.whole))
     if found.events > MOST_SINGLE:
         found.singles.clear()
 
@@ -226,17 +257,28 @@ def call_kind(call: str) -> str:
     return "wait" if WAITS.search(call) else "pin"
 
 
-def _singles(name: str, coded: _Coded) -> Iterator[Single]:
+def _singles(name: str, coded: _Coded, whole: Extent) -> Iterator[Single]:
     rows, words = coded
     lanes = rows["thread" if name == "calls" else "stream"]
     named = {"calls": "call", "copies": "direction"}.get(name)
     for place, lane in enumerate(lanes.tolist()):
         begin, took = int(rows["at_ns"][place]), max(int(rows["took_ns"][place]), 0)
         size = int(rows["bytes"][place]) if name == "copies" else None
-        process = int(rows["process"][place])
-        owner = f"{lane} of process {process}" if process else str(lane)
+        process = whole.processes.get(int(rows["process"][place]))
+        owner = f"{lane} of {process}" if process else str(lane)
         what = words[named][int(rows[named][place])] if named else "kernel"
-        yield Single(begin, begin + took, owner, what, size)
+        yield Single(begin, begin + took, owner, what, size, _line(name, coded, place, whole))
+
+
+def _line(name: str, coded: _Coded, place: int, whole: Extent) -> str:
+    """The line that made a call, or copied; empty where it is not known."""
+    rows, words = coded
+    if name == "copies":
+        return whole.lines.get(int(rows["site"][place]), "")
+    if name != "calls" or "file" not in rows:  # not recorded by earlier versions
+        return ""
+    file = words["file"][int(rows["file"][place])]
+    return f"{PurePath(file).name}:{int(rows['line'][place])}" if file else ""
 
 
 def at_once(begun: NDArray[np.int64], ended: NDArray[np.int64], edges: NDArray[np.float64]) -> NDArray[np.float64]:

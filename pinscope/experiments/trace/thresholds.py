@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pinscope.errors import InvalidParameter
-from pinscope.experiments.trace.arithmetic import Seen
+from pinscope.experiments.trace.arithmetic import REPEATED, Seen
 from pinscope.text import quoted
 from pinscope.units import format_bytes, format_seconds, format_share, parse_bytes, parse_seconds, parse_share
 
@@ -18,7 +18,8 @@ _MEASURES: Mapping[Figure, str] = {
     "idle": "GPU compute stood idle",
 }
 GRAMMAR = (
-    "pageable, pageable=SIZE, or idle or held with =PERCENT or =DURATION, such as pageable=100MiB, idle=5%, held=0.5s"
+    "pageable, pageable=SIZE (B, KiB, MiB, GiB), or idle or held with =PERCENT (%) or =DURATION (ms, s, m, h), such as "
+    "pageable=100MiB, idle=5%, held=0.5s"
 )
 
 
@@ -29,7 +30,8 @@ class Threshold:
     Attributes:
         figure: ``pageable`` (bytes of lines with pageable copies above 64 KiB), ``held`` (seconds for which these
             copies held the CPU) or ``idle`` (seconds for which GPU compute stood idle for them).
-        most: in bytes or seconds, or as a share of the time from the first copy or kernel to the end of the last.
+        most: in bytes or seconds, or as a share of the time from the first copy of those lines that copy again and
+            again; where none does, from the first copy or kernel.
         is_share: which of them.
         text: as it was written.
     """
@@ -42,7 +44,7 @@ class Threshold:
     def exceeded(self, seen: Seen) -> str | None:
         """By what the trace exceeds it, one line; ``None`` if it does not."""
         found = _found(seen, self.figure)
-        most = self.most * seen.seconds if self.is_share else self.most
+        most = self.most * _whole(seen) if self.is_share else self.most
         if not seen.pageable or found <= most:
             return None
         first, more = seen.pageable[0].name, len(seen.pageable) - 1
@@ -53,12 +55,14 @@ class Threshold:
         measure = _MEASURES[self.figure]
         if self.figure == "pageable":
             return f"{format_bytes(found)} {measure}"
-        share = f", {format_share(found / seen.seconds)} of {format_seconds(seen.seconds)}" if seen.seconds else ""
+        whole = _whole(seen)
+        share = f", {format_share(found / whole)} of {format_seconds(whole)}" if whole else ""
         return f"{measure} {format_seconds(found)} for pageable copies{share}"
 
 
 def parse_threshold(text: str) -> Threshold:
-    """A threshold as the command line has it.
+    """A threshold as the command line has it. A number but 0 needs its unit: ``idle=5``, written for ``idle=5%``, would
+    be a check that never fails.
 
     Raises:
         InvalidParameter: it is none; the message says what there is.
@@ -66,15 +70,21 @@ def parse_threshold(text: str) -> Threshold:
     name, given, amount = (part.strip() for part in text.partition("="))
     figure = next((each for each in _MEASURES if each == name), None)
     if figure is None or bool(given) != bool(amount) or (figure != "pageable" and not given):
-        raise InvalidParameter(f"--fail-on {quoted(text)}: it must be {GRAMMAR}")
+        raise _refused(text)
     is_share = figure != "pageable" and amount.endswith("%")
     try:
         most = 0.0 if not given else _amount(figure, amount)
-    except InvalidParameter as error:
-        raise InvalidParameter(f"--fail-on {name}: {error}") from None
+    except InvalidParameter:
+        raise _refused(text) from None
+    if most and not (is_share or amount[-1].isalpha()):
+        raise _refused(text, f"{amount} has no unit; ")
     if most < 0:
         raise InvalidParameter(f"--fail-on {quoted(text)}: the limit must be 0 or more")
     return Threshold(figure, most, is_share, text.replace(" ", ""))
+
+
+def _refused(text: str, why: str = "") -> InvalidParameter:
+    return InvalidParameter(f"--fail-on {quoted(text)}: {why}it must be {GRAMMAR}")
 
 
 def _amount(figure: Figure, text: str) -> float:
@@ -89,6 +99,12 @@ def exceeded(seen: Seen, thresholds: Sequence[Threshold]) -> Iterator[str]:
     lost = seen.program["lost_bytes"] if seen.program else 0
     if thresholds and lost:
         yield f"--fail-on: {format_bytes(lost)} of CUPTI's records could not be read, so that copies may be missing"
+
+
+def _whole(seen: Seen) -> float:
+    """Seconds of which shares are."""
+    again = [seen.seconds_from_first(site.row) for site in seen.pageable if site.row["count"] >= REPEATED]
+    return max(again, default=seen.seconds)
 
 
 def _found(seen: Seen, figure: Figure) -> float:

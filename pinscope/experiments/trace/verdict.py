@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pinscope.experiments.trace.arithmetic import MOSTLY, Seen, Site, line_name, pinned_memory, small_copies
+from pinscope.experiments.trace.arithmetic import (
+    MOSTLY,
+    Seen,
+    Site,
+    line_name,
+    pinned_memory,
+    share_of_time,
+    small_copies,
+)
 from pinscope.units import format_bytes, format_seconds, format_share
 
 
@@ -14,12 +22,19 @@ def trace_verdict(seen: Seen) -> str | None:
         return None
     if not seen.program["copies"]:
         return _nothing(seen.program["recorded_seconds"])
-    if seen.pageable and seen.pinned_share <= 1 - MOSTLY:
-        return " ".join((_worst(seen), *list(filter(None, (_others(seen), _beside(seen))))[:1]))
+    if seen.pageable and (seen.pinned_share <= 1 - MOSTLY or _saves_much(seen)):
+        others = max(_others(seen), _beside(seen))
+        return " ".join(filter(None, (_worst(seen), others[1])))
     if seen.pinned:
-        return " ".join(filter(None, (_pinned(seen), _left(seen.pageable), _beside(seen))))
+        return " ".join(filter(None, (_pinned(seen), _left(seen.pageable), _beside(seen)[1])))
     none = f"None of {seen.program['copies']:,} copies is a large one between host and GPU: pinning would not help."
-    return " ".join(filter(None, (none, _beside(seen))))
+    return " ".join(filter(None, (none, _beside(seen)[1])))
+
+
+def _saves_much(seen: Seen) -> bool:
+    """Whether the line that pinning would help most costs a part of the time, however little it copies."""
+    site = seen.pageable[0]
+    return (site.saved_in_place or 0.0) >= MOSTLY * seen.seconds_from_first(site.row) > 0
 
 
 def _nothing(recorded: float | None) -> str:
@@ -37,12 +52,11 @@ def _nothing(recorded: float | None) -> str:
 
 def _worst(seen: Seen) -> str:
     site, others = seen.accused[0] if seen.accused else (seen.pageable[0], 0)
-    alike = f", as in {others:,} more {'processes' if others > 1 else 'process'}," if others else ""
+    alike = f", where {others:,} more {'processes copy' if others > 1 else 'process copies'} too," if others else ""
     way = "from" if site.row["direction"] == "h2d" else "to"
     what = "GPU compute stood idle" if site.row["idle_seconds"] is not None else "the CPU was held"
-    share = f" ({format_share(site.stands_seconds / seen.seconds)})" if seen.seconds else ""
-    stood = f"{format_seconds(site.stands_seconds)} of {format_seconds(seen.seconds)}{share}"
-    first = f"{site.name}{alike} copied {format_bytes(site.row['bytes'])} {way} pageable memory; {what} {stood} for it."
+    stood = f"{format_seconds(site.stands_seconds)} for it, {share_of_time(seen, site.row, site.stands_seconds)}"
+    first = f"{site.name}{alike} copied {format_bytes(site.row['bytes'])} {way} pageable memory; {what} {stood}."
     saved = site.saved_in_place
     return (
         first
@@ -51,18 +65,18 @@ def _worst(seen: Seen) -> str:
     )
 
 
-def _others(seen: Seen) -> str:
-    """The other lines that are worth a word."""
+def _others(seen: Seen) -> tuple[float, str]:
+    """What pinning the other lines would save that are worth a word, in seconds and as a sentence."""
     others = [site for site, _ in seen.accused[1:]]
     if not others:
-        return ""
+        return 0.0, ""
     lines = f"{len(others)} more pageable {'lines' if len(others) > 1 else 'line'}"
-    saved = [site.saved_in_place for site in others if site.saved_in_place is not None]
-    return f"{lines}: about {format_seconds(sum(saved))} more." if saved and sum(saved) else f"{lines}."
+    saved = sum(site.saved_in_place or 0.0 for site in others)
+    return saved, f"{lines}: about {format_seconds(saved)} less." if saved else f"{lines}."
 
 
-def _beside(seen: Seen) -> str:
-    """What takes the most time of all but pageable copies; empty if nothing takes much."""
+def _beside(seen: Seen) -> tuple[float, str]:
+    """What takes the most time beside pageable copies, in seconds and as a sentence; empty if nothing takes much."""
     costs = [
         *((row["idle_seconds"], f"{line_name(row)} waits for the GPU {row['count']:,} times: after these waits compute "
            f"stood idle {format_seconds(row['idle_seconds'])}.") for row in seen.idling[:1]),
@@ -71,7 +85,7 @@ def _beside(seen: Seen) -> str:
         *((site.row["call_seconds"], f"{small_copies(site)}, which hold the CPU for "
            f"{format_seconds(site.row['call_seconds'])}.") for site in seen.small[:1]),
     ]  # fmt: skip
-    return max(costs)[1] if costs else ""
+    return max(costs, default=(0.0, ""))
 
 
 def _pinned(seen: Seen) -> str:

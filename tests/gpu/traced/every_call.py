@@ -48,6 +48,7 @@ def moves():
         lambda x: x.cuda(0, non_blocking=False),
         lambda x: torch.empty(x.shape, dtype=x.dtype, device="cuda").copy_(x),
         lambda x: torch.empty(x.shape, dtype=torch.complex128, device="cuda").copy_(x, True),
+        lambda x: torch.empty(x.shape, dtype=x.dtype, device="cuda").copy_(other=x),
     )
 
 

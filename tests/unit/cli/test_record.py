@@ -29,7 +29,7 @@ def refused(arguments: list[str], code: int, capsys: pytest.CaptureFixture[str])
     [
         (
             ["--for", "soon"],
-            "--for: 'soon' is not a duration; write a number with s, m, h or d, such as 90s, 10m or 2h",
+            "--for: 'soon' is not a duration; write seconds or a unit, such as 20ms, 90s, 10m, 2h or 1d",
         ),
         (["--for", "0s"], "--for 0 s: it must be more than 0 s"),
         (["--for", "31d"], "at most 30d"),

@@ -6,7 +6,8 @@ import pytest
 
 from pinscope.dashboard.pages import RUNS, TRACES
 from pinscope.dashboard.plain import prose
-from pinscope.records.run import Run
+from pinscope.probes.process import current_process
+from pinscope.records.run import Progress, Run
 from pinscope.store.store import Store
 from tests.data import synthetic_trace
 from tests.unit.dashboard.conftest import Open, all_opened
@@ -41,6 +42,21 @@ def test_the_page_traces_shows_the_newest_with_its_lines_and_how_to_make_one(kep
     assert any("train.py:40" in str(frame.value) for frame in app.dataframe)
 
 
+def test_one_that_goes_on_says_what_ends_it_and_shows_no_share_of_an_unknown_length(
+    store: Store, open_page: Open
+) -> None:
+    going_on = {"status": "running", "process": current_process(), "progress": Progress(message="9 events recorded")}
+    run = store.add(synthetic_trace.run().model_copy(update=going_on))
+    app = open_page(TRACES)
+    assert not app.exception
+    assert app.button(key=f"cancel-{run.id}").label == "End program"
+    words = " ".join(str(element.value) for kind in (app.markdown, app.caption) for element in kind)
+    assert "9 events recorded" in words
+    assert "until the program ends" in words
+    assert "observations so far" not in words
+    assert not app.get("progress")
+
+
 def test_the_timeline_of_the_recorded_trace_is_looked_at_closer_and_closer(open_page: Open) -> None:
     app = open_page(TRACES)
     assert len(app.get("plotly_chart")) == 2
@@ -62,6 +78,10 @@ def test_the_timeline_of_the_recorded_trace_is_looked_at_closer_and_closer(open_
     assert whole == events() == 124 + 1657 + 171
     assert copy == 12
     assert closer < whole
+    app.selectbox[1].select_index(0).run()
+    assert events() == copy  # the same line again
+    captions = [str(each.value).replace("\\", "") for each in app.caption]
+    assert any(each.startswith("Shaded: the costliest copy of loader_loop.py:33") for each in captions)
 
 
 def test_a_trace_that_is_not_there_is_one_line(open_page: Open) -> None:

@@ -13,12 +13,14 @@ def headline(recorded: Recorded) -> dict[str, object]:
     pinned = large[(large["source"] == "pinned") | (large["target"] == "pinned")]
     rate = pageable["direction"].map({"h2d": params["pinned_h2d"], "d2h": params["pinned_d2h"]})
     saved = (pageable["idle_seconds"] - pageable["bytes"] / rate).clip(lower=0)
+    devices = rows[rows["kind"] == "device"]
     return {
+        "GPU compute busy, of the time": devices["busy_seconds"].mean() / program["active_seconds"],
         "Saved if pinned (about)": saved.sum(),
         "Pageable, lines with copies above 64 KiB": pageable["bytes"].sum(),
         "Pinned, lines with copies above 64 KiB": pinned["bytes"].sum(),
-        "Saved if also ahead of compute (at most)": pageable["idle_seconds"].sum(),
-        "GPU compute idle for copies": sites["idle_seconds"].sum(),
+        "Saved if also issued early (at most)": pageable["idle_seconds"].sum(),
+        "GPU compute idle for pageable copies": pageable["idle_seconds"].sum(),
         "CPU held by pageable copies": pageable["call_seconds"].sum(),
         "From the first copy or kernel to the last": program["active_seconds"],
         "The program ran": program["seconds"],

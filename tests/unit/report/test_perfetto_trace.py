@@ -153,6 +153,15 @@ def test_several_processes_of_a_program_keep_calls_streams_and_pinned_memory_apa
     assert [event["pid"] for event in found if event["name"] == "pinned memory"] == [begun[1]]
 
 
+def test_a_process_has_its_rank_as_its_name() -> None:
+    both = attached(kernels=[{"process": 4711}, {"process": 4712}])
+    rows = [program(), site(33, process=4711, rank=0), site(33, process=4712, rank=1)]
+    found = events(open_document(run(), rows, with_charts=False, attached=both))
+    assert [event["args"]["name"] for event in found if event["name"] == "process_name"] == [
+        "train.py, rank 0", "rank 0, GPU 0", "train.py, rank 1", "rank 1, GPU 0",
+    ]  # fmt: skip
+
+
 def test_several_runs_keep_processes_and_arrows_of_their_own() -> None:
     one = document(attached(calls=[{}], copies=[{"call_at_ns": 0, "call_took_ns": 1000}]))
     found = events(one, one, synthetic.document("overlap"))

@@ -415,14 +415,15 @@ def test_a_timeline_ends_by_itself_where_a_bundle_is_full(
 
 
 def test_a_file_that_could_not_be_written_is_refused_before_anything_begins(tmp_path: Path) -> None:
-    check_output(tmp_path / "t.pinscope")
+    check_output(tmp_path / "t.pinscope", "timeline")
     (tmp_path / "mine.pinscope").write_text("mine")
     (tmp_path / "link.pinscope").symlink_to("nowhere")
     for name in ("mine.pinscope", "link.pinscope"):
         with pytest.raises(PathExists, match="is there already"):
-            check_output(tmp_path / name)
-    with pytest.raises(BadInput, match=r"its name must end in \.pinscope"):
-        check_output(tmp_path / "t.html")
+            check_output(tmp_path / name, "timeline")
+    for kind in ("timeline", "trace"):
+        with pytest.raises(BadInput, match=rf"a {kind} is written as a bundle, so its name must end in \.pinscope"):
+            check_output(tmp_path / "t.html", kind)
     with pytest.raises(BadInput, match="there is no folder"):
-        check_output(tmp_path / "no" / "t.pinscope")
+        check_output(tmp_path / "no" / "t.pinscope", "timeline")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link.pinscope", "mine.pinscope"]

@@ -7,14 +7,13 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from pinscope.tracing import call_log
 from pinscope.tracing.call_log import CallLog
 
 PIECE = 1024
-"""Entries; three pages of memory."""
+"""Entries; nine pages of memory."""
 
 
 class Halting:
@@ -40,9 +39,13 @@ def mapped(folder: Path) -> int:
     return sum(str(folder) in line for line in Path("/proc/self/maps").read_text().splitlines())
 
 
+def entry(correlation: int, function: int) -> tuple[int, ...]:
+    return (correlation, function, 0, 0, 0, 1, 2)
+
+
 def entries(folder: Path) -> list[tuple[int, int]]:
-    pieces = [np.fromfile(path, "<u4").reshape(-1, call_log.ENTRY.size // 4) for path in sorted(folder.glob("calls.*"))]
-    return sorted((int(entry[0]), int(entry[1])) for piece in pieces for entry in piece if entry[1])
+    pieces = [call_log.ENTRY.iter_unpack(path.read_bytes()) for path in sorted(folder.glob("calls.*"))]
+    return sorted((entry[0], entry[1]) for piece in pieces for entry in piece if entry[-1])
 
 
 @pytest.fixture(autouse=True)
@@ -53,12 +56,12 @@ def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_thread_that_stood_still_for_many_calls_still_writes_its_own(tmp_path: Path) -> None:
     log = CallLog(lambda name: str(tmp_path / name))
     slots = log._slots = Halting()  # type: ignore[assignment] # numbers, as the counter gives them
-    late = threading.Thread(target=log.note, args=(7777, 1, 0))
+    late = threading.Thread(target=log.note, args=entry(7777, 1))
     late.start()
     assert slots.taken.wait(10)
     try:
         for number in range(20 * PIECE - 1):
-            log.note(number, 2, 0)
+            log.note(*entry(number, 2))
         assert mapped(tmp_path) == 1  # that of the thread that stands still
     finally:
         slots.let_go.set()
@@ -72,7 +75,7 @@ def test_entries_of_many_threads_are_all_kept_and_full_pieces_leave_the_memory(t
 
     def write(thread: int) -> None:
         for number in range(5 * PIECE):
-            log.note(thread * 1_000_000 + number, thread + 1, 0)
+            log.note(*entry(thread * 1_000_000 + number, thread + 1))
 
     threads = [threading.Thread(target=write, args=(thread,)) for thread in range(4)]
     for thread in threads:
@@ -81,3 +84,47 @@ def test_entries_of_many_threads_are_all_kept_and_full_pieces_leave_the_memory(t
         thread.join()
     assert mapped(tmp_path) == 0
     assert entries(tmp_path) == [(t * 1_000_000 + n, t + 1) for t in range(4) for n in range(5 * PIECE)]
+
+
+@pytest.mark.parametrize("calls", [0, 1, PIECE - 1, PIECE, PIECE + 1])
+def test_a_log_that_is_closed_leaves_the_memory(calls: int, tmp_path: Path) -> None:
+    log = CallLog(lambda name: str(tmp_path / name))
+    for number in range(calls):
+        log.note(*entry(number, 2))
+    log.close()
+    assert mapped(tmp_path) == 0
+    assert entries(tmp_path) == [(number, 2) for number in range(calls)]
+
+
+def test_a_thread_that_stood_still_when_the_log_was_closed_still_writes_its_own(tmp_path: Path) -> None:
+    log = CallLog(lambda name: str(tmp_path / name))
+    slots = log._slots = Halting()  # type: ignore[assignment] # as above
+    late = threading.Thread(target=log.note, args=entry(7777, 1))
+    late.start()
+    assert slots.taken.wait(10)
+    try:
+        log.note(*entry(1, 1))
+        log.close()
+        assert mapped(tmp_path) == 1
+    finally:
+        slots.let_go.set()
+        late.join()
+    assert mapped(tmp_path) == 0
+    assert entries(tmp_path) == [(1, 1), (7777, 1)]
+
+
+def test_a_signal_s_handler_may_make_a_call_while_a_file_is_added(tmp_path: Path) -> None:
+    handled: list[int] = []
+
+    def path(name: str) -> str:
+        if not handled:
+            handled.append(1)
+            log.note(*entry(2, 1))
+        return str(tmp_path / name)
+
+    log = CallLog(path)
+    noting = threading.Thread(target=log.note, args=entry(1, 1), daemon=True)
+    noting.start()
+    noting.join(10)
+    assert not noting.is_alive()
+    assert entries(tmp_path) == [(1, 1), (2, 1)]

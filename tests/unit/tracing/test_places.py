@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import sysconfig
 from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
 
 from pinscope.tracing import places
 from pinscope.tracing.places import NATIVE, place_of
@@ -34,3 +38,71 @@ def test_code_that_is_in_no_file_is_not_the_program_s() -> None:
 def test_a_thread_without_python_has_no_place() -> None:
     assert place_of([]) == NATIVE
     assert place_of([(OURS, 60, "main")]) == NATIVE
+
+
+CALLS = """\
+batch = torch.randn(
+    64,  # rows
+    64,
+).cuda()
+other = (
+    load("(")
+    .to("cuda")
+)
+copy(
+    batch,
+    other.cpu(),
+)
+put(f(")"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "source"),
+    [
+        (4, "batch = torch.randn( 64,  # rows 64, ).cuda()"),
+        (7, 'load("(") .to("cuda")'),
+        (9, "copy( batch, other.cpu(), )"),
+        (11, "other.cpu(),"),
+        (13, 'put(f(")"))'),
+        (14, ""),
+    ],
+)
+def test_of_a_call_that_stands_on_several_lines_all_are_shown(line: int, source: str, tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(CALLS)
+    assert place_of([(str(path), line, "<module>")]).source == source
+
+
+def test_the_lines_are_those_by_which_python_names_calls(tmp_path: Path) -> None:
+    """Each call of this text calls ``here``, which takes the line from its caller's frame."""
+    text = "here(\n 1,\n).here()\n(\n here()\n .here()\n)\nhere(\n here(),\n)\n"
+    seen = set()
+
+    def here(*_: object) -> SimpleNamespace:
+        seen.add(sys._getframe(1).f_lineno)
+        return SimpleNamespace(here=here)
+
+    exec(text, {"here": here})  # noqa: S102 - to see what Python says
+    path = tmp_path / "calls.py"
+    path.write_text(text)
+    shown = {line: place_of([(str(path), line, "<module>")]).source for line in sorted(seen)}
+    assert shown == {
+        1: "here( 1, ).here()", 3: "here( 1, ).here()", 5: "here()", 6: "here() .here()",
+        8: "here( here(), )", 9: "here(),",
+    }  # fmt: skip
+
+
+def test_what_is_no_python_is_shown_as_it_stands(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text("copy(\n")
+    assert place_of([(str(path), 1, "<module>")]).source == "copy("
+
+
+def test_of_a_long_text_the_middle_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(f"begin = [{'1, ' * 200}]; end()\n")
+    source = place_of([(str(path), 1, "<module>")]).source
+    assert len(source) <= places.SHOWN_CHARACTERS
+    assert source.startswith("begin = ")
+    assert source.endswith("; end()")

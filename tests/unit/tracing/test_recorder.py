@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from pinscope.runner.traced_program import make_spool
+from pinscope.tracing.call_log import CUT
 from pinscope.tracing.scope import Scope
 from pinscope.tracing.spool import Spool
 from pinscope.tracing.start import NOT_STARTED
@@ -59,6 +60,18 @@ def record(library: Path, folder: Path, program: str, scope: Scope = ALL, **chan
     return Recorded(done.returncode, done.stdout, done.stderr, read, counts)
 
 
+def until_switched_off(folder: Path) -> str:
+    """Code of a program: calls ``step`` until the recording was switched off, and a hundred times more."""
+    return f"""
+def is_on():
+    try: return "false" not in open({str(folder / "spool" / "switched")!r}).read()
+    except FileNotFoundError: return True
+deadline = time.time() + 60
+while is_on() and time.time() < deadline: step()
+for _ in range(100): step()
+"""
+
+
 COPIES = "for _ in range(100): copy(1 << 20, PAGEABLE, DEVICE)\n"
 
 
@@ -72,13 +85,13 @@ def test_whatever_ends_the_program_what_was_recorded_is_kept(
 ) -> None:
     seen = record(library, tmp_path, COPIES + end)
     assert seen.exit_code == exit_code
-    assert seen.counts == {"MEMCPY": 100, "RUNTIME": 100}
+    assert seen.counts == {"MEMCPY": 100}
     assert len(seen.spool.calls()) == 100
 
 
 def test_more_records_than_a_buffer_holds(library: Path, tmp_path: Path) -> None:
     seen = record(library, tmp_path, "for _ in range(150_000): copy(64, PAGEABLE, DEVICE)\nos._exit(0)")
-    assert seen.counts == {"MEMCPY": 150_000, "RUNTIME": 150_000}
+    assert seen.counts == {"MEMCPY": 150_000}
     assert len(seen.spool.calls()) == 150_000
     assert seen.spool.unreadable_bytes == 0
 
@@ -113,14 +126,18 @@ def test_each_call_has_the_stack_it_came_from(library: Path, tmp_path: Path) -> 
     assert all(stack[1][1:] == (FIRST_LINE + 4, "<module>") for stack in stacks)
 
 
-def test_the_driver_s_function_inside_the_runtime_s_is_the_same_call(library: Path, tmp_path: Path) -> None:
-    assert len(record(library, tmp_path, "copy(1, PAGEABLE, DEVICE)").spool.calls()) == 1
-
-
-def test_without_stacks_copies_are_recorded_all_the_same(library: Path, tmp_path: Path) -> None:
+def test_without_stacks_copies_and_calls_are_recorded_all_the_same(library: Path, tmp_path: Path) -> None:
     seen = record(library, tmp_path, COPIES, Scope(stacks=False, children=False))
     assert seen.counts["MEMCPY"] == 100
-    assert not len(seen.spool.calls())
+    assert seen.spool.calls()["stack"].tolist() == [0] * 100
+    assert seen.spool.stacks() == []
+
+
+def test_a_call_lasts_from_its_beginning_to_its_return(library: Path, tmp_path: Path) -> None:
+    program = "begun = time.time_ns(); wait(20_000_000); print(time.time_ns() - begun)"
+    seen = record(library, tmp_path, program)
+    (waits,) = seen.spool.calls()
+    assert 20_000_000 <= waits["end"] - waits["start"] < int(seen.stdout)
 
 
 def test_what_a_forked_child_does_is_its_own(library: Path, tmp_path: Path) -> None:
@@ -165,6 +182,55 @@ def test_ctrl_c_during_copies_ends_the_program_as_ever(library: Path, tmp_path: 
     assert "recorder.py" not in seen.stderr
 
 
+HELD = "copy(9 * 300_000_000, PAGEABLE, DEVICE)"
+CTRL_C = "threading.Timer(0.1, os.kill, (os.getpid(), 2)).start()\n"
+ALARM = """
+class Timeout(Exception): pass
+def expire(): raise Timeout("mine")
+signal.signal(signal.SIGALRM, lambda *_: expire())
+signal.setitimer(signal.ITIMER_REAL, 0.1)
+"""
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        CTRL_C + HELD,
+        f"{CTRL_C}try: {HELD}\nexcept KeyboardInterrupt: print('saved')\nsum(range(100_000)); time.sleep(0.1)",
+        f"{CTRL_C}list(map(lambda size: copy(size, PAGEABLE, DEVICE), [9 * 100_000_000] * 4))",
+        f"{ALARM}{HELD}",
+        f"{ALARM}try: {{}}['x']\nexcept KeyError: {HELD}",
+        f"{ALARM}try: {HELD}\nexcept Timeout as error: print(type(error) is Timeout, error.args)\nprint('end')",
+        ALARM.replace('Timeout("mine")', "SystemExit(7)") + HELD,
+    ],
+    ids=["ctrl-C in the last copy", "caught", "in a loop of C", "alarm", "alarm in a handler", "alarm caught", "exit"],
+)
+def test_what_a_signal_raises_during_a_call_comes_where_it_comes_without_a_trace(
+    program: str, library: Path, tmp_path: Path
+) -> None:
+    """With the same traceback, and never later."""
+    seen = record(library, tmp_path, program)
+    plain = subprocess.run(
+        [sys.executable, tmp_path / "program.py"], env=variables(library), capture_output=True, text=True, check=False
+    )
+    assert (seen.exit_code, seen.stdout, seen.stderr) == (plain.returncode, plain.stdout, plain.stderr)
+    assert seen.spool.fault is None
+
+
+def test_what_another_thread_raises_in_a_thread_that_copies_ends_it(library: Path, tmp_path: Path) -> None:
+    program = """
+def loop():
+    try:
+        while True: copy(100_000, PAGEABLE, DEVICE)
+    except KeyboardInterrupt: print("ended")
+thread = threading.Thread(target=loop, daemon=True); thread.start()
+ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(KeyboardInterrupt))
+thread.join(20)
+"""
+    seen = record(library, tmp_path, program)
+    assert (seen.stdout, seen.stderr, seen.spool.fault) == ("ended\n", "", None)
+
+
 def test_a_fault_of_the_recorder_ends_the_recording_and_not_the_program(library: Path, tmp_path: Path) -> None:
     full = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n" + COPIES + "print('goes on')"
     limited = record(library, tmp_path, full)
@@ -174,11 +240,102 @@ def test_a_fault_of_the_recorder_ends_the_recording_and_not_the_program(library:
     assert "OSError" in (limited.spool.fault or "")
 
 
+def test_a_fault_in_any_code_of_ours_stays_there(library: Path, tmp_path: Path) -> None:
+    broken = "sys.modules['pinscope.tracing.own_code'].LIBRARIES = None\n"
+    seen = record(library, tmp_path, f"{broken}copy(1, PAGEABLE, DEVICE)\nprint('goes on')")
+    assert (seen.stdout, seen.stderr) == ("goes on\n", "")
+    assert "TypeError" in (seen.spool.fault or "")
+
+
+def test_os_exit_ends_the_program_whatever_fails_in_ours(library: Path, tmp_path: Path) -> None:
+    broken = "sys.modules['pinscope.tracing.process_hooks']._RECORDINGS[-1].finish = lambda: 1 / 0\n"
+    end = "try: os._exit(4)\nexcept Exception: print('the program goes on')\n"
+    seen = record(library, tmp_path, broken + end)
+    assert (seen.exit_code, seen.stdout, seen.stderr) == (4, "", "")
+
+
+NOTHING_ASKED = """
+deadline = time.time() + 20
+while cuda.fake_asked() and time.time() < deadline: time.sleep(0.01)
+print(cuda.fake_asked())
+"""
+
+
+def test_after_a_fault_cupti_is_asked_for_nothing_more(library: Path, tmp_path: Path) -> None:
+    broken = "sys.modules['pinscope.tracing.own_code'].LIBRARIES = None\ncopy(1, PAGEABLE, DEVICE)\n"
+    seen = record(library, tmp_path, broken + NOTHING_ASKED)
+    assert (seen.stdout, seen.spool.fault) == ("0\n", "TypeError: 'NoneType' object is not iterable")
+
+
+def test_calls_near_the_recursion_limit_are_lost_and_no_others(library: Path, tmp_path: Path) -> None:
+    program = """
+sys.setrecursionlimit(200)
+sources = [compile("copy(*arguments)", f"/own{depth}.py", "exec") for depth in range(300)]
+arguments = 1, PAGEABLE, DEVICE
+def deeper(depth): exec(sources[depth]); deeper(depth + 1)
+try: deeper(0)
+except (RecursionError, ctypes.ArgumentError): print("at the limit")
+sys.setrecursionlimit(1000)
+for _ in range(100): copy(*arguments)
+"""
+    seen = record(library, tmp_path, program)
+    assert (seen.stdout, seen.stderr, seen.spool.fault) == ("at the limit\n", "", None)
+    assert 100 + 150 < len(seen.spool.calls()) < seen.counts["MEMCPY"]
+
+
+def test_a_call_that_began_while_recorded_is_followed_to_its_end(library: Path, tmp_path: Path) -> None:
+    program = f"""
+import pinscope
+def held(): copy(9 * 800_000_000, PAGEABLE, DEVICE)
+thread = threading.Thread(target=held)
+with pinscope.trace("part"): thread.start(); time.sleep(0.2)
+copy(1, PAGEABLE, DEVICE)
+thread.join()
+{NOTHING_ASKED}
+"""
+    seen = record(library, tmp_path, program, Scope(children=False, only_parts=True))
+    assert (seen.stdout, seen.counts["MEMCPY"]) == ("0\n", 1)
+    (call,) = seen.spool.calls()
+    assert call["end"] - call["start"] > 700_000_000
+    assert seen.spool.stacks()[call["stack"] - 1][0][2] == "held"
+
+
+def test_a_call_that_began_before_the_recording_is_marked_as_cut(library: Path, tmp_path: Path) -> None:
+    program = """
+import pinscope
+thread = threading.Thread(target=copy, args=(9 * 500_000_000, PAGEABLE, DEVICE)); thread.start()
+time.sleep(0.1)
+with pinscope.trace("part"): thread.join(); copy(1, PAGEABLE, DEVICE)
+"""
+    seen = record(library, tmp_path, program, Scope(children=False, only_parts=True))
+    assert [call["function"] == CUT for call in seen.spool.calls()] == [True, False]
+
+
+def test_a_recording_ends_when_its_spool_is_gone(library: Path, tmp_path: Path) -> None:
+    config = str(tmp_path / "spool" / "config.json")
+    gone, back = f"os.rename({config!r}, {config + '.kept'!r})\n", f"os.rename({config + '.kept'!r}, {config!r})\n"
+    seen = record(library, tmp_path, f"{gone}{NOTHING_ASKED}{COPIES}{back}")
+    assert (seen.stdout, seen.counts["MEMCPY"]) == ("0\n", 0)
+
+
+def test_the_recording_of_waits_alone_ends_when_it_is_told_to(library: Path, tmp_path: Path) -> None:
+    """CUPTI asks for no buffer then."""
+    spool = tmp_path / "spool"
+    program = f"""
+wait(0)
+open({str(spool / "stop")!r}, "w").close()
+def step(): time.sleep(0.001)
+{until_switched_off(tmp_path)}
+wait(0)
+"""
+    assert len(record(library, tmp_path, program).spool.calls()) == 1
+
+
 def test_the_recording_ends_when_it_is_told_to_and_the_program_goes_on(library: Path, tmp_path: Path) -> None:
     stop = f"open({str(tmp_path / 'spool' / 'stop')!r}, 'w').close()\n"
     seen = record(library, tmp_path, "copy(1, 1, 3)\n" + stop + "for _ in range(30_000): copy(1, 1, 3)\nprint('end')")
     assert seen.stdout == "end\n"
-    assert 1 <= seen.counts["MEMCPY"] < 10_000
+    assert 1 <= seen.counts["MEMCPY"] < 12_000
 
 
 def test_a_recorder_that_is_refused_does_not_start_the_program(library: Path, tmp_path: Path) -> None:
@@ -209,6 +366,29 @@ push(b"main's"); other = threading.Thread(target=copy, args=(1, 1, 3)); other.st
     ]  # fmt: skip
 
 
+def test_ranges_of_a_forked_child_are_its_own(library: Path, tmp_path: Path) -> None:
+    program = """
+go_on, goes_on = os.pipe()
+child = os.fork()
+if not child: os.read(go_on, 1); push(b"of the child"); os._exit(0)
+push(b"of the parent"); copy(1, 1, 3); pop()
+os.write(goes_on, b"1"); os.waitpid(child, 0)
+"""
+    seen = record(library, tmp_path, program)
+    assert (seen.spool.ranges(), seen.spool.calls()["range"].tolist()) == (["of the parent"], [1])
+
+
+def test_a_thread_does_not_inherit_the_ranges_of_one_that_has_ended(library: Path, tmp_path: Path) -> None:
+    program = """
+def run(*arguments):
+    thread = threading.Thread(*arguments); thread.start(); thread.join()
+for _ in range(20):
+    run(None, push, None, (b"never popped",))
+    run(None, copy, None, (1, 1, 3))
+"""
+    assert record(library, tmp_path, program).spool.calls()["range"].tolist() == [0] * 20
+
+
 def test_a_program_may_make_up_any_number_of_range_names(library: Path, tmp_path: Path) -> None:
     program = "for step in range(10_100):\n    push(b'step %d' % step); copy(1, 1, 3); pop()\n"
     seen = record(library, tmp_path, program)
@@ -218,12 +398,20 @@ def test_a_program_may_make_up_any_number_of_range_names(library: Path, tmp_path
 
 
 def test_only_the_time_that_was_asked_for_is_recorded_and_the_program_runs_on(library: Path, tmp_path: Path) -> None:
-    program = "begun = time.time()\nwhile time.time() < begun + 1.2: copy(64, PAGEABLE, DEVICE); time.sleep(0.001)\n"
-    program += "print('end')"
-    seen = record(library, tmp_path, program, Scope(start_after=0.5, for_seconds=0.3, children=False))
+    """The recording begins and ends at these moments or later: a busy machine is late."""
+    program = f"""
+def step(): copy(64, PAGEABLE, DEVICE); time.sleep(0.001)
+{until_switched_off(tmp_path)}
+print("end")
+"""
+    seen = record(library, tmp_path, program, Scope(start_after=0.5, for_seconds=1.0, children=False))
     assert seen.stdout == "end\n"
-    begun, ended = (seen.spool.document(f"{name}.json") or {} for name in ("started", "ended"))
-    recorded = seen.spool.recorded_ns(begun["ns"], ended["ns"]) / 1e9
-    assert 0.2 < recorded < 0.5  # a busy machine is late on either side
-    assert 20 < seen.counts["MEMCPY"] < 700
-    assert seen.counts["MEMCPY"] == len(seen.spool.calls())
+    on, off = map(json.loads, (tmp_path / "spool" / "switched").read_text().splitlines())
+    config = seen.spool.document("config.json") or {}
+    assert config["until_ns"] - config["from_ns"] == 1_000_000_000
+    assert config["from_ns"] <= on["ns"]
+    assert config["until_ns"] <= off["ns"]
+    calls = seen.spool.calls()
+    assert config["from_ns"] <= calls["start"].min()
+    assert calls["start"].max() <= off["ns"]
+    assert 0 <= len(calls) - seen.counts["MEMCPY"] <= 2  # at each switch a call may be under way

@@ -8,10 +8,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from pinscope.tracing import redirect
 from pinscope.tracing.places import STANDARD
 from pinscope.tracing.redirect import ACCOUNT, PLAN, Budget, Buffer, Line, Ring
 from tests.data.stand_ins import PACKAGES
@@ -19,10 +21,10 @@ from tests.data.stand_ins import PACKAGES
 ROOT = Path(__file__).parents[3]
 START = ROOT / "pinscope" / "tracing" / "start.py"
 PRELUDE = """\
-import sys
-import gpu_model, numpy as np, torch
+import sys, zlib, gpu_model, numpy as np, torch
 from torch.utils.data.dataloader import DataLoader
-def show(*results): print([each.cpu().array.tolist()[:3] for each in results])
+def shown(array): return array.shape, str(array.dtype), zlib.crc32(array.tobytes())
+def show(*results): print([shown(each.cpu().array) for each in results])
 """
 N = 40_000
 """Numbers of 4 bytes, above the limit of small copies."""
@@ -103,7 +105,7 @@ def again(): return move()
 show(move())
 show(again())  # pin
 for each in (torch.tensor([1.0, 2.0]), torch.empty({N}, pin_memory=True), source):
-    each.array[:3] = 7
+    each.array[:] = 7
     show(each.to("cuda"))  # pin
 """
     seen = Seen(tmp_path, text)
@@ -180,6 +182,15 @@ check(made)
     assert {memory for memory, _ in Seen(tmp_path, text, plan={"all_loaders": True}, lines=[]).sent} == {"pinned"}
 
 
+def test_copy_takes_its_source_by_pytorch_s_name(tmp_path: Path) -> None:
+    text = f"""
+target = torch.tensor(np.zeros({N}, np.float32)).cuda()
+target.copy_(other=torch.tensor(np.ones({N}, np.float32)))  # pin
+show(target)
+"""
+    assert [line["copies"] for line in Seen(tmp_path, text).lines] == [1]
+
+
 def test_cupy_s_arrays_are_set_from_pinned_memory(tmp_path: Path) -> None:
     text = f"""
 import cupy
@@ -215,6 +226,18 @@ def test_nothing_is_imported_for_the_program_and_its_account_survives_os_exit(tm
     assert json.loads((tmp_path / ACCOUNT).read_text())["lines"][0]["copies"] == 0
 
 
+def test_a_program_exits_at_once_also_where_its_account_cannot_be_written(tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(f"import os, shutil\nshutil.rmtree({str(tmp_path / 'spool')!r})\nos._exit(4)")
+    (tmp_path / "spool").mkdir()
+    plan = {"lines": [], "standard": STANDARD, "large_bytes": 1, "all_loaders": True, "most_bytes": 1}
+    (tmp_path / "spool" / PLAN).write_text(json.dumps(plan))
+    done = subprocess.run(
+        [sys.executable, START, tmp_path / "spool", path], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (4, "", "")
+
+
 class Gpu:
     """Passes events when it is asked to."""
 
@@ -222,10 +245,22 @@ class Gpu:
         self.passed: set[int] = set()
         self.waited: list[int] = []
         self.events = iter(range(1000))
+        self.now_ns = self.wait_ns = 0
 
     def wait(self, event: int) -> None:
         self.waited.append(event)
+        self.now_ns += self.wait_ns
         self.passed |= set(range(event + 1))
+
+    def clock(self, patch: pytest.MonkeyPatch, pin_ns: int) -> Callable[[int], bytearray]:
+        """What pins, in so much time: the ring counts none but that and ``wait_ns``."""
+        patch.setattr(redirect, "time", SimpleNamespace(perf_counter_ns=lambda: self.now_ns))
+
+        def pin(size: int) -> bytearray:
+            self.now_ns += pin_ns
+            return bytearray(1)
+
+        return pin
 
     def ring(self, line: Line, budget: int = 1 << 30, allocate: Callable[[int], Any] = bytearray) -> Ring:
         return Ring(line, Budget(budget), allocate, self.passed.__contains__, self.wait)
@@ -262,9 +297,13 @@ def test_two_buffers_are_used_in_turn_by_one_that_does_not_and_the_older_copy_is
     assert line.wait_ns > 0
 
 
-def test_one_buffer_more_is_made_where_a_wait_left_the_gpu_without_copies() -> None:
+@pytest.mark.parametrize(("pin_ns", "buffers"), [(5, 3), (6, 2)])
+def test_one_buffer_more_is_made_where_waits_left_the_gpu_without_copies_as_long_as_pinning_takes(
+    pin_ns: int, buffers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gpu, line = Gpu(), Line("a.py", 1)
-    ring = gpu.ring(line)
+    ring = gpu.ring(line, allocate=gpu.clock(monkeypatch, pin_ns=pin_ns))
+    gpu.wait_ns = 5
     for _ in range(2):
         gpu.use(ring, MIB)
     buffer = ring.take(MIB)
@@ -274,7 +313,7 @@ def test_one_buffer_more_is_made_where_a_wait_left_the_gpu_without_copies() -> N
     ring.give(buffer)
     gpu.use(ring, MIB)
     gpu.use(ring, MIB)
-    assert line.pinned_bytes == 3 * MIB
+    assert line.pinned_bytes == buffers * MIB
 
 
 def test_a_larger_buffer_takes_the_place_of_a_smaller_one() -> None:
@@ -286,6 +325,21 @@ def test_a_larger_buffer_takes_the_place_of_a_smaller_one() -> None:
     assert line.pinned_bytes == 10 * MIB
 
 
+def test_a_buffer_that_could_not_be_filled_is_used_again() -> None:
+    line = Line("own.py", 1)
+    ring = Gpu().ring(line)
+
+    def fail(_: Buffer) -> None:
+        raise MemoryError
+
+    for _ in range(3):
+        buffer = ring.take(MIB)
+        assert buffer is not None
+        with pytest.raises(MemoryError):
+            ring.fill(buffer, fail)
+    assert line.pinned_bytes == MIB
+
+
 def test_no_more_is_pinned_than_may_be() -> None:
     line = Line("a.py", 1)
     ring = Gpu().ring(line, budget=3 * MIB)
@@ -293,6 +347,23 @@ def test_no_more_is_pinned_than_may_be() -> None:
     assert ring.take(2 * MIB) is not None
     assert ring.take(2 * MIB) is None
     assert line.pinned_bytes == 2 * MIB
+
+
+def test_pinning_one_buffer_takes_no_longer_because_smaller_ones_were_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu, line = Gpu(), Line("a.py", 1)
+    ring = gpu.ring(line, allocate=gpu.clock(monkeypatch, pin_ns=5))
+    for power in range(8):
+        for _ in range(2):
+            gpu.use(ring, MIB << power)
+    gpu.wait_ns, pinned = 5, line.pinned_bytes
+    buffer = ring.take(MIB << 7)
+    assert buffer is not None
+    gpu.passed.add(15)  # while it was filled the other copy ended, too
+    buffer.event = next(gpu.events)
+    ring.give(buffer)
+    gpu.use(ring, MIB << 7)
+    gpu.use(ring, MIB << 7)
+    assert line.pinned_bytes == pinned + (MIB << 7)
 
 
 def test_what_could_not_be_pinned_is_not_counted() -> None:

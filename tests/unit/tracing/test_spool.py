@@ -6,14 +6,13 @@ import json
 import struct
 from pathlib import Path
 
-import numpy as np
-
+from pinscope.tracing.call_log import ENTRY
 from pinscope.tracing.spool import Spool
 
 LAYOUTS = {
-    "5": {"size": 40, "fields": {
-        "kind": [0, "<i4"], "cbid": [4, "<u4"], "start": [8, "<u8"], "end": [16, "<u8"], "thread_id": [28, "<u4"],
-        "correlation_id": [32, "<u4"], "return_value": [36, "<u4"],
+    "49": {"size": 128, "fields": {
+        "kind": [0, "<i4"], "memory_operation_type": [4, "<i4"], "memory_kind": [8, "<i4"],
+        "correlation_id": [12, "<u4"], "address": [16, "<u8"], "bytes": [24, "<u8"], "timestamp": [32, "<u8"],
     }},
     "10": {"size": 216, "fields": {
         "kind": [0, "<i4"], "start": [16, "<u8"], "end": [24, "<u8"], "device_id": [40, "<u4"],
@@ -23,13 +22,13 @@ LAYOUTS = {
 
 
 def spool(folder: Path) -> Spool:
-    config = {"kinds": {"RUNTIME": 5, "CONCURRENT_KERNEL": 10}, "layouts": LAYOUTS}
+    config = {"kinds": {"MEMORY2": 49, "CONCURRENT_KERNEL": 10}, "layouts": LAYOUTS}
     (folder / "config.json").write_text(json.dumps(config))
     return Spool(folder)
 
 
-def call(correlation: int) -> bytes:
-    return struct.pack("<IIQQIIII", 5, 41, 1000, 2000, 77, 78, correlation, 0)
+def allocation(correlation: int) -> bytes:
+    return struct.pack("<4I3Q", 49, 1, 2, correlation, 1 << 40, 4096, 1000) + bytes(88)
 
 
 def kernel(correlation: int) -> bytes:
@@ -41,27 +40,48 @@ def kernel(correlation: int) -> bytes:
 
 
 def test_records_of_several_kinds_in_one_buffer(tmp_path: Path) -> None:
-    read = spool(tmp_path).decode(call(1) + kernel(2) + call(3))
-    assert read["RUNTIME"]["correlation_id"].tolist() == [1, 3]
-    assert read["RUNTIME"]["thread_id"].tolist() == [78, 78]
+    read = spool(tmp_path).decode(allocation(1) + kernel(2) + allocation(3))
+    assert read["MEMORY2"]["correlation_id"].tolist() == [1, 3]
+    assert read["MEMORY2"]["bytes"].tolist() == [4096, 4096]
     assert (read["CONCURRENT_KERNEL"]["end"] - read["CONCURRENT_KERNEL"]["start"]).tolist() == [1000]
 
 
 def test_a_buffer_that_was_not_given_back_ends_with_its_last_record(tmp_path: Path) -> None:
     seen = spool(tmp_path)
-    (tmp_path / "buffer.000000.done").write_bytes(call(1))
-    (tmp_path / "buffer.000001").write_bytes(call(2) + kernel(3) + bytes(4096))
-    assert [list(buffer) for buffer in seen.take()] == [["RUNTIME"]]
-    assert [list(buffer) for buffer in seen.take(ended=True)] == [["RUNTIME", "CONCURRENT_KERNEL"]]
+    (tmp_path / "buffer.000000.done").write_bytes(allocation(1))
+    (tmp_path / "buffer.000001").write_bytes(allocation(2) + kernel(3) + bytes(4096))
+    assert [list(buffer) for buffer in seen.take()] == [["MEMORY2"]]
+    assert [list(buffer) for buffer in seen.take(ended=True)] == [["MEMORY2", "CONCURRENT_KERNEL"]]
     assert seen.unreadable_bytes == 0
     assert not list(tmp_path.glob("buffer.*"))
+
+
+def test_a_buffer_that_is_given_back_while_it_is_taken_is_taken_once(tmp_path: Path) -> None:
+    """Of a process that outlives the program."""
+    seen = spool(tmp_path)
+    for number in range(3):
+        (tmp_path / f"buffer.00000{number}").write_bytes(allocation(number))
+    taken = []
+    for left, buffer in zip((2, 1, 0), seen.take(ended=True), strict=True):
+        assert len(list(tmp_path.glob("buffer.*"))) == left  # who keeps it may need the room
+        taken += buffer["MEMORY2"]["correlation_id"].tolist()
+        for path in tmp_path.glob("buffer.00000?"):
+            path.rename(f"{path}.done")
+    assert taken == [0, 1, 2]
+
+
+def test_a_fault_that_could_not_be_written_is_one_all_the_same(tmp_path: Path) -> None:
+    seen = spool(tmp_path)
+    assert seen.fault is None
+    (tmp_path / "fault").touch()
+    assert seen.fault == "the reason could not be written"
 
 
 def test_what_stands_behind_a_record_of_unknown_length_is_counted_as_lost(tmp_path: Path) -> None:
     seen = spool(tmp_path)
     unknown = struct.pack("<I", 99) + bytes(60)
-    assert seen.decode(call(1) + unknown + call(2))["RUNTIME"]["correlation_id"].tolist() == [1]
-    assert seen.unreadable_bytes == len(unknown) + len(call(2))
+    assert seen.decode(allocation(1) + unknown + allocation(2))["MEMORY2"]["correlation_id"].tolist() == [1]
+    assert seen.unreadable_bytes == len(unknown) + len(allocation(2))
 
 
 def test_a_stack_that_was_half_written_is_left_out(tmp_path: Path) -> None:
@@ -71,5 +91,15 @@ def test_a_stack_that_was_half_written_is_left_out(tmp_path: Path) -> None:
 
 
 def test_calls_come_in_the_order_of_their_numbers_without_unused_places(tmp_path: Path) -> None:
-    np.asarray([9, 2, 3, 0, 0, 0, 7, 1, 0], "<u4").tofile(tmp_path / "calls.000000")
-    assert spool(tmp_path).calls().tolist() == [(7, 1, 0), (9, 2, 3)]
+    later, earlier = (9, 277, 1, 2, 3, 1000, 2000), (7, 276, 1, 1, 0, 100, 200)
+    (tmp_path / "calls.000000").write_bytes(ENTRY.pack(*later) + bytes(ENTRY.size) + ENTRY.pack(*earlier))
+    assert spool(tmp_path).calls().tolist() == [earlier, later]
+
+
+def test_room_that_calls_have_not_taken_yet_is_no_record(tmp_path: Path) -> None:
+    """Each of many processes may make one call only."""
+    seen = spool(tmp_path)
+    assert seen.least_calls == 0
+    for number in range(3):
+        (tmp_path / f"calls.{number:06d}").write_bytes(bytes(100 * ENTRY.size))
+        assert seen.least_calls == 100 * number

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import py_compile
 import subprocess
 import sys
+import zipapp
 from pathlib import Path
 
 import pytest
@@ -59,6 +61,28 @@ def test_a_module_a_folder_and_a_module_that_is_not_there(arguments: tuple[str, 
     (package / "__main__.py").write_text("import sys; print(sys.argv, sys.path[0], __name__, __spec__.name); 1 / 0")
     (package / "inner.py").write_text("import sys; print(sys.argv, __package__); sys.exit(4)")
     assert end(str(START), str(tmp_path), *arguments, folder=tmp_path) == end(*arguments, folder=tmp_path)
+
+
+@pytest.mark.parametrize("first_line", [None, "/usr/bin/env python3"])
+def test_an_archive_is_started_as_python_does_whatever_its_first_line(first_line: str | None, tmp_path: Path) -> None:
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "__main__.py").write_text("import sys; print(sys.argv, sys.path[0], __name__); 1 / 0")
+    zipapp.create_archive(tmp_path / "app", tmp_path / "app.pyz", interpreter=first_line)
+    arguments = ("app.pyz", "x")
+    plain = end(*arguments, folder=tmp_path)
+    assert "app.pyz" in plain[1]
+    assert end(str(START), str(tmp_path), *arguments, folder=tmp_path) == plain
+
+
+@pytest.mark.parametrize("name", ["program.pyc", "of another name"])
+def test_a_compiled_file_is_started_as_python_does(name: str, tmp_path: Path) -> None:
+    (tmp_path / "source.py").write_text(
+        "import sys\nprint(sys.argv, sys.path, __name__, __file__, type(__loader__), sorted(globals()))\n1 / 0"
+    )
+    py_compile.compile(str(tmp_path / "source.py"), str(tmp_path / name))
+    plain = end(name, "x", folder=tmp_path)
+    assert plain[1].startswith(f"['{name}', 'x']")
+    assert end(str(START), str(tmp_path), name, "x", folder=tmp_path) == plain
 
 
 def test_the_safe_path_of_python_is_kept(tmp_path: Path) -> None:

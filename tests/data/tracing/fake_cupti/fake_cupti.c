@@ -29,12 +29,10 @@ int cuptiSubscribe(void **handle, Callback call, void *user) {
     callback = call; *handle = &callback;
     return 0;
 }
-int cuptiUnsubscribe(void *handle) { callback = NULL; return 0; }
+int cuptiUnsubscribe(void *handle) { callback = NULL; memset(enabled, 0, sizeof enabled); return 0; }
 int cuptiActivityRegisterCallbacks(Request r, Complete c) { request = r; complete = c; return 0; }
 int cuptiActivityEnable(int kind) { on += !kinds[kind]; kinds[kind] = 1; return 0; }
 int cuptiActivityDisable(int kind) { on -= kinds[kind]; kinds[kind] = 0; return 0; }
-int cuptiActivityEnableRuntimeApi(uint32_t number, uint8_t enable) { return 0; }
-int cuptiActivityEnableDriverApi(uint32_t number, uint8_t enable) { return 0; }
 int cuptiEnableCallback(uint32_t enable, void *handle, int domain, uint32_t number) {
     if (domain < 1 || domain > 5 || number >= 1024) return 1;
     enabled[domain][number] = enable;
@@ -58,40 +56,35 @@ static void append(const void *record, size_t wanted) {
     pthread_mutex_unlock(&records);
 }
 
-static void record_call(uint32_t number, uint64_t begun, uint64_t ended) {
-    uint8_t api[40];
-    uint32_t head[2] = {5, number}, tail[4] = {1, 1, correlation, 0};
-    uint64_t times[2] = {begun, ended};
-    memcpy(api, head, 8); memcpy(api + 8, times, 16); memcpy(api + 24, tail, 16);
-    append(api, sizeof api);
+/* A function of the driver, which calls back as it begins and as it returns. */
+static void at(int32_t site, uint32_t number, Call *call) {
+    call->site = site;
+    if (callback && enabled[1][number]) callback(NULL, 1, number, call);
 }
 
-static void called(const char *name, uint32_t number, uint32_t inner) {
-    Call call = {0, name, NULL, NULL, "", NULL, 1, NULL, ++correlation};
-    if (!callback || !enabled[2][number]) return;
-    callback(NULL, 2, number, &call);
-    if (inner && enabled[1][inner]) {
-        callback(NULL, 1, inner, &call);
-        call.site = 1;
-        callback(NULL, 1, inner, &call);
-    }
-    call.site = 1;
-    callback(NULL, 2, number, &call);
+/* How many kinds of records are kept and functions followed. */
+int fake_asked(void) {
+    int functions = 0;
+    for (int number = 0; number < 1024; number++) functions += enabled[1][number];
+    return on + functions;
 }
 
-/* A copy of so many bytes by cudaMemcpyAsync: kinds are 1 pageable, 2 pinned, 3 device. Pageable: 9 bytes a nanosecond,
-   while the call is held; pinned: 50, behind the call. */
+static void until(uint64_t moment) { while (now() < moment); }
+
+/* A copy of so many bytes by cuMemcpyHtoDAsync: kinds are 1 pageable, 2 pinned, 3 device. Pageable: 9 bytes a
+   nanosecond, while the call is held; pinned: 50, behind the call. */
 void fake_copy(uint64_t bytes, int source, int target) {
-    called("cudaMemcpyAsync", 41, 277);
-    if (!on) return;
+    Call call = {.correlation = ++correlation};
+    at(0, 277, &call);
     int pageable = source == 1 || target == 1;
-    uint64_t at = now(), took = bytes / (pageable ? 9 : 50), begun = at + 1000, done = begun + took;
+    uint64_t took = bytes / (pageable ? 9 : 50), begun = now() + 1000, done = begun + took;
     uint8_t copy[96] = {1};
     copy[4] = target == 3 ? 1 : 2; copy[5] = source; copy[6] = target; copy[7] = 1;
     memcpy(copy + 8, &bytes, 8); memcpy(copy + 16, &begun, 8); memcpy(copy + 24, &done, 8);
-    memcpy(copy + 44, &correlation, 4);
-    append(copy, sizeof copy);
-    record_call(41, at, pageable ? done + 1000 : at + 2000);
+    memcpy(copy + 44, &call.correlation, 4);
+    if (on) append(copy, sizeof copy);
+    if (pageable && took > 1000) until(done);
+    at(1, 277, &call);
 }
 
 /* So many copies of 64 bytes, one after the other. */
@@ -107,23 +100,27 @@ void fake_kernel(uint64_t nanoseconds) {
     append(kernel, sizeof kernel);
 }
 
-/* cudaHostAlloc (operation 1) or cudaFreeHost (2) of pinned memory at this address. */
+/* cuMemHostAlloc (operation 1) or cuMemFreeHost (2) of pinned memory at this address, which takes 300 us. */
 void fake_pinned(uint32_t operation, uint64_t address, uint64_t bytes) {
-    called(operation == 1 ? "cudaHostAlloc" : "cudaFreeHost", operation == 1 ? 27 : 26, 0);
-    if (!on) return;
-    uint64_t at = now();
+    uint32_t number = operation == 1 ? 131 : 130;
+    Call call = {.correlation = ++correlation};
+    at(0, number, &call);
+    uint64_t begun = now();
     uint8_t memory[128] = {0};
-    uint32_t head[4] = {49, operation, 2, correlation};
-    uint64_t values[3] = {address, bytes, at};
+    uint32_t head[4] = {49, operation, 2, call.correlation};
+    uint64_t values[3] = {address, bytes, begun};
     memcpy(memory, head, 16); memcpy(memory + 16, values, 24);
-    append(memory, sizeof memory);
-    record_call(operation == 1 ? 27 : 26, at, at + 300000);
+    if (on) append(memory, sizeof memory);
+    until(begun + 300000);
+    at(1, number, &call);
 }
 
-/* cudaStreamSynchronize that waits so long. */
+/* cuStreamSynchronize that waits so long. */
 void fake_wait(uint64_t nanoseconds) {
-    called("cudaStreamSynchronize", 131, 0);
-    if (on) { uint64_t at = now(); record_call(131, at, at + nanoseconds); }
+    Call call = {.correlation = ++correlation};
+    at(0, 126, &call);
+    until(now() + nanoseconds);
+    at(1, 126, &call);
 }
 
 /* What a program's calls of NVTX do where NVTX_INJECTION64_PATH names this library: CUPTI calls back as they return. */

@@ -25,8 +25,8 @@ def found(reading: Reading, rule: str) -> list[Finding]:
 def test_a_pageable_line_is_named_with_what_it_costs_and_what_pinning_saves() -> None:
     reading = read(program(), site(33))
     assert reading.verdict == (
-        "train.py:33 copied 1000 MiB from pageable memory; GPU compute stood idle 1.00 s of 10.0 s (10.0 %) for "
-        "it. From pinned memory the program would take about 979 ms less."
+        "train.py:33 copied 1000 MiB from pageable memory; GPU compute stood idle 1.00 s for it, 10.0 % of 10.0 s. "
+        "From pinned memory the program would take about 979 ms less."
     )
     assert reading.headline[0].value == pytest.approx(SAVED)
     (finding,) = found(reading, "pageable-copies")
@@ -39,12 +39,66 @@ def test_what_makes_the_program_a_quarter_longer_is_a_warning() -> None:
     assert found(reading, "pageable-copies")[0].severity == "warning"
 
 
+def test_what_the_program_did_before_a_loop_is_not_in_its_share() -> None:
+    """A start of 6 s: without it the copies take a quarter of the time."""
+    reading = read(program(), site(33, first_seconds=6.0))
+    assert reading.verdict == (
+        "train.py:33 copied 1000 MiB from pageable memory; GPU compute stood idle 1.00 s for it, 25.0 % of the 4.00 s "
+        "from its first copy on. From pinned memory the program would take about 979 ms less."
+    )
+    (finding,) = found(reading, "pageable-copies")
+    assert finding.title.endswith("about 979 ms less, 24.5 % of the 4.00 s from its first copy on")
+    assert finding.severity == "warning"
+
+
+def test_what_a_line_does_a_few_times_is_a_share_of_the_whole() -> None:
+    reading = read(program(), site(33, first_seconds=6.0, count=9, large_count=9))
+    assert "stood idle 1.00 s for it, 10.0 % of 10.0 s." in (reading.verdict or "")
+
+
+def test_a_line_of_a_process_has_its_share_of_that_process_s_time() -> None:
+    ranks = [
+        row("process", process=4 + rank, rank=rank, active_seconds=8.0 + rank, copies=1, kernels=1) for rank in (0, 1)
+    ]
+    sites = [site(33, process=4 + rank, rank=rank, first_seconds=4.0, idle_seconds=1.0 + rank) for rank in (0, 1)]
+    assert "40.0 % of the 5.00 s from its first copy on" in (read(program(), *ranks, *sites).verdict or "")
+
+
+def test_waits_and_pins_have_their_share_from_their_first_on() -> None:
+    wait = place("synchronisation", 9, call="cuStreamSynchronize", count=400, call_seconds=0.1, idle_seconds=0.05,
+                 first_seconds=9.0)  # fmt: skip
+    pins = place("allocation", 7, call="cuMemHostAlloc", count=96, bytes=96 * MIB, call_seconds=0.2, left_count=0,
+                 left_bytes=0, first_seconds=9.5)  # fmt: skip
+    reading = read(program(), wait, pins)
+    assert found(reading, "waits-for-the-gpu")[0].title.endswith("5.0 % of the 1.00 s from its first wait on")
+    assert found(reading, "pinned-memory-in-a-loop")[0].title.endswith("40.0 % of the 500 ms from its first call on")
+
+
+@pytest.mark.parametrize(("first", "words"), [(9.0, "but for"), (None, "with")])
+def test_idle_time_after_waits_says_whether_it_holds_that_of_copies(first: float | None, words: str) -> None:
+    """Earlier versions counted it for both, and noted no first moment of a wait."""
+    wait = place("synchronisation", 9, call="cuStreamSynchronize", count=400, call_seconds=0.1, idle_seconds=0.5,
+                 first_seconds=first)  # fmt: skip
+    reading = read(program(), site(33), wait)
+    table = next(each for each in reading.tables if each.title == "Waiting for the GPU")
+    assert f"the next kernel began, {words} what is counted for copies above" in (table.note or "")
+    assert ("counts twice" in (found(reading, "waits-for-the-gpu")[0].detail or "")) == (first is None)
+
+
+def test_the_bandwidth_of_small_copies_is_not_said() -> None:
+    """Their bytes travel in the command: CUPTI sees a rate that no link has."""
+    weights = site(26, count=4, large_count=1, median_bytes=18_500.0)
+    table = read(program(), site(33), weights).tables[0]
+    rates = {cells[0]: cells[table.columns.index("bandwidth")] for cells in table.rows}
+    assert rates == {"train.py:33": pytest.approx(1000 * MIB / 0.9), "train.py:26": None}
+
+
 def test_lines_are_ranked_by_what_pinning_saves_and_not_by_their_bytes() -> None:
     reading = read(program(), site(1, bytes=4000 * MIB, idle_seconds=0.2), site(2), site(3, "device", "pageable"))
     assert [cells[0] for cells in reading.tables[0].rows] == ["train.py:2", "train.py:3", "train.py:1"]
     assert reading.verdict is not None
     assert reading.verdict.startswith("train.py:2 copied")
-    assert reading.verdict.endswith("2 more pageable lines: about 1.10 s more.")
+    assert reading.verdict.endswith("2 more pageable lines: about 1.10 s less.")
 
 
 def test_pinned_copies_are_not_accused() -> None:
@@ -103,13 +157,29 @@ def test_the_verdict_s_third_sentence_is_what_costs_most_beside_pageable_copies(
     wait = place("synchronisation", 9, call="cudaStreamSynchronize", count=400, call_seconds=0.1, idle_seconds=2.0)
     pins = place("allocation", 7, call="cudaHostAlloc", count=96, bytes=96 * MIB, call_seconds=1.5, left_count=0,
                  left_bytes=0)  # fmt: skip
-    verdicts = [read(program(), site(33), *rows).verdict or "" for rows in ([wait, pins], [pins], [site(34), wait])]
+    verdicts = [
+        read(program(), site(33), *rows).verdict or "" for rows in ([wait, pins], [pins], [site(34), wait], [site(34)])
+    ]
     ends = [verdict.split("979 ms less. ")[1] for verdict in verdicts]
     assert ends == [
         "train.py:9 waits for the GPU 400 times: after these waits compute stood idle 2.00 s.",
         "train.py:7 pins memory 96 times, which takes 1.50 s.",
-        "1 more pageable line: about 979 ms more.",
+        "train.py:9 waits for the GPU 400 times: after these waits compute stood idle 2.00 s.",
+        "1 more pageable line: about 979 ms less.",
     ]
+
+
+def test_a_line_that_copies_little_but_costs_much_stands_first() -> None:
+    pinned = site(33, "pinned", bytes=100_000 * MIB)
+    assert (read(program(), pinned, site(34)).verdict or "").startswith("train.py:34 copied 1000 MiB from pageable")
+    assert (read(program(100.0), pinned, site(34)).verdict or "").startswith("100 large copies use pinned memory")
+
+
+def test_one_long_idle_time_after_a_wait_is_not_what_waiting_costs() -> None:
+    """A first compilation: it would come without the wait, too."""
+    wait = place("synchronisation", 9, call="cuStreamSynchronize", count=400, call_seconds=0.1, idle_seconds=2.0)
+    assert found(read(program(), wait), "waits-for-the-gpu")
+    assert not found(read(program(), {**wait, "longest_idle_seconds": 1.95}), "waits-for-the-gpu")
 
 
 def test_pinned_memory_has_what_was_asked_for_held_and_there_at_once() -> None:
@@ -145,8 +215,10 @@ def test_a_program_without_kernels_is_judged_by_the_cpu() -> None:
     rows = [program(kernels=0), {key: value for key, value in site(33).items() if key != "idle_seconds"}]
     reading = read(*rows)
     assert reading.verdict is not None
-    assert "the CPU was held 1.00 s of 10.0 s" in reading.verdict
-    assert [quantity.reason for quantity in reading.headline if quantity.value is None] == ["the program ran no kernel"]
+    assert "the CPU was held 1.00 s for it, 10.0 % of 10.0 s" in reading.verdict
+    assert {each.name: each.reason for each in reading.headline if each.value is None} == dict.fromkeys(
+        ("GPU compute busy, of the time", "GPU compute idle for pageable copies"), "the program ran no kernel"
+    )
 
 
 def test_pinning_in_a_loop_and_keeping_it_all() -> None:
@@ -154,7 +226,7 @@ def test_pinning_in_a_loop_and_keeping_it_all() -> None:
                  left_bytes=96 * MIB)  # fmt: skip
     reading = read(program(), site(33, "pinned"), pins)
     assert found(reading, "pinned-memory-in-a-loop")[0].title == (
-        "train.py:7 pins memory 96 times: 1.50 s of 10.0 s in cudaHostAlloc"
+        "train.py:7 pins memory 96 times: 1.50 s in cudaHostAlloc, 15.0 % of 10.0 s"
     )
     assert found(reading, "pinned-memory-grows")[0].title == "train.py:7 pinned 96 MiB in 96 steps and gave none back"
 
@@ -164,7 +236,7 @@ def test_waits_after_which_the_gpu_has_nothing_to_do() -> None:
     rare = place("synchronisation", 12, call="cudaDeviceSynchronize", count=2, call_seconds=0.1, idle_seconds=2.0)
     (finding,) = found(read(program(), site(33, "pinned"), wait, rare), "waits-for-the-gpu")
     assert finding.title == (
-        "train.py:9 waits for the GPU 400 times: after these waits compute stood idle 2.00 s, 20.0 % of the time"
+        "train.py:9 waits for the GPU 400 times: after these waits compute stood idle 2.00 s, 20.0 % of 10.0 s"
     )
 
 
@@ -208,3 +280,10 @@ def test_the_bandwidth_of_copies_too_small_to_have_one_is_left_out() -> None:
     (lines,) = (each for each in read(program(), site(33), small).tables if each.title == "Copies by line")
     place = list(lines.columns).index("bandwidth")
     assert [row[place] is None for row in lines.rows] == [False, True]
+
+
+@pytest.mark.parametrize(("code", "how"), [(1, "ended with exit code 1"), (-9, "was ended by signal 9")])
+def test_a_program_that_did_not_end_well_is_said(code: int, how: str) -> None:
+    *others, last = read(program(exit_code=code), site(33)).findings
+    assert (last.rule, last.title) == ("program-failed", f"The program {how}")
+    assert others == list(read(program(exit_code=0), site(33)).findings)

@@ -150,6 +150,72 @@ def test_a_stretch_in_which_nothing_ran_says_so(loop: Attached) -> None:
     assert whole is not None
     empty = timeline(Stretch(10 * MS, 20 * MS))
     assert empty.figure.layout.annotations[0].text == "Nothing ran"
+    assert empty.caption == "No call, copy or kernel ran in these 10.0 ms."
+    assert empty.figure.layout.yaxis.showticklabels is False
+    assert [trace.showlegend for trace in empty.figure.data] == [False]
+
+
+@pytest.mark.parametrize("at_ns", [0, 1, 5000])
+def test_a_trace_of_one_event_without_an_end_has_a_timeline(at_ns: int) -> None:
+    attachments = attached(kernels=[{"at_ns": at_ns, "took_ns": -1}])
+    whole = extent(attachments)
+    assert whole is not None
+    assert whole.end_ns == at_ns + 1
+    (chart,) = draw_run(run(), [], attachments)
+    assert chart.caption == "1 call, copy or kernel in 1.00 ns, one by one; a row is a thread or a stream."
+
+
+def test_the_heart_of_a_stretch_is_where_most_of_what_ran_ran(loop: Attached) -> None:
+    late = attached(kernels=[{"at_ns": 0, "took_ns": MS}, {"at_ns": 90 * MS, "took_ns": 10 * MS}])
+    for attachments, heart in ((late, (90, 99)), (loop, (10, 90))):
+        whole = extent(attachments)
+        assert whole is not None
+        found = stretch_of(attachments, whole, whole.begin_ns, whole.end_ns)
+        assert [moment / MS for moment in found.heart_ns] == pytest.approx(heart, abs=2)
+    assert Stretch(10 * MS, 20 * MS).heart_ns == (10 * MS, 20 * MS)
+
+
+def test_events_name_the_lines_that_made_them() -> None:
+    events = attached(copies=[{}], calls=[{"call": "cuMemcpyHtoDAsync"}])
+    whole = extent(events, [site(33)])
+    assert whole is not None
+    chart = timeline(stretch_of(events, whole, whole.begin_ns, whole.end_ns))
+    assert [bar.customdata[0].split(" from ")[0] for bar in chart.figure.data] == [
+        "cuMemcpyHtoDAsync, train.py:33, thread 1: 1.00 µs",
+        "h2d, pageable, 1 MiB, train.py:33, stream 7: 1.00 µs",
+    ]
+
+
+def test_a_gpu_that_only_copied_in_a_stretch_shows_that_no_kernel_ran() -> None:
+    events = attached(copies=[{}], kernels=[{"at_ns": 50 * MS}])
+    whole = extent(events)
+    assert whole is not None
+    chart = timeline(stretch_of(events, whole, 0, MS))
+    assert [note.text for note in chart.figure.layout.annotations] == ["GPU 0, copies", "GPU 0, kernels: none"]
+
+
+def test_the_copy_that_was_looked_for_is_marked_in_all_panels(loop: Attached) -> None:
+    whole = extent(loop)
+    assert whole is not None
+    stretch = stretch_of(loop, whole, 80 * MS, 100 * MS)
+    shapes = timeline(stretch, whole.costliest[33]).figure.layout.shapes
+    assert {(shape.x0, shape.x1) for shape in shapes} == {(10.0, 15.0)}  # in milliseconds of the stretch
+    assert len(shapes) == 3
+    assert not timeline(stretch).figure.layout.shapes
+
+
+def test_rows_stand_in_the_order_of_their_numbers_and_those_left_out_are_said() -> None:
+    streams = [{"at_ns": at, "stream": stream} for stream in (7, 13, *range(20, 26)) for at in range(2)]
+    few = attached(kernels=streams)
+    many = attached(kernels=[*streams, {"at_ns": 5, "stream": 1}])
+    charts = []
+    for attachments in (few, many):
+        whole = extent(attachments)
+        assert whole is not None
+        charts.append(timeline(stretch_of(attachments, whole, whole.begin_ns, whole.end_ns)))
+        assert charts[-1].figure.layout.yaxis.categoryarray[-2:] == ("13", "7")  # from the bottom
+    assert "not drawn" not in charts[0].caption
+    assert charts[1].caption.endswith("Of more than 8 rows in a panel those with the fewest are not drawn.")
 
 
 def test_several_processes_have_gpus_and_streams_of_their_own() -> None:
@@ -160,6 +226,17 @@ def test_several_processes_have_gpus_and_streams_of_their_own() -> None:
     titles = [note.text for note in chart.figure.layout.annotations]
     assert titles == ["GPU 0 of process 4711, copies", "GPU 0 of process 4712, copies"]
     assert list(chart.figure.data[0].y) == ["7 of process 4711"]
+
+
+def test_processes_have_the_names_that_the_lines_have_and_an_id_where_two_have_one_rank() -> None:
+    ranks = {4711: 0, 4712: 1, 4713: 1}
+    attachments = attached(copies=[{"process": process} for process in ranks])
+    rows = [program(), *(site(33, process=process, rank=rank) for process, rank in ranks.items())]
+    timeline_of_all = draw_run(run(), rows, attachments)[-1]
+    assert [note.text for note in timeline_of_all.figure.layout.annotations] == [
+        "GPU 0 of rank 0, copies", "GPU 0 of rank 1, process 4712, copies", "GPU 0 of rank 1, process 4713, copies",
+    ]  # fmt: skip
+    assert list(timeline_of_all.figure.data[0].y) == ["7 of rank 0"]
 
 
 @pytest.mark.parametrize(

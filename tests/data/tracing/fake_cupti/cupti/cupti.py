@@ -9,24 +9,14 @@ import numpy as np
 
 class ActivityKind(IntEnum):
     MEMCPY = 1
-    DRIVER = 4
-    RUNTIME = 5
     CONCURRENT_KERNEL = 10
     MEMORY2 = 49
 
 
-class runtime_api_trace_cbid(IntEnum):
-    cudaMalloc_v3020 = 20
-    cudaFreeHost_v3020 = 26
-    cudaHostAlloc_v3020 = 27
-    cudaMemcpy_v3020 = 31
-    cudaMemcpyAsync_v3020 = 41
-    cudaStreamSynchronize_v3020 = 131
-    cudaLaunchKernel_v7000 = 211
-
-
 class driver_api_trace_cbid(IntEnum):
-    cuMemHostAlloc = 39
+    cuStreamSynchronize = 126
+    cuMemFreeHost = 130
+    cuMemHostAlloc = 131
     cuMemcpyHtoD_v2 = 276
     cuMemcpyHtoDAsync_v2 = 277
     cuLaunchKernel = 307
@@ -44,10 +34,6 @@ activity_memcpy6_dtype = _layout(
     96, kind=(0, "<i4"), copy_kind=(4, "|u1"), src_kind=(5, "|u1"), dst_kind=(6, "|u1"), flags_=(7, "|u1"),
     bytes=(8, "<u8"), start=(16, "<u8"), end=(24, "<u8"), device_id=(32, "<u4"), stream_id=(40, "<u4"),
     correlation_id=(44, "<u4"),
-)  # fmt: skip
-activity_api_dtype = _layout(
-    40, kind=(0, "<i4"), cbid=(4, "<u4"), start=(8, "<u8"), end=(16, "<u8"), thread_id=(28, "<u4"),
-    correlation_id=(32, "<u4"), return_value=(36, "<u4"),
 )  # fmt: skip
 activity_memory_dtype = _layout(80, kind=(0, "<i4"))
 activity_memory4_dtype = _layout(

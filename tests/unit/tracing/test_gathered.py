@@ -1,0 +1,38 @@
+"""Records that are moved out of a spool: each once, also where there was no room for them meanwhile."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from pinscope.tracing.gathered import Gathered
+from tests.unit.tracing.test_spool import allocation, kernel, spool
+
+
+@contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_buffer_for_which_there_is_no_room_stays_and_is_kept_once_later(tmp_path: Path) -> None:
+    (tmp_path / "spool").mkdir()
+    seen = spool(tmp_path / "spool")
+    gathered = Gathered(seen, tmp_path)
+    allocations = b"".join(allocation(number) for number in range(100))
+    (seen.folder / "buffer.000000.done").write_bytes(kernel(1) + allocations)
+    with files_of_at_most(1000), pytest.raises(OSError, match="File too large"):
+        gathered.take()
+    assert [len(gathered.table(name)) for name in ("kernels", "allocations")] == [0, 0]
+    gathered.take()
+    assert len(gathered.table("kernels")) == 1
+    assert gathered.table("allocations")["correlation_id"].tolist() == list(range(100))
+    assert gathered.records == 101

@@ -1,0 +1,217 @@
+"""What is added up from records and calls, of traces that are made up: idle compute that counts for a copy."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pinscope.tracing.call_log import CUT, ENTRY
+from pinscope.tracing.gathered import TYPES, Gathered
+from pinscope.tracing.spool import Spool
+from pinscope.tracing.summed import Summed
+
+COPY, WAIT = 277, 126
+LARGE, SMALL = 1 << 20, 64
+PAGEABLE, DEVICE = 1, 3
+
+
+class Traced:
+    """A trace: the times of its calls, copies and kernels."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._calls: list[tuple[int, ...]] = []
+        self._tables: dict[str, list[dict[str, int]]] = {"copies": [], "kernels": []}
+
+    def call(self, start: int, end: int, function: int = COPY, number: int | None = None) -> int:
+        number = number or len(self._calls) + 1
+        self._calls.append((number, function, 1, 0, 0, start, end))
+        return number
+
+    def copy(self, call: int, start: int, end: int, size: int = LARGE, device: int = 0) -> None:
+        self._tables["copies"].append({
+            "correlation_id": call, "device_id": device, "copy_kind": 1, "src_kind": PAGEABLE, "dst_kind": DEVICE,
+            "bytes": size, "start": start, "end": end,
+        })  # fmt: skip
+
+    def kernel(self, start: int, end: int, device: int = 0) -> None:
+        self._tables["kernels"].append({"device_id": device, "start": start, "end": end})
+
+    def summed(self) -> Summed:
+        config: dict[str, Any] = {"kinds": {}, "layouts": {}}
+        config["functions"] = {COPY: "cuMemcpyHtoDAsync_v2", WAIT: "cuStreamSynchronize"}
+        (self._folder / "config.json").write_text(json.dumps(config))
+        (self._folder / "calls.000000").write_bytes(b"".join(ENTRY.pack(*call) for call in self._calls))
+        for name, rows in self._tables.items():
+            table = np.zeros(len(rows), TYPES[name])
+            for place, row in enumerate(rows):
+                for field, value in row.items():
+                    table[field][place] = value
+            if rows:
+                table.tofile(self._folder / name)
+        return Summed(Gathered(Spool(self._folder), self._folder))
+
+
+@pytest.fixture
+def traced(tmp_path: Path) -> Traced:
+    return Traced(tmp_path)
+
+
+def test_idle_compute_behind_a_copy_counts_until_the_cpu_is_held_again(traced: Traced) -> None:
+    traced.copy(traced.call(100, 200), 110, 200)
+    traced.kernel(0, 200)
+    traced.kernel(230, 240)
+    traced.call(250, 260, WAIT)
+    traced.kernel(300, 310)
+    summed = traced.summed()
+    assert summed.idle_of_copies.tolist() == [0]
+    assert summed.launch_idle_of_copies.tolist() == [30 + 10]
+
+
+def test_it_is_no_more_than_compute_was_busy_while_the_call_held_the_cpu(traced: Traced) -> None:
+    traced.copy(traced.call(100, 200), 110, 200)
+    traced.kernel(0, 115)
+    traced.kernel(300, 310)
+    assert traced.summed().launch_idle_of_copies.tolist() == [15]
+
+
+def test_two_copies_at_once_do_not_make_compute_busy(traced: Traced) -> None:
+    """Of two threads: idle compute during both is the first one's, and the second one did not hide any."""
+    traced.copy(traced.call(100, 200), 110, 200)
+    traced.copy(traced.call(101, 205), 110, 205)
+    traced.kernel(0, 50)
+    traced.kernel(400, 410)
+    summed = traced.summed()
+    assert summed.idle_of_copies.tolist() == [100, 5]
+    assert summed.launch_idle_of_copies.tolist() == [0, 0]
+
+
+def test_no_moment_behind_two_copies_of_several_threads_counts_twice(traced: Traced) -> None:
+    traced.copy(traced.call(100, 200), 110, 200)
+    traced.copy(traced.call(150, 220), 160, 220)
+    traced.kernel(0, 190)
+    traced.kernel(250, 260)
+    summed = traced.summed()
+    assert int((summed.idle_of_copies + summed.launch_idle_of_copies).sum()) == 250 - 190
+
+
+def test_no_moment_behind_the_copies_of_one_call_counts_twice(traced: Traced) -> None:
+    call = traced.call(100, 200)
+    for begun in (110, 150):
+        traced.copy(call, begun, begun + 40)
+    traced.kernel(0, 200)
+    traced.kernel(230, 240)
+    assert int(traced.summed().launch_idle_of_copies.sum()) == 30
+
+
+def test_a_moment_of_a_small_copy_behind_a_large_one_counts_once(traced: Traced) -> None:
+    """The images and the labels of a batch, copied by one line."""
+    traced.copy(traced.call(100, 200), 110, 200)
+    traced.copy(traced.call(205, 215), 206, 214, SMALL)
+    traced.kernel(0, 200)
+    traced.kernel(230, 240)
+    summed = traced.summed()
+    assert summed.idle_of_copies.tolist() == [0, 10]
+    assert summed.launch_idle_of_copies.tolist() == [20, 0]
+
+
+def test_compute_idle_for_a_copy_is_not_idle_after_the_wait_before_it(traced: Traced) -> None:
+    """Compute stands from 100 to 300, 120 of it for the copy. None of what follows could have been issued during the
+    copy's call: compute was not busy then."""
+    traced.kernel(0, 100)
+    traced.call(90, 100, WAIT)
+    traced.copy(traced.call(140, 260), 150, 250)
+    traced.kernel(300, 400)
+    traced.call(390, 400, WAIT)
+    summed = traced.summed()
+    assert summed.idle_of_copies.tolist() == [120]
+    (waits,) = summed.waited()
+    assert waits.idle_seconds == pytest.approx((200 - 120) / 1e9)
+
+
+def test_what_follows_a_copy_is_not_idle_after_the_wait_before_it_either(traced: Traced) -> None:
+    traced.kernel(0, 100)
+    traced.call(40, 50, WAIT)
+    traced.copy(traced.call(60, 150), 110, 140)  # compute was busy for 40 while the call held the CPU
+    traced.kernel(200, 300)
+    summed = traced.summed()
+    assert (summed.idle_of_copies.tolist(), summed.launch_idle_of_copies.tolist()) == ([50], [40])
+    traced.call(99, 100, WAIT)
+    summed = traced.summed()
+    (waits,) = summed.waited()
+    assert waits.idle_seconds == pytest.approx((100 - 50 - 40) / 1e9)
+
+
+def test_rows_say_when_the_first_of_them_began(traced: Traced) -> None:
+    traced.kernel(1000, 2000)
+    traced.copy(traced.call(3000, 4000), 3500, 4000)
+    traced.call(5000, 5010, WAIT)
+    traced.call(6000, 6010, WAIT)
+    summed = traced.summed()
+    assert [row.first_seconds for row in (*summed.sites(), *summed.waited())] == [2.5e-6, 4e-6]
+
+
+def test_copies_of_calls_that_were_cut_off_accuse_no_line_unless_a_whole_call_made_them(traced: Traced) -> None:
+    for call in (traced.call(0, 10, CUT), traced.call(20, 30), 3):
+        traced.copy(call, 0, 10)
+    traced.call(40, 50)
+    traced.call(50, 50, CUT, number=3)
+    assert traced.summed().copies["correlation_id"].tolist() == [2, 3]
+
+
+def test_copies_without_a_call_an_end_or_kernels_have_none(traced: Traced) -> None:
+    traced.copy(traced.call(100, 200), 110, 0)
+    traced.copy(999, 300, 400)
+    traced.copy(traced.call(500, 600), 510, 600, device=1)
+    traced.kernel(0, 700)
+    traced.kernel(800, 900)
+    assert traced.summed().launch_idle_of_copies.tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("with_copy", [False, True])
+def test_a_trace_without_calls_or_kernels(with_copy: bool, traced: Traced) -> None:
+    if with_copy:
+        traced.copy(7, 100, 200)
+    summed = traced.summed()
+    assert summed.launch_idle_of_copies.tolist() == [0] * with_copy
+    assert [row.launch_idle_seconds for row in summed.sites()] == [None] * with_copy
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_idle_compute_agrees_with_counting_every_moment(seed: int, traced: Traced) -> None:
+    """Of made-up traces: two threads copy and wait, one after the other or at once, and two GPUs compute."""
+    some = random.Random(seed)
+    held: dict[int, list[range]] = {0: [], 1: []}
+    busy: dict[int, set[int]] = {0: set(), 1: set()}
+    copies = []
+    for thread in range(some.choice([1, 2])):
+        now = 10 * thread
+        for _ in range(10):
+            begun = now + some.randint(0, 30)
+            now = begun + some.randint(1, 60)
+            if some.random() < 0.3:
+                traced.call(begun, now, WAIT)
+                continue
+            start, device = begun + some.randint(0, 40), some.choice([0, 1])
+            end = start + some.randint(1, 60)
+            copies.append((start, end, traced.call(begun, now), some.choice([LARGE, SMALL]), device))
+            held[device].append(range(begun, max(now, end)))
+    for start, end, call, size, device in sorted(copies):
+        traced.copy(call, start, end, size, device)
+    for device, moments in busy.items():
+        for start in sorted(some.sample(range(900), 12)):
+            end = start + some.randint(1, 60)
+            traced.kernel(start, end, device)
+            moments.update(range(start, end))
+    summed = traced.summed()
+    for device, moments in busy.items():
+        mine = summed.copies["device_id"] == device
+        during = set().union(*held[device]) - moments
+        behind = set(range(max(moments))) - moments - during
+        assert int(summed.idle_of_copies[mine].sum()) == len(during)
+        assert 0 <= int(summed.launch_idle_of_copies[mine].sum()) <= len(behind)

@@ -43,25 +43,33 @@ class LateExceptions:
         self._errors: deque[BaseException] = deque()
         self._in_main_thread = _raising(self._errors)
 
-    def take(self, error: BaseException) -> bool:
-        """Raise it again in this thread, if it is of the program; false if it is our own fault.
-
-        The caller must do nothing but return then, and so must each of its callers, up to the program.
-        """
-        if not self._is_of_the_program(error):
-            return False
-        if _thread.get_native_id() != os.getpid():  # no signal's handler runs here: another thread has asked for it
-            due = _raising_class(type(error))
-        else:
-            error.__traceback__ = self._without_our_frames(error)
-            due = self._in_main_thread
-            self._errors += (error,)  # another operator: nothing may come between these two
-        -due  # noqa: B018 - see above
-        return True
-
-    def _is_of_the_program(self, error: BaseException) -> bool:
+    def is_of_the_program(self, error: BaseException) -> bool:
         """Whether code of the program raised it, which ran inside a callback: a handler of a signal."""
         return isinstance(error, KeyboardInterrupt) or self._without_our_frames(error) is not None
+
+    def raise_again(self, error: BaseException, second: BaseException | None = None) -> None:
+        """Raise what is of the program again in this thread.
+
+        The caller must do nothing but return then, and so must each of its callers, up to the program.
+
+        Args:
+            error: what was raised.
+            second: what was raised while that was caught; it comes right behind it.
+        """
+        if _thread.get_native_id() != os.getpid():  # no signal's handler runs here: another thread has asked for it
+            due = _raising_class(type(error))
+            -due  # noqa: B018 - see above
+            return
+        errors: tuple[BaseException, ...] = (error,)
+        if second is not None:
+            errors = (error, second)
+            second.__traceback__ = self._without_our_frames(second)
+        error.__traceback__ = self._without_our_frames(error)
+        due = self._in_main_thread
+        self._errors += errors  # another operator: nothing may come between these
+        -due  # noqa: B018 - see above
+        if second is not None:
+            -due  # noqa: B018 - see above
 
     def _without_our_frames(self, error: BaseException) -> TracebackType | None:
         trace = error.__traceback__

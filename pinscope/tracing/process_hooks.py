@@ -7,7 +7,7 @@ import functools
 import os
 import sys
 from collections.abc import Callable
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any, NoReturn, Protocol
 
 
@@ -29,8 +29,8 @@ class Recording(Protocol):
     def in_child(self) -> None:
         """In its child."""
 
-    def caught(self, error: BaseException) -> None:
-        """An exception got away from a callback."""
+    def caught(self, error: BaseException, callback: FrameType | None = None) -> None:
+        """An exception got away from a callback, of this frame."""
 
 
 _RECORDINGS: list[Recording] = []
@@ -92,7 +92,7 @@ def _mind_unraisable(hook_before: Callable[[Any], object]) -> Callable[[Any], ob
     def take(unraisable: Any) -> None:
         trace = unraisable.exc_traceback
         if trace is not None and trace.tb_frame.f_code in _RECORDINGS[-1].callbacks:
-            _RECORDINGS[-1].caught(unraisable.exc_value.with_traceback(trace))
+            _RECORDINGS[-1].caught(unraisable.exc_value.with_traceback(trace), trace.tb_frame)
         else:
             hook_before(unraisable)
 

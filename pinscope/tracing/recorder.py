@@ -27,24 +27,32 @@ from __future__ import annotations
 
 import _thread
 import ctypes
-import itertools
 import json
 import os
 import sys
 import time
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
-from pinscope.tracing import call_log, late_exceptions, mapped_file, nvtx_calls, own_code, process_hooks, ranges, stacks
+from pinscope.tracing import (
+    activity_buffers,
+    call_log,
+    late_exceptions,
+    mapped_file,
+    nvtx_calls,
+    own_code,
+    process_hooks,
+    ranges,
+    stacks,
+)  # fmt: skip
+from pinscope.tracing.activity_buffers import BUFFER_BYTES, ActivityBuffers
 from pinscope.tracing.call_log import CUT, CallLog
 from pinscope.tracing.late_exceptions import LateExceptions
-from pinscope.tracing.mapped_file import map_file, part_from_file, unmap
 from pinscope.tracing.nvtx_calls import NvtxCalls
 from pinscope.tracing.ranges import Ranges
 from pinscope.tracing.stacks import Stacks
 
-BUFFER_BYTES = 1 << 20
-"""Of one activity buffer; CUPTI takes one for each thread, and new ones as they fill."""
 FLUSH_SECONDS = 0.25
 """So often CUPTI is asked for what is complete: what it keeps to itself is lost with a process that is killed."""
 LONGEST_CALL_SECONDS = 10.0
@@ -96,8 +104,7 @@ class Recorder:
         self._kept = (_Callback(self._call), _Request(self._request), _Complete(self._complete))
         self.callbacks = frozenset(each.__code__ for each in (Recorder._call, Recorder._request, Recorder._complete))
         self._switching = _thread.RLock()
-        self._numbers = itertools.count()
-        self._buffers: dict[int, str] = {}
+        self._buffers = ActivityBuffers(self._path)
         self._log = CallLog(self._path)
         self._ranges = Ranges(lambda line: self._append("ranges", line))
         self._nvtx = NvtxCalls(self._ranges)
@@ -261,29 +268,52 @@ class Recorder:
     # What CUPTI calls. Each may run in any thread, and at any place of the program.
 
     def _call(self, _user: int, domain: int, number: int, data: int) -> None:
-        """A call that is followed begins, or is over: note how long it took, and which stack it came from."""
+        """A call that is followed begins, or is over."""
         try:
-            now = self._clock()
-            if domain == _NVTX:
-                if os.getpid() == self._process:
-                    self._nvtx.note(number, data)
-                return
-            site, correlation_id = self._views.get(data) or self._view(data)
-            correlation = correlation_id.value
-            if site.value == _ENTER:
-                if self._on:
-                    self._begun[correlation] = now
-                return
-            begun = self._begun.pop(correlation, None)
-            if begun is None:
-                if self._on:  # it began before
-                    self._log.note(correlation, CUT, 0, 0, 0, now, now)
-                return
-            stack = self._stacks.number(sys._getframe().f_back) if self._with_stacks else 0
-            thread = _thread.get_ident() & 0xFFFFFFFF
-            self._log.note(correlation, number, thread, stack, self._ranges.current(), begun, now)
+            self._note(domain, number, data, sys._getframe().f_back)
         except BaseException as error:  # noqa: BLE001 - nothing may reach the program
-            self.caught(error)
+            self.caught(error, sys._getframe())
+
+    def _note(self, domain: int, number: int, data: int, caller: FrameType | None) -> None:
+        """Note how long a call took, and which stack it came from."""
+        now = self._clock()
+        if domain == _NVTX:
+            if os.getpid() == self._process:
+                self._nvtx.note(number, data)
+            return
+        site, correlation_id = self._views.get(data) or self._view(data)
+        correlation = correlation_id.value
+        if site.value == _ENTER:
+            if self._on:
+                self._begun[correlation] = now
+            return
+        begun = self._begun.get(correlation)
+        if begun is None:
+            if self._on:  # it began before
+                self._log.note(correlation, CUT, 0, 0, 0, now, now)
+            return
+        try:
+            stack = self._stacks.number(caller) if self._with_stacks else 0
+        except RecursionError:  # the program stands near its limit
+            stack = 0
+        thread = _thread.get_ident() & 0xFFFFFFFF
+        named = self._ranges.current()
+        del self._begun[correlation]  # not earlier: a signal's handler may raise up to here, and it is noted again
+        self._log.note(correlation, number, thread, stack, named, begun, now)
+
+    def _do_again(self, callback: FrameType) -> BaseException | None:
+        """What a callback had to do when a signal's handler raised in it; what another one raised meanwhile."""
+        try:
+            given = callback.f_locals
+            if callback.f_code is Recorder._call.__code__ and given["domain"] != _NVTX:
+                self._note(given["domain"], given["number"], given["data"], callback.f_back)
+            elif callback.f_code is Recorder._request.__code__:
+                self._give_buffer(given["buffer"], given["size"], given["most"])
+            elif callback.f_code is Recorder._complete.__code__:
+                self._buffers.take_back(given["buffer"], given["valid"])
+        except BaseException as error:  # noqa: BLE001 - it is the caller's
+            return error
+        return None
 
     def _view(self, data: int) -> tuple[ctypes.c_uint32, ctypes.c_uint32]:
         """What stands in CUPTI's structure at an address, which the next call at the same depth uses again: whether a
@@ -297,30 +327,25 @@ class Recorder:
     def _request(self, buffer: Any, size: Any, most: Any) -> None:
         """CUPTI wants a buffer. Without one it drops records."""
         try:
-            buffer[0], size[0], most[0] = None, 0, 0
-            if os.getpid() != self._process:
-                return
-            self._look_for_stop()
-            if not self._live:
-                return
-            path = self._path(f"buffer.{next(self._numbers):06d}")
-            address = map_file(path, BUFFER_BYTES)
-            self._buffers[address] = path
-            buffer[0], size[0] = address, BUFFER_BYTES
+            self._give_buffer(buffer, size, most)
         except BaseException as error:  # noqa: BLE001 - as above
-            self.caught(error)
+            self.caught(error, sys._getframe())
+
+    def _give_buffer(self, buffer: Any, size: Any, most: Any) -> None:
+        buffer[0], size[0], most[0] = None, 0, 0
+        if os.getpid() != self._process:
+            return
+        self._look_for_stop()
+        if not self._live:
+            return
+        buffer[0], size[0] = self._buffers.give(), BUFFER_BYTES
 
     def _complete(self, _context: int, _stream: int, buffer: int, _size: int, valid: int) -> None:
         """CUPTI gives a buffer back."""
         try:
-            path = self._buffers.pop(buffer, None)
-            if path is None:
-                return
-            unmap(buffer, BUFFER_BYTES)
-            os.truncate(path, valid)
-            os.rename(path, f"{path}.done")  # noqa: PTH104
+            self._buffers.take_back(buffer, valid)
         except BaseException as error:  # noqa: BLE001 - as above
-            self.caught(error)
+            self.caught(error, sys._getframe())
 
     # The process's end and its children
 
@@ -369,17 +394,22 @@ class Recorder:
         """A child of the program is not recorded. What it writes must not reach the parent's buffers."""
         self._live = self._on = False
         self._switching.release()
-        for address in self._buffers:
-            part_from_file(address, BUFFER_BYTES)
+        self._buffers.leave_to_parent()
 
     # Faults
 
-    def caught(self, error: BaseException) -> None:
-        """A fault of ours ends the recording; what a signal handler of the program raised belongs to the program."""
+    def caught(self, error: BaseException, callback: FrameType | None = None) -> None:
+        """A fault of ours ends the recording; what a signal handler of the program raised belongs to the program.
+
+        Args:
+            error: what was raised.
+            callback: the frame of the callback that it was raised in.
+        """
         try:
-            if self._late.take(error):
+            if self._late.is_of_the_program(error):
+                self._late.raise_again(error, None if callback is None else self._do_again(callback))
                 return
-            if isinstance(error, RecursionError):  # the program stands near its limit: this call alone is lost
+            if isinstance(error, RecursionError):  # likewise: this call alone is lost
                 return
             is_first, self._live, self._on = self._live, False, False  # _mind switches CUPTI off
             if is_first:
@@ -404,8 +434,8 @@ class Recorder:
 
 
 _OWN_FILES = frozenset({
-    __file__, call_log.__file__, late_exceptions.__file__, mapped_file.__file__, nvtx_calls.__file__, own_code.__file__,
-    process_hooks.__file__, ranges.__file__, stacks.__file__,
+    __file__, activity_buffers.__file__, call_log.__file__, late_exceptions.__file__, mapped_file.__file__,
+    nvtx_calls.__file__, own_code.__file__, process_hooks.__file__, ranges.__file__, stacks.__file__,
 })  # fmt: skip
 
 

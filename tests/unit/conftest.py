@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from pinscope.lab.own_group import find_place
 
 SLOW = (
     "analysis/test_link_errors.py",
@@ -59,3 +63,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path in files:
             item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture
+def place_apart() -> Iterator[tuple[str, str]]:
+    """Where control groups can be made, and no other test's run removes what a killed one left there."""
+    place = find_place().value
+    if place is None:
+        pytest.skip("no control group can be made here")
+    kind, folder = place
+    apart = Path(folder, f"apart-{os.getpid()}")
+    apart.mkdir()
+    if kind == "cgroup2":
+        (apart / "cgroup.subtree_control").write_text("+memory")
+    yield kind, str(apart)
+    apart.rmdir()

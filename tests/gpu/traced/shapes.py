@@ -1,9 +1,10 @@
-"""Training steps from one tensor in host memory: ``shapes.py pageable|pinned|kept STEPS FILE``.
+"""Training steps from one tensor in host memory: ``shapes.py pageable|pinned STEPS FILE``.
 
-Three shapes: the copy takes most of a step, about half, or a small part. FILE gets a line with each shape's seconds
-(and how many of them its buffers were pinned in), stdout what the gradients are. ``pinned``: the tensor was pinned
-before. ``kept``: each step copies it into one of two pinned buffers that are kept, as one edits a program whose batches
-come in pageable memory.
+Three shapes: the copy takes most of a step, about half, or a small part. FILE gets a line with the seconds of each
+shape's blocks of steps, stdout what the gradients are. ``pinned``: the tensor was pinned before. ``pageable``: block by
+block in turn with the same edited by hand (``kept``): each step copies the tensor into one of two pinned buffers that
+are kept, as one edits a program whose batches come in pageable memory. The first block pins them, for all of the
+program's time.
 """
 
 import hashlib
@@ -16,17 +17,18 @@ from pathlib import Path
 import torch
 from torch import nn
 
+BLOCKS = 5
+
 
 class Kept:
-    """Two pinned buffers in turn."""
+    """Two pinned buffers in turn, made at the first copy."""
 
-    def __init__(self, like):
-        begun = time.perf_counter()
-        buffers = [torch.empty(like.shape, dtype=like.dtype, pin_memory=True) for _ in range(2)]
-        self.pinned_in = time.perf_counter() - begun
-        self.turns = itertools.cycle([(buffer, torch.cuda.Event()) for buffer in buffers])
+    turns = None
 
     def copy(self, source):
+        if self.turns is None:
+            buffers = [torch.empty(source.shape, dtype=source.dtype, pin_memory=True) for _ in range(2)]
+            self.turns = itertools.cycle([(buffer, torch.cuda.Event()) for buffer in buffers])
         buffer, copied = next(self.turns)
         copied.synchronize()
         buffer.copy_(source)
@@ -53,8 +55,13 @@ def compute_bound(source):
     return source.to("cuda", non_blocking=True)  # compute-bound
 
 
+def digest(model):
+    gradients = b"".join(each.grad.cpu().numpy().tobytes() for each in model.parameters())
+    return hashlib.sha256(gradients).hexdigest()
+
+
 def main(memory, steps, file):
-    took = {}
+    took, ways = {}, {}
     for copy, rows, layers in ((copy_bound, 8192, 1), (balanced, 2048, 2), (compute_bound, 2048, 8)):
         torch.manual_seed(0)
         model = nn.Sequential(*(nn.Linear(2048, 2048) for _ in range(layers))).cuda()
@@ -63,13 +70,19 @@ def main(memory, steps, file):
             source = source.pin_memory()
         on_gpu = source.to("cuda")
         train(model, lambda _, on_gpu=on_gpu: on_gpu, source, 5)  # warm-up
-        begun = time.perf_counter()
-        kept = Kept(source) if memory == "kept" else None
-        train(model, kept.copy if kept else copy, source, steps)
-        took[copy.__name__] = time.perf_counter() - begun
-        took[f"{copy.__name__} pinning"] = kept.pinned_in if kept else 0.0
-        gradients = b"".join(each.grad.cpu().numpy().tobytes() for each in model.parameters())
-        print(copy.__name__, hashlib.sha256(gradients).hexdigest())
+        ways[copy.__name__] = copy
+        if memory == "pageable":
+            ways[f"{copy.__name__} kept"] = Kept().copy
+        digests = set()
+        for block in range(BLOCKS):
+            names = [name for name in ways if name.startswith(copy.__name__)]
+            for name in names if block % 2 else reversed(names):
+                model.zero_grad()
+                begun = time.perf_counter()
+                train(model, ways[name], source, steps // BLOCKS)
+                took.setdefault(name, []).append(time.perf_counter() - begun)
+                digests.add(digest(model))
+        print(copy.__name__, *digests)
     with Path(file).open("a") as times:
         print(json.dumps(took), file=times)
 

@@ -1,4 +1,4 @@
-"""The same with CuPy: ``shapes_cupy.py pageable|pinned|kept STEPS FILE``; see ``shapes.py``.
+"""The same with CuPy: ``shapes_cupy.py pageable|pinned STEPS FILE``; see ``shapes.py``.
 
 ``kept`` fills its buffers with eight threads, as PyTorch does: one takes longer than the pageable copy would.
 """
@@ -7,14 +7,17 @@ import hashlib
 import itertools
 import json
 import sys
+import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
 
 import cupy as cp
 import cupyx
 import numpy as np
 
+BLOCKS, THREADS = 5, 8
+parts, filled = SimpleQueue(), SimpleQueue()
 work = cp.ElementwiseKernel(
     "float32 x, int32 turns", "float32 y", "float z = x; for (int i = 0; i < turns; i++) z = z * 0.999f + 0.1f; y += z",
     "work",
@@ -22,22 +25,30 @@ work = cp.ElementwiseKernel(
 
 
 class Kept:
-    """Two pinned buffers in turn."""
+    """Two pinned buffers in turn, made at the first copy."""
 
-    threads = ThreadPoolExecutor(8)
-
-    def __init__(self, like):
-        begun = time.perf_counter()
-        buffers = [cupyx.empty_pinned(like.shape, like.dtype) for _ in range(2)]
-        self.pinned_in = time.perf_counter() - begun
-        self.turns = itertools.cycle([(buffer, cp.cuda.Event(disable_timing=True)) for buffer in buffers])
+    turns = None
 
     def copy(self, device, source):
+        if self.turns is None:
+            buffers = [cupyx.empty_pinned(source.shape, source.dtype) for _ in range(2)]
+            self.turns = itertools.cycle([(buffer, cp.cuda.Event(disable_timing=True)) for buffer in buffers])
         buffer, copied = next(self.turns)
         copied.synchronize()
-        list(self.threads.map(np.copyto, np.array_split(buffer, 8), np.array_split(source, 8)))
+        first, *others = zip(np.array_split(buffer, THREADS), np.array_split(source, THREADS), strict=True)
+        for part in others:
+            parts.put(part)
+        np.copyto(*first)
+        for _ in others:
+            filled.get()
         device.set(buffer)
         copied.record()
+
+
+def fill():
+    while True:
+        np.copyto(*parts.get())
+        filled.put(None)
 
 
 def compute(copy, source, arrays, turns, steps):
@@ -61,7 +72,9 @@ def compute_bound(device, source):
 
 
 def main(memory, steps, file):
-    took = {}
+    took, ways = {}, {}
+    for _ in range(THREADS - 1):
+        threading.Thread(target=fill, daemon=True).start()
     for copy, turns in ((copy_bound, 500), (balanced, 6000), (compute_bound, 20000)):
         source = np.random.default_rng(0).standard_normal(1 << 24).astype(np.float32)
         if memory == "pinned":
@@ -70,12 +83,20 @@ def main(memory, steps, file):
             source = pinned
         arrays = cp.zeros(source.shape, np.float32), cp.zeros(source.shape, np.float32)
         compute(lambda *_: None, source, arrays, turns, 5)  # warm-up
-        begun = time.perf_counter()
-        kept = Kept(source) if memory == "kept" else None
-        compute(kept.copy if kept else copy, source, arrays, turns, steps)
-        took[copy.__name__] = time.perf_counter() - begun
-        took[f"{copy.__name__} pinning"] = kept.pinned_in if kept else 0.0
-        print(copy.__name__, hashlib.sha256(arrays[1].get().tobytes()).hexdigest())
+        ways[copy.__name__] = copy
+        if memory == "pageable":
+            ways[f"{copy.__name__} kept"] = Kept().copy
+        digests = set()
+        for block in range(BLOCKS):
+            names = [name for name in ways if name.startswith(copy.__name__)]
+            for name in names if block % 2 else reversed(names):
+                arrays[1].fill(0)
+                cp.cuda.Device().synchronize()
+                begun = time.perf_counter()
+                compute(ways[name], source, arrays, turns, steps // BLOCKS)
+                took.setdefault(name, []).append(time.perf_counter() - begun)
+                digests.add(hashlib.sha256(arrays[1].get().tobytes()).hexdigest())
+        print(copy.__name__, *digests)
     with Path(file).open("a") as times:
         print(json.dumps(took), file=times)
 

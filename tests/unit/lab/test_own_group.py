@@ -55,10 +55,11 @@ def test_who_takes_more_than_the_limit_is_killed_and_counted() -> None:
 
 
 @needs_a_group
-def test_a_group_that_a_killed_run_left_is_removed_by_the_next_one() -> None:
+def test_a_group_that_a_killed_run_left_is_removed_by_the_next_one(place_apart: tuple[str, str]) -> None:
     code = (
         "import sys, time\nfrom pinscope.lab.own_group import OwnGroup\n"
-        f"with OwnGroup({64 * MIB}) as group:\n    print(group.folder, flush=True)\n    time.sleep(60)\n"
+        f"with OwnGroup({64 * MIB}, place={place_apart}) as group:\n"
+        "    print(group.folder, flush=True)\n    time.sleep(60)\n"
     )
     run = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert run.stdout is not None
@@ -69,7 +70,7 @@ def test_a_group_that_a_killed_run_left_is_removed_by_the_next_one() -> None:
     run.wait()
     run.stdout.close()
     assert left.is_dir()
-    with OwnGroup(64 * MIB) as group:
+    with OwnGroup(64 * MIB, place=place_apart) as group:
         assert not left.exists()
         assert not group.is_gone()
 

@@ -28,7 +28,9 @@ import pytest
 from tests.gpu.test_trace import ROOT, TRACED, has_cupti
 
 pytestmark = pytest.mark.skipif(not has_cupti(), reason="cupti-python is not installed, or does not fit")
-STEPS, ROUNDS = "200", 3
+STEPS = "200"
+LEAST_ROUNDS, MOST_ROUNDS = 2, 5
+NEAR = 0.05
 SHAPES = ("copy_bound", "balanced", "compute_bound")
 
 
@@ -54,18 +56,21 @@ class Answer:
         return [row for row in self.second["observations"] if row["kind"] == kind]
 
 
-def shape_times(script: Path, folder: Path) -> Iterator[tuple[str, dict[str, float]]]:
-    """Shape → seconds: as it is, with ``--what-if``, pinned before, by hand beside both of the first, and what pinning
-    was estimated to save."""
+def total(blocks: list[float]) -> float:
+    """Seconds of all steps, by the median block: others use the machine's processors too. In the first block the
+    buffers are pinned; it counts as it is."""
+    return blocks[0] + statistics.median(blocks[1:]) * (len(blocks) - 1)
+
+
+def shape_times(script: Path, folder: Path, expected: str) -> Iterator[tuple[str, dict[str, float]]]:
+    """Shape → seconds: as it is, with ``--what-if``, by hand beside both, and what pinning was estimated to save. All of
+    them print what is expected."""
     times = folder / "times"
     times.unlink(missing_ok=True)
-    arguments = (STEPS, str(times))
-    pinned = Answer(folder, str(script), "pinned", *arguments)
-    answer = Answer(folder, "--what-if", "pin", str(script), "pageable", *arguments)
-    assert pinned.stdout == answer.stdout
+    answer = Answer(folder, "--what-if", "pin", str(script), "pageable", STEPS, str(times))
     assert answer.of_second("before")[0]["same_output"]
-    lines = map(json.loads, times.read_text().splitlines())
-    took = dict(zip(("pinned", "as it is", "what if"), lines, strict=True))
+    assert answer.stdout == expected
+    first_run, second_run = map(json.loads, times.read_text().splitlines())
     for shape in SHAPES:
         first, now = (
             [row for row in rows if row["kind"] == "site" and row["function"] == shape]
@@ -76,21 +81,20 @@ def shape_times(script: Path, folder: Path) -> Iterator[tuple[str, dict[str, flo
             ("pinned", int(STEPS)),
         ]
         stood = first[0]["idle_seconds"] + first[0]["launch_idle_seconds"]
-        estimate = max(stood - first[0]["bytes"] / answer.run["params"]["pinned_h2d"], 0.0)
         (done,) = (row for row in answer.of_second("redirected") if row["line"] == now[0]["line"])
         sys.stdout.write(
             f"{script.name} {shape}: what if pinned {done['pinned_bytes'] >> 20} MiB in {done['pin_seconds']:.4f} s, "
-            f"gathered in {done['gather_seconds']:.4f} s, waited {done['wait_seconds']:.4f} s\n"
+            f"gathered in {done['gather_seconds']:.4f} s, waited {done['wait_seconds']:.4f} s; {first_run[shape]}, by "
+            f"hand {first_run[f'{shape} kept']}; what if {second_run[shape]}, by hand {second_run[f'{shape} kept']}\n"
         )
-        for name, each in took.items():
-            sys.stdout.write(f"{script.name} {shape}: {name}: {[each[way] for way in each if way.startswith(shape)]}\n")
         yield (
             shape,
             {
-                **{name: sum(each[shape]) for name, each in took.items()},
-                "kept beside as it is": sum(took["as it is"][f"{shape} kept"]),
-                "kept": sum(took["what if"][f"{shape} kept"]),
-                "estimate": estimate,
+                "as it is": total(first_run[shape]),
+                "by hand beside that": total(first_run[f"{shape} kept"]),
+                "what if": total(second_run[shape]),
+                "by hand": total(second_run[f"{shape} kept"]),
+                "estimate": max(stood - first[0]["bytes"] / answer.run["params"]["pinned_h2d"], 0.0),
             },
         )
 
@@ -98,18 +102,24 @@ def shape_times(script: Path, folder: Path) -> Iterator[tuple[str, dict[str, flo
 @pytest.mark.alone
 @pytest.mark.parametrize("program", ["shapes.py", "shapes_cupy.py"])
 def test_what_if_gains_what_editing_by_hand_gains_and_the_estimate_is_right(program: str, tmp_path: Path) -> None:
-    """Both by the median of several rounds, for pageable copies take up to half as long again in another process."""
-    missed: dict[str, list[float]] = {}
-    wrong: dict[str, list[float]] = {}
-    for _ in range(ROUNDS):
-        for shape, took in shape_times(TRACED / program, tmp_path):
+    """Both by the median of several rounds, for pageable copies take up to half as long again in another process: of
+    more where they differ."""
+    script, times = TRACED / program, tmp_path / "pinned"
+    pinned = Answer(tmp_path, str(script), "pinned", STEPS, str(times))
+    assert pinned.exit_code == 0
+    missed: dict[str, list[float]] = {shape: [] for shape in SHAPES}
+    wrong: dict[str, list[float]] = {shape: [] for shape in SHAPES}
+    for number in range(MOST_ROUNDS):
+        if number >= LEAST_ROUNDS and all(max(each) - min(each) < NEAR for each in missed.values()):
+            break
+        for shape, took in shape_times(script, tmp_path, pinned.stdout):
+            took["pinned"] = total(json.loads(times.read_text())[shape])
             sys.stdout.write(f"{program} {shape}: {took}\n")
-            gained, by_hand = took["as it is"] - took["what if"], took["as it is"] - took["kept"]
-            missed.setdefault(shape, []).append(gained / by_hand - 1)
-            saved = took["as it is"] - took["pinned"]
-            wrong.setdefault(shape, []).append(took["estimate"] / saved - 1)
+            gained, by_hand = took["as it is"] - took["what if"], took["as it is"] - took["by hand"]
+            missed[shape].append(gained / by_hand - 1)
+            wrong[shape].append(took["estimate"] / (took["as it is"] - took["pinned"]) - 1)
     sys.stdout.write(f"{program}: what if beside by hand {missed}, estimate beside saving {wrong}\n")
-    assert {shape: statistics.median(each) for shape, each in missed.items()} == near(0.05)
+    assert {shape: statistics.median(each) for shape, each in missed.items()} == near(NEAR)
     assert {shape: statistics.median(each) for shape, each in wrong.items()} == near(0.2)
 
 

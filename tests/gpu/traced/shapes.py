@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-BLOCKS = 5
+BLOCKS = 10
 
 
 class Kept:

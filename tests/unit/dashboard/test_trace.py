@@ -75,8 +75,8 @@ def test_the_timeline_of_the_recorded_trace_is_looked_at_closer_and_closer(open_
     assert app.get("download_button")[-1].proto.label == "This stretch for Perfetto"
     app.button(key="timeline-Whole").click().run()
     assert not app.exception
-    assert whole == events() == 124 + 1657 + 171
-    assert copy == 12
+    assert whole == events() == 1204 + 16417 + 1611
+    assert copy == 192
     assert closer < whole
     app.selectbox[1].select_index(0).run()
     assert events() == copy  # the same line again

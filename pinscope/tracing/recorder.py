@@ -45,7 +45,7 @@ from pinscope.tracing import (
     process_hooks,
     ranges,
     stacks,
-)  # fmt: skip
+)
 from pinscope.tracing.activity_buffers import BUFFER_BYTES, ActivityBuffers
 from pinscope.tracing.call_log import CUT, CallLog
 from pinscope.tracing.late_exceptions import LateExceptions
@@ -302,7 +302,7 @@ class Recorder:
         self._log.note(correlation, number, thread, stack, named, begun, now)
 
     def _do_again(self, callback: FrameType) -> BaseException | None:
-        """What a callback had to do when a signal's handler raised in it; what another one raised meanwhile."""
+        """What a callback had to do when a signal's handler raised in it; what another handler raised meanwhile."""
         try:
             given = callback.f_locals
             if callback.f_code is Recorder._call.__code__ and given["domain"] != _NVTX:
@@ -311,8 +311,8 @@ class Recorder:
                 self._give_buffer(given["buffer"], given["size"], given["most"])
             elif callback.f_code is Recorder._complete.__code__:
                 self._buffers.take_back(given["buffer"], given["valid"])
-        except BaseException as error:  # noqa: BLE001 - it is the caller's
-            return error
+        except BaseException as error:  # noqa: BLE001 - a fault of ours comes again at the next call
+            return error if self._late.is_of_the_program(error) else None
         return None
 
     def _view(self, data: int) -> tuple[ctypes.c_uint32, ctypes.c_uint32]:

@@ -225,6 +225,19 @@ def test_what_a_signal_raises_during_a_call_comes_where_it_comes_without_a_trace
     assert innermost == [str(tmp_path / "program.py")] * seen.counts["MEMCPY"]
 
 
+def test_a_fault_while_a_signal_is_minded_stays_there(library: Path, tmp_path: Path) -> None:
+    program = (
+        "import functools, operator\ncopy(1, PAGEABLE, DEVICE)\n"
+        "sys.modules['pinscope.tracing.process_hooks'].newest()._log.note = None\n"
+        "one = functools.partial(copy, 1, PAGEABLE, DEVICE)\n"
+        "try: list(map(operator.call, [ctypes.pythonapi.PyErr_SetInterrupt, one]))\n"
+        "except KeyboardInterrupt as error: print(type(error.__context__))\n"
+    )
+    seen = record(library, tmp_path, program)
+    assert (seen.exit_code, seen.stdout, seen.stderr) == (0, "<class 'NoneType'>\n", "")
+    assert len(seen.spool.calls()) == 1
+
+
 def test_what_another_thread_raises_in_a_thread_that_copies_ends_it(library: Path, tmp_path: Path) -> None:
     program = """
 def loop():

@@ -87,11 +87,11 @@ def test_perfetto_reads_the_recorded_trace_whole(chromium: Browser, viewer: str)
     found: dict[str, Any] = page.evaluate(ASK, QUESTIONS)
     context.close()
     assert found["errors"] == []
-    assert found["spans"] == [["call", 171, 0, 0], ["copy", 124, 0, 0], ["kernel", 1657, 0, 0]]
-    program = "tests/gpu/traced/loader_loop.py off"
+    assert found["spans"] == [["call", 1611, 0, 0], ["copy", 1204, 0, 0], ["kernel", 16417, 0, 0]]
+    program = "tests/gpu/traced/loader_loop.py off 400"
     assert found["tracks"] == [
-        ["GPU 0", "stream 7"], [program, "thread 205403840"], [program, "thread 492761408"],
+        ["GPU 0", "stream 7"], [program, "thread 1036558656"], [program, "thread 1421817536"],
     ]  # fmt: skip
-    assert found["flows"] == [[124]]
+    assert found["flows"] == [[1204]]
     assert [line for (line,) in found["lines"]] == [f"loader_loop.py:{line}" for line in (26, 33, 34, 39)]
-    assert found["bytes"] == [[251_658_240 + 185_600 + 10_240 + 160]]
+    assert found["bytes"] == [[2_516_582_400 + 185_600 + 102_400 + 1600]]

@@ -8,8 +8,8 @@ is done by hand (``kept``).
 Predicted before the first run on an H200: the estimate within 10 % of ``pinned``; ``--what-if`` within 2 % of ``kept``.
 Seen there: the estimate wrong by 0.03 to 7 %. ``kept`` in a process of its own took up to 15 % longer or shorter from
 one process to the next (a training loop of 0.44 s, 0.44 to 0.50 s): so now both are timed in the same one. Predicted
-for that: what ``--what-if`` gains is within 3 % of what ``kept`` gains. Seen: within 2.5 %; on an H100 whose host did
-other work as well, by up to 6 % more in the shortest loop, whose rounds lay 12 % apart.
+for that: what ``--what-if`` gains is within 3 % of what ``kept`` gains. Seen: within 2.5 % by the medians of two
+rounds; on an H100 whose host did other work as well, three rounds of the shortest loop were 4, 6 and 16 % ahead.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ import pytest
 from tests.gpu.test_trace import ROOT, TRACED, has_cupti
 
 pytestmark = pytest.mark.skipif(not has_cupti(), reason="cupti-python is not installed, or does not fit")
-STEPS = "200"
+STEPS = "400"
 LEAST_ROUNDS, MOST_ROUNDS = 2, 5
 NEAR = 0.05
 SHAPES = ("copy_bound", "balanced", "compute_bound")

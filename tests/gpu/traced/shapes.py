@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-BLOCKS = 10
+BLOCKS = 20
 
 
 class Kept:

@@ -16,7 +16,7 @@ import cupy as cp
 import cupyx
 import numpy as np
 
-BLOCKS, THREADS = 10, 8
+BLOCKS, THREADS = 20, 8
 parts, filled = SimpleQueue(), SimpleQueue()
 work = cp.ElementwiseKernel(
     "float32 x, int32 turns", "float32 y", "float z = x; for (int i = 0; i < turns; i++) z = z * 0.999f + 0.1f; y += z",

@@ -108,6 +108,7 @@ def test_what_if_gains_what_editing_by_hand_gains_and_the_estimate_is_right(prog
     script, times = TRACED / program, tmp_path / "pinned"
     pinned = Answer(tmp_path, str(script), "pinned", STEPS, str(times))
     assert pinned.exit_code == 0
+    assert "False" not in pinned.stdout
     missed: dict[str, list[float]] = {shape: [] for shape in SHAPES}
     wrong: dict[str, list[float]] = {shape: [] for shape in SHAPES}
     for number in range(MOST_ROUNDS):

@@ -8,8 +8,9 @@ is done by hand (``kept``).
 Predicted before the first run on an H200: the estimate within 10 % of ``pinned``; ``--what-if`` within 2 % of ``kept``.
 Seen there: the estimate wrong by 0.03 to 7 %. ``kept`` in a process of its own took up to 15 % longer or shorter from
 one process to the next (a training loop of 0.44 s, 0.44 to 0.50 s): so now both are timed in the same one. Predicted
-for that: what ``--what-if`` gains is within 3 % of what ``kept`` gains. Seen: within 2.5 % by the medians of two
-rounds; on an H100 whose host did other work as well, three rounds of the shortest loop were 4, 6 and 16 % ahead.
+for that: what ``--what-if`` gains is within 3 % of what ``kept`` gains. Seen on an H200: within 2.5 %. On an H100, with
+sixteen threads on its sixteen processors, single blocks of the shortest loop took 30 to 80 ms longer than 44, by hand
+as well, and what was gained was 18 % less to 36 % more; with eight threads, as now, at most 2 % less.
 """
 
 from __future__ import annotations
@@ -95,6 +96,7 @@ def shape_times(script: Path, folder: Path, expected: str) -> Iterator[tuple[str
                 "by hand beside that": total(first_run[f"{shape} kept"]),
                 "what if": total(second_run[shape]),
                 "by hand": total(second_run[f"{shape} kept"]),
+                "as it is, all blocks": sum(first_run[shape]),
                 "estimate": max(stood - first[0]["bytes"] / answer.run["params"]["pinned_h2d"], 0.0),
             },
         )
@@ -119,7 +121,8 @@ def test_what_if_gains_what_editing_by_hand_gains_and_the_estimate_is_right(prog
             sys.stdout.write(f"{program} {shape}: {took}\n")
             gained, by_hand = took["as it is"] - took["what if"], took["as it is"] - took["by hand"]
             missed[shape].append(gained / by_hand - 1)
-            wrong[shape].append(took["estimate"] / (took["as it is"] - took["pinned"]) - 1)
+            # The estimate is of all that the program waited for, where the host held it up as well.
+            wrong[shape].append(took["estimate"] / (took["as it is, all blocks"] - took["pinned"]) - 1)
     sys.stdout.write(f"{program}: what if beside by hand {missed}, estimate beside saving {wrong}\n")
     assert {shape: statistics.median(each) for shape, each in missed.items()} == near(NEAR)
     assert {shape: statistics.median(each) for shape, each in wrong.items()} == near(0.2)

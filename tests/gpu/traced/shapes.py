@@ -4,7 +4,8 @@ Three shapes: the copy takes most of a step, about half, or a small part. FILE g
 shape's blocks of steps, stdout what the gradients are. ``pinned``: the tensor was pinned before. ``pageable``: block by
 block in turn with the same edited by hand (``kept``): each step copies the tensor into one of two pinned buffers that
 are kept, as one edits a program whose batches come in pageable memory. The first block pins them, for all of the
-program's time.
+program's time. Half of a machine's sixteen processors fill the buffers: if all did, each that the host takes away for a
+moment would hold up the copy.
 """
 
 import hashlib

@@ -21,7 +21,8 @@ import re
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -58,24 +59,44 @@ class Answer:
         return [row for row in self.second["observations"] if row["kind"] == kind]
 
 
-def total(blocks: list[float]) -> float:
-    """Seconds of all steps, by the median block: others use the machine's processors too. In the first block the
-    buffers are pinned; it counts as it is."""
-    return blocks[0] + statistics.median(blocks[1:]) * (len(blocks) - 1)
+def total(*rounds: list[float]) -> float:
+    """Seconds of all steps of a round, by the median block of the rounds: others use the machine's processors too. In
+    the first block the buffers are pinned; it counts by itself."""
+    later = [block for blocks in rounds for block in blocks[1:]]
+    return statistics.median(blocks[0] for blocks in rounds) + statistics.median(later) * (len(rounds[0]) - 1)
 
 
-def shape_times(script: Path, folder: Path, expected: str) -> Iterator[tuple[str, dict[str, float]]]:
-    """Shape → seconds: as it is, with ``--what-if``, by hand beside both, and what pinning was estimated to save. All
-    print what is expected."""
+@dataclass
+class Shape:
+    """The blocks of each round in seconds: as it is, with ``--what-if``, by hand beside that; and how far the estimate
+    was from what pinning saved."""
+
+    as_it_is: list[list[float]] = field(default_factory=list)
+    what_if: list[list[float]] = field(default_factory=list)
+    by_hand: list[list[float]] = field(default_factory=list)
+    wrong: list[float] = field(default_factory=list)
+
+    def beside_by_hand(self, number: int | None = None) -> float:
+        """How much more ``--what-if`` gains than by hand, as a part of that; in this round, or in all."""
+        chosen = slice(None) if number is None else slice(number, number + 1)
+        before, what_if, by_hand = (total(*each[chosen]) for each in (self.as_it_is, self.what_if, self.by_hand))
+        return (before - what_if) / (before - by_hand) - 1
+
+    def steady(self) -> bool:
+        each = [self.beside_by_hand(number) for number in range(len(self.what_if))]
+        return max(each) - min(each) < NEAR
+
+
+def measure(script: Path, folder: Path, shapes: Mapping[str, Shape], pinned: Mapping[str, list[float]]) -> str:
+    """One round of each shape, which is added to it; gives what was printed."""
     times = folder / "times"
     times.unlink(missing_ok=True)
     answer = Answer(folder, "--what-if", "pin", str(script), "pageable", STEPS, str(times))
     assert answer.of_second("before")[0]["same_output"]
-    assert answer.stdout == expected
     first_run, second_run = map(json.loads, times.read_text().splitlines())
-    for shape in SHAPES:
+    for name, shape in shapes.items():
         first, now = (
-            [row for row in rows if row["kind"] == "site" and row["function"] == shape]
+            [row for row in rows if row["kind"] == "site" and row["function"] == name]
             for rows in (answer.rows, answer.second["observations"])
         )
         assert [(row["source"], row["count"]) for row in first + now] == [
@@ -83,49 +104,43 @@ def shape_times(script: Path, folder: Path, expected: str) -> Iterator[tuple[str
             ("pinned", int(STEPS)),
         ]
         stood = first[0]["idle_seconds"] + first[0]["launch_idle_seconds"]
+        estimate = max(stood - first[0]["bytes"] / answer.run["params"]["pinned_h2d"], 0.0)
+        # The estimate is of all that the program waited for, where the host held it up as well.
+        saved = sum(first_run[name]) - total(pinned[name])
         (done,) = (row for row in answer.of_second("redirected") if row["line"] == now[0]["line"])
         sys.stdout.write(
-            f"{script.name} {shape}: what if pinned {done['pinned_bytes'] >> 20} MiB in {done['pin_seconds']:.4f} s, "
-            f"gathered in {done['gather_seconds']:.4f} s, waited {done['wait_seconds']:.4f} s; {first_run[shape]}, by "
-            f"hand {first_run[f'{shape} kept']}; what if {second_run[shape]}, by hand {second_run[f'{shape} kept']}\n"
+            f"{script.name} {name}: what if pinned {done['pinned_bytes'] >> 20} MiB in {done['pin_seconds']:.4f} s, "
+            f"gathered in {done['gather_seconds']:.4f} s, waited {done['wait_seconds']:.4f} s; {first_run[name]}, by "
+            f"hand {first_run[f'{name} kept']}; what if {second_run[name]}, by hand {second_run[f'{name} kept']}; "
+            f"saved {saved:.4f} s, estimated {estimate:.4f} s\n"
         )
-        yield (
-            shape,
-            {
-                "as it is": total(first_run[shape]),
-                "by hand beside that": total(first_run[f"{shape} kept"]),
-                "what if": total(second_run[shape]),
-                "by hand": total(second_run[f"{shape} kept"]),
-                "as it is, all blocks": sum(first_run[shape]),
-                "estimate": max(stood - first[0]["bytes"] / answer.run["params"]["pinned_h2d"], 0.0),
-            },
-        )
+        shape.as_it_is.append(first_run[name])
+        shape.what_if.append(second_run[name])
+        shape.by_hand.append(second_run[f"{name} kept"])
+        shape.wrong.append(estimate / saved - 1)
+    return answer.stdout
 
 
 @pytest.mark.alone
 @pytest.mark.parametrize("program", ["shapes.py", "shapes_cupy.py"])
 def test_what_if_gains_what_editing_by_hand_gains_and_the_estimate_is_right(program: str, tmp_path: Path) -> None:
-    """Both by the median of several rounds, for pageable copies take up to half as long again in another process: of
-    more where they differ."""
+    """Of several rounds, for pageable copies take up to half as long again in another process: of more where they
+    differ."""
     script, times = TRACED / program, tmp_path / "pinned"
     pinned = Answer(tmp_path, str(script), "pinned", STEPS, str(times))
     assert pinned.exit_code == 0
     assert "False" not in pinned.stdout
-    missed: dict[str, list[float]] = {shape: [] for shape in SHAPES}
-    wrong: dict[str, list[float]] = {shape: [] for shape in SHAPES}
+    shapes = {name: Shape() for name in SHAPES}
     for number in range(MOST_ROUNDS):
-        if number >= LEAST_ROUNDS and all(max(each) - min(each) < NEAR for each in missed.values()):
+        if number >= LEAST_ROUNDS and all(shape.steady() for shape in shapes.values()):
             break
-        for shape, took in shape_times(script, tmp_path, pinned.stdout):
-            took["pinned"] = total(json.loads(times.read_text())[shape])
-            sys.stdout.write(f"{program} {shape}: {took}\n")
-            gained, by_hand = took["as it is"] - took["what if"], took["as it is"] - took["by hand"]
-            missed[shape].append(gained / by_hand - 1)
-            # The estimate is of all that the program waited for, where the host held it up as well.
-            wrong[shape].append(took["estimate"] / (took["as it is, all blocks"] - took["pinned"]) - 1)
-    sys.stdout.write(f"{program}: what if beside by hand {missed}, estimate beside saving {wrong}\n")
-    assert {shape: statistics.median(each) for shape, each in missed.items()} == near(NEAR)
-    assert {shape: statistics.median(each) for shape, each in wrong.items()} == near(0.2)
+        assert measure(script, tmp_path, shapes, json.loads(times.read_text())) == pinned.stdout
+    missed = {name: shape.beside_by_hand() for name, shape in shapes.items()}
+    for name, shape in shapes.items():
+        each = [round(shape.beside_by_hand(number), 4) for number in range(len(shape.wrong))]
+        sys.stdout.write(f"{program} {name}: beside by hand {missed[name]:+.4f} {each}, estimate {shape.wrong}\n")
+    assert missed == near(NEAR)
+    assert {name: statistics.median(shape.wrong) for name, shape in shapes.items()} == near(0.2)
 
 
 def near(most: float) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from pinscope.dashboard import state
 from pinscope.dashboard.answers import IN_CARDS, Measured, newest_runs
 from pinscope.dashboard.error_lines import errors_shown
 from pinscope.dashboard.pages import EXPERIMENTS, NOW, RUNS
-from pinscope.dashboard.plain import plain
+from pinscope.dashboard.plain import plain, prose
 from pinscope.dashboard.run_titles import experiment_title
 from pinscope.dashboard.state import open_run
 from pinscope.dashboard.times import own_time
@@ -111,7 +111,7 @@ def _fill(store: Store, card: _Card, newest: Mapping[str, Measured]) -> None:
 
 
 def _run_link(words: str, run: Run, icon: str) -> None:
-    st.page_link(RUNS.path, label=plain(words), icon=icon, query_params={"run": run.id})
+    st.page_link(RUNS.path, label=prose(words), icon=icon, query_params={"run": run.id})
 
 
 def _next(measured: Measured, documents: Mapping[str, Document | None]) -> None:

@@ -21,7 +21,7 @@ from pinscope.dashboard.plain import plain, prose
 from pinscope.store.store import Store
 from tests.data import synthetic
 from tests.unit.dashboard.conftest import Open
-from tests.unit.dashboard.test_gpu_cards import links, rows_of, run_of
+from tests.unit.dashboard.test_gpu_cards import answer, links, rows_of, run_of
 
 INDEX = b'<html><head><title>x</title></head><body><noscript></noscript><div id="root"></div></body></html>'
 EVIL = "</main><script>alert(1)</script> & <b>pinned</b>"
@@ -68,9 +68,8 @@ def test_home_on_a_gpu_host_says_first_what_its_cards_answer(
     answers = {line.text: line.link for block in cards for line in block.lines if line.link}
     shown = links(open_page(HOME))
     for gpu in (0, 1):
-        words = f"What GPU {gpu} answers."
-        assert answers[words] == f"/runs?run=of-gpu-{gpu}"
-        assert shown[plain(words)] == f"run=of-gpu-{gpu}"
+        assert answers[answer(gpu)] == f"/runs?run=of-gpu-{gpu}"
+        assert shown[prose(answer(gpu))] == f"run=of-gpu-{gpu}"
 
 
 def test_a_run_says_first_what_it_is_and_what_came_out(store: Store) -> None:

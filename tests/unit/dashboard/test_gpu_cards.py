@@ -10,7 +10,7 @@ from streamlit.testing.v1 import AppTest
 
 from pinscope.dashboard import measuring, state
 from pinscope.dashboard.pages import HOME
-from pinscope.dashboard.plain import plain
+from pinscope.dashboard.plain import plain, prose
 from pinscope.records.environment import Environment
 from pinscope.records.run import Run
 from pinscope.runner.jobs import Request
@@ -29,10 +29,14 @@ def _now(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state, "snapshot", synthetic_snapshot.snapshot)
 
 
+def answer(gpu: int) -> str:
+    return f"GPU {gpu} reaches 55.3 GB/s."
+
+
 def run_of(gpu: int, **changes: object) -> Run:
     """A run of that GPU on a machine with two."""
     run = synthetic.run("bandwidth", devices=2, id=f"of-gpu-{gpu}", device=gpu, **changes)
-    return run.model_copy(update={"verdict": f"What GPU {gpu} answers."})
+    return run.model_copy(update={"verdict": answer(gpu)})
 
 
 def rows_of(gpu: int, times: float = 1.0) -> list[Row]:
@@ -53,7 +57,7 @@ def test_a_card_shows_the_answers_of_its_own_gpu_and_each_leads_to_its_run(
     machine(2)
     app = open_page(HOME)
     assert not app.exception
-    assert [links(app)[plain(f"What GPU {gpu} answers.")] for gpu in (0, 1)] == ["run=of-gpu-0", "run=of-gpu-1"]
+    assert [links(app)[prose(answer(gpu))] for gpu in (0, 1)] == ["run=of-gpu-0", "run=of-gpu-1"]
     assert len(app.get("plotly_chart")) == 2
     labels = [element.proto.label for element in app.get("page_link")]
     assert labels.count(plain("Not measured yet: Overlap, Page tables")) == 2

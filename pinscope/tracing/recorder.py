@@ -38,6 +38,7 @@ from typing import Any
 from pinscope.tracing import (
     activity_buffers,
     call_log,
+    cupti_library,
     late_exceptions,
     mapped_file,
     nvtx_calls,
@@ -48,6 +49,7 @@ from pinscope.tracing import (
 )
 from pinscope.tracing.activity_buffers import BUFFER_BYTES, ActivityBuffers
 from pinscope.tracing.call_log import CUT, CallLog
+from pinscope.tracing.cupti_library import NVTX, CuptiLibrary, Refused
 from pinscope.tracing.late_exceptions import LateExceptions
 from pinscope.tracing.nvtx_calls import NvtxCalls
 from pinscope.tracing.ranges import Ranges
@@ -59,20 +61,7 @@ LONGEST_CALL_SECONDS = 10.0
 """So long after the recording was switched off, calls that began before are waited for."""
 MOST_VIEWS = 1000
 _ENTER = 0
-_DRIVER, _NVTX = 1, 5
-"""CUPTI's domains of callbacks."""
-_FORCED = 1
 _NEVER = 1 << 63
-
-_Callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p)
-_Request = ctypes.CFUNCTYPE(
-    None, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_size_t), ctypes.POINTER(ctypes.c_size_t)
-)
-_Complete = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t)
-
-
-class Refused(Exception):  # noqa: N818 - an answer of CUPTI, not a fault
-    """CUPTI gives no subscription; the argument is its error's number."""
 
 
 class Recorder:
@@ -99,9 +88,7 @@ class Recorder:
         """CUPTI keeps records of what the program does; it calls back at the calls that are followed."""
         self._off_since = 0.0
         self._ended = False
-        self._cupti: Any = None
-        self._subscriber = ctypes.c_void_p()
-        self._kept = (_Callback(self._call), _Request(self._request), _Complete(self._complete))
+        self._cupti = CuptiLibrary(self._call, self._request, self._complete)
         self.callbacks = frozenset(each.__code__ for each in (Recorder._call, Recorder._request, Recorder._complete))
         self._switching = _thread.RLock()
         self._buffers = ActivityBuffers(self._path)
@@ -116,7 +103,6 @@ class Recorder:
         self._clock: Callable[[], int] = time.time_ns
         """CUPTI counts as this clock does."""
         self._views: dict[int, tuple[ctypes.c_uint32, ctypes.c_uint32]] = {}
-        self._functions = sorted(map(int, self._config["functions"]))
         self._late = LateExceptions(_OWN_FILES)
 
     @property
@@ -138,34 +124,29 @@ class Recorder:
         """
         if "NVTX_INJECTION64_PATH" not in os.environ:
             os.putenv("NVTX_INJECTION64_PATH", self._config["library"])  # not into os.environ
-        self._cupti = ctypes.CDLL(self._config["library"])
+        self._cupti.load(self._config["library"])
         process_hooks.hook(self)  # first: CUPTI may call what it was given until the process is gone
         try:
             self._subscribe()
         except BaseException:  # of a signal's handler, too
             self._ended, self._live, self._on = True, False, False
-            if self._subscriber:
+            if self._cupti.is_subscribed:
                 self._let_go()
             raise
         _thread.start_new_thread(self._mind, ())
 
     def _subscribe(self) -> None:
-        callback, request, complete = self._kept
-        self._require(self._cupti.cuptiSubscribe(ctypes.byref(self._subscriber), callback, None))
+        self._cupti.subscribe()
         self._write("started.json", {"pid": self._process, "ns": time.time_ns(), "rank": _rank()})
-        self._require(self._cupti.cuptiActivityRegisterCallbacks(request, complete))
+        self._cupti.take_records()
         self._live = True
-        for number in nvtx_calls.FOLLOWED if self._with_stacks else ():
-            self._cupti.cuptiEnableCallback(1, self._subscriber, _NVTX, number)
+        self._cupti.follow_ranges(nvtx_calls.FOLLOWED if self._with_stacks else ())
+        self._cupti.choose(sorted(map(int, self._config["functions"])))
         self._report(True)  # also where it begins later: CUPTI refuses now, or not at all
         if self._is_wanted():
             self._note_switch()
         else:
             self._report(False)
-
-    def _require(self, result: int) -> None:
-        if result:
-            raise Refused(result)
 
     def refuse(self, error: Refused | OSError) -> None:
         """Tell the parent why nothing is recorded."""
@@ -183,17 +164,14 @@ class Recorder:
         if on:
             self._follow(True)
             self._on = self._reports = True
-        kinds = self._cupti.cuptiActivityEnable if on else self._cupti.cuptiActivityDisable
-        for kind in self._config["activities"]:
-            self._require(kinds(kind))
+        self._cupti.record(self._config["activities"], on)
         if not on:
             self._on = self._reports = False
             self._off_since = time.monotonic()
             self._follow_no_more()
 
     def _follow(self, on: bool) -> None:
-        for number in self._functions:
-            self._require(self._cupti.cuptiEnableCallback(int(on), self._subscriber, _DRIVER, number))
+        self._cupti.follow(on)
         self._follows = on
 
     def _follow_no_more(self) -> None:
@@ -234,7 +212,7 @@ class Recorder:
                 with self._switching:
                     if not self._ended:
                         self._follow_no_more()
-                        self._cupti.cuptiActivityFlushAll(0)
+                        self._cupti.flush()
             except BaseException as error:  # noqa: BLE001 - nothing may reach the program
                 self.caught(error)
 
@@ -277,7 +255,7 @@ class Recorder:
     def _note(self, domain: int, number: int, data: int, caller: FrameType | None) -> None:
         """Note how long a call took, and which stack it came from."""
         now = self._clock()
-        if domain == _NVTX:
+        if domain == NVTX:
             if os.getpid() == self._process:
                 self._nvtx.note(number, data)
             return
@@ -305,7 +283,7 @@ class Recorder:
         """What a callback had to do when a signal's handler raised in it; what another handler raised meanwhile."""
         try:
             given = callback.f_locals
-            if callback.f_code is Recorder._call.__code__ and given["domain"] != _NVTX:
+            if callback.f_code is Recorder._call.__code__ and given["domain"] != NVTX:
                 self._note(given["domain"], given["number"], given["data"], callback.f_back)
             elif callback.f_code is Recorder._request.__code__:
                 self._give_buffer(given["buffer"], given["size"], given["most"])
@@ -357,8 +335,7 @@ class Recorder:
         with self._switching:
             self._ended = True
             self._let_go()
-            self._cupti.cuptiActivityFlushAll(0)
-            self._cupti.cuptiActivityFlushAll(_FORCED)
+            self._cupti.flush_all()
             try:
                 self._write("ended.json", {"ns": time.time_ns()})
                 self._note_cut()
@@ -369,10 +346,9 @@ class Recorder:
 
     def _let_go(self) -> None:
         """Give CUPTI back."""
-        for kind in self._config["activities"]:  # first: a record needs its call
-            self._cupti.cuptiActivityDisable(kind)
+        self._cupti.record_no_more(self._config["activities"])  # first: a record needs its call
         self._on = False
-        self._cupti.cuptiUnsubscribe(self._subscriber)
+        self._cupti.unsubscribe()
 
     def _forget(self) -> None:
         """Give back the memory. What CUPTI may still call stays, and finds nothing to do."""
@@ -434,8 +410,9 @@ class Recorder:
 
 
 _OWN_FILES = frozenset({
-    __file__, activity_buffers.__file__, call_log.__file__, late_exceptions.__file__, mapped_file.__file__,
-    nvtx_calls.__file__, own_code.__file__, process_hooks.__file__, ranges.__file__, stacks.__file__,
+    __file__, activity_buffers.__file__, call_log.__file__, cupti_library.__file__, late_exceptions.__file__,
+    mapped_file.__file__, nvtx_calls.__file__, own_code.__file__, process_hooks.__file__, ranges.__file__,
+    stacks.__file__,
 })  # fmt: skip
 
 

@@ -18,7 +18,14 @@ FOLLOWED = re.compile(
 """The driver's functions whose stack and duration are kept. Each of the runtime's that does such a thing calls one of
 these, under its own correlation id."""
 RECORDS = {"MEMCPY": "memcpy", "CONCURRENT_KERNEL": "kernel", "MEMORY2": "memory"}
-"""Kind of activity → name of its record, of which cupti-python gives the newest layout."""
+"""Kind of activity → name of its record. CUPTI appends fields to it from version to version (cupti_activity.h and
+cupti_activity_deprecated.h), so their places are those of any layout that cupti-python knows. How long a record is
+follows from the library that writes it, which pip may have made newer or older than cupti-python."""
+_BYTES = {
+    130000: {"MEMCPY": 96, "CONCURRENT_KERNEL": 216, "MEMORY2": 128},
+    130100: {"MEMCPY": 96, "CONCURRENT_KERNEL": 224, "MEMORY2": 128},
+}
+"""CUPTI's version without its update → bytes of its records. From 13.2 on it says them itself."""
 _NO_DRIVER = "driver is not found"
 """What cupti-python says without a driver."""
 
@@ -29,9 +36,11 @@ def describe() -> dict[str, Any]:
 
     cupti.get_timestamp()  # loads the library, and the driver
     kinds = {name: int(getattr(cupti.ActivityKind, name)) for name in RECORDS}
+    library = _library()
+    written = {name: _written_bytes(ctypes.CDLL(library), name, kind) for name, kind in kinds.items()}
     return {
-        "library": _library(),
-        "layouts": {str(kinds[name]): _layout(cupti, record) for name, record in RECORDS.items()},
+        "library": library,
+        "layouts": {str(kinds[name]): _layout(cupti, record, written[name]) for name, record in RECORDS.items()},
         "kinds": kinds,
         "activities": sorted(kinds.values()),
         "callback": _layout(cupti, "callback_data"),
@@ -46,13 +55,23 @@ def _library() -> str:
     return found[0]
 
 
-def _layout(cupti: Any, record: str) -> dict[str, Any]:
+def _written_bytes(library: Any, name: str, kind: int) -> int | None:
+    """Length of the records that CUPTI writes; ``None`` before 13.0, where it is that of cupti-python's newest."""
+    size, version = ctypes.c_size_t(), ctypes.c_uint32()
+    if hasattr(library, "cuptiActivityGetStructSize"):
+        failed = library.cuptiActivityGetStructSize(kind, 0, ctypes.byref(size))
+        return None if failed else size.value
+    library.cuptiGetVersion(ctypes.byref(version))
+    return _BYTES.get(version.value // 100 * 100, {}).get(name)
+
+
+def _layout(cupti: Any, record: str, written: int | None = None) -> dict[str, Any]:
     """Size and fields of a record: name → offset and NumPy's type."""
     pattern = re.compile(rf"activity_{record}(\d*)_dtype" if record != "callback_data" else r"callback_data(\d*)_dtype")
     versions = {int(found[1] or 1): name for name in dir(cupti) if (found := pattern.fullmatch(name))}
     kind = getattr(cupti, versions[max(versions)])
     fields = {name: (offset, type_.str) for name, (type_, offset, *_) in kind.fields.items()}
-    return {"size": kind.itemsize, "fields": fields}
+    return {"size": written or kind.itemsize, "fields": fields}
 
 
 def main() -> None:

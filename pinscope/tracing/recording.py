@@ -6,7 +6,8 @@ import itertools
 import os
 
 from pinscope.tracing import process_hooks
-from pinscope.tracing.recorder import Recorder, Refused
+from pinscope.tracing.cupti_library import Refused
+from pinscope.tracing.recorder import Recorder
 
 
 def start_recording(spool: str) -> bool:

@@ -32,13 +32,13 @@ PAGEABLE, PINNED, DEVICE = 1, 2, 3
 FIRST_LINE = PRELUDE.count("\n") + 1
 
 
-def built(folder: Path) -> Path:
-    """The library, in this folder."""
+def built(folder: Path, *options: str) -> Path:
+    """The library, in this folder; with options of the compiler."""
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
         pytest.skip("no C compiler here, for a stand-in for CUPTI")
     library = folder / "libcupti.so"
-    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", library, FOLDER / "fake_cupti.c"], check=True)
+    subprocess.run([compiler, "-shared", "-fPIC", "-O1", *options, "-o", library, FOLDER / "fake_cupti.c"], check=True)
     return library
 
 

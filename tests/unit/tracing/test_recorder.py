@@ -89,6 +89,14 @@ def test_whatever_ends_the_program_what_was_recorded_is_kept(
     assert len(seen.spool.calls()) == 100
 
 
+@pytest.mark.parametrize("options", [(), ("-DCUPTI_13_1",)])
+def test_records_of_a_cupti_that_is_newer_than_cupti_python_are_read(options: tuple[str, ...], tmp_path: Path) -> None:
+    program = "for _ in range(100): copy(64, PAGEABLE, DEVICE); kernel(10); pinned(1, 64, 64)"
+    seen = record(built(tmp_path, *options), tmp_path, program)
+    assert seen.counts == {"MEMCPY": 100, "CONCURRENT_KERNEL": 100, "MEMORY2": 100}
+    assert seen.spool.unreadable_bytes == 0
+
+
 def test_more_records_than_a_buffer_holds(library: Path, tmp_path: Path) -> None:
     seen = record(library, tmp_path, "for _ in range(150_000): copy(64, PAGEABLE, DEVICE)\nos._exit(0)")
     assert seen.counts == {"MEMCPY": 150_000}
@@ -366,6 +374,19 @@ def test_a_recorder_that_is_refused_does_not_start_the_program(library: Path, tm
     seen = record(library, tmp_path, "print('started')", FAKE_CUPTI_REFUSES="39")
     assert (seen.exit_code, seen.stdout) == (NOT_STARTED, "")
     assert (seen.spool.document("refused.json") or {})["code"] == 39
+
+
+def test_functions_that_the_driver_lacks_are_not_followed_and_others_are(library: Path, tmp_path: Path) -> None:
+    """The stand-in for cupti-python knows one more than the driver."""
+    seen = record(library, tmp_path, "copy(1, 1, 3); pinned(1, 64, 64)", FAKE_CUPTI_FUNCTIONS="200")
+    assert seen.spool.calls()["function"].tolist() == [131]
+    assert seen.counts["MEMCPY"] == 1
+
+
+def test_a_driver_that_lets_no_function_be_followed_is_refused(library: Path, tmp_path: Path) -> None:
+    seen = record(library, tmp_path, "print('started')", FAKE_CUPTI_FUNCTIONS="0")
+    assert (seen.exit_code, seen.stdout) == (NOT_STARTED, "")
+    assert (seen.spool.document("refused.json") or {})["code"] == 1
 
 
 def test_the_program_s_environment_and_modules_are_its_own(library: Path, tmp_path: Path) -> None:

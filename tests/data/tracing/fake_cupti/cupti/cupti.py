@@ -20,6 +20,7 @@ class driver_api_trace_cbid(IntEnum):
     cuMemcpyHtoD_v2 = 276
     cuMemcpyHtoDAsync_v2 = 277
     cuLaunchKernel = 307
+    cuMemcpyWithAttributesAsync = 837
 
 
 def _layout(size, **fields):

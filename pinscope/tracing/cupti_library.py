@@ -1,0 +1,142 @@
+"""What the recorder asks of CUPTI's library, through ctypes."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterable
+from typing import Any
+
+DRIVER, NVTX = 1, 5
+"""CUPTI's domains of callbacks."""
+_INVALID_PARAMETER = 1
+"""CUPTI's error."""
+_FORCED = 1
+
+_Callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p)
+_Request = ctypes.CFUNCTYPE(
+    None, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_size_t), ctypes.POINTER(ctypes.c_size_t)
+)
+_Complete = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t)
+
+
+class Refused(Exception):  # noqa: N818 - an answer of CUPTI, not a fault
+    """CUPTI gives no subscription; the argument is its error's number."""
+
+
+class CuptiLibrary:
+    """A subscription to CUPTI, of which a process has one at a time.
+
+    Args:
+        callback: called where a followed function begins and ends, with user data, domain, function and the address
+            of CUPTI's structure.
+        request: called for a buffer, with pointers to its address, its size and the most records that it may have.
+        complete: called with a buffer that is given back: context, stream, address, size, valid bytes.
+
+    CUPTI may call what it was given until the process is gone: the owner keeps this object.
+    """
+
+    def __init__(
+        self,
+        callback: Callable[[int, int, int, int], None],
+        request: Callable[[Any, Any, Any], None],
+        complete: Callable[[int, int, int, int, int], None],
+    ) -> None:
+        self._kept = (_Callback(callback), _Request(request), _Complete(complete))
+        self._library: Any = None
+        self._subscriber = ctypes.c_void_p()
+        self._functions: list[int] = []
+
+    @property
+    def is_subscribed(self) -> bool:
+        """Whether it was given a subscription."""
+        return bool(self._subscriber)
+
+    def load(self, path: str) -> None:
+        """Load the library.
+
+        Raises:
+            OSError: it cannot be loaded.
+        """
+        self._library = ctypes.CDLL(path)
+
+    def subscribe(self) -> None:
+        """Take the subscription.
+
+        Raises:
+            Refused: another profiler has it, or CUPTI does not work here.
+        """
+        _require(self._library.cuptiSubscribe(ctypes.byref(self._subscriber), self._kept[0], None))
+
+    def take_records(self) -> None:
+        """Have the buffers asked for and given back.
+
+        Raises:
+            Refused: CUPTI does not work here.
+        """
+        _require(self._library.cuptiActivityRegisterCallbacks(*self._kept[1:]))
+
+    def choose(self, functions: Iterable[int]) -> None:
+        """Follow those of these functions of the driver that it has: a CUPTI newer than the driver knows more, which no
+        program can call here.
+
+        Raises:
+            Refused: it has none of them, or CUPTI does not work here.
+        """
+        self._functions = []
+        for number in functions:
+            result = self._enable(DRIVER, number, True)
+            if result != _INVALID_PARAMETER:
+                _require(result)
+                self._functions.append(number)
+        if not self._functions:
+            raise Refused(_INVALID_PARAMETER)
+
+    def follow(self, on: bool) -> None:
+        """Call back at the chosen functions, or not.
+
+        Raises:
+            Refused: CUPTI does not work here.
+        """
+        for number in self._functions:
+            _require(self._enable(DRIVER, number, on))
+
+    def follow_ranges(self, functions: Iterable[int]) -> None:
+        """Call back at these functions of NVTX, as far as CUPTI has them."""
+        for number in functions:
+            self._enable(NVTX, number, True)
+
+    def record(self, kinds: Iterable[int], on: bool) -> None:
+        """Keep records of these kinds of activity, or not.
+
+        Raises:
+            Refused: CUPTI does not work here.
+        """
+        switch = self._library.cuptiActivityEnable if on else self._library.cuptiActivityDisable
+        for kind in kinds:
+            _require(switch(kind))
+
+    def flush(self) -> None:
+        """Have buffers given back of which all records are complete."""
+        self._library.cuptiActivityFlushAll(0)
+
+    def flush_all(self) -> None:
+        """Have all buffers given back, also with records that are not complete."""
+        self.flush()
+        self._library.cuptiActivityFlushAll(_FORCED)
+
+    def record_no_more(self, kinds: Iterable[int]) -> None:
+        """Switch records of these kinds off, whatever CUPTI answers."""
+        for kind in kinds:
+            self._library.cuptiActivityDisable(kind)
+
+    def unsubscribe(self) -> None:
+        """Give the subscription back."""
+        self._library.cuptiUnsubscribe(self._subscriber)
+
+    def _enable(self, domain: int, number: int, on: bool) -> int:
+        return int(self._library.cuptiEnableCallback(int(on), self._subscriber, domain, number))
+
+
+def _require(result: int) -> None:
+    if result:
+        raise Refused(result)

@@ -23,7 +23,7 @@ from pinscope.isolation import open_command
 from pinscope.probes.installation import Extra, install_command
 from pinscope.probes.parent import ending_with_this
 from pinscope.records.trace_row import TraceRow
-from pinscope.tracing.places import STANDARD
+from pinscope.tracing.places import library_folders
 from pinscope.tracing.redirect import PLAN
 from pinscope.tracing.scope import Scope
 from pinscope.tracing.spool import Spool
@@ -228,7 +228,7 @@ def make_spool(folder: Path, setup: Mapping[str, Any], scope: Scope, begun_ns: i
         scope: what is recorded.
         begun_ns: from when on the scope counts its seconds.
     """
-    config = {**setup, "standard": STANDARD, **scope.config(begun_ns)}
+    config = {**setup, "libraries": library_folders(), **scope.config(begun_ns)}
     (folder / "config.part").write_text(json.dumps(config))
     (folder / "config.part").rename(folder / "config.json")  # a short part may be over before anything else is done
     return Spool(folder, known=config)

@@ -20,7 +20,7 @@ from pinscope.runner.traced_program import Variant
 from pinscope.runner.tracing import Traced
 from pinscope.store.bundle import write_bundle
 from pinscope.store.store import Store
-from pinscope.tracing.places import STANDARD
+from pinscope.tracing.places import library_folders
 from pinscope.tracing.redirect import ACCOUNT, Line
 
 MOST_PINNED_BYTES = 4 << 30
@@ -165,7 +165,7 @@ def _chosen(seen: Seen) -> Iterator[Site]:
 def _plan(lines: Sequence[tuple[str, int]], all_loaders: bool, environment: Environment) -> dict[str, Any]:
     return {
         "lines": lines,
-        "standard": STANDARD,
+        "libraries": library_folders(),
         "large_bytes": LARGE_BYTES,
         "all_loaders": all_loaders,
         "most_bytes": min(MOST_PINNED_BYTES, environment.limits.host_available_bytes // 4),

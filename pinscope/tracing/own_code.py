@@ -5,16 +5,17 @@ from collections.abc import Sequence
 
 OURS = os.path.dirname(__file__)  # noqa: PTH120 - pathlib would be one import more in the program
 """Code of PinScope that runs inside the program."""
-LIBRARIES = ("/site-packages/", "/dist-packages/")
+INSTALLED = ("/site-packages/", "/dist-packages/")
+"""In the path of what is installed, wherever Python is."""
 
 
-def is_own(file: str, standard: Sequence[str]) -> bool:
+def is_own(file: str, libraries: Sequence[str]) -> bool:
     """Neither of an installed package, of Python itself nor of PinScope.
 
     Args:
         file: as a code object names it.
-        standard: folders of Python's own library, each with a slash at its end.
+        libraries: other folders of libraries, each with a slash at its end.
     """
     if file.startswith(("<", OURS)):
         return False
-    return not any(each in file for each in LIBRARIES) and not file.startswith(tuple(standard))
+    return not any(each in file for each in INSTALLED) and not file.startswith(tuple(libraries))

@@ -5,19 +5,28 @@ from __future__ import annotations
 import ast
 import functools
 import linecache
+import os
 import sysconfig
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from pinscope.tracing.own_code import OURS, is_own
 from pinscope.tracing.spool import Frame
 
-STANDARD = tuple({sysconfig.get_path(name) + "/" for name in ("stdlib", "platstdlib")})
-"""Of the interpreter that runs PinScope, which is the one that runs the program."""
 SHOWN_FRAMES = 12
 """Of a stack, as text."""
 SHOWN_CHARACTERS = 200
 """Of a line's text."""
+
+
+@functools.cache
+def library_folders() -> tuple[str, ...]:
+    """Folders of Python's own library, and of ``PYTHONPATH`` those into which packages were installed (``pip install
+    --target``), each with a slash at its end. Those of the interpreter that runs PinScope: it runs the program, too."""
+    standard = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}
+    places = {each.rstrip("/") for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each.startswith("/")}
+    return tuple(f"{each}/" for each in standard | {each for each in places if any(Path(each).glob("*.dist-info"))})
 
 
 @dataclass(frozen=True)
@@ -63,7 +72,8 @@ def place_of(stack: Sequence[Frame]) -> Place:
     frames = [frame for frame in stack if not frame[0].startswith(OURS)]
     if not frames:
         return NATIVE
-    file, line, function = next((frame for frame in frames if is_own(frame[0], STANDARD)), frames[0])
+    libraries = library_folders()
+    file, line, function = next((frame for frame in frames if is_own(frame[0], libraries)), frames[0])
     shown = "\n".join(f"{name} ({path}:{number})" for path, number, name in frames[:SHOWN_FRAMES])
     return Place(file, line, function, _text(file, line), shown)
 

@@ -96,7 +96,9 @@ class Recorder:
         self._ranges = Ranges(lambda line: self._append("ranges", line))
         self._nvtx = NvtxCalls(self._ranges)
         self._stacks = Stacks(
-            self._config["standard"], lambda line: self._append("stacks", line), lambda line: self._append("full", line)
+            self._config["libraries"],
+            lambda line: self._append("stacks", line),
+            lambda line: self._append("full", line),
         )
         self._begun: dict[int, int] = {}
         """Correlation id of a call that is not over → when it began."""

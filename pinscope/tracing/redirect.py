@@ -68,7 +68,7 @@ class Redirect:
             plan: dict[str, Any] = json.load(file)
         self._spool = spool
         self._process = os.getpid()
-        self._standard: Sequence[str] = plan["standard"]
+        self._libraries: Sequence[str] = plan["libraries"]
         self._files: dict[str, str | None] = {}
         self._holding: dict[CodeType, bool] = {}
         self.large_bytes: int = plan["large_bytes"]
@@ -118,7 +118,7 @@ class Redirect:
         try:
             return self._files[file]
         except KeyError:
-            own = is_own(file, self._standard)
+            own = is_own(file, self._libraries)
             return self._files.setdefault(file, os.path.realpath(file) if own else None)
 
     def _write(self) -> None:

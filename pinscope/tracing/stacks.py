@@ -27,13 +27,13 @@ class Stacks:
     a call belongs to. So most calls are known by one or two frames, however deep the program is.
 
     Args:
-        standard: folders of Python's own library.
+        libraries: as of :func:`own_code.is_own`.
         keep: writes a new number and its frames to the spool, as a line of JSON.
         tell: writes to the spool that from now on calls of new lines have no line.
     """
 
-    def __init__(self, standard: Sequence[str], keep: Callable[[bytes], None], tell: Callable[[bytes], None]) -> None:
-        self._standard = standard
+    def __init__(self, libraries: Sequence[str], keep: Callable[[bytes], None], tell: Callable[[bytes], None]) -> None:
+        self._libraries = libraries
         self._keep, self._tell = keep, tell
         self._next = itertools.count(1)
         self._numbers: dict[tuple[int, ...], int] = {}
@@ -108,7 +108,7 @@ class Stacks:
         if len(self._files) >= MOST_STACKS:
             self._files.clear()
         own = self._files.get(file)
-        return self._files.setdefault(file, is_own(file, self._standard)) if own is None else own
+        return self._files.setdefault(file, is_own(file, self._libraries)) if own is None else own
 
 
 def _frames(innermost: FrameType) -> list[FrameType]:

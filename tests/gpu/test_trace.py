@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from pinscope.store.store import Store
-from pinscope.tracing.places import STANDARD
+from pinscope.tracing.places import library_folders
 
 ROOT = Path(__file__).parents[2]
 TRACED = Path(__file__).parent / "traced"
@@ -327,7 +327,7 @@ def config() -> dict[str, Any]:
     setup = [sys.executable, str(ROOT / "pinscope" / "tracing" / "recorder_setup.py")]
     return {
         **json.loads(subprocess.run(setup, capture_output=True, check=True).stdout),
-        "standard": STANDARD,
+        "libraries": library_folders(),
         "stacks": True,
     }
 

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import sys
 import sysconfig
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from pinscope.tracing import places
-from pinscope.tracing.places import NATIVE, place_of
+from pinscope.tracing.places import NATIVE, library_folders, place_of
 
 LIBRARY = "/opt/venv/lib/python3.12/site-packages/torch/utils/data/dataloader.py"
 STANDARD = f"{sysconfig.get_path('stdlib')}/threading.py"
 OURS = str(Path(places.__file__).parent / "start.py")
+
+
+@pytest.fixture(autouse=True)
+def _folders_are_looked_for_anew() -> Iterator[None]:
+    library_folders.cache_clear()
+    yield
+    library_folders.cache_clear()
 
 
 def test_it_is_the_innermost_line_of_the_program_s_own_code(tmp_path: Path) -> None:
@@ -29,6 +37,17 @@ def test_it_is_the_innermost_line_of_the_program_s_own_code(tmp_path: Path) -> N
 
 def test_of_a_program_that_is_a_library_it_is_the_innermost_line() -> None:
     assert place_of([(LIBRARY, 7, "_next"), (STANDARD, 9, "run")]).file == LIBRARY
+
+
+def test_a_folder_that_packages_were_installed_into_is_a_library_s_and_one_of_own_modules_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed, own = tmp_path / "target", tmp_path / "own"
+    (installed / "numba_cuda-0.30.dist-info").mkdir(parents=True)
+    own.mkdir()
+    monkeypatch.setenv("PYTHONPATH", f"{installed}/:{own}::relative")
+    stack = [(f"{installed}/driver.py", 7, "copy"), (f"{own}/model.py", 3, "load"), ("/srv/train.py", 9, "<module>")]
+    assert place_of(stack).file == f"{own}/model.py"
 
 
 def test_code_that_is_in_no_file_is_not_the_program_s() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from pinscope.tracing import redirect
-from pinscope.tracing.places import STANDARD
+from pinscope.tracing.places import library_folders
 from pinscope.tracing.redirect import ACCOUNT, PLAN, Budget, Buffer, Line, Ring
 from tests.data.stand_ins import PACKAGES
 
@@ -41,8 +41,9 @@ class Seen:
         marked = [n for n, line in enumerate(path.read_text().splitlines(), 1) if line.endswith("# pin")]
         (folder / PLAN).write_text(
             json.dumps({
-                "lines": [(str(path), line) for line in (marked if lines is None else lines)], "standard": STANDARD,
-                "large_bytes": 65536, "all_loaders": False, "most_bytes": 1 << 24, **(plan or {}),
+                "lines": [(str(path), line) for line in (marked if lines is None else lines)],
+                "libraries": library_folders(), "large_bytes": 65536,
+                "all_loaders": False, "most_bytes": 1 << 24, **(plan or {}),
             })
         )  # fmt: skip
         environment = {**os.environ, "PYTHONPATH": f"{PACKAGES}"}
@@ -219,7 +220,13 @@ def test_nothing_is_imported_for_the_program_and_its_account_survives_os_exit(tm
     text = "import os, sys\nprint({'numpy', 'torch', 'cupy'} & set(sys.modules), flush=True)\nos._exit(0)"
     path = tmp_path / "program.py"
     path.write_text(text)
-    plan = {"lines": [(str(path), 1)], "standard": STANDARD, "large_bytes": 1, "all_loaders": True, "most_bytes": 1}
+    plan = {
+        "lines": [(str(path), 1)],
+        "libraries": library_folders(),
+        "large_bytes": 1,
+        "all_loaders": True,
+        "most_bytes": 1,
+    }
     (tmp_path / PLAN).write_text(json.dumps(plan))
     done = subprocess.run([sys.executable, START, tmp_path, path], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("set()\n", "")
@@ -230,7 +237,7 @@ def test_a_program_exits_at_once_also_where_its_account_cannot_be_written(tmp_pa
     path = tmp_path / "program.py"
     path.write_text(f"import os, shutil\nshutil.rmtree({str(tmp_path / 'spool')!r})\nos._exit(4)")
     (tmp_path / "spool").mkdir()
-    plan = {"lines": [], "standard": STANDARD, "large_bytes": 1, "all_loaders": True, "most_bytes": 1}
+    plan = {"lines": [], "libraries": library_folders(), "large_bytes": 1, "all_loaders": True, "most_bytes": 1}
     (tmp_path / "spool" / PLAN).write_text(json.dumps(plan))
     done = subprocess.run(
         [sys.executable, START, tmp_path / "spool", path], capture_output=True, text=True, check=False

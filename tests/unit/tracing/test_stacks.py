@@ -20,10 +20,10 @@ from pinscope.tracing.stacks import MOST_FRAMES, Stacks
 class Kept:
     """Stacks, and what was written of them."""
 
-    def __init__(self, *standard: str) -> None:
+    def __init__(self, *libraries: str) -> None:
         self.lines: list[tuple[int, list[Any]]] = []
         self.told: list[bytes] = []
-        self.stacks = Stacks(standard, lambda line: self.lines.append(tuple(json.loads(line))), self.told.append)
+        self.stacks = Stacks(libraries, lambda line: self.lines.append(tuple(json.loads(line))), self.told.append)
 
     def here(self) -> int:
         return self.stacks.number(_caller())

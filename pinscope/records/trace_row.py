@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -65,6 +65,8 @@ class TraceRow(Observation):
     """Copies of them whose end was not recorded: they ran when the program died."""
     lost_bytes: Count | None = None
     """Of CUPTI's records, which could not be read."""
+    sites_left_out: Count | None = None
+    """How many sites have no row: there are more than are kept."""
     # Of all rows but the program's, where several processes were recorded:
     process: Count | None = None
     """Its id."""
@@ -158,3 +160,11 @@ class TraceRow(Observation):
     def needs(self) -> tuple[str, Iterable[str]]:
         """What rows of its kind have."""
         return f"a row of kind {self.kind}", NEEDED[self.kind]
+
+
+def copies_large_from_or_to(row: TraceRow | Mapping[str, Any], memory: CopyMemory) -> bool:
+    """Whether a site has large copies between a GPU and this kind of host memory."""
+    if isinstance(row, TraceRow):
+        row = row.model_dump(include={"direction", "source", "target", "large_count"})
+    over_the_link = row["direction"] in ("h2d", "d2h")
+    return bool(over_the_link and memory in (row["source"], row["target"]) and row["large_count"])

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from pinscope.records.trace_row import TraceRow
+from pinscope.records.trace_row import TraceRow, copies_large_from_or_to
 from pinscope.tracing.gathered import Gathered
 from pinscope.tracing.spool import Spool
 from pinscope.tracing.summed import Ended, Summed
@@ -14,7 +15,7 @@ from pinscope.tracing.summed import Ended, Summed
 MOST_RECORDS = 20_000_000
 """Kept of one trace, of all kinds: about 1 GiB on the disk. The recording ends there; the program goes on."""
 MOST_SITES = 1000
-"""Rows of a kind; those with the least are left out."""
+"""Rows of a kind. Those with the least are left out; of copies, those of large pageable ones last."""
 
 
 @dataclass(frozen=True)
@@ -150,30 +151,35 @@ class Joined:
         """All of them: the program, its processes if there are several, the devices, then sites, allocations and
         synchronisations, most first."""
         summed = [each.summed for each in self.processes]
+        sites = self._numbered(_sites)
         yield TraceRow(
             kind="program", repeat=0, warmup=False, seconds=(self._ended.ended_ns - self._ended.begun_ns) / 1e9,
             active_seconds=_active_seconds(summed), recorded_seconds=self._recorded_seconds,
             exit_code=self._ended.exit_code, copies=sum(len(each.copies) for each in summed),
             kernels=sum(len(each.kernels) for each in summed), unfinished=sum(each.unfinished for each in summed),
-            lost_bytes=sum(each.lost_bytes for each in summed),
+            lost_bytes=sum(each.lost_bytes for each in summed), sites_left_out=max(len(sites) - MOST_SITES, 0),
         )  # fmt: skip
         if len(self.processes) > 1:
             yield from self._numbered(lambda process: [process.row()])
         yield from self._numbered(lambda process: process.summed.devices())
-        for kind in (_sites, lambda process: process.summed.allocated(), lambda process: process.summed.waited()):
-            yield from self._numbered(kind, most_first=True)
+        yield from _most(sites, lambda row: (copies_large_from_or_to(row, "pageable"), row.bytes or 0))
+        yield from _most(self._numbered(lambda process: process.summed.allocated()), lambda row: row.bytes or 0)
+        yield from _most(self._numbered(lambda process: process.summed.waited()), lambda row: row.idle_seconds or 0.0)
 
-    def _numbered(self, rows: Callable[[Process], Iterable[TraceRow]], most_first: bool = False) -> Iterator[TraceRow]:
+    def _numbered(self, rows: Callable[[Process], Iterable[TraceRow]]) -> list[TraceRow]:
         """Rows of one kind, of all processes; each names its process where there are several."""
         found = [
             row.model_copy(update={"process": process.pid, "rank": process.rank} if len(self.processes) > 1 else {})
             for process in self.processes
             for row in rows(process)
         ]
-        if most_first:
-            found = sorted(found, key=lambda row: -(row.bytes or row.count or 0))[:MOST_SITES]
-        for repeat, row in enumerate(found):
-            yield row.model_copy(update={"repeat": repeat})
+        return [row.model_copy(update={"repeat": repeat}) for repeat, row in enumerate(found)]
+
+
+def _most(rows: Iterable[TraceRow], size: Callable[[TraceRow], Any]) -> Iterator[TraceRow]:
+    """The first of them by size, numbered anew."""
+    for repeat, row in enumerate(sorted(rows, key=size, reverse=True)[:MOST_SITES]):
+        yield row.model_copy(update={"repeat": repeat})
 
 
 def _sites(process: Process) -> Iterator[TraceRow]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-_ALLOCATES, _RELEASES = 1, 2
+_ALLOCATES = 1
 NEVER = -1
 """Stands for the time of a release that did not come."""
 
@@ -25,7 +25,8 @@ class PinnedMemory:
         there = events[order]
         following = np.roll(there, -1)
         taken = np.flatnonzero(there["memory_operation_type"] == _ALLOCATES)
-        is_released = (following["address"] == there["address"]) & (following["memory_operation_type"] == _RELEASES)
+        # What is allocated at the same address, too: the release between them was not recorded.
+        is_released = following["address"] == there["address"]
         if len(there):
             is_released[-1] = False
         released = np.where(is_released, following["timestamp"], NEVER)[taken]

@@ -315,12 +315,10 @@ class Summed:
         return np.asarray(places[~other], np.intp)
 
     def _idle_after(self, calls: NDArray[Any]) -> NDArray[np.int64]:
-        """Compute's idle time after each wait, without that of copies; of several waits in it, it is the last one's."""
+        """Compute's idle time after each wait, without that of copies, until the next wait is over."""
         done = self.kernels["end"] > 0
         gaps = Busy(self.kernels["start"][done], self.kernels["end"][done]).idle_after(calls["end"])
-        until = calls["end"] + gaps
-        if len(calls):
-            gaps[:-1][until[:-1] >= calls["end"][1:]] = 0
+        gaps[:-1] = np.minimum(gaps[:-1], np.diff(calls["end"]))
         return gaps - self._idle_of_copies_within(calls["end"], calls["end"] + gaps)
 
     def _idle_of_copies_within(self, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from pinscope.analysis.rows import Row
 from pinscope.records.run import Run
-from pinscope.records.trace_row import LARGE_BYTES
+from pinscope.records.trace_row import LARGE_BYTES, copies_large_from_or_to
 from pinscope.units import format_bytes, format_seconds, format_share
 
 FEW = 0.001
@@ -64,20 +64,12 @@ class Site:
     @property
     def is_pageable(self) -> bool:
         """Large copies between a GPU and pageable memory: what pinning would change."""
-        return bool("pageable" in (self.row["source"], self.row["target"]) and self._is_over_the_link and self._large)
+        return copies_large_from_or_to(self.row, "pageable")
 
     @property
     def is_pinned(self) -> bool:
         """Large copies between a GPU and pinned memory."""
-        return bool("pinned" in (self.row["source"], self.row["target"]) and self._is_over_the_link and self._large)
-
-    @property
-    def _is_over_the_link(self) -> bool:
-        return self.row["direction"] in ("h2d", "d2h")
-
-    @property
-    def _large(self) -> int:
-        return self.row["large_count"] or 0
+        return copies_large_from_or_to(self.row, "pinned")
 
     @property
     def bytes_per_second(self) -> float | None:
@@ -303,6 +295,20 @@ def share_of_time(seen: Seen, row: Row, seconds: float) -> str:
         return f"{share} of {format_seconds(whole)}"
     first = {"site": "copy", "synchronisation": "wait"}.get(row["kind"], "call")
     return f"{share} of the {format_seconds(whole)} from its first {first} on"
+
+
+def spared_by_not_waiting(row: Row) -> float:
+    """Seconds that the program would take less at most if a line did not wait: so much earlier the CPU would come to
+    the next kernel, as far as compute stands idle until then."""
+    return float(min(row["call_seconds"], row["idle_seconds"]))
+
+
+def waits_and_then(row: Row) -> str:
+    """What a line's waits cost, as a clause."""
+    return (
+        f"{line_name(row)} waits for the GPU {row['count']:,} times: after these waits, which held the CPU for "
+        f"{format_seconds(row['call_seconds'])}, compute stood idle {format_seconds(row['idle_seconds'])}"
+    )
 
 
 def small_copies(site: Site) -> str:

@@ -13,6 +13,8 @@ from pinscope.experiments.trace.arithmetic import (
     pinned_memory,
     share_of_time,
     small_copies,
+    spared_by_not_waiting,
+    waits_and_then,
 )
 from pinscope.records.finding import Finding, costing, finding, good, note, quantity, warning
 from pinscope.records.run import Run
@@ -191,6 +193,8 @@ def _churn(seen: Seen) -> Iterator[Finding]:
 
 
 def _kept(seen: Seen) -> Iterator[Finding]:
+    if seen.program and seen.program["recorded_seconds"] is not None:
+        return  # what was released before or after the part is not known
     for row in seen.allocations:
         if row["count"] >= REPEATED and row["left_count"] == row["count"]:
             yield warning(
@@ -207,25 +211,40 @@ def _kept(seen: Seen) -> Iterator[Finding]:
 
 def _waits(seen: Seen) -> Iterator[Finding]:
     for row in seen.idling[:MOST_ACCUSED]:
-        idle = row["idle_seconds"]
+        idle, spared = row["idle_seconds"], spared_by_not_waiting(row)
         yield note(
             "waits-for-the-gpu",
             quantity("Waits", row["count"], "count"),
             quantity("GPU compute idle afterwards", idle, "seconds"),
             quantity("Longest of these times", row["longest_idle_seconds"], "seconds", reason=NOT_RECORDED),
             quantity("CPU held", row["call_seconds"], "seconds"),
-            title=f"{line_name(row)} waits for the GPU {row['count']:,} times: after these waits compute stood idle "
-            f"{format_seconds(idle)}, {share_of_time(seen, row, idle)}",
+            quantity("Saved without these waits (at most)", spared, "seconds"),
+            title=f"{waits_and_then(row)}, {share_of_time(seen, row, idle)}",
             detail=f"{_where(row)} All that the CPU did between a wait and the next kernel counts, such as loading "
             + (
                 f"data, and copies, whose idle time counts twice: {NOT_RECORDED}."
                 if seen.counts_copies_after_waits
                 else "data, but for copies: their idle time is counted with them."
             ),
-            advice="Ask for results less often: .item(), .cpu(), print() of a tensor and synchronize() wait until "
-            "everything before them is done, and only then can the next work be issued. Or do what stands between the "
-            "wait and the next kernel before the wait, or in another process, as a DataLoader's workers do.",
+            advice=_how_to_wait_less(idle, spared),
         )
+
+
+def _how_to_wait_less(idle: float, spared: float) -> str:
+    earlier = (
+        "what the CPU does between the wait and the next kernel before the wait, or in another process, as a "
+        "DataLoader's workers do"
+    )
+    if spared < idle / 2:
+        return (
+            f"Fewer waits save at most {format_seconds(spared)}: the GPU had mostly finished before, and then the CPU "
+            f"was late. Do {earlier}; larger batches and CUDA graphs let it issue the same work by fewer calls."
+        )
+    return (
+        "Ask for results less often: .item(), .cpu(), print() of a tensor and synchronize() wait until everything "
+        "before them is done, and only then can the next work be issued; without these waits the program would take "
+        f"at most {format_seconds(spared)} less. Or do {earlier}."
+    )
 
 
 def _undone(seen: Seen) -> Iterator[Finding]:
@@ -252,6 +271,19 @@ def _lost(seen: Seen) -> Iterator[Finding]:
             title=f"{format_bytes(lost)} of CUPTI's records could not be read: counts are too low",
             detail="They have another layout than cupti-python describes.",
             advice="Install the cupti-python that belongs to the CUPTI library of the program: the same CUDA version.",
+        )
+
+
+def _left_out(seen: Seen) -> Iterator[Finding]:
+    more = seen.program["sites_left_out"] if seen.program else None
+    if more:
+        yield note(
+            "lines-left-out",
+            quantity("Lines left out", more, "count"),
+            title=f"{more:,} lines that copy are left out: the trace keeps {len(seen.sites):,}, those with pageable "
+            "copies before others",
+            detail="Sums of lines are without them; the single copies are all kept.",
+            advice="Trace a part of the program, or with --no-stacks.",
         )
 
 
@@ -283,4 +315,5 @@ _RULES: tuple[Callable[[Seen], Iterator[Finding]], ...] = (
     _waits,
     _undone,
     _lost,
+    _left_out,
 )

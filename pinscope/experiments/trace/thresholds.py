@@ -99,6 +99,12 @@ def exceeded(seen: Seen, thresholds: Sequence[Threshold]) -> Iterator[str]:
     lost = seen.program["lost_bytes"] if seen.program else 0
     if thresholds and lost:
         yield f"--fail-on: {format_bytes(lost)} of CUPTI's records could not be read, so that copies may be missing"
+    if any(each.figure == "idle" for each in thresholds) and any(
+        site.row["idle_seconds"] is None for site in seen.pageable
+    ):
+        yield "--fail-on idle: the program ran no kernel, so that nothing can be said of idle compute; held can"
+    if thresholds and seen.program and seen.program["sites_left_out"] and len(seen.pageable) == len(seen.sites):
+        yield "--fail-on: the program copies in more lines than are kept, so that pageable copies may be missing"
 
 
 def _whole(seen: Seen) -> float:

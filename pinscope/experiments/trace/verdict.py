@@ -12,6 +12,7 @@ from pinscope.experiments.trace.arithmetic import (
     pinned_memory,
     share_of_time,
     small_copies,
+    waits_and_then,
 )
 from pinscope.units import format_bytes, format_seconds, format_share
 
@@ -78,8 +79,7 @@ def _others(seen: Seen) -> tuple[float, str]:
 def _beside(seen: Seen) -> tuple[float, str]:
     """What takes the most time beside pageable copies, in seconds and as a sentence; empty if nothing takes much."""
     costs = [
-        *((row["idle_seconds"], f"{line_name(row)} waits for the GPU {row['count']:,} times: after these waits compute "
-           f"stood idle {format_seconds(row['idle_seconds'])}.") for row in seen.idling[:1]),
+        *((row["idle_seconds"], f"{waits_and_then(row)}.") for row in seen.idling[:1]),
         *((row["call_seconds"], f"{line_name(row)} pins memory {row['count']:,} times, which takes "
            f"{format_seconds(row['call_seconds'])}.") for row in seen.churn[:1]),
         *((site.row["call_seconds"], f"{small_copies(site)}, which hold the CPU for "

@@ -36,6 +36,13 @@ def test_a_release_of_what_was_pinned_before_changes_nothing() -> None:
     assert found.changes()[1].tolist() == [30]
 
 
+def test_an_address_that_is_allocated_again_was_released_though_that_was_not_recorded() -> None:
+    """As where each pass of a loop pins in a recorded part and releases behind it."""
+    found = pinned((ALLOCATES, 4096, 10, 1), (ALLOCATES, 4096, 10, 2), (ALLOCATES, 4096, 10, 3))
+    assert found.released.tolist() == [2, 3, NEVER]
+    assert found.peak(np.arange(3)) == 10
+
+
 def test_the_peak_is_the_most_at_once() -> None:
     found = pinned(
         (ALLOCATES, 4096, 10, 1), (RELEASES, 4096, 10, 2), (ALLOCATES, 4096, 20, 2), (ALLOCATES, 8192, 5, 3),

@@ -33,9 +33,11 @@ class Traced:
         self._calls.append((number, function, 1, 0, 0, start, end))
         return number
 
-    def copy(self, call: int, start: int, end: int, size: int = LARGE, device: int = 0) -> None:
+    def copy(
+        self, call: int, start: int, end: int, size: int = LARGE, device: int = 0, *, source: int = PAGEABLE
+    ) -> None:
         self._tables["copies"].append({
-            "correlation_id": call, "device_id": device, "copy_kind": 1, "src_kind": PAGEABLE, "dst_kind": DEVICE,
+            "correlation_id": call, "device_id": device, "copy_kind": 1, "src_kind": source, "dst_kind": DEVICE,
             "bytes": size, "start": start, "end": end,
         })  # fmt: skip
 
@@ -132,6 +134,17 @@ def test_compute_idle_for_a_copy_is_not_idle_after_the_wait_before_it(traced: Tr
     assert summed.idle_of_copies.tolist() == [120]
     (waits,) = summed.waited()
     assert waits.idle_seconds == pytest.approx((200 - 120) / 1e9)
+
+
+def test_idle_compute_after_a_wait_is_its_own_until_the_next_wait_is_over(traced: Traced) -> None:
+    """A line that waits, long work of the CPU, and then a copy that waits as well."""
+    traced.kernel(0, 100)
+    traced.call(90, 100, WAIT)
+    traced.call(900, 910, WAIT)
+    traced.kernel(1000, 1100)
+    summed = traced.summed()
+    assert [row.idle_seconds for row in summed.waited()] == [pytest.approx((810 + 90) / 1e9)]
+    assert summed._idle_after(summed.calls).tolist() == [810, 90]
 
 
 def test_what_follows_a_copy_is_not_idle_after_the_wait_before_it_either(traced: Traced) -> None:

@@ -153,6 +153,12 @@ def test_a_foreign_run_may_hold_anything_in_place_of_rates() -> None:
         assert "gathered" not in found(reading, "many-small-copies")[0].title
 
 
+WAITED = (
+    "train.py:9 waits for the GPU 400 times: after these waits, which held the CPU for 100 ms, compute stood idle "
+    "2.00 s"
+)
+
+
 def test_the_verdict_s_third_sentence_is_what_costs_most_beside_pageable_copies() -> None:
     wait = place("synchronisation", 9, call="cudaStreamSynchronize", count=400, call_seconds=0.1, idle_seconds=2.0)
     pins = place("allocation", 7, call="cudaHostAlloc", count=96, bytes=96 * MIB, call_seconds=1.5, left_count=0,
@@ -162,9 +168,9 @@ def test_the_verdict_s_third_sentence_is_what_costs_most_beside_pageable_copies(
     ]
     ends = [verdict.split("979 ms less. ")[1] for verdict in verdicts]
     assert ends == [
-        "train.py:9 waits for the GPU 400 times: after these waits compute stood idle 2.00 s.",
+        f"{WAITED}.",
         "train.py:7 pins memory 96 times, which takes 1.50 s.",
-        "train.py:9 waits for the GPU 400 times: after these waits compute stood idle 2.00 s.",
+        f"{WAITED}.",
         "1 more pageable line: about 979 ms less.",
     ]
 
@@ -235,9 +241,25 @@ def test_waits_after_which_the_gpu_has_nothing_to_do() -> None:
     wait = place("synchronisation", 9, call="cudaStreamSynchronize", count=400, call_seconds=0.1, idle_seconds=2.0)
     rare = place("synchronisation", 12, call="cudaDeviceSynchronize", count=2, call_seconds=0.1, idle_seconds=2.0)
     (finding,) = found(read(program(), site(33, "pinned"), wait, rare), "waits-for-the-gpu")
-    assert finding.title == (
-        "train.py:9 waits for the GPU 400 times: after these waits compute stood idle 2.00 s, 20.0 % of 10.0 s"
-    )
+    assert finding.title == f"{WAITED}, 20.0 % of 10.0 s"
+    assert "Fewer waits save at most 100 ms" in (finding.advice or "")
+
+
+def test_waits_that_hold_the_cpu_while_it_could_have_gone_on() -> None:
+    wait = place("synchronisation", 9, call="cudaStreamSynchronize", count=400, call_seconds=1.9, idle_seconds=2.0)
+    (finding,) = found(read(program(), site(33, "pinned"), wait), "waits-for-the-gpu")
+    assert "without these waits the program would take at most 1.90 s less" in (finding.advice or "")
+
+
+def test_of_a_part_it_is_not_known_whether_pinned_memory_was_released() -> None:
+    pins = place("allocation", 7, call="cudaHostAlloc", count=96, bytes=96 * MIB, call_seconds=1.5, left_count=96,
+                 left_bytes=96 * MIB)  # fmt: skip
+    assert found(read(program(recorded_seconds=5.0), site(33, "pinned"), pins), "pinned-memory-grows") == []
+
+
+def test_lines_that_were_left_out_are_said() -> None:
+    (finding,) = found(read(program(sites_left_out=1_500), site(33)), "lines-left-out")
+    assert finding.title.startswith("1,500 lines that copy are left out: the trace keeps 1,")
 
 
 def test_records_that_could_not_be_read_are_said() -> None:

@@ -101,3 +101,17 @@ def test_a_number_without_its_unit_is_refused_for_it_may_be_meant_as_another(tex
         parse_threshold(text)
     number = text.partition("=")[2].strip()
     assert str(refusal.value) == f"--fail-on {text!r}: {number} has no unit; it must be {GRAMMAR}"
+
+
+def test_a_program_without_kernels_does_not_pass_a_limit_of_idle_compute() -> None:
+    rows = [program(kernels=0), {key: value for key, value in site(33).items() if key != "idle_seconds"}]
+    assert lines("idle=50%", rows=rows) == [
+        "--fail-on idle: the program ran no kernel, so that nothing can be said of idle compute; held can"
+    ]
+    assert lines("held=50%", rows=rows) == []
+
+
+def test_pageable_lines_that_may_be_missing_do_not_pass() -> None:
+    cut, others = program(sites_left_out=7), [site(33), site(50, "pinned")]
+    assert [line for line in lines("pageable=2GiB", rows=[cut, *others[:1]]) if "more lines than are kept" in line]
+    assert lines("pageable=2GiB", rows=[cut, *others]) == []  # with pinned ones kept, no pageable one is missing

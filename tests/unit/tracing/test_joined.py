@@ -1,0 +1,26 @@
+"""Rows of all processes, and which are kept where there are too many."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pinscope.tracing import joined
+from pinscope.tracing.joined import Joined, Process
+from pinscope.tracing.summed import Ended
+from tests.unit.tracing.test_summed import LARGE, Traced
+
+
+def test_of_too_many_lines_pageable_ones_are_kept_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each GPU makes a row of its own."""
+    monkeypatch.setattr(joined, "MOST_SITES", 2)
+    traced = Traced(tmp_path)
+    for device in range(3):
+        traced.copy(
+            traced.call(device * 100, device * 100 + 9), device * 100 + 1, device * 100 + 8, 4 * LARGE, device, 2
+        )
+    traced.copy(traced.call(900, 990), 910, 980)
+    rows = list(Joined([Process(1, None, 1.0, traced.summed(), 0)], Ended(0, 1000, 0), None).rows())
+    assert [(row.source, row.repeat) for row in rows if row.kind == "site"] == [("pageable", 0), ("pinned", 1)]
+    assert rows[0].sites_left_out == 2

@@ -18,7 +18,7 @@ def test_of_too_many_lines_pageable_ones_are_kept_first(tmp_path: Path, monkeypa
     traced = Traced(tmp_path)
     for device in range(3):
         traced.copy(
-            traced.call(device * 100, device * 100 + 9), device * 100 + 1, device * 100 + 8, 4 * LARGE, device, 2
+            traced.call(device * 100, device * 100 + 9), device * 100 + 1, device * 100 + 8, 4 * LARGE, device, source=2
         )
     traced.copy(traced.call(900, 990), 910, 980)
     rows = list(Joined([Process(1, None, 1.0, traced.summed(), 0)], Ended(0, 1000, 0), None).rows())

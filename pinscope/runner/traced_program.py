@@ -30,6 +30,8 @@ from pinscope.tracing.spool import Spool
 from pinscope.tracing.start import NOT_STARTED
 from pinscope.tracing.summed import Ended
 
+_OF_A_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
+_HANDED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 LOOK_SECONDS = 0.25
 """How often the spool is emptied."""
 SETUP_SECONDS = 60.0
@@ -152,12 +154,18 @@ class ProgramSignals:
     on. Nothing ends us before the trace is stored. Signals that are ignored stay so, here and in the program."""
 
     def __init__(self) -> None:
-        self.child: subprocess.Popen[bytes] | None = None
-        """Once it was started."""
+        self._child: subprocess.Popen[bytes] | None = None
+        self._came_early: list[int] = []
         self._before: dict[int, Any] = {}
 
+    def send_to(self, child: subprocess.Popen[bytes]) -> None:
+        """Hand signals on to this process, also those that came before it was started."""
+        self._child = child
+        while self._came_early:
+            child.send_signal(self._came_early.pop(0))
+
     def __enter__(self) -> Self:
-        for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP):
+        for number in (*_OF_A_TERMINAL, *_HANDED_ON):
             if signal.getsignal(number) is not signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._hand_on)
         return self
@@ -168,8 +176,26 @@ class ProgramSignals:
 
     def _hand_on(self, number: int, frame: FrameType | None) -> None:
         del frame
-        if self.child is not None and number in (signal.SIGTERM, signal.SIGHUP):
-            self.child.send_signal(number)
+        if number in _OF_A_TERMINAL:
+            return
+        if self._child is None:
+            self._came_early.append(number)
+        else:
+            self._child.send_signal(number)
+
+
+def _inherited_files() -> list[int]:
+    """Descriptors that we were given to hand on, such as those of ``<(…)`` and ``3<FILE`` in a shell. Python's own and
+    those of well-kept libraries are not inherited; the NVIDIA driver's are ours, whatever they are."""
+    found = [int(name) for name in os.listdir("/proc/self/fd") if int(name) > 2]  # noqa: PTH208
+    return [number for number in found if _is_inherited(number)]
+
+
+def _is_inherited(number: int) -> bool:
+    try:
+        return os.get_inheritable(number) and not os.readlink(f"/proc/self/fd/{number}").startswith("/dev/nvidia")  # noqa: PTH115
+    except OSError:  # the one by which the folder was listed
+        return False
 
 
 def run_program(
@@ -201,13 +227,15 @@ def run_program(
         (folder / PLAN).write_text(json.dumps(variant.redirect))
     spool = make_spool(folder, setup, scope, begun)
     command = open_command(str(_TRACING / "start.py"), str(folder), *program)
-    signals.child = child = subprocess.Popen(
+    child = subprocess.Popen(
         command,
         stdin=variant.stdin,
         stdout=variant.stdout,
         stderr=variant.stderr,
+        pass_fds=_inherited_files(),
         preexec_fn=ending_with_this(),  # noqa: PLW1509
     )
+    signals.send_to(child)
     while _still_runs(child):
         look(spool)
     ended = time.time_ns()

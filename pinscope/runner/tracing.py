@@ -206,6 +206,9 @@ class Tracing:
         early = [f"one trace holds at most {MOST_RECORDS:,} records"] if gathered.is_full else []
         for reason in (early := [*early, *faults]):
             reporter.note(f"The recording ended before the program did: {reason}")
+        if not early and ended.exit_code is not None and ended.exit_code >= 0 and not gathered.spool.has_ended:
+            early = ["it became another program or another user, or ended by a way that Python does not see"]
+            reporter.note(f"What the program did last may be missing: {early[0]}.")
         self._gap = early[-1] if early else None
         if self._lost is not None:
             self._gap = self._lost

@@ -29,6 +29,7 @@ import _thread
 import ctypes
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -135,7 +136,11 @@ class Recorder:
             if self._cupti.is_subscribed:
                 self._let_go()
             raise
-        _thread.start_new_thread(self._mind, ())
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:  # a signal is for the program's threads, also one that all of them have blocked
+            _thread.start_new_thread(self._mind, ())
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def _subscribe(self) -> None:
         self._cupti.subscribe()

@@ -172,6 +172,11 @@ class Spool:
         return found
 
     @property
+    def has_ended(self) -> bool:
+        """Whether the recorder saw the program's end."""
+        return self.document("ended.json") is not None
+
+    @property
     def fault(self) -> str | None:
         """Why the recording ended before the program did, one line."""
         return self._line("fault")

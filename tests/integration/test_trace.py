@@ -335,6 +335,54 @@ def test_sigterm_is_handed_to_the_program_and_so_is_cancel(library: Path, tmp_pa
         assert "copied 320 MiB" in " ".join(err.split())
 
 
+def test_signals_of_a_job_s_scheduler_reach_the_program(library: Path, tmp_path: Path) -> None:
+    """As Slurm's ``--signal=USR1``, which without a handler would end us, and so the program."""
+    text = TRAIN + (
+        "signal.signal(signal.SIGUSR1, lambda *_: print('saved', flush=True))\n"
+        "signal.signal(signal.SIGUSR2, lambda *_: sys.exit(5))\nprint('go', flush=True)\n"
+        "for _ in range(300): time.sleep(0.1)"
+    )
+    child = subprocess.Popen(
+        command(program(tmp_path, text)),
+        env=variables(library),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdout is not None
+    for number, line in ((signal.SIGUSR1, "go\n"), (signal.SIGUSR2, "saved\n")):
+        assert child.stdout.readline() == line
+        child.send_signal(number)
+    _, err = child.communicate(timeout=20)
+    assert child.returncode == 5, err
+
+
+def test_a_program_s_inherited_files_are_its_own(library: Path, tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    os.write(writing, b"given")
+    os.close(writing)
+    path = program(tmp_path, "print(os.read(int(sys.argv[1]), 9), flush=True)")
+    done = subprocess.run(
+        [*command(path), str(reading)],
+        env=variables(library),
+        capture_output=True,
+        text=True,
+        check=False,
+        pass_fds=[reading],
+    )
+    os.close(reading)
+    assert (done.returncode, done.stdout) == (0, "b'given'\n"), done.stderr
+
+
+def test_a_program_that_becomes_another_one_does_not_pass_as_recorded_to_its_end(library: Path, tmp_path: Path) -> None:
+    path = program(tmp_path, f"{TRAIN}os.execv('/bin/true', ['true'])")
+    limited = [*command(path)]
+    limited[limited.index(str(path)) : limited.index(str(path))] = ["--fail-on", "pageable=1GiB"]
+    done = subprocess.run(limited, env=variables(library), capture_output=True, text=True, check=False)
+    assert "it became another program" in " ".join(done.stderr.split())
+    assert done.returncode == 1
+
+
 def refused(capfd: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str]:
     code = main(["trace", *map(str, arguments)])
     out, err = capfd.readouterr()

@@ -155,6 +155,16 @@ def test_what_a_forked_child_does_is_its_own(library: Path, tmp_path: Path) -> N
     assert seen.counts["MEMCPY"] == 200
 
 
+def test_a_signal_that_all_threads_of_the_program_block_waits_for_it(library: Path, tmp_path: Path) -> None:
+    program = """
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+os.kill(os.getpid(), signal.SIGTERM)
+print(signal.sigtimedwait({signal.SIGTERM}, 2).si_signo)
+"""
+    seen = record(library, tmp_path, program)
+    assert (seen.exit_code, seen.stdout) == (0, "15\n")
+
+
 def test_a_program_may_close_all_files_and_open_others(library: Path, tmp_path: Path) -> None:
     program = "os.closerange(3, 200)\nmine = open('/dev/null', 'w')\n" + COPIES
     seen = record(library, tmp_path, program + "print(len(os.listdir('/proc/self/fd')))")

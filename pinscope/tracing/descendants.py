@@ -29,6 +29,8 @@ TRIGGER = "ctypes"
 """Module with whose import a child's recording begins: NumPy imports it, and so does all that brings CUDA to Python."""
 _ENVIRONMENT_OF_FORK_EXEC = 5
 """Place of the list of variables among the arguments."""
+_UNFIT = (AttributeError, TypeError, ValueError)
+"""What variables raise that no process can be given."""
 
 
 def pass_on(spool: str) -> None:
@@ -46,19 +48,23 @@ def _path(before: str | None) -> str:
     return f"{JOINING}{os.pathsep}{before}" if before else JOINING
 
 
-def _with_ours(spool: str, environment: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Variables that a child is given, and ours."""
-    before = environment.get(PATH) or os.fsdecode(environment.get(PATH.encode()) or "")
-    rest = {name: value for name, value in environment.items() if name not in {PATH, PATH.encode()}}
-    return {**rest, SPOOL: spool, PATH: _path(before)}
+def _with_ours(spool: str, environment: Mapping[Any, Any]) -> dict[bytes, Any]:
+    """Variables that a child is given, and ours. Their names may be text or bytes."""
+    given = {os.fsencode(name): value for name, value in environment.items()}
+    before = os.fsdecode(given.get(os.fsencode(PATH), b""))
+    return {**given, os.fsencode(SPOOL): spool, os.fsencode(PATH): _path(before)}
 
 
-def _wrapped(start: Callable[..., Any], ours: Callable[[Mapping[Any, Any]], dict[Any, Any]]) -> Callable[..., Any]:
+def _wrapped(start: Callable[..., Any], ours: Callable[[Mapping[Any, Any]], dict[bytes, Any]]) -> Callable[..., Any]:
     """A function of ``os`` that takes a program, its arguments and its environment."""
 
     @functools.wraps(start)
     def start_joined(path: Any, argv: Any, env: Any, **options: Any) -> Any:
-        return start(path, argv, ours(env) if hasattr(env, "items") else env, **options)
+        try:
+            joined = ours(env)
+        except _UNFIT:  # the function itself says what is wrong
+            joined = env
+        return start(path, argv, joined, **options)
 
     return start_joined
 
@@ -75,11 +81,13 @@ def _mind_fork_exec(spool: str) -> None:
         if variables is None:  # those of this process, which may have set its path anew
             os.putenv(PATH, _path(os.environ.get(PATH)))
             return fork_exec(*arguments)
-        given = dict(os.fsencode(each).partition(b"=")[::2] for each in variables)
-        joined = {os.fsencode(name): os.fsencode(value) for name, value in _with_ours(spool, given).items()}
-        changed = [name + b"=" + value for name, value in joined.items()]
+        try:
+            given = dict(os.fsencode(each).partition(b"=")[::2] for each in variables)
+            joined = [name + b"=" + os.fsencode(value) for name, value in _with_ours(spool, given).items()]
+        except _UNFIT:
+            joined = variables
         before, behind = arguments[:_ENVIRONMENT_OF_FORK_EXEC], arguments[_ENVIRONMENT_OF_FORK_EXEC + 1 :]
-        return fork_exec(*before, changed, *behind)
+        return fork_exec(*before, joined, *behind)
 
     for module in (_posixsubprocess, sys.modules.get("subprocess")):
         for name, value in vars(module).items() if module else ():

@@ -131,35 +131,20 @@ def _record(spool: str) -> None:
 
 
 class _Trigger:
-    """Finds nothing itself; when :data:`TRIGGER` is there, it is gone."""
+    """Finds :data:`TRIGGER` as ever; when that has been executed, it is gone from ``sys.meta_path``."""
 
     def __init__(self, spool: str) -> None:
         self._spool = spool
 
     def find_spec(self, name: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
-        if name != TRIGGER:
-            return None
-        sys.meta_path.remove(self)
-        found = PathFinder.find_spec(name, path, target)
+        found = PathFinder.find_spec(name, path, target) if name == TRIGGER else None
         if found is not None and found.loader is not None:
-            found.loader = _ThenRecord(found.loader, self._spool)  # type: ignore[assignment] # it has what is called
+            execute = functools.partial(self._execute, found.loader.exec_module)
+            found.loader.exec_module = execute  # type: ignore[method-assign] # of this loader, which is this module's
         return found
 
-
-class _ThenRecord:
-    """Loads a module as its own loader does, which the module then names."""
-
-    def __init__(self, loader: Any, spool: str) -> None:
-        self._loader = loader
-        self._spool = spool
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        module: ModuleType | None = self._loader.create_module(spec)
-        return module
-
-    def exec_module(self, module: ModuleType) -> None:
-        module.__loader__ = self._loader
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._loader
-        self._loader.exec_module(module)
-        _record(self._spool)
+    def _execute(self, execute: Callable[[ModuleType], None], module: ModuleType) -> None:
+        execute(module)
+        if self in sys.meta_path:  # else it was executed before, by what was found earlier
+            sys.meta_path.remove(self)
+            _record(self._spool)

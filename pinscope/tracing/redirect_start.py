@@ -35,12 +35,13 @@ class _Imports:
         spec = next(filter(None, (finder.find_spec(name, path, target) for finder in others)), None)
         if spec is None or spec.loader is None:
             return spec
-        patch, loader = self._patches.pop(name), spec.loader
+        loader = spec.loader
         execute = loader.exec_module
 
         def execute_and_patch(module: ModuleType) -> None:
             execute(module)
-            patch(module)
+            if (patch := self._patches.pop(name, None)) is not None:  # a program may find a module and not execute it
+                patch(module)
 
         loader.exec_module = execute_and_patch  # type: ignore[method-assign] # of this loader, which is this module's
         return spec

@@ -28,7 +28,8 @@ def copies(count):
     runpy.run_path(os.path.join(HERE, "copies.py"))
 if __name__ == "__main__":
     start = [sys.executable, os.path.join(HERE, "copies.py")]
-    subprocess.run([*start, "3"], check=True)
+    subprocess.run([sys.executable, "-c", "import importlib.util, runpy; importlib.util.find_spec('ctypes'); "
+                    f"runpy.run_path({start[1]!r})", "3"], check=True)
     subprocess.run([*start, "4"], check=True, env={**os.environ, "RANK": "1", "LOCAL_RANK": "0"})
     os.environ["PYTHONPATH"] = os.environ["PYTHONPATH"] + os.pathsep + HERE
     with subprocess.Popen(["/bin/sh", "-c", " ".join(["exec", *start, "5"])]): pass

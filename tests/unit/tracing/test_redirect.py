@@ -98,6 +98,19 @@ for turned in (matrix.T, matrix[:, ::2]):
     assert line["copies"] == 2
 
 
+def test_a_module_that_a_program_looks_for_before_it_imports_it_is_changed_all_the_same(tmp_path: Path) -> None:
+    text = f"""
+import importlib.util
+print(importlib.util.find_spec("cupy") is not None, importlib.util.find_spec("cupy") is not None)
+import cupy
+array = cupy.ndarray(({N},), np.dtype("float32"), "C")
+array.set(np.ones({N}, np.float32))  # pin
+"""
+    seen = Seen(tmp_path, text)
+    assert [memory for memory, _ in seen.sent] == ["pinned"]
+    assert seen.lines[0]["copies"] == 1
+
+
 def test_other_lines_small_copies_and_pinned_memory_stay_as_they_are(tmp_path: Path) -> None:
     text = f"""
 source = torch.tensor(np.ones({N}))

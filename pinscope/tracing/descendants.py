@@ -37,7 +37,7 @@ def pass_on(spool: str) -> None:
     """Record the Python processes that this process starts from now on into the same spool."""
     ours = functools.partial(_with_ours, spool)
     os.putenv(SPOOL, spool)  # not into os.environ
-    os.putenv(PATH, _path(os.environ.get(PATH)))
+    _pass_on_path()
     os.execve = _wrapped(os.execve, ours)
     os.posix_spawn = _wrapped(os.posix_spawn, ours)
     os.posix_spawnp = _wrapped(os.posix_spawnp, ours)
@@ -46,6 +46,11 @@ def pass_on(spool: str) -> None:
 
 def _path(before: str | None) -> str:
     return f"{JOINING}{os.pathsep}{before}" if before else JOINING
+
+
+def _pass_on_path() -> None:
+    """To children that get the variables of this process, which may have set its path anew."""
+    os.putenv(PATH, _path(os.environ.get(PATH)))
 
 
 def _with_ours(spool: str, environment: Mapping[Any, Any]) -> dict[bytes, Any]:
@@ -60,6 +65,8 @@ def _wrapped(start: Callable[..., Any], ours: Callable[[Mapping[Any, Any]], dict
 
     @functools.wraps(start)
     def start_joined(path: Any, argv: Any, env: Any, **options: Any) -> Any:
+        if env is None:
+            _pass_on_path()
         try:
             joined = ours(env)
         except _UNFIT:  # the function itself says what is wrong
@@ -78,8 +85,8 @@ def _mind_fork_exec(spool: str) -> None:
     @functools.wraps(fork_exec)
     def fork_exec_joined(*arguments: Any) -> Any:
         variables = arguments[_ENVIRONMENT_OF_FORK_EXEC]
-        if variables is None:  # those of this process, which may have set its path anew
-            os.putenv(PATH, _path(os.environ.get(PATH)))
+        if variables is None:
+            _pass_on_path()
             return fork_exec(*arguments)
         try:
             given = dict(os.fsencode(each).partition(b"=")[::2] for each in variables)

@@ -43,3 +43,17 @@ def end(text: str) -> tuple[int, str, str]:
 def test_a_child_starts_or_is_refused_as_without_a_trace(what: str) -> None:
     program = f"import os, subprocess\n{STARTS[what]}\n"
     assert end(PASSING_ON + program) == end(program)
+
+
+def test_a_child_that_gets_the_variables_of_a_program_that_changed_its_path_is_recorded_too() -> None:
+    """As ``subprocess`` starts it from Python 3.13 on."""
+    program = """
+import os
+os.posix_spawn = lambda path, argv, env: os.system("echo $PYTHONPATH")
+pass_on("/nowhere")
+os.environ["PYTHONPATH"] = "/extra"
+os.posix_spawn("/bin/true", ["true"], None)
+"""
+    code, out, problem = end(PASSING_ON.replace('pass_on("/nowhere")', "") + program)
+    assert (code, problem) == (0, "")
+    assert out.strip().endswith("/joining:/extra")

@@ -91,8 +91,10 @@ class _Tensors:
         return copied
 
     def _is_large(self, source: Any) -> bool:
-        """A tensor on the host whose copies are worth it. Those of other classes may not even be asked."""
-        return type(source) in self._plain and source.is_cpu and source.nbytes > self._large
+        """A dense tensor on the host whose copies are worth it. Others may not even be asked for their bytes."""
+        if type(source) not in self._plain or source.layout is not self._torch.strided:
+            return False
+        return bool(source.is_cpu and source.nbytes > self._large)
 
     def _goal(self, source: Any, arguments: Sequence[Any], named: Any, default: str | None) -> _Goal | None:
         """What a call of ``to`` or ``cuda`` asks for; ``None`` if the data stays on the host."""
@@ -150,8 +152,8 @@ class _Tensors:
         torch = self._torch
         if source.requires_grad and torch.is_grad_enabled():
             return _GRADIENT
-        if source.layout is not torch.strided or source.is_quantized or source.is_conj() or source.is_neg():
-            return "a tensor that is sparse, quantized, or a view that negates"
+        if source.is_quantized or source.is_conj() or source.is_neg():
+            return "a tensor that is quantized, or a view that negates"
         if source.is_pinned():
             return _PINNED
         return "captured into a graph" if torch.cuda.is_current_stream_capturing() else None

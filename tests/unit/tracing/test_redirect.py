@@ -164,6 +164,17 @@ print(torch.Tensor.cuda.__name__, torch.Tensor.cuda(torch.tensor([1.0])).cpu().a
     assert (line["copies"], line["left"]) == (0, {})
 
 
+def test_a_sparse_tensor_stays_as_it_is_and_is_not_asked_for_its_bytes(tmp_path: Path) -> None:
+    text = f"""
+torch.Tensor.nbytes = property(lambda self: self.array.nbytes if self.layout is torch.strided else no_bytes())
+sparse = torch.tensor(np.ones({N}))
+sparse.layout = "sparse"
+show(sparse.cuda(), sparse.to("cuda"), sparse.to("cpu"))  # pin
+show(torch.tensor(np.zeros({N})).cuda().copy_(sparse))  # pin
+"""
+    assert [line["copies"] for line in Seen(tmp_path, text).lines] == [0, 1]
+
+
 def test_a_copy_that_waited_still_waits_where_the_program_has_streams(tmp_path: Path) -> None:
     text = f"""
 source = torch.tensor(np.ones({N}))

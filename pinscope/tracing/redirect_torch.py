@@ -33,9 +33,9 @@ class _Tensors:
     def change(self) -> None:
         """Put the changed methods in place."""
         tensor = self._torch.Tensor
-        tensor.to = _Changed(self._moving(tensor.to), tensor.to)
-        tensor.cuda = _Changed(self._moving(tensor.cuda, default="cuda"), tensor.cuda)
-        tensor.copy_ = _Changed(self._copying(tensor.copy_), tensor.copy_)
+        tensor.to = _Changed(self._moving(tensor.to), tensor.to, tensor)
+        tensor.cuda = _Changed(self._moving(tensor.cuda, default="cuda"), tensor.cuda, tensor)
+        tensor.copy_ = _Changed(self._copying(tensor.copy_), tensor.copy_, tensor)
         stream = self._torch.cuda.Stream
         new: _Call = stream.__new__
 
@@ -194,10 +194,11 @@ class _Changed:
     Args:
         method: the new one.
         original: the one before.
+        kind: the class that has it.
     """
 
-    def __init__(self, method: _Call, original: _Call) -> None:
-        self._method, self._original = method, original
+    def __init__(self, method: _Call, original: _Call, kind: type) -> None:
+        self._method, self._original, self._kind = method, original, kind
         functools.update_wrapper(self, original)
 
     def __get__(self, tensor: Any, kind: Any = None) -> Any:
@@ -211,6 +212,9 @@ class _Changed:
 
     def __hash__(self) -> int:
         return hash(self._original)
+
+    def __reduce__(self) -> tuple[_Call, tuple[type, str]]:
+        return getattr, (self._kind, self._original.__name__)  # where PyTorch is not changed, the original
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._original, name)

@@ -153,11 +153,13 @@ show(torch.tensor(np.ones({N})).cuda())  # pin
 
 def test_a_tensor_of_another_class_stays_as_it_is_and_its_class_knows_the_methods(tmp_path: Path) -> None:
     text = f"""
+import pickle
 class Own(torch.Tensor):
     @property
     def nbytes(self): raise ValueError("there are no bytes yet")
 show(Own(np.ones({N})).cuda())  # pin
 print(torch.Tensor.cuda in torch.KNOWN, torch.Tensor.cuda in set(torch.KNOWN), torch.Tensor.to in torch.KNOWN)
+print(pickle.loads(pickle.dumps(torch.Tensor.cuda)) == torch.Tensor.cuda)
 print(torch.Tensor.cuda.__name__, torch.Tensor.cuda(torch.tensor([1.0])).cpu().array)
 """
     (line,) = Seen(tmp_path, text).lines

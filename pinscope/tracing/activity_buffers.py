@@ -45,6 +45,7 @@ class ActivityBuffers:
         os.rename(path, f"{path}.done")  # noqa: PTH104
 
     def leave_to_parent(self) -> None:
-        """In a forked child: what is written there from now on stays in this process."""
+        """In a forked child: what is written there from now on stays in this process; the files are the parent's."""
         for address in self._files:
             part_from_file(address, BUFFER_BYTES)
+        self._files.clear()

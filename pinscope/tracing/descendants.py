@@ -113,7 +113,7 @@ def join() -> None:
             os.environ[PATH] = before[2]
         else:
             del os.environ[PATH]
-    if not spool or _is_started_by_a_trace():
+    if not spool or _is_started_by_another_trace(spool):
         return
     pass_on(spool)
     if TRIGGER in sys.modules:
@@ -122,10 +122,10 @@ def join() -> None:
         sys.meta_path.insert(0, _Trigger(spool))
 
 
-def _is_started_by_a_trace() -> bool:
-    """A trace that the program itself makes: it has a recorder of its own."""
+def _is_started_by_another_trace(spool: str) -> bool:
+    """By one that the program itself makes, which has a recorder of its own; not by its own command, run again."""
     start = os.path.join(os.path.dirname(JOINING), "start.py")  # noqa: PTH118, PTH120
-    return start in map(os.path.realpath, sys.orig_argv[1:])
+    return spool not in sys.orig_argv and start in map(os.path.realpath, sys.orig_argv[1:])
 
 
 def _record(spool: str) -> None:

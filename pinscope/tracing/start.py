@@ -23,10 +23,11 @@ _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file_
 def main() -> None:
     """Start the recorder, then the program; ends as the program does."""
     spool, *program = sys.argv[1:]
-    if os.access(os.path.join(spool, "config.json"), os.F_OK) and not _records(spool):  # noqa: PTH118
-        sys.exit(NOT_STARTED)
-    if os.access(os.path.join(spool, "redirect.json"), os.F_OK):  # noqa: PTH118
-        _redirect(spool)
+    if not _has(spool, "started.json"):  # else the program runs its own command again, and this is a child as any other
+        if _has(spool, "config.json") and not _records(spool):
+            sys.exit(NOT_STARTED)
+        if _has(spool, "redirect.json"):
+            _redirect(spool)
     if not sys.flags.safe_path:
         del sys.path[0]  # this file's folder
     own, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
@@ -42,6 +43,10 @@ def main() -> None:
 
 _KEPT: list[ModuleType] = []
 """This module itself: its names would be gone with the last reference to it."""
+
+
+def _has(spool: str, name: str) -> bool:
+    return os.access(os.path.join(spool, name), os.F_OK)  # noqa: PTH118
 
 
 def _records(spool: str) -> bool:

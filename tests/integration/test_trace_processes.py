@@ -102,6 +102,28 @@ def test_only_the_program_s_own_process_is_recorded_if_that_is_asked_for(tmp_pat
     assert not [row for row in rows if row["kind"] == "process"]
 
 
+AGAIN = """
+import subprocess
+copies(3)
+if len(sys.argv) == 1: subprocess.run([*sys.orig_argv, "again"], check=True)
+copies(len(sys.argv))
+"""
+
+
+@pytest.mark.parametrize(("options", "copies"), [((), [4, 5]), (("--this-process-only",), [])])
+def test_a_program_that_runs_its_own_command_again_is_a_child_of_its_own(
+    options: tuple[str, ...], copies: list[int], tmp_path: Path
+) -> None:
+    (tmp_path / "program.py").write_text(PRELUDE + AGAIN)
+    answer = tmp_path / "answer.json"
+    assert main(["trace", "--json", str(answer), *options, str(tmp_path / "program.py")]) == 0
+    document = json.loads(answer.read_text())
+    rows = document["observations"]
+    assert document["run"]["notes"] == []
+    assert sorted(row["copies"] for row in rows if row["kind"] == "process") == copies
+    assert [row["copies"] for row in rows if row["kind"] == "program"] == [sum(copies) or 4]
+
+
 UNRECORDED = """\
 import ctypes, os, subprocess, sys
 os.environ["FAKE_CUPTI_REFUSES"] = "39"

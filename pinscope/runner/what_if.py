@@ -21,7 +21,7 @@ from pinscope.runner.tracing import Traced
 from pinscope.store.bundle import write_bundle
 from pinscope.store.store import Store
 from pinscope.tracing.places import library_folders
-from pinscope.tracing.redirect import ACCOUNT, Line
+from pinscope.tracing.redirect import ACCOUNT
 
 MOST_PINNED_BYTES = 4 << 30
 """Of all buffers together; less where the host has not four times as much."""
@@ -228,11 +228,18 @@ def _together(sites: Sequence[Site]) -> dict[str, Any]:
     }
 
 
-def _loaders(places: Iterable[Sequence[Any]]) -> list[dict[str, Any]]:
-    """Lines that iterated over a DataLoader which pinned its batches, as accounts."""
-    nothing = vars(Line("", 0))
-    different = dict.fromkeys((str(file), int(line)) for file, line in places)
-    return [{**nothing, "file": file, "line": line, "left": {PINNED_BATCHES: None}} for file, line in different]
+def _loaders(accounts: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of lines that iterated over a DataLoader which pinned its batches, with what is to be said of it."""
+    return [
+        {**each, "left": {_not_pinned(count, reason): None for reason, (count, _) in each["left"].items()}}
+        if each["left"]
+        else {**each, "left": {PINNED_BATCHES: None}}
+        for each in accounts
+    ]
+
+
+def _not_pinned(count: int, reason: str) -> str:
+    return f"the DataLoader that it iterates over left {count:,} parts of its batches as they are: {reason}"
 
 
 def _redirected(repeat: int, account: dict[str, Any]) -> TraceRow:

@@ -76,8 +76,8 @@ class Redirect:
         self.all_loaders: bool = plan["all_loaders"]
         self.budget = Budget(plan["most_bytes"])
         self.lines = {(os.path.realpath(file), line): Line(file, line) for file, line in plan["lines"]}
-        self.loaders: list[tuple[str, int]] = []
-        """Where a DataLoader that now pins its batches is iterated over."""
+        self.loaders: dict[tuple[str, int], Line] = {}
+        """Where a DataLoader that now pins its batches is iterated over, and what of them it could not pin."""
 
     def write_at_end(self) -> None:
         """Write the account when the program ends."""
@@ -124,7 +124,8 @@ class Redirect:
     def _write(self) -> None:
         if os.getpid() != self._process:
             return
-        document = {"lines": [line.document() for line in self.lines.values()], "loaders": self.loaders}
+        accounts = {"lines": self.lines, "loaders": self.loaders}
+        document = {name: [line.document() for line in lines.values()] for name, lines in accounts.items()}
         with open(f"{self._spool}/{ACCOUNT}", "w", encoding="utf-8") as file:  # noqa: PTH123
             json.dump(document, file)
 

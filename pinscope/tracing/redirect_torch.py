@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import functools
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from types import FrameType, MethodType, ModuleType
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from pinscope.tracing.redirect import Buffer, Line, Redirect, Ring
 
@@ -267,27 +270,70 @@ def _change_loaders(redirect: Redirect, module: Any) -> None:
     """A DataLoader that a chosen line makes, or whose batches it may copy, pins them."""
     loader = module.DataLoader
     make, iterate = loader.__init__, loader.__iter__
-    made_here: set[int] = set()
+    made_here: WeakValueDictionary[int, Any] = WeakValueDictionary()
+    pinning: WeakKeyDictionary[Any, Line] = WeakKeyDictionary()
 
     @functools.wraps(make)
     def made(self: Any, *arguments: Any, **named: Any) -> None:
         frame = redirect.own_frame()
         make(self, *arguments, **named)
         if frame is not None and redirect.line_of(frame) is not None:
-            made_here.add(id(self))
+            made_here[id(self)] = self
 
     @functools.wraps(iterate)
     def iterated(self: Any) -> Any:
         frame = redirect.own_frame()
-        if frame is not None and not self.pin_memory and is_chosen(self, frame):
-            self.pin_memory = True
-            redirect.loaders.append(redirect.place(frame))
-        return iterate(self)
+        if frame is None or self.pin_memory or not is_chosen(self, frame):
+            return iterate(self)
+        self.pin_memory = True
+        try:
+            iterator = iterate(self)
+        finally:
+            self.pin_memory = False
+        place = redirect.place(frame)
+        line = redirect.loaders.setdefault(place, Line(*place))
+        for each in (iterator, getattr(iterator, "_pin_memory_thread", None)):
+            if each is not None:
+                pinning[each] = line
+        return iterator
 
     def is_chosen(self: Any, frame: FrameType) -> bool:
         return redirect.all_loaders or id(self) in made_here or redirect.holds_chosen(frame.f_code)
 
     loader.__init__, loader.__iter__ = made, iterated
+    _leave_what_cannot_be_pinned(module._utils.pin_memory, pinning)
+
+
+def _leave_what_cannot_be_pinned(module: Any, pinning: Mapping[Any, Line]) -> None:
+    """Data that cannot be pinned, such as that of a GPU, stays as it is.
+
+    Args:
+        module: that pins batches.
+        pinning: iterators over DataLoaders that pin because of us, and their threads → account.
+    """
+    pin: _Call = module.pin_memory
+
+    @functools.wraps(pin)
+    def pinned(data: Any, *arguments: Any, **named: Any) -> Any:
+        try:
+            return pin(data, *arguments, **named)
+        except Exception as error:
+            if (line := _account_of(sys._getframe(1), pinning)) is None:
+                raise
+            line.leave(f"{type(error).__name__}: {error}"[:200], 0)
+            return data
+
+    module.pin_memory = pinned
+
+
+def _account_of(frame: FrameType | None, pinning: Mapping[Any, Line]) -> Line | None:
+    """Of the iterator or thread whose method calls."""
+    while frame is not None:
+        with suppress(TypeError):  # of what cannot be looked up
+            if (line := pinning.get(frame.f_locals.get("self"))) is not None:
+                return line
+        frame = frame.f_back
+    return None
 
 
 PATCHES: dict[str, Callable[[Redirect, ModuleType], None]] = {

@@ -184,6 +184,27 @@ for batch in DataLoader(batches):
 
 
 @pytest.mark.usefixtures("_stand_ins")
+def test_what_a_dataloader_could_not_pin_is_said(tmp_path: Path) -> None:
+    text = """
+import numpy, torch
+from torch.utils.data.dataloader import DataLoader
+batches = [numpy.full(1 << 20, step, numpy.float32) for step in range(5)]
+def collate(batch): return torch.Tensor(batch).to("cuda")
+for batch in DataLoader(batches, collate_fn=collate):
+    print(batch.cpu().array.sum())
+"""
+    answer = tmp_path / "answer.json"
+    assert main(["trace", "--what-if", "pin", "--json", str(answer), str(program(tmp_path, text))]) == 0
+    second = json.loads(answer.read_text())["what_if"]
+    found = {row["line"]: row.get("reason") for row in rows(second, "redirected")}
+    assert found == {
+        FIRST_LINE + 4: None,
+        FIRST_LINE + 5: "the DataLoader that it iterates over left 5 parts of its batches as they are: RuntimeError: "
+        "only dense CPU tensors can be pinned",
+    }
+
+
+@pytest.mark.usefixtures("_stand_ins")
 def test_a_second_run_that_fails_is_said_and_the_exit_code_is_the_first_s(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -204,9 +204,48 @@ check(made)
 """
     seen = Seen(tmp_path, text)
     assert [memory for memory, _ in seen.sent] == 3 * ["pinned"] + 3 * ["pageable"] + ["pinned"]
-    assert [line for _, line in seen.account["loaders"]] == [9, 12]
+    assert [(each["line"], each["left"]) for each in seen.account["loaders"]] == [(9, {}), (12, {})]
     assert [line["copies"] for line in seen.lines] == [0, 0]
     assert {memory for memory, _ in Seen(tmp_path, text, plan={"all_loaders": True}, lines=[]).sent} == {"pinned"}
+
+
+def test_what_a_dataloader_cannot_pin_stays_as_it_is_and_is_counted_beside_the_line_that_iterates(
+    tmp_path: Path,
+) -> None:
+    text = f"""
+def half(batch): return torch.Tensor(batch).cuda(), torch.Tensor(batch)
+batches = [np.full({N}, step, np.float32) for step in range(3)]
+for workers in range(2):
+    loader = DataLoader(batches, workers, half)
+    for epoch in range(2):
+        iterator = iter(loader)
+        for here, there in zip(iterator, DataLoader(batches)):
+            show(here[0], there)
+            here[1].cuda()
+    print(loader.pin_memory)
+try:
+    for own in DataLoader(batches, 0, half, True): pass
+except RuntimeError as error:
+    print(error)
+"""
+    seen = Seen(tmp_path, text, plan={"all_loaders": True})
+    reason = "RuntimeError: only dense CPU tensors can be pinned"
+    assert [(each["line"], each["left"]) for each in seen.account["loaders"]] == [(11, {reason: [12, 0]}), (12, {})]
+    assert [memory for memory, _ in seen.sent].count("pinned") == 12
+
+
+def test_a_dataloader_that_takes_the_place_of_one_that_is_gone_is_not_taken_for_it(tmp_path: Path) -> None:
+    text = f"""
+def check(batches):
+    for batch in batches: batch.cuda()
+loader = DataLoader([])  # pin
+place = id(loader)
+del loader
+others = []
+while not others or id(others[-1]) != place: others.append(DataLoader([np.ones({N}, np.float32)]))
+check(others[-1])
+"""
+    assert [memory for memory, _ in Seen(tmp_path, text).sent] == ["pageable"]
 
 
 def test_copy_takes_its_source_by_pytorch_s_name(tmp_path: Path) -> None:

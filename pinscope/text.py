@@ -33,6 +33,11 @@ def visible(text: str) -> str:
     return _INVISIBLE.sub("", text)
 
 
+def encodable(text: str) -> str:
+    """``text`` with a question mark for each part that UTF-8 cannot carry: a byte of a file name that is no text."""
+    return text.encode("utf-8", "replace").decode()
+
+
 def escaped(text: str) -> str:
     r"""JSON text in which those signs stand as ``\uXXXX``: it means the same, and is safe to look at."""
     return _INVISIBLE.sub(_escape, text)

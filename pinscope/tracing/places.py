@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pinscope.text import encodable
 from pinscope.tracing.own_code import OURS, is_own
 from pinscope.tracing.spool import Frame
 
@@ -34,7 +35,7 @@ class Place:
     """A line of a program.
 
     Attributes:
-        file: as Python knows it; empty where a native thread made the call.
+        file: as Python knows it, :func:`text.encodable`; empty where a native thread made the call.
         line: from 1 on.
         function: its qualified name.
         source: the line's text, with the other lines of a call that it begins or ends; empty where the file cannot be
@@ -61,7 +62,7 @@ class Sources:
 
     def look(self, stacks: Iterable[Sequence[Frame]]) -> None:
         """Read the files of these stacks that are new; :func:`place_of` then takes a line's text from what was read."""
-        for file in {place_of(stack).file for stack in stacks} - self._seen:
+        for file in {own[0] for stack in stacks if (own := _own_frame(_frames(stack)))} - self._seen:
             self._seen.add(file)
             linecache.checkcache(file)
             linecache.getline(file, 1)
@@ -69,13 +70,24 @@ class Sources:
 
 def place_of(stack: Sequence[Frame]) -> Place:
     """The innermost frame of the program's own code; of a program that is a library, its innermost frame."""
-    frames = [frame for frame in stack if not frame[0].startswith(OURS)]
-    if not frames:
+    frames = _frames(stack)
+    own = _own_frame(frames)
+    if own is None:
         return NATIVE
+    file, line, function = own
+    shown = "\n".join(encodable(f"{name} ({path}:{number})") for path, number, name in frames[:SHOWN_FRAMES])
+    return Place(encodable(file), line, encodable(function), _text(file, line), shown)
+
+
+def _frames(stack: Sequence[Frame]) -> Sequence[Frame]:
+    """Without those of PinScope."""
+    return [frame for frame in stack if not frame[0].startswith(OURS)]
+
+
+def _own_frame(frames: Sequence[Frame]) -> Frame | None:
+    """The frame whose line it is, as Python knows it."""
     libraries = library_folders()
-    file, line, function = next((frame for frame in frames if is_own(frame[0], libraries)), frames[0])
-    shown = "\n".join(f"{name} ({path}:{number})" for path, number, name in frames[:SHOWN_FRAMES])
-    return Place(file, line, function, _text(file, line), shown)
+    return next((frame for frame in frames if is_own(frame[0], libraries)), frames[0] if frames else None)
 
 
 def _text(file: str, line: int) -> str:

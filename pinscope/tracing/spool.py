@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pinscope.text import encodable
+
 Records = NDArray[Any]
 """Records of one kind, with the fields of :data:`FIELDS`."""
 FIELDS: Mapping[str, tuple[str, ...]] = {
@@ -124,7 +126,7 @@ class Spool:
 
     def ranges(self) -> list[str]:
         """Names of the ranges so far; that of number n stands at n − 1."""
-        return [name or "" for name in self._numbered("ranges")]
+        return [encodable(name or "") for name in self._numbered("ranges")]
 
     def _numbered(self, name: str) -> list[Any]:
         """What a file says of each number, from 1 on; ``None`` where it says nothing."""

@@ -117,6 +117,20 @@ def test_where_more_lines_copy_than_are_named_a_note_says_so(tmp_path: Path) -> 
 
 
 @pytest.mark.usefixtures("_cupti")
+def test_names_that_are_not_utf_8_are_shown_with_a_question_mark(tmp_path: Path) -> None:
+    (tmp_path / "caf\udce9").mkdir()
+    odd = 'exec(compile("copy(4096, PAGEABLE, DEVICE)", "od\\udce9d.py", "exec"))'
+    text = f'copy(4096, PAGEABLE, DEVICE)\nimport pinscope\nwith pinscope.trace("epoch \\udce9"):\n  {odd}'
+    code, document = traced(tmp_path, program(tmp_path / "caf\udce9", text))
+    sites = [row for row in document["observations"] if row["kind"] == "site"]
+    files = {row["file"]: row.get("ranges") for row in sites}
+    assert (code, files) == (0, {f"{tmp_path}/caf?/train.py": None, "od?d.py": "epoch ?"})
+    with Store() as store:
+        copied = [each for table in store.attachment(document["run"]["id"], "calls").tables() for each in table["file"]]
+    assert {each.as_py() for each in copied} == files.keys()
+
+
+@pytest.mark.usefixtures("_cupti")
 def test_the_trace_is_a_run_with_its_events_attached(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     _, document = traced(tmp_path, "-o", tmp_path / "train.pinscope", program(tmp_path, TRAIN))
     run_id = document["run"]["id"]

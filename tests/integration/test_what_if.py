@@ -124,6 +124,19 @@ def test_of_two_lines_each_stands_beside_what_it_was(tmp_path: Path, capfd: pyte
     assert err.count("Next:") == 1  # of both runs
 
 
+@pytest.mark.usefixtures("_stand_ins")
+@pytest.mark.parametrize("line", [None, COPIES])
+def test_a_file_whose_path_is_not_utf_8_is_pinned_like_others(line: int | None, tmp_path: Path) -> None:
+    folder, answer = tmp_path / "caf\udce9", tmp_path / "answer.json"
+    folder.mkdir()
+    path = program(folder, TRAIN)
+    chosen = f"pin:{path}:{line}" if line else "pin"
+    assert main(["trace", "--what-if", chosen, "--json", str(answer), str(path)]) == 0
+    second = json.loads(answer.read_text())["what_if"]
+    (before,), (redirected,) = rows(second, "before"), rows(second, "redirected")
+    assert (before["count"], redirected["count"], redirected["file"]) == (20, 20, f"{tmp_path}/caf?/train.py")
+
+
 BOTH_KINDS = """\
 import numpy, torch
 def to_device(tensor):

@@ -8,7 +8,7 @@ import unicodedata
 
 import pytest
 
-from pinscope.text import MOST_IN_A_LINE, error_line, escaped, one_line, quoted, visible
+from pinscope.text import MOST_IN_A_LINE, encodable, error_line, escaped, one_line, quoted, visible
 
 BIDI_CONTROLS = {"LRE", "RLE", "PDF", "LRO", "RLO", "LRI", "RLI", "FSI", "PDI"}
 WRITTEN = set("\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u0890\u0891\u08e2\U000110bd\U000110cd") | {
@@ -30,6 +30,10 @@ def test_no_sign_that_steers_turns_or_hides_is_left() -> None:
 @pytest.mark.parametrize("text", ["Pinned ÷ pageable → µs", "héllo Ünï 漢字 עברית العربية हिन्दी 🙂", "a\tb\nc"])
 def test_what_can_be_read_stays(text: str) -> None:
     assert visible(text) == text
+
+
+def test_what_utf_8_cannot_carry_is_a_question_mark() -> None:
+    assert encodable("caf\udce9 \ud83d\ude42 ü🙂\n") == "caf? ?? ü🙂\n"
 
 
 def test_one_line_is_one_line() -> None:

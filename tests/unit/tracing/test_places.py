@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from pinscope.tracing import places
-from pinscope.tracing.places import NATIVE, library_folders, place_of
+from pinscope.tracing.places import NATIVE, Sources, library_folders, place_of
 
 LIBRARY = "/opt/venv/lib/python3.12/site-packages/torch/utils/data/dataloader.py"
 STANDARD = f"{sysconfig.get_path('stdlib')}/threading.py"
@@ -57,6 +57,16 @@ def test_code_that_is_in_no_file_is_not_the_program_s() -> None:
 def test_a_thread_without_python_has_no_place() -> None:
     assert place_of([]) == NATIVE
     assert place_of([(OURS, 60, "main")]) == NATIVE
+
+
+def test_a_name_that_is_not_utf_8_has_a_question_mark_in_it_and_its_line_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "caf\udce9.py"
+    path.write_text("batch.cuda()\n")
+    frame = (str(path), 1, "od\ud800d")
+    Sources().look([[frame]])
+    place = place_of([frame])
+    assert (place.file, place.function, place.source) == (f"{tmp_path}/caf?.py", "od?d", "batch.cuda()")
+    assert place.stack == f"od?d ({tmp_path}/caf?.py:1)"
 
 
 CALLS = """\

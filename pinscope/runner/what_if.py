@@ -20,7 +20,7 @@ from pinscope.runner.traced_program import Variant
 from pinscope.runner.tracing import Traced
 from pinscope.store.bundle import write_bundle
 from pinscope.store.store import Store
-from pinscope.text import encodable
+from pinscope.tracing.labels import file_label
 from pinscope.tracing.places import library_folders
 from pinscope.tracing.redirect import ACCOUNT
 
@@ -72,7 +72,7 @@ def _parse_line(text: str, script: str) -> tuple[str, int]:
     lines = linecache.getlines(str(path))
     if not 1 <= int(line) <= len(lines):
         raise BadInput(f"--what-if: {file} has {len(lines)} lines, and no line {int(line)}")
-    return encodable(str(path.resolve())), int(line)
+    return file_label(str(path.resolve())), int(line)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pinscope.text import encodable
+from pinscope.tracing.labels import file_label, label
 from pinscope.tracing.own_code import OURS, is_own
 from pinscope.tracing.spool import Frame
 
@@ -19,6 +19,10 @@ SHOWN_FRAMES = 12
 """Of a stack, as text."""
 SHOWN_CHARACTERS = 200
 """Of a line's text."""
+FUNCTION_CHARACTERS = 300
+"""Of a function's name."""
+FRAME_CHARACTERS = 400
+"""Of a frame in a stack."""
 
 
 @functools.cache
@@ -35,7 +39,7 @@ class Place:
     """A line of a program.
 
     Attributes:
-        file: as Python knows it, :func:`text.encodable`; empty where a native thread made the call.
+        file: as Python knows it, :func:`file_label`; empty where a native thread made the call.
         line: from 1 on.
         function: its qualified name.
         source: the line's text, with the other lines of a call that it begins or ends; empty where the file cannot be
@@ -75,8 +79,10 @@ def place_of(stack: Sequence[Frame]) -> Place:
     if own is None:
         return NATIVE
     file, line, function = own
-    shown = "\n".join(encodable(f"{name} ({path}:{number})") for path, number, name in frames[:SHOWN_FRAMES])
-    return Place(encodable(file), line, encodable(function), _text(file, line), shown)
+    shown = "\n".join(
+        label(f"{name} ({path}:{number})", FRAME_CHARACTERS) for path, number, name in frames[:SHOWN_FRAMES]
+    )
+    return Place(file_label(file), line, label(function, FUNCTION_CHARACTERS), _text(file, line), shown)
 
 
 def _frames(stack: Sequence[Frame]) -> Sequence[Frame]:
@@ -95,10 +101,7 @@ def _text(file: str, line: int) -> str:
     if text.startswith(".") or text.count("(") != text.count(")"):
         first, last = _calls_of_several_lines("".join(linecache.getlines(file))).get(line, (line, line))
         text = " ".join(linecache.getline(file, number).strip() for number in range(first, last + 1))
-    if len(text) > SHOWN_CHARACTERS:
-        half = SHOWN_CHARACTERS // 2 - 2
-        text = f"{text[:half]} … {text[-half:]}"
-    return text
+    return label(text, SHOWN_CHARACTERS)
 
 
 @functools.lru_cache(maxsize=16)

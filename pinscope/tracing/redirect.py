@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from types import CodeType, FrameType
 from typing import Any, NoReturn
 
-from pinscope.text import encodable
+from pinscope.tracing.labels import file_label
 from pinscope.tracing.own_code import is_own
 
 PLAN, ACCOUNT = "redirect.json", "redirected.json"
@@ -112,7 +112,7 @@ class Redirect:
 
     def place(self, frame: FrameType) -> tuple[str, int]:
         """File and line of a frame."""
-        return self._real(frame.f_code.co_filename) or encodable(frame.f_code.co_filename), frame.f_lineno
+        return self._real(frame.f_code.co_filename) or file_label(frame.f_code.co_filename), frame.f_lineno
 
     def _real(self, file: str) -> str | None:
         """A file of the program's own without links, as lines are named; ``None`` for any other."""
@@ -120,7 +120,7 @@ class Redirect:
             return self._files[file]
         except KeyError:
             own = is_own(file, self._libraries)
-            return self._files.setdefault(file, encodable(os.path.realpath(file)) if own else None)
+            return self._files.setdefault(file, file_label(os.path.realpath(file)) if own else None)
 
     def _write(self) -> None:
         if os.getpid() != self._process:

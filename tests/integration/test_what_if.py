@@ -12,6 +12,7 @@ import pytest
 from pinscope.cli.main import main
 from pinscope.store.bundle import read_bundle
 from pinscope.store.store import Store
+from pinscope.tracing.labels import file_label
 from tests.data.fake_cupti import FIRST_LINE, PRELUDE, built, variables
 from tests.data.stand_ins import PACKAGES
 
@@ -126,15 +127,18 @@ def test_of_two_lines_each_stands_beside_what_it_was(tmp_path: Path, capfd: pyte
 
 @pytest.mark.usefixtures("_stand_ins")
 @pytest.mark.parametrize("line", [None, COPIES])
-def test_a_file_whose_path_is_not_utf_8_is_pinned_like_others(line: int | None, tmp_path: Path) -> None:
-    folder, answer = tmp_path / "caf\udce9", tmp_path / "answer.json"
-    folder.mkdir()
-    path = program(folder, TRAIN)
-    chosen = f"pin:{path}:{line}" if line else "pin"
-    assert main(["trace", "--what-if", chosen, "--json", str(answer), str(path)]) == 0
+@pytest.mark.parametrize(
+    "path", ["caf\udce9", "/".join(["d" * 200] * 3), "/".join(["d" * 200] * 12)], ids=["not UTF-8", "long", "longest"]
+)
+def test_a_file_is_pinned_whatever_its_path_is(path: str, line: int | None, tmp_path: Path) -> None:
+    folder, answer = tmp_path / path, tmp_path / "answer.json"
+    folder.mkdir(parents=True)
+    file = program(folder, TRAIN)
+    chosen = f"pin:{file}:{line}" if line else "pin"
+    assert main(["trace", "--what-if", chosen, "--json", str(answer), str(file)]) == 0
     second = json.loads(answer.read_text())["what_if"]
     (before,), (redirected,) = rows(second, "before"), rows(second, "redirected")
-    assert (before["count"], redirected["count"], redirected["file"]) == (20, 20, f"{tmp_path}/caf?/train.py")
+    assert (before["count"], redirected["count"], redirected["file"]) == (20, 20, file_label(str(file)))
 
 
 BOTH_KINDS = """\

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from pinscope.records.limits import TEXT_CHARACTERS
 from pinscope.tracing import places
 from pinscope.tracing.places import NATIVE, Sources, library_folders, place_of
 
@@ -67,6 +68,16 @@ def test_a_name_that_is_not_utf_8_has_a_question_mark_in_it_and_its_line_is_foun
     place = place_of([frame])
     assert (place.file, place.function, place.source) == (f"{tmp_path}/caf?.py", "od?d", "batch.cuda()")
     assert place.stack == f"od?d ({tmp_path}/caf?.py:1)"
+
+
+def test_names_of_any_length_fit_into_a_row_and_paths_of_usual_length_are_whole() -> None:
+    usual, longest = f"/srv/{'d' * 250}/{'e' * 250}/train.py", "n" * 2_000_000
+    for file in (usual, longest):
+        place = place_of([(file, 7, f"{'f' * 5000}.step")] * 40)
+        assert sum(map(len, (place.file, place.function, place.stack))) < TEXT_CHARACTERS - 1500  # source, ranges, call
+        assert place.function.endswith(".step")
+        assert [frame[-8:] for frame in place.stack.splitlines()] == [f"{file[-5:]}:7)"] * places.SHOWN_FRAMES
+        assert (place.file == file) == (file is usual)
 
 
 CALLS = """\

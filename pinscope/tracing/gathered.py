@@ -24,7 +24,7 @@ TYPES: Mapping[str, np.dtype[Any]] = {
         ("bytes", "i8"), ("timestamp", "i8"),
     ]),
 }  # fmt: skip
-"""What is kept of each record."""
+"""What is kept of each record. An end is 0 where none was recorded, and never before its start."""
 _TABLES = {"MEMCPY": "copies", "CONCURRENT_KERNEL": "kernels", "MEMORY2": "allocations"}
 _PINNED = 2
 """Kind of memory of which allocations are kept."""
@@ -68,6 +68,8 @@ class Gathered:
                 kept = np.zeros(len(wanted), TYPES[name])
                 for field in TYPES[name].names or ():
                     kept[field] = wanted[field]
+                if "end" in (TYPES[name].names or ()):
+                    kept["end"] = np.where(kept["end"] > 0, np.maximum(kept["start"], kept["end"]), 0)
                 with (self._folder / name).open("ab") as file:
                     ends[self._folder / name] = file.tell()
                     file.write(kept.data)

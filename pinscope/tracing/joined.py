@@ -125,7 +125,7 @@ class GatheredProcesses:
                 continue
             started = gathered.spool.document("started.json") or {}
             over = gathered.spool.document("ended.json")
-            seconds = (over["ns"] - started["ns"]) / 1e9 if over and started else None
+            seconds = Ended(started["ns"], over["ns"], None).seconds if over and started else None
             processes.append(Process(int(started.get("pid", 0)), started.get("rank"), seconds, summed, first_site))
             first_site += int(summed.site_of_copies.max(initial=-1)) + 1
         recorded = self.spool.recorded_ns(ended.begun_ns, ended.ended_ns) / 1e9 if is_part else None
@@ -153,7 +153,7 @@ class Joined:
         summed = [each.summed for each in self.processes]
         sites = self._numbered(_sites)
         yield TraceRow(
-            kind="program", repeat=0, warmup=False, seconds=(self._ended.ended_ns - self._ended.begun_ns) / 1e9,
+            kind="program", repeat=0, warmup=False, seconds=self._ended.seconds,
             active_seconds=_active_seconds(summed), recorded_seconds=self._recorded_seconds,
             exit_code=self._ended.exit_code, copies=sum(len(each.copies) for each in summed),
             kernels=sum(len(each.kernels) for each in summed), unfinished=sum(each.unfinished for each in summed),

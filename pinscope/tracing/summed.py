@@ -43,6 +43,11 @@ class Ended:
     ended_ns: int
     exit_code: int | None
 
+    @property
+    def seconds(self) -> float:
+        """From its start to its end; 0 where the clock was set back by more."""
+        return max(self.ended_ns - self.begun_ns, 0) / 1e9
+
 
 class Summed:
     """What the rows and the attachments of a trace are made from."""

@@ -131,6 +131,20 @@ def test_names_that_are_not_utf_8_are_shown_with_a_question_mark(tmp_path: Path)
 
 
 @pytest.mark.usefixtures("_cupti")
+def test_a_clock_that_is_set_back_during_a_call_costs_its_duration_and_not_the_trace(tmp_path: Path) -> None:
+    text = """\
+recorder = sys.modules["pinscope.tracing.process_hooks"].newest()
+copy(1 << 20, PAGEABLE, DEVICE)
+recorder._clock = iter([time.time_ns(), time.time_ns() - 3 * 10**9]).__next__
+copy(1 << 20, PAGEABLE, DEVICE)
+"""
+    code, document = traced(tmp_path, program(tmp_path, text))
+    sites = [row for row in document["observations"] if row["kind"] == "site"]
+    assert (code, document["run"]["status"], [row["count"] for row in sites]) == (0, "done", [1, 1])
+    assert [row["call_seconds"] > 0 for row in sites] == [True, False]
+
+
+@pytest.mark.usefixtures("_cupti")
 def test_the_trace_is_a_run_with_its_events_attached(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     _, document = traced(tmp_path, "-o", tmp_path / "train.pinscope", program(tmp_path, TRAIN))
     run_id = document["run"]["id"]

@@ -36,3 +36,12 @@ def test_a_buffer_for_which_there_is_no_room_stays_and_is_kept_once_later(tmp_pa
     assert len(gathered.table("kernels")) == 1
     assert gathered.table("allocations")["correlation_id"].tolist() == list(range(100))
     assert gathered.records == 101
+
+
+def test_no_end_is_before_its_start(tmp_path: Path) -> None:
+    (tmp_path / "spool").mkdir()
+    seen = spool(tmp_path / "spool")
+    (seen.folder / "buffer.000000.done").write_bytes(kernel(1, 50, 20) + kernel(2, 50, 60) + kernel(3, 50, 0))
+    gathered = Gathered(seen, tmp_path)
+    gathered.take()
+    assert gathered.table("kernels")["end"].tolist() == [50, 60, 0]

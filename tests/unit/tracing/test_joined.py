@@ -24,3 +24,8 @@ def test_of_too_many_lines_pageable_ones_are_kept_first(tmp_path: Path, monkeypa
     rows = list(Joined([Process(1, None, 1.0, traced.summed(), 0)], Ended(0, 1000, 0), None).rows())
     assert [(row.source, row.repeat) for row in rows if row.kind == "site"] == [("pageable", 0), ("pinned", 1)]
     assert rows[0].sites_left_out == 2
+
+
+def test_a_program_during_which_the_clock_was_set_back_took_no_time(tmp_path: Path) -> None:
+    (program,) = Joined([Process(1, None, 1.0, Traced(tmp_path).summed(), 0)], Ended(2000, 1000, 0), None).rows()
+    assert program.seconds == 0.0

@@ -31,10 +31,10 @@ def allocation(correlation: int) -> bytes:
     return struct.pack("<4I3Q", 49, 1, 2, correlation, 1 << 40, 4096, 1000) + bytes(88)
 
 
-def kernel(correlation: int) -> bytes:
+def kernel(correlation: int, start: int = 5000, end: int = 6000) -> bytes:
     record = bytearray(216)
     struct.pack_into("<I", record, 0, 10)
-    struct.pack_into("<QQ", record, 16, 5000, 6000)
+    struct.pack_into("<QQ", record, 16, start, end)
     struct.pack_into("<I", record, 92, correlation)
     return bytes(record)
 
@@ -94,6 +94,11 @@ def test_calls_come_in_the_order_of_their_numbers_without_unused_places(tmp_path
     later, earlier = (9, 277, 1, 2, 3, 1000, 2000), (7, 276, 1, 1, 0, 100, 200)
     (tmp_path / "calls.000000").write_bytes(ENTRY.pack(*later) + bytes(ENTRY.size) + ENTRY.pack(*earlier))
     assert spool(tmp_path).calls().tolist() == [earlier, later]
+
+
+def test_a_call_during_which_the_clock_was_set_back_took_no_time(tmp_path: Path) -> None:
+    (tmp_path / "calls.000000").write_bytes(ENTRY.pack(7, 276, 1, 1, 0, 1000, 200))
+    assert spool(tmp_path).calls().tolist() == [(7, 276, 1, 1, 0, 1000, 1000)]
 
 
 def test_room_that_calls_have_not_taken_yet_is_no_record(tmp_path: Path) -> None:

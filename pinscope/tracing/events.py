@@ -20,12 +20,12 @@ PIECE_ROWS = 100_000
 def attachments(joined: Joined) -> Iterator[tuple[str, pa.Schema, Iterator[pa.RecordBatch]]]:
     """Name, columns and rows of each table. Times are in nanoseconds since the program's start.
 
-    ``copies``: ``at_ns`` and ``took_ns`` of the transfer (−1: its end was not recorded), ``call_at_ns`` and
-    ``call_took_ns`` of the call that started it (−1: not recorded), ``bytes``, ``direction``, ``source``, ``target``,
-    ``device``, ``stream``, ``site`` (``number`` of a row of kind ``site``), ``idle_ns`` (idle compute). ``kernels``:
-    ``at_ns``, ``took_ns``, ``device``, ``stream``. ``calls``: ``at_ns``, ``took_ns``, ``call``, ``thread``, ``file``
-    (empty: no Python code made it), ``line``. ``pinned``: ``at_ns``, ``change_bytes`` (of pinned memory: below 0 where
-    some was released). All: ``process``, its id; the events of a process stand together.
+    ``copies`` whose time is known: ``at_ns`` and ``took_ns`` of the transfer (−1: its end was not recorded),
+    ``call_at_ns`` and ``call_took_ns`` of the call that started it (−1: not recorded), ``bytes``, ``direction``,
+    ``source``, ``target``, ``device``, ``stream``, ``site`` (``number`` of a row of kind ``site``), ``idle_ns`` (idle
+    compute). ``kernels``: ``at_ns``, ``took_ns``, ``device``, ``stream``. ``calls``: ``at_ns``, ``took_ns``, ``call``,
+    ``thread``, ``file`` (empty: no Python code made it), ``line``. ``pinned``: ``at_ns``, ``change_bytes`` (of pinned
+    memory: below 0 where some was released). All: ``process``, its id; the events of a process stand together.
     """
     import pyarrow as pa  # noqa: PLC0415
 
@@ -63,7 +63,8 @@ def _process(process: Process) -> _Columns:
 
 def _copies(process: Process, begun: int) -> _Columns:
     summed = process.summed
-    copies = summed.copies
+    timed = slice(summed.untimed, None)
+    copies, sites, idle = summed.copies[timed], summed.site_of_copies[timed], summed.idle_of_copies[timed]
     found = summed.call_places(copies)
     known = found >= 0
     calls = summed.calls if len(summed.calls) else np.zeros(1, summed.calls.dtype)
@@ -79,8 +80,8 @@ def _copies(process: Process, begun: int) -> _Columns:
         "target": lambda piece: words[np.minimum(copies["dst_kind"][piece], len(MEMORY) - 1)],
         "device": lambda piece: copies["device_id"][piece].astype(np.int32),
         "stream": lambda piece: copies["stream_id"][piece].astype(np.int64),
-        "site": lambda piece: (summed.site_of_copies[piece] + process.first_site).astype(np.int32),
-        "idle_ns": lambda piece: summed.idle_of_copies[piece],
+        "site": lambda piece: (sites[piece] + process.first_site).astype(np.int32),
+        "idle_ns": lambda piece: idle[piece],
     }
 
 
@@ -120,7 +121,7 @@ def _took(records: NDArray[Any]) -> NDArray[np.int64]:
 
 
 _TABLES: Mapping[str, tuple[Callable[[Summed], int], Callable[[Process, int], _Columns]]] = {
-    "copies": (lambda summed: len(summed.copies), _copies),
+    "copies": (lambda summed: len(summed.copies) - summed.untimed, _copies),
     "kernels": (lambda summed: len(summed.kernels), _kernels),
     "calls": (lambda summed: len(summed.calls), _calls),
     "pinned": (lambda summed: len(summed.pinned.changes()[0]), _pinned),

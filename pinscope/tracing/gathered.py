@@ -24,7 +24,8 @@ TYPES: Mapping[str, np.dtype[Any]] = {
         ("bytes", "i8"), ("timestamp", "i8"),
     ]),
 }  # fmt: skip
-"""What is kept of each record. An end is 0 where none was recorded, and never before its start."""
+"""What is kept of each record. An end is 0 where none was recorded, and never before its start. The start of a copy is
+0 where CUPTI could not time it; such kernels are left out."""
 _TABLES = {"MEMCPY": "copies", "CONCURRENT_KERNEL": "kernels", "MEMORY2": "allocations"}
 _PINNED = 2
 """Kind of memory of which allocations are kept."""
@@ -64,12 +65,13 @@ class Gathered:
         try:
             for kind, found in buffer.items():
                 name = _TABLES[kind]
-                wanted = found[found["memory_kind"] == _PINNED] if name == "allocations" else found
+                wanted = found[_is_kept(name, found)]
                 kept = np.zeros(len(wanted), TYPES[name])
                 for field in TYPES[name].names or ():
                     kept[field] = wanted[field]
                 if "end" in (TYPES[name].names or ()):
-                    kept["end"] = np.where(kept["end"] > 0, np.maximum(kept["start"], kept["end"]), 0)
+                    is_timed = (kept["start"] > 0) & (kept["end"] > 0)
+                    kept["end"] = np.where(is_timed, np.maximum(kept["start"], kept["end"]), 0)
                 with (self._folder / name).open("ab") as file:
                     ends[self._folder / name] = file.tell()
                     file.write(kept.data)
@@ -86,3 +88,10 @@ class Gathered:
         if not path.exists() or not path.stat().st_size:
             return np.empty(0, TYPES[name])
         return np.memmap(path, TYPES[name], mode="r")
+
+
+def _is_kept(name: str, found: NDArray[Any]) -> Any:
+    """Which records a table takes."""
+    if name == "allocations":
+        return found["memory_kind"] == _PINNED
+    return found["start"] > 0 if name == "kernels" else slice(None)

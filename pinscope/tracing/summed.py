@@ -62,6 +62,8 @@ class Summed:
             without = np.setdiff1d(calls["correlation_id"][cut], self.calls["correlation_id"])
             copies = copies[~np.isin(copies["correlation_id"], without)]
         self.copies: NDArray[Any] = copies[np.argsort(self._call_starts(copies), kind="stable")]
+        untimed = self.copies["start"] == 0
+        self.copies["start"][untimed] = self._call_starts(self.copies[untimed])
         self._allocations: NDArray[Any] = gathered.table("allocations")
         self.kernels = gathered.table("kernels")
         self._range_names = gathered.spool.ranges()
@@ -96,6 +98,11 @@ class Summed:
     def unfinished(self) -> int:
         """Copies whose end was not recorded."""
         return int((self.copies["end"] == 0).sum())
+
+    @property
+    def untimed(self) -> int:
+        """Copies of which is not known when they ran, nor when their calls did: the first of :attr:`copies`."""
+        return int((self.copies["start"] == 0).sum())
 
     # Joining
 
@@ -251,8 +258,9 @@ class Summed:
             )  # fmt: skip
 
     def _since_first(self, starts: NDArray[Any]) -> float:
-        """Seconds from the first copy or kernel of all to the first of these."""
-        return max(int(starts.min()) - (self.active_ns[0] if self.active_ns else 0), 0) / 1e9
+        """Seconds from the first copy or kernel of all to the first of these whose time is known."""
+        known = starts[starts > 0]
+        return max(int(known.min()) - self.active_ns[0], 0) / 1e9 if self.active_ns and len(known) else 0.0
 
     def _call_seconds(self, found: NDArray[np.intp]) -> float:
         """Of different calls: copies of one graph have the same."""

@@ -45,3 +45,12 @@ def test_no_end_is_before_its_start(tmp_path: Path) -> None:
     gathered = Gathered(seen, tmp_path)
     gathered.take()
     assert gathered.table("kernels")["end"].tolist() == [50, 60, 0]
+
+
+def test_a_kernel_that_cupti_could_not_time_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "spool").mkdir()
+    seen = spool(tmp_path / "spool")
+    (seen.folder / "buffer.000000.done").write_bytes(kernel(1, 0, 0) + kernel(2, 0, 60) + kernel(3, 50, 60))
+    gathered = Gathered(seen, tmp_path)
+    gathered.take()
+    assert gathered.table("kernels")["start"].tolist() == [50]

@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 
 from pinscope.tracing.call_log import CUT, ENTRY
+from pinscope.tracing.events import attachments
 from pinscope.tracing.gathered import TYPES, Gathered
+from pinscope.tracing.joined import Joined, Process
 from pinscope.tracing.spool import Spool
-from pinscope.tracing.summed import Summed
+from pinscope.tracing.summed import Ended, Summed
 
 COPY, WAIT = 277, 126
 LARGE, SMALL = 1 << 20, 64
@@ -184,6 +186,29 @@ def test_copies_without_a_call_an_end_or_kernels_have_none(traced: Traced) -> No
     traced.kernel(0, 700)
     traced.kernel(800, 900)
     assert traced.summed().launch_idle_of_copies.tolist() == [0, 0, 0]
+
+
+def test_a_copy_that_cupti_could_not_time_began_with_its_call_and_without_one_is_no_event(traced: Traced) -> None:
+    traced.kernel(1000, 2000)
+    traced.copy(traced.call(3000, 4000), 3100, 3900)
+    traced.copy(traced.call(5000, 6000), 0, 0)
+    traced.copy(999, 0, 0)
+    summed = traced.summed()
+    assert summed.copies["start"].tolist() == [0, 3100, 5000]
+    assert summed.idle_of_copies.tolist() == [0, 1000, 0]
+    (site,) = summed.sites()
+    assert (site.count, site.bytes, site.first_seconds) == (3, 3 * LARGE, 2.1e-6)
+    tables = {
+        name: [row for batch in batches for row in batch.to_pylist()]
+        for name, _, batches in attachments(Joined([Process(1, None, 1.0, summed, 0)], Ended(1000, 9000, 0), None))
+    }
+    times = [[row[key] for key in ("at_ns", "took_ns", "call_at_ns", "idle_ns")] for row in tables["copies"]]
+    assert times == [[2100, 800, 2000, 1000], [4000, -1, 4000, 0]]
+
+
+def test_of_a_program_without_copies_and_kernels_a_wait_begins_at_0(traced: Traced) -> None:
+    traced.call(5000, 5010, WAIT)
+    assert [row.first_seconds for row in traced.summed().waited()] == [0.0]
 
 
 @pytest.mark.parametrize("with_copy", [False, True])

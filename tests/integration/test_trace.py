@@ -131,6 +131,18 @@ def test_names_that_are_not_utf_8_are_shown_with_a_question_mark(tmp_path: Path)
 
 
 @pytest.mark.usefixtures("_cupti")
+def test_an_argument_that_is_not_utf_8_reaches_the_program_and_stands_in_every_report(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = program(tmp_path, "copy(4096, PAGEABLE, DEVICE); print(os.fsencode(sys.argv[1]))")
+    _, document = traced(tmp_path, path, "arg\udcff")
+    assert capfd.readouterr().out == "b'arg\\xff'\n"
+    assert document["run"]["params"]["program"] == [str(path), "arg?"]
+    for suffix in SUFFIXES:
+        assert main(["report", document["run"]["id"], "-o", str(tmp_path / f"report{suffix}")]) == 0
+
+
+@pytest.mark.usefixtures("_cupti")
 def test_a_clock_that_is_set_back_during_a_call_costs_its_duration_and_not_the_trace(tmp_path: Path) -> None:
     text = """\
 recorder = sys.modules["pinscope.tracing.process_hooks"].newest()

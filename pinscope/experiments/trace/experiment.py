@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from pydantic import AfterValidator
+
 from pinscope.experiments.contract import AnyKind, Inputs, parameter
 from pinscope.experiments.trace.reading import read_trace
 from pinscope.records.trace_row import TraceRow
+from pinscope.text import encodable
+
+Text = Annotated[str, AfterValidator(encodable)]
+"""Of the program, which need not be UTF-8."""
 
 
 class TraceParams(Inputs):
     """What was traced."""
 
-    program: tuple[str, ...] = parameter("Program", "A file, or -m and a module, and its arguments.", ())
+    program: tuple[Text, ...] = parameter("Program", "A file, or -m and a module, and its arguments.", ())
     stacks: bool = parameter("Lines of the program", "The Python stack of each call was read.", True)
-    part: str | None = parameter("Part", "Name of the part of the program that pinscope.trace recorded.", None)
+    part: Text | None = parameter("Part", "Name of the part of the program that pinscope.trace recorded.", None)
     start_after: float = parameter("Recorded from", "Seconds after the program's start.", 0.0, unit="seconds")
     for_seconds: float | None = parameter("Recorded for", "Empty: to the end.", None, unit="seconds")
     only_parts: bool = parameter("Parts only", "Recorded only inside the parts that pinscope.trace names.", False)

@@ -252,10 +252,13 @@ def _calls_of(calls: Columns, copies: Columns) -> Places:
     """Of each copy the place of the call that started it; −1 where that is not known."""
     if not calls or not copies:
         return np.full(len(copies.get("at_ns", ())), _NEVER, np.intp)
-    order = np.argsort(calls["at_ns"], kind="stable")
-    found = np.minimum(np.searchsorted(calls["at_ns"][order], copies["call_at_ns"]), len(order) - 1)
-    places = order[found]
-    fits = (calls["at_ns"][places] == copies["call_at_ns"]) & (copies["call_took_ns"] != _NEVER)
+    starts, start = np.unique(calls["at_ns"], return_inverse=True)
+    times, time = np.unique(calls["took_ns"], return_inverse=True)
+    numbers = start.reshape(-1) * len(times) + time.reshape(-1)
+    order = np.argsort(numbers, kind="stable")
+    wanted = np.searchsorted(starts, copies["call_at_ns"]) * len(times) + np.searchsorted(times, copies["call_took_ns"])
+    places = order[np.minimum(np.searchsorted(numbers[order], wanted), len(order) - 1)]
+    fits = (calls["at_ns"][places] == copies["call_at_ns"]) & (calls["took_ns"][places] == copies["call_took_ns"])
     return np.where(fits, places, _NEVER)
 
 

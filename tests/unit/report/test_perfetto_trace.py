@@ -120,6 +120,15 @@ def test_a_copy_whose_end_or_call_was_not_recorded_is_there() -> None:
     assert not [event for event in found if event["ph"] in "sf"]
 
 
+def test_of_calls_that_begin_at_once_the_arrow_leads_from_the_one_that_took_as_long() -> None:
+    calls = [{"took_ns": 500, "thread": 1}, {"took_ns": 900, "thread": 2}, {"at_ns": 5, "took_ns": 500, "thread": 3}]
+    taken = [(0, 900), (0, 500), (5, 500), (5, 900), (9, 500), (0, 1000)]
+    copies = [{"at_ns": 10 * n, "call_at_ns": at, "call_took_ns": took} for n, (at, took) in enumerate(taken)]
+    found = events(document(attached(calls=calls, copies=copies)))
+    assert [event["tid"] for event in found if event["ph"] == "s"] == [2, 1, 3]
+    assert [call["args"]["bytes"] for call in spans(found, "call")] == [MIB] * 3
+
+
 def test_of_many_events_the_first_ones_are_written_and_a_mark_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(perfetto_trace, "TRACE_EVENTS", 6)
     copies, kernels = ([{"at_ns": 10 * n + shift, "took_ns": 2} for n in range(9)] for shift in (0, 4))

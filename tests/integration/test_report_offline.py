@@ -158,6 +158,7 @@ def test_a_report_opens_without_network_and_is_legible_on_a_desk_and_on_a_phone(
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         assert page.evaluate(CUT_OFF) == []
         assert page.evaluate(COVERED) == []
+        assert page.evaluate(OVERFLOWING) == []
 
 
 def becomes_true(page: Page, expression: str, argument: object = None) -> None:
@@ -170,6 +171,10 @@ def becomes_true(page: Page, expression: str, argument: object = None) -> None:
 
 DRAWN_TO_WIDTH = """() => Array.from(document.querySelectorAll(".plot")).every(plot =>
   Math.abs(plot.querySelector("svg.main-svg").getBoundingClientRect().width - plot.clientWidth) < 1)"""
+# Drawings that are higher than the room they have: they lie on their captions.
+OVERFLOWING = """() => Array.from(document.querySelectorAll(".plot")).filter(plot =>
+  plot.querySelector("svg.main-svg").getBoundingClientRect().height > plot.clientHeight + 1
+).map(plot => plot.ariaLabel)"""
 # Titles, axis titles, tick labels, legend entries and texts at bars that leave the drawing.
 CUT_OFF = """() => Array.from(document.querySelectorAll(".plot")).flatMap(plot => {
   const frame = plot.querySelector("svg.main-svg").getBoundingClientRect();

@@ -131,6 +131,4 @@ def _lines(sites: Sequence[Site]) -> RichTable | None:
 
 def _saved(site: Site) -> str:
     """What pinning would save, or why it would save nothing."""
-    if site.is_pageable:
-        return format_seconds(site.saved_in_place)
-    return {"pinned": "is pinned", "pageable": "small copies"}.get(site.host_memory, "–")
+    return site.unsaved_word or format_seconds(site.saved_in_place)

@@ -17,7 +17,7 @@ from pinscope.dashboard.state import PAGE_EVENTS
 from pinscope.errors import PinScopeError
 from pinscope.experiments.registry import checked_rows
 from pinscope.experiments.trace.arithmetic import Seen, seen_in
-from pinscope.experiments.trace.charts_timeline import TITLE, moment, timeline
+from pinscope.experiments.trace.charts_timeline import TITLE, moment, shaded, timeline
 from pinscope.experiments.trace.reading import LINES
 from pinscope.experiments.trace.stretch import Costliest, Extent, Stretch, extent, stretch_of, within
 from pinscope.experiments.trace.what_if import what_if_command
@@ -93,11 +93,11 @@ def _zoomed(run: Run, document: Document, seen: Seen, whole: Extent) -> None:
                 label, icon=icon, disabled=not possible, key=f"timeline-{label}", on_click=_look,
                 args=(run, whole, wanted),
             )  # fmt: skip
-        shaded = _costliest(run, seen, whole)
-    if shaded is not None:
-        st.caption(plain(f"Shaded: the costliest copy of {shaded[0]}."))
+        chosen = _costliest(run, seen, whole)
+    if chosen is not None:
+        st.caption(plain(f"The costliest copy of {chosen[0]}, {shaded(stretch, chosen[1])}."))
     widgets.chart_with_zoom(
-        timeline(stretch, None if shaded is None else shaded[1]),
+        timeline(stretch, None if chosen is None else chosen[1]),
         key=f"timeline-{run.id}-{window[0]}-{window[1]}",
         marked=lambda begin, end: _look(run, whole, (moment(stretch, begin), moment(stretch, end))),
     )  # fmt: skip
@@ -166,8 +166,8 @@ def _costliest(run: Run, seen: Seen, whole: Extent) -> tuple[str, Costliest] | N
             _look(run, whole, (copy.begin_ns - around, copy.end_ns + around))
 
     st.selectbox(
-        "Costliest copy of", list(names), index=None, format_func=lambda site: names[site], width=440, key=key,
-        placeholder="a line", on_change=look,
+        "Go to the costliest copy of", list(names), index=None, format_func=lambda site: names[site], width=440,
+        key=key, placeholder="Choose a line", on_change=look,
         help="Shows, shaded, the copy of this line during which the GPU's compute stood idle longest.",
     )  # fmt: skip
     chosen: int | None = st.session_state.get(kept)

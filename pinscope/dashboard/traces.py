@@ -44,7 +44,7 @@ def _how_to() -> None:
         "The program runs as `python` would run it. The answer stands in the terminal at its end, and on this page. "
         "Where something must be installed first, the command says what."
     )
-    st.markdown("From another machine, carry the trace as a bundle; the page Runs imports it:")
+    st.markdown("Traced on another machine? Write a bundle there, and import it on the page Runs:")
     st.code("pinscope trace -o train.pinscope train.py small.yaml", language=None)
 
 

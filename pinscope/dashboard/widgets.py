@@ -15,7 +15,7 @@ from pinscope.dashboard.plain import plain, prose, sentence
 from pinscope.records.figure import Figure
 from pinscope.records.finding import Finding, Quantity, Reading, Severity, Table
 from pinscope.records.snapshot import DeviceFigures, HostTotals
-from pinscope.report.facts import FIRST, SEVERITY_WORDS, by_severity, quantity_text
+from pinscope.report.facts import FIRST, SEVERITY_WORDS, by_severity, quantity_text, table_texts
 from pinscope.report.machine_facts import Fact
 from pinscope.report.snapshot_facts import figure_text, share_text
 from pinscope.store.store import Store
@@ -265,10 +265,16 @@ def chart_with_zoom(chart: Chart, key: str, marked: Callable[[float, float], Non
 
 
 def table_view(table: Table, key: str) -> None:
-    """Draw a table whose values sort as numbers and read with their units; ``key`` is unique on the page."""
+    """Draw a table whose values sort as numbers and read with their units; ``key`` is unique on the page. A column that
+    says why values are missing is one of texts: Streamlit has one word for all that is missing."""
     frame = pd.DataFrame(table.rows, columns=list(table.columns), dtype=object)  # keeps whole numbers and None
     formats = {name: partial(format_value, unit=unit) for name, unit in zip(table.columns, table.units, strict=True)}
+    texts = pd.DataFrame(table_texts(table), columns=list(table.columns))
+    for name in table.missing:
+        frame[name] = texts[name]
+    columns = {name: st.column_config.Column(alignment="right") for name in table.missing}
     st.markdown(f"**{plain(table.title)}**")
-    st.dataframe(frame.style.format(formats), hide_index=True, key=key, placeholder="n/a")  # type: ignore[arg-type]
+    shown = frame.style.format(formats)  # type: ignore[arg-type]
+    st.dataframe(shown, hide_index=True, key=key, placeholder="n/a", column_config=columns)
     if table.note:
         st.caption(plain(table.note))

@@ -122,12 +122,21 @@ class Table(Record):
     """One list of cells a row."""
     note: str = ""
     """What a reader must know; may be empty."""
+    missing: Mapping[str, tuple[str | None, ...]] = {}
+    """Heading of a column → for each row what is said where its cell is ``None``."""
 
 
-def table(title: str, columns: Mapping[str, str], rows: Iterable[Sequence[Cell]], note: str = "") -> Table:
+def table(
+    title: str,
+    columns: Mapping[str, str],
+    rows: Iterable[Sequence[Cell]],
+    note: str = "",
+    missing: Mapping[str, tuple[str | None, ...]] | None = None,
+) -> Table:
     """A :class:`Table`; ``columns``: heading → unit."""
     return Table(
-        title=title, columns=tuple(columns), units=tuple(columns.values()), rows=tuple(map(tuple, rows)), note=note
+        title=title, columns=tuple(columns), units=tuple(columns.values()), rows=tuple(map(tuple, rows)), note=note,
+        missing=missing or {},
     )  # fmt: skip
 
 

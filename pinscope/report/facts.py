@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ from pinscope.records.budget import Budget
 from pinscope.records.finding import Finding, Quantity, Severity, Table
 from pinscope.records.run import HOST_MODEL_NOTE, LAB_TITLES, ExperimentRun, Run, Status
 from pinscope.report.machine_facts import Fact, version_text
+from pinscope.text import one_line
 from pinscope.units import format_bytes, format_seconds, format_spread, format_value
 
 if TYPE_CHECKING:  # what a live view needs not wait for
@@ -81,8 +83,16 @@ def quantity_text(quantity: Quantity) -> str:
 
 
 def table_texts(table: Table) -> list[list[str]]:
-    """The cells of a table as texts, each with its unit."""
-    return [[format_value(value, unit) for value, unit in zip(row, table.units, strict=True)] for row in table.rows]
+    """The cells of a table as texts, each with its unit; of an unknown value what is said of it instead."""
+    nothing = (None,) * len(table.rows)
+    reasons = [table.missing.get(column, nothing) for column in table.columns]
+    return [
+        [
+            (why[number] if value is None else None) or format_value(value, unit)
+            for value, unit, why in zip(row, table.units, reasons, strict=True)
+        ]
+        for number, row in enumerate(table.rows)
+    ]
 
 
 def place(run: Run) -> str:
@@ -138,6 +148,10 @@ def parameter_facts(document: Document) -> list[Fact]:
 
 
 def _parameter_text(value: Any, unit: str) -> str:
+    if isinstance(value, list | tuple) and not value:
+        return "none"
+    if isinstance(value, list | tuple) and unit == "command":
+        return one_line(shlex.join(map(str, value)))
     if isinstance(value, list | tuple):
         return ", ".join(_parameter_text(item, unit) for item in value)
     if value is None or isinstance(value, str | int | float):

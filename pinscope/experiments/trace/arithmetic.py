@@ -25,6 +25,13 @@ WORTH = 0.01
 """Of the time; what costs less is not worth a finding."""
 
 
+SAVED_IF_PINNED = (
+    "idle compute during the copies, plus the idle time just behind them that kernels issued during the copies would "
+    "have filled, less the time of the transfers at the rate of pinned memory"
+)
+"""What :attr:`Site.saved_in_place` is, as people read it."""
+
+
 @dataclass(frozen=True)
 class Site:
     """Copies of one line between the same kinds of memory.
@@ -92,6 +99,14 @@ class Site:
         if self.pinned_rate is None:
             return None
         return max(self.saved_early - float(self.row["bytes"]) / self.pinned_rate, 0.0)
+
+    @property
+    def unsaved_word(self) -> str | None:
+        """Why pinning changes nothing for these copies; ``None`` where it does."""
+        if self.is_pageable:
+            return None
+        words = {"pinned": "is pinned", "pageable": "small copies"} if self.row["direction"] in ("h2d", "d2h") else {}
+        return words.get(self.host_memory, "–")
 
     @property
     def gathered_seconds(self) -> float | None:

@@ -15,6 +15,8 @@ from pinscope.units import format_bytes, format_seconds
 
 GIB, MIB = 2**30, 2**20
 MOST_BARS = 10
+SAVED = "saved if pinned"
+"""Name of the bars of what pinning would save."""
 
 draw_attached = draw_whole
 """The chart that needs the single events."""
@@ -37,19 +39,22 @@ def _time(seen: Seen, sites: Sequence[Site]) -> Chart:
         for name, site in zip(names, sites, strict=True)
         if site.row["idle_seconds"] is not None
     }
-    saved = {name: site.saved_in_place for name, site in zip(names, sites, strict=True) if site.saved_in_place}
+    known = [(name, site) for name, site in zip(names, sites, strict=True) if site.saved_in_place is not None]
+    saved = {name: site.saved_in_place or 0.0 for name, site in known}
     parts = [
         Part("CPU held by the calls", "issue", held),
         *([Part("GPU compute idle", "stall", idle)] if idle else []),
-        *([Part("saved if pinned", "pinned", saved)] if saved else []),
+        *([Part(SAVED, "pinned", saved)] if any(saved.values()) else []),
     ]
     scale, unit = seconds_unit(max([*held.values(), *idle.values()]))
     figure = bars(names, parts, f"Time ({unit})", format_seconds, scale=scale, side_by_side=True)
+    reasons = ["" if saved[name] else site.unsaved_word or "nothing" for name, site in known]
+    figure.update_traces(text=reasons, textposition="outside", cliponaxis=False, selector={"name": SAVED})
     return Chart(
         "trace-time",
-        "What each line costs",
+        "What each line's copies cost",
         "By what pinning them would save, then by bytes. CPU held: how long the calls took. GPU compute idle: no "
-        "kernel ran while the copies were issued and ran; no moment counts twice. "
+        "kernel ran while the copies were issued and ran; no moment counts twice. Waits are in a table of their own. "
         f"From the first copy or kernel to the last it took {format_seconds(seen.seconds)}.",
         figure,
         alt_text("CPU held, GPU compute idle, and what pinning would save, of each line", [

@@ -59,17 +59,33 @@ def timeline(stretch: Stretch, mark: Costliest | None = None) -> Chart:
             figure.update_yaxes(showticklabels=False, ticks="", row=row, col=1)
         elif parts:
             put(figure, row, *(_area(stretch, part, row, scale) for part in parts))
-            figure.update_yaxes(title_text="At once, mean", rangemode="tozero", row=row, col=1)
+            figure.update_yaxes(title_text="Running at<br>once (mean)", rangemode="tozero", nticks=4, row=row, col=1)
         else:
             figure.add_trace(_NOTHING, row=row, col=1)
             figure.update_yaxes(showticklabels=False, ticks="", showgrid=False, zeroline=False, row=row, col=1)
     if mark is not None:
         begin, end = ((at - stretch.begin_ns) / 1e9 / scale for at in (mark.begin_ns, mark.end_ns))
-        figure.add_vrect(begin, end, fillcolor="rgba(128, 128, 128, 0.3)", line_width=0, layer="below")
+        if _is_seen(stretch, mark):
+            line = {"color": COLOURS["reference"], "width": 1}  # also of a copy that is thinner than a pixel
+            thin = (mark.end_ns - mark.begin_ns) * PIECES < stretch.end_ns - stretch.begin_ns
+            layer = "above" if thin else "below"
+            figure.add_vrect(begin, end, fillcolor="rgba(128, 128, 128, 0.3)", line=line, layer=layer)
     figure.update_layout(barmode="overlay", hovermode="closest", bargap=0.15)
     figure.update_xaxes(range=[0, (stretch.end_ns - stretch.begin_ns) / 1e9 / scale])
     figure.update_xaxes(title_text=f"Time since {_since(stretch)} ({unit})", row=len(shown), col=1)
     return Chart("trace-timeline", TITLE, _caption(stretch), figure, _alt(stretch))
+
+
+def shaded(stretch: Stretch, mark: Costliest) -> str:
+    """Where the copy of a line is that was looked for, as what follows its name."""
+    at = f"at {mark.begin_ns / 1e9:.6f} s, for {format_seconds((mark.end_ns - mark.begin_ns) / 1e9)}"
+    if _is_seen(stretch, mark):
+        return f"{at}: shaded"
+    return f"{at}: {'earlier' if mark.begin_ns < stretch.begin_ns else 'later'} than this stretch"
+
+
+def _is_seen(stretch: Stretch, mark: Costliest) -> bool:
+    return mark.begin_ns < stretch.end_ns and mark.end_ns > stretch.begin_ns
 
 
 def moment(stretch: Stretch, x: float) -> int:
@@ -127,7 +143,12 @@ def _series(part: Part) -> tuple[str, str]:
 
 def _devices(stretch: Stretch) -> list[tuple[int, int]]:
     """GPUs, each with the process that sees it so."""
-    return sorted({(device, process) for _, _, device, process in stretch.at_once if device >= 0})
+    return sorted({(device, process) for _, device, process in _all_panels(stretch) if device >= 0})
+
+
+def _all_panels(stretch: Stretch) -> set[tuple[str, int, int]]:
+    """What the whole trace has, also where nothing of it ran in the stretch: so no panel jumps."""
+    return {*stretch.whole.panels, *((name, device, process) for name, _, device, process in stretch.at_once)}
 
 
 def _device(stretch: Stretch, number: tuple[int, int]) -> str:
@@ -136,17 +157,16 @@ def _device(stretch: Stretch, number: tuple[int, int]) -> str:
 
 
 def _panels(stretch: Stretch) -> list[tuple[str, list[Part]]]:
-    """Title and contents of each panel, from the top; one that says so where nothing ran."""
+    """Title and contents of each panel, from the top. One in which nothing ran says so."""
     devices = _devices(stretch)[:MOST_DEVICES]
     wanted = [("calls", (-1, 0)), *((name, device) for device in devices for name in ("copies", "kernels"))]
     found = []
     computes = bool(stretch.whole.parts.get("kernels"))  # then that a GPU stood idle is what there is to see
     for name, device in wanted:
         parts = sorted(part for part in stretch.at_once if part[0] == name and part[2:] == device)
-        if parts:
-            found.append(("CPU, in calls of CUDA" if name == "calls" else f"{_device(stretch, device)}, {name}", parts))
-        elif computes and name == "kernels":
-            found.append((f"{_device(stretch, device)}, kernels: none", parts))
+        if parts or (name, *device) in _all_panels(stretch) or (computes and name == "kernels"):
+            title = "CPU, in calls of CUDA" if name == "calls" else f"{_device(stretch, device)}, {name}"
+            found.append((title if parts else f"{title}: none", parts))
     return found or [("Nothing ran", [])]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from pinscope.analysis.rows import Row
-from pinscope.experiments.trace.arithmetic import Seen, Site, line_name, process_name, seen_in
+from pinscope.experiments.trace.arithmetic import SAVED_IF_PINNED, Seen, Site, line_name, process_name, seen_in
 from pinscope.experiments.trace.findings import origin, program_failed, trace_findings
 from pinscope.experiments.trace.verdict import trace_verdict
 from pinscope.experiments.trace.what_if import (
@@ -22,8 +22,6 @@ from pinscope.units import format_bytes
 
 LINES = "Copies by line"
 """Title of the table that ranks them."""
-LARGE_LINES = f"lines with copies above {format_bytes(LARGE_BYTES)}"
-"""Of these pinning changes something; the bytes of such a line are those of all its copies."""
 MOST_SHOWN = 100
 """Rows of a table."""
 NO_RATE = "no run of bandwidth says the rate of pinned copies"
@@ -56,11 +54,11 @@ def _headline(seen: Seen) -> Iterator[Quantity]:
     yield quantity("Saved if pinned (about)", saved, "seconds", reason=NO_RATE)
     busy = sum(row["busy_seconds"] for row in seen.devices) / (len(seen.devices) or 1)
     kernels = any(row["kernels"] for row in seen.devices)
-    yield quantity("GPU compute busy, of the time", busy / seen.seconds if kernels and seen.seconds else None, "share",
-                   reason=NO_KERNELS)  # fmt: skip
+    share = busy / seen.seconds if kernels and seen.seconds else None
+    yield quantity("GPU compute busy, first to last copy or kernel", share, "share", reason=NO_KERNELS)
     for kind, sites in (("pageable", pageable), ("pinned", seen.pinned)):
-        yield quantity(f"{kind.capitalize()}, {LARGE_LINES}", sum(site.row["bytes"] for site in sites),
-                       "bytes")  # fmt: skip
+        yield quantity(f"Copied from or to {kind} memory by lines with large copies",
+                       sum(site.row["bytes"] for site in sites), "bytes")  # fmt: skip
     yield quantity("Saved if also issued early (at most)", sum(site.saved_early for site in pageable), "seconds")
     idle = [site.row["idle_seconds"] for site in pageable if site.row["idle_seconds"] is not None]
     unknown_idle = pageable and not idle
@@ -87,14 +85,14 @@ def _sites(run: Run, seen: Seen) -> Table:
             **({"in range": "text"} if ranges else {}), "function": "text", "source": "text",
         },
         [_site(site, ranges=ranges) for site in shown],
+        missing=dict.fromkeys(("saved if pinned", "if also early"), tuple(site.unsaved_word for site in shown)),
         note="Ranked by what pinning would save. CPU held: by the calls. Compute idle: the GPU's compute stood still "
-        "while the copies were issued and ran. Saved if pinned: all this idle time, but for what the transfers would "
-        "take at the rate of pinned memory"
+        "while the copies were issued and ran. Saved if pinned: "
+        + SAVED_IF_PINNED
         + (f" ({rate_from})" if rate_from else "")
-        + ". To it belongs the idle time behind a copy in which kernels are issued: from pinned memory the program "
-        "goes on at once, and issues them during the copy. If also early: the same without the transfers, which run "
-        "while the GPU computes if each copy is issued early enough: the most. Both are n/a where memory is pinned or "
-        f"no copy is above {format_bytes(LARGE_BYTES)}. Bandwidth: of the transfers, where most copies are above that."
+        + ". If also early: the same, and the transfers cost nothing, because each copy is issued so early that it "
+        f"runs while the GPU computes. Small copies: none is above {format_bytes(LARGE_BYTES)}. Bandwidth: of the "
+        "transfers, where most copies are above that."
         + _left_out(seen),
     )  # fmt: skip
 
@@ -149,9 +147,9 @@ def _waits(seen: Seen) -> Table:
             for row in seen.waits[:MOST_SHOWN]
         ],
         note="Copies that are not asynchronous wait as well. Compute idle afterwards: from the end of the wait until "
-        "the next kernel began, "
-        + ("with" if seen.counts_copies_after_waits else "but for")
-        + " what is counted for copies above; while a program waits, it issues no kernel. "
+        "the next kernel began or the next wait was over, "
+        + ("with" if seen.counts_copies_after_waits else "without")
+        + " the idle time of copies above. "
         "During a copy: waits that began while a large asynchronous copy ran, from or to pinned memory.",
     )  # fmt: skip
 

@@ -49,6 +49,7 @@ class Extent:
         costliest: number of a site → one of its copies.
         processes: ids of those that were recorded, with their names; none where it was one.
         lines: number of a site → its line.
+        panels: attachments that have events, each with a GPU and the process that sees it so, as in :data:`Part`.
     """
 
     begin_ns: int
@@ -57,6 +58,7 @@ class Extent:
     costliest: Mapping[int, Costliest]
     processes: Mapping[int, str] = field(default_factory=dict)
     lines: Mapping[int, str] = field(default_factory=dict)
+    panels: frozenset[tuple[str, int, int]] = frozenset()
 
     def reaches(self, name: str, number: int, begin_ns: int, end_ns: int) -> bool:
         """Whether events of that part may lie in the stretch."""
@@ -119,7 +121,7 @@ def extent(attached: Attached, rows: Sequence[Row] = ()) -> Extent | None:
     """
     parts: dict[str, list[tuple[int, int]]] = {name: [] for name in TABLES}
     costliest: dict[int, Costliest] = {}
-    processes: set[int] = set()
+    panels: set[tuple[str, int, int]] = set()
     for name in TABLES:
         for part, _ in each_coded(attached, name):
             begun, ended = part["at_ns"], part["at_ns"] + np.maximum(part["took_ns"], 0)
@@ -129,7 +131,7 @@ def extent(attached: Attached, rows: Sequence[Row] = ()) -> Extent | None:
                 parts[name].append((0, -1))
             if name == "copies":
                 _keep_costliest(costliest, part)
-            processes.update(np.unique(part.get("process", 0)).tolist())
+            panels.update((name, *both) for both in _devices(part))
     ends = [both for name in TABLES for both in parts[name] if both != (0, -1)]
     if not ends:
         return None
@@ -137,9 +139,24 @@ def extent(attached: Attached, rows: Sequence[Row] = ()) -> Extent | None:
     begin = min(first for first, _ in ends)
     end = max(begin + 1, *(last for _, last in ends))
     known = process_names(rows)
+    processes = {process for _, _, process in panels}
     names = {number: known.get(number, f"process {number}") for number in processes if len(processes) > 1}
+    drawn = frozenset(
+        ("calls", -1, 0) if name == "calls" else (name, device, process if names else 0)
+        for name, device, process in panels
+    )
     lines = {row["number"]: line_name(row) for row in rows if row["kind"] == "site" and row["number"] is not None}
-    return Extent(begin, end, whole, costliest, names, lines)
+    return Extent(begin, end, whole, costliest, names, lines, drawn)
+
+
+def _devices(part: Columns) -> list[tuple[int, int]]:
+    """GPUs of these rows, each with its process; −1 of calls."""
+    begun = part["at_ns"]
+    both = np.stack(
+        [part.get(name, np.full(len(begun), default)) for name, default in (("device", -1), ("process", 0))]
+    )
+    alike = bool((both == both[:, :1]).all())  # most parts of large traces
+    return [(device, process) for device, process in np.unique(both[:, :1] if alike else both, axis=1).T.tolist()]
 
 
 def _keep_costliest(found: dict[int, Costliest], part: Columns) -> None:

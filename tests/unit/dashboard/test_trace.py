@@ -67,6 +67,10 @@ def test_the_timeline_of_the_recorded_trace_is_looked_at_closer_and_closer(open_
         caption = next(each for each in captions if "calls, copies and kernels" in each)
         return int("".join(filter(str.isdigit, caption.split("calls")[0])))
 
+    def costliest() -> str:
+        captions = (str(each.value).replace("\\", "") for each in app.caption)
+        return next(each for each in captions if each.startswith("The costliest copy of loader_loop.py:33"))
+
     whole = events()
     app.button(key="timeline-Closer").click().run()
     closer = events()
@@ -80,8 +84,10 @@ def test_the_timeline_of_the_recorded_trace_is_looked_at_closer_and_closer(open_
     assert closer < whole
     app.selectbox[1].select_index(0).run()
     assert events() == copy  # the same line again
-    captions = [str(each.value).replace("\\", "") for each in app.caption]
-    assert any(each.startswith("Shaded: the costliest copy of loader_loop.py:33") for each in captions)
+    assert costliest().endswith(": shaded.")
+    for _ in range(2):
+        app.button(key="timeline-Later").click().run()
+    assert costliest().endswith(": earlier than this stretch.")
 
 
 def test_a_trace_that_is_not_there_is_one_line(open_page: Open) -> None:

@@ -15,10 +15,10 @@ def headline(recorded: Recorded) -> dict[str, object]:
     saved = (pageable["idle_seconds"] - pageable["bytes"] / rate).clip(lower=0)
     devices = rows[rows["kind"] == "device"]
     return {
-        "GPU compute busy, of the time": devices["busy_seconds"].mean() / program["active_seconds"],
+        "GPU compute busy, first to last copy or kernel": devices["busy_seconds"].mean() / program["active_seconds"],
         "Saved if pinned (about)": saved.sum(),
-        "Pageable, lines with copies above 64 KiB": pageable["bytes"].sum(),
-        "Pinned, lines with copies above 64 KiB": pinned["bytes"].sum(),
+        "Copied from or to pageable memory by lines with large copies": pageable["bytes"].sum(),
+        "Copied from or to pinned memory by lines with large copies": pinned["bytes"].sum(),
         "Saved if also issued early (at most)": pageable["idle_seconds"].sum(),
         "GPU compute idle for pageable copies": pageable["idle_seconds"].sum(),
         "CPU held by pageable copies": pageable["call_seconds"].sum(),

@@ -37,12 +37,14 @@ def test_lines_are_looked_for_here_and_beside_the_program(tmp_path: Path, monkey
         (["pin:train.py:x"], "not 'pin:train.py:x'"),
         (["pin:none.py:1"], "there is no file none.py"),
         (["pin:train.py:0"], "train.py has 2 lines, and no line 0"),
+        (["pin:short.py:3"], "short.py has 1 line, and no line 3"),
         (["pin:train.py:3"], "train.py has 2 lines, and no line 3"),
         (["pin", "pin:train.py:1"], "pin alone means every line"),
     ],
 )
 def test_what_is_no_line_is_refused(texts: list[str], words: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("a\nb\n")
+    (tmp_path / "short.py").write_text("a\n")
     with pytest.raises(BadInput) as refusal:
         parse_request(texts, str(tmp_path / "train.py"))
     assert words in str(refusal.value)

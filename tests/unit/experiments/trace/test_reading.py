@@ -8,6 +8,8 @@ import pytest
 
 from pinscope.experiments.registry import draw_run, read_run
 from pinscope.records.finding import Finding, Reading
+from pinscope.report.document import open_document
+from pinscope.report.facts import parameter_facts, table_texts
 from tests.data.synthetic_trace import MIB, place, program, row, run, site
 
 SAVED = 1.0 - 1000 * MIB / 50e9
@@ -74,14 +76,14 @@ def test_waits_and_pins_have_their_share_from_their_first_on() -> None:
     assert found(reading, "pinned-memory-in-a-loop")[0].title.endswith("40.0 % of the 500 ms from its first call on")
 
 
-@pytest.mark.parametrize(("first", "words"), [(9.0, "but for"), (None, "with")])
+@pytest.mark.parametrize(("first", "words"), [(9.0, "without"), (None, "with")])
 def test_idle_time_after_waits_says_whether_it_holds_that_of_copies(first: float | None, words: str) -> None:
     """Earlier versions counted it for both, and noted no first moment of a wait."""
     wait = place("synchronisation", 9, call="cuStreamSynchronize", count=400, call_seconds=0.1, idle_seconds=0.5,
                  first_seconds=first)  # fmt: skip
     reading = read(program(), site(33), wait)
     table = next(each for each in reading.tables if each.title == "Waiting for the GPU")
-    assert f"the next kernel began, {words} what is counted for copies above" in (table.note or "")
+    assert f"the next wait was over, {words} the idle time of copies above" in (table.note or "")
     assert ("counts twice" in (found(reading, "waits-for-the-gpu")[0].detail or "")) == (first is None)
 
 
@@ -91,6 +93,22 @@ def test_the_bandwidth_of_small_copies_is_not_said() -> None:
     table = read(program(), site(33), weights).tables[0]
     rates = {cells[0]: cells[table.columns.index("bandwidth")] for cells in table.rows}
     assert rates == {"train.py:33": pytest.approx(1000 * MIB / 0.9), "train.py:26": None}
+
+
+def test_where_pinning_saves_nothing_a_table_says_why_in_place_of_a_figure() -> None:
+    small = site(26, large_count=0, bytes=MIB, median_bytes=1024.0)
+    on_gpu = site(9, "device", "device", direction="d2d", bytes=1)
+    table = read(program(), site(33), site(40, "pinned", bytes=2 * MIB), small, on_gpu).tables[0]
+    place = table.columns.index("saved if pinned")
+    assert [cells[place] for cells in table_texts(table)] == ["979 ms", "is pinned", "small copies", "–"]
+    assert [cells[place] for cells in table.rows][1:] == [None] * 3
+
+
+def test_the_program_is_shown_as_a_command_line_and_no_line_as_none() -> None:
+    traced = open_document(run(program=["loop.py", "two words", "400"], what_if=[]), [program()])
+    facts = dict(parameter_facts(traced))
+    assert facts["Program"] == "loop.py 'two words' 400"
+    assert facts["Lines pinned by --what-if"] == "none"
 
 
 def test_lines_are_ranked_by_what_pinning_saves_and_not_by_their_bytes() -> None:
@@ -223,7 +241,8 @@ def test_a_program_without_kernels_is_judged_by_the_cpu() -> None:
     assert reading.verdict is not None
     assert "the CPU was held 1.00 s for it, 10.0 % of 10.0 s" in reading.verdict
     assert {each.name: each.reason for each in reading.headline if each.value is None} == dict.fromkeys(
-        ("GPU compute busy, of the time", "GPU compute idle for pageable copies"), "the program ran no kernel"
+        ("GPU compute busy, first to last copy or kernel", "GPU compute idle for pageable copies"),
+        "the program ran no kernel",
     )
 
 

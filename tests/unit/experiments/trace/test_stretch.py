@@ -9,7 +9,7 @@ from pinscope.analysis.attached import Attached
 from pinscope.errors import InvalidParameter
 from pinscope.experiments.registry import draw_run
 from pinscope.experiments.trace import events, stretch
-from pinscope.experiments.trace.charts_timeline import moment, timeline
+from pinscope.experiments.trace.charts_timeline import moment, shaded, timeline
 from pinscope.experiments.trace.stretch import PIECES, Stretch, at_once, call_kind, extent, stretch_of, within
 from tests.data.synthetic_trace import attached, program, run, site
 
@@ -139,6 +139,15 @@ def test_the_timeline_has_a_panel_for_the_cpu_and_two_for_each_gpu(
     assert "pageable copies, GPU 0 40.0 ms" in many.alt
 
 
+def test_a_stretch_has_the_panels_of_the_whole_trace_also_where_nothing_ran(loop: Attached) -> None:
+    whole = extent(loop)
+    assert whole is not None
+    chart = timeline(stretch_of(loop, whole, 41 * MS, 44 * MS))
+    assert [note.text for note in chart.figure.layout.annotations] == [
+        "CPU, in calls of CUDA", "GPU 0, copies", "GPU 0, kernels: none",
+    ]  # fmt: skip
+
+
 def test_a_place_in_the_chart_stands_for_a_moment(loop: Attached) -> None:
     whole = extent(loop)
     assert whole is not None
@@ -201,7 +210,16 @@ def test_the_copy_that_was_looked_for_is_marked_in_all_panels(loop: Attached) ->
     shapes = timeline(stretch, whole.costliest[33]).figure.layout.shapes
     assert {(shape.x0, shape.x1) for shape in shapes} == {(10.0, 15.0)}  # in milliseconds of the stretch
     assert len(shapes) == 3
+    assert shaded(stretch, whole.costliest[33]) == "at 0.090000 s, for 5.00 ms: shaded"
     assert not timeline(stretch).figure.layout.shapes
+
+
+def test_where_the_copy_that_was_looked_for_is_not_in_sight_it_is_said_where_it_is(loop: Attached) -> None:
+    whole = extent(loop)
+    assert whole is not None
+    before = stretch_of(loop, whole, 20 * MS, 30 * MS)
+    assert not timeline(before, whole.costliest[33]).figure.layout.shapes
+    assert shaded(before, whole.costliest[33]) == "at 0.090000 s, for 5.00 ms: later than this stretch"
 
 
 def test_rows_stand_in_the_order_of_their_numbers_and_those_left_out_are_said() -> None:

@@ -74,3 +74,181 @@ def _parse_line(text: str, script: str) -> tuple[str, int]:
         count = f"{len(lines):,} {'line' if len(lines) == 1 else 'lines'}"
         raise BadInput(f"--what-if: {file} has {count}, and no line {int(line)}")
     return file_label(str(path.resolve())), int(line)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Both runs.
+
+    Attributes:
+        before: the program as it is.
+        after: with lines pinned; ``None`` where it was not run again.
+        problem: why it was not, or what went wrong in it.
+    """
+
+    before: Traced
+    after: Traced | None = None
+    problem: str | None = None
+
+    @property
+    def second(self) -> Traced | None:
+        """The run with lines pinned, if it went well: only then can the two be compared."""
+        return None if self.problem or self.after is None or self.after.run.error else self.after
+
+
+def run_twice(
+    trace: Callable[[Variant], Traced], request: Request, environment: Environment, announce: Callable[[str], object]
+) -> Compared:
+    """Run a program as it is, then with lines pinned; what it writes to stdout then is compared, not shown.
+
+    Args:
+        trace: traces the program, and keeps the trace.
+        request: what is to be pinned.
+        environment: this machine.
+        announce: gets a line before the second run.
+    """
+    stdin = StdinAgain()
+    with HeardStdout(pass_on=True) as stdout:
+        before = trace(Variant(stdout=stdout.descriptor))
+        written = stdout.finish()
+    if before.exit_code or before.run.error:
+        return Compared(before, None, "the program did not end well, so it was not run again")
+    seen = seen_in(before.run, checked_rows(before.run.experiment, before.rows))
+    chosen = list(dict.fromkeys(request.lines or map(_place, _chosen(seen))))
+    sites = [site for site in seen.sites if site.row["direction"] == "h2d" and _place(site) in chosen]
+    named = {_place(site): site.row["file"] for site in sites}
+    lines = [(named.get(line, line[0]), line[1]) for line in chosen]
+    if not lines:
+        return Compared(before, None, "no line copies large pieces from pageable memory more than once: nothing to pin")
+    announce(f"the program runs again, copying from pinned memory at {', '.join(map(_short, lines))}")
+    with stdin, HeardStdout(pass_on=False) as stdout, tempfile.TemporaryFile() as stderr:
+        second = _Second(seen, sites, stdout, written)
+        variant = Variant(
+            stdin=stdin.descriptor, stdout=stdout.descriptor, stderr=stderr.fileno(), rows=second.rows,
+            redirect=_plan(lines, not request.lines, environment),
+            params={"what_if": tuple(f"{file}:{line}" for file, line in lines), "what_if_of": before.run.id},
+        )  # fmt: skip
+        after = trace(variant)
+        problem = f"with lines pinned {_how_it_ended(after.exit_code, stderr)}" if after.exit_code else None
+    return Compared(before, after, problem)
+
+
+def write_both(path: Path, compared: Compared, store: Store) -> None:
+    """A bundle of the runs that are in the store.
+
+    Raises:
+        PinScopeError: the file could not be written; the runs are in the database.
+    """
+    runs = [traced for traced in (compared.before, compared.after) if traced is not None and traced.saved is None]
+    try:
+        write_bundle(path, [(traced.run, traced.rows) for traced in runs], store.parts)
+    except PinScopeError as error:
+        names = " ".join(traced.run.id for traced in runs)
+        raise PinScopeError(f"{error}; the runs are kept: pinscope export {names} -o FILE") from None
+
+
+def _place(site: Site) -> tuple[str, int]:
+    """Its file, without links, and its line."""
+    file = site.row["file"]
+    return str(Path(file).resolve()) if file else "", site.row["line"]
+
+
+def _short(line: tuple[str, int]) -> str:
+    return f"{Path(line[0]).name}:{line[1]}"
+
+
+def _chosen(seen: Seen) -> Iterator[Site]:
+    """The first run's copies to the GPU that are to be pinned where no lines are asked for."""
+    for site in seen.pageable:
+        if site.row["direction"] == "h2d" and site.row["file"] and site.row["large_count"] > 1 and seen.is_worth(site):
+            yield site
+
+
+def _plan(lines: Sequence[tuple[str, int]], all_loaders: bool, environment: Environment) -> dict[str, Any]:
+    return {
+        "lines": lines,
+        "libraries": library_folders(),
+        "large_bytes": LARGE_BYTES,
+        "all_loaders": all_loaders,
+        "most_bytes": min(MOST_PINNED_BYTES, environment.limits.host_available_bytes // 4),
+    }
+
+
+def _how_it_ended(code: int, stderr: IO[bytes]) -> str:
+    stderr.seek(0)
+    words = stderr.read().decode(errors="replace").strip().splitlines()
+    how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    return f"the program {how}{f': {words[-1][:200]}' if words else ''}"
+
+
+class _Second:
+    """What the second run's trace says beside its own records.
+
+    Args:
+        seen: the first run.
+        sites: of it, the copies to the GPU that the chosen lines made, those from pinned memory among them: the second
+            run's are counted likewise.
+        stdout: of the second run.
+        written: sum of the first run's stdout.
+    """
+
+    def __init__(self, seen: Seen, sites: Sequence[Site], stdout: HeardStdout, written: str) -> None:
+        self._seen, self._sites = seen, sites
+        self._stdout, self._written = stdout, written
+
+    def rows(self, spool: Path) -> Iterable[TraceRow]:
+        """The first run, and the account of each line."""
+        program = self._seen.program or {}
+        yield TraceRow(
+            kind="before", repeat=0, warmup=False, seconds=program["seconds"], active_seconds=program["active_seconds"],
+            copies=program["copies"], kernels=program["kernels"], same_output=self._stdout.finish() == self._written,
+            **_together(self._sites),
+        )  # fmt: skip
+        lines: dict[tuple[str, int], list[Site]] = {}
+        for site in self._sites:
+            lines.setdefault((site.row["file"], site.row["line"]), []).append(site)
+        for repeat, ((file, line), sites) in enumerate(lines.items()):
+            yield TraceRow(kind="line_before", repeat=repeat, warmup=False, file=file, line=line, **_together(sites))
+        path = spool / ACCOUNT
+        account = json.loads(path.read_text()) if path.exists() else {"lines": [], "loaders": []}
+        for repeat, each in enumerate([*account["lines"], *_loaders(account["loaders"])]):
+            yield _redirected(repeat, each)
+
+
+def _together(sites: Sequence[Site]) -> dict[str, Any]:
+    """Their copies, added up."""
+    rows, saved = [site.row for site in sites], [site.saved_in_place for site in sites]
+    idle = [row["idle_seconds"] for row in rows]
+    return {
+        "count": sum(row["count"] for row in rows),
+        "bytes": sum(row["bytes"] for row in rows),
+        "call_seconds": sum(row["call_seconds"] or 0.0 for row in rows),
+        "copy_seconds": sum(row["copy_seconds"] or 0.0 for row in rows),
+        "idle_seconds": None if None in idle else sum(idle),
+        "first_seconds": min((row["first_seconds"] or 0.0 for row in rows), default=0.0),
+        "estimated_seconds": None if None in saved else sum(each or 0.0 for each in saved),
+    }
+
+
+def _loaders(accounts: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of lines that iterated over a DataLoader which pinned its batches, with what is to be said of it."""
+    return [
+        {**each, "left": {_not_pinned(count, reason): None for reason, (count, _) in each["left"].items()}}
+        if each["left"]
+        else {**each, "left": {PINNED_BATCHES: None}}
+        for each in accounts
+    ]
+
+
+def _not_pinned(count: int, reason: str) -> str:
+    return f"the DataLoader that it iterates over left {count:,} parts of its batches as they are: {reason}"
+
+
+def _redirected(repeat: int, account: dict[str, Any]) -> TraceRow:
+    left = [f"{found[0]:,} copies: {reason}" if found else reason for reason, found in account["left"].items()]
+    return TraceRow(
+        kind="redirected", repeat=repeat, warmup=False, file=account["file"], line=account["line"],
+        count=account["copies"], bytes=account["bytes"], gather_seconds=account["gather_ns"] / 1e9,
+        wait_seconds=account["wait_ns"] / 1e9, pin_seconds=account["pin_ns"] / 1e9,
+        pinned_bytes=account["pinned_bytes"], reason="; ".join(left) or None,
+    )  # fmt: skip

@@ -178,7 +178,7 @@ def test_the_trace_is_a_run_with_its_events_attached(tmp_path: Path, capfd: pyte
     assert f"train.py:{FIRST_LINE + 1}" in capfd.readouterr().out
     for suffix in SUFFIXES:
         assert main(["report", run_id, "-o", str(tmp_path / f"report{suffix}")]) == 0
-    assert "What each line costs" in (tmp_path / "report.html").read_text()
+    assert "What each line's copies cost" in (tmp_path / "report.html").read_text()
     ((kept, rows_kept),) = read_bundle(tmp_path / "train.pinscope")
     assert (kept.id, len(rows_kept)) == (run_id, run.observations)
 
@@ -416,8 +416,7 @@ def test_a_program_s_inherited_files_are_its_own(library: Path, tmp_path: Path) 
 
 def test_a_program_that_becomes_another_one_does_not_pass_as_recorded_to_its_end(library: Path, tmp_path: Path) -> None:
     path = program(tmp_path, f"{TRAIN}os.execv('/bin/true', ['true'])")
-    limited = [*command(path)]
-    limited[limited.index(str(path)) : limited.index(str(path))] = ["--fail-on", "pageable=1GiB"]
+    limited = command("--fail-on", "pageable=1GiB", path)
     done = subprocess.run(limited, env=variables(library), capture_output=True, text=True, check=False)
     assert "it became another program" in " ".join(done.stderr.split())
     assert done.returncode == 1

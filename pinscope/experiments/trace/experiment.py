@@ -24,3 +24,50 @@ class TraceParams(Inputs):
     )
     stacks: bool = parameter("Lines of Python recorded", "The Python stack of each call was read.", True)
     part: Text | None = parameter("Part", "Name of the part of the program that pinscope.trace recorded.", None)
+    start_after: float = parameter("Recorded from", "Seconds after the program's start.", 0.0, unit="seconds")
+    for_seconds: float | None = parameter("Recorded for", "Empty: to the end.", None, unit="seconds")
+    only_parts: bool = parameter("Parts only", "Recorded only inside the parts that pinscope.trace names.", False)
+    children: bool = parameter("Child processes recorded", "Also the Python processes that it starts.", True)
+    pinned_h2d: float | None = parameter(
+        "Pinned copies to the GPU", "Rate of large ones, for the estimates.", None, unit="bytes/second"
+    )
+    pinned_d2h: float | None = parameter(
+        "Pinned copies from the GPU", "Rate of large ones, for the estimates.", None, unit="bytes/second"
+    )
+    pinned_from: str | None = parameter("Where these rates come from", "A run of bandwidth.", None)
+    gathered_bytes: tuple[int, ...] = parameter("Pieces gathered", "Sizes of the pieces.", (), unit="bytes")
+    gathered_h2d: tuple[float, ...] = parameter(
+        "Gathered and copied to the GPU", "By one thread, for each of these sizes.", (), unit="bytes/second"
+    )
+    gathered_d2h: tuple[float, ...] = parameter(
+        "Copied from the GPU and spread", "By one thread, for each of these sizes.", (), unit="bytes/second"
+    )
+    gathered_from: str | None = parameter("Where these rates of gathering come from", "A run of scatter.", None)
+    what_if: tuple[str, ...] = parameter("Lines pinned by --what-if", "Their copies came from pinned memory.", ())
+    what_if_of: str | None = parameter("Run of the program as it is", "What --what-if compares with.", None)
+
+
+class Trace:
+    """What a program copied and pinned, and the lines that did it."""
+
+    name = "trace"
+    title = "Trace"
+    question = "Which line of this program copies pageable memory, and what would pinning it save?"
+    method = (
+        "The program ran as usual, with a recorder in its process: CUPTI reports each copy with the kinds of memory "
+        "on both sides, each kernel, each allocation of pinned memory, and the time that each call held the CPU; for "
+        "these calls the Python stack is read. A copy belongs to the innermost line of the program's own code. Idle "
+        "compute of a copy is the time from the beginning of its call to the end of call and transfer, less the time "
+        f"in which any kernel ran on that GPU; no moment counts twice. Pinning would save: {SAVED_IF_PINNED}. From "
+        "pinned memory the program goes on during a copy and issues kernels meanwhile. CUPTI says pinned for "
+        "registered and write-combined memory too."
+    )
+    Params = TraceParams
+    Observation = TraceRow
+
+    read = staticmethod(read_trace)
+    """Headline, tables and findings from the rows alone."""
+
+
+EXPERIMENT: AnyKind = Trace()
+"""As the registry finds it in each folder; this one cannot be run."""

@@ -155,7 +155,324 @@ def test_what_a_forked_child_does_is_its_own(library: Path, tmp_path: Path) -> N
     assert seen.counts["MEMCPY"] == 200
 
 
+def test_a_signal_that_all_threads_of_the_program_block_waits_for_it(library: Path, tmp_path: Path) -> None:
+    program = """
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+os.kill(os.getpid(), signal.SIGTERM)
+print(signal.sigtimedwait({signal.SIGTERM}, 2).si_signo)
+"""
+    seen = record(library, tmp_path, program)
+    assert (seen.exit_code, seen.stdout) == (0, "15\n")
+
+
 def test_a_forked_child_that_fills_a_buffer_takes_nothing_from_its_parent(library: Path, tmp_path: Path) -> None:
     child = "child = os.fork()\nif not child:\n    copies(20_000)\n    os._exit(0)\nos.waitpid(child, 0)\n"
     seen = record(library, tmp_path, f"{COPIES}{child}{COPIES}")
     assert (seen.spool.fault, seen.counts["MEMCPY"]) == (None, 200)
+
+
+def test_a_program_may_close_all_files_and_open_others(library: Path, tmp_path: Path) -> None:
+    program = "os.closerange(3, 200)\nmine = open('/dev/null', 'w')\n" + COPIES
+    seen = record(library, tmp_path, program + "print(len(os.listdir('/proc/self/fd')))")
+    assert seen.counts["MEMCPY"] == 100
+    assert seen.stdout == "5\n"  # three standard streams, its own file, and the folder that is listed
+
+
+def test_what_a_handler_of_a_signal_raises_reaches_the_program(library: Path, tmp_path: Path) -> None:
+    program = """
+class Late(Exception): pass
+def handler(*_): raise Late("mine")
+signal.signal(signal.SIGALRM, handler)
+caught = 0
+for _ in range(50):
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.005)
+        deadline = time.time() + 5
+        while time.time() < deadline: copy(64, PAGEABLE, DEVICE)
+    except Late as error:
+        assert str(error) == "mine"
+        caught += 1
+print(caught)
+"""
+    seen = record(library, tmp_path, program)
+    assert (seen.stdout, seen.stderr, seen.spool.fault) == ("50\n", "", None)
+
+
+def test_ctrl_c_during_copies_ends_the_program_as_ever(library: Path, tmp_path: Path) -> None:
+    program = "threading.Timer(0.3, os.kill, (os.getpid(), 2)).start()\nwhile True: copy(64, PAGEABLE, DEVICE)\n"
+    seen = record(library, tmp_path, program)
+    assert seen.exit_code == -2
+    assert seen.stderr.endswith("KeyboardInterrupt\n")
+    assert "recorder.py" not in seen.stderr
+
+
+HELD = "copy(9 * 300_000_000, PAGEABLE, DEVICE)"
+CTRL_C = "threading.Timer(0.1, os.kill, (os.getpid(), 2)).start()\n"
+ALARM = """
+class Timeout(Exception): pass
+def expire(): raise Timeout("mine")
+signal.signal(signal.SIGALRM, lambda *_: expire())
+signal.setitimer(signal.ITIMER_REAL, 0.1)
+"""
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        CTRL_C + HELD,
+        f"{CTRL_C}try: {HELD}\nexcept KeyboardInterrupt: print('saved')\nsum(range(100_000)); time.sleep(0.1)",
+        f"{CTRL_C}list(map(lambda size: copy(size, PAGEABLE, DEVICE), [9 * 100_000_000] * 4))",
+        f"{ALARM}{HELD}",
+        f"{ALARM}try: {{}}['x']\nexcept KeyError: {HELD}",
+        f"{ALARM}try: {HELD}\nexcept Timeout as error: print(type(error) is Timeout, error.args)\nprint('end')",
+        ALARM.replace('Timeout("mine")', "SystemExit(7)") + HELD,
+        f"import functools, operator\none = functools.partial({HELD.replace('(', ', ', 1)}\n"
+        "list(map(operator.call, [ctypes.pythonapi.PyErr_SetInterrupt, one]))",
+    ],
+    ids=[
+        "ctrl-C in the last copy", "caught", "in a loop of C", "alarm", "alarm in a handler", "alarm caught", "exit",
+        "ctrl-C right before",
+    ],
+)  # fmt: skip
+def test_what_a_signal_raises_during_a_call_comes_where_it_comes_without_a_trace_and_the_call_has_its_line(
+    program: str, library: Path, tmp_path: Path
+) -> None:
+    """With the same traceback, and never later."""
+    seen = record(library, tmp_path, program)
+    plain = subprocess.run(
+        [sys.executable, tmp_path / "program.py"], env=variables(library), capture_output=True, text=True, check=False
+    )
+    assert (seen.exit_code, seen.stdout, seen.stderr) == (plain.returncode, plain.stdout, plain.stderr)
+    assert seen.spool.fault is None
+    stacks = seen.spool.stacks()
+    innermost = [stacks[call["stack"] - 1][0][0] for call in seen.spool.calls()]
+    assert innermost == [str(tmp_path / "program.py")] * seen.counts["MEMCPY"]
+
+
+def test_a_fault_while_a_signal_is_minded_stays_there(library: Path, tmp_path: Path) -> None:
+    program = (
+        "import functools, operator\ncopy(1, PAGEABLE, DEVICE)\n"
+        "sys.modules['pinscope.tracing.process_hooks'].newest()._log.note = None\n"
+        "one = functools.partial(copy, 1, PAGEABLE, DEVICE)\n"
+        "try: list(map(operator.call, [ctypes.pythonapi.PyErr_SetInterrupt, one]))\n"
+        "except KeyboardInterrupt as error: print(type(error.__context__))\n"
+    )
+    seen = record(library, tmp_path, program)
+    assert (seen.exit_code, seen.stdout, seen.stderr) == (0, "<class 'NoneType'>\n", "")
+    assert len(seen.spool.calls()) == 1
+
+
+def test_what_another_thread_raises_in_a_thread_that_copies_ends_it(library: Path, tmp_path: Path) -> None:
+    program = """
+def loop():
+    try:
+        while True: copy(100_000, PAGEABLE, DEVICE)
+    except KeyboardInterrupt: print("ended")
+thread = threading.Thread(target=loop, daemon=True); thread.start()
+ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(KeyboardInterrupt))
+thread.join(20)
+"""
+    seen = record(library, tmp_path, program)
+    assert (seen.stdout, seen.stderr, seen.spool.fault) == ("ended\n", "", None)
+
+
+def test_a_fault_of_the_recorder_ends_the_recording_and_not_the_program(library: Path, tmp_path: Path) -> None:
+    full = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n" + COPIES + "print('goes on')"
+    limited = record(library, tmp_path, full)
+    assert limited.exit_code == 0
+    assert limited.stdout == "goes on\n"
+    assert limited.stderr == ""
+    assert "OSError" in (limited.spool.fault or "")
+
+
+def test_a_fault_in_any_code_of_ours_stays_there(library: Path, tmp_path: Path) -> None:
+    broken = "sys.modules['pinscope.tracing.own_code'].INSTALLED = None\n"
+    seen = record(library, tmp_path, f"{broken}copy(1, PAGEABLE, DEVICE)\nprint('goes on')")
+    assert (seen.stdout, seen.stderr) == ("goes on\n", "")
+    assert "TypeError" in (seen.spool.fault or "")
+
+
+def test_os_exit_ends_the_program_whatever_fails_in_ours(library: Path, tmp_path: Path) -> None:
+    broken = "sys.modules['pinscope.tracing.process_hooks']._RECORDINGS[-1].finish = lambda: 1 / 0\n"
+    end = "try: os._exit(4)\nexcept Exception: print('the program goes on')\n"
+    seen = record(library, tmp_path, broken + end)
+    assert (seen.exit_code, seen.stdout, seen.stderr) == (4, "", "")
+
+
+NOTHING_ASKED = """
+deadline = time.time() + 20
+while cuda.fake_asked() and time.time() < deadline: time.sleep(0.01)
+print(cuda.fake_asked())
+"""
+
+
+def test_after_a_fault_cupti_is_asked_for_nothing_more(library: Path, tmp_path: Path) -> None:
+    broken = "sys.modules['pinscope.tracing.own_code'].INSTALLED = None\ncopy(1, PAGEABLE, DEVICE)\n"
+    seen = record(library, tmp_path, broken + NOTHING_ASKED)
+    assert (seen.stdout, seen.spool.fault) == ("0\n", "TypeError: 'NoneType' object is not iterable")
+
+
+def test_calls_near_the_recursion_limit_have_no_line_and_no_others(library: Path, tmp_path: Path) -> None:
+    program = """
+sys.setrecursionlimit(200)
+sources = [compile("copy(*arguments)", f"/own{depth}.py", "exec") for depth in range(300)]
+arguments = 1, PAGEABLE, DEVICE
+def deeper(depth): exec(sources[depth]); deeper(depth + 1)
+try: deeper(0)
+except (RecursionError, ctypes.ArgumentError): print("at the limit")
+sys.setrecursionlimit(1000)
+for _ in range(100): copy(*arguments)
+"""
+    seen = record(library, tmp_path, program)
+    assert (seen.stdout, seen.stderr, seen.spool.fault) == ("at the limit\n", "", None)
+    stacks = seen.spool.calls()["stack"]
+    lost = seen.counts["MEMCPY"] - len(stacks)
+    assert 0 <= lost <= 3
+    assert 1 <= lost + (stacks == 0).sum() < 20
+
+
+def test_a_call_that_began_while_recorded_is_followed_to_its_end(library: Path, tmp_path: Path) -> None:
+    program = f"""
+import pinscope
+def held(): copy(9 * 800_000_000, PAGEABLE, DEVICE)
+thread = threading.Thread(target=held)
+with pinscope.trace("part"): thread.start(); time.sleep(0.2)
+copy(1, PAGEABLE, DEVICE)
+thread.join()
+{NOTHING_ASKED}
+"""
+    seen = record(library, tmp_path, program, Scope(children=False, only_parts=True))
+    assert (seen.stdout, seen.counts["MEMCPY"]) == ("0\n", 1)
+    (call,) = seen.spool.calls()
+    assert call["end"] - call["start"] > 700_000_000
+    assert seen.spool.stacks()[call["stack"] - 1][0][2] == "held"
+
+
+def test_a_call_that_began_before_the_recording_is_marked_as_cut(library: Path, tmp_path: Path) -> None:
+    program = """
+import pinscope
+thread = threading.Thread(target=copy, args=(9 * 500_000_000, PAGEABLE, DEVICE)); thread.start()
+time.sleep(0.1)
+with pinscope.trace("part"): thread.join(); copy(1, PAGEABLE, DEVICE)
+"""
+    seen = record(library, tmp_path, program, Scope(children=False, only_parts=True))
+    assert [call["function"] == CUT for call in seen.spool.calls()] == [True, False]
+
+
+def test_a_recording_ends_when_its_spool_is_gone(library: Path, tmp_path: Path) -> None:
+    config = str(tmp_path / "spool" / "config.json")
+    gone, back = f"os.rename({config!r}, {config + '.kept'!r})\n", f"os.rename({config + '.kept'!r}, {config!r})\n"
+    seen = record(library, tmp_path, f"{gone}{NOTHING_ASKED}{COPIES}{back}")
+    assert (seen.stdout, seen.counts["MEMCPY"]) == ("0\n", 0)
+
+
+def test_the_recording_of_waits_alone_ends_when_it_is_told_to(library: Path, tmp_path: Path) -> None:
+    """CUPTI asks for no buffer then."""
+    spool = tmp_path / "spool"
+    program = f"""
+wait(0)
+open({str(spool / "stop")!r}, "w").close()
+def step(): time.sleep(0.001)
+{until_switched_off(tmp_path)}
+wait(0)
+"""
+    assert len(record(library, tmp_path, program).spool.calls()) == 1
+
+
+def test_the_recording_ends_when_it_is_told_to_and_the_program_goes_on(library: Path, tmp_path: Path) -> None:
+    stop = f"open({str(tmp_path / 'spool' / 'stop')!r}, 'w').close()\n"
+    seen = record(library, tmp_path, "copy(1, 1, 3)\n" + stop + "for _ in range(30_000): copy(1, 1, 3)\nprint('end')")
+    assert seen.stdout == "end\n"
+    assert 1 <= seen.counts["MEMCPY"] < 12_000
+
+
+def test_a_recorder_that_is_refused_does_not_start_the_program(library: Path, tmp_path: Path) -> None:
+    seen = record(library, tmp_path, "print('started')", FAKE_CUPTI_REFUSES="39")
+    assert (seen.exit_code, seen.stdout) == (NOT_STARTED, "")
+    assert (seen.spool.document("refused.json") or {})["code"] == 39
+
+
+def test_functions_that_the_driver_lacks_are_not_followed_and_others_are(library: Path, tmp_path: Path) -> None:
+    """The stand-in for cupti-python knows one more than the driver."""
+    seen = record(library, tmp_path, "copy(1, 1, 3); pinned(1, 64, 64)", FAKE_CUPTI_FUNCTIONS="200")
+    assert seen.spool.calls()["function"].tolist() == [131]
+    assert seen.counts["MEMCPY"] == 1
+
+
+def test_a_driver_that_lets_no_function_be_followed_is_refused(library: Path, tmp_path: Path) -> None:
+    seen = record(library, tmp_path, "print('started')", FAKE_CUPTI_FUNCTIONS="0")
+    assert (seen.exit_code, seen.stdout) == (NOT_STARTED, "")
+    assert (seen.spool.document("refused.json") or {})["code"] == 1
+
+
+def test_the_program_s_environment_and_modules_are_its_own(library: Path, tmp_path: Path) -> None:
+    program = "print(sorted(os.environ), [name for name in ('numpy', 'cupti') if name in sys.modules])"
+    seen = record(library, tmp_path, program)
+    plain = subprocess.run(
+        [sys.executable, tmp_path / "program.py"], env=variables(library), capture_output=True, text=True, check=True
+    )
+    assert seen.stdout == plain.stdout
+
+
+def test_each_call_has_the_innermost_range_of_its_thread(library: Path, tmp_path: Path) -> None:
+    program = """
+push(b"outer"); copy(1, 1, 3); push(b"inner"); copy(1, 1, 3); pop(); copy(1, 1, 3); pop(); copy(1, 1, 3)
+push_in(7, b"registered"); push(b"of another domain"); pop_in(7); copy(1, 1, 3); pop(); copy(1, 1, 3)
+push(b"main's"); other = threading.Thread(target=copy, args=(1, 1, 3)); other.start(); other.join()
+"""
+    seen = record(library, tmp_path, program)
+    names = ["", *seen.spool.ranges()]
+    assert [names[call["range"]] for call in seen.spool.calls()] == [
+        "outer", "inner", "outer", "", "of another domain", "", ""
+    ]  # fmt: skip
+
+
+def test_ranges_of_a_forked_child_are_its_own(library: Path, tmp_path: Path) -> None:
+    program = """
+go_on, goes_on = os.pipe()
+child = os.fork()
+if not child: os.read(go_on, 1); push(b"of the child"); os._exit(0)
+push(b"of the parent"); copy(1, 1, 3); pop()
+os.write(goes_on, b"1"); os.waitpid(child, 0)
+"""
+    seen = record(library, tmp_path, program)
+    assert (seen.spool.ranges(), seen.spool.calls()["range"].tolist()) == (["of the parent"], [1])
+
+
+def test_a_thread_does_not_inherit_the_ranges_of_one_that_has_ended(library: Path, tmp_path: Path) -> None:
+    program = """
+def run(*arguments):
+    thread = threading.Thread(*arguments); thread.start(); thread.join()
+for _ in range(20):
+    run(None, push, None, (b"never popped",))
+    run(None, copy, None, (1, 1, 3))
+"""
+    assert record(library, tmp_path, program).spool.calls()["range"].tolist() == [0] * 20
+
+
+def test_a_program_may_make_up_any_number_of_range_names(library: Path, tmp_path: Path) -> None:
+    program = "for step in range(10_100):\n    push(b'step %d' % step); copy(1, 1, 3); pop()\n"
+    seen = record(library, tmp_path, program)
+    assert len(seen.spool.ranges()) == 10_001
+    assert seen.spool.ranges()[-1] == "other ranges"
+    assert int((seen.spool.calls()["range"] == 10_001).sum()) == 100
+
+
+def test_only_the_time_that_was_asked_for_is_recorded_and_the_program_runs_on(library: Path, tmp_path: Path) -> None:
+    """The recording begins and ends at these moments or later: a busy machine is late."""
+    program = f"""
+def step(): copy(64, PAGEABLE, DEVICE); time.sleep(0.001)
+{until_switched_off(tmp_path)}
+print("end")
+"""
+    seen = record(library, tmp_path, program, Scope(start_after=0.5, for_seconds=1.0, children=False))
+    assert seen.stdout == "end\n"
+    on, off = map(json.loads, (tmp_path / "spool" / "switched").read_text().splitlines())
+    config = seen.spool.document("config.json") or {}
+    assert config["until_ns"] - config["from_ns"] == 1_000_000_000
+    assert config["from_ns"] <= on["ns"]
+    assert config["until_ns"] <= off["ns"]
+    calls = seen.spool.calls()
+    assert config["from_ns"] <= calls["start"].min()
+    assert calls["start"].max() <= off["ns"]
+    assert 0 <= len(calls) - seen.counts["MEMCPY"] <= 2  # at each switch a call may be under way

@@ -27,8 +27,9 @@ FRAME_CHARACTERS = 400
 
 @functools.cache
 def library_folders() -> tuple[str, ...]:
-    """Folders of Python's own library, and of ``PYTHONPATH`` those into which packages were installed (pip's option
-    ``--target``), each with a slash at its end. Those of the interpreter that runs PinScope: it runs the program, too."""
+    """Folders of Python's own library, and of ``PYTHONPATH`` those into which packages were installed, as by pip's
+    option ``--target``, each with a slash at its end. Of the interpreter that runs PinScope: it runs the program, too.
+    """
     standard = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}
     places = {each.rstrip("/") for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each.startswith("/")}
     return tuple(f"{each}/" for each in standard | {each for each in places if any(Path(each).glob("*.dist-info"))})

@@ -164,21 +164,24 @@ def test_every_call_gives_the_same_bits_from_pinned_memory(tmp_path: Path) -> No
 
 @pytest.mark.alone
 def test_a_dataloader_pins_its_batches(tmp_path: Path) -> None:
+    """By the median of three rounds: each loop runs in a process of its own, whose workers the host's other work delays.
+    Seen on an H100 in a single round: 1.34 s as it is, 1.20 s with ``--what-if``, 1.04 s by hand."""
     script = str(TRACED / "loader_loop.py")
-    answer = Answer(tmp_path, "--what-if", "pin", script, "off", "200")
-    by_hand = Answer(tmp_path, script, "on", "200")
-    batches = [row for row in answer.of_second("site") if "# the batch" in row["source_line"]]
-    assert [(row["source"], row["count"]) for row in batches] == [("pinned", 200)]
-    assert answer.stdout == by_hand.stdout
-    assert answer.of_second("before")[0]["same_output"]
-    loops = {
-        name: loop_seconds(rows)
+    loops: dict[str, list[float]] = {"as it is": [], "what if": [], "by hand": []}
+    for _ in range(3):
+        answer = Answer(tmp_path, "--what-if", "pin", script, "off", "200")
+        by_hand = Answer(tmp_path, script, "on", "200")
+        batches = [row for row in answer.of_second("site") if "# the batch" in row["source_line"]]
+        assert [(row["source"], row["count"]) for row in batches] == [("pinned", 200)]
+        assert answer.stdout == by_hand.stdout
+        assert answer.of_second("before")[0]["same_output"]
         for name, rows in (
             ("as it is", answer.rows), ("what if", answer.second["observations"]), ("by hand", by_hand.rows),
-        )
-    }  # fmt: skip
+        ):  # fmt: skip
+            loops[name].append(loop_seconds(rows))
     sys.stdout.write(f"loader_loop.py: {loops}\n")
-    assert abs(loops["what if"] - loops["by hand"]) < 0.05 * loops["as it is"]
+    median = {name: statistics.median(each) for name, each in loops.items()}
+    assert abs(median["what if"] - median["by hand"]) < 0.05 * median["as it is"]
 
 
 def loop_seconds(rows: list[dict[str, Any]]) -> float:

@@ -220,11 +220,11 @@ def _waits(seen: Seen) -> Iterator[Finding]:
             quantity("CPU held", row["call_seconds"], "seconds"),
             quantity("Saved without these waits (at most)", spared, "seconds"),
             title=f"{waits_and_then(row)}, {share_of_time(seen, row, idle)}",
-            detail=f"{_where(row)} All that the CPU did between a wait and the next kernel counts, such as loading "
+            detail=f"{_where(row)} What the CPU did between a wait and the next kernel counts, such as loading data. "
             + (
-                f"data, and copies, whose idle time counts twice: {NOT_RECORDED}."
+                f"Idle time of copies counts twice, here and at the copies' line: {NOT_RECORDED}."
                 if seen.counts_copies_after_waits
-                else "data, but for copies: their idle time is counted with them."
+                else "Idle time of copies counts at the copies' line only."
             ),
             advice=_how_to_wait_less(idle, spared),
         )

@@ -39,11 +39,11 @@ pytestmark = pytest.mark.skipif(not has_cupti(), reason="cupti-python is not ins
 class Traced:
     """A program that was traced to its end."""
 
-    def __init__(self, folder: Path, *arguments: str) -> None:
+    def __init__(self, folder: Path, *arguments: str, seconds: float = 120) -> None:
         answer = folder / "answer.json"
         command = [sys.executable, "-m", "pinscope", "trace", "--json", str(answer), *arguments]
         done = subprocess.run(
-            command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=120,
+            command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=seconds,
             env={**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(folder)},
         )  # fmt: skip
         self.exit_code, self.stdout, self.stderr = done.returncode, done.stdout, done.stderr

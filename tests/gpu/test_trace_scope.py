@@ -103,7 +103,9 @@ def test_ranges_of_the_package_nvtx_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.alone
-def test_memory_does_not_grow_with_two_million_copies(tmp_path: Path) -> None:
+def test_memory_does_not_grow_with_ten_million_copies(tmp_path: Path) -> None:
+    """Predicted: 60 s in the program and 40 s to add them up. With their calls they are all that a trace holds: a few at
+    the end are not recorded."""
     program = (
         "import resource, cupy\nruntime = cupy.cuda.runtime\n"
         "device, pinned, stream = runtime.malloc(4096), runtime.hostAlloc(4096, 0), cupy.cuda.Stream()\n"
@@ -111,14 +113,15 @@ def test_memory_does_not_grow_with_two_million_copies(tmp_path: Path) -> None:
         "    return sum(int(each.split()[1]) for each in lines if each.startswith('Anonymous')) >> 10\n"
         "def copies(count):\n    for number in range(count):\n"
         "        runtime.memcpyAsync(device, pinned, 4096, 1, stream.ptr)\n"
-        "        if not number & 255: stream.synchronize()\n    stream.synchronize()\n"
-        "copies(300_000); before = own(); copies(1_700_000); print(own() - before)\n"
+        "        if not number & 1023: stream.synchronize()\n    stream.synchronize()\n"
+        "copies(300_000); before = own(); copies(9_700_000); print(own() - before)\n"
     )
     (tmp_path / "program.py").write_text(program)
-    seen = Traced(tmp_path, str(tmp_path / "program.py"))
+    seen = Traced(tmp_path, str(tmp_path / "program.py"), seconds=400)
     ours = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss >> 10
     sys.stdout.write(f"the program grew by {seen.stdout.strip()} MiB; the largest process so far had {ours} MiB\n")
-    assert seen.rows[0]["copies"] == 2_000_000
+    assert seen.exit_code == 0
+    assert 9_900_000 < seen.rows[0]["copies"] <= 10_000_000
     assert int(seen.stdout) < 20
 
 

@@ -80,22 +80,24 @@ def trace(  # noqa: PLR0917 - typer calls it by keyword
         list[str] | None,
         typer.Option("--fail-on", metavar="LIMIT", help="End with exit code 1 where the trace exceeds this limit and "
                      "the program itself ended well. pageable: any line with pageable copies above 64 KiB; "
-                     "pageable=100MiB: more of them than that; idle=5% or idle=0.5s: GPU compute stood idle longer for "
-                     "them, as a share of the time or in all; held=5% or held=0.5s: they held the CPU longer. A number "
-                     "needs its unit. May be given several times.",
+                     "pageable=100MiB: such lines copy more than 100 MiB in all; idle=5% or idle=0.5s: GPU compute "
+                     "stood idle longer for them, as a share of the time or in all; held=5% or held=0.5s: they held "
+                     "the CPU longer. A number needs its unit. May be given several times.",
                      show_default=False),
     ] = None,
     what_if: Annotated[
         list[str] | None,
         typer.Option("--what-if", metavar="CHANGE", help="Run the program a second time, with lines really copying "
                      "from pinned memory, and measure what that saves. pin: every line that copies pieces above 64 KiB "
-                     "from pageable memory again and again, and each DataLoader; pin:FILE:LINE: this line, and the "
-                     "DataLoader that it makes or its function loops over. May be given several times.",
+                     "from pageable memory more than once, and each DataLoader; pin:FILE:LINE: this line, and the "
+                     "DataLoader that is made on it or looped over in its function. May be given several times.",
                      show_default=False),
     ] = None,
 ) -> int:  # fmt: skip
     """Run a Python program as python would, and say which of its lines copy from or to pageable memory, how long that
-    holds the CPU and the GPU's compute, and what pinning would save. Ends with the program's own exit code."""
+    holds the CPU and the GPU's compute, and what pinning would save. Ends with the program's own exit code.
+
+    PinScope must be installed in the program's own environment, with its extra trace13 (CUDA 13) or trace12."""
     scope = Scope(
         stacks=stacks, start_after=_seconds("--start-after", start_after) or 0.0, for_seconds=_seconds("--for", for_),
         only_parts=only_parts, children=not this_process_only,

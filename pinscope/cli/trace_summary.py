@@ -88,7 +88,9 @@ def _idle(seen: Seen) -> str:
     copies = sum(site.row["idle_seconds"] or 0.0 for site in seen.sites)
     waits = sum(row["idle_seconds"] or 0.0 for row in seen.waits)
     counted = seen.devices[0]["busy_seconds"] + copies + waits
-    rest = "; else the CPU did other work, such as setting up" if counted < (1 - WORTH) * seen.seconds else ""
+    other = seen.seconds - counted
+    rest = f"; in the other {format_seconds(other)} the CPU did other work, such as setting up"
+    rest = rest if other > WORTH * seen.seconds else ""
     return f", idle {format_seconds(copies)} for copies and {format_seconds(waits)} after waits{rest}"
 
 

@@ -96,8 +96,10 @@ def table_texts(table: Table) -> list[list[str]]:
 
 
 def place(run: Run) -> str:
-    """Where a run was measured: the GPU's name, the host model, or the machine as it was."""
-    return f"{LAB_TITLES[run.lab]}: {run.gpu.name}" if run.gpu else LAB_TITLES[run.lab]
+    """Where a run was measured: the host model, or the names of the GPUs that it used or watched."""
+    devices = [run.gpu] if run.gpu else run.environment.devices if run.lab in {"live", "traced"} else []
+    names = ", ".join(dict.fromkeys(device.name for device in devices))
+    return f"{LAB_TITLES[run.lab]}: {names}" if names else LAB_TITLES[run.lab]
 
 
 def size_word(run: Run) -> str | None:

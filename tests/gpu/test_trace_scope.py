@@ -104,8 +104,8 @@ def test_ranges_of_the_package_nvtx_are_named(tmp_path: Path) -> None:
 
 @pytest.mark.alone
 def test_memory_does_not_grow_with_ten_million_copies(tmp_path: Path) -> None:
-    """Predicted: 60 s in the program and 40 s to add them up. With their calls they are all that a trace holds: a few at
-    the end are not recorded."""
+    """Predicted: 60 s in the program and 40 s to add them up. With their calls they are all that a trace holds: a few
+    at the end may not be recorded."""
     program = (
         "import resource, cupy\nruntime = cupy.cuda.runtime\n"
         "device, pinned, stream = runtime.malloc(4096), runtime.hostAlloc(4096, 0), cupy.cuda.Stream()\n"

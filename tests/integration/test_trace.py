@@ -614,4 +614,4 @@ def test_a_limit_that_is_none_is_refused_before_the_program_starts(
     for limit in ("pageable=5%", "idle=5"):
         code, line = refused(capfd, "--fail-on", limit, program(tmp_path, "print('started')"))
         assert code == 2
-        assert line.startswith(f"pinscope: --fail-on '{limit}': ")
+        assert line.startswith(f"pinscope: --fail-on '{limit}' has no ")

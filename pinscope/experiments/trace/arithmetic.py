@@ -318,12 +318,27 @@ def spared_by_not_waiting(row: Row) -> float:
     return float(min(row["call_seconds"], row["idle_seconds"]))
 
 
-def waits_and_then(row: Row) -> str:
-    """What a line's waits cost, as a clause."""
-    return (
-        f"{line_name(row)} waits for the GPU {row['count']:,} times: after these waits, which held the CPU for "
-        f"{format_seconds(row['call_seconds'])}, compute stood idle {format_seconds(row['idle_seconds'])}"
-    )
+def comes_late(row: Row) -> bool:
+    """Whether compute stands idle behind a line's waits mostly because the CPU issued the next kernel late, however
+    short the waits were."""
+    return spared_by_not_waiting(row) < float(row["idle_seconds"]) / 2
+
+
+def waits_and_then(row: Row, share: str = "") -> str:
+    """What a line's waits cost, as a clause.
+
+    Args:
+        row: of the line.
+        share: what follows the idle time, from its comma on.
+    """
+    idle = f"compute stood idle {format_seconds(row['idle_seconds'])}{share}"
+    held = format_seconds(row["call_seconds"])
+    if comes_late(row):
+        return (
+            f"After the {row['count']:,} waits of {line_name(row)} {idle}: the CPU issued the next kernel late; the "
+            f"waits themselves held it for {held}"
+        )
+    return f"{line_name(row)} waits for the GPU {row['count']:,} times, which holds the CPU for {held}: then {idle}"
 
 
 def small_copies(site: Site) -> str:

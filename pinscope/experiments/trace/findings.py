@@ -9,6 +9,7 @@ from pinscope.experiments.trace.arithmetic import (
     REPEATED,
     Seen,
     Site,
+    comes_late,
     line_name,
     pinned_memory,
     share_of_time,
@@ -90,7 +91,7 @@ def _accused(seen: Seen, site: Site, others: int, rate_from: str | None) -> Find
         quantity("CPU held by the calls", row["call_seconds"], "seconds"),
         quantity("GPU compute idle", row["idle_seconds"], "seconds", reason="the program ran no kernel"),
         quantity("Saved if pinned (about)", saved, "seconds", reason="the rate of pinned copies is not known"),
-        quantity("Saved if also issued early (at most)", site.saved_early, "seconds"),
+        quantity("Saved if also issued early (of the copies, at most)", site.saved_early, "seconds"),
         title=f"{site.name} makes {what}{saves}",
         detail=" ".join(filter(None, (_where(row), _alike(others)))),
         advice=_how_to_pin(row),
@@ -99,8 +100,9 @@ def _accused(seen: Seen, site: Site, others: int, rate_from: str | None) -> Find
 
 
 _MADE_THERE = (
-    "On a stream of its own the copy can also run while the GPU computes. So much is saved where the data is made in "
-    "pinned memory; to copy it there takes CPU time first, which a DataLoader spends in a thread of its own."
+    "On a stream of its own the copy can also run while the GPU computes. The saving holds where the data is made in "
+    "pinned memory. Where it must be copied there first, that takes CPU time; DataLoader(pin_memory=True) does it in a "
+    "thread of its own."
 )
 
 
@@ -211,39 +213,40 @@ def _kept(seen: Seen) -> Iterator[Finding]:
 
 def _waits(seen: Seen) -> Iterator[Finding]:
     for row in seen.idling[:MOST_ACCUSED]:
-        idle, spared = row["idle_seconds"], spared_by_not_waiting(row)
+        idle = row["idle_seconds"]
         yield note(
             "waits-for-the-gpu",
             quantity("Waits", row["count"], "count"),
             quantity("GPU compute idle afterwards", idle, "seconds"),
             quantity("Longest of these times", row["longest_idle_seconds"], "seconds", reason=NOT_RECORDED),
-            quantity("CPU held", row["call_seconds"], "seconds"),
-            quantity("Saved without these waits (at most)", spared, "seconds"),
-            title=f"{waits_and_then(row)}, {share_of_time(seen, row, idle)}",
+            quantity("CPU held by the waits", row["call_seconds"], "seconds"),
+            quantity("Saved without these waits (at most)", spared_by_not_waiting(row), "seconds"),
+            title=waits_and_then(row, f", {share_of_time(seen, row, idle)}"),
             detail=f"{_where(row)} What the CPU did between a wait and the next kernel counts, such as loading data. "
             + (
                 f"Idle time of copies counts twice, here and at the copies' line: {NOT_RECORDED}."
                 if seen.counts_copies_after_waits
                 else "Idle time of copies counts at the copies' line only."
             ),
-            advice=_how_to_wait_less(idle, spared),
+            advice=_how_to_wait_less(row),
         )
 
 
-def _how_to_wait_less(idle: float, spared: float) -> str:
+def _how_to_wait_less(row: Row) -> str:
+    spared = format_seconds(spared_by_not_waiting(row))
     earlier = (
         "what the CPU does between the wait and the next kernel before the wait, or in another process, as a "
         "DataLoader's workers do"
     )
-    if spared < idle / 2:
+    if comes_late(row):
         return (
-            f"Fewer waits save at most {format_seconds(spared)}: the GPU had mostly finished before, and then the CPU "
+            f"Fewer waits save at most {spared}: the GPU had mostly finished before, and then the CPU "
             f"was late. Do {earlier}; larger batches and CUDA graphs let it issue the same work by fewer calls."
         )
     return (
         "Ask for results less often: .item(), .cpu(), print() of a tensor and synchronize() wait until everything "
         "before them is done, and only then can the next work be issued; without these waits the program would take "
-        f"at most {format_seconds(spared)} less. Or do {earlier}."
+        f"at most {spared} less. Or do {earlier}."
     )
 
 

@@ -59,12 +59,15 @@ def _headline(seen: Seen) -> Iterator[Quantity]:
     for kind, sites in (("pageable", pageable), ("pinned", seen.pinned)):
         yield quantity(f"Copied from or to {kind} memory by lines with large copies",
                        sum(site.row["bytes"] for site in sites), "bytes")  # fmt: skip
-    yield quantity("Saved if also issued early (at most)", sum(site.saved_early for site in pageable), "seconds")
+    yield quantity(
+        "Saved if also issued early (of the copies, at most)", sum(site.saved_early for site in pageable), "seconds"
+    )
     idle = [site.row["idle_seconds"] for site in pageable if site.row["idle_seconds"] is not None]
     unknown_idle = pageable and not idle
-    yield quantity("GPU compute idle for pageable copies", None if unknown_idle else sum(idle), "seconds",
+    yield quantity("GPU compute idle for large pageable copies", None if unknown_idle else sum(idle), "seconds",
                    reason=NO_KERNELS)  # fmt: skip
-    yield quantity("CPU held by pageable copies", sum(site.row["call_seconds"] or 0.0 for site in pageable), "seconds")
+    held = sum(site.row["call_seconds"] or 0.0 for site in pageable)
+    yield quantity("CPU held by large pageable copies", held, "seconds")
     yield quantity("From the first copy or kernel to the last", seen.seconds, "seconds")
     yield quantity("The program ran", seen.program["seconds"] if seen.program else None, "seconds")
     if seen.program and seen.program["recorded_seconds"] is not None:
@@ -91,8 +94,8 @@ def _sites(run: Run, seen: Seen) -> Table:
         + SAVED_IF_PINNED
         + (f" ({rate_from})" if rate_from else "")
         + ". If also early: the same, and the transfers cost nothing, because each copy is issued so early that it "
-        f"runs while the GPU computes. Small copies: none is above {format_bytes(LARGE_BYTES)}. Bandwidth: of the "
-        "transfers, where most copies are above that."
+        f"runs while the GPU computes. Small copies: none is above {format_bytes(LARGE_BYTES)}; what pinning would "
+        "save there is not estimated. Bandwidth: of the transfers, where most copies are above that."
         + _left_out(seen),
     )  # fmt: skip
 
@@ -146,7 +149,8 @@ def _waits(seen: Seen) -> Table:
             )
             for row in seen.waits[:MOST_SHOWN]
         ],
-        note="Copies that are not asynchronous wait as well. Compute idle afterwards: from the end of the wait until "
+        note="Copies that are not asynchronous wait as well. CPU held: by the waits; their copies stand in the table "
+        "of copies. Compute idle afterwards: from the end of the wait until "
         "the next kernel began or the next wait was over, "
         + ("with" if seen.counts_copies_after_waits else "without")
         + " the idle time of copies above. "

@@ -17,10 +17,11 @@ _MEASURES: Mapping[Figure, str] = {
     "held": "the CPU was held",
     "idle": "GPU compute stood idle",
 }
-GRAMMAR = (
-    "pageable, pageable=SIZE (B, KiB, MiB, GiB), or idle or held with =PERCENT (%) or =DURATION (ms, s, m, h), such as "
-    "pageable=100MiB, idle=5%, held=0.5s"
-)
+_FORMS: Mapping[Figure, str] = {
+    "pageable": "pageable, or pageable=SIZE such as pageable=100MiB",
+    "held": "held=PERCENT or held=DURATION, such as held=5% or held=0.5s",
+    "idle": "idle=PERCENT or idle=DURATION, such as idle=5% or idle=0.5s",
+}
 
 
 @dataclass(frozen=True)
@@ -69,22 +70,25 @@ def parse_threshold(text: str) -> Threshold:
     """
     name, given, amount = (part.strip() for part in text.partition("="))
     figure = next((each for each in _MEASURES if each == name), None)
-    if figure is None or bool(given) != bool(amount) or (figure != "pageable" and not given):
-        raise _refused(text)
+    if figure is None:
+        raise InvalidParameter(f"--fail-on {quoted(text)}: the limits are {'; '.join(_FORMS.values())}")
+    missing = f"has no {'size' if figure == 'pageable' else 'percentage or duration'}"
+    if bool(given) != bool(amount) or (figure != "pageable" and not given):
+        raise _refused(text, missing, figure)
     is_share = figure != "pageable" and amount.endswith("%")
     try:
         most = 0.0 if not given else _amount(figure, amount)
     except InvalidParameter:
-        raise _refused(text) from None
+        raise _refused(text, missing, figure) from None
     if most and not (is_share or amount[-1].isalpha()):
-        raise _refused(text, f"{amount} has no unit; ")
+        raise _refused(text, "has no unit", figure)
     if most < 0:
         raise InvalidParameter(f"--fail-on {quoted(text)}: the limit must be 0 or more")
     return Threshold(figure, most, is_share, text.replace(" ", ""))
 
 
-def _refused(text: str, why: str = "") -> InvalidParameter:
-    return InvalidParameter(f"--fail-on {quoted(text)}: {why}it must be {GRAMMAR}")
+def _refused(text: str, why: str, figure: Figure) -> InvalidParameter:
+    return InvalidParameter(f"--fail-on {quoted(text)} {why}: write {_FORMS[figure]}")
 
 
 def _amount(figure: Figure, text: str) -> float:

@@ -25,6 +25,7 @@ from pinscope.report.json_report import run_document
 from pinscope.report.machine_facts import environment_facts
 from pinscope.report.markdown import render_markdown
 from pinscope.report.write import render
+from pinscope.store.recordings import recorded_runs
 from tests.data import synthetic
 
 MIB = 2**20
@@ -325,3 +326,11 @@ def test_a_clock_that_was_set_back_is_told_instead_of_a_negative_time() -> None:
     assert run.finished_at is not None
     backwards = run.model_copy(update={"finished_at": run.created_at - timedelta(hours=1)})
     assert dict(run_facts(backwards))["Took"] == "n/a: the clock was set back meanwhile"
+
+
+@pytest.mark.parametrize(("experiment", "place"), [("trace", "traced program"), ("timeline", "live view")])
+def test_a_run_that_chose_no_gpu_names_those_of_its_machine(experiment: str, place: str) -> None:
+    (run,) = (each for each in recorded_runs() if each.experiment == experiment)
+    assert dict(run_facts(run))["Measured on"] == f"{place}: NVIDIA H200"
+    without = run.model_copy(update={"environment": run.environment.model_copy(update={"devices": ()})})
+    assert dict(run_facts(without))["Measured on"] == place

@@ -62,7 +62,11 @@ def trace_events(document: Document, prefix: str, process: int) -> Iterator[Even
 
 
 def _of_process(table: Columns, process: int) -> Columns:
-    return _chosen(table, table["process"] == process) if "process" in table else table
+    """Its rows; without columns where it has none."""
+    if "process" not in table:
+        return table
+    mine = table["process"] == process
+    return _chosen(table, mine) if mine.any() else {}
 
 
 def _process_events(tables: Mapping[str, Columns], lines: _Lines, names: tuple[int, str, str]) -> Iterator[Event]:

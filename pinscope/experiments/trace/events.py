@@ -43,6 +43,8 @@ def collect(attached: Attached, name: str, selection: Selection, wanted: EachPar
     pieces: list[Columns] = []
     for part, words in each_coded(attached, name, wanted):
         chosen = selection(part)
+        if not chosen.any():
+            continue
         rows = {key: values[chosen] for key, values in part.items()}
         texts = {key: np.asarray(known, object)[rows[key]] for key, known in words.items()}
         pieces.append({**rows, **texts})

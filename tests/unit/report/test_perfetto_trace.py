@@ -146,6 +146,21 @@ def test_of_many_events_the_first_ones_are_written_and_a_mark_says_so(monkeypatc
         assert not any(event["ph"] == "i" for event in part)
 
 
+@pytest.mark.parametrize("processes", [{}, {"process": 4711}])
+def test_a_stretch_of_a_copy_whose_call_was_over_before_has_no_arrow(processes: dict[str, int]) -> None:
+    """A copy from pinned memory: the call returns long before it ends. Another process calls meanwhile."""
+    calls = [
+        {"took_ns": 10, **processes}, {"at_ns": 900, **processes}, *({"at_ns": 500, "process": 4712} for _ in processes)
+    ]  # fmt: skip
+    copies = [{"at_ns": 20, "call_at_ns": 0, "call_took_ns": 10, **processes}]
+    whole = attached(calls=calls, copies=copies)
+    extent_of_it = extent(whole)
+    assert extent_of_it is not None
+    part = events(document(within(whole, extent_of_it, 400, 600)))
+    assert len(spans(part, "copy")) == 1
+    assert not [event for event in part if event["ph"] in "sf"]
+
+
 def test_several_processes_of_a_program_keep_calls_streams_and_pinned_memory_apart() -> None:
     ids = (4711, 4712)
     found = events(document(attached(

@@ -84,8 +84,11 @@ def what_if_in(run: Run, seen: Seen, rows: Sequence[Row]) -> WhatIf | None:
 
 
 def what_if_command(run: Run, seen: Seen) -> str | None:
-    """What measures what pinning the first accused line saves; ``None`` where there is none, or that cannot be done."""
-    tried = next((site for site, _ in seen.accused if site.row["direction"] == "h2d" and site.row["file"]), None)
+    """What measures what pinning the first accused line saves; ``None`` where there is none, or that cannot be done:
+    only copies of the program's own process can be redirected."""
+    own = seen.processes[0]["process"] if seen.processes else None
+    copies = (site for site in seen.pageable if site.row["direction"] == "h2d" and site.row["process"] == own)
+    tried = next((site for site in copies if site.row["file"] and seen.is_worth(site)), None)
     program = run.params.get("program")
     if tried is None or not program or run.params.get("part") or run.params.get("what_if"):
         return None

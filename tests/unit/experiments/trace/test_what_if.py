@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from pinscope.experiments.registry import checked_rows
+from pinscope.experiments.trace.arithmetic import seen_in
 from pinscope.experiments.trace.reading import read_trace
+from pinscope.experiments.trace.what_if import what_if_command
 from pinscope.records.finding import Reading
 from tests.data import synthetic_trace
 from tests.data.synthetic_trace import MIB, place, program, row, site
@@ -153,3 +155,13 @@ def test_a_second_run_that_failed_compares_nothing() -> None:
 def test_a_plain_trace_and_one_that_goes_on_have_no_comparison() -> None:
     assert reading(before()).tables == ()
     assert reading(program(9.0), pinned(), before(), lines=()).headline[0].name == "Saved if pinned (about)"
+
+
+@pytest.mark.parametrize(("process", "line"), [(4, "7"), (5, None)])
+def test_a_line_that_only_other_processes_of_the_program_run_is_not_proposed(process: int, line: str | None) -> None:
+    """As under torchrun: a second run would redirect the launcher's copies, of which there are none."""
+    processes = [row("process", process=number, active_seconds=10.0, copies=100, kernels=100) for number in (4, 5)]
+    rows = [program(10.0), *processes, site(9, process=5, idle_seconds=2.0), site(7, process=process)]
+    traced = synthetic_trace.run()
+    command = what_if_command(traced, seen_in(traced, checked_rows("trace", rows)))
+    assert command == (line and f"pinscope trace --what-if pin:/srv/train.py:{line} train.py")

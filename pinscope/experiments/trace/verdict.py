@@ -97,7 +97,10 @@ def _pinned(seen: Seen) -> str:
     else:
         copies = f"The one large copy uses pinned memory, {format_bytes(size)}"
     idle = [site.row["idle_seconds"] for site in seen.pinned if site.row["idle_seconds"] is not None]
-    stood = f"; GPU compute stood idle {format_seconds(sum(idle))} of {format_seconds(seen.seconds)} for them"
+    several = len({(site.row["process"], site.row["device"]) for site in seen.pinned}) > 1
+    whole = "" if several else f" of {format_seconds(seen.seconds)}"
+    added = ", added up over GPUs and processes" if several else ""
+    stood = f"; GPU compute stood idle {format_seconds(sum(idle))}{whole} for them{added}"
     return f"{copies}{stood if idle else ''}."
 
 

@@ -127,6 +127,18 @@ def test_pinned_copies_are_not_accused() -> None:
     assert [finding.rule for finding in reading.findings] == ["copies-pinned"]
 
 
+@pytest.mark.parametrize("several", [{"device": [0, 1]}, {"process": [4, 5], "rank": [0, 1]}])
+def test_idle_time_of_several_gpus_or_processes_is_no_part_of_the_program_s_time(several: dict[str, list[int]]) -> None:
+    """They stand idle beside each other: together for longer than the program runs."""
+    sites = [
+        {**site(33, "pinned", idle_seconds=8.0), **{name: values[each] for name, values in several.items()}}
+        for each in (0, 1)
+    ]
+    assert (read(program(), *sites).verdict or "").endswith(
+        "GPU compute stood idle 16.0 s for them, added up over GPUs and processes."
+    )
+
+
 def test_a_program_that_pins_its_batches_is_told_so_though_its_weights_are_pageable() -> None:
     weights = site(5, bytes=2 * MIB, count=3, large_count=3, idle_seconds=0.0004)
     reading = read(program(), site(33, "pinned", idle_seconds=0.02), weights)

@@ -39,6 +39,13 @@ tensor = tensor.pin_memory()
 array = cupyx.empty_pinned(shape, dtype)
 device.set(array, stream=stream)
 """
+TO_HOST_CODE = """\
+# Once, before the loop. CuPy: cupyx.empty_pinned(shape, dtype)
+buffer = torch.empty(shape, dtype=dtype, pin_memory=True)
+for result in results:
+    buffer.copy_(result, non_blocking=True)           # CuPy: result.get(out=buffer, blocking=False)
+    torch.cuda.current_stream().synchronize()         # before the data is read; later, if work comes between
+"""
 REUSE_CODE = """\
 # Once, before the loop. CuPy: cupyx.empty_pinned(shape, dtype), cupy.cuda.Event()
 buffer = torch.empty(shape, dtype=dtype, pin_memory=True)
@@ -95,7 +102,7 @@ def _accused(seen: Seen, site: Site, others: int, rate_from: str | None) -> Find
         title=f"{site.name} makes {what}{saves}",
         detail=" ".join(filter(None, (_where(row), _alike(others)))),
         advice=_how_to_pin(row),
-        code=PIN_CODE,
+        code=TO_HOST_CODE if row["direction"] == "d2h" else PIN_CODE,
     )
 
 

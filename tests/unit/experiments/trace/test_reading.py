@@ -36,6 +36,12 @@ def test_a_pageable_line_is_named_with_what_it_costs_and_what_pinning_saves() ->
     assert "non_blocking=True" in (finding.code or "")
 
 
+def test_the_code_beside_a_copy_to_the_host_shows_one_to_the_host() -> None:
+    (finding,) = found(read(program(), site(33, "device", "pageable")), "pageable-copies")
+    assert "buffer.copy_(result, non_blocking=True)" in (finding.code or "")
+    assert "DataLoader" not in (finding.code or "")
+
+
 def test_what_makes_the_program_a_quarter_longer_is_a_warning() -> None:
     reading = read(program(seconds=4), site(33))
     assert found(reading, "pageable-copies")[0].severity == "warning"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any
 
@@ -41,11 +42,13 @@ class Site:
         pinned_rate: bytes per second of pinned copies in its direction; ``None`` where no run says it.
         gathered_rate: bytes per second of pieces of its size, gathered in one pinned buffer by one thread and copied
             together; ``None`` where no run says it.
+        whole_seconds: of the program, from its first copy on: calls of several threads may hold the CPU for longer.
     """
 
     row: Row
     pinned_rate: float | None
     gathered_rate: float | None = None
+    whole_seconds: float = math.inf
 
     @property
     def name(self) -> str:
@@ -119,7 +122,7 @@ class Site:
         computes."""
         if not self.is_pageable:
             return 0.0
-        return self.stands_seconds + float(self.row["launch_idle_seconds"] or 0)
+        return min(self.stands_seconds + float(self.row["launch_idle_seconds"] or 0), self.whole_seconds)
 
 
 @dataclass(frozen=True)
@@ -154,8 +157,30 @@ class Seen:
         first = row["first_seconds"]
         if first is None or row["count"] < REPEATED:
             return self.seconds
-        own = (each["active_seconds"] for each in self.processes if each["process"] == row["process"])
-        return max(float(next(own, None) or self.seconds) - first, 0.0) or self.seconds
+        return max(self._seconds_of(row["process"]) - first, 0.0) or self.seconds
+
+    def _seconds_of(self, process: int | None) -> float:
+        """How long a process used a GPU; of the program where one process was recorded."""
+        own = (each["active_seconds"] for each in self.processes if each["process"] == process)
+        return float(next(own, None) or self.seconds)
+
+    @property
+    def saved_in_place(self) -> float | None:
+        """Seconds that pinning all pageable lines would save; ``None`` where a rate is not known."""
+        unknown = any(site.saved_in_place is None for site in self.pageable)
+        return None if unknown else self._saved(lambda site: site.saved_in_place or 0.0)
+
+    @property
+    def saved_early(self) -> float:
+        """Likewise, if each copy were also issued early, at most."""
+        return self._saved(lambda site: site.saved_early)
+
+    def _saved(self, of_site: Callable[[Site], float]) -> float:
+        """What the process would save that saves most: they run beside each other."""
+        sums: dict[int | None, float] = {}
+        for site in self.pageable:
+            sums[site.row["process"]] = sums.get(site.row["process"], 0.0) + of_site(site)
+        return max((min(saved, self._seconds_of(process)) for process, saved in sums.items()), default=0.0)
 
     @property
     def failure(self) -> str | None:
@@ -259,18 +284,19 @@ def seen_in(run: Run, rows: Sequence[Row]) -> Seen:
         Site(row, rates.get(row["direction"]), _gathered_rate(run.params, row["direction"], row["median_bytes"]))
         for row in by_kind.get("site", ())
     ]
-    return Seen(
+    seen = Seen(
         program=next(iter(by_kind.get("program", ())), None),
         processes=tuple(by_kind.get("process", ())),
         devices=tuple(by_kind.get("device", ())),
-        sites=tuple(
-            sorted(sites, key=lambda site: (-(site.saved_in_place or 0), -site.saved_early, -site.row["bytes"]))
-        ),
+        sites=(),
         allocations=tuple(sorted(by_kind.get("allocation", ()), key=lambda row: -row["call_seconds"])),
         waits=tuple(
             sorted(by_kind.get("synchronisation", ()), key=lambda row: (-row["idle_seconds"], -row["call_seconds"]))
         ),
     )
+    sites = [replace(site, whole_seconds=seen.seconds_from_first(site.row) or math.inf) for site in sites]
+    sites.sort(key=lambda site: (-(site.saved_in_place or 0), -site.saved_early, -site.row["bytes"]))
+    return replace(seen, sites=tuple(sites))
 
 
 def _gathered_rate(params: Mapping[str, Any], direction: str, size: float) -> float | None:

@@ -49,9 +49,8 @@ def read_trace(run: Run, rows: Sequence[Row]) -> Reading:
 
 
 def _headline(seen: Seen) -> Iterator[Quantity]:
-    pageable, unknown = seen.pageable, any(site.pinned_rate is None for site in seen.pageable)
-    saved = None if unknown else sum(site.saved_in_place or 0.0 for site in pageable)
-    yield quantity("Saved if pinned (about)", saved, "seconds", reason=NO_RATE)
+    pageable = seen.pageable
+    yield quantity("Saved if pinned (about)", seen.saved_in_place, "seconds", reason=NO_RATE)
     busy = sum(row["busy_seconds"] for row in seen.devices) / (len(seen.devices) or 1)
     kernels = any(row["kernels"] for row in seen.devices)
     share = busy / seen.seconds if kernels and seen.seconds else None
@@ -59,9 +58,7 @@ def _headline(seen: Seen) -> Iterator[Quantity]:
     for kind, sites in (("pageable", pageable), ("pinned", seen.pinned)):
         yield quantity(f"Copied from or to {kind} memory by lines with large copies",
                        sum(site.row["bytes"] for site in sites), "bytes")  # fmt: skip
-    yield quantity(
-        "Saved if also issued early (of the copies, at most)", sum(site.saved_early for site in pageable), "seconds"
-    )
+    yield quantity("Saved if also issued early (of the copies, at most)", seen.saved_early, "seconds")
     idle = [site.row["idle_seconds"] for site in pageable if site.row["idle_seconds"] is not None]
     unknown_idle = pageable and not idle
     yield quantity("GPU compute idle for large pageable copies", None if unknown_idle else sum(idle), "seconds",

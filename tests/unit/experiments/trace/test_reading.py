@@ -36,6 +36,24 @@ def test_a_pageable_line_is_named_with_what_it_costs_and_what_pinning_saves() ->
     assert "non_blocking=True" in (finding.code or "")
 
 
+def test_of_processes_that_run_beside_each_other_the_program_saves_what_one_saves_at_most() -> None:
+    processes = [row("process", process=4 + rank, active_seconds=10.0, copies=1, kernels=1) for rank in range(8)]
+    sites = [site(33, process=4 + rank, rank=rank, idle_seconds=2.0 + rank / 10) for rank in range(8)]
+    headline = {each.name: each.value for each in read(program(), *processes, *sites).headline}
+    assert headline["Saved if pinned (about)"] == pytest.approx(1.7 + SAVED)
+    assert headline["Saved if also issued early (of the copies, at most)"] == pytest.approx(2.7)
+
+
+def test_what_pinning_saves_is_less_than_the_time_though_several_threads_hold_the_cpu_at_once() -> None:
+    """Four threads that copy beside each other, and no kernels."""
+    held = {key: value for key, value in site(33, call_seconds=8.0).items() if key != "idle_seconds"}
+    reading = read(program(2.0, kernels=0), held)
+    assert (reading.verdict or "").endswith("From pinned memory the program would take about 1.98 s less.")
+    (finding,) = found(reading, "pageable-copies")
+    assert finding.severity == "warning"
+    assert reading.headline[0].value == pytest.approx(1.0 + SAVED)
+
+
 def test_the_code_beside_a_copy_to_the_host_shows_one_to_the_host() -> None:
     (finding,) = found(read(program(), site(33, "device", "pageable")), "pageable-copies")
     assert "buffer.copy_(result, non_blocking=True)" in (finding.code or "")

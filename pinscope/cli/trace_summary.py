@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pinscope.cli.terminal import SEVERITY_STYLES, console
@@ -15,7 +15,7 @@ from pinscope.text import one_line
 from pinscope.units import format_bytes, format_seconds, format_share
 
 if TYPE_CHECKING:
-    from rich.table import Table as RichTable
+    from rich.console import Console
 
     from pinscope.records.run import Run
     from pinscope.report.document import Document
@@ -46,8 +46,10 @@ def print_summary(document: Document, leads_on: bool = True) -> None:
     out.print(Text(f"pinscope: {one_line(_what_was_recorded(run, seen) + facts.verdict(document))}", "bold"))
     if busy := _busy(seen):
         out.print(Text(busy))
-    if lines := _lines(seen.sites):
-        out.print(lines)
+    if seen.sites:
+        out.print()
+        _print_lines(out, seen.sites)
+        out.print()
     for number, finding in enumerate(facts.by_severity(reading.findings)[:MOST_FINDINGS]):
         words = f"{facts.SEVERITY_WORDS[finding.severity]}: {one_line(finding.title)}"
         out.print(Text(words, SEVERITY_STYLES[finding.severity]))
@@ -102,33 +104,38 @@ def _next(run: Run, seen: Seen) -> Iterator[str]:
     yield f"pinscope report {run.id} -o report.html"
 
 
-def _lines(sites: Sequence[Site]) -> RichTable | None:
-    """The lines that pinning would help most, then those that copy most; ``None`` if nothing was copied."""
-    from rich.box import SIMPLE
-    from rich.table import Table as RichTable
+def _print_lines(out: Console, sites: Sequence[Site]) -> None:
+    """The lines that pinning would help most, then those that copy most."""
+    shown = sites[:MOST_LINES]
+    has_ranges = any(site.row["ranges"] for site in shown)
+    columns = ["line", "memory", "copies", "bytes", "CPU held", "compute idle", "saved if pinned"]
+    cells = [
+        [
+            site.name, site.memory, f"{site.row['count']:,}", format_bytes(site.row["bytes"]),
+            format_seconds(site.row["call_seconds"]),
+            "no kernels" if site.row["idle_seconds"] is None else format_seconds(site.row["idle_seconds"]),
+            _saved(site), *([site.row["ranges"] or "–"] if has_ranges else []),
+        ]
+        for site in shown
+    ]  # fmt: skip
+    print_columns(out, [*columns, *(["in range"] if has_ranges else [])], cells, numbers=range(2, len(columns)))
+    if len(sites) > MOST_LINES:
+        print_columns(out, [""], [[f"and {len(sites) - MOST_LINES:,} more lines"]])
+
+
+def print_columns(
+    out: Console, columns: Sequence[str], rows: Sequence[Sequence[str]], numbers: Collection[int] = ()
+) -> None:
+    """A table as wide as the console at most, which cuts nothing off; see :func:`pinscope.cli.table.lay_out`."""
     from rich.text import Text
 
-    if not sites:
-        return None
-    drawn = RichTable(box=SIMPLE, pad_edge=False)
-    drawn.add_column("line", overflow="fold")
-    drawn.add_column("memory", no_wrap=True)
-    for heading in ("copies", "bytes", "CPU held", "compute idle", "saved if pinned"):
-        drawn.add_column(heading, justify="right", no_wrap=True)
-    if has_ranges := any(site.row["ranges"] for site in sites[:MOST_LINES]):
-        drawn.add_column("in range", overflow="fold")
-    for site in sites[:MOST_LINES]:
-        row = site.row
-        cells = (
-            site.name, site.memory, f"{row['count']:,}", format_bytes(row["bytes"]),
-            format_seconds(row["call_seconds"]),
-            "no kernels" if row["idle_seconds"] is None else format_seconds(row["idle_seconds"]), _saved(site),
-        )  # fmt: skip
-        ranges = [site.row["ranges"] or "–"] if has_ranges else []
-        drawn.add_row(*(Text(one_line(cell)) for cell in (*cells, *ranges)))
-    if len(sites) > MOST_LINES:
-        drawn.caption = f"and {len(sites) - MOST_LINES:,} more lines"
-    return drawn
+    from pinscope.cli.table import lay_out
+
+    laid_out = lay_out(columns, [[one_line(cell) for cell in row] for row in rows], numbers, out.width)
+    for line in laid_out.headings:
+        out.print(Text(line, "bold"), soft_wrap=True)
+    for line in laid_out.body:
+        out.print(Text(line), soft_wrap=True)
 
 
 def _saved(site: Site) -> str:

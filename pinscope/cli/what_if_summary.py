@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from pinscope.cli.terminal import SEVERITY_STYLES, complain, console
-from pinscope.cli.trace_summary import WIDTH
+from pinscope.cli.trace_summary import WIDTH, print_columns
 from pinscope.experiments.registry import checked_rows
 from pinscope.experiments.trace.arithmetic import seen_in
 from pinscope.experiments.trace.what_if import what_if_findings, what_if_in, what_if_tables, what_if_verdict
@@ -16,7 +16,7 @@ from pinscope.report.json_report import run_document
 from pinscope.text import one_line
 
 if TYPE_CHECKING:
-    from rich.table import Table as RichTable
+    from rich.console import Console
 
     from pinscope.records.finding import Table
     from pinscope.runner.what_if import Compared
@@ -42,8 +42,7 @@ def print_what_if(compared: Compared) -> None:
     out.print(Text(f"pinscope: {one_line(what_if_verdict(what))}", "bold"))
     for each in what_if_tables(what):
         if each.rows:
-            out.print(_drawn(each))
-            out.print(Text(f"{one_line(each.note)}\n" if each.note else ""))
+            _print_table(out, each)
     for finding in what_if_findings(what):
         words = f"{facts.SEVERITY_WORDS[finding.severity]}: {one_line(finding.title)}"
         out.print(Text(words, SEVERITY_STYLES[finding.severity]))
@@ -60,14 +59,10 @@ def what_if_document(compared: Compared) -> dict[str, Any]:
     return {"what_if": run_document(open_document(compared.after.run, compared.after.rows, with_charts=False))}
 
 
-def _drawn(table: Table) -> RichTable:
-    from rich.box import SIMPLE
-    from rich.table import Table as RichTable
+def _print_table(out: Console, table: Table) -> None:
     from rich.text import Text
 
-    drawn = RichTable(box=SIMPLE, pad_edge=False, title=table.title, title_justify="left", title_style="")
-    for heading, unit in zip(table.columns, table.units, strict=True):
-        drawn.add_column(heading, justify="left" if unit == "text" else "right", overflow="fold")
-    for row in facts.table_texts(table):
-        drawn.add_row(*(Text(one_line(cell)) for cell in row))
-    return drawn
+    out.print(Text(one_line(table.title)))
+    numbers = [place for place, unit in enumerate(table.units) if unit != "text"]
+    print_columns(out, table.columns, facts.table_texts(table), numbers)
+    out.print(Text(f"{one_line(table.note)}\n" if table.note else ""))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from typing import Any
 
 import pytest
@@ -42,3 +44,18 @@ def test_it_says_what_became_of_the_time(
 ) -> None:
     print_summary(open_document(run(), [program(), *rows], with_charts=False))
     assert line in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("process", [{}, {"process": 4711, "rank": 12}], ids=["one process", "a rank"])
+def test_a_terminal_of_80_columns_shows_each_line_with_its_figures_whole(
+    process: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    small = site(40, file="/srv/prepare_batches.py", large_count=0, median_bytes=64.0, count=200_000, **process)
+    print_summary(open_document(run(), [program(), GPU, site(33, **process), small], with_charts=False))
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().err).split("\n")
+    drawn = "\n".join(lines)
+    for cell in ("train.py:33", "prepare_batches.py:40", "200,000", "1000 MiB", "1.00 s", "979 ms", "small copies"):
+        assert re.search(rf"(?m)(^| ){re.escape(cell)}( |$)", drawn)
+    assert [line for line in lines if len(line) > 80 and "pinscope trace --what-if" not in line] == []

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from pinscope.analysis.attached import Attached
 from pinscope.errors import BadInput
-from pinscope.experiments.trace.arithmetic import process_names
+from pinscope.experiments.trace.arithmetic import UNKNOWN_LINE, process_names
 from pinscope.experiments.trace.events import TABLES, Columns, collect, first_moments
 from pinscope.records.limits import TRACE_EVENTS
 from pinscope.report.document import Document
@@ -118,7 +118,7 @@ def _lines(rows: Sequence[Mapping[str, Any]]) -> _Lines:
 
 
 def _line(file: str, line: int) -> str:
-    return f"{PurePath(file).name}:{line}" if file else "no Python line"
+    return f"{PurePath(file).name}:{line}" if file else UNKNOWN_LINE
 
 
 # Tracks

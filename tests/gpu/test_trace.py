@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from pinscope.experiments.trace.arithmetic import UNKNOWN_LINE
 from pinscope.store.store import Store
 from pinscope.tracing.places import library_folders
 
@@ -180,7 +181,7 @@ def test_ctrl_c_during_a_copy_is_the_program_s(tmp_path: Path) -> None:
     assert "KeyboardInterrupt" in stderr
     assert "recorder.py" not in stderr
     assert "program.py:8 copied" in stderr
-    assert "no Python line" not in stderr
+    assert UNKNOWN_LINE not in stderr
 
 
 ALARMS = """\

@@ -24,8 +24,8 @@ REPEATED = 10
 """A line that did something so often does it in a loop."""
 WORTH = 0.01
 """Of the time; what costs less is not worth a finding."""
-
-
+UNKNOWN_LINE = "an unknown line"
+"""Of calls that no Python code made, or whose stack was not read."""
 SAVED_IF_PINNED = (
     "idle compute during the copies, plus the idle time just behind them that kernels issued during the copies would "
     "have filled, less the time of the transfers at the rate of pinned memory"
@@ -314,7 +314,7 @@ def _rate(value: Any) -> float | None:
 
 def line_name(row: Row) -> str:
     """``train.py:33``, or what is known instead; where several processes were recorded, ``train.py:33 (rank 1)``."""
-    line = f"{PurePath(row['file']).name}:{row['line']}" if row["file"] else "no Python line"
+    line = f"{PurePath(row['file']).name}:{row['line']}" if row["file"] else UNKNOWN_LINE
     return f"{line} ({process})" if (process := process_name(row)) else line
 
 

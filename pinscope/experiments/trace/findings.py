@@ -136,8 +136,10 @@ def _alike(others: int) -> str:
 
 def _where(row: Row) -> str:
     """The line itself, as the file had it."""
+    if not row["file"]:
+        return "The Python line is not known."
     source = f": {row['source_line']}" if row["source_line"] else ""
-    place = f"Line {row['line']} of {row['file']}, in {row['function']}{source}" if row["file"] else "No Python code"
+    place = f"Line {row['line']} of {row['file']}, in {row['function']}{source}"
     return place if place.endswith(".") else f"{place}."
 
 

@@ -330,7 +330,9 @@ def test_a_program_that_copied_nothing_and_one_that_still_runs() -> None:
 
 def test_a_row_of_a_native_thread_has_no_line() -> None:
     reading = read(program(), site(0, file="", function="", source_line="", stack=""))
-    assert reading.tables[0].rows[0][0] == "no Python line"
+    assert reading.tables[0].rows[0][0] == "an unknown line"
+    assert (reading.verdict or "").startswith("an unknown line copied 1000 MiB from pageable memory")
+    assert found(reading, "pageable-copies")[0].detail == "The Python line is not known."
 
 
 def test_the_charts_show_the_lines_between_host_and_gpu() -> None:

@@ -59,11 +59,10 @@ def _worst(seen: Seen) -> str:
     stood = f"{format_seconds(site.stands_seconds)} for it, {share_of_time(seen, site.row, site.stands_seconds)}"
     first = f"{site.name}{alike} copied {format_bytes(site.row['bytes'])} {way} pageable memory; {what} {stood}."
     saved = site.saved_in_place
-    return (
-        first
-        if saved is None
-        else f"{first} {pinned_memory(site)} the program would take about {format_seconds(saved)} less."
-    )
+    if saved is None:
+        return first
+    less = f"about {format_seconds(saved)} less" if saved else "as long"
+    return f"{first} {pinned_memory(site)} the program would take {less}."
 
 
 def _others(seen: Seen) -> tuple[float, str]:

@@ -135,6 +135,11 @@ def test_the_program_is_shown_as_a_command_line_and_no_line_as_none() -> None:
     assert facts["Lines pinned by --what-if"] == "none"
 
 
+def test_where_pinning_saves_nothing_the_verdict_does_not_promise_less() -> None:
+    verdict = read(program(), site(33, idle_seconds=0.01)).verdict or ""
+    assert verdict.endswith("From pinned memory the program would take as long.")
+
+
 def test_lines_are_ranked_by_what_pinning_saves_and_not_by_their_bytes() -> None:
     reading = read(program(), site(1, bytes=4000 * MIB, idle_seconds=0.2), site(2), site(3, "device", "pageable"))
     assert [cells[0] for cells in reading.tables[0].rows] == ["train.py:2", "train.py:3", "train.py:1"]

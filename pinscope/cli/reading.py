@@ -64,7 +64,7 @@ def _print_question(document: Document) -> None:
     """What was asked, and what a reader must know before the figures."""
     run = document.run
     print_prose(f"{document.title}: {document.question}")
-    for caveat in [*facts.caveats(run), *run.notes]:
+    for caveat in [*facts.caveats(run), *facts.further_notes(run)]:
         print_prose(f"Note: {caveat}")
 
 

@@ -19,7 +19,7 @@ from pinscope.dashboard.times import own_time
 from pinscope.dashboard.trace_view import trace_view
 from pinscope.records.limits import BUNDLE_ROWS, UPLOAD_MIB
 from pinscope.records.run import TraceRun
-from pinscope.report.facts import caveats, parameter_facts, run_facts
+from pinscope.report.facts import caveats, further_notes, gaps, parameter_facts, run_facts
 from pinscope.report.machine_facts import environment_facts
 from pinscope.report.write import render
 from pinscope.store.bundle import render_bundle
@@ -51,10 +51,11 @@ def run_header(opened: OpenedRun, with_title: bool = True) -> None:
         if document.reading.verdict:
             st.subheader(prose(document.reading.verdict), anchor=False)
     badges(run)
-    notes, ended = caveats(run), run.status == "done"
+    notes = caveats(run)
+    grave = gaps(run) if run.status == "done" else notes
     parts = [own_time(run.created_at), plain(run.environment.host), f"run {plain(run.id)}"]
-    st.caption(" · ".join([*parts, *(map(plain, notes) if ended else ())]), unsafe_allow_html=True)
-    for note in () if ended else notes:
+    st.caption(" · ".join([*parts, *(plain(note) for note in notes if note not in grave)]), unsafe_allow_html=True)
+    for note in grave:
         st.warning(plain(note))
 
 
@@ -72,7 +73,7 @@ def run_view(opened: OpenedRun) -> None:
         else:
             widgets.reading_below_verdict(document.reading, document.charts)
     st.header("Method, machine and raw data", anchor=False)
-    for note in run.notes:
+    for note in further_notes(run):
         st.caption(f":material/sticky_note_2: {plain(note)}")
     if document:
         with st.expander("Method", icon=":material/science:"):

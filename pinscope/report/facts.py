@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pinscope.records.budget import Budget
 from pinscope.records.finding import Finding, Quantity, Severity, Table
-from pinscope.records.run import HOST_MODEL_NOTE, LAB_TITLES, ExperimentRun, Run, Status
+from pinscope.records.run import HOST_MODEL_NOTE, LAB_TITLES, ExperimentRun, Run, Status, TraceRun
 from pinscope.report.machine_facts import Fact, version_text
 from pinscope.text import one_line
 from pinscope.units import format_bytes, format_seconds, format_spread, format_value
@@ -38,7 +38,8 @@ _UNFINISHED: Mapping[Status, str] = {
 
 
 def caveats(run: Run) -> list[str]:
-    """What a reader must know before the figures: an unfinished run, a recording of another machine, the host model."""
+    """What a reader must know before the figures: an unfinished run, a recording of another machine, the host model,
+    what a trace did not record."""
     found = []
     if run.status in _UNFINISHED:
         found.append(_unfinished(run))
@@ -46,7 +47,17 @@ def caveats(run: Run) -> list[str]:
         found.append("Recording: a real run that ships with PinScope. It was not measured on your machine.")
     if run.lab == "host":
         found.append(HOST_MODEL_NOTE)
-    return found
+    return [*found, *gaps(run)]
+
+
+def gaps(run: Run) -> tuple[str, ...]:
+    """What a trace did not record: its verdict and its figures are without that."""
+    return run.notes if isinstance(run, TraceRun) else ()
+
+
+def further_notes(run: Run) -> tuple[str, ...]:
+    """Notes of a run that are no :func:`caveats`."""
+    return () if gaps(run) else run.notes
 
 
 def _unfinished(run: Run) -> str:

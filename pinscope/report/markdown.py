@@ -55,9 +55,9 @@ def _run(document: Document) -> Iterator[str]:
     yield "## Machine\n"
     yield from _pairs(("", ""), environment_facts(run.environment))
     yield f"## Method\n\n{plain(document.method)}\n"
-    if run.notes:
+    if notes := facts.further_notes(run):
         yield "## Notes\n"
-        yield "\n".join(f"- {plain(note)}" for note in run.notes) + "\n"
+        yield "\n".join(f"- {plain(note)}" for note in notes) + "\n"
     if document.charts:
         yield "Charts are in the HTML report of this run, every reading in its JSON, CSV and Parquet files.\n"
 

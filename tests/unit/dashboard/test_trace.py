@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from pinscope.dashboard.pages import RUNS, TRACES
-from pinscope.dashboard.plain import prose
+from pinscope.dashboard.plain import plain, prose
 from pinscope.probes.process import current_process
 from pinscope.records.run import Progress, Run
+from pinscope.report.document import open_document
+from pinscope.report.write import render
 from pinscope.store.store import Store
 from tests.data import synthetic_trace
 from tests.unit.dashboard.conftest import Open, all_opened
@@ -93,3 +95,16 @@ def test_the_timeline_of_the_recorded_trace_is_looked_at_closer_and_closer(open_
 def test_a_trace_that_is_not_there_is_one_line(open_page: Open) -> None:
     app = open_page(TRACES, run="nothing-like-it")
     assert "No run" in app.error[0].value
+
+
+def test_what_a_trace_did_not_record_stands_once_and_before_its_figures(store: Store, open_page: Open) -> None:
+    note = "The recording ended before the program did: one trace holds at most 1,000 records"
+    run = synthetic_trace.run().model_copy(update={"notes": (note,)})
+    rows = [synthetic_trace.program(), synthetic_trace.site(33)]
+    store.import_runs([(run, rows)])
+    app = open_page(TRACES)
+    assert [warning.value for warning in app.warning] == [plain(note)]
+    assert not [caption for caption in app.caption if plain(note) in str(caption.value)]
+    report = render([open_document(run, rows, with_charts=False)], ".md").decode()
+    assert report.count("ended before the program did") == 1
+    assert report.index("ended before the program did") < report.index("## Answer")

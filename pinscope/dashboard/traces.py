@@ -70,6 +70,10 @@ def _choose(traces: list[Run], wanted: str | None) -> Run:
 
 def _label(run: Run) -> str:
     program = " ".join(map(str, run.params.get("program", ()))) or "a program"
+    if part := run.params.get("part"):
+        program += f" · part {part}"
+    elif run.params.get("what_if"):
+        program += " · with lines pinned by --what-if"
     origin = f"recorded on {run.environment.host}" if run.recording else f"{run.created_at:%Y-%m-%d %H:%M:%S} UTC"
     return visible(f"{program} · {origin}")
 

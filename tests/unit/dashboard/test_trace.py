@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from pinscope.dashboard.pages import RUNS, TRACES
@@ -108,3 +110,17 @@ def test_what_a_trace_did_not_record_stands_once_and_before_its_figures(store: S
     report = render([open_document(run, rows, with_charts=False)], ".md").decode()
     assert report.count("ended before the program did") == 1
     assert report.index("ended before the program did") < report.index("## Answer")
+
+
+@pytest.mark.parametrize(
+    ("params", "words"),
+    [({"part": "training"}, "part training"), ({"what_if": ["/srv/train.py:33"]}, "with lines pinned by --what-if")],
+)
+@pytest.mark.usefixtures("kept")
+def test_the_list_tells_a_part_and_a_second_run_from_the_whole_program(
+    params: dict[str, Any], words: str, store: Store, open_page: Open
+) -> None:
+    other = synthetic_trace.run(**params).model_copy(update={"id": "20300101-000001-second"})
+    store.import_runs([(other, [synthetic_trace.program()])])
+    labels = [label for label in open_page(TRACES).selectbox[0].options if label.startswith("train.py · ")]
+    assert sorted(words in label for label in labels) == [False, True]

@@ -38,7 +38,7 @@ def show_run(store: Store, run: Run, with_title: bool = True) -> None:
     opened = open_run(store, run)
     verdict = opened.document and opened.document.reading.verdict
     st.set_page_config(page_title=f"{visible(verdict or title(run))} · PinScope")
-    header, actions = st.columns([4, 1], vertical_alignment="top", gap="large")
+    header, actions = st.columns([3, 1], vertical_alignment="top", gap="medium")
     with header:
         run_header(opened, with_title)
     with actions:

@@ -22,6 +22,9 @@ metrics => metrics.flatMap(metric => {
 """
 """Texts of figures that stand out of their cards, or end in an ellipsis."""
 
+WHOLE = "part => part.scrollWidth <= part.clientWidth + 1 || getComputedStyle(part).overflow == 'visible'"
+"""Of an element: its text is not cut off."""
+
 
 def test_names_of_figures_and_words_in_their_place_are_whole(new_page: Callable[..., Page], dashboard: Served) -> None:
     page = new_page()
@@ -34,3 +37,14 @@ def test_names_of_figures_and_words_in_their_place_are_whole(new_page: Callable[
         for width in (390, 1400):
             new_page(width)
             until(lambda: page.get_by_test_id("stMetric").evaluate_all(CUT_OFF) == [])  # once all is laid out
+
+
+def test_the_button_that_downloads_has_its_whole_name_beside_a_verdict(
+    new_page: Callable[..., Page], dashboard: Served
+) -> None:
+    page = new_page(700)
+    page.goto(f"{dashboard.url}/traces")
+    settle(page)
+    button = page.get_by_test_id("stPopover").get_by_role("button").first
+    expect(button).to_be_visible()
+    until(lambda: button.evaluate("button => [...button.querySelectorAll('p, div')].every(" + WHOLE + ")"), 5)

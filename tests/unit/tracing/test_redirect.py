@@ -238,12 +238,15 @@ def test_a_dataloader_that_takes_the_place_of_one_that_is_gone_is_not_taken_for_
     text = f"""
 def check(batches):
     for batch in batches: batch.cuda()
-loader = DataLoader([])  # pin
-place = id(loader)
-del loader
-others = []
-while not others or id(others[-1]) != place: others.append(DataLoader([np.ones({N}, np.float32)]))
-check(others[-1])
+batches = [np.ones({N}, np.float32)]
+for _ in range(1000):
+    loader = DataLoader([])  # pin
+    place = id(loader)
+    del loader
+    other = DataLoader(batches)
+    if id(other) == place: break
+else: sys.exit("none took its place")
+check(other)
 """
     assert [memory for memory, _ in Seen(tmp_path, text).sent] == ["pageable"]
 

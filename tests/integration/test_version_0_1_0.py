@@ -117,7 +117,7 @@ def test_an_old_database_of_another_user_is_read() -> None:
                 [*as_nobody, sys.executable, "-P", "-m", "pinscope", *command],
                 env=environment, cwd="/", capture_output=True, text=True, check=False,
             )  # fmt: skip
-            if "setpriv:" in done.stderr:
+            if "setpriv:" in done.stderr or "No module named" in done.stderr:  # a checkout that only its owner reads
                 pytest.skip(f"this cannot be tried here: {done.stderr.splitlines()[-1]}")
             assert (done.returncode, done.stderr.splitlines()) == (
                 0, [f"pinscope: nothing can be stored in {file}: this user may not write to {file}"]

@@ -14,6 +14,11 @@ import importlib.util
 import os
 import runpy
 import sys
+from itertools import islice
+
+TYPE_CHECKING = False  # type checkers take it for true
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
 
 _FILE = os.path.realpath(__file__)
 _PACKAGE = os.path.dirname(_FILE)  # noqa: PTH120 - pathlib is not loaded yet
@@ -37,12 +42,28 @@ def bare_command(code: str, *arguments: str) -> list[str]:
     return [sys.executable, "-I", "-S", "-c", code, *arguments]
 
 
-def open_command(path: str, *arguments: str) -> list[str]:
-    """The command that runs a file with the options of this interpreter: for a program of the user's own, which imports
-    from where the user lets it."""
-    import subprocess  # noqa: PLC0415 - not loaded when __main__ imports this
+def open_command(*program: str) -> list[str]:
+    """The command that runs a program of the user's own, which imports from where the user lets it, with the options
+    that this interpreter was given."""
+    return [sys.executable, *_options(sys.orig_argv[1:]), *program]
 
-    return [sys.executable, *subprocess._args_from_interpreter_flags(), path, *arguments]  # type: ignore[attr-defined]
+
+def _options(arguments: "Iterable[str]") -> "Iterator[str]":
+    """Those of Python itself, as they were written (python.org, "Command line and environment")."""
+    arguments = iter(arguments)
+    for argument in arguments:
+        if argument[:1] != "-" or argument in {"-", "--"}:
+            return
+        if argument.startswith("--"):  # --check-hash-based-pycs MODE
+            yield from (argument, *islice(arguments, 1))
+            continue
+        place = next((place for place, letter in enumerate(argument) if letter in "cmWX"), -1)
+        if place > 0 and argument[place] in "cm":
+            yield from [argument[:place]] * (place > 1)
+            return
+        yield argument
+        if place == len(argument) - 1:
+            yield from islice(arguments, 1)
 
 
 def leave_working_folder() -> None:

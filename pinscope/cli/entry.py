@@ -42,7 +42,7 @@ def _carry_out() -> int:
 def _ignore_signals() -> None:
     """Python gives signals their default again before it takes its modules apart, which lasts a tenth of a second: a
     command that has done everything would end as if it had been killed."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
 
 

@@ -11,7 +11,8 @@ LOOK_SECONDS = 0.2
 
 
 class Stop:
-    """While it is entered, SIGINT and SIGTERM only set :attr:`asked`: a run is never torn in the middle.
+    """While it is entered, SIGINT, SIGQUIT and SIGTERM only set :attr:`asked`: a run is never torn in the middle, and
+    no probe stays in the kernel.
 
     Set also where the signal was ignored before, as it is for a shell's background jobs.
 
@@ -27,7 +28,7 @@ class Stop:
 
     def __enter__(self) -> Self:
         closing = self._hangup and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
-        for number in (signal.SIGINT, signal.SIGTERM, *((signal.SIGHUP,) if closing else ())):
+        for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, *((signal.SIGHUP,) if closing else ())):
             self._before[number] = signal.signal(number, self._handle)
         return self
 

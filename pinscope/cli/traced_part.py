@@ -1,18 +1,21 @@
-"""Keeps what is recorded of a part of a program that runs beside it: ``traced_part.py SPOOL WHAT``.
+"""Keeps what is recorded of a part of a program that runs beside it.
 
-``pinscope.trace`` starts it, with the part's name and file as JSON. It ends when the part does, or the program: the
-program removes the spool's configuration when the part ends.
+``pinscope.trace`` starts it, with the part's name and file as JSON on stdin; the last line on stdout says where the
+spool is. It ends when the part does, or the program: the program removes the spool's configuration when the part ends.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from pinscope.cli.terminal import complain
 from pinscope.cli.trace_summary import print_summary
@@ -23,12 +26,13 @@ from pinscope.report.document import open_document
 from pinscope.runner.jobs import reconcile
 from pinscope.runner.pinned_rates import pinned_rates
 from pinscope.runner.recording import check_output
-from pinscope.runner.traced_program import ask_cupti, make_spool, refusal, remove_spool
+from pinscope.runner.traced_program import ask_cupti, make_spool, opened_folder, refusal, remove_spool
 from pinscope.runner.tracing import Tracing, new_run
 from pinscope.store.rescue import saved_line
 from pinscope.store.store import Store
 from pinscope.tracing.scope import Scope
 from pinscope.tracing.spool import Spool
+from pinscope.tracing.spool_folder import SpoolFolder
 from pinscope.tracing.summed import Ended
 
 LOOK_SECONDS = 0.05
@@ -37,28 +41,36 @@ BEGIN_SECONDS = 60.0
 """So long the program may take to begin once the keeper is ready: Ctrl-C may have come before it knew of the keeper."""
 
 
-def main(spool: Path, what: Mapping[str, Any]) -> int:
+def main(what: Mapping[str, Any]) -> int:
     """Keep the part.
 
     Args:
-        spool: the folder to make; it is gone afterwards.
         what: name, file, whether stacks are kept, and the program's command and process.
 
     Returns:
         0, or the exit code of what went wrong; a line on stderr has said it.
     """
     try:
-        spool.mkdir(0o700)
+        path = Path(tempfile.mkdtemp(prefix="pinscope-trace-"))
+        signal.signal(signal.SIGTERM, partial(_give_up, path))
         try:
-            return _keep(spool, what)
+            with opened_folder(str(path)) as folder:
+                return _keep(folder, path, what)
         finally:
-            remove_spool(spool)
+            remove_spool(path)
     except (PinScopeError, OSError) as error:  # such as of a spool that is gone, because the part did not begin
         complain(f"the part {what['name']!r} is not recorded: {error}")
         return error.exit_code if isinstance(error, PinScopeError) else PinScopeError.exit_code
 
 
-def _keep(folder: Path, what: Mapping[str, Any]) -> int:
+def _give_up(path: Path, *signalled: object) -> NoReturn:
+    """The part did not begin."""
+    del signalled
+    remove_spool(path)
+    os._exit(1)
+
+
+def _keep(folder: Path, path: Path, what: Mapping[str, Any]) -> int:
     output = None if what["output"] is None else Path(what["output"])
     if output is not None:
         check_output(output, "trace")
@@ -75,6 +87,10 @@ def _keep(folder: Path, what: Mapping[str, Any]) -> int:
         kept = folder / "kept"
         kept.mkdir()
         spool = make_spool(folder, setup, scope, time.time_ns())
+        answer = {"spool": SpoolFolder.made(str(path)).handover, "library": setup["library"]}
+        sys.stdout.write(f"\n{json.dumps(answer)}\n")
+        sys.stdout.flush()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the program reads to the end
         begun_ns = _begun_ns(spool, what["pid"])
         tracing = Tracing(store, new_run(params, environment), kept, scope, lambda _: ())
         traced = tracing.follow(lambda look: _follow(spool, what["pid"], begun_ns, look), output)
@@ -128,4 +144,4 @@ def _mind_refusal(spool: Spool) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), json.loads(sys.argv[2])))
+    sys.exit(main(json.load(sys.stdin)))

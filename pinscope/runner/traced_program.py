@@ -9,10 +9,12 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.machinery import PathFinder
 from pathlib import Path
 from types import FrameType
@@ -23,11 +25,11 @@ from pinscope.isolation import open_command
 from pinscope.probes.installation import Extra, install_command
 from pinscope.probes.parent import ending_with_this
 from pinscope.records.trace_row import TraceRow
+from pinscope.tracing.descendants import NOT_STARTED, variables
 from pinscope.tracing.places import library_folders
-from pinscope.tracing.redirect import PLAN
 from pinscope.tracing.scope import Scope
 from pinscope.tracing.spool import Spool
-from pinscope.tracing.start import NOT_STARTED
+from pinscope.tracing.spool_folder import SpoolFolder
 from pinscope.tracing.summed import Ended
 
 _OF_A_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
@@ -43,6 +45,7 @@ _NO_RIGHTS = 35
 """CUPTI_ERROR_INSUFFICIENT_PRIVILEGES."""
 _INJECTION = ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID")
 """Set by Nsight Systems and other profilers that load themselves into CUDA programs."""
+_WATCH = 'trap "" HUP INT QUIT TERM USR1 USR2; read -r program && { read -r over || kill -9 "$program"; }'
 _OTHER_PROFILER = "one profiler at a time can follow a CUDA program: end the other one, or run without it"
 
 
@@ -115,17 +118,23 @@ def ask_cupti(cuda: str | None) -> Mapping[str, Any]:
         NoDevice: no driver.
         NotPossible: cupti-python is missing, does not fit, or another profiler is attached; the first of these.
     """
+    if sys.flags.ignore_environment or sys.flags.no_site:
+        raise NotPossible("under -E, -I or -S Python lets no recorder into a program: start PinScope without it")
     # A profiler would load itself into this process, too.
     alone = {name: value for name, value in os.environ.items() if name not in _INJECTION}
-    command = open_command(str(_TRACING / "recorder_setup.py"))
+    with tempfile.TemporaryFile() as file:  # stdout may have what the user's sitecustomize prints
+        command = open_command("-P", str(_TRACING / "recorder_setup.py"), str(file.fileno()))
+        try:
+            answer = subprocess.run(
+                command, capture_output=True, text=True, timeout=SETUP_SECONDS, check=False, env=alone,
+                pass_fds=[file.fileno()], preexec_fn=ending_with_this(),
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            raise NotPossible(f"CUPTI did not answer within {SETUP_SECONDS:g} s") from None
+        file.seek(0)
+        written = file.read()
     try:
-        answer = subprocess.run(
-            command, capture_output=True, text=True, timeout=SETUP_SECONDS, check=False, env=alone,
-            preexec_fn=ending_with_this(),
-        )  # fmt: skip
-        answered: dict[str, Any] = json.loads(answer.stdout)
-    except subprocess.TimeoutExpired:
-        raise NotPossible(f"CUPTI did not answer within {SETUP_SECONDS:g} s") from None
+        answered: dict[str, Any] = json.loads(written)
     except ValueError:
         reason = next(iter(reversed(answer.stderr.strip().splitlines())), f"exit code {answer.returncode}")
         raise NotPossible(f"CUPTI does not work here: {reason[:200]}") from None
@@ -200,6 +209,7 @@ def _is_inherited(number: int) -> bool:
 
 def run_program(
     folder: Path,
+    path: Path,
     setup: Mapping[str, Any],
     program: Sequence[str],
     signals: ProgramSignals,
@@ -211,7 +221,8 @@ def run_program(
     """Run it to its end, with our working folder, environment and (but for its variant) standard streams.
 
     Args:
-        folder: an empty one, which becomes the spool.
+        folder: an empty one that this user alone may enter, which becomes the spool.
+        path: by which the program finds it.
         setup: of :func:`ask_cupti`.
         program: a file, or ``-m`` and a module, and its arguments.
         signals: which it gets.
@@ -223,31 +234,62 @@ def run_program(
         NotPossible: another profiler is attached, or CUPTI refuses; the program was not started.
     """
     begun = time.time_ns()
-    if variant.redirect is not None:
-        (folder / PLAN).write_text(json.dumps(variant.redirect))
-    spool = make_spool(folder, setup, scope, begun)
-    command = open_command(str(_TRACING / "start.py"), str(folder), *program)
-    child = subprocess.Popen(
-        command,
-        stdin=variant.stdin,
-        stdout=variant.stdout,
-        stderr=variant.stderr,
-        pass_fds=_inherited_files(),
-        preexec_fn=ending_with_this(),  # noqa: PLW1509
-    )
-    signals.send_to(child)
-    while _still_runs(child):
-        look(spool)
+    spool = make_spool(folder, setup, scope, begun, variant.redirect)
+    handover = SpoolFolder.made(str(path)).handover
+    closed = [number for number, stream in enumerate((sys.__stdin__, sys.__stdout__, sys.__stderr__)) if stream is None]
+    with _end_of_program() as watched:
+        child = subprocess.Popen(
+            open_command(*program),
+            stdin=variant.stdin,
+            stdout=variant.stdout,
+            stderr=variant.stderr,
+            env={**os.environ, **variables(handover, setup["library"])},
+            pass_fds=_inherited_files(),
+            preexec_fn=partial(_close, closed) if closed else None,  # noqa: PLW1509
+        )
+        watched(child.pid)
+        signals.send_to(child)
+        while _still_runs(child):
+            look(spool)
     ended = time.time_ns()
-    if child.returncode == NOT_STARTED and (refused := spool.document("refused.json")):
-        raise refusal(refused)
+    started = spool.document("started.json")
+    if child.returncode == NOT_STARTED and started is None:
+        raise refusal(spool.document("refused.json") or {"code": None, "reason": "the recorder could not begin"})
     spool.stop()  # processes that outlive the program write no more
     look(spool)
-    started = spool.document("started.json")
     return Ended(int(started["ns"]) if started else begun, ended, child.returncode)
 
 
-def make_spool(folder: Path, setup: Mapping[str, Any], scope: Scope, begun_ns: int) -> Spool:
+def _close(descriptors: Iterable[int]) -> None:
+    """In the program, before it begins: what was closed when we began, and SQLite has opened for itself."""
+    for descriptor in descriptors:
+        with suppress(OSError):
+            os.close(descriptor)
+
+
+@contextmanager
+def _end_of_program() -> Iterator[Callable[[int], None]]:
+    """While it is entered, the process whose number it is given is killed as soon as this one is gone. The kernel could
+    do that, too, but the program would see it (PR_GET_PDEATHSIG)."""
+    with subprocess.Popen(
+        ["/bin/sh", "-c", _WATCH], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as watcher:
+        assert watcher.stdin is not None  # noqa: S101 - it is a pipe
+        pipe = watcher.stdin.fileno()
+
+        def say(line: object) -> None:
+            with suppress(OSError):  # somebody has killed it
+                os.write(pipe, f"{line}\n".encode())
+
+        try:
+            yield say
+        finally:
+            say("over")
+
+
+def make_spool(
+    folder: Path, setup: Mapping[str, Any], scope: Scope, begun_ns: int, redirect: Mapping[str, Any] | None = None
+) -> Spool:
     """A spool with all that a recorder must know.
 
     Args:
@@ -255,11 +297,31 @@ def make_spool(folder: Path, setup: Mapping[str, Any], scope: Scope, begun_ns: i
         setup: of :func:`ask_cupti`.
         scope: what is recorded.
         begun_ns: from when on the scope counts its seconds.
+        redirect: of :class:`Variant`.
     """
-    config = {**setup, "libraries": library_folders(), **scope.config(begun_ns)}
+    config = {**setup, "libraries": library_folders(), "redirect": redirect, **scope.config(begun_ns)}
+    del config["library"]  # code is loaded from no path that a file names
     (folder / "config.part").write_text(json.dumps(config))
     (folder / "config.part").rename(folder / "config.json")  # a short part may be over before anything else is done
     return Spool(folder, known=config)
+
+
+@contextmanager
+def opened_folder(path: str) -> Iterator[Path]:
+    """A path of a folder of this user that leads to it whatever becomes of its name: it may lie where other users
+    write, too.
+
+    Raises:
+        NotPossible: another one has its name already.
+    """
+    descriptor = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        status = os.fstat(descriptor)
+        if status.st_uid != os.geteuid() or status.st_mode & 0o077:
+            raise NotPossible(f"another user changes {Path(path).parent}: set TMPDIR to a folder of your own")
+        yield Path(f"/proc/self/fd/{descriptor}")
+    finally:
+        os.close(descriptor)
 
 
 def remove_spool(folder: Path) -> None:

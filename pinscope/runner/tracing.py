@@ -19,7 +19,15 @@ from pinscope.records.trace_row import TraceRow
 from pinscope.runner.jobs import new_id
 from pinscope.runner.pinned_rates import pinned_rates
 from pinscope.runner.reporter import Outcome, Reporter
-from pinscope.runner.traced_program import AS_IT_IS, ProgramSignals, Variant, ask_cupti, remove_spool, run_program
+from pinscope.runner.traced_program import (
+    AS_IT_IS,
+    ProgramSignals,
+    Variant,
+    ask_cupti,
+    opened_folder,
+    remove_spool,
+    run_program,
+)
 from pinscope.store.bundle import read_bundle, write_bundle
 from pinscope.store.rescue import SafeWriter
 from pinscope.store.rows import Row
@@ -81,14 +89,15 @@ def trace_program(
         only_parts=scope.only_parts, children=scope.children, **rates, **variant.params,
     )  # fmt: skip
     scratches = tempfile.TemporaryDirectory(prefix="pinscope-trace-", ignore_cleanup_errors=True)
-    with scratches as scratch, ProgramSignals() as signals:
-        spool, kept = Path(scratch, "spool"), Path(scratch, "kept")
-        spool.mkdir()
+    with ProgramSignals() as signals, scratches as scratch, opened_folder(scratch) as folder:
+        spool, kept = folder / "spool", folder / "kept"
+        spool.mkdir(0o700)
         kept.mkdir()
         tracing = Tracing(store, new_run(params, environment), kept, scope, variant.rows)
 
         def run(look: Callable[[Spool], None]) -> Ended:
-            return run_program(spool, setup, program, signals, scope=scope, look=look, variant=variant)
+            path = Path(scratch, spool.name)
+            return run_program(spool, path, setup, program, signals, scope=scope, look=look, variant=variant)
 
         try:
             return tracing.follow(run, output)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import os
-from collections.abc import Callable
 
+from pinscope.tracing.bound import bind, os
 from pinscope.tracing.mapped_file import map_file, part_from_file, unmap
+from pinscope.tracing.spool_folder import SpoolFolder
+
+bind(globals())
+
 
 BUFFER_BYTES = 1 << 20
 """Of one; CUPTI takes one for each thread, and new ones as they fill."""
@@ -16,11 +19,11 @@ class ActivityBuffers:
     """Those that CUPTI has, in files ``buffer.NUMBER``.
 
     Args:
-        path: the full path of a file of this name.
+        folder: where the files are made.
     """
 
-    def __init__(self, path: Callable[[str], str]) -> None:
-        self._path = path
+    def __init__(self, folder: SpoolFolder) -> None:
+        self._folder = folder
         self._numbers = itertools.count()
         self._files: dict[int, str] = {}
 
@@ -30,19 +33,23 @@ class ActivityBuffers:
         Raises:
             OSError: there is no room for it.
         """
-        path = self._path(f"buffer.{next(self._numbers):06d}")
-        address = map_file(path, BUFFER_BYTES)
-        self._files[address] = path
+        name = f"buffer.{next(self._numbers):06d}"
+        address = map_file(self._folder, name, BUFFER_BYTES)
+        self._files[address] = name
         return address
 
     def take_back(self, address: int, valid: int) -> None:
         """CUPTI has written so many bytes, and no more will come; of an unknown one nothing is done."""
-        path = self._files.pop(address, None)
-        if path is None:
+        name = self._files.pop(address, None)
+        if name is None:
             return
         unmap(address, BUFFER_BYTES)
-        os.truncate(path, valid)
-        os.rename(path, f"{path}.done")  # noqa: PTH104
+        descriptor = self._folder.open(name, os.O_WRONLY)
+        try:
+            os.truncate(descriptor, valid)
+        finally:
+            os.close(descriptor)
+        self._folder.rename(name, f"{name}.done")
 
     def leave_to_parent(self) -> None:
         """In a forked child: what is written there from now on stays in this process; the files are the parent's."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import _thread
 import ctypes
 import itertools
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
+from pinscope.tracing.bound import _thread, bind
 from pinscope.tracing.mapped_file import map_file, unmap
+from pinscope.tracing.spool_folder import SpoolFolder
+
+bind(globals())
+
 
 PIECE_CALLS = 1 << 15
 """Entries of one file."""
@@ -23,11 +27,11 @@ class CallLog:
     """Entries in files ``calls.NUMBER``.
 
     Args:
-        path: the full path of a file of this name.
+        folder: where the files are made.
     """
 
-    def __init__(self, path: Callable[[str], str]) -> None:
-        self._path = path
+    def __init__(self, folder: SpoolFolder) -> None:
+        self._folder = folder
         self._slots = itertools.count()
         self._files = itertools.count()
         self._pieces: list[tuple[ctypes.Array[ctypes.c_char], Iterator[int]]] = []
@@ -73,5 +77,5 @@ class CallLog:
         size = PIECE_CALLS * ENTRY.size
         with self._adding:
             while number >= len(self._pieces):
-                address = map_file(self._path(f"calls.{next(self._files):06d}"), size)
+                address = map_file(self._folder, f"calls.{next(self._files):06d}", size)
                 self._pieces.append(((ctypes.c_char * size).from_address(address), itertools.count()))

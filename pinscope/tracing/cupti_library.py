@@ -6,6 +6,11 @@ import ctypes
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from pinscope.tracing.bound import bind
+
+bind(globals())
+
+
 DRIVER, NVTX = 1, 5
 """CUPTI's domains of callbacks."""
 _INVALID_PARAMETER = 1

@@ -1,8 +1,9 @@
-"""Has the Python processes that a traced program starts recorded as well.
+"""How the recorder comes into a program, and into the Python processes that it starts.
 
-They find two variables in their environment, of which ``joining/sitecustomize.py`` takes one away and puts the other
-right, before their program begins. The traced program itself sees neither: they stand in the environment that C code
-and children get, not in ``os.environ``.
+They find three variables in their environment: the spool, CUPTI's library, and a folder first on the path of modules,
+``joining``. Its ``sitecustomize`` takes the first two away and puts the path right before the program begins, which
+Python itself then runs as ever. The program does not see them, although its children get them: they stand in the
+environment that C code and children get, not in ``os.environ``.
 """
 
 from __future__ import annotations
@@ -12,19 +13,28 @@ import os
 import sys
 from importlib.machinery import ModuleSpec, PathFinder
 
-TYPE_CHECKING = False  # every Python process pays for what is imported here, and typing is dear
+from pinscope.tracing.bound import TYPE_CHECKING  # now: later the program may have replaced what it keeps
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
     from types import ModuleType
     from typing import Any
 
 SPOOL = "PINSCOPE_TRACE_SPOOL"
-"""Variable with the folder of the program's spool."""
+"""Variable with :data:`PROGRAM` or :data:`CHILD`, a colon, and the folder of the program's spool."""
+PROGRAM, CHILD = "program", "child"
+"""Whether a process is the traced program, or one that it has started."""
+LIBRARY = "PINSCOPE_TRACE_LIBRARY"
+"""Variable with the path of CUPTI's library."""
+NOT_STARTED = 90
+"""Exit code where the recorder was refused and the program did not begin; the spool says why."""
 PATH = "PYTHONPATH"
 NVTX = "NVTX_INJECTION64_PATH"
 """Variable by which NVTX finds the library that follows its calls: CUPTI's."""
 JOINING = os.path.join(os.path.dirname(os.path.realpath(__file__)), "joining")  # noqa: PTH118, PTH120
-"""Folder whose ``sitecustomize`` a child imports as it starts."""
+"""Folder whose ``sitecustomize`` Python imports as it starts."""
+_JOINING_EMPTY = f"{JOINING}/"
+"""The same where the variable was empty, which is not as if there was none."""
 TRIGGER = "ctypes"
 """Module with whose import a child's recording begins: NumPy imports it, and so does all that brings CUDA to Python."""
 _ENVIRONMENT_OF_FORK_EXEC = 5
@@ -33,19 +43,33 @@ _UNFIT = (AttributeError, TypeError, ValueError)
 """What variables raise that no process can be given."""
 
 
-def pass_on(spool: str) -> None:
+def variables(handover: str, library: str) -> dict[str, str]:
+    """What a program is given, beside its own variables, so that it is recorded.
+
+    Args:
+        handover: of its spool's folder.
+        library: CUPTI's.
+    """
+    return {SPOOL: f"{PROGRAM}:{handover}", LIBRARY: library, PATH: _path(os.environ.get(PATH))}
+
+
+def pass_on(handover: str, library: str) -> None:
     """Record the Python processes that this process starts from now on into the same spool."""
-    ours = functools.partial(_with_ours, spool)
-    os.putenv(SPOOL, spool)  # not into os.environ
+    ours = {SPOOL: f"{CHILD}:{handover}", LIBRARY: library}
+    for name, value in ours.items():
+        os.putenv(name, value)  # not into os.environ
     _pass_on_path()
-    os.execve = _wrapped(os.execve, ours)
-    os.posix_spawn = _wrapped(os.posix_spawn, ours)
-    os.posix_spawnp = _wrapped(os.posix_spawnp, ours)
-    _mind_fork_exec(spool)
+    with_ours = functools.partial(_with_ours, {os.fsencode(name): value for name, value in ours.items()})
+    os.execve = _wrapped(os.execve, with_ours)
+    os.posix_spawn = _wrapped(os.posix_spawn, with_ours)
+    os.posix_spawnp = _wrapped(os.posix_spawnp, with_ours)
+    _mind_fork_exec(with_ours)
 
 
 def _path(before: str | None) -> str:
-    return f"{JOINING}{os.pathsep}{before}" if before else JOINING
+    if before is None:
+        return JOINING
+    return f"{JOINING}{os.pathsep}{before}" if before else _JOINING_EMPTY
 
 
 def _pass_on_path() -> None:
@@ -53,11 +77,13 @@ def _pass_on_path() -> None:
     os.putenv(PATH, _path(os.environ.get(PATH)))
 
 
-def _with_ours(spool: str, environment: Mapping[Any, Any]) -> dict[bytes, Any]:
+def _with_ours(ours: Mapping[bytes, Any], environment: Mapping[Any, Any]) -> dict[bytes, Any]:
     """Variables that a child is given, and ours. Their names may be text or bytes."""
     given = {os.fsencode(name): value for name, value in environment.items()}
-    before = os.fsdecode(given.get(os.fsencode(PATH), b""))
-    return {**given, os.fsencode(SPOOL): spool, os.fsencode(PATH): _path(before)}
+    if os.fsencode(SPOOL) in given:  # of a trace that the program itself makes
+        return given
+    before = given.get(os.fsencode(PATH))
+    return {**given, **ours, os.fsencode(PATH): _path(None if before is None else os.fsdecode(before))}
 
 
 def _wrapped(start: Callable[..., Any], ours: Callable[[Mapping[Any, Any]], dict[bytes, Any]]) -> Callable[..., Any]:
@@ -76,7 +102,7 @@ def _wrapped(start: Callable[..., Any], ours: Callable[[Mapping[Any, Any]], dict
     return start_joined
 
 
-def _mind_fork_exec(spool: str) -> None:
+def _mind_fork_exec(ours: Callable[[Mapping[Any, Any]], dict[bytes, Any]]) -> None:
     """What ``subprocess`` and ``multiprocessing`` call."""
     import _posixsubprocess  # noqa: PLC0415 - not of every system
 
@@ -90,7 +116,7 @@ def _mind_fork_exec(spool: str) -> None:
             return fork_exec(*arguments)
         try:
             given = dict(os.fsencode(each).partition(b"=")[::2] for each in variables)
-            joined = [name + b"=" + os.fsencode(value) for name, value in _with_ours(spool, given).items()]
+            joined = [name + b"=" + os.fsencode(value) for name, value in ours(given).items()]
         except _UNFIT:
             joined = variables
         before, behind = arguments[:_ENVIRONMENT_OF_FORK_EXEC], arguments[_ENVIRONMENT_OF_FORK_EXEC + 1 :]
@@ -103,45 +129,77 @@ def _mind_fork_exec(spool: str) -> None:
 
 
 def join() -> None:
-    """In a child: begin to record it when it imports :data:`TRIGGER`, and let its program see its own environment."""
-    spool = os.environ.pop(SPOOL, "")
-    if "libcupti" in os.environ.get(NVTX, ""):
-        del os.environ[NVTX]  # the parent's recorder has set it for itself
-    before = os.environ.get(PATH, "").partition(os.pathsep)
-    if before[0] == JOINING:
-        if before[2]:
-            os.environ[PATH] = before[2]
+    """Let the program see its own environment, and record it: from now on, or a process that it has started from its
+    import of :data:`TRIGGER` on."""
+    role, _, handover = os.environ.pop(SPOOL, "").partition(":")
+    library = os.environ.pop(LIBRARY, "")
+    _restore_path()
+    if role == PROGRAM and not _begin(handover, library):
+        os._exit(NOT_STARTED)
+    if role == CHILD:
+        if os.environ.get(NVTX) == library:
+            del os.environ[NVTX]  # the parent's recorder has set it for itself
+        pass_on(handover, library)
+        if TRIGGER in sys.modules:
+            _record(handover, library)
         else:
-            del os.environ[PATH]
-    if not spool or _is_started_by_another_trace(spool):
-        return
-    pass_on(spool)
-    if TRIGGER in sys.modules:
-        _record(spool)
-    else:
-        sys.meta_path.insert(0, _Trigger(spool))
+            sys.meta_path.insert(0, _Trigger(functools.partial(_record, handover, library)))
 
 
-def _is_started_by_another_trace(spool: str) -> bool:
-    """By one that the program itself makes, which has a recorder of its own; not by its own command, run again."""
-    start = os.path.join(os.path.dirname(JOINING), "start.py")  # noqa: PTH118, PTH120
-    return spool not in sys.orig_argv and start in map(os.path.realpath, sys.orig_argv[1:])
+def forget_modules(before: Collection[str]) -> None:
+    """Let the program import anew what has been imported for us since: a file of its own may bear the name, which
+    comes first on its path. What is written in C is one in a process."""
+    for name in sys.modules.keys() - before:
+        if not name.startswith("pinscope") and str(getattr(sys.modules[name], "__file__", "")).endswith(".py"):
+            del sys.modules[name]
 
 
-def _record(spool: str) -> None:
+def _restore_path() -> None:
+    joining, separator, before = os.environ.get(PATH, "").partition(os.pathsep)
+    if separator or joining == _JOINING_EMPTY:
+        os.environ[PATH] = before
+    elif joining == JOINING:
+        del os.environ[PATH]
+
+
+def _begin(handover: str, library: str) -> bool:
+    """Record the program; false if that is not possible."""
+    import json  # noqa: PLC0415 - children begin without it
+
+    from pinscope.tracing.recording import start_recording  # noqa: PLC0415
+    from pinscope.tracing.spool_folder import SpoolFolder  # noqa: PLC0415
+
+    folder = SpoolFolder.named(handover)
+    config = json.loads(folder.read("config.json"))
+    if not start_recording(folder, library):
+        return False
+    if config["children"]:
+        pass_on(handover, library)
+    if config["redirect"] is not None:
+        from pinscope.tracing.redirect_start import start_redirecting  # noqa: PLC0415
+
+        start_redirecting(folder, config["redirect"])
+    return True
+
+
+def _record(handover: str, library: str) -> None:
+    """Record a process that the program has started, as long as the program runs."""
+    before = set(sys.modules)
     try:
         from pinscope.tracing.recording import join_recording  # noqa: PLC0415 - it imports the trigger
+        from pinscope.tracing.spool_folder import SpoolFolder  # noqa: PLC0415
 
-        join_recording(spool)
+        join_recording(SpoolFolder.named(handover), library)
     except Exception:  # noqa: BLE001, S110 - such as a spool that is gone, because the program has ended
         pass
+    forget_modules(before)
 
 
 class _Trigger:
     """Finds :data:`TRIGGER` as ever; when that has been executed, it is gone from ``sys.meta_path``."""
 
-    def __init__(self, spool: str) -> None:
-        self._spool = spool
+    def __init__(self, record: Callable[[], None]) -> None:
+        self._record = record
 
     def find_spec(self, name: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
         found = PathFinder.find_spec(name, path, target) if name == TRIGGER else None
@@ -154,4 +212,4 @@ class _Trigger:
         execute(module)
         if self in sys.meta_path:  # else it was executed before, by what was found earlier
             sys.meta_path.remove(self)
-            _record(self._spool)
+            self._record()

@@ -9,16 +9,19 @@ and behind which our functions only return. The next place is the program's own,
 
 from __future__ import annotations
 
-import _thread
 import ctypes
 import functools
 import json
-import os
 from collections import deque
 from collections.abc import Callable
 from itertools import repeat
 from types import TracebackType
 from typing import Protocol
+
+from pinscope.tracing.bound import _thread, bind, os
+
+bind(globals())
+
 
 _ADD_PENDING_CALL = ctypes.pythonapi.Py_AddPendingCall
 _IS_TRUE = ctypes.cast(ctypes.pythonapi.PyObject_IsTrue, ctypes.c_void_p)

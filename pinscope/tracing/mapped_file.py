@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-import os
 from typing import Any
+
+from pinscope.tracing.bound import bind, os
+from pinscope.tracing.spool_folder import SpoolFolder
+
+bind(globals())
+
 
 _MAP_FIXED = 0x10
 
@@ -24,7 +29,7 @@ def _memory_calls() -> Any:
 _LIBRARY = _memory_calls()
 
 
-def map_file(path: str, size: int) -> int:
+def map_file(folder: SpoolFolder, name: str, size: int) -> int:
     """A new file as memory; its address. The file is closed again.
 
     Its blocks are taken now: a full disk must be an error here, not a SIGBUS later.
@@ -32,7 +37,7 @@ def map_file(path: str, size: int) -> int:
     Raises:
         OSError: no such file can be made.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    descriptor = folder.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
     try:
         os.posix_fallocate(descriptor, 0, size)
         address = _LIBRARY.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, descriptor, 0)

@@ -7,7 +7,11 @@ from __future__ import annotations
 
 import ctypes
 
+from pinscope.tracing.bound import bind
 from pinscope.tracing.ranges import Ranges
+
+bind(globals())
+
 
 PUSH_A, PUSH_W, PUSH_EX, POP = 8, 9, 10, 11
 DOMAIN_PUSH_EX, DOMAIN_POP = 33, 34

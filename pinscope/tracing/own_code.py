@@ -3,6 +3,11 @@
 import os
 from collections.abc import Sequence
 
+from pinscope.tracing.bound import bind
+
+bind(globals())
+
+
 OURS = os.path.dirname(__file__)  # noqa: PTH120 - pathlib would be one import more in the program
 """Code of PinScope that runs inside the program."""
 INSTALLED = ("/site-packages/", "/dist-packages/")

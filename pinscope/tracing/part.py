@@ -1,8 +1,9 @@
 """``pinscope.trace``: a part of a program, named in the trace that runs, or recorded by itself.
 
 It imports the standard library only, and the recorder when a part is recorded. What is recorded is read, stored and
-shown by a process of PinScope's own, the keeper (``cli/traced_part.py``). The two share no descriptor: the program
-writes files into the spool, and the keeper looks there.
+shown by a process of PinScope's own, the keeper (``cli/traced_part.py``). It makes the spool and says where, through a
+pipe that is closed then: a program may close every descriptor. From then on the program writes files into the spool,
+and the keeper looks there.
 """
 
 from __future__ import annotations
@@ -11,11 +12,8 @@ import _thread
 import ctypes
 import json
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import ContextDecorator, ExitStack, contextmanager, suppress
 from traceback import walk_tb
@@ -25,14 +23,12 @@ from typing import Any
 from pinscope.errors import BadInput
 from pinscope.isolation import command
 from pinscope.tracing.own_code import OURS, is_own
+from pinscope.tracing.ranges import MOST_CHARACTERS
 from pinscope.tracing.recorder import Recorder
 from pinscope.tracing.recording import can_record_here, recorder_here, start_recording
+from pinscope.tracing.spool_folder import SpoolFolder
 
 KEEPER = "pinscope.cli.traced_part"
-LOOK_SECONDS = 0.01
-"""How often the program looks whether the keeper is ready."""
-
-
 _STANDARD = tuple(f"{os.path.dirname(each)}/" for each in (os.__file__, OURS))  # noqa: PTH120
 """Folders of Python's own library and of PinScope."""
 
@@ -41,7 +37,7 @@ class Part(ContextDecorator):
     """A part of a program; entered again and again, and from several threads, if need be.
 
     Args:
-        name: of the part.
+        name: of the part; its first 200 characters count.
         output: a bundle to write, which must not exist yet; only where the part is recorded by itself.
         stacks: read the Python stack of each call; only where the part is recorded by itself.
 
@@ -52,7 +48,7 @@ class Part(ContextDecorator):
     def __init__(self, name: str, output: str | os.PathLike[str] | None = None, stacks: bool = True) -> None:
         if not isinstance(name, str) or not name.strip():
             raise BadInput("a part needs a name, such as pinscope.trace('training')")
-        self._name = name
+        self._name = name[:MOST_CHARACTERS]
         self._output = None if output is None else os.path.abspath(output)  # noqa: PTH100 - it may be on no path yet
         self._stacks = stacks
 
@@ -104,7 +100,7 @@ class _Alone:
         self._open = 0
         self._recorder: Recorder | None = None
         self._name = ""
-        self._spool = ""
+        self._spool: SpoolFolder | None = None
         self._keeper: subprocess.Popen[bytes] | None = None
 
     def enter(self, name: str, output: str | None, stacks: bool) -> None:
@@ -126,48 +122,52 @@ class _Alone:
                 self._end()
 
     def _begin(self, name: str, output: str | None, stacks: bool) -> None:
-        self._process, self._name, self._spool = os.getpid(), name, ""
+        self._process, self._name, self._spool = os.getpid(), name, None
+        answer: dict[str, Any] | None = None
         with _kept_from_the_program(name):
-            # The keeper makes the folder: a program that is killed before it starts leaves nothing.
-            self._spool = f"{tempfile.gettempdir()}/pinscope-trace-{os.urandom(8).hex()}"
-            document = {
+            what = {
                 "name": name, "output": output, "stacks": stacks, "program": sys.orig_argv[1:], "pid": self._process,
             }  # fmt: skip
-            self._keeper = subprocess.Popen(
-                command(KEEPER, self._spool, json.dumps(document)), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                start_new_session=True,
-            )  # fmt: skip
+            answer = self._ask_keeper(json.dumps(what).encode())
         if self._keeper is None:
-            self._give_up()
             return
-        while not os.access(self._config, os.F_OK):
-            if self._keeper.poll() is not None:  # it has said why
-                self._keeper = None
-                return
-            time.sleep(LOOK_SECONDS)
         is_refused = False
         with _kept_from_the_program(name):
-            is_refused = not start_recording(self._spool)
-            self._recorder = recorder_here()
+            if answer is not None:
+                self._spool = SpoolFolder.named(answer["spool"])
+                is_refused = not start_recording(self._spool, answer["library"])
+                self._recorder = recorder_here()
         if is_refused:
             self._end()  # the keeper says why
         elif self._recorder is None:
             self._give_up()
 
-    @property
-    def _config(self) -> str:
-        return f"{self._spool}/config.json"
+    def _ask_keeper(self, what: bytes) -> Any:
+        """Start the keeper and wait until it is ready: where the spool is, and CUPTI's library. ``None`` if it has
+        ended; it has said why."""
+        self._keeper = keeper = subprocess.Popen(
+            command(KEEPER), stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+        )
+        with keeper.stdout as answer, keeper.stdin as question:  # type: ignore[union-attr] # they are pipes
+            with suppress(BrokenPipeError):
+                question.write(what)
+                question.close()
+            lines = answer.read().splitlines()  # the last one: what sitecustomize prints stands before it
+        if keeper.poll() is None and lines:
+            return json.loads(lines[-1])
+        keeper.wait()
+        self._keeper = None
+        return None
 
     def _give_up(self) -> None:
-        """End what has begun; nothing of it is kept."""
+        """End what has begun; nothing of it is kept. The keeper removes the spool."""
         keeper, self._keeper, self._recorder = self._keeper, None, None
         if recorder := recorder_here():
             with _kept_from_the_program(self._name):
                 recorder.finish()
         if keeper is not None:
-            keeper.kill()
+            keeper.terminate()
             keeper.wait()
-        shutil.rmtree(self._spool, ignore_errors=True)
 
     def _end(self) -> None:
         """Have what was recorded stored and shown, and wait for that."""
@@ -186,7 +186,8 @@ class _Alone:
     def _let_end(self, keeper: subprocess.Popen[bytes]) -> None:
         """Without its configuration the recording is over. To remove a file needs no room on the disk."""
         try:
-            os.unlink(self._config)  # noqa: PTH108
+            if self._spool is not None:
+                self._spool.remove("config.json")
         except FileNotFoundError:
             pass
         except OSError:

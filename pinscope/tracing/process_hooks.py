@@ -10,6 +10,10 @@ from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any, NoReturn, Protocol
 
+from pinscope.tracing.bound import bind
+
+bind(globals())
+
 
 class Recording(Protocol):
     """A recorder, as the hooks see it."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import _thread
 import itertools
-import json
-import os
 from collections.abc import Callable
 from typing import TypeAlias
+
+from pinscope.tracing.bound import _thread, as_json, bind, os
+
+bind(globals())
+
 
 MOST_NAMES = 10_000
 """Different names that are kept; a program may make up a new one for each step."""
@@ -117,5 +119,5 @@ class Ranges:
             if name in self._numbers:
                 return self._numbers[name]
         number = next(self._next)  # one that a signal's handler takes away is not used
-        self._keep(json.dumps([number, name]).encode() + b"\n")
+        self._keep(as_json([number, name]) + b"\n")
         return self._numbers.setdefault(name, number)

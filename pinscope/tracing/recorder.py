@@ -25,19 +25,18 @@ The layout of the spool::
 
 from __future__ import annotations
 
-import _thread
 import ctypes
 import json
-import os
+import os as environment
 import signal
-import sys
-import time
 from collections.abc import Callable
+from sys import _getframe
 from types import FrameType
 from typing import Any
 
 from pinscope.tracing import (
     activity_buffers,
+    bound,
     call_log,
     cupti_library,
     late_exceptions,
@@ -46,15 +45,21 @@ from pinscope.tracing import (
     own_code,
     process_hooks,
     ranges,
+    spool_folder,
     stacks,
 )
 from pinscope.tracing.activity_buffers import BUFFER_BYTES, ActivityBuffers
+from pinscope.tracing.bound import _thread, as_json, bind, os, time
 from pinscope.tracing.call_log import CUT, CallLog
 from pinscope.tracing.cupti_library import NVTX, CuptiLibrary, Refused
 from pinscope.tracing.late_exceptions import LateExceptions
 from pinscope.tracing.nvtx_calls import NvtxCalls
 from pinscope.tracing.ranges import Ranges
+from pinscope.tracing.spool_folder import SpoolFolder
 from pinscope.tracing.stacks import Stacks
+
+bind(globals())
+
 
 FLUSH_SECONDS = 0.25
 """So often CUPTI is asked for what is complete: what it keeps to itself is lost with a process that is killed."""
@@ -69,15 +74,14 @@ class Recorder:
     """Records this process from :meth:`start` to its end, or to :meth:`finish`.
 
     Args:
-        spool: the folder that the parent made, with its ``config.json``.
-        folder: where this process writes; the same where it is the program itself.
+        folder: where this process writes. That of the program, which the parent made, has the ``config.json``.
+        library: CUPTI's.
     """
 
-    def __init__(self, spool: str, folder: str | None = None) -> None:
-        self._spool = folder or spool
-        self._stop, self._go_on = f"{spool}/stop", f"{spool}/config.json"
-        with open(self._go_on, encoding="utf-8") as file:  # noqa: PTH123
-            self._config: dict[str, Any] = json.load(file)
+    def __init__(self, folder: SpoolFolder, library: str) -> None:
+        self._folder, self._program = folder, folder.of_program
+        self._library = library
+        self._config: dict[str, Any] = json.loads(self._program.read("config.json"))
         self._with_stacks: bool = self._config["stacks"]
         self._correlation_at = self._config["callback"]["fields"]["correlation_id"][0]
         self._process = os.getpid()
@@ -92,14 +96,16 @@ class Recorder:
         self._cupti = CuptiLibrary(self._call, self._request, self._complete)
         self.callbacks = frozenset(each.__code__ for each in (Recorder._call, Recorder._request, Recorder._complete))
         self._switching = _thread.RLock()
-        self._buffers = ActivityBuffers(self._path)
-        self._log = CallLog(self._path)
-        self._ranges = Ranges(lambda line: self._append("ranges", line))
+        self._has_thread = False
+        """It is begun with the first call: Python warns a program of several threads that forks."""
+        self._buffers = ActivityBuffers(folder)
+        self._log = CallLog(folder)
+        self._ranges = Ranges(lambda line: folder.append("ranges", line))
         self._nvtx = NvtxCalls(self._ranges)
         self._stacks = Stacks(
             self._config["libraries"],
-            lambda line: self._append("stacks", line),
-            lambda line: self._append("full", line),
+            lambda line: folder.append("stacks", line),
+            lambda line: folder.append("full", line),
         )
         self._begun: dict[int, int] = {}
         """Correlation id of a call that is not over → when it began."""
@@ -125,9 +131,9 @@ class Recorder:
             Refused: another profiler has the only subscription, or CUPTI does not work here.
             OSError: the library cannot be loaded.
         """
-        if "NVTX_INJECTION64_PATH" not in os.environ:
-            os.putenv("NVTX_INJECTION64_PATH", self._config["library"])  # not into os.environ
-        self._cupti.load(self._config["library"])
+        if "NVTX_INJECTION64_PATH" not in environment.environ:
+            os.putenv("NVTX_INJECTION64_PATH", self._library)  # not into os.environ
+        self._cupti.load(self._library)
         process_hooks.hook(self)  # first: CUPTI may call what it was given until the process is gone
         try:
             self._subscribe()
@@ -136,6 +142,11 @@ class Recorder:
             if self._cupti.is_subscribed:
                 self._let_go()
             raise
+        if self._config.get("from_ns") or self._config.get("until_ns"):
+            self._start_thread()
+
+    def _start_thread(self) -> None:
+        self._has_thread = True
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:  # a signal is for the program's threads, also one that all of them have blocked
             _thread.start_new_thread(self._mind, ())
@@ -196,7 +207,7 @@ class Recorder:
                 self._log.note(correlation, CUT, 0, 0, 0, begun, self._clock())
 
     def _note_switch(self) -> None:
-        self._append("switched", json.dumps({"ns": time.time_ns(), "on": self._reports}).encode() + b"\n")
+        self._folder.append("switched", as_json({"ns": time.time_ns(), "on": self._reports}) + b"\n")
 
     def _is_wanted(self) -> bool:
         begin, end = self._config.get("from_ns") or 0, self._config.get("until_ns") or _NEVER
@@ -225,7 +236,7 @@ class Recorder:
 
     def _look_for_stop(self) -> None:
         """Whether to record no more: the parent says so, or is gone with its spool."""
-        if os.access(self._stop, os.F_OK) or not os.access(self._go_on, os.F_OK):
+        if self._program.has("stop") or not self._program.has("config.json"):
             self._live = False
 
     def _until_next(self) -> float:
@@ -255,9 +266,9 @@ class Recorder:
     def _call(self, _user: int, domain: int, number: int, data: int) -> None:
         """A call that is followed begins, or is over."""
         try:
-            self._note(domain, number, data, sys._getframe().f_back)
+            self._note(domain, number, data, _getframe().f_back)
         except BaseException as error:  # noqa: BLE001 - nothing may reach the program
-            self.caught(error, sys._getframe())
+            self.caught(error, _getframe())
 
     def _note(self, domain: int, number: int, data: int, caller: FrameType | None) -> None:
         """Note how long a call took, and which stack it came from."""
@@ -305,6 +316,8 @@ class Recorder:
         call begins, and its correlation id."""
         if len(self._views) >= MOST_VIEWS:
             self._views.clear()
+        if not self._has_thread and os.getpid() == self._process:
+            self._start_thread()
         views = ctypes.c_uint32.from_address(data), ctypes.c_uint32.from_address(data + self._correlation_at)
         self._views[data] = views
         return views
@@ -314,7 +327,7 @@ class Recorder:
         try:
             self._give_buffer(buffer, size, most)
         except BaseException as error:  # noqa: BLE001 - as above
-            self.caught(error, sys._getframe())
+            self.caught(error, _getframe())
 
     def _give_buffer(self, buffer: Any, size: Any, most: Any) -> None:
         buffer[0], size[0], most[0] = None, 0, 0
@@ -330,7 +343,7 @@ class Recorder:
         try:
             self._buffers.take_back(buffer, valid)
         except BaseException as error:  # noqa: BLE001 - as above
-            self.caught(error, sys._getframe())
+            self.caught(error, _getframe())
 
     # The process's end and its children
 
@@ -346,7 +359,7 @@ class Recorder:
             try:
                 self._write("ended.json", {"ns": time.time_ns()})
                 self._note_cut()
-            except OSError as error:  # the spool is gone: the program ended before this process of it
+            except Exception as error:  # noqa: BLE001 - the spool is gone, or an audit hook of the program forbids it
                 self.caught(error)
             self._live = self._reports = False
             self._forget()
@@ -396,34 +409,24 @@ class Recorder:
                 return
             is_first, self._live, self._on = self._live, False, False  # _mind switches CUPTI off
             if is_first:
-                self._append("fault", f"{type(error).__name__}: {error}\n".encode())
+                self._folder.append("fault", f"{type(error).__name__}: {error}\n".encode())
         except BaseException:  # noqa: BLE001, S110 - nothing is left to do
             pass
 
     # Files
 
-    def _path(self, name: str) -> str:
-        return f"{self._spool}/{name}"
-
-    def _append(self, name: str, line: bytes) -> None:
-        descriptor = os.open(self._path(name), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        try:
-            os.write(descriptor, line)
-        finally:
-            os.close(descriptor)
-
     def _write(self, name: str, document: Any) -> None:
-        self._append(name, json.dumps(document).encode())
+        self._folder.append(name, as_json(document))
 
 
 _OWN_FILES = frozenset({
-    __file__, activity_buffers.__file__, call_log.__file__, cupti_library.__file__, late_exceptions.__file__,
-    mapped_file.__file__, nvtx_calls.__file__, own_code.__file__, process_hooks.__file__, ranges.__file__,
-    stacks.__file__,
+    __file__, activity_buffers.__file__, bound.__file__, call_log.__file__, cupti_library.__file__,
+    late_exceptions.__file__, mapped_file.__file__, nvtx_calls.__file__, own_code.__file__, process_hooks.__file__,
+    ranges.__file__, spool_folder.__file__, stacks.__file__,
 })  # fmt: skip
 
 
 def _rank() -> int | None:
     """Of this process among those of one job, where its launcher says so."""
-    found = os.environ.get("RANK") or os.environ.get("LOCAL_RANK") or ""
+    found = environment.environ.get("RANK") or environment.environ.get("LOCAL_RANK") or ""
     return int(found) if found.isascii() and found.isdigit() else None

@@ -1,4 +1,5 @@
-"""Asks cupti-python what the recorder and the reader of its spool must know, and prints it as JSON.
+"""Asks cupti-python what the recorder and the reader of its spool must know: ``recorder_setup.py DESCRIPTOR``, to which
+it writes that as JSON.
 
 It runs by its path, in a process of its own, with the interpreter of the traced program: so the program imports
 neither cupti-python nor NumPy for our sake. Where something is missing, the JSON says what, as ``problem``:
@@ -75,12 +76,13 @@ def _layout(cupti: Any, record: str, written: int | None = None) -> dict[str, An
 
 
 def main() -> None:
-    """Print it; never fails."""
+    """Write it; never fails."""
     try:
         answer = describe()
     except Exception as error:  # noqa: BLE001 - its classes are cupti-python's own
         answer = _problem(error)
-    sys.stdout.write(json.dumps(answer))
+    with open(int(sys.argv[1]), "w", encoding="ascii") as file:  # noqa: PTH123
+        json.dump(answer, file)
 
 
 def _problem(error: Exception) -> dict[str, Any]:

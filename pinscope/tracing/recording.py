@@ -8,32 +8,34 @@ import os
 from pinscope.tracing import process_hooks
 from pinscope.tracing.cupti_library import Refused
 from pinscope.tracing.recorder import Recorder
+from pinscope.tracing.spool_folder import SpoolFolder
 
 
-def start_recording(spool: str) -> bool:
-    """Record this process into the spool from now on. False if that is not possible; the spool says why."""
-    return _started(Recorder(spool))
+def start_recording(folder: SpoolFolder, library: str) -> bool:
+    """Record this process from now on. False if that is not possible; the spool says why.
 
-
-def join_recording(spool: str) -> None:
-    """Record this process beside the program that has started it, as long as that runs."""
-    for number in itertools.count():  # the same process may have run another program before
-        folder = f"{spool}/process.{os.getpid()}.{number}"
-        try:
-            os.mkdir(folder, 0o700)  # noqa: PTH102
-        except FileExistsError:
-            continue
-        _started(Recorder(spool, folder))
-        return
-
-
-def _started(recorder: Recorder) -> bool:
+    Args:
+        folder: of the spool.
+        library: CUPTI's.
+    """
+    recorder = Recorder(folder, library)
     try:
         recorder.start()
     except (Refused, OSError) as error:
         recorder.refuse(error)
         return False
     return True
+
+
+def join_recording(spool: SpoolFolder, library: str) -> None:
+    """Record this process beside the program that has started it, as long as that runs."""
+    for number in itertools.count():  # the same process may have run another program before
+        try:
+            folder = spool.of_process(f"process.{os.getpid()}.{number}")
+        except FileExistsError:
+            continue
+        start_recording(folder, library)
+        return
 
 
 def recorder_here() -> Recorder | None:

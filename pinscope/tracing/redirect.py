@@ -4,10 +4,7 @@ Nothing is imported for the program: PyTorch and CuPy are changed when the progr
 redirected copy is gathered into a pinned buffer that is kept, and copied from there without waiting; the program may
 change its own memory at once, as after a pageable copy. What fails here leaves the copy as the program made it.
 
-The spool's files::
-
-    redirect.json         written by the parent: the lines, and how much may be pinned
-    redirected.json       written at the end: what was done for each line
+At the end ``redirected.json`` in the spool says what was done for each line.
 """
 
 from __future__ import annotations
@@ -15,18 +12,19 @@ from __future__ import annotations
 import _thread
 import atexit
 import functools
-import json
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import CodeType, FrameType
 from typing import Any, NoReturn
 
+from pinscope.tracing.bound import as_json
 from pinscope.tracing.labels import file_label
 from pinscope.tracing.own_code import is_own
+from pinscope.tracing.spool_folder import SpoolFolder
 
-PLAN, ACCOUNT = "redirect.json", "redirected.json"
+ACCOUNT = "redirected.json"
 
 
 class Line:
@@ -61,13 +59,12 @@ class Redirect:
     """What is redirected in this process.
 
     Args:
-        spool: the folder that the parent made, with the plan in it.
+        folder: of the spool.
+        plan: the lines, and how much may be pinned.
     """
 
-    def __init__(self, spool: str) -> None:
-        with open(f"{spool}/{PLAN}", encoding="utf-8") as file:  # noqa: PTH123
-            plan: dict[str, Any] = json.load(file)
-        self._spool = spool
+    def __init__(self, folder: SpoolFolder, plan: Mapping[str, Any]) -> None:
+        self._folder = folder
         self._process = os.getpid()
         self._libraries: Sequence[str] = plan["libraries"]
         self._files: dict[str, str | None] = {}
@@ -127,8 +124,7 @@ class Redirect:
             return
         accounts = {"lines": self.lines, "loaders": self.loaders}
         document = {name: [line.document() for line in lines.values()] for name, lines in accounts.items()}
-        with open(f"{self._spool}/{ACCOUNT}", "w", encoding="utf-8") as file:  # noqa: PTH123
-            json.dump(document, file)
+        self._folder.write(ACCOUNT, as_json(document))
 
     def _mind_exit_at_once(self) -> None:
         """``os._exit`` skips what atexit would do."""

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
 from pinscope.tracing import redirect_cupy, redirect_torch
 from pinscope.tracing.redirect import Redirect
+from pinscope.tracing.spool_folder import SpoolFolder
 
 
-def start_redirecting(spool: str) -> None:
-    """Redirect what the plan in the spool says."""
-    redirect = Redirect(spool)
+def start_redirecting(folder: SpoolFolder, plan: Mapping[str, Any]) -> None:
+    """Redirect what the plan says.
+
+    Args:
+        folder: of the spool.
+        plan: the lines, and how much may be pinned.
+    """
+    redirect = Redirect(folder, plan)
     redirect.write_at_end()
     patches = {**redirect_torch.PATCHES, **redirect_cupy.PATCHES}
     sys.meta_path.insert(0, _Imports({name: functools.partial(each, redirect) for name, each in patches.items()}))

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Callable, Sequence
 from types import CodeType, FrameType
 from typing import TypeVar
 
+from pinscope.tracing.bound import as_json, bind
 from pinscope.tracing.own_code import is_own
+
+bind(globals())
+
 
 MOST_FRAMES = 32
 """Of a stack, the innermost ones."""
@@ -101,7 +104,7 @@ class Stacks:
         """Write a stack that is new; its number. The innermost frame first."""
         lines = [(frame.f_code.co_filename, frame.f_lineno or 0, frame.f_code.co_qualname) for frame in frames]
         number = next(self._next)  # one that a signal's handler takes away is not used
-        self._keep(json.dumps([number, lines]).encode() + b"\n")
+        self._keep(as_json([number, lines]) + b"\n")
         return table.setdefault(key, number)
 
     def _is_own(self, file: str) -> bool:

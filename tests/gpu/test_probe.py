@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -60,8 +61,11 @@ def tracker() -> Iterator[Tracker]:
             pytest.skip(f"no probe here: {error}")
         time.sleep(0.05)
         yield running_tracker
-    folder = next(line.split()[1] for line in Path("/proc/mounts").read_text().splitlines() if " tracefs " in line)
-    assert left_by(os.getpid(), Path(folder)) == set()
+    assert left_by(os.getpid(), tracefs()) == set()
+
+
+def tracefs() -> Path:
+    return Path(next(line.split()[1] for line in Path("/proc/mounts").read_text().splitlines() if " tracefs " in line))
 
 
 @pytest.fixture(scope="module")
@@ -278,6 +282,21 @@ def test_a_context_that_is_reset_takes_its_registrations_along_and_that_is_said(
         assert shown(after, child.pid).registered_bytes in (0, SIZE)
         if shown(after, child.pid).registered_bytes:
             assert shown(after, child.pid).estimates["registered_bytes"].text.startswith("at most")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP])
+def test_no_signal_that_asks_a_command_to_end_leaves_a_probe_in_the_kernel(
+    number: int, tracker: Tracker, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "pinscope", "record", "--probe", "--for", "60s"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=tmp_path) as recording:
+        deadline = time.monotonic() + 30
+        while not left_by(recording.pid, tracefs()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert left_by(recording.pid, tracefs()) != set()
+        recording.send_signal(number)
+        assert recording.wait(30) == 0
+    assert left_by(recording.pid, tracefs()) == set()
 
 
 def test_the_installed_library_is_followed_in_all_its_calls(tracker: Tracker) -> None:

@@ -328,7 +328,7 @@ def test_a_program_that_cannot_be_started_is_no_success(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(traced_program, "open_command", lambda *_: [str(tmp_path / "nowhere")])
-    monkeypatch.setattr(tracing, "ask_cupti", lambda *_: {"kinds": {}, "layouts": {}})
+    monkeypatch.setattr(tracing, "ask_cupti", lambda *_: {"kinds": {}, "layouts": {}, "library": ""})
     assert main(["trace", str(program(tmp_path, ""))]) == 1
     assert "the trace failed: unexpected FileNotFoundError" in capfd.readouterr().err
 

@@ -1,21 +1,26 @@
-"""Python imports this as it starts in a process that a traced program has started; then the program's own one.
+"""Python imports this as it starts, in a program that is traced and in what that starts; then the program's own one.
 
-Nothing that fails here reaches the program.
+Nothing that fails here reaches a process that the program has started. The program itself does not begin then.
 """
 
 import os
 import sys
 
+_BEFORE = set(sys.modules)
 _HERE = os.path.dirname(os.path.realpath(__file__))  # noqa: PTH120
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(_HERE)))  # noqa: PTH120
+_IS_PROGRAM = os.environ.get("PINSCOPE_TRACE_SPOOL", "").startswith("program:")
 sys.path[:] = [each for each in sys.path if os.path.realpath(each) != _HERE]
 sys.path.insert(0, _ROOT)
 try:
-    from pinscope.tracing.descendants import join
+    from pinscope.tracing.descendants import forget_modules, join
 
     join()
-except Exception:  # noqa: BLE001, S110 - it is not recorded; the interpreter may also be too old for PinScope
-    pass
+    forget_modules(_BEFORE)
+except Exception as error:  # noqa: BLE001 - whatever it is
+    if _IS_PROGRAM:
+        sys.stderr.write(f"pinscope: the program was not started: {type(error).__name__}: {error}\n")
+        os._exit(90)
 finally:
     sys.path.remove(_ROOT)
 

@@ -11,6 +11,7 @@ import pytest
 
 from pinscope.tracing import call_log
 from pinscope.tracing.call_log import CallLog
+from pinscope.tracing.spool_folder import SpoolFolder
 
 PIECE = 1024
 """Entries; nine pages of memory."""
@@ -54,7 +55,7 @@ def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_thread_that_stood_still_for_many_calls_still_writes_its_own(tmp_path: Path) -> None:
-    log = CallLog(lambda name: str(tmp_path / name))
+    log = CallLog(SpoolFolder.made(str(tmp_path)))
     slots = log._slots = Halting()  # type: ignore[assignment] # numbers, as the counter gives them
     late = threading.Thread(target=log.note, args=entry(7777, 1))
     late.start()
@@ -71,7 +72,7 @@ def test_a_thread_that_stood_still_for_many_calls_still_writes_its_own(tmp_path:
 
 
 def test_entries_of_many_threads_are_all_kept_and_full_pieces_leave_the_memory(tmp_path: Path) -> None:
-    log = CallLog(lambda name: str(tmp_path / name))
+    log = CallLog(SpoolFolder.made(str(tmp_path)))
 
     def write(thread: int) -> None:
         for number in range(5 * PIECE):
@@ -88,7 +89,7 @@ def test_entries_of_many_threads_are_all_kept_and_full_pieces_leave_the_memory(t
 
 @pytest.mark.parametrize("calls", [0, 1, PIECE - 1, PIECE, PIECE + 1])
 def test_a_log_that_is_closed_leaves_the_memory(calls: int, tmp_path: Path) -> None:
-    log = CallLog(lambda name: str(tmp_path / name))
+    log = CallLog(SpoolFolder.made(str(tmp_path)))
     for number in range(calls):
         log.note(*entry(number, 2))
     log.close()
@@ -97,7 +98,7 @@ def test_a_log_that_is_closed_leaves_the_memory(calls: int, tmp_path: Path) -> N
 
 
 def test_a_thread_that_stood_still_when_the_log_was_closed_still_writes_its_own(tmp_path: Path) -> None:
-    log = CallLog(lambda name: str(tmp_path / name))
+    log = CallLog(SpoolFolder.made(str(tmp_path)))
     slots = log._slots = Halting()  # type: ignore[assignment] # as above
     late = threading.Thread(target=log.note, args=entry(7777, 1))
     late.start()
@@ -116,13 +117,14 @@ def test_a_thread_that_stood_still_when_the_log_was_closed_still_writes_its_own(
 def test_a_signal_s_handler_may_make_a_call_while_a_file_is_added(tmp_path: Path) -> None:
     handled: list[int] = []
 
-    def path(name: str) -> str:
-        if not handled:
-            handled.append(1)
-            log.note(*entry(2, 1))
-        return str(tmp_path / name)
+    class Interrupted(SpoolFolder):
+        def open(self, name: str, flags: int) -> int:
+            if not handled:
+                handled.append(1)
+                log.note(*entry(2, 1))
+            return super().open(name, flags)
 
-    log = CallLog(path)
+    log = CallLog(Interrupted.made(str(tmp_path)))
     noting = threading.Thread(target=log.note, args=entry(1, 1), daemon=True)
     noting.start()
     noting.join(10)

@@ -14,7 +14,7 @@ PASSING_ON = f"""\
 import sys
 sys.path.insert(0, {str(ROOT)!r})
 from pinscope.tracing.descendants import JOINING, pass_on
-pass_on("/nowhere")
+pass_on("1:2:/nowhere", "/nowhere/libcupti.so")
 del sys.path[0]
 """
 ECHO = "['/bin/echo', 'hi']"
@@ -50,10 +50,10 @@ def test_a_child_that_gets_the_variables_of_a_program_that_changed_its_path_is_r
     program = """
 import os
 os.posix_spawn = lambda path, argv, env: os.system("echo $PYTHONPATH")
-pass_on("/nowhere")
+pass_on("1:2:/nowhere", "/nowhere/libcupti.so")
 os.environ["PYTHONPATH"] = "/extra"
 os.posix_spawn("/bin/true", ["true"], None)
 """
-    code, out, problem = end(PASSING_ON.replace('pass_on("/nowhere")', "") + program)
+    code, out, problem = end(PASSING_ON.replace('pass_on("1:2:/nowhere", "/nowhere/libcupti.so")', "") + program)
     assert (code, problem) == (0, "")
     assert out.strip().endswith("/joining:/extra")

@@ -16,7 +16,7 @@ from pinscope.tracing.places import NATIVE, Sources, library_folders, place_of
 
 LIBRARY = "/opt/venv/lib/python3.12/site-packages/torch/utils/data/dataloader.py"
 STANDARD = f"{sysconfig.get_path('stdlib')}/threading.py"
-OURS = str(Path(places.__file__).parent / "start.py")
+OURS = str(Path(places.__file__).parent / "part.py")
 
 
 @pytest.fixture(autouse=True)

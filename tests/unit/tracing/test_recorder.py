@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -13,13 +14,15 @@ from pathlib import Path
 import pytest
 
 from pinscope.runner.traced_program import make_spool
+from pinscope.tracing import descendants
 from pinscope.tracing.call_log import CUT
+from pinscope.tracing.descendants import NOT_STARTED
 from pinscope.tracing.scope import Scope
 from pinscope.tracing.spool import Spool
-from pinscope.tracing.start import NOT_STARTED
+from pinscope.tracing.spool_folder import SpoolFolder
 from tests.data.fake_cupti import FIRST_LINE, PRELUDE, built, variables
 
-TRACING = Path(__file__).parents[3] / "pinscope" / "tracing"
+SETUP = Path(__file__).parents[3] / "pinscope" / "tracing" / "recorder_setup.py"
 
 
 @pytest.fixture(scope="module")
@@ -43,16 +46,17 @@ class Recorded:
 def record(library: Path, folder: Path, program: str, scope: Scope = ALL, **changes: str) -> Recorded:
     """Run a program with the recorder in it."""
     environment = variables(library, **changes)
-    setup = subprocess.run(
-        [sys.executable, TRACING / "recorder_setup.py"], env=environment, capture_output=True, check=True
-    )
+    answer = subprocess.run([sys.executable, SETUP, "1"], env=environment, capture_output=True, check=True)
+    setup = json.loads(answer.stdout)
     spool = folder / "spool"
-    spool.mkdir()
-    make_spool(spool, json.loads(setup.stdout), scope, time.time_ns())
+    spool.mkdir(0o700)
+    make_spool(spool, setup, scope, time.time_ns())
     (folder / "program.py").write_text(PRELUDE + program)
+    handed_over = descendants.variables(SpoolFolder.made(str(spool)).handover, setup["library"])
+    path = f"{handed_over['PYTHONPATH'].partition(os.pathsep)[0]}{os.pathsep}{environment['PYTHONPATH']}"
     done = subprocess.run(
-        [sys.executable, TRACING / "start.py", spool, folder / "program.py"],
-        env=environment, capture_output=True, text=True, check=False,
+        [sys.executable, folder / "program.py"], env={**environment, **handed_over, "PYTHONPATH": path},
+        capture_output=True, text=True, check=False,
     )  # fmt: skip
     read, counts = Spool(spool), Counter[str]()
     for buffer in read.take(ended=True):
@@ -362,7 +366,7 @@ with pinscope.trace("part"): thread.join(); copy(1, PAGEABLE, DEVICE)
 def test_a_recording_ends_when_its_spool_is_gone(library: Path, tmp_path: Path) -> None:
     config = str(tmp_path / "spool" / "config.json")
     gone, back = f"os.rename({config!r}, {config + '.kept'!r})\n", f"os.rename({config + '.kept'!r}, {config!r})\n"
-    seen = record(library, tmp_path, f"{gone}{NOTHING_ASKED}{COPIES}{back}")
+    seen = record(library, tmp_path, f"wait(0)\n{gone}{NOTHING_ASKED}{COPIES}{back}")
     assert (seen.stdout, seen.counts["MEMCPY"]) == ("0\n", 0)
 
 

@@ -15,11 +15,21 @@ import pytest
 
 from pinscope.tracing import redirect
 from pinscope.tracing.places import library_folders
-from pinscope.tracing.redirect import ACCOUNT, PLAN, Budget, Buffer, Line, Ring
+from pinscope.tracing.redirect import ACCOUNT, Budget, Buffer, Line, Ring
 from tests.data.stand_ins import PACKAGES
 
 ROOT = Path(__file__).parents[3]
-START = ROOT / "pinscope" / "tracing" / "start.py"
+START = f"""\
+import json, runpy, sys
+sys.path.insert(0, {str(ROOT)!r})
+from pinscope.tracing.redirect_start import start_redirecting
+from pinscope.tracing.spool_folder import SpoolFolder
+del sys.path[0]
+start_redirecting(SpoolFolder.made(sys.argv[1]), json.loads(sys.argv[2]))
+sys.argv[:3] = []
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+"""Runs a program as a plan says: ``-c START SPOOL PLAN PROGRAM``."""
 PRELUDE = """\
 import sys, zlib, gpu_model, numpy as np, torch
 from torch.utils.data.dataloader import DataLoader
@@ -39,17 +49,15 @@ class Seen:
         path = folder / "program.py"
         path.write_text(PRELUDE + text + "\nprint(gpu_model.sent, file=sys.stderr)\n")
         marked = [n for n, line in enumerate(path.read_text().splitlines(), 1) if line.endswith("# pin")]
-        (folder / PLAN).write_text(
-            json.dumps({
-                "lines": [(str(path), line) for line in (marked if lines is None else lines)],
-                "libraries": library_folders(), "large_bytes": 65536,
-                "all_loaders": False, "most_bytes": 1 << 24, **(plan or {}),
-            })
-        )  # fmt: skip
+        chosen = {
+            "lines": [(str(path), line) for line in (marked if lines is None else lines)],
+            "libraries": library_folders(), "large_bytes": 65536,
+            "all_loaders": False, "most_bytes": 1 << 24, **(plan or {}),
+        }  # fmt: skip
         environment = {**os.environ, "PYTHONPATH": f"{PACKAGES}"}
         plain, done = (
             subprocess.run([sys.executable, *command], capture_output=True, text=True, env=environment, check=False)
-            for command in ([path], [START, folder, path])
+            for command in ([path], ["-c", START, folder, json.dumps(chosen), path])
         )
         assert plain.returncode == 0, plain.stderr
         assert (done.returncode, done.stdout) == (0, plain.stdout), done.stderr
@@ -295,8 +303,9 @@ def test_nothing_is_imported_for_the_program_and_its_account_survives_os_exit(tm
         "all_loaders": True,
         "most_bytes": 1,
     }
-    (tmp_path / PLAN).write_text(json.dumps(plan))
-    done = subprocess.run([sys.executable, START, tmp_path, path], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", START, tmp_path, json.dumps(plan), path], capture_output=True, text=True, check=True
+    )
     assert (done.stdout, done.stderr) == ("set()\n", "")
     assert json.loads((tmp_path / ACCOUNT).read_text())["lines"][0]["copies"] == 0
 
@@ -304,12 +313,12 @@ def test_nothing_is_imported_for_the_program_and_its_account_survives_os_exit(tm
 def test_a_program_exits_at_once_also_where_its_account_cannot_be_written(tmp_path: Path) -> None:
     path = tmp_path / "program.py"
     path.write_text(f"import os, shutil\nshutil.rmtree({str(tmp_path / 'spool')!r})\nos._exit(4)")
-    (tmp_path / "spool").mkdir()
+    (tmp_path / "spool").mkdir(0o700)
     plan = {"lines": [], "libraries": library_folders(), "large_bytes": 1, "all_loaders": True, "most_bytes": 1}
-    (tmp_path / "spool" / PLAN).write_text(json.dumps(plan))
     done = subprocess.run(
-        [sys.executable, START, tmp_path / "spool", path], capture_output=True, text=True, check=False
-    )
+        [sys.executable, "-c", START, tmp_path / "spool", json.dumps(plan), path],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (4, "", "")
 
 

@@ -254,7 +254,7 @@ def _files(folder: Path, name: str) -> dict[str, tuple[str, bytes]]:
     there = {}
     for path in sorted(folder.rglob("*")):
         status = path.lstat()
-        content = os.fsencode(os.readlink(path)) if path.is_symlink() else path.read_bytes() if path.is_file() else b""
+        content = os.fsencode(path.readlink()) if path.is_symlink() else path.read_bytes() if path.is_file() else b""
         there[f"{name}/{path.relative_to(folder)}"] = (oct(status.st_mode), content)
     return there
 

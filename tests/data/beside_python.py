@@ -215,7 +215,9 @@ def _install(interpreter: Interpreter, folder: Path, site: Mapping[str, str]) ->
     (folder / "bin").mkdir()
     python = folder / "bin" / "python"
     python.symlink_to(interpreter.base)
-    (folder / "pyvenv.cfg").write_text(f"home = {Path(interpreter.base).parent}\n")
+    (folder / "pyvenv.cfg").write_text(
+        f"home = {Path(interpreter.base).parent}\ninclude-system-site-packages = false\n"
+    )
     installed = [str(ROOT), *interpreter.packages, str(FAKE_CUPTI)]
     (packages / "installed.pth").write_text("\n".join(installed) + "\n")
     _write(packages, site)

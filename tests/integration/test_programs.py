@@ -13,7 +13,9 @@ from tests.data.fake_cupti import ROOT, built
 EVERY = 16
 """One in so many is in the sample, which takes 20 s."""
 MANUAL = ROOT / "docs" / "tracing.md"
-ODD = Program("", "odd", "import sys; print('out'); sys.stderr.write('error\\n'); open('file', 'w').close(); sys.exit(3)")
+ODD = Program(
+    "", "odd", "import sys; print('out'); print('error', file=sys.stderr); open('file', 'w').close(); sys.exit(3)"
+)
 
 
 @pytest.fixture(scope="module")

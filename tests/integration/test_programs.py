@@ -1,0 +1,83 @@
+"""Programs run as without a trace: a sample of those in tests/data/programs. ``scripts/compare-programs`` runs all."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.data.beside_python import Interpreter, Program, compare_all, compared, programs
+from tests.data.fake_cupti import ROOT, built
+
+EVERY = 16
+"""One in so many is in the sample, which takes 20 s."""
+MANUAL = ROOT / "docs" / "tracing.md"
+ODD = Program(
+    "", "odd", "import sys; print('out'); print('error', file=sys.stderr); open('file', 'w').close(); sys.exit(3)"
+)
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(tmp_path_factory.mktemp("cupti"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Short: sockets lie in it."""
+    path = tmp_path / "p"
+    path.mkdir()
+    return path
+
+
+def test_a_sample_of_programs_runs_as_without_a_trace_but_for_what_the_manual_says(folder: Path, library: Path) -> None:
+    here = Interpreter.at(sys.executable)
+    sample = [each for each in list(programs())[::EVERY] if here.can_run(each)]
+    wrong = [
+        f"{program.kind}: {program.name}: {differences or 'differs no more'}"
+        for program, differences in compare_all(sample, here, folder, library)
+        if bool(differences) != (program.differs is not None)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_each_kind_of_difference_is_in_the_manual_with_its_reason() -> None:
+    text = MANUAL.read_text()
+    known = [each for each in programs() if each.differs is not None]
+    assert not [each.name for each in known if not each.why]
+    assert {each.differs for each in known if f"| {each.differs} |" not in text} == set()
+
+
+def test_the_table_has_at_least_250_programs() -> None:
+    assert len(list(programs())) >= 250
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ("print('more')", ["stdout"]),
+        ("sys.stderr.write('more')", ["stderr"]),
+        ("open('other', 'w').close()", ["file here/other"]),
+        ("open('file', 'w').write('x')", ["file here/file"]),
+        ("open(os.environ['TMPDIR'] + '/left', 'w').close()", ["file tmp/left"]),
+        ("os.chmod('file', 0o600)", ["file here/file"]),
+        ("os._exit(4)", ["exit code"]),
+        ("os.kill(os.getpid(), 15)", ["exit code"]),
+        ("", []),
+    ],
+)
+def test_whatever_another_start_changes_is_seen(change: str, what: list[str], folder: Path, library: Path) -> None:
+    other = folder / "other.py"
+    other.write_text(
+        "import os, runpy, sys\n"
+        "try: runpy.run_path(sys.argv[1], run_name='__main__')\n"
+        f"finally: sys.stdout.flush(); {change or 'pass'}\n"
+    )
+    differences = compared(ODD, Interpreter.at(sys.executable), folder / "0", library, traced=(str(other),))
+    assert [each.what for each in differences] == what
+
+
+def test_a_program_whose_two_runs_are_the_same_leaves_no_folder(folder: Path, library: Path) -> None:
+    assert not compared(ODD, Interpreter.at(sys.executable), folder / "0", library, traced=())
+    assert not list(folder.iterdir())

@@ -37,7 +37,7 @@ _ADDRESS = re.compile(rb"\b0x[0-9a-f]{6,16}\b")
 _HANDED_ON = ("PATH", "PINSCOPE_TEST_MARK")
 """Variables of this process that the programs get."""
 _SUMMARY = re.compile(
-    rb"\r?\npinscope: (?:(?!\r?\npinscope: ).)*\nRun \d{8}-\d{6}-\w+\. Next:\r?\n(?:  pinscope .*?\r?\n)+\Z", re.DOTALL
+    rb"\r?\npinscope: (?:(?!\r?\npinscope: ).)*\nRun \d{8}-\d{6}-\w+\. Next:\r?\n(?:  pinscope [^\n]*\n)+", re.DOTALL
 )
 """What PinScope itself writes when the program has ended."""
 

@@ -169,8 +169,11 @@ def compared(
     program: Program, interpreter: Interpreter, folder: Path, library: Path, traced: Sequence[str] = TRACED
 ) -> Sequence[Difference]:
     """How the traced program differs."""
-    ends = [_run(program, interpreter, folder, library, through) for through in ((), traced)]
-    return list(_differences(*ends))
+    plain, other = (_run(program, interpreter, folder, library, through) for through in ((), traced))
+    differences = list(_differences(plain, other))
+    if traced == TRACED and program.shell is None and not _SUMMARY.search(other.stderr + other.stdout):
+        differences.append(Difference("summary of the trace", "", ""))
+    return differences
 
 
 def _run(program: Program, interpreter: Interpreter, folder: Path, library: Path, through: Sequence[str]) -> Ended:

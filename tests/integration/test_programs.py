@@ -10,7 +10,7 @@ import pytest
 from tests.data.beside_python import Interpreter, Program, compare_all, compared, programs
 from tests.data.fake_cupti import ROOT, built
 
-EVERY = 16
+EVERY = 21
 """One in so many is in the sample, which takes 20 s."""
 MANUAL = ROOT / "docs" / "tracing.md"
 ODD = Program(

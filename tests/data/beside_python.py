@@ -60,6 +60,7 @@ class Program:
         stdin: what it can read.
         python: oldest version that can run it.
         differs: the kind of its known difference, which the document on traces names.
+        since: oldest version that shows this difference.
         why: this difference cannot be mended.
     """
 
@@ -76,6 +77,7 @@ class Program:
     stdin: str | None = None
     python: str = "3.11"
     differs: str | None = None
+    since: str = "3.11"
     why: str | None = None
 
 
@@ -109,6 +111,10 @@ class Interpreter:
     def can_run(self, program: Program) -> bool:
         """Whether the program is for this version."""
         return _numbers(self.version) >= _numbers(program.python)
+
+    def has_known_difference(self, program: Program) -> bool:
+        """Whether the table says that the program differs here."""
+        return program.differs is not None and _numbers(self.version) >= _numbers(program.since)
 
 
 @dataclass(frozen=True)

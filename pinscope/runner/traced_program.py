@@ -21,7 +21,7 @@ from types import FrameType
 from typing import Any, Self
 
 from pinscope.errors import BadInput, NoDevice, NotPossible
-from pinscope.isolation import open_command
+from pinscope.isolation import command, open_command
 from pinscope.probes.installation import Extra, install_command
 from pinscope.probes.parent import ending_with_this
 from pinscope.records.trace_row import TraceRow
@@ -32,13 +32,17 @@ from pinscope.tracing.spool import Spool
 from pinscope.tracing.spool_folder import SpoolFolder
 from pinscope.tracing.summed import Ended
 
-_OF_A_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
-_HANDED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+_OF_A_TERMINAL = frozenset({signal.SIGINT, signal.SIGQUIT})
+_OURS = frozenset({
+    signal.SIGKILL, signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGCONT, signal.SIGCHLD,
+    signal.SIGPIPE, signal.SIGURG, signal.SIGWINCH, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL,
+    signal.SIGSEGV, signal.SIGSYS, signal.SIGTRAP, signal.SIGXFSZ,
+})  # fmt: skip
+"""Signals that cannot be caught, that end nothing, or that say something of the process that gets them."""
 LOOK_SECONDS = 0.25
 """How often the spool is emptied."""
 SETUP_SECONDS = 60.0
 """CUPTI's answer takes half a second; a hanging driver must not hang us."""
-_TRACING = Path(__file__).parents[1] / "tracing"
 _ANOTHER_PROFILER = 39
 """CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED."""
 _NO_RIGHTS = 35
@@ -123,11 +127,11 @@ def ask_cupti(cuda: str | None) -> Mapping[str, Any]:
     # A profiler would load itself into this process, too.
     alone = {name: value for name, value in os.environ.items() if name not in _INJECTION}
     with tempfile.TemporaryFile() as file:  # stdout may have what the user's sitecustomize prints
-        command = open_command("-P", str(_TRACING / "recorder_setup.py"), str(file.fileno()))
+        setup = command("pinscope.tracing.recorder_setup", str(file.fileno()))
         try:
             answer = subprocess.run(
-                command, capture_output=True, text=True, timeout=SETUP_SECONDS, check=False, env=alone,
-                pass_fds=[file.fileno()], preexec_fn=ending_with_this(),
+                setup, stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8", errors="replace",
+                timeout=SETUP_SECONDS, check=False, env=alone, pass_fds=[file.fileno()], preexec_fn=ending_with_this(),
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             raise NotPossible(f"CUPTI did not answer within {SETUP_SECONDS:g} s") from None
@@ -174,7 +178,7 @@ class ProgramSignals:
             child.send_signal(self._came_early.pop(0))
 
     def __enter__(self) -> Self:
-        for number in (*_OF_A_TERMINAL, *_HANDED_ON):
+        for number in signal.valid_signals() - _OURS:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._hand_on)
         return self

@@ -33,6 +33,7 @@ NVTX = "NVTX_INJECTION64_PATH"
 """Variable by which NVTX finds the library that follows its calls: CUPTI's."""
 JOINING = os.path.join(os.path.dirname(os.path.realpath(__file__)), "joining")  # noqa: PTH118, PTH120
 """Folder whose ``sitecustomize`` Python imports as it starts."""
+_PACKAGE = os.path.dirname(os.path.dirname(JOINING))  # noqa: PTH120
 _JOINING_EMPTY = f"{JOINING}/"
 """The same where the variable was empty, which is not as if there was none."""
 TRIGGER = "ctypes"
@@ -152,6 +153,8 @@ def forget_modules(before: Collection[str]) -> None:
     for name in sys.modules.keys() - before:
         if not name.startswith("pinscope") and str(getattr(sys.modules[name], "__file__", "")).endswith(".py"):
             del sys.modules[name]
+    for path in [path for path in sys.path_importer_cache if path.startswith(_PACKAGE)]:
+        del sys.path_importer_cache[path]
 
 
 def _restore_path() -> None:

@@ -354,9 +354,9 @@ class Recorder:
             return
         with self._switching:
             self._ended = True
-            self._let_go()
-            self._cupti.flush_all()
             try:
+                self._let_go()
+                self._cupti.flush_all()
                 self._write("ended.json", {"ns": time.time_ns()})
                 self._note_cut()
             except Exception as error:  # noqa: BLE001 - the spool is gone, or an audit hook of the program forbids it

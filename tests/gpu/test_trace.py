@@ -30,7 +30,7 @@ MIB = 2**20
 
 
 def has_cupti() -> bool:
-    setup = [sys.executable, str(ROOT / "pinscope" / "tracing" / "recorder_setup.py")]
+    setup = [sys.executable, str(ROOT / "pinscope" / "tracing" / "recorder_setup.py"), "1"]
     return "problem" not in json.loads(subprocess.run(setup, capture_output=True, text=True, check=True).stdout)
 
 
@@ -211,10 +211,11 @@ def test_what_a_signal_raises_during_a_copy_is_caught_where_it_is_without_a_trac
 
 def test_another_subscriber_is_refused_while_a_program_is_traced(tmp_path: Path) -> None:
     """Of CUPTI's subscribers one is let in: so a second recorder is refused, and says so."""
-    nested = f"import subprocess, sys\nfrom pinscope.tracing.recorder import Recorder, Refused\n{COPIES}\n"
-    nested += f"again = Recorder({str(tmp_path)!r})\ntry:\n    again.start()\nexcept Refused as refusal:\n"
-    nested += "    print(refusal.args[0])\n"
-    (tmp_path / "config.json").write_text(json.dumps(config()))
+    setup = config()
+    nested = f"import subprocess, sys\nfrom pinscope.tracing.recorder import Recorder, Refused, SpoolFolder\n{COPIES}\n"
+    nested += f"again = Recorder(SpoolFolder.made({str(tmp_path)!r}), {setup['library']!r})\n"
+    nested += "try:\n    again.start()\nexcept Refused as refusal:\n    print(refusal.args[0])\n"
+    (tmp_path / "config.json").write_text(json.dumps(setup))
     (tmp_path / "program.py").write_text(nested)
     assert Traced(tmp_path, str(tmp_path / "program.py")).stdout == "39\n"
 
@@ -325,7 +326,7 @@ def events_of(seen: Traced, name: str) -> list[dict[str, Any]]:
 
 
 def config() -> dict[str, Any]:
-    setup = [sys.executable, str(ROOT / "pinscope" / "tracing" / "recorder_setup.py")]
+    setup = [sys.executable, str(ROOT / "pinscope" / "tracing" / "recorder_setup.py"), "1"]
     return {
         **json.loads(subprocess.run(setup, capture_output=True, check=True).stdout),
         "libraries": library_folders(),

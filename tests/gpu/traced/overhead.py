@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 from pinscope.tracing.recorder import Recorder
+from pinscope.tracing.spool_folder import SpoolFolder
 
 CONFIG, FOLDER = Path(sys.argv[2]), Path(sys.argv[3])
 TURNS = 9
@@ -20,9 +21,9 @@ TURNS = 9
 
 def recorder(turn):
     spool = FOLDER / f"spool.{turn}"
-    spool.mkdir()
+    spool.mkdir(0o700)
     (spool / "config.json").write_text(CONFIG.read_text())
-    started = Recorder(str(spool))
+    started = Recorder(SpoolFolder.made(str(spool)), json.loads(CONFIG.read_text())["library"])
     started.start()
     return started
 

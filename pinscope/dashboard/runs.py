@@ -16,7 +16,7 @@ from pinscope.dashboard.plain import plain, sentence
 from pinscope.dashboard.run_cards import run_list
 from pinscope.dashboard.run_page import MESSAGE, show_message, show_run
 from pinscope.dashboard.run_titles import experiment_title
-from pinscope.dashboard.run_view import anonymous_choice, bundle_button
+from pinscope.dashboard.run_view import bundle_button
 from pinscope.dashboard.widgets import storage_note
 from pinscope.errors import BadInput, UnknownName
 from pinscope.experiments.registry import readers
@@ -126,7 +126,7 @@ def _bundles(store: Store, shown: Mapping[str, int]) -> None:
             st.session_state["uploads"] = st.session_state.get("uploads", 0) + 1  # empties the uploader
             st.rerun()
         if shown:
-            bundle_button(store, shown, f"Export these {len(shown)} runs", "pinscope-runs", anonymous_choice())
+            bundle_button(store, shown, f"Export these {len(shown)} runs", "pinscope-runs", state.anonymous_choice())
 
 
 def _import(store: Store, file: IO[bytes], name: str) -> bool:

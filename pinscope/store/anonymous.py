@@ -7,9 +7,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
 from pinscope.analysis.attached import Attached
-from pinscope.records.run import Attachment, Run, TimelineRun, parse_run
+from pinscope.records.run import Attachment, Run, TimelineRun, TraceRun, parse_run
 from pinscope.store.attachments import AttachedTable, encode_part, read_part
-from pinscope.store.pseudonyms import Pseudonyms
+from pinscope.store.pseudonyms import Pseudonyms, users_in
 from pinscope.store.rows import Row
 from pinscope.store.store import Store
 from pinscope.store.tables import RUN_ID_LENGTH
@@ -70,10 +70,12 @@ class AnonymousStore:
         return Attached(rows, lambda name, wanted: tables[name].tables(wanted))
 
     def _users(self, run: Run) -> set[str]:
-        """Names of users that a run's own texts may repeat."""
-        if not isinstance(run, TimelineRun):
-            return set()
-        return {user for row in self._store.observations(run.id) if isinstance(user := row.get("user"), str)}
+        """Names of users that the texts of a run may repeat."""
+        users = users_in(run.model_dump_json())
+        if isinstance(run, TimelineRun | TraceRun):  # observations of others have neither users nor files
+            for row in self._store.observations(run.id):
+                users |= {str(row["user"])} if row.get("user") else users_in(str(row.get("file", "")))
+        return users
 
     def _sized(self, run: Run, attachment: Attachment) -> Attachment:
         """With as many bytes as its parts have without names."""

@@ -21,17 +21,22 @@ _SAYS_SOMETHING = re.compile(r"(?=.*[^\W\d]).{3,}", re.DOTALL)
 _LABEL = re.compile(r"[a-z0-9_+-]*")
 """A word of PinScope's own, such as ``pinned`` or ``h2d``: no text, whatever a user or a host is called."""
 _GPU = re.compile(r"\b(GPU|MIG)-[0-9a-f]{8}-[0-9a-f-]{27}")
-_HOME = re.compile(r"(/(?:home|Users)/)([^/\s'\":]+)")
+_HOME = re.compile(r"(?:/(?:home|Users)/|(?<![\w/~])~)(?P<user>[A-Za-z_][^/\s'\":]*)")
 _KERNELS = r"(?!proc/|sys/(?!fs/cgroup/)|dev/(?!shm/))"
 """Paths that are the same on every host."""
 _IN_A_FOLDER = r"[^\s/'\"<>|,;()\[\]{}]++"
 _FOLDERS = re.compile(
-    rf"(?:(?<![\w./~])(?:~[\w.-]*+)?|(?<=//))/{_KERNELS}(?:{_IN_A_FOLDER}(?: {_IN_A_FOLDER}){{0,2}}+/)++"
+    rf"(?:(?<![\w./~])(?:~[\w.-]*+)?|(?<=//))/{_KERNELS}(?:{_IN_A_FOLDER}(?: (?!~){_IN_A_FOLDER}){{0,2}}+/)++"
 )
 """Of an absolute path. A name in it may have blanks; an address such as ``https://…`` is none."""
 _QUOTED_FOLDERS = re.compile(rf"(?<=['\"])(?:~[\w.-]*+)?/{_KERNELS}[^'\"\n]*/(?=[^'\"/\n]*['\"])")
 _FRAME = re.compile(r"(?P<function>.*?) \((?P<file>.*):(?P<line>\d+)\)", re.DOTALL)
 _FILE_AND_LINE = re.compile(r"(?P<file>.*):(?P<line>\d+)", re.DOTALL)
+
+
+def users_in(text: str) -> set[str]:
+    """Users whose home folders a text names."""
+    return {found["user"] for found in _HOME.finditer(text)}
 
 
 class Pseudonyms:
@@ -70,7 +75,7 @@ class Pseudonyms:
     def text(self, text: str) -> str:
         """Of paths the last names stay, of the names that are known none."""
         text = _GPU.sub(lambda found: self.gpu(found[0]), text)
-        text = _HOME.sub(lambda found: found[1] + self.user(found[2]), text)
+        text = _HOME.sub(lambda found: found[0].removesuffix(found["user"]) + self.user(found["user"]), text)
         for folders in (_QUOTED_FOLDERS, _FOLDERS):
             text = folders.sub(f"{LEFT_OUT}/", text)
         return self._names.sub(lambda found: self._known[found[0]], text) if self._names else text

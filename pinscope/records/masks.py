@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
@@ -35,25 +36,48 @@ _ABOUT = frozenset({
 })  # fmt: skip
 """Words at the end that say something about a secret and not the secret itself."""
 
-_HINT = re.compile(r"token|secret|passw|passphrase|pwd|key|credential|auth|bearer|://", re.IGNORECASE)
+_HINTS = ("token", "secret", "passw", "passphrase", "pwd", "key", "credential", "auth", "bearer", "://")
+"""Without one of these in it a text has nothing to mask."""
+
+
+@dataclass(frozen=True)
+class _Form:
+    """How a name and its value are written.
+
+    Attributes:
+        before: all up to the value, with the name; of an address, whose value has none, the user.
+        value: the value that follows; ``None``: text, up to the quote that it began with.
+    """
+
+    before: re.Pattern[str]
+    value: re.Pattern[str] | None
+
+
 _NAME = r"(?<![\w.])(?<![\w.]-)(?P<name>[A-Za-z_][\w.-]*+)"
 _QUOTE = r"\\?[\"']"
-_QUOTED = re.compile(
-    rf"{_NAME}"
-    rf"(?:(?:{_QUOTE})?\s*+\]?\s*+(?:={{1,2}}|:)|\s*+:\s*+\w++\s*+=|{_QUOTE}\s*+,)"
-    rf"\s*+[rbfRBF]{{0,2}}(?P<quote>\\?(?:\"{{3}}|'{{3}}|[\"']))(?P<value>(?:(?!(?P=quote))(?:\\.|.))++)",
-    re.DOTALL,
+_QUOTED = _Form(
+    re.compile(
+        rf"{_NAME}(?:(?:{_QUOTE})?\s*+\]?\s*+(?:={{1,2}}|:)|\s*+:\s*+\w++\s*+=|{_QUOTE}\s*+,)"
+        r"\s*+[rbfRBF]{0,2}(?P<quote>\\?(?:\"{3}|'{3}|[\"']))"
+    ),
+    None,
 )
 """``name="…"``, ``name: str = "…"``, ``["name"] = "…"``, ``"name": "…"`` and ``"name", "…"``."""
-_PLAIN = re.compile(rf"{_NAME}=(?![rbfRBF]{{0,2}}{_QUOTE})(?P<value>[^\s\"'&]++)")
-_OPTION = re.compile(r"(?<!\S)--?(?P<name>[A-Za-z_][\w.-]*+)\s++(?!-)(?P<value>\"[^\"]*+\"?|'[^']*+'?|\S*[^\s\"')])")
-_HEADER = re.compile(
-    r"(?<![\w-])(?P<name>(?:proxy-)?authorization|x-[a-z-]++):\s*+(?:(?:bearer|basic|token)\s++)?"
-    r"(?P<value>[^\s\"']++)",
-    re.IGNORECASE,
+_PLAIN = _Form(re.compile(rf"{_NAME}=(?![rbfRBF]{{0,2}}{_QUOTE})"), re.compile(r"[^\s\"'&]++"))
+_OPTION = _Form(
+    re.compile(r"(?<!\S)--?(?P<name>[A-Za-z_][\w.-]*+)\s++(?!-)"),
+    re.compile(r"\"[^\"]*+\"?|'[^']*+'?|\S*[^\s\"')]"),
 )
-_IN_ADDRESS = re.compile(r"(?<![\w+.-])[A-Za-z][\w+.-]*+://[^\s/@:\"']*+:(?P<value>[^\s/\"']+)(?=@)")
-_WHOLE_WORD = re.compile(r"\A[-+~]{0,2}(?P<name>[A-Za-z_][\w.-]*+)=(?P<value>.+)", re.DOTALL)
+_HEADER = _Form(
+    re.compile(
+        r"(?<![\w-])(?P<name>(?:proxy-)?authorization|x-[a-z-]++):\s*+(?:(?:bearer|basic|token)\s++)?", re.IGNORECASE
+    ),
+    re.compile(r"[^\s\"']++"),
+)
+_IN_ADDRESS = _Form(
+    re.compile(r"(?<![\w+.-])(?P<user>[A-Za-z][\w+.-]*+://[^\s/@:\"']*+:)"), re.compile(r"[^\s/\"']+(?=@)")
+)
+_WHOLE_WORD = _Form(re.compile(r"\A[-+~]{0,2}(?P<name>[A-Za-z_][\w.-]*+)="), re.compile(r".+", re.DOTALL))
 _OPTION_ALONE = re.compile(r"--?(?P<name>[A-Za-z_][\w.-]*+)")
 
 
@@ -110,29 +134,28 @@ def _is_named_secret(name: object, value: object) -> bool:
     return isinstance(name, str) and isinstance(value, str) and value != "" and is_secret_name(name)
 
 
-def _masked(text: str, patterns: Sequence[re.Pattern[str]]) -> str:
-    if not _HINT.search(text):
-        return text
-    for pattern in patterns:
-        text = _with_masks(text, pattern)
+def _masked(text: str, forms: Sequence[_Form]) -> str:
+    lower = text.lower()
+    if any(hint in lower for hint in _HINTS):
+        for form in forms:
+            text = _with_masks(text, form)
     return text
 
 
-def _with_masks(text: str, pattern: re.Pattern[str]) -> str:
+def _with_masks(text: str, form: _Form) -> str:
     """The text with a mask for each value whose name is that of a secret; another value may hold names itself."""
     pieces, copied, place = list[str](), 0, 0
-    while found := pattern.search(text, place):
-        if _is_secret(found):
-            pieces += text[copied : found.start("value")], MASK
-            copied = place = found.end("value")
-        else:
-            place = found.end("name")
+    while found := form.before.search(text, place):
+        place = found.end(1)
+        if found.lastgroup == "user" or is_secret_name(found["name"]):
+            value = (form.value or _up_to(found["quote"])).match(text, found.end())
+            if value and not (found[1].lower() == "pwd" and value[0].startswith("/")):  # that is the working folder
+                pieces += text[copied : value.start()], MASK
+                copied = place = value.end()
     return "".join([*pieces, text[copied:]])
 
 
-def _is_secret(found: re.Match[str]) -> bool:
-    """Whether a value that was found is secret; in an address it is, whatever the user's name."""
-    if (name := found.groupdict().get("name")) is None:
-        return True
-    is_folder = name.lower() == "pwd" and found["value"].startswith("/")
-    return is_secret_name(name) and not is_folder
+@lru_cache(maxsize=16)
+def _up_to(quote: str) -> re.Pattern[str]:
+    """Text in such quotes; it may be cut before they end."""
+    return re.compile(rf"(?:(?!{re.escape(quote)})(?:\\.|.))++", re.DOTALL)

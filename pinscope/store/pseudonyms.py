@@ -30,8 +30,6 @@ _FOLDERS = re.compile(
 )
 """Of an absolute path. A name in it may have blanks; an address such as ``https://…`` is none."""
 _QUOTED_FOLDERS = re.compile(rf"(?<=['\"])(?:~[\w.-]*+)?/{_KERNELS}[^'\"\n]*/(?=[^'\"/\n]*['\"])")
-_FRAME = re.compile(r"(?P<function>.*?) \((?P<file>.*):(?P<line>\d+)\)", re.DOTALL)
-_FILE_AND_LINE = re.compile(r"(?P<file>.*):(?P<line>\d+)", re.DOTALL)
 
 
 def users_in(text: str) -> set[str]:
@@ -99,12 +97,19 @@ class Pseudonyms:
         return f"{self._hash(folder)[:6]}/{last}" if separator else path
 
     def stack(self, frames: str) -> str:
-        """Functions, files and lines of a stack."""
-        return "\n".join(self._line(_FRAME, "{function} ({file}:{line})", frame) for frame in frames.split("\n"))
+        """``FUNCTION (FILE:LINE)``, one a line."""
+        return "\n".join(map(self._frame, frames.split("\n")))
+
+    def _frame(self, frame: str) -> str:
+        function, separator, rest = frame.partition(" (")
+        if not separator or not rest.endswith(")"):
+            return self.text(frame)
+        return f"{function} ({self.file_and_line(rest[:-1])})"
 
     def file_and_line(self, place: str) -> str:
         """``FILE:LINE``."""
-        return self._line(_FILE_AND_LINE, "{file}:{line}", place)
+        file, _, line = place.rpartition(":")
+        return f"{self.file(file)}:{line}" if line.isdigit() else self.text(place)
 
     def command(self, words: Iterable[str]) -> list[str]:
         """The program's last name stays, of ``-m MODULE`` that of the module."""
@@ -115,12 +120,6 @@ class Pseudonyms:
             named = [] if first.startswith("-") else [PurePath(first).name]
             rest = rest if named else [first, *rest]
         return [*named, *([LEFT_OUT] if rest else [])]
-
-    def _line(self, form: re.Pattern[str], as_text: str, line: str) -> str:
-        found = form.fullmatch(line)
-        if found is None:
-            return self.text(line)
-        return as_text.format_map({**found.groupdict(), "file": self.file(found["file"])})
 
     def _hash(self, text: str) -> str:
         return blake2b(text.encode("utf-8", "surrogatepass"), key=self._key, digest_size=_DIGITS // 2).hexdigest()

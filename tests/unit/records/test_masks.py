@@ -98,7 +98,8 @@ def test_text_in_quotes_beside_a_secret_name_is_masked_in_source_lines(line: str
 
 
 @pytest.mark.parametrize(
-    "piece", ["a", " ", "token ", "--token ", "token=", 'token="', "token: ", "://", "a://:", "a://:@", "x-", "[", "\\"]
+    "piece",
+    ["a", " ", "token ", "--token ", "token=", 'token="', "token: ", "://", "a://:", "a://:@", "x-", "[", "\\", "a="],
 )
 def test_a_word_of_any_length_takes_time_in_proportion(piece: str) -> None:
     text = "token" + piece * (200_000 // len(piece))

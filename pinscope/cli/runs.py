@@ -25,6 +25,7 @@ from pinscope.report.document import open_document
 from pinscope.report.json_report import run_without_rows
 from pinscope.report.write import write_report
 from pinscope.runner.jobs import cancel, reconcile
+from pinscope.store.anonymous import ANONYMOUS, AnonymousStore
 from pinscope.store.bundle import open_bundle, write_bundle
 from pinscope.store.damage import DamagedRun
 from pinscope.store.store import Store, Wanted
@@ -41,6 +42,7 @@ RUN_LIST_FIELDS = {
 }  # fmt: skip
 """Fields of a run that ``runs list --json`` prints, beside ``host``."""
 STATUSES: tuple[Status, ...] = get_args(Status)
+Anonymous = Annotated[bool, typer.Option("--anonymous", help=ANONYMOUS)]
 DAMAGED = "damaged"
 """Status of a run that cannot be read."""
 
@@ -171,7 +173,7 @@ def delete(
         print_line(f"Deleted run {whole_id}.")
 
 
-def report(
+def report(  # noqa: PLR0917 - typer calls it by keyword
     run_ids: RunIds,
     output: Annotated[
         Path,
@@ -189,15 +191,19 @@ def report(
         typer.Option("--for", metavar="DURATION", help="Of a trace for Perfetto: how long a stretch, such as 500ms. "
                      "Default: to the end.", show_default=False),
     ] = None,
+    anonymous: Anonymous = False,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Write a report of one or more runs to a file."""
     stretch = PerfettoStretch(start_after, for_, output)
     drawn = output.suffix.lower() in (".html", ".md")
     with store_to_read() as store:
-        runs = _chosen(store, run_ids)
+        source = AnonymousStore(store) if anonymous else store
+        runs = _chosen(source, run_ids)
         documents = [
-            stretch.of(open_document(run, store.observations(run.id), with_charts=drawn, attached=store.attached(run)))
+            stretch.of(
+                open_document(run, source.observations(run.id), with_charts=drawn, attached=source.attached(run))
+            )
             for run in runs
         ]
         write_report(output, documents)
@@ -211,12 +217,14 @@ def export_runs(
         typer.Option("-o", "--output", metavar="FILE", help="File to write, which must not exist yet, such as "
                      "runs.pinscope.", show_default=False),
     ],
+    anonymous: Anonymous = False,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Write runs with all their observations into a bundle, which `pinscope import` reads on another machine."""
     with store_to_read() as store:
-        runs = _chosen(store, run_ids)
-        write_bundle(output, [(run, store.observations(run.id)) for run in runs], store.parts)
+        source = AnonymousStore(store) if anonymous else store
+        runs = _chosen(source, run_ids)
+        write_bundle(output, [(run, source.observations(run.id)) for run in runs], source.parts)
     _say_written(output, runs, as_json)
 
 
@@ -248,8 +256,8 @@ def run_object(run: Run | DamagedRun) -> dict[str, Any]:
     return {**fields, **dict.fromkeys(sorted(RUN_LIST_FIELDS - set(fields))), "host": run.environment.host}
 
 
-def _chosen(store: Store, run_ids: list[str]) -> list[Run]:
-    return [store.run(run_id) for run_id in dict.fromkeys(run_ids)]
+def _chosen(source: Store | AnonymousStore, run_ids: list[str]) -> list[Run]:
+    return [source.run(run_id) for run_id in dict.fromkeys(run_ids)]
 
 
 def _say_written(file: Path, runs: list[Run], as_json: bool) -> None:

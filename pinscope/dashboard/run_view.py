@@ -14,7 +14,7 @@ from pinscope.dashboard.manual_pages import help_links
 from pinscope.dashboard.plain import plain, prose
 from pinscope.dashboard.run_cards import badges
 from pinscope.dashboard.run_titles import title
-from pinscope.dashboard.state import OpenedRun
+from pinscope.dashboard.state import OpenedRun, anonymous_choice, anonymous_document
 from pinscope.dashboard.times import own_time
 from pinscope.dashboard.trace_view import trace_view
 from pinscope.records.limits import BUNDLE_ROWS, UPLOAD_MIB
@@ -22,6 +22,7 @@ from pinscope.records.run import TraceRun
 from pinscope.report.facts import caveats, further_notes, gaps, parameter_facts, run_facts
 from pinscope.report.machine_facts import environment_facts
 from pinscope.report.write import render
+from pinscope.store.anonymous import SUFFIX, AnonymousStore
 from pinscope.store.bundle import render_bundle
 from pinscope.store.store import Store
 from pinscope.text import visible
@@ -115,27 +116,32 @@ def download_buttons(store: Store, opened: OpenedRun) -> None:
             f"line: `pinscope report {plain(run.id)} -o report.html`, `pinscope export {plain(run.id)} -o FILE`."
         )
         return
+    anonymous = anonymous_choice()
     for suffix, (label, mime) in REPORTS.items():
         if opened.document and (opened.has_spans or suffix != _NEEDS_SPANS):
-            _button(
-                label, partial(_report, opened, suffix), f"pinscope-{run.id}{suffix}", mime, icon=":material/download:"
-            )
-    bundle_button(store, {run.id: run.observations}, "Bundle for another PinScope", f"pinscope-{run.id}.pinscope")
+            name = f"pinscope-{run.id}{SUFFIX if anonymous else ''}{suffix}"
+            content = partial(_report, opened, suffix, store if anonymous else None)
+            _button(label, content, name, mime, icon=":material/download:")
+    bundle_button(store, {run.id: run.observations}, "Bundle for another PinScope", f"pinscope-{run.id}", anonymous)
 
 
-def _report(opened: OpenedRun, suffix: str) -> bytes:
-    return render([opened.whole()], suffix)
+def _report(opened: OpenedRun, suffix: str, anonymous_from: Store | None) -> bytes:
+    run_id = opened.run.id
+    return render([anonymous_document(anonymous_from, run_id) if anonymous_from else opened.whole()], suffix)
 
 
-def bundle_button(store: Store, runs: Mapping[str, int], label: str, file_name: str) -> None:
+def bundle_button(store: Store, runs: Mapping[str, int], label: str, file_name: str, anonymous: bool) -> None:
     """A button that packs the runs, by id with the number of their observations, into one file."""
     if (rows := sum(runs.values())) > BUNDLE_ROWS:
         st.caption(f"{rows:,} observations are more than one bundle holds ({BUNDLE_ROWS:,}): filter the list.")
         return
 
     def bundle() -> bytes:
-        return render_bundle([(store.run(run_id), store.observations(run_id)) for run_id in runs], store.parts)
+        source = AnonymousStore(store) if anonymous else store
+        chosen = [source.run(run_id) for run_id in runs]
+        return render_bundle([(run, source.observations(run.id)) for run in chosen], source.parts)
 
+    file_name += f"{SUFFIX if anonymous else ''}.pinscope"
     _button(label, bundle, file_name, "application/octet-stream", icon=":material/inventory_2:")
 
 

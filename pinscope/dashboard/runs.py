@@ -126,7 +126,7 @@ def _bundles(store: Store, shown: Mapping[str, int]) -> None:
             st.session_state["uploads"] = st.session_state.get("uploads", 0) + 1  # empties the uploader
             st.rerun()
         if shown:
-            bundle_button(store, shown, f"Export these {len(shown)} runs", "pinscope-runs.pinscope")
+            bundle_button(store, shown, f"Export these {len(shown)} runs", "pinscope-runs", state.anonymous_choice())
 
 
 def _import(store: Store, file: IO[bytes], name: str) -> bool:

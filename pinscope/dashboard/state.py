@@ -19,11 +19,13 @@ from pinscope.records.run import ExperimentRun, Run, TimelineRun, TraceRun
 from pinscope.records.snapshot import Snapshot
 from pinscope.report.document import Document, open_document
 from pinscope.runner.jobs import reconcile
+from pinscope.store.anonymous import ANONYMOUS, AnonymousStore
 from pinscope.store.store import Store
 from pinscope.store.stored_runs import StoredRows
 
 PAGE_EVENTS = 100_000
 """Calls, copies and kernels of a trace that a page makes a file for Perfetto of: 30 MB."""
+_ANONYMOUS = "anonymous"
 
 
 def store() -> Store:
@@ -80,6 +82,23 @@ class OpenedRun:
         if self.document is None or not self.document.attached.rows:
             return cast("Document", self.document)
         return open_document(self.run, self.rows, attached=self.document.attached)
+
+
+def anonymous_choice() -> bool:
+    """Whether files are to name nobody; the choice itself."""
+    return st.toggle("Anonymous", key=_ANONYMOUS, help=ANONYMOUS)
+
+
+def is_anonymous() -> bool:
+    """What was chosen last in this tab."""
+    return bool(st.session_state.get(_ANONYMOUS))
+
+
+def anonymous_document(kept: Store, run_id: str, with_charts: bool = True) -> Document:
+    """The run as a report has it that names nobody."""
+    source = AnonymousStore(kept)
+    run = source.run(run_id)
+    return open_document(run, source.observations(run.id), with_charts, attached=source.attached(run))
 
 
 def _version(run: Run) -> tuple[object, ...]:

@@ -10,7 +10,7 @@ import streamlit as st
 
 from pinscope.analysis.attached import Attached
 from pinscope.analysis.rows import Row
-from pinscope.dashboard import widgets
+from pinscope.dashboard import state, widgets
 from pinscope.dashboard.error_lines import show_error
 from pinscope.dashboard.plain import plain
 from pinscope.dashboard.state import PAGE_EVENTS
@@ -24,6 +24,8 @@ from pinscope.experiments.trace.what_if import what_if_command
 from pinscope.records.run import Run
 from pinscope.report.document import Document
 from pinscope.report.write import render
+from pinscope.store.anonymous import SUFFIX
+from pinscope.store.store import Store
 from pinscope.text import visible
 
 LEAST_NS = 1000
@@ -102,12 +104,19 @@ def _zoomed(run: Run, document: Document, seen: Seen, whole: Extent) -> None:
         marked=lambda begin, end: _look(run, whole, (moment(stretch, begin), moment(stretch, end))),
     )  # fmt: skip
     if 0 < stretch.events <= PAGE_EVENTS:
-        shown = replace(document, attached=within(document.attached, whole, *window))
+        anonymous_from, in_name = (state.store(), SUFFIX) if state.is_anonymous() else (None, "")
         st.download_button(
-            "This stretch for Perfetto", partial(render, [shown], ".perfetto.json"),
-            f"pinscope-{run.id}-{window[0] // 1000}us.perfetto.json", "application/json", on_click="ignore",
+            "This stretch for Perfetto", partial(_file, document, whole, window, anonymous_from),
+            f"pinscope-{run.id}{in_name}-{window[0] // 1000}us.perfetto.json", "application/json", on_click="ignore",
             icon=":material/download:", key="timeline-perfetto",
         )  # fmt: skip
+
+
+def _file(document: Document, whole: Extent, window: Window, anonymous_from: Store | None) -> bytes:
+    """This stretch for Perfetto."""
+    if anonymous_from:
+        document = state.anonymous_document(anonymous_from, document.run.id, with_charts=False)
+    return render([replace(document, attached=within(document.attached, whole, *window))], ".perfetto.json")
 
 
 def _key(run: Run) -> str:

@@ -14,6 +14,7 @@ from pinscope.probes.bounded import most_bytes
 from pinscope.probes.proc import HERE, Proc
 from pinscope.probes.process import start_ticks
 from pinscope.probes.process_memory import ProcessStatus
+from pinscope.records.masks import mask_words
 
 MOST_COMMAND_CHARACTERS = 4096
 """A command line may be gigabytes long, as its process decides."""
@@ -42,13 +43,14 @@ def user_name(user_id: int) -> str:
 
 
 def command_line(pid: int, proc: Proc) -> Answer[str]:
-    """The command line with blanks between the words; one that is very long is cut, and ends in "…"."""
+    """The command line with blanks between the words, and secrets in it masked; one that is very long is cut, and ends
+    in "…"."""
     path = f"/proc/{pid}/cmdline"
     return proc.beginning(path, most_bytes(path)).then(lambda found: _words(*found), f"{path} is empty")
 
 
 def _words(text: str, is_whole: bool) -> str | None:
-    words = text.rstrip("\0").replace("\0", " ").strip()
+    words = " ".join(mask_words(text.rstrip("\0").split("\0"))).strip()
     if is_whole and len(words) <= MOST_COMMAND_CHARACTERS:
         return words or None
     return f"{words[: MOST_COMMAND_CHARACTERS - 1]}…"

@@ -90,7 +90,7 @@ class AttachmentWriter:
         self._waiting: list[pa.RecordBatch] = []
         self._rows = 0
         self._parts = 0
-        _encoded(schema.empty_table())  # refuses now what could not be stored later
+        encode_part(schema.empty_table())  # refuses now what could not be stored later
 
     def __enter__(self) -> Self:
         return self
@@ -131,7 +131,7 @@ class AttachmentWriter:
             self._store(self._schema.empty_table())
 
     def _store(self, table: pa.Table) -> None:
-        content = _encoded(table)
+        content = encode_part(table)
         if len(content) > limits.PART_BYTES and table.num_rows > 1:
             half = table.num_rows // 2
             self._store(table.slice(0, half))
@@ -241,7 +241,7 @@ def _is_kept(kind: pa.DataType) -> bool:
     return _is_number(kind) or bool(types.is_string(kind))
 
 
-def _encoded(table: pa.Table) -> bytes:
+def encode_part(table: pa.Table) -> bytes:
     """A part. Whole numbers are stored as differences, all else as dictionaries where that is shorter.
 
     Raises:

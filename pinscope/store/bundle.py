@@ -40,7 +40,7 @@ from pinscope.store.bundle_layout import (
     this_version,
 )
 from pinscope.store.new_file import new_file
-from pinscope.store.rows import Row, RunWithRows, check_run, checked, dump_json, first_complaint
+from pinscope.store.rows import Row, RunWithRows, checked, dump_json, first_complaint, storable
 
 SUFFIX = ".pinscope"
 _COMPRESSIONS = frozenset({zipfile.ZIP_DEFLATED, zipfile.ZIP_STORED})
@@ -99,8 +99,7 @@ def _pack(file: BinaryIO, items: Sequence[RunWithRows], parts: Parts) -> None:
     with zipfile.ZipFile(file, "w") as archive:
         archive.writestr(member_info("manifest.json"), manifest.model_dump_json(exclude_defaults=True))
         for run, rows in items:
-            check_run(run)
-            stored = run.model_copy(update={"recording": False, "observations": len(rows)})
+            stored = storable(run).model_copy(update={"recording": False, "observations": len(rows)})
             text = dump_json(stored.model_dump(mode="json"))
             archive.writestr(member_info(run_member(run.id)), text)
             unpacked += len(text)
@@ -335,8 +334,7 @@ class BundleReader:
         try:
             fields = _ANY_ROW.validate_json(self._read(name, limits.RUN_BYTES))
             self._check_version(fields.get("format", 1), f"{self._name}: run {run_id}", "format")
-            run = parse_run(fields)
-            check_run(run)
+            run = storable(parse_run(fields))
         except ValidationError as error:
             raise self._bad(f"{name}: {first_complaint(error)}") from None
         except InvalidParameter as error:

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from pinscope.errors import InvalidParameter
 from pinscope.records import limits
+from pinscope.records.masks import mask_code, mask_text, mask_value
 from pinscope.records.run import Run
 from pinscope.store.tables import NAME_LENGTH, RUN_ID_LENGTH
 from pinscope.text import quoted
@@ -35,18 +36,23 @@ _RUN_ID = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{RUN_ID_LENGTH - 1}}}")
 _NAME = re.compile(rf"[^\x00-\x1f\x7f]{{1,{NAME_LENGTH}}}")
 _FIXED = frozenset({"kind", "id", "experiment", "lab", "created_at", "observations", "attachments", "recording"})
 """Fields of a run that no change may touch."""
+_TEXTS = ("params", "notes", "error", "verdict")
+"""Fields of a run that may repeat a command line."""
+_CODE = frozenset({"source_line"})
+"""Fields of an observation that are source code."""
 _ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 _SHOWN = 60
 """Characters of a wrong value that a message repeats."""
 
 
-def check_run(run: Run) -> None:
-    """Refuse what some database or bundle could not hold.
+def storable(run: RunT) -> RunT:
+    """The run as databases and bundles hold it: secrets in its texts are masked.
 
     Raises:
         InvalidParameter: an id that could not name a file, a name with control characters, more or deeper
             parameters than a run has, NaN in them, a number of more than 64 bits, a record that is too large.
     """
+    run = run.model_copy(update={field: mask_value(getattr(run, field)) for field in _TEXTS})
     if not is_run_id(run.id):
         raise InvalidParameter(
             f"{quoted(run.id)} cannot be a run's id: letters, digits, dot, hyphen and underscore, "
@@ -75,6 +81,7 @@ def check_run(run: Run) -> None:
         )
     if field := next((field for field, value in written.items() if not _fits(value)), None):
         raise InvalidParameter(f"run {run.id}: {field}: a number in it has more than 64 bits")
+    return run
 
 
 def is_run_id(text: str) -> bool:
@@ -95,21 +102,38 @@ def changed_run(run: RunT, changes: Mapping[str, Any]) -> RunT:
         changed = type(run).model_validate({**dict(run), **changes})
     except ValidationError as error:
         raise InvalidParameter(f"run {run.id}: {first_complaint(error)}") from None
-    check_run(changed)
-    return changed
+    return storable(changed)
 
 
 def checked(rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
-    """The rows as plain flat dicts that JSON carries exactly, one after the other.
+    """The rows as plain flat dicts that JSON carries exactly, one after the other, with secrets masked.
 
     Raises:
         InvalidParameter: a row that is not flat, not finite, too large, or lacks ``repeat`` or ``warmup``.
     """
     for number, row in enumerate(rows):
-        complaint = _complaint(row)
+        masked = _masked(row) if isinstance(row, Mapping) else row
+        complaint = _complaint(masked)
         if complaint:
             raise InvalidParameter(f"observation {number}: {complaint}")
-        yield dict(row)
+        yield masked
+
+
+def _masked(row: Mapping[str, Any]) -> Row:
+    """The row, a dict of its own, in which no text shows a secret."""
+    masked = dict(row)
+    for field, value in row.items():
+        if isinstance(value, str):
+            masked[field] = (_label if len(value) <= _SHOWN else _mask)(field, value)
+    return masked
+
+
+def _mask(field: str, text: str) -> str:
+    return mask_code(text) if field in _CODE else mask_text(text)
+
+
+_label = lru_cache(maxsize=4096)(_mask)
+"""The same for short texts: millions of observations repeat a few."""
 
 
 def _complaint(row: Mapping[str, Any]) -> str | None:

@@ -19,7 +19,7 @@ from pinscope.store.damage import DamagedRun
 from pinscope.store.database import Database
 from pinscope.store.merge import as_imported, is_completed_by, knows_all
 from pinscope.store.recordings import recorded_observations, recorded_parts, recorded_run, recorded_runs
-from pinscope.store.rows import Row, Rows, RunT, RunWithRows, changed_run, check_run, checked, is_run_id
+from pinscope.store.rows import Row, Rows, RunT, RunWithRows, changed_run, checked, is_run_id, storable
 from pinscope.store.stored_runs import (
     OWN_COLUMNS,
     StoredRows,
@@ -93,8 +93,7 @@ class Store(Database):
         Raises:
             BadInput: a run of that id is here already, or it could not be stored everywhere.
         """
-        run = run.model_copy(update={"observations": 0, "recording": False})
-        check_run(run)
+        run = storable(run.model_copy(update={"observations": 0, "recording": False}))
         with self.writing() as connection:
             if read_run(connection, run.id) is not None:
                 raise BadInput(f"run {run.id} is in the database already")
@@ -220,7 +219,7 @@ class Store(Database):
         return Imported(**{key: tuple(ids) for key, ids in outcome.items()})
 
     def _import_run(self, connection: Connection, incoming: Run, rows: Rows, has_ended: bool, parts: Parts) -> str:
-        check_run(incoming)
+        incoming = storable(incoming)
         here: Sequence[Row]
         stored = read_run(connection, incoming.id, lock=True)
         if stored is not None:

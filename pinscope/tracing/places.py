@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pinscope.records.masks import mask_code
 from pinscope.tracing.labels import file_label, label
 from pinscope.tracing.own_code import OURS, is_own
 from pinscope.tracing.spool import Frame
@@ -102,7 +103,7 @@ def _text(file: str, line: int) -> str:
     if text.startswith(".") or text.count("(") != text.count(")"):
         first, last = _calls_of_several_lines("".join(linecache.getlines(file))).get(line, (line, line))
         text = " ".join(linecache.getline(file, number).strip() for number in range(first, last + 1))
-    return label(text, SHOWN_CHARACTERS)
+    return label(mask_code(text), SHOWN_CHARACTERS)  # before it is cut: a name may go and its secret stay
 
 
 @functools.lru_cache(maxsize=16)

@@ -207,6 +207,16 @@ def test_a_run_is_taken_away_in_every_kind_of_file_and_brought_back_by_its_bundl
     bundle = download(page, "Bundle for another PinScope", tmp_path)
     assert read_bundle(bundle) == [(overlap, rows)]
 
+    page.get_by_text("Anonymous", exact=True).click()
+    settle(page)
+    for button in ("HTML report", "Run, JSON", "Bundle for another PinScope"):
+        file = download(page, button, tmp_path)
+        assert file.name.startswith(f"pinscope-{overlap.id}-anonymous.")
+        ((anonymous, _),) = read_bundle(file) if file.suffix == ".pinscope" else ((None, None),)
+        held = str(anonymous) if anonymous else file.read_text()
+        assert "machine-" in held
+        assert "synthetic-host" not in held
+
     page.keyboard.press("Escape")
     page.get_by_role("button", name="Delete").click()
     page.get_by_role("button", name="Keep it").click()

@@ -47,6 +47,7 @@ SLOW = (
     "report/test_readable.py",
     "report/test_tables_round_trip.py",
     "runner/test_recording.py",
+    "store/test_anonymous.py",
     "store/test_attachments.py",
     "store/test_bundle.py",
     "store/test_read_only.py",

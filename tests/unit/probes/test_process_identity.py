@@ -66,10 +66,12 @@ def test_the_group_is_that_which_accounts_memory(tmp_path: Path, text: str, expe
     assert group_of(pid, host.proc.read(f"/proc/{pid}/cgroup")).value == expected
 
 
-def test_a_command_line_is_words_and_not_endless(tmp_path: Path) -> None:
+def test_a_command_line_is_words_without_secrets_and_not_endless(tmp_path: Path) -> None:
     host = SyntheticHost(tmp_path)
     pid = host.process("python")
     assert command_line(pid, host.proc).value == "python train.py"
+    host.write(f"proc/{pid}/cmdline", "python\0train.py\0--hf-token\0abc\0--api-key=abc\0--tokenizer\0t5\0")
+    assert command_line(pid, host.proc).value == "python train.py --hf-token *** --api-key=*** --tokenizer t5"
     host.write(f"proc/{pid}/cmdline", "x\0" * 10_000)
     assert len(command_line(pid, host.proc).value or "") == MOST_COMMAND_CHARACTERS
     host.write(f"proc/{pid}/cmdline", "")

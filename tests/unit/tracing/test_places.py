@@ -146,3 +146,12 @@ def test_of_a_long_text_the_middle_is_left_out(tmp_path: Path) -> None:
     assert len(source) <= places.SHOWN_CHARACTERS
     assert source.startswith("begin = ")
     assert source.endswith("; end()")
+
+
+@pytest.mark.parametrize("before", ["", f"x = [{'1, ' * 60}]; "])
+def test_no_part_of_a_secret_stays_where_the_middle_is_left_out(before: str, tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(f'{before}model = load(token="{"secret" * 100}")\n')
+    source = place_of([(str(path), 1, "<module>")]).source
+    assert "secret" not in source
+    assert source.endswith('load(token="***")')

@@ -14,12 +14,24 @@ from pinscope.text import encodable
 
 Text = Annotated[str, AfterValidator(encodable)]
 """Of the program, which need not be UTF-8."""
+MOST_CHARACTERS = 32_768
+"""Of a command that is kept."""
+
+
+def _shortened(words: tuple[str, ...]) -> tuple[str, ...]:
+    """The first words of a command, and how many there are more."""
+    room = MOST_CHARACTERS
+    for place, word in enumerate(words):
+        room -= len(word) + 1
+        if room < 0:
+            return (*words[:place], f"… {len(words) - place:,} more")
+    return words
 
 
 class TraceParams(Inputs):
     """What was traced."""
 
-    program: tuple[Text, ...] = parameter(
+    program: Annotated[tuple[Text, ...], AfterValidator(_shortened)] = parameter(
         "Program", "A file, or -m and a module, and its arguments.", (), unit="command"
     )
     stacks: bool = parameter("Lines of Python recorded", "The Python stack of each call was read.", True)

@@ -16,6 +16,7 @@ import streamlit as st
 from streamlit import runtime
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
+from pinscope.dashboard.clients import bounded_clients
 from pinscope.dashboard.pages import PAGES
 from pinscope.dashboard.turns import Pace, Turns
 
@@ -71,7 +72,8 @@ async def closing_tabs(app: object) -> AsyncIterator[None]:
     del app
     threading.Thread(target=_load_pages, name="pinscope-loader", daemon=True).start()
     task = asyncio.create_task(_close_tabs())
-    yield
+    with bounded_clients():
+        yield
     task.cancel()
     with suppress(asyncio.CancelledError):
         await task

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from pinscope.dashboard.clients import has_spoken
+
 NOT_BINARY = 1003
 """WebSocket's code (RFC 6455) for data of a kind that is not accepted."""
+_SESSION_PLACE = 2
+"""Of a session's name among the protocols that a browser lists: it goes on with that one, and need not say anything."""
 _LOGGERS = ("streamlit.web.server.starlette.starlette_websocket", "uvicorn.error")
 
 
@@ -24,8 +29,10 @@ class WholeConversations:
             await self._app(scope, receive, send)
             return
 
+        first: list[Message] = []
+
         async def receive_binary() -> Message:
-            message = await receive()
+            message = first.pop() if first else await receive()
             if message["type"] != "websocket.receive" or message.get("bytes") is not None:
                 return message
             await send_while_there({"type": "websocket.close", "code": NOT_BINARY})
@@ -39,8 +46,23 @@ class WholeConversations:
                 # an error here for one of its own.
                 if message["type"] not in ("websocket.accept", "websocket.send", "websocket.close"):
                     raise
+            if message["type"] == "websocket.accept":
+                await wait_for_first()
 
-        await self._app(scope, receive_binary, send_while_there)
+        async def wait_for_first() -> None:
+            # Streamlit opens a session next, which takes descriptors of its own and outlives the client.
+            if len(scope["subprotocols"]) <= _SESSION_PLACE:
+                first.append(await receive())
+                if first[0]["type"] == "websocket.disconnect":
+                    raise _NothingSaidError
+            has_spoken()
+
+        with suppress(_NothingSaidError):
+            await self._app(scope, receive_binary, send_while_there)
+
+
+class _NothingSaidError(Exception):
+    """A client has gone before it asked for a page."""
 
 
 class UnreadableIsOneLine(logging.Filter):

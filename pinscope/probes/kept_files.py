@@ -28,8 +28,8 @@ class KeptFiles:
     """To read a file again that is open costs a quarter of opening it anew.
 
     A descriptor of a process's file in /proc never shows another process: once that one has ended, it cannot be read.
-    All objects together keep half of the descriptors that this process may have, and close them with themselves. The
-    files of other processes are opened each time.
+    All objects together keep a quarter of the descriptors that this process may have, and close them with themselves.
+    The files of other processes are opened each time.
 
     Args:
         name: of the file, such as ``statm``.
@@ -38,7 +38,7 @@ class KeptFiles:
 
     def __init__(self, name: str, keep: bool = True) -> None:
         self._name = name
-        self._most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2 if keep else 0
+        self._most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4 if keep else 0
         self._descriptors: dict[int, int] = {}
 
     def keep_only(self, pids: AbstractSet[int]) -> None:

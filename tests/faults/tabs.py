@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import psutil
 from streamlit.proto.BackMsg_pb2 import BackMsg
@@ -59,16 +60,23 @@ def _ended(work: Coroutine[Any, Any, _Result]) -> _Result:
 
 
 @contextmanager
-def dashboard() -> Iterator[Dashboard]:
-    """Serve a dashboard until the block ends."""
+def dashboard(log: IO[bytes] | None = None, most_descriptors: int | None = None) -> Iterator[Dashboard]:
+    """Serve a dashboard until the block ends.
+
+    Args:
+        log: what it says goes there.
+        most_descriptors: as many may be open.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     variables = {**os.environ, "PYTHONPATH": str(TREE), "PINSCOPE_PORT": str(port)}
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "pinscope", "dashboard"], env=variables, cwd=TREE,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        stdout=log or subprocess.DEVNULL, stderr=log or subprocess.DEVNULL,
     )  # fmt: skip
+    if most_descriptors:
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (most_descriptors, most_descriptors))
     try:
         deadline = time.monotonic() + OPEN_SECONDS
         while _ended(_health(port)) is None:

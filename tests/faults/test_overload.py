@@ -5,22 +5,30 @@ from __future__ import annotations
 import http.client
 import random
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
+from pathlib import Path
+from statistics import median
 from urllib.parse import urlsplit
 
 import pytest
+from playwright.sync_api import Browser, Error, Page
 
 from pinscope.live.sampler import History
 from pinscope.monitoring import server as metrics_server
 from pinscope.monitoring.metrics import SnapshotCollector
 from pinscope.monitoring.server import MOST_CONNECTIONS, MetricsServer
+from tests.browser.conftest import settle
 from tests.data.synthetic_snapshot import snapshot
+from tests.faults import web_client
 from tests.faults.campaign import WHOLE, Campaign
-from tests.faults.tabs import dashboard, load
+from tests.faults.child import TREE
+from tests.faults.tabs import Dashboard, dashboard, load
 
 pytestmark = pytest.mark.alone
 
@@ -32,6 +40,13 @@ SLOWEST_SCRAPE_SECONDS = 10.0
 """Prometheus' own limit."""
 GIVEN_BACK_SECONDS = 110.0
 """By then the sessions are closed, and the sampler rests, which keeps a file of each process open."""
+
+SLOW_CLIENTS, DESCRIPTORS = 1100, 1024
+AGAIN_SECONDS = 1.0
+"""Until one that was dropped connects again."""
+SLOWEST_ANSWER_SECONDS = 2.0
+LATEST_PAGE_SECONDS = 2.0
+MOST_LINES = 10
 
 
 def test_tabs(campaign: Campaign) -> None:
@@ -57,6 +72,79 @@ def test_tabs(campaign: Campaign) -> None:
             campaign.measured.append(f"after they closed: {kept / MIB:+.0f} MiB, {left_open:+} descriptors")
             if kept > 50 * MIB or left_open > 5:
                 campaign.fail(f"after all tabs closed {kept / MIB:.0f} MiB and {left_open} descriptors stay")
+
+
+@pytest.fixture
+def slow_tab(chromium: Browser, tmp_path: Path) -> Iterator[tuple[Dashboard, Page, Path]]:
+    """A dashboard with few descriptors, a tab that has been there, and what the dashboard says."""
+    log = tmp_path / "log"
+    with log.open("wb") as file, dashboard(file, DESCRIPTORS) as served, closing(chromium.new_context()) as context:
+        page = context.new_page()
+        draw(served, page)
+        yield served, page, log
+
+
+def draw(served: Dashboard, page: Page) -> float:
+    """Seconds until the page Experiments, which waits for no measurement, was drawn or given up."""
+    begun = time.monotonic()
+    with suppress(Error):
+        page.goto(f"http://127.0.0.1:{served.port}/experiments")
+        settle(page)
+    return time.monotonic() - begun
+
+
+def test_slow_clients_of_the_dashboard(campaign: Campaign, slow_tab: tuple[Dashboard, Page, Path]) -> None:
+    """They are more than there are descriptors, and connect again when dropped; nobody else is kept away."""
+    served, page, log = slow_tab
+    usual = [draw(served, page) for _ in range(campaign.size(sample=5, whole=20))]
+    said = log.read_bytes().count(b"\n")
+    slow = subprocess.Popen(
+        [sys.executable, "-m", "tests.faults.slow_clients", *map(str, (served.port, SLOW_CLIENTS, AGAIN_SECONDS))],
+        cwd=TREE, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    asked: dict[str, list[float]] = {"/": [], "/_stcore/health": []}
+    stop = threading.Event()
+    asking = [threading.Thread(target=_ask, args=(served.port, path, asked[path], stop)) for path in asked]
+    drawn, most_open, begun = [], 0, time.monotonic()
+    try:
+        for thread in asking:
+            thread.start()
+        while time.monotonic() - begun < campaign.size(sample=10, whole=120):
+            drawn.append(draw(served, page))
+            most_open = max(most_open, served.descriptors)
+            time.sleep(1)
+    finally:
+        stop.set()
+        for thread in asking:
+            thread.join()
+        connections = int(slow.communicate()[0])
+    campaign.count("requests", connections)
+    later, lines = max(drawn) - max(usual), log.read_bytes().count(b"\n") - said
+    campaign.measured.append(
+        f"{SLOW_CLIENTS} slow clients, {connections} connections in {time.monotonic() - begun:.0f} s: GET / within "
+        f"{max(asked['/']):.2f} s, health within {max(asked['/_stcore/health']):.2f} s; a page drawn in "
+        f"{median(drawn):.2f} s, at most {max(drawn):.2f} s, without them in {median(usual):.2f} s, at most "
+        f"{max(usual):.2f} s; {lines} lines in the log; {most_open} descriptors"
+    )
+    for path, seconds in asked.items():
+        if max(seconds) > SLOWEST_ANSWER_SECONDS:
+            campaign.fail(f"beside {SLOW_CLIENTS} slow clients {path} was answered after {max(seconds):.1f} s")
+    if later > LATEST_PAGE_SECONDS:
+        campaign.fail(f"beside {SLOW_CLIENTS} slow clients a page was drawn {later:.1f} s later")
+    if lines > MOST_LINES:
+        campaign.fail(f"{SLOW_CLIENTS} slow clients left {lines} lines in the log")
+
+
+def _ask(port: int, path: str, seconds: list[float], stop: threading.Event) -> None:
+    """Again and again, each time with a connection of its own; an answer that does not come takes a minute."""
+    own = web_client.request("GET", path, [("Host", f"127.0.0.1:{port}"), ("Connection", "close")])
+    while not stop.wait(0.3):
+        begun = time.monotonic()
+        try:
+            status, _ = web_client.answer(port, own)
+        except OSError:
+            status = 0
+        seconds.append(time.monotonic() - begun if status == 200 else 60.0)
 
 
 @pytest.fixture

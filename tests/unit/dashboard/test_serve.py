@@ -10,18 +10,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 
 import psutil
 import pytest
 
+from pinscope.dashboard.clients import HEAD_SECONDS
 from pinscope.dashboard.pages import HOME
 from pinscope.dashboard.serve import port_from_environment, serve
 from pinscope.errors import InvalidParameter, NotPossible
 from pinscope.manual.site import Site
 from tests.conftest import Outliving
+from tests.faults import web_client
 
 ROOT = Path(__file__).parents[3]
 FORWARDED = "http://localhost:9000"
@@ -148,6 +150,49 @@ def test_every_answer_keeps_the_browser_from_others(path: str, port: int) -> Non
     assert not {"'unsafe-inline'", "'unsafe-eval'", "*"} & set(policy["script-src"].split())
     assert answer.getheader("referrer-policy") == "no-referrer"
     assert answer.getheader("x-content-type-options") == "nosniff"
+
+
+def test_who_keeps_it_waiting_is_hung_up_on_and_nobody_else(port: int) -> None:
+    own = (("Host", f"127.0.0.1:{port}"), ("Origin", f"http://127.0.0.1:{port}"))
+    body = (*own, ("Content-Type", "multipart/form-data; boundary=x"), ("Content-Length", "1000000"))
+    known = (*own, ("Sec-WebSocket-Protocol", "streamlit, token, session"))
+    late = {
+        "says nothing": b"",
+        "half a head": web_client.request("GET", "/", own)[:-2],
+        "half a head after an answer": web_client.request("GET", "/_stcore/health", own) + b"GET / HT",
+        "half a body after the answer": web_client.request("GET", "/_stcore/health", body) + b"x",
+        "half an upgrade": web_client.upgrade(own)[:-20],
+        "a WebSocket that says nothing": web_client.upgrade(own),
+    }
+    byte_by_byte = {"half a head", "half a head after an answer", "half a body after the answer", "half an upgrade"}
+    other = {"a WebSocket that goes on with a session": web_client.upgrade(known)}
+    with ExitStack() as opened:
+        clients = {name: opened.enter_context(web_client.connect(port)) for name in (*late, *other)}
+        for name, sent in {**late, **other}.items():
+            clients[name].sendall(sent)
+        clients["a page"] = opened.enter_context(web_client.open_websocket(port))
+        clients["a page"].sendall(web_client.frame(web_client.show_page()))
+        begun = time.monotonic()
+        while (still := {name for name, client in clients.items() if not hung_up(client)}) & late.keys():
+            assert time.monotonic() - begun < HEAD_SECONDS + 5, still
+            for name in still & byte_by_byte:
+                with suppress(OSError):
+                    clients[name].send(b"x")
+            time.sleep(0.5)
+    assert time.monotonic() - begun > HEAD_SECONDS - 1
+    assert still == {*other, "a page"}
+
+
+def hung_up(client: socket.socket) -> bool:
+    client.setblocking(False)
+    try:
+        while client.recv(65536):
+            pass
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass
+    return True
 
 
 @pytest.fixture

@@ -199,7 +199,7 @@ def test_what_is_kept_open_for_others_is_not_looked_at_as_an_own_file() -> None:
 
 
 def test_where_few_may_be_open_few_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_files.resource, "getrlimit", lambda _: (6, 6))
+    monkeypatch.setattr(kept_files.resource, "getrlimit", lambda _: (12, 12))
     one, other = KeptFiles("statm"), KeptFiles("statm")
     known = HERE.pids().value or ()
     assert one.read(known).keys() >= {os.getpid(), os.getppid()}

@@ -307,3 +307,9 @@ print("goes on", flush=True)
     ((recorded, rows),) = kept()
     assert recorded.status == "done"
     assert rows[0]["copies"] >= 3
+
+
+def test_of_a_long_name_the_beginning_is_kept_and_printed(tmp_path: Path) -> None:
+    done = run(tmp_path, "with pinscope.trace('long' + 5_000_000 * 'x'): copies(1)")
+    assert (done.returncode, len(done.stderr) < 5000) == (0, True)
+    assert [each.params["part"] for each, _ in kept()] == ["long" + 196 * "x"]

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from pinscope.text import one_line
 
+PRIVATE_FOLDER = 0o700
 PRIVATE_FILE = 0o600
 SHARED_FOLDERS = ("/tmp", "/var/tmp")  # noqa: S108 - used by what this module checks
 """Folders that every user may write in."""
@@ -37,7 +38,7 @@ def make_private(folder: Path) -> None:
     missing = takewhile(lambda above: not os.path.lexists(above), folder.parents)
     for path in reversed([folder, *missing]):
         with suppress(FileExistsError):
-            path.mkdir(0o700)
+            path.mkdir(PRIVATE_FOLDER)
 
 
 def check_private(folder: Path) -> None:

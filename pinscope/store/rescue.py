@@ -15,7 +15,7 @@ from pinscope.errors import PathExists, PinScopeError, StoreFailed
 from pinscope.records.run import Run
 from pinscope.store.bundle import SUFFIX, write_bundle
 from pinscope.store.new_file import AS_UMASK_SAYS
-from pinscope.store.private import PRIVATE_FILE, SHARED_FOLDERS, check_private, make_private, own_folder
+from pinscope.store.private import PRIVATE_FILE, PRIVATE_FOLDER, SHARED_FOLDERS, check_private, own_folder
 from pinscope.store.rows import Row, changed_run, checked
 from pinscope.store.store import Store
 
@@ -188,7 +188,8 @@ class SafeWriter:
             return self._refuge
         for folder in _folders():
             try:
-                make_private(folder)
+                with suppress(FileExistsError):
+                    folder.mkdir(PRIVATE_FOLDER)
                 check_private(folder)
             except OSError as error:
                 self.problem = f"{self.problem}; cannot write to {folder}: {error.strerror or error}"

@@ -60,6 +60,7 @@ def place() -> Iterator[Path]:
         store.add(new_run("r", status="done"))
         store.append("r", real_rows())
         store.add(new_run("gone", process={"pid": 2**22, "started": 1.0, "boot_id": "x"}))
+    (folder / "db" / "x.db").chmod(0o644)  # its user lets others read it
     yield folder
     shutil.rmtree(folder)
 

@@ -19,6 +19,7 @@ from pinscope.errors import InvalidParameter, StoreFailed
 from pinscope.records.run import Progress
 from pinscope.store import rescue
 from pinscope.store.bundle import read_bundle
+from pinscope.store.private import own_folder
 from pinscope.store.rescue import FLUSH_SECONDS, SafeWriter, find_saved
 from pinscope.store.store import Store
 from tests.unit.store.runs import new_rows, new_run, repeats
@@ -166,12 +167,18 @@ def test_a_lost_answer_stores_nothing_twice(troubled: Troubled) -> None:
     assert repeats(troubled.observations("r")) == [0, 1, 2]
 
 
+def take_away(path: Path) -> None:
+    """Remove a rescue bundle, and the folder that was made for it."""
+    path.unlink()
+    path.parent.rmdir()
+
+
 def saved(path: Path | None, folder: Path) -> list[int]:
     """The repeats in a rescue bundle, which is taken away."""
     assert path is not None
-    assert path.parent == folder
+    assert path.parent == own_folder(folder)
     ((run, rows),) = read_bundle(path)
-    path.unlink()
+    take_away(path)
     assert run.id == "r"
     return repeats(rows)
 
@@ -218,15 +225,16 @@ def test_a_database_deleted_after_the_last_row_is_noticed(store: Store) -> None:
 
 def test_a_second_bundle_does_not_replace_the_first(troubled: Troubled) -> None:
     troubled.failing = True
-    folder = Path(tempfile.gettempdir())
+    folder = own_folder(Path(tempfile.gettempdir()))
+    folder.mkdir(0o700)
     (folder / "pinscope-r.pinscope").write_text("precious")
     writer = SafeWriter(troubled, troubled.add(new_run("r")))
     writer.append(new_rows(2))
     path = writer.close()
     assert path == folder / "pinscope-r-2.pinscope"
-    assert saved(path, folder) == [0, 1]
     assert (folder / "pinscope-r.pinscope").read_text() == "precious"
     (folder / "pinscope-r.pinscope").unlink()
+    assert saved(path, folder.parent) == [0, 1]
 
 
 def test_the_bundle_goes_where_there_is_room(
@@ -238,7 +246,7 @@ def test_the_bundle_goes_where_there_is_room(
     monkeypatch.chdir(here)
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("TMPDIR", str(tmp_path / "gone"))
-    monkeypatch.setattr(rescue, "SYSTEM_FOLDERS", ())
+    monkeypatch.setattr(rescue, "SHARED_FOLDERS", ())
     writer = SafeWriter(troubled, troubled.add(new_run("r")))
     writer.append(new_rows(2))
     assert saved(writer.close(), here) == [0, 1]
@@ -259,7 +267,7 @@ def test_a_refuge_comes_first_unless_something_is_there(troubled: Troubled, tmp_
         assert (saved == tmp_path / name) == kept
         ((_, rows),) = read_bundle(saved)
         assert rows == new_rows(2)
-        saved.unlink()
+        saved.unlink() if kept else take_away(saved)
     assert (tmp_path / "mine.pinscope").read_text() == "mine"
 
 
@@ -269,7 +277,7 @@ def test_when_nothing_can_be_written_that_is_said(
     troubled.failing = True
     for place in ("HOME", "TMPDIR"):
         monkeypatch.setenv(place, str(tmp_path / "gone"))
-    monkeypatch.setattr(rescue, "SYSTEM_FOLDERS", ())
+    monkeypatch.setattr(rescue, "SHARED_FOLDERS", ())
     monkeypatch.setattr(Path, "cwd", lambda: tmp_path / "gone")
     writer = SafeWriter(troubled, troubled.add(new_run("r")))
     writer.append(new_rows(2))
@@ -294,7 +302,7 @@ def test_how_a_run_ended_is_saved_though_it_has_no_observations(store: Store, mo
     assert path is not None
     assert path == find_saved("r")
     ((run, rows),) = read_bundle(path)
-    path.unlink()
+    take_away(path)
     assert (run.status, run.error, rows) == ("failed", "the GPU is gone", [])
     assert store.import_runs([(run, rows)]).completed == ("r",)
     assert store.run("r") == run

@@ -18,6 +18,7 @@ from pinscope.cli.terminal import console, print_json, print_line
 from pinscope.errors import NotPossible
 from pinscope.manual.html import write_html
 from pinscope.manual.site import Site
+from pinscope.store.private import keep_private
 
 _DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY")
 """Variables that a desktop sets: without one, a browser would start in the terminal, or not at all."""
@@ -62,9 +63,11 @@ def _written(site: Site, name: str) -> Path:
         NotPossible: this user has no home folder.
     """
     try:
-        folder = platformdirs.user_cache_path("pinscope", appauthor=False) / f"docs-{pinscope.__version__}"
+        cache = platformdirs.user_cache_path("pinscope", appauthor=False)
     except RuntimeError:
         raise NotPossible("there is no place for the pages, because this user has no home folder; use --text") from None
+    keep_private(cache)
+    folder = cache / f"docs-{pinscope.__version__}"
     write_html(site, folder)
     return folder / f"{name}.html"
 

@@ -19,7 +19,7 @@ from pinscope.cli.options import duration
 from pinscope.cli.terminal import complain
 from pinscope.cli.trace_summary import print_summary
 from pinscope.cli.what_if_summary import print_what_if, what_if_document
-from pinscope.errors import BadInput, InvalidParameter, PathExists, StoreFailed
+from pinscope.errors import BadInput, InvalidParameter, StoreFailed
 from pinscope.experiments.registry import checked_rows
 from pinscope.experiments.trace.arithmetic import seen_in
 from pinscope.experiments.trace.thresholds import Threshold, exceeded, parse_threshold
@@ -31,6 +31,7 @@ from pinscope.runner.recording import check_output
 from pinscope.runner.traced_program import check_program
 from pinscope.runner.tracing import Traced, trace_program
 from pinscope.runner.what_if import Compared, parse_request, run_twice, write_both
+from pinscope.store.new_file import check_new
 from pinscope.store.rescue import saved_line
 from pinscope.store.store import Store
 from pinscope.tracing.scope import Scope
@@ -106,7 +107,7 @@ def trace(  # noqa: PLR0917 - typer calls it by keyword
     if output is not None:
         check_output(output, "trace")
     if as_json is not None:
-        _check_new(as_json)
+        check_new(as_json)
     check_program(program, module)
     command = [*(["-m"] if module else []), program, *(arguments or ())]
     request = parse_request(what_if or (), program)
@@ -154,13 +155,6 @@ def _seconds(option: str, text: str | None) -> float | None:
     if found is not None and not 0 < found <= LONGEST_DAYS * 86400:
         raise InvalidParameter(f"{option}: {text} is not possible; write more than 0s, and at most {LONGEST_DAYS}d")
     return found
-
-
-def _check_new(path: Path) -> None:
-    if os.path.lexists(path):
-        raise PathExists(f"{path} is there already; PinScope does not overwrite files")
-    if not path.parent.is_dir():
-        raise BadInput(f"cannot write {path}: there is no folder {path.parent}")
 
 
 def _check(traced: Traced, document: Document, thresholds: Sequence[Threshold]) -> int:

@@ -21,6 +21,7 @@ from pathlib import Path
 import platformdirs
 
 from pinscope.errors import MeasurementFailed
+from pinscope.store.private import PRIVATE_FILE, SHARED_FOLDERS, check_private, make_private, own_folder
 from pinscope.text import one_line
 
 POLL_SECONDS = 0.1
@@ -68,8 +69,7 @@ def places() -> list[Path]:
     """Folders for locks, best first. They do not depend on the session: runs from all of a user's sessions queue."""
     if named := os.environ.get(VARIABLE):
         return [Path(named)]
-    own = f"pinscope-{os.getuid()}"
-    folders = [SHARED, *(Path(base, own) for base in ("/tmp", "/var/tmp", "/dev/shm"))]  # noqa: S108 - checked
+    folders = [SHARED, *(own_folder(Path(shared)) for shared in (*SHARED_FOLDERS, "/dev/shm"))]  # noqa: S108 - checked
     with suppress(RuntimeError):  # this user has no home folder
         folders.append(platformdirs.user_state_path("pinscope", appauthor=False) / "queue")
     return folders
@@ -89,11 +89,12 @@ class _Lock:
             self._file = os.open(path, flags)
         except FileNotFoundError:
             # Not one call with the above: in some folders the kernel lets nobody "create" what another has made.
-            self._file = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
+            self._file = os.open(path, flags | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
             if shared:
                 os.fchmod(self._file, 0o666)  # whatever the umask is: the folder says who may
-        found = os.fstat(self._file)
-        if not stat.S_ISREG(found.st_mode) or (not shared and found.st_uid != os.getuid()):
+        status = os.fstat(self._file)
+        is_own = stat.S_ISREG(status.st_mode) and (shared or status.st_uid == os.geteuid())
+        if not is_own or status.st_nlink > 1:  # by another name it may be a file that somebody needs
             self.close()
             raise PermissionError(f"{path} is not a file of this user")
 
@@ -175,10 +176,10 @@ def _checked(folder: Path) -> bool:
         OSError: it is not there, or somebody who should not may write in it.
     """
     if folder != SHARED:
-        with suppress(FileExistsError):
-            folder.mkdir(0o700, parents=True)
-    found = folder.lstat()
-    owner, others_write = (0, 0) if folder == SHARED else (os.getuid(), found.st_mode & 0o022)
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != owner or others_write:
-        raise PermissionError(f"{folder} is open to other users")
-    return folder == SHARED
+        make_private(folder)
+        check_private(folder)
+        return False
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != 0:
+        raise PermissionError(f"{folder} is not a folder that root made")
+    return True

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -14,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from pinscope.errors import BadInput, InvalidParameter, PathExists, PinScopeError
+from pinscope.errors import BadInput, InvalidParameter, PinScopeError
 from pinscope.experiments.registry import verdict_at_end
 from pinscope.experiments.timeline.experiment import TimelineParams
 from pinscope.live.timeline import Moment, TimelineRows
@@ -26,6 +25,7 @@ from pinscope.records.snapshot import Snapshot
 from pinscope.runner.jobs import new_id
 from pinscope.runner.reporter import Outcome, Reporter
 from pinscope.store.bundle import SUFFIX, read_bundle, write_bundle
+from pinscope.store.new_file import check_new
 from pinscope.store.rescue import SafeWriter
 from pinscope.store.rows import Row
 from pinscope.store.store import Store
@@ -286,10 +286,4 @@ def check_output(path: Path, kind: Literal["timeline", "trace"]) -> None:
     """
     if path.suffix.lower() != SUFFIX:
         raise BadInput(f"{path}: a {kind} is written as a bundle, so its name must end in {SUFFIX}")
-    if os.path.lexists(path):
-        raise PathExists(f"{path} is there already; PinScope does not overwrite files")
-    folder = path.parent
-    if not folder.is_dir():
-        raise BadInput(f"cannot write {path}: there is no folder {folder}")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise BadInput(f"cannot write {path}: the folder may not be written to")
+    check_new(path)

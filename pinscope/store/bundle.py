@@ -39,7 +39,7 @@ from pinscope.store.bundle_layout import (
     run_member,
     this_version,
 )
-from pinscope.store.new_file import new_file
+from pinscope.store.new_file import AS_UMASK_SAYS, new_file
 from pinscope.store.rows import Row, RunWithRows, checked, dump_json, first_complaint, storable
 
 SUFFIX = ".pinscope"
@@ -50,15 +50,23 @@ _CHUNK_BYTES = 2**16
 _ANY_ROW: TypeAdapter[Row] = TypeAdapter(dict[str, Any])
 
 
-def write_bundle(path: Path | str, items: Sequence[RunWithRows], parts: Parts = no_parts) -> None:
-    """Write runs with their observations to one new file, all or nothing; ``parts`` gives those of attachments.
+def write_bundle(
+    path: Path | str, items: Sequence[RunWithRows], parts: Parts = no_parts, mode: int = AS_UMASK_SAYS
+) -> None:
+    """Write runs with their observations to one new file, all or nothing.
+
+    Args:
+        path: the file.
+        items: the runs with their observations.
+        parts: gives the parts of their attachments.
+        mode: what may be done with the file, less what the umask takes away.
 
     Raises:
         PathExists: there is such a file.
         BadInput: no runs, the same run twice, more than a bundle holds, or no such folder.
         PinScopeError: the file could not be written.
     """
-    with new_file(Path(path)) as file:
+    with new_file(Path(path), mode) as file:
         _pack(file, items, parts)
 
 

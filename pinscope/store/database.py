@@ -8,21 +8,23 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
 import platformdirs
 from sqlalchemy import URL, Connection, Engine, create_engine, delete, insert, inspect, make_url, select, text
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError, OperationalError, SQLAlchemyError, StatementError
 from sqlalchemy.pool import NullPool
 
 import pinscope
 from pinscope.errors import BadInput, NotPossible, StoreFailed
 from pinscope.probes.installation import install_command
 from pinscope.store.damage import load_json
+from pinscope.store.private import keep_private, make_private_file
 from pinscope.store.rows import dump_json
 from pinscope.store.sqlite_file import (
+    BESIDE,
     BUSY_SECONDS,
     ReadOnlyFile,
     connect_empty,
@@ -61,13 +63,22 @@ def default_url() -> str:
     if named:
         return named
     try:
-        folder = platformdirs.user_data_path("pinscope", appauthor=False)
-    except RuntimeError:  # no HOME, and no file of users names one
+        folder = _own_folder()
+    except RuntimeError:
         raise NotPossible(
             "there is no place for runs, because this user has no home folder; set HOME, or set PINSCOPE_DATABASE to a "
             "database URL such as sqlite:////var/tmp/pinscope.db"
         ) from None
     return URL.create("sqlite", database=str(folder / "pinscope.db")).render_as_string()
+
+
+def _own_folder() -> Path:
+    """Where this user's database is by default.
+
+    Raises:
+        RuntimeError: there is no HOME, and no file of users names one.
+    """
+    return platformdirs.user_data_path("pinscope", appauthor=False).absolute()
 
 
 def place_of_runs() -> str:
@@ -164,8 +175,12 @@ class Database:
         options: dict[str, Any] = {"json_serializer": dump_json, "json_deserializer": load_json}
         if self._url.get_backend_name() == "postgresql":
             options["pool_pre_ping"] = True  # a restarted server must not fail the next statement
-            if "connect_timeout" not in self._url.query:
-                options["connect_args"] = {"connect_timeout": CONNECT_SECONDS, **_NOTICE_A_CUT_LINE}
+            given = self._url.query
+            # Else psycopg takes the server's, and from one that has none (SQL_ASCII) gives bytes for text.
+            arguments: dict[str, Any] = {} if "client_encoding" in given else {"client_encoding": "utf8"}
+            if "connect_timeout" not in given:
+                arguments |= {"connect_timeout": CONNECT_SECONDS, **_NOTICE_A_CUT_LINE}
+            options["connect_args"] = arguments
         try:
             engine = create_engine(self._url, **options)
         except NoSuchModuleError:
@@ -187,7 +202,7 @@ class Database:
             self._engine.dispose()
             self._is_open = False
             if self._file is not None:
-                self._file.parent.mkdir(parents=True, exist_ok=True)
+                self._make_file(self._file)
                 use_write_ahead_log(self._engine)
             with self._engine.begin() as connection:
                 self._version = self._version_of(connection)
@@ -195,6 +210,15 @@ class Database:
                 self._bring_up_to_date()
             self._identity = self._file_identity()
             self._is_open = True
+
+    def _make_file(self, file: Path) -> None:
+        """Make the file, of this user alone, if it is not there. PinScope's own folder is, too; of another one, and of
+        a file in it, the user decides who may."""
+        with suppress(RuntimeError):  # there is no such folder
+            if file.parent == _own_folder():
+                keep_private(file.parent, *(file.name + suffix for suffix in ("", *BESIDE)))
+        file.parent.mkdir(parents=True, exist_ok=True)
+        make_private_file(file)
 
     def _readable(self) -> Engine:
         """What to read from: a SQLite file that cannot be opened for writing now is opened for reading only."""
@@ -239,7 +263,8 @@ class Database:
             return None
         version: Any = None
         if META.name in there:
-            columns = [column["name"] for column in inspector.get_columns(META.name)]
+            # Not the inspector's: it fails on a type that is no text.
+            columns = [*connection.execute(select(text("*")).select_from(META).limit(0)).keys()]
             version = connection.scalar(select(META.c.schema_version)) if columns == ["schema_version"] else None
         known = isinstance(version, int) and version >= 1
         later = {name for since, names in ADDED_IN.items() if known and since > version for name in names}
@@ -275,7 +300,7 @@ class Database:
         """Turn the database's exceptions into one line each, without a password in it."""
         try:
             yield
-        except (SQLAlchemyError, sqlite3.Error, OSError) as error:
+        except (SQLAlchemyError, sqlite3.Error, OSError, UnicodeError) as error:
             why = obstacle(self._file) if self._file is not None and hinders_writing(error) else None
             raise StoreFailed(f"database {self.name}: {self._hide(_one_line(error, why))}") from error
 
@@ -331,7 +356,10 @@ def _one_line(error: BaseException, why: str | None = None) -> str:
     """What went wrong; ``why`` is said in the place of SQLite's own words for a file that it cannot write."""
     if isinstance(error, OperationalError) and "database is locked" in str(error.orig):
         return f"locked by another process for {BUSY_SECONDS} s"
-    cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+    cause = error.orig if isinstance(error, StatementError) and error.orig is not None else error
+    if isinstance(cause, UnicodeDecodeError):  # it carries what could not be read, such as the database's own message
+        answer = " ".join(cause.object.decode(errors="replace").split())
+        return f"its answer is not UTF-8: {answer}"[:_REASON_LENGTH]
     if why is None and isinstance(cause, OSError) and cause.strerror:
         return f"{cause.strerror}: {cause.filename}" if cause.filename else cause.strerror
     text = why or " ".join(str(cause).split())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,6 +17,7 @@ _NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.E
 _OPEN_FILES = "/proc/self/fd"
 _NO_NAMELESS_FILES = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOSYS})
 """How a file system refuses O_TMPFILE; a kernel that does not know it takes it for opening the folder."""
+AS_UMASK_SAYS = 0o666
 _IMPOSSIBLE_NAMES = frozenset({errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL})
 
 
@@ -25,19 +27,42 @@ def write_new(path: Path, content: Iterable[bytes]) -> None:
         file.writelines(content)
 
 
+def check_new(path: Path) -> None:
+    """Refuse a file that could not be written at the end, before anything begins.
+
+    Raises:
+        PathExists: something of that name is there.
+        BadInput: there is no such folder, or it may not be written to or not be looked into.
+    """
+    _check_name(path)
+    try:
+        is_folder = stat.S_ISDIR(path.parent.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        is_folder = False
+    except OSError as error:
+        raise BadInput(f"cannot write {path}: {error.strerror}") from None
+    if not is_folder:
+        raise BadInput(f"cannot write {path}: there is no folder {path.parent}")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise BadInput(f"cannot write {path}: the folder may not be written to")
+
+
 @contextmanager
-def new_file(path: Path) -> Iterator[BinaryIO]:
+def new_file(path: Path, mode: int = AS_UMASK_SAYS) -> Iterator[BinaryIO]:
     """Gives the file to write to. Whoever looks at that name sees nothing, or what was written when the block ended.
+
+    Args:
+        path: its name.
+        mode: what may be done with it, less what the umask takes away.
 
     Raises:
         PathExists: something of that name is there.
         BadInput: there is no such folder, it may not be written to, or no file can have that name.
         PinScopeError: the disk is full or fails.
     """
-    if os.path.lexists(path):
-        raise PathExists(f"{path} is there already; PinScope does not overwrite files")
+    _check_name(path)
     try:
-        with _unfinished(path.parent) as (file, take_name):
+        with _unfinished(path.parent, mode) as (file, take_name):
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -52,26 +77,31 @@ def new_file(path: Path) -> Iterator[BinaryIO]:
         raise kind(f"cannot write {path}: {error.strerror}") from None
 
 
+def _check_name(path: Path) -> None:
+    if os.path.lexists(path):
+        raise PathExists(f"{path} is there already; PinScope does not overwrite files")
+
+
 @contextmanager
-def _unfinished(folder: Path) -> Iterator[tuple[BinaryIO, Callable[[Path], None]]]:
+def _unfinished(folder: Path, mode: int) -> Iterator[tuple[BinaryIO, Callable[[Path], None]]]:
     """A file to write to, and what gives it its name: fails where somebody else has taken that meanwhile.
 
     It has no name before (O_TMPFILE, open(2)), so a process that is killed leaves nothing.
     """
-    descriptor = _nameless(folder)
+    descriptor = _nameless(folder, mode)
     if descriptor is None:
-        with _hidden(folder) as both:
+        with _hidden(folder, mode) as both:
             yield both
         return
     with os.fdopen(descriptor, "wb") as file:
         yield file, lambda path: _name_descriptor(descriptor, path)
 
 
-def _nameless(folder: Path) -> int | None:
+def _nameless(folder: Path, mode: int) -> int | None:
     if not os.path.lexists(_OPEN_FILES):
         return None  # without /proc it could never get a name
     try:
-        return os.open(folder, os.O_TMPFILE | os.O_WRONLY, 0o666)
+        return os.open(folder, os.O_TMPFILE | os.O_WRONLY, mode)
     except OSError as error:
         if error.errno not in _NO_NAMELESS_FILES:
             raise
@@ -87,11 +117,11 @@ def _name_descriptor(descriptor: int, path: Path) -> None:
 
 
 @contextmanager
-def _hidden(folder: Path) -> Iterator[tuple[BinaryIO, Callable[[Path], None]]]:
+def _hidden(folder: Path, mode: int) -> Iterator[tuple[BinaryIO, Callable[[Path], None]]]:
     """The same where the file system has no files without a name: it has a hidden one meanwhile."""
     temporary = folder / f".pinscope-{secrets.token_hex(8)}.part"
     try:
-        with temporary.open("xb") as file:
+        with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             yield file, lambda path: _take_name(temporary, path)
     finally:
         with suppress(OSError):

@@ -57,17 +57,26 @@ def recorded_parts(run: Run, attachment: Attachment) -> Iterator[bytes]:
 @cache
 def _recordings() -> Mapping[str, tuple[Run, Traversable]]:
     """Id → recording, and the bundle that holds it."""
-    there = folder()
-    verdicts = json.loads((there / VERDICTS).read_text("utf-8")) if (there / VERDICTS).is_file() else {}
+    with _plain_errors():
+        files = {file.name: file for file in _files()}
+        verdicts = json.loads(files[VERDICTS].read_text("utf-8")) if VERDICTS in files else {}
     found: list[tuple[Run, Traversable]] = []
-    for file in sorted(there.iterdir(), key=lambda file: file.name) if there.is_dir() else ():
-        if file.name.endswith(SUFFIX):
-            with _opened(file) as bundle:
+    for name in sorted(files):
+        if name.endswith(SUFFIX):
+            with _opened(files[name]) as bundle:
                 for run in bundle.runs():
                     changes = {"recording": True, "verdict": verdicts.get(run.id)}
-                    found.append((run.model_copy(update=changes), file))
+                    found.append((run.model_copy(update=changes), files[name]))
     found.sort(key=lambda recording: recording[0].created_at, reverse=True)
     return {run.id: (run, file) for run, file in found}
+
+
+def _files() -> list[Traversable]:
+    """What is in the folder; nothing where there is none."""
+    try:
+        return list(folder().iterdir())
+    except FileNotFoundError:
+        return []
 
 
 @cache
@@ -79,9 +88,14 @@ def _rows(run_id: str) -> tuple[Row, ...]:
 
 @contextmanager
 def _opened(file: Traversable) -> Iterator[BundleReader]:
+    with _plain_errors(), BundleReader(io.BytesIO(file.read_bytes()), file.name) as bundle:
+        yield bundle
+
+
+@contextmanager
+def _plain_errors() -> Iterator[None]:
     try:
-        with BundleReader(io.BytesIO(file.read_bytes()), file.name) as bundle:
-            yield bundle
+        yield
     except (BadBundle, OSError) as error:
         raise StoreFailed(
             f"a recording that ships with PinScope cannot be read ({error}); install PinScope again"

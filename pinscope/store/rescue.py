@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,13 +14,13 @@ from typing import Any
 from pinscope.errors import PathExists, PinScopeError, StoreFailed
 from pinscope.records.run import Run
 from pinscope.store.bundle import SUFFIX, write_bundle
+from pinscope.store.new_file import AS_UMASK_SAYS
+from pinscope.store.private import PRIVATE_FILE, PRIVATE_FOLDER, SHARED_FOLDERS, check_private, own_folder
 from pinscope.store.rows import Row, changed_run, checked
 from pinscope.store.store import Store
 
 FLUSH_SECONDS = 0.2
 """No row waits longer than this to be stored, unless the store fails or is slower than that."""
-SYSTEM_FOLDERS = ("/tmp", "/var/tmp")  # noqa: S108 - a bundle's name is new, or it is not written
-"""Temporary folders after the one that TMPDIR names."""
 LAST_TRIES = 3
 """How often the store is asked at the end before the run goes into a bundle."""
 
@@ -109,7 +110,7 @@ class SafeWriter:
             self._flush()
             if self._all_stored():
                 if saved is not None:
-                    saved.unlink(missing_ok=True)
+                    self._remove(saved)
                 return None
         return saved or (self._save() if self._has_something else None)
 
@@ -183,16 +184,37 @@ class SafeWriter:
 
     def _save(self) -> Path:
         """Save the whole run to a bundle, where there is room for it."""
-        for path in _places(self.run.id, self._refuge):
+        if self._refuge is not None and self._is_written(self._refuge, AS_UMASK_SAYS):
+            return self._refuge
+        for folder in _folders():
             try:
-                write_bundle(path, [(self.run, self.rows)])
-            except PathExists:
+                with suppress(FileExistsError):
+                    folder.mkdir(PRIVATE_FOLDER)
+                check_private(folder)
+            except OSError as error:
+                self.problem = f"{self.problem}; cannot write to {folder}: {error.strerror or error}"
                 continue
-            except PinScopeError as error:
-                self.problem = f"{self.problem}; {error}"
-                continue
-            return path
+            for path in _names(self.run.id, folder):
+                if self._is_written(path, PRIVATE_FILE):
+                    return path
+            _remove_empty(folder)
         raise StoreFailed(f"{len(self.rows)} observations are lost, no file could take them: {self.problem}")
+
+    def _is_written(self, path: Path, mode: int) -> bool:
+        """Whether the file could be made, and holds the whole run now."""
+        try:
+            write_bundle(path, [(self.run, self.rows)], mode=mode)
+        except PathExists:
+            return False
+        except PinScopeError as error:
+            self.problem = f"{self.problem}; {error}"
+            return False
+        return True
+
+    def _remove(self, saved: Path) -> None:
+        saved.unlink(missing_ok=True)
+        if saved != self._refuge:
+            _remove_empty(saved.parent)
 
 
 def saved_line(path: Path) -> str:
@@ -202,25 +224,35 @@ def saved_line(path: Path) -> str:
 
 def find_saved(run_id: str) -> Path | None:
     """The bundle that a writer of this user saved the run to; ``None`` if there is none."""
-    for path in _places(run_id, None):
-        with suppress(OSError):
-            if path.stat().st_uid == os.geteuid():
-                return path
+    for folder in _folders():
+        for path in _names(run_id, folder):
+            with suppress(OSError):  # no such file, or no such folder of this user alone
+                check_private(folder)
+                status = path.lstat()
+                if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid():
+                    return path
     return None
 
 
-def _places(run_id: str, refuge: Path | None) -> Iterator[Path]:
+def _names(run_id: str, folder: Path) -> Iterator[Path]:
     """Paths for a bundle, in the order to try."""
-    if refuge is not None:
-        yield refuge
-    for place in _folders():
-        yield place / f"pinscope-{run_id}{SUFFIX}"
-        yield from (place / f"pinscope-{run_id}-{number}{SUFFIX}" for number in range(2, 10))
+    yield folder / f"pinscope-{run_id}{SUFFIX}"
+    yield from (folder / f"pinscope-{run_id}-{number}{SUFFIX}" for number in range(2, 10))
 
 
 def _folders() -> Iterator[Path]:
+    """Folders of this user alone, of which none need be there, in the order to try."""
+    return map(own_folder, _shared_folders())
+
+
+def _remove_empty(folder: Path) -> None:
+    with suppress(OSError):  # something else of this user's is in it
+        folder.rmdir()
+
+
+def _shared_folders() -> Iterator[Path]:
     """Temporary folders first. :mod:`tempfile` tries one by a file, which would stay where this process is killed."""
-    yield from (Path(folder) for folder in (os.environ.get("TMPDIR"), *SYSTEM_FOLDERS) if folder)
+    yield from (Path(folder).absolute() for folder in (os.environ.get("TMPDIR"), *SHARED_FOLDERS) if folder)
     for folder in (Path.home, Path.cwd):
         try:
             place = folder()

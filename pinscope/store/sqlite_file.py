@@ -26,6 +26,8 @@ _HINDERING = (
     sqlite3.SQLITE_PROTOCOL,  # it tried again and again to work the log in, and could not
 )  # fmt: skip
 """What SQLite answers where a file, or the log beside it, cannot be written."""
+BESIDE = ("-wal", "-shm", "-journal")
+"""Files that SQLite makes beside a database, with what may be done with that."""
 _CHANGES = ("-wal", "-journal")
 """Files beside a database that hold changes which are not in it yet, or no longer."""
 _LOG_HEADER_BYTES = 32
@@ -90,8 +92,10 @@ def obstacle(file: Path) -> str | None:
         return f"the file system of {there} is read-only"
     if disk.f_blocks and not (disk.f_bavail if os.geteuid() else disk.f_bfree):
         return f"the disk of {there} is full"
-    if not os.access(there, os.R_OK):
+    if there == file and not os.access(there, os.R_OK):
         return f"this user may not read {there}"
+    if there != file and not os.access(there, os.X_OK):
+        return f"this user may not enter {there}"
     for path in (there, there.parent) if there == file else (there,):
         if not os.access(path, os.W_OK):
             return f"this user may not write to {path}"
@@ -118,7 +122,7 @@ class ReadOnlyFile:
             sqlite3.Error: it cannot be read either.
             OSError: its copy could not be made.
         """
-        if not os.path.exists(self._file) or not self._file.stat().st_size:  # noqa: PTH110
+        if not self._size(""):
             return sqlite3.connect(":memory:", check_same_thread=False)
         uri = self._file.as_uri()
         if self._size("-wal") != _LOG_HEADER_BYTES:
@@ -141,7 +145,11 @@ class ReadOnlyFile:
                 self._copy = None
 
     def _size(self, suffix: str) -> int:
-        """Bytes of a file beside the database; 0 if there is none."""
+        """Bytes of the database or a file beside it; 0 if there is none.
+
+        Raises:
+            PermissionError: this user may not look.
+        """
         try:
             return self._with(suffix).stat().st_size
         except FileNotFoundError:
@@ -152,7 +160,7 @@ class ReadOnlyFile:
 
     def _copied_file(self) -> Path:
         """A copy with its log, where SQLite can work the log in: without it the last changes would be missing."""
-        files = [path for path in (self._file, *map(self._with, _CHANGES)) if path.exists()]
+        files = [self._file, *(self._with(suffix) for suffix in _CHANGES if self._size(suffix))]
         with self._lock:
             state = [(path.stat().st_size, path.stat().st_mtime_ns) for path in files]
             if self._copy is None or state != self._copied:

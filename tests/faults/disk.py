@@ -7,7 +7,7 @@ import re
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 
 from pinscope.runner.jobs import reconcile
 from pinscope.store.bundle import read_bundle, write_bundle
+from pinscope.store.private import own_folder
 from pinscope.store.recordings import recorded_observations, recorded_runs
 from pinscope.store.store import Store
 from tests.faults.forked import Ended
@@ -85,7 +86,7 @@ def disks(folder: Path) -> Iterator[Callable[[], Path]]:
 
 def rescued(disk: Path) -> list[Path]:
     """Bundles that a writer saved."""
-    return sorted(path for place in ("tmp", "home") for path in (disk / place).glob("pinscope-*.pinscope"))
+    return sorted(path for place in ("tmp", "home") for path in own_folder(disk / place).glob("*.pinscope"))
 
 
 def complaints(disk: Path, operation: Operation, ended: Ended) -> Iterator[str]:
@@ -137,9 +138,10 @@ def _left(disk: Path, operation: Operation) -> Iterator[str]:
             yield f"{path.name} is not whole"
     known = set(rescued(disk))
     for place in ("tmp", "home"):
-        for path in (disk / place).iterdir():
-            if path not in known:
-                yield f"left behind: {place}/{path.name}"
+        for path in (disk / place).rglob("*"):
+            # Empty, the user's own folder is left by a process that is killed.
+            if path not in known and path != own_folder(disk / place):
+                yield f"left behind: {path.relative_to(disk)}"
 
 
 def _unkept(disk: Path, operation: Operation, ended: Ended, rows: dict[str, Any]) -> Iterator[str]:
@@ -165,5 +167,7 @@ def _lost(disk: Path, ended: Ended, rows: dict[str, Any]) -> Iterator[str]:
     kept += [list(found) for path in files for _, found in read_bundle(path)]
     for path in elsewhere:
         path.unlink()
+        with suppress(OSError):  # another command's is in it
+            path.parent.rmdir()
     if not any(len(found) == len(shown) for found in kept):
         yield f"{len(shown)} observations were printed; kept are {[len(found) for found in kept]}"

@@ -90,7 +90,7 @@ class Writer:
     @property
     def saved(self) -> list[Path]:
         """Bundles that it saved."""
-        return sorted(self.folder.glob("*.pinscope"))
+        return sorted(self.folder.rglob("*.pinscope"))
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to it and to what it started."""

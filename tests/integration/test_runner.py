@@ -21,6 +21,7 @@ from pinscope.records.run import Run
 from pinscope.runner import jobs
 from pinscope.runner.jobs import Job, Request
 from pinscope.store.bundle import read_bundle
+from pinscope.store.private import own_folder
 from pinscope.store.rescue import saved_line
 from pinscope.store.store import Store
 from tests.conftest import Outliving
@@ -251,10 +252,11 @@ def test_a_run_whose_database_disappears_is_saved_whole(
         left.unlink()
     assert job.wait(60) == 0
     said = capfd.readouterr().err
-    path = Path(tempfile.gettempdir()) / f"pinscope-{job.run_id}.pinscope"
+    path = own_folder(Path(tempfile.gettempdir())) / f"pinscope-{job.run_id}.pinscope"
     assert said == f"pinscope: {saved_line(path)}\n"
     ((run, rows),) = read_bundle(path)
     path.unlink()
+    path.parent.rmdir()
     assert (run.status, run.observations) == ("done", len(rows))
     assert {row["memory"] for row in rows} == {"pageable", "pinned"}
     assert store.import_runs([(run, rows)]).added == (run.id,)

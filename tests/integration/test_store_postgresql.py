@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
+import psycopg
 import pytest
 
 from pinscope.cli.run import _ended
@@ -71,6 +72,39 @@ def test_a_socket_will_do(server: PostgreSQLServer) -> None:
         assert server.password not in store.name
         with Store(store.url) as again:
             assert again.run(run.id) == run
+
+
+@pytest.fixture
+def without_encoding(server: PostgreSQLServer) -> Iterator[str]:
+    """A database that takes and gives bytes as they are (SQL_ASCII), as old servers have them."""
+    with psycopg.connect(server.url, autocommit=True) as connection:
+        connection.execute("CREATE DATABASE plain ENCODING 'SQL_ASCII' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'")
+        yield server.url.removesuffix("postgres") + "plain"
+        connection.execute("DROP DATABASE plain WITH (FORCE)")
+
+
+def test_a_database_without_an_encoding_holds_runs(without_encoding: str) -> None:
+    with Store(without_encoding) as store:
+        run = store.add(new_run())
+        store.append(run.id, new_rows(2))
+        assert store.runs(recordings=False) == [run.model_copy(update={"observations": 2})]
+        assert list(store.observations(run.id)) == new_rows(2)
+
+
+@pytest.mark.parametrize("encoding", ["", "?client_encoding=utf8", "?client_encoding=latin1"])
+def test_an_error_message_in_another_encoding_is_one_line(without_encoding: str, encoding: str) -> None:
+    with Store(without_encoding + encoding) as store:
+        run = store.add(new_run())
+        with psycopg.connect(without_encoding, autocommit=True) as connection:
+            for statement in (
+                b"CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS "
+                b"$$ BEGIN RAISE EXCEPTION 'Platte voll: gr\xfc\xdfe'; END $$",
+                b"CREATE TRIGGER refuse BEFORE UPDATE ON runs FOR EACH ROW EXECUTE FUNCTION refuse()",
+            ):
+                connection.execute(statement)
+        with pytest.raises(StoreFailed) as caught:
+            store.update(run.id, status="done")
+        assert "\n" not in str(caught.value)
 
 
 def test_a_database_that_is_not_there_is_told(server: PostgreSQLServer) -> None:
@@ -162,6 +196,7 @@ def test_a_server_that_goes_away_when_a_run_begins_or_ends_costs_nothing(
         # A server that stops between storing the run's end and saying so has it all already.
         assert taken.completed == (run.id,) or (moment == "at the end" and taken.skipped == (run.id,))
         saved.unlink()
+        saved.parent.rmdir()
     assert saved or moment == "at the end"  # it may just have ended
     ended = store.run(run.id)
     assert (code, ended.status) == (0, "done")

@@ -9,11 +9,13 @@ import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 
+from pinscope.runner import queue
 from pinscope.runner.queue import VARIABLE, turn
+from pinscope.store.private import own_folder
+from tests.data.second_user import ATTACKS, NOBODY, as_another_user, attack, needs_root, open_place
 
 HOLD = """
 import sys, time
@@ -41,9 +43,8 @@ def _own_folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.M
 @pytest.fixture
 def seen_by_all() -> Iterator[Path]:
     """A folder that every user can look into, as pytest's own are not."""
-    with TemporaryDirectory(dir="/tmp") as name:
-        Path(name).chmod(0o755)
-        yield Path(name)
+    with open_place() as place:
+        yield place
 
 
 def test_the_second_waits_and_is_told_for_whom_until_the_first_is_killed() -> None:
@@ -99,8 +100,6 @@ def test_a_turn_ends_with_its_block_also_after_an_error() -> None:
         pass
 
 
-NOBODY = 65534
-needs_root = pytest.mark.skipif(os.getuid() != 0, reason="becomes another user, which takes root")
 SQUAT = """
 import os, socket, sys
 os.setuid(65534)
@@ -157,6 +156,82 @@ def test_a_folder_or_file_of_another_user_is_passed_over(tmp_path: Path) -> None
     os.chown(mixed / "gpu.lock", NOBODY, NOBODY)
     with turn("gpu", _give_up, folders=[theirs, mixed, own]):
         assert [path.name for path in own.iterdir()] == ["gpu.lock"]
+
+
+@pytest.fixture
+def shared_folders(seen_by_all: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """Two folders that every user may write in, where runs queue when nothing is named."""
+    first, second = seen_by_all / "first", seen_by_all / "second"
+    for folder in (first, second):
+        folder.mkdir()
+        folder.chmod(0o1777)
+    monkeypatch.delenv(VARIABLE)
+    monkeypatch.setattr(queue, "SHARED", seen_by_all / "none")
+    monkeypatch.setattr(queue, "SHARED_FOLDERS", (str(first), str(second)))
+    return first, second
+
+
+@pytest.fixture
+def precious(seen_by_all: Path) -> Iterator[Path]:
+    """A file of this user's that may even be written to, in a folder of its own; it stays as it is."""
+    file = seen_by_all / "mine" / "gpu.lock"
+    file.parent.mkdir()
+    file.write_text("precious")
+    file.chmod(0o666)
+    yield file
+    assert file.read_text() == "precious"
+    assert list(file.parent.iterdir()) == [file]
+
+
+@needs_root
+@pytest.mark.parametrize("how", ATTACKS)
+def test_what_another_user_has_put_there_first_is_passed_over(
+    shared_folders: tuple[Path, Path], precious: Path, how: str
+) -> None:
+    first, second = shared_folders
+    attack(how, own_folder(first), precious, "gpu.lock")
+    with turn("gpu", _give_up) as problem:
+        assert problem is None
+        assert [path.name for path in own_folder(second).iterdir()] == ["gpu.lock"]
+    assert precious.stat().st_nlink == 1
+
+
+@needs_root
+def test_a_folder_is_not_used_that_another_user_could_replace_while_it_is(
+    shared_folders: tuple[Path, Path], precious: Path
+) -> None:
+    """Without the sticky bit, whoever may write in a folder may rename what others made there."""
+    first, second = shared_folders
+    first.chmod(0o777)
+    replace = "name, victim = sys.argv[1:]\nos.path.lexists(name) and os.rename(name, name + '-away')\n"
+    with turn("gpu", _give_up) as problem:
+        assert problem is None
+        as_another_user(replace + ATTACKS["a link"], own_folder(first), precious)
+        with pytest.raises(_GivenUpError, match=f"process {os.getpid()}"), turn("gpu", _give_up):
+            pass  # two runs at once, if it were used
+        assert [path.name for path in own_folder(second).iterdir()] == ["gpu.lock"]
+
+
+@needs_root
+@pytest.mark.parametrize("how", ["symlink", "hard link", "FIFO", "folder"])
+def test_in_a_folder_that_users_share_a_lock_is_a_plain_file_and_nothing_else(
+    shared_folders: tuple[Path, Path], seen_by_all: Path, precious: Path, how: str
+) -> None:
+    first, _ = shared_folders
+    queue.SHARED.mkdir()
+    os.chown(queue.SHARED, 0, NOBODY)
+    queue.SHARED.chmod(0o2770)
+    put = {
+        "symlink": "os.symlink(victim, name)",
+        "hard link": "os.link(victim, name)",
+        "FIFO": "os.mkfifo(name)",
+        "folder": "os.mkdir(name)",
+    }
+    code = f"name, victim = sys.argv[1:]\n{put[how]}"
+    as_another_user(code, queue.SHARED / "gpu.lock", precious)
+    with turn("gpu", _give_up) as problem:
+        assert problem is None
+        assert [path.name for path in own_folder(first).iterdir()] == ["gpu.lock"]
 
 
 def test_where_nothing_is_safe_the_run_goes_on_and_says_so(tmp_path: Path) -> None:

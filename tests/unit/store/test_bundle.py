@@ -303,7 +303,7 @@ def test_file_systems_without_hard_links_do(tmp_path: Path, monkeypatch: pytest.
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(os, "link", no_links)
-    monkeypatch.setattr(new_file, "_nameless", lambda folder: None)  # FAT has neither
+    monkeypatch.setattr(new_file, "_nameless", lambda *_: None)  # FAT has neither
     write_bundle(tmp_path / "x.pinscope", sample())
     assert read_bundle(tmp_path / "x.pinscope") == list(sample())
     with pytest.raises(PathExists):
@@ -337,7 +337,7 @@ def test_a_file_that_is_being_written_has_no_name_where_the_file_system_can(
         sync(descriptor)
 
     if not nameless:
-        monkeypatch.setattr(new_file, "_nameless", lambda folder: None)
+        monkeypatch.setattr(new_file, "_nameless", lambda *_: None)
     monkeypatch.setattr(new_file.os, "fsync", looking)
     write_bundle(tmp_path / "x.pinscope", sample())
     assert [len(there) for there in seen] == [0 if nameless else 1, 1]

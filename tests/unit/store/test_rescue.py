@@ -18,9 +18,11 @@ import pytest
 from pinscope.errors import InvalidParameter, StoreFailed
 from pinscope.records.run import Progress
 from pinscope.store import rescue
-from pinscope.store.bundle import read_bundle
+from pinscope.store.bundle import read_bundle, write_bundle
+from pinscope.store.private import own_folder
 from pinscope.store.rescue import FLUSH_SECONDS, SafeWriter, find_saved
 from pinscope.store.store import Store
+from tests.data.second_user import ATTACKS, as_another_user, attack, needs_root, open_place
 from tests.unit.store.runs import new_rows, new_run, repeats
 from tests.unit.store.test_database import limit_pages
 
@@ -166,12 +168,18 @@ def test_a_lost_answer_stores_nothing_twice(troubled: Troubled) -> None:
     assert repeats(troubled.observations("r")) == [0, 1, 2]
 
 
+def take_away(path: Path) -> None:
+    """Remove a rescue bundle, and the folder that was made for it."""
+    path.unlink()
+    path.parent.rmdir()
+
+
 def saved(path: Path | None, folder: Path) -> list[int]:
     """The repeats in a rescue bundle, which is taken away."""
     assert path is not None
-    assert path.parent == folder
+    assert path.parent == own_folder(folder)
     ((run, rows),) = read_bundle(path)
-    path.unlink()
+    take_away(path)
     assert run.id == "r"
     return repeats(rows)
 
@@ -218,15 +226,16 @@ def test_a_database_deleted_after_the_last_row_is_noticed(store: Store) -> None:
 
 def test_a_second_bundle_does_not_replace_the_first(troubled: Troubled) -> None:
     troubled.failing = True
-    folder = Path(tempfile.gettempdir())
+    folder = own_folder(Path(tempfile.gettempdir()))
+    folder.mkdir(0o700)
     (folder / "pinscope-r.pinscope").write_text("precious")
     writer = SafeWriter(troubled, troubled.add(new_run("r")))
     writer.append(new_rows(2))
     path = writer.close()
     assert path == folder / "pinscope-r-2.pinscope"
-    assert saved(path, folder) == [0, 1]
     assert (folder / "pinscope-r.pinscope").read_text() == "precious"
     (folder / "pinscope-r.pinscope").unlink()
+    assert saved(path, folder.parent) == [0, 1]
 
 
 def test_the_bundle_goes_where_there_is_room(
@@ -238,7 +247,7 @@ def test_the_bundle_goes_where_there_is_room(
     monkeypatch.chdir(here)
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("TMPDIR", str(tmp_path / "gone"))
-    monkeypatch.setattr(rescue, "SYSTEM_FOLDERS", ())
+    monkeypatch.setattr(rescue, "SHARED_FOLDERS", ())
     writer = SafeWriter(troubled, troubled.add(new_run("r")))
     writer.append(new_rows(2))
     assert saved(writer.close(), here) == [0, 1]
@@ -246,6 +255,70 @@ def test_the_bundle_goes_where_there_is_room(
     again = SafeWriter(troubled, troubled.run("r"))
     again.append(new_rows(1))
     assert saved(again.close(), home) == [0]
+
+
+@pytest.fixture
+def shared_folders(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, Path]]:
+    """Two folders that every user may write in, for files of runs that the database does not take."""
+    with open_place() as place:
+        first, second = place / "first", place / "second"
+        for folder in (first, second):
+            folder.mkdir()
+            folder.chmod(0o1777)
+        monkeypatch.delenv("TMPDIR")
+        monkeypatch.setattr(rescue, "SHARED_FOLDERS", (str(first), str(second)))
+        yield first, second
+
+
+@needs_root
+@pytest.mark.parametrize("how", [*ATTACKS, "no sticky bit"])
+def test_a_run_is_saved_past_what_another_user_has_put_there(
+    troubled: Troubled, shared_folders: tuple[Path, Path], how: str
+) -> None:
+    troubled.failing = True
+    first, second = shared_folders
+    precious = first.parent / "mine" / "pinscope-r.pinscope"
+    precious.parent.mkdir()
+    precious.write_text("precious")
+    if how == "no sticky bit":
+        first.chmod(0o777)
+    else:
+        attack(how, own_folder(first), precious, "pinscope-r.pinscope", "pinscope-r-2.pinscope")
+    writer = SafeWriter(troubled, troubled.add(new_run("r")))
+    writer.append(new_rows(2))
+    path = writer.close()
+    assert path is not None
+    assert path == find_saved("r")
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    read = f"try: open({str(path)!r})\nexcept PermissionError: print('refused')"
+    assert as_another_user(read) == "refused\n"
+    assert saved(path, second) == [0, 1]
+    assert precious.read_text() == "precious"
+    assert list(precious.parent.iterdir()) == [precious]
+
+
+@needs_root
+def test_another_user_cannot_pass_off_a_file_as_the_run_that_was_saved(
+    shared_folders: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """Not even one that is this user's: a link to another run's file, or a second name of it."""
+    first, _ = shared_folders
+    first.chmod(0o777)  # where the kernel lets this user follow links of others
+    write_bundle(tmp_path / "older.pinscope", [(new_run("older", status="done"), [])])
+    link = "os.makedirs(os.path.dirname(sys.argv[1]), exist_ok=True)\nos.symlink(sys.argv[2], sys.argv[1])"
+    for folder in (first, own_folder(first)):
+        as_another_user(link, folder / "pinscope-r.pinscope", tmp_path / "older.pinscope")
+    assert find_saved("r") is None
+
+
+@needs_root
+def test_a_link_in_this_user_s_own_folder_is_not_followed(shared_folders: tuple[Path, Path], tmp_path: Path) -> None:
+    first, _ = shared_folders
+    (tmp_path / "older.pinscope").touch()
+    own_folder(first).mkdir(0o700)
+    (own_folder(first) / "pinscope-r.pinscope").symlink_to(tmp_path / "older.pinscope")
+    assert find_saved("r") is None
 
 
 def test_a_refuge_comes_first_unless_something_is_there(troubled: Troubled, tmp_path: Path) -> None:
@@ -259,7 +332,7 @@ def test_a_refuge_comes_first_unless_something_is_there(troubled: Troubled, tmp_
         assert (saved == tmp_path / name) == kept
         ((_, rows),) = read_bundle(saved)
         assert rows == new_rows(2)
-        saved.unlink()
+        saved.unlink() if kept else take_away(saved)
     assert (tmp_path / "mine.pinscope").read_text() == "mine"
 
 
@@ -269,7 +342,7 @@ def test_when_nothing_can_be_written_that_is_said(
     troubled.failing = True
     for place in ("HOME", "TMPDIR"):
         monkeypatch.setenv(place, str(tmp_path / "gone"))
-    monkeypatch.setattr(rescue, "SYSTEM_FOLDERS", ())
+    monkeypatch.setattr(rescue, "SHARED_FOLDERS", ())
     monkeypatch.setattr(Path, "cwd", lambda: tmp_path / "gone")
     writer = SafeWriter(troubled, troubled.add(new_run("r")))
     writer.append(new_rows(2))
@@ -294,7 +367,7 @@ def test_how_a_run_ended_is_saved_though_it_has_no_observations(store: Store, mo
     assert path is not None
     assert path == find_saved("r")
     ((run, rows),) = read_bundle(path)
-    path.unlink()
+    take_away(path)
     assert (run.status, run.error, rows) == ("failed", "the GPU is gone", [])
     assert store.import_runs([(run, rows)]).completed == ("r",)
     assert store.run("r") == run

@@ -1,0 +1,185 @@
+"""What PinScope keeps is for its user alone, whatever the umask; what a user names, the umask and the user decide."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pinscope.store.database import VARIABLE
+from pinscope.store.private import check_private, keep_private, make_private, own_folder
+from pinscope.store.store import Store
+from tests.data.second_user import NOBODY, READ_ALL, as_another_user, needs_root, open_place
+from tests.unit.store.runs import new_run
+from tests.unit.store.test_read_only import leave_log, real_rows
+
+
+@pytest.fixture
+def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A home that others may look into: the database lies where it does by default, in ``data/pinscope``."""
+    with open_place() as folder:
+        monkeypatch.delenv(VARIABLE)
+        monkeypatch.setenv("XDG_DATA_HOME", str(folder / "data"))
+        monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        yield folder
+
+
+@pytest.fixture
+def without_umask() -> Iterator[None]:
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def modes(folder: Path) -> dict[str, int]:
+    """Of a folder and all below it."""
+    return {str(path.relative_to(folder)): path.stat().st_mode & 0o777 for path in (folder, *folder.rglob("*"))}
+
+
+def pinscope(*words: str, umask: int = 0o022) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pinscope", *words]
+    return subprocess.run(command, umask=umask, cwd="/", capture_output=True, text=True, check=True)
+
+
+@pytest.mark.usefixtures("without_umask")
+def test_whatever_the_umask_the_data_folder_is_private_and_what_lies_in_it(place: Path) -> None:
+    with Store() as store:
+        store.add(new_run("r", status="done"))
+        assert modes(place / "data") == {
+            ".": 0o700, "pinscope": 0o700, "pinscope/pinscope.db": 0o600,
+            "pinscope/pinscope.db-wal": 0o600, "pinscope/pinscope.db-shm": 0o600,
+        }  # fmt: skip
+        if os.getuid() == 0:
+            assert as_another_user(READ_ALL, place / "data", place / "data" / "pinscope") == ""
+            (place / "data").chmod(0o755)
+            assert as_another_user(READ_ALL, place / "data" / "pinscope") == ""
+            (place / "data" / "pinscope").chmod(0o755)  # even if only the files were closed
+            assert "read" not in as_another_user(READ_ALL, place / "data" / "pinscope")
+
+
+def test_a_file_that_the_user_names_follows_the_umask(place: Path) -> None:
+    with Store() as store:
+        store.add(new_run("r", status="done"))
+        store.append("r", real_rows())
+    for command, umask, mode in (("export", 0, 0o666), ("report", 0o027, 0o640)):
+        file = place / ("r.pinscope" if command == "export" else "r.csv")
+        pinscope(command, "r", "-o", str(file), umask=umask)
+        assert file.stat().st_mode & 0o777 == mode
+
+
+@pytest.mark.parametrize(
+    ("folder_mode", "file_mode", "which"), [(0o755, 0o644, ""), (0o777, 0o600, ""), (0o700, 0o640, "/pinscope.db")]
+)
+def test_what_was_open_is_closed_and_said_once(place: Path, folder_mode: int, file_mode: int, which: str) -> None:
+    folder = place / "data" / "pinscope"
+    with Store() as store:
+        store.add(new_run("r", status="done"))
+    leave_log(folder / "pinscope.db")
+    for path in folder.iterdir():
+        path.chmod(file_mode)
+    folder.chmod(folder_mode)
+    first, second = pinscope("runs", "list", "--json"), pinscope("runs", "list", "--json")
+    assert first.stderr == f"pinscope: {folder}{which} was open to other users; it is private now\n"
+    assert second.stderr == ""
+    assert {mode for name, mode in modes(folder).items() if name != "."} == {0o600}
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert first.stdout == second.stdout
+    assert "r" in [run["id"] for run in json.loads(first.stdout)]
+
+
+@needs_root
+def test_a_folder_of_another_user_stays_as_it_is_and_nothing_is_said(
+    place: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = place / "data" / "pinscope"
+    folder.mkdir(parents=True)
+    folder.chmod(0o775)
+    os.chown(folder, NOBODY, NOBODY)
+    keep_private(folder)
+    assert folder.stat().st_mode & 0o777 == 0o775
+    assert caplog.messages == []
+
+
+@pytest.mark.usefixtures("without_umask")
+def test_a_database_elsewhere_is_private_and_its_folder_the_user_s(place: Path) -> None:
+    with Store(f"sqlite:///{place}/mine/too/x.db") as store:
+        store.add(new_run())
+        assert modes(place / "mine") == {
+            ".": 0o777, "too": 0o777, "too/x.db": 0o600, "too/x.db-wal": 0o600, "too/x.db-shm": 0o600,
+        }  # fmt: skip
+
+
+def test_a_database_elsewhere_that_its_user_opened_to_others_stays_open(place: Path) -> None:
+    url = f"sqlite:///{place}/x.db"
+    with Store(url) as store:
+        store.add(new_run())
+    (place / "x.db").chmod(0o664)
+    with Store(url) as store:
+        store.add(new_run())
+        assert {name: mode for name, mode in modes(place).items() if name != "."} == {
+            "x.db": 0o664, "x.db-wal": 0o664, "x.db-shm": 0o664,
+        }  # fmt: skip
+
+
+def test_a_link_to_a_database_that_is_not_there_yet_makes_a_private_one(place: Path) -> None:
+    (place / "x.db").symlink_to(place / "far.db")
+    with Store(f"sqlite:///{place}/x.db") as store:
+        run = store.add(new_run())
+    assert (place / "far.db").stat().st_mode & 0o777 == 0o600
+    with Store(f"sqlite:///{place}/far.db") as store:
+        assert store.run(run.id) == run
+
+
+def test_a_database_is_private_from_its_first_moment(place: Path) -> None:
+    """No other user opens it in time and reads on with what he has open."""
+    code = """
+import os, sys
+def look(event, arguments):
+    if event == "sqlite3.connect" and arguments[0].startswith(sys.argv[1]):
+        print(oct(os.stat(arguments[0]).st_mode & 0o777))
+sys.addaudithook(look)
+os.umask(0)
+from pinscope.store.store import Store
+Store(f"sqlite:///{sys.argv[1]}/x.db").close()
+Store().close()
+"""
+    command = [sys.executable, "-c", code, str(place)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert len(said) >= 2
+    assert set(said) == {"0o600"}
+
+
+def test_nobody_else_writes_into_the_pages_that_a_browser_opens(place: Path) -> None:
+    pinscope("docs", "--json", umask=0)
+    assert (place / "cache" / "pinscope").stat().st_mode & 0o777 == 0o700
+    assert (place / "cache").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.usefixtures("without_umask")
+def test_folders_that_were_missing_on_the_way_are_private_too(tmp_path: Path) -> None:
+    make_private(tmp_path / "a" / "b" / "c")
+    assert {mode for name, mode in modes(tmp_path / "a").items()} == {0o700}
+    make_private(tmp_path / "a" / "b" / "c")
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o775])
+def test_a_folder_is_refused_where_others_may_replace_it(tmp_path: Path, mode: int) -> None:
+    shared = tmp_path / "shared"
+    make_private(own_folder(shared / "within"))
+    check_private(own_folder(shared / "within"))
+    os.chown(shared, -1, NOBODY) if os.getuid() == 0 else None
+    shared.chmod(mode)
+    if os.getuid() == 0 or mode == 0o777:
+        with pytest.raises(PermissionError, match="lets other users replace"):
+            check_private(own_folder(shared / "within"))
+    shared.chmod(mode | 0o1000)
+    check_private(own_folder(shared / "within"))
+    if os.getuid() == 0:
+        os.chown(shared, -1, os.getegid())
+    shared.chmod(0o775)  # the user's own group
+    check_private(own_folder(shared / "within"))

@@ -216,6 +216,10 @@ class Tracing:
         for reason in (early := [*early, *faults]):
             reporter.note(f"The recording ended before the program did: {reason}")
         if not early and ended.exit_code is not None and ended.exit_code >= 0 and not gathered.spool.has_ended:
+            if gathered.spool.document("started.json") is None:
+                raise PinScopeError(
+                    "nothing was recorded: the program's Python did not import PinScope's sitecustomize"
+                )
             early = ["it became another program or another user, or ended by a way that Python does not see"]
             reporter.note(f"What the program did last may be missing: {early[0]}.")
         self._gap = early[-1] if early else None

@@ -61,7 +61,6 @@ class Program:
         python: oldest version that can run it.
         differs: the kind of its known difference, which the document on traces names.
         since: oldest version that shows this difference.
-        why: this difference cannot be mended.
     """
 
     kind: str
@@ -78,7 +77,6 @@ class Program:
     python: str = "3.11"
     differs: str | None = None
     since: str = "3.11"
-    why: str | None = None
 
 
 @dataclass(frozen=True)

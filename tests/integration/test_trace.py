@@ -615,3 +615,14 @@ def test_a_limit_that_is_none_is_refused_before_the_program_starts(
         code, line = refused(capfd, "--fail-on", limit, program(tmp_path, "print('started')"))
         assert code == 2
         assert line.startswith(f"pinscope: --fail-on '{limit}' has no ")
+
+
+@pytest.mark.usefixtures("_cupti")
+def test_a_program_that_the_recorder_did_not_come_into_is_no_trace_without_copies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(traced_program, "variables", lambda *_: {})
+    assert main(["trace", str(program(tmp_path, "copy(4096, PAGEABLE, DEVICE); print('runs')"))]) == 0
+    out, err = capfd.readouterr()
+    assert out == "runs\n"
+    assert "the trace failed: nothing was recorded" in err

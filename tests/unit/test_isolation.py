@@ -113,3 +113,24 @@ def test_what_the_parent_ignores_its_children_ignore_too() -> None:
     done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split()[1:4] == ["-P", "-E", "-s"]
     assert isolation.bare_command("pass", "x")[1:] == ["-I", "-S", "-c", "pass", "x"]
+
+
+@pytest.mark.parametrize(
+    ("written", "options"),
+    [
+        ("-m pinscope trace -X dev x.py", []),
+        ("-X dev -Xno_debug_ranges -Wd -W error -m pinscope -u", ["-X", "dev", "-Xno_debug_ranges", "-Wd", "-W", "error"]),
+        ("-Bum pinscope", ["-Bu"]),
+        ("-um pinscope", ["-u"]),
+        ("-OOs -P /usr/bin/pinscope -x", ["-OOs", "-P"]),
+        ("--check-hash-based-pycs never -x -mpinscope", ["--check-hash-based-pycs", "never", "-x"]),
+        ("-u -c import_something -B", ["-u"]),
+        ("-u -- /usr/bin/pinscope", ["-u"]),
+        ("-u - x", ["-u"]),
+    ],
+)  # fmt: skip
+def test_a_program_gets_the_options_of_this_interpreter_as_they_were_written(
+    written: str, options: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "orig_argv", ["python", *written.split()])
+    assert isolation.open_command("x.py", "y") == [sys.executable, *options, "x.py", "y"]

@@ -119,7 +119,7 @@ def test_what_the_parent_ignores_its_children_ignore_too() -> None:
     ("written", "options"),
     [
         ("-m pinscope trace -X dev x.py", []),
-        ("-X dev -Xno_debug_ranges -Wd -W error -m pinscope -u", ["-X", "dev", "-Xno_debug_ranges", "-Wd", "-W", "error"]),
+        ("-X dev -Xperf -Wd -W error -m pinscope -u", ["-X", "dev", "-Xperf", "-Wd", "-W", "error"]),
         ("-Bum pinscope", ["-Bu"]),
         ("-um pinscope", ["-u"]),
         ("-OOs -P /usr/bin/pinscope -x", ["-OOs", "-P"]),

@@ -32,6 +32,7 @@ from pinscope.lab.own_group import find_place
 from pinscope.probes.numa import read_nodes
 from pinscope.report.write import SUFFIXES
 from pinscope.store.bundle import read_bundle, write_bundle
+from pinscope.store.private import own_folder
 from pinscope.store.store import Store
 from tests.unit.store.runs import new_rows, new_run
 
@@ -481,7 +482,7 @@ def test_a_run_whose_database_is_deleted_goes_on_and_is_saved(tmp_path: Path, st
         process.send_signal(signal.SIGINT)
     said = process.communicate(timeout=60)[1]
     assert process.returncode == (130 if stopped else 1), said
-    (bundle,) = tmp_path.glob("*.pinscope")
+    (bundle,) = own_folder(tmp_path).glob("*.pinscope")
     assert str(bundle) in said
     ((saved, rows),) = read_bundle(bundle)
     assert (saved.id, saved.status) == (run.id, "cancelled" if stopped else "done")

@@ -129,7 +129,7 @@ def trace(  # noqa: PLR0917 - typer calls it by keyword
     document = open_document(traced.run, traced.rows, with_charts=False)
     if as_json is not None:
         answer = {**run_document(document), **what_if_document(compared)}
-        as_json.write_text(json.dumps(answer, indent=2, allow_nan=False) + "\n")
+        as_json.write_text(json.dumps(answer, indent=2, allow_nan=False) + "\n", "ascii")
     print_summary(document, leads_on=compared.second is None)
     print_what_if(compared)
     if traced.run.error:

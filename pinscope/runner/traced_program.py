@@ -305,7 +305,7 @@ def make_spool(
     """
     config = {**setup, "libraries": library_folders(), "redirect": redirect, **scope.config(begun_ns)}
     del config["library"]  # code is loaded from no path that a file names
-    (folder / "config.part").write_text(json.dumps(config))
+    (folder / "config.part").write_text(json.dumps(config), "ascii")
     (folder / "config.part").rename(folder / "config.json")  # a short part may be over before anything else is done
     return Spool(folder, known=config)
 

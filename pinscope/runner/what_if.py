@@ -210,7 +210,7 @@ class _Second:
         for repeat, ((file, line), sites) in enumerate(lines.items()):
             yield TraceRow(kind="line_before", repeat=repeat, warmup=False, file=file, line=line, **_together(sites))
         path = spool / ACCOUNT
-        account = json.loads(path.read_text()) if path.exists() else {"lines": [], "loaders": []}
+        account = json.loads(path.read_bytes()) if path.exists() else {"lines": [], "loaders": []}
         for repeat, each in enumerate([*account["lines"], *_loaders(account["loaders"])]):
             yield _redirected(repeat, each)
 

@@ -54,7 +54,7 @@ class Spool:
     unreadable_bytes: int = 0
 
     def __post_init__(self, known: Mapping[str, Any] | None) -> None:
-        self.config: Mapping[str, Any] = known or json.loads((self.folder / "config.json").read_text())
+        self.config: Mapping[str, Any] = known or json.loads((self.folder / "config.json").read_bytes())
         self._names = {int(number): name for name, number in self.config["kinds"].items()}
         layouts = {int(number): layout for number, layout in self.config["layouts"].items()}
         self._sizes = {number: int(layout["size"]) for number, layout in layouts.items()}
@@ -170,7 +170,7 @@ class Spool:
     def document(self, name: str) -> Mapping[str, Any] | None:
         """``started.json``, ``ended.json`` or ``refused.json``; ``None`` if it is not there, or not whole."""
         try:
-            found: Mapping[str, Any] = json.loads((self.folder / name).read_text())
+            found: Mapping[str, Any] = json.loads((self.folder / name).read_bytes())
         except (FileNotFoundError, ValueError):
             return None
         return found
@@ -193,7 +193,7 @@ class Spool:
     def _line(self, name: str) -> str | None:
         """The first line of a file; ``None`` if it is not there."""
         try:
-            lines = (self.folder / name).read_text(errors="replace").splitlines()
+            lines = (self.folder / name).read_text("utf-8", errors="replace").splitlines()
         except FileNotFoundError:
             return None
         return lines[0] if lines else "the reason could not be written"

@@ -87,7 +87,7 @@ def _keep(folder: Path, path: Path, what: Mapping[str, Any]) -> int:
         kept = folder / "kept"
         kept.mkdir()
         spool = make_spool(folder, setup, scope, time.time_ns())
-        answer = {"spool": SpoolFolder.made(str(path)).handover, "library": setup["library"]}
+        answer = {"spool": SpoolFolder.of(folder.stat(), str(path)).handover, "library": setup["library"]}
         sys.stdout.write(f"\n{json.dumps(answer)}\n")
         sys.stdout.flush()
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the program reads to the end

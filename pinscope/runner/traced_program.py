@@ -21,7 +21,7 @@ from types import FrameType
 from typing import Any, Self
 
 from pinscope.errors import BadInput, NoDevice, NotPossible
-from pinscope.isolation import command, open_command
+from pinscope.isolation import bare_command, command, open_command
 from pinscope.probes.installation import Extra, install_command
 from pinscope.probes.parent import ending_with_this
 from pinscope.records.trace_row import TraceRow
@@ -49,7 +49,14 @@ _NO_RIGHTS = 35
 """CUPTI_ERROR_INSUFFICIENT_PRIVILEGES."""
 _INJECTION = ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID")
 """Set by Nsight Systems and other profilers that load themselves into CUDA programs."""
-_WATCH = 'trap "" HUP INT QUIT TERM USR1 USR2; read -r program && { read -r over || kill -9 "$program"; }'
+_WATCH = """\
+import os, shutil, signal, sys
+program, over = sys.stdin.readline(), sys.stdin.readline()
+if not over:
+    if program:
+        os.kill(int(program), signal.SIGKILL)
+    shutil.rmtree(sys.argv[1], ignore_errors=True)
+"""
 _OTHER_PROFILER = "one profiler at a time can follow a CUDA program: end the other one, or run without it"
 
 
@@ -239,9 +246,9 @@ def run_program(
     """
     begun = time.time_ns()
     spool = make_spool(folder, setup, scope, begun, variant.redirect)
-    handover = SpoolFolder.made(str(path)).handover
+    handover = SpoolFolder.of(folder.stat(), str(path)).handover
     closed = [number for number, stream in enumerate((sys.__stdin__, sys.__stdout__, sys.__stderr__)) if stream is None]
-    with _end_of_program() as watched:
+    with _ended_with_this(path.parent) as watched:
         child = subprocess.Popen(
             open_command(*program),
             stdin=variant.stdin,
@@ -272,23 +279,24 @@ def _close(descriptors: Iterable[int]) -> None:
 
 
 @contextmanager
-def _end_of_program() -> Iterator[Callable[[int], None]]:
-    """While it is entered, the process whose number it is given is killed as soon as this one is gone. The kernel could
-    do that, too, but the program would see it (PR_GET_PDEATHSIG)."""
+def _ended_with_this(folder: Path) -> Iterator[Callable[[int], None]]:
+    """While it is entered, the process whose number it is given is killed as soon as this one is gone, and the folder
+    removed. The kernel could kill it, too, but the program would see that (PR_GET_PDEATHSIG)."""
     with subprocess.Popen(
-        ["/bin/sh", "-c", _WATCH], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    ) as watcher:
+        bare_command(_WATCH, str(folder)), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as watcher:  # fmt: skip
         assert watcher.stdin is not None  # noqa: S101 - it is a pipe
         pipe = watcher.stdin.fileno()
 
-        def say(line: object) -> None:
+        def say(number: int) -> None:
             with suppress(OSError):  # somebody has killed it
-                os.write(pipe, f"{line}\n".encode())
+                os.write(pipe, f"{number}\n".encode())
 
         try:
             yield say
         finally:
-            say("over")
+            say(0)
 
 
 def make_spool(

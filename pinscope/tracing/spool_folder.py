@@ -38,9 +38,8 @@ class SpoolFolder:
         self._process = process
 
     @classmethod
-    def made(cls, path: str) -> SpoolFolder:
-        """One that this process has just made."""
-        status = os.lstat(path)
+    def of(cls, status: os.stat_result, path: str) -> SpoolFolder:
+        """The one of this status, by a path of it."""
         return cls(path, status.st_dev, status.st_ino)
 
     @classmethod

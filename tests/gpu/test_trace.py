@@ -212,8 +212,10 @@ def test_what_a_signal_raises_during_a_copy_is_caught_where_it_is_without_a_trac
 def test_another_subscriber_is_refused_while_a_program_is_traced(tmp_path: Path) -> None:
     """Of CUPTI's subscribers one is let in: so a second recorder is refused, and says so."""
     setup = config()
-    nested = f"import subprocess, sys\nfrom pinscope.tracing.recorder import Recorder, Refused, SpoolFolder\n{COPIES}\n"
-    nested += f"again = Recorder(SpoolFolder.made({str(tmp_path)!r}), {setup['library']!r})\n"
+    nested = (
+        f"import os, subprocess, sys\nfrom pinscope.tracing.recorder import Recorder, Refused, SpoolFolder\n{COPIES}\n"
+    )
+    nested += f"again = Recorder(SpoolFolder.of(os.stat({str(tmp_path)!r}), {str(tmp_path)!r}), {setup['library']!r})\n"
     nested += "try:\n    again.start()\nexcept Refused as refusal:\n    print(refusal.args[0])\n"
     (tmp_path / "config.json").write_text(json.dumps(setup))
     (tmp_path / "program.py").write_text(nested)

@@ -626,3 +626,15 @@ def test_a_program_that_the_recorder_did_not_come_into_is_no_trace_without_copie
     out, err = capfd.readouterr()
     assert out == "runs\n"
     assert "the trace failed: nothing was recorded" in err
+
+
+def test_a_program_ends_with_the_pinscope_that_started_it(library: Path, tmp_path: Path) -> None:
+    """Its stdout is closed when it is gone."""
+    path = program(tmp_path, "print(os.getpid(), flush=True); time.sleep(60)")
+    with subprocess.Popen(
+        command(path), env=variables(library), stdout=subprocess.PIPE, start_new_session=True
+    ) as running:
+        assert running.stdout is not None
+        assert int(running.stdout.readline()) > 0
+        running.kill()
+        assert running.stdout.read() == b""

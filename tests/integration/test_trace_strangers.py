@@ -123,7 +123,7 @@ def test_a_python_that_starts_after_its_trace_joins_nobody_who_has_taken_the_spo
     """A daemon keeps the variables of the trace that it was started in."""
     spool = shared / "pinscope-trace-gone"
     spool.mkdir(0o700)
-    handover = SpoolFolder.made(str(spool)).handover
+    handover = SpoolFolder.of(spool.stat(), str(spool)).handover
     spool.rmdir()
     assert as_stranger(MAKE, spool, evil).wait() == 0
     environment = variables(library)
@@ -185,7 +185,7 @@ def test_where_anybody_may_rename_folders_nothing_is_written_through_what_stands
 def test_a_folder_of_a_spool_is_opened_only_where_it_is_the_one_and_this_user_s_alone(shared: Path) -> None:
     spool = shared / "spool"
     spool.mkdir(0o700)
-    folder = SpoolFolder.made(str(spool))
+    folder = SpoolFolder.of(spool.stat(), str(spool))
     folder.append("stacks", b"1")
     assert (spool / "stacks").stat().st_mode & 0o777 == 0o600
     (spool / "ranges").symlink_to("/etc/passwd")

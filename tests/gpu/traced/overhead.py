@@ -23,7 +23,7 @@ def recorder(turn):
     spool = FOLDER / f"spool.{turn}"
     spool.mkdir(0o700)
     (spool / "config.json").write_text(CONFIG.read_text())
-    started = Recorder(SpoolFolder.made(str(spool)), json.loads(CONFIG.read_text())["library"])
+    started = Recorder(SpoolFolder.of(spool.stat(), str(spool)), json.loads(CONFIG.read_text())["library"])
     started.start()
     return started
 

@@ -55,7 +55,7 @@ def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_thread_that_stood_still_for_many_calls_still_writes_its_own(tmp_path: Path) -> None:
-    log = CallLog(SpoolFolder.made(str(tmp_path)))
+    log = CallLog(SpoolFolder.of(tmp_path.stat(), str(tmp_path)))
     slots = log._slots = Halting()  # type: ignore[assignment] # numbers, as the counter gives them
     late = threading.Thread(target=log.note, args=entry(7777, 1))
     late.start()
@@ -72,7 +72,7 @@ def test_a_thread_that_stood_still_for_many_calls_still_writes_its_own(tmp_path:
 
 
 def test_entries_of_many_threads_are_all_kept_and_full_pieces_leave_the_memory(tmp_path: Path) -> None:
-    log = CallLog(SpoolFolder.made(str(tmp_path)))
+    log = CallLog(SpoolFolder.of(tmp_path.stat(), str(tmp_path)))
 
     def write(thread: int) -> None:
         for number in range(5 * PIECE):
@@ -89,7 +89,7 @@ def test_entries_of_many_threads_are_all_kept_and_full_pieces_leave_the_memory(t
 
 @pytest.mark.parametrize("calls", [0, 1, PIECE - 1, PIECE, PIECE + 1])
 def test_a_log_that_is_closed_leaves_the_memory(calls: int, tmp_path: Path) -> None:
-    log = CallLog(SpoolFolder.made(str(tmp_path)))
+    log = CallLog(SpoolFolder.of(tmp_path.stat(), str(tmp_path)))
     for number in range(calls):
         log.note(*entry(number, 2))
     log.close()
@@ -98,7 +98,7 @@ def test_a_log_that_is_closed_leaves_the_memory(calls: int, tmp_path: Path) -> N
 
 
 def test_a_thread_that_stood_still_when_the_log_was_closed_still_writes_its_own(tmp_path: Path) -> None:
-    log = CallLog(SpoolFolder.made(str(tmp_path)))
+    log = CallLog(SpoolFolder.of(tmp_path.stat(), str(tmp_path)))
     slots = log._slots = Halting()  # type: ignore[assignment] # as above
     late = threading.Thread(target=log.note, args=entry(7777, 1))
     late.start()
@@ -124,7 +124,7 @@ def test_a_signal_s_handler_may_make_a_call_while_a_file_is_added(tmp_path: Path
                 log.note(*entry(2, 1))
             return super().open(name, flags)
 
-    log = CallLog(Interrupted.made(str(tmp_path)))
+    log = CallLog(Interrupted.of(tmp_path.stat(), str(tmp_path)))
     noting = threading.Thread(target=log.note, args=entry(1, 1), daemon=True)
     noting.start()
     noting.join(10)

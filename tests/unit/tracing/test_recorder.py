@@ -52,7 +52,7 @@ def record(library: Path, folder: Path, program: str, scope: Scope = ALL, **chan
     spool.mkdir(0o700)
     make_spool(spool, setup, scope, time.time_ns())
     (folder / "program.py").write_text(PRELUDE + program)
-    handed_over = descendants.variables(SpoolFolder.made(str(spool)).handover, setup["library"])
+    handed_over = descendants.variables(SpoolFolder.of(spool.stat(), str(spool)).handover, setup["library"])
     path = f"{handed_over['PYTHONPATH'].partition(os.pathsep)[0]}{os.pathsep}{environment['PYTHONPATH']}"
     done = subprocess.run(
         [sys.executable, folder / "program.py"], env={**environment, **handed_over, "PYTHONPATH": path},

@@ -20,12 +20,12 @@ from tests.data.stand_ins import PACKAGES
 
 ROOT = Path(__file__).parents[3]
 START = f"""\
-import json, runpy, sys
+import json, os, runpy, sys
 sys.path.insert(0, {str(ROOT)!r})
 from pinscope.tracing.redirect_start import start_redirecting
 from pinscope.tracing.spool_folder import SpoolFolder
 del sys.path[0]
-start_redirecting(SpoolFolder.made(sys.argv[1]), json.loads(sys.argv[2]))
+start_redirecting(SpoolFolder.of(os.stat(sys.argv[1]), sys.argv[1]), json.loads(sys.argv[2]))
 sys.argv[:3] = []
 runpy.run_path(sys.argv[0], run_name="__main__")
 """

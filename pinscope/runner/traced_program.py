@@ -256,7 +256,7 @@ def run_program(
             stderr=variant.stderr,
             env={**os.environ, **variables(handover, setup["library"])},
             pass_fds=_inherited_files(),
-            preexec_fn=partial(_close, closed) if closed else None,  # noqa: PLW1509
+            preexec_fn=partial(_close, closed),  # noqa: PLW1509 - also none: posix_spawn would have signals ignored
         )
         watched(child.pid)
         signals.send_to(child)

@@ -17,6 +17,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import CreateTable
 
 from pinscope.store.damage import load_text
+from pinscope.store.private import check_private
 from pinscope.store.tables import METADATA
 
 BUSY_SECONDS = 30
@@ -167,6 +168,7 @@ class ReadOnlyFile:
                 if self._copy is not None:
                     self._copy.cleanup()
                 self._copy = TemporaryDirectory(prefix="pinscope-")
+                check_private(Path(self._copy.name))
                 for path in files:
                     shutil.copyfile(path, Path(self._copy.name) / path.name)
                 self._copied = state

@@ -428,5 +428,5 @@ _OWN_FILES = frozenset({
 
 def _rank() -> int | None:
     """Of this process among those of one job, where its launcher says so."""
-    found = environment.environ.get("RANK") or environment.environ.get("LOCAL_RANK") or ""
-    return int(found) if found.isascii() and found.isdigit() else None
+    rank = environment.environ.get("RANK") or environment.environ.get("LOCAL_RANK") or ""
+    return int(rank) if rank.isascii() and rank.isdigit() else None

@@ -147,11 +147,15 @@ class Recorder:
 
     def _start_thread(self) -> None:
         self._has_thread = True
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        try:  # a signal is for the program's threads, also one that all of them have blocked
-            _thread.start_new_thread(self._mind, ())
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        try:
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+            try:  # a signal is for the program's threads, also one that all of them have blocked
+                _thread.start_new_thread(self._mind, ())
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        except BaseException:  # of a signal's handler: the next call starts it
+            self._has_thread = False
+            raise
 
     def _subscribe(self) -> None:
         self._cupti.subscribe()

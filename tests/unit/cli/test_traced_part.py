@@ -16,7 +16,7 @@ from pinscope.tracing.spool import Spool
 
 @pytest.fixture
 def spool(tmp_path: Path) -> Spool:
-    return make_spool(tmp_path, {"kinds": {}, "layouts": {}}, Scope(), 0)
+    return make_spool(tmp_path, {"kinds": {}, "layouts": {}, "library": ""}, Scope(), 0)
 
 
 def end(spool: Spool) -> None:
@@ -28,7 +28,7 @@ def test_a_spool_is_read_though_the_part_has_ended_as_soon_as_it_could_begin(
 ) -> None:
     rename = Path.rename
     monkeypatch.setattr(Path, "rename", lambda path, target: rename(path, target).unlink())
-    assert make_spool(tmp_path, {"kinds": {}, "layouts": {}}, Scope(), 0).config["kinds"] == {}
+    assert make_spool(tmp_path, {"kinds": {}, "layouts": {}, "library": ""}, Scope(), 0).config["kinds"] == {}
 
 
 def test_a_part_that_begins_and_ends_between_two_looks_is_kept(spool: Spool, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -272,6 +272,7 @@ def loop():
     try:
         while True: copy(100_000, PAGEABLE, DEVICE)
     except KeyboardInterrupt: print("ended")
+copy(64, PAGEABLE, DEVICE)  # with the first one the recorder starts its thread
 thread = threading.Thread(target=loop, daemon=True); thread.start()
 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(KeyboardInterrupt))
 thread.join(20)

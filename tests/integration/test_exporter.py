@@ -175,8 +175,8 @@ def test_a_real_prometheus_scrapes_evaluates_the_rules_and_answers_the_dashboard
             assert query(base, f'pinscope_host_memory_bytes{{instance="{here}"}} > 0')
             (pinned,) = query(base, f'pinscope_host_pinned_bytes{{instance="{there}"}}')
             assert float(pinned["value"][1]) == bad.host.pinned_bytes
-                alerts = f'ALERTS{{instance="{there}"}}'  # of rules that Prometheus evaluates one after the other
-                pending = until(lambda: len(query(base, alerts)) >= 3 and query(base, alerts), "pending alerts")
+            alerts = f'ALERTS{{instance="{there}"}}'  # of rules that Prometheus evaluates one after the other
+            pending = until(lambda: len(query(base, alerts)) >= 3 and query(base, alerts), "pending alerts")
             assert {one["metric"]["alertname"] for one in pending} == {
                 "PinnedMemoryHigh", "PinnedMemoryVeryHigh", "GpuLinkFewerLanes",
             }  # fmt: skip

@@ -141,22 +141,23 @@ def test_what_a_program_locks_and_frees_is_in_the_timeline(tmp_path: Path) -> No
 @pytest.mark.xdist_group("tracefs")
 def test_with_the_probe_registered_memory_is_in_the_timeline_of_its_process(tmp_path: Path) -> None:
     library = build(tmp_path)
-    steps = iter([("register", 4 * MIB), ("register", 2 * MIB), None])
+    steps = [("register", 2 * MIB), ("register", 4 * MIB)]
     with tracing(), Tracker(libraries=[library]) as tracker, Program(library) as program, Store() as store:
-        run = prepare_timeline(
-            TimelineParams(interval_seconds=0.1, for_seconds=0.5, pids=(program.pid,), probe=True), environment()
-        )
+        run = prepare_timeline(TimelineParams(interval_seconds=0.1, pids=(program.pid,), probe=True), environment())
+        samples = 0
 
         def step(progress: Progress) -> None:
             """After a sample: another registration."""
-            if (order := next(steps, None)) is not None:
-                word, size = order
+            nonlocal samples
+            samples += 1
+            if steps:
+                word, size = steps.pop()
                 program.does(word, program.does("map", size), size, 0)
 
         def take() -> Snapshot:
             return snapshot(registrations=tracker.registered())
 
-        recorded = Recorder(store, take, lambda: False, step).record(run)
+        recorded = Recorder(store, take, lambda: samples >= 4, step).record(run)
     assert recorded.run.status == "done"
     holders = rows_of(recorded.rows, "holder", program.pid)
     assert [row["registered_bytes"] for row in holders] == [4 * MIB, 6 * MIB]

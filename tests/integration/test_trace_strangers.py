@@ -178,7 +178,7 @@ def test_where_anybody_may_rename_folders_nothing_is_written_through_what_stands
     assert victim.read_text() == "as it was"
     assert "Traceback" not in done.stderr
     assert not loaded(shared)
-    assert done.returncode in {0, 3}
+    assert done.returncode in {0, 1, 3}  # 1: the folder was taken before the program began
     assert (done.stdout == "end\n") == (done.returncode == 0), done.stderr
 
 

@@ -82,7 +82,7 @@ def _gain_evidence(way: str, found: Gain) -> Iterator[Quantity]:
 def _as_long(gains: dict[str, Gain]) -> str:
     return joined(
         [
-            f"{times(found.ratio, found.uncertainty)} ({way}, {format_bytes(found.bytes)})"
+            f"{times(found.ratio, found.pinned.one_more, found.pageable.one_more)} ({way}, {format_bytes(found.bytes)})"
             for way, found in gains.items()
         ]
     ).replace(") (", "; ")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pinscope.analysis.conclusions import is_distinct, together
+from pinscope.analysis.conclusions import takes_longer
 from pinscope.analysis.rows import Row, grouped, labels
 from pinscope.analysis.statistics import Summary, summarize
 
@@ -170,11 +170,6 @@ class Climb:
         below, beyond = self.outside_below, self.outside_beyond
         return beyond.median / below.median if below and beyond else None
 
-    def outside_uncertainty(self) -> float:
-        """How far that may be off, relative to it."""
-        below, beyond = self.outside_below, self.outside_beyond
-        return together(below, beyond) if below and beyond else math.inf
-
     @property
     def disturbs(self) -> bool | None:
         """Whether others outside slowed; ``None`` where that is not known, or may have another cause.
@@ -182,12 +177,12 @@ class Climb:
         Another cause: chance, or what stays so once the group is gone.
         """
         ratio = self.outside_ratio()
-        if ratio is None or self.outside_beyond is None:
+        if ratio is None or self.outside_below is None or self.outside_beyond is None:
             return None
         if ratio <= OUTSIDE:
             return False
         stays = self.after and self.after.outside and self.outside_beyond.median <= OUTSIDE * self.after.outside.median
-        return True if is_distinct(ratio, self.outside_uncertainty()) and not stays else None
+        return True if takes_longer(self.outside_beyond, self.outside_below) and not stays else None
 
 
 def climbs(rows: Sequence[Row]) -> tuple[Climb, ...]:

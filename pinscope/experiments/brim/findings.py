@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from pinscope.analysis.conclusions import part_words, times
+from pinscope.analysis.statistics import measured
 from pinscope.experiments.brim.arithmetic import (
     CACHE_LOST,
     SLOWER,
@@ -124,8 +125,8 @@ def outside(climb: Climb) -> Iterator[Finding]:
         return
     evidence: tuple[Quantity, ...] = (
         quantity("Round outside, from the cliff on ÷ below it", ratio, "ratio"),
-        quantity("Round outside below the cliff", below.median, "seconds", spread=below.known_within),
-        quantity("Round outside from the cliff on", beyond.median, "seconds", spread=beyond.known_within),
+        measured("Round outside below the cliff", below, "seconds"),
+        measured("Round outside from the cliff on", beyond, "seconds"),
     )
     detail = f"Medians of {below.count} and {beyond.count} rounds of a process that does the same work outside."
     if climb.disturbs is False:
@@ -139,7 +140,7 @@ def outside(climb: Climb) -> Iterator[Finding]:
     elif climb.disturbs is None:
         yield note(
             "outside-unclear", *evidence,
-            title=f"Outside the group a round took {times(ratio, climb.outside_uncertainty())} as long, and the group "
+            title=f"Outside the group a round took {times(ratio, below, beyond)} as long, and the group "
             f"may not be the cause{with_swap(climb)}",
             detail=f"{detail} It may be chance, or was as slow once the group was gone.",
             advice="For a sure answer let each step take longer: --set step_seconds=2.",

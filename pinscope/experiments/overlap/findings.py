@@ -201,7 +201,7 @@ def _ingredients(run: ExperimentRun, cells: Sequence[PassCell]) -> Iterator[Cost
 
 def _as_long(lack: Lack) -> str:
     """``6.8 times (h2d: 141 ms, not 20.7 ms)``."""
-    words = times(lack.ratio, lack.uncertainty)
+    words = times(lack.ratio, lack.cell.device_seconds, lack.full.device_seconds)
     took, instead = (format_seconds(cell.device_seconds.median) for cell in (lack.cell, lack.full))
     return f"{words} ({_case(lack.cell)}: {took}, not {instead})".replace(") (", "; ")
 

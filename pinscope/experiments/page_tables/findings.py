@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from pinscope.analysis.line_fit import SlopeBounds
 from pinscope.analysis.page_table_model import GRANULE_BYTES
+from pinscope.analysis.statistics import measured
 from pinscope.experiments.page_tables.arithmetic import (
     ALL_RETURNED,
     GIB,
@@ -333,8 +334,8 @@ def _where_time_goes(own: Sequence[Cost]) -> Iterator[Finding]:
     yield finding(
         costing(times),
         "time-of-pinning",
-        quantity("Touching a GiB", touching, "seconds", spread=cost.touch_seconds.known_within),
-        quantity("Registering a GiB", pinning, "seconds", spread=cost.pin_seconds.known_within),
+        measured("Touching a GiB", cost.touch_seconds, "seconds"),
+        measured("Registering a GiB", cost.pin_seconds, "seconds"),
         *(quantity(f"Touching and registering a GiB, {one.way.backing}", _total_seconds(one), "seconds")
           for one in huge if one is not cost),
         title=f"Touching and registering 1 GiB in {pages} takes {format_seconds(total)}{beside}",

@@ -77,9 +77,10 @@ def _tables_quantity(run: ExperimentRun, trial: Trial) -> Quantity:
 
 
 def _rate_quantity(trial: Trial) -> Quantity:
-    spread = trial.rate.known_within if trial.rate else None
     name = f"Copy rate of all together, {_who_pins(trial)}"
-    return quantity(name, median(trial.rate), "bytes/second", reason="no round was completed", spread=spread)
+    if trial.rate is None:
+        return quantity(name, None, "bytes/second", reason="no round was completed")
+    return measured(name, trial.rate, "bytes/second")
 
 
 def _who_pins(trial: Trial) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from pinscope.analysis.conclusions import Costed, dearest_first, joined
 from pinscope.analysis.rows import grouped
+from pinscope.analysis.statistics import measured
 from pinscope.experiments.scatter.arithmetic import (
     AS_GOOD,
     ENOUGH,
@@ -52,8 +53,7 @@ def _ways(found: Sequence[Cell]) -> Iterator[Costed]:
         loop = ways["loop"]
         yield gain, finding(
             costing(gain), f"scatter-by-{way}",
-            *(quantity(f"{pieces_words(one)} {TOWARDS[one.direction]}, {WAY_TITLES[one.way]}", one.rate,
-                       "bytes/second", spread=one.wall.known_within) for one in (cell, loop)),
+            *map(_rate, (cell, loop)),
             *([quantity("One contiguous copy of as much", ways["contiguous"].rate, "bytes/second")]
               if "contiguous" in ways else []),
             title=f"A loop of copies moves {pieces_words(cell)} {TOWARDS[cell.direction]} at {gb(loop.rate)} GB/s, "
@@ -137,7 +137,7 @@ def _loop(found: Sequence[Cell]) -> Iterator[Costed]:
 
 def _rate(cell: Cell) -> Quantity:
     name = f"{pieces_words(cell)} {TOWARDS[cell.direction]}, {WAY_TITLES[cell.way]}"
-    return quantity(name, cell.rate, "bytes/second", spread=cell.wall.known_within)
+    return measured(name, cell.wall, "bytes/second", cell.rate)
 
 
 def _bound(found: Sequence[Cell]) -> str:

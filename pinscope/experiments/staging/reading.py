@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pinscope.analysis.statistics import measured
 from pinscope.experiments.staging.arithmetic import (
     AS_GOOD,
     PREPARED,
@@ -67,10 +68,9 @@ def _headline(found: Sequence[Cell]) -> tuple[Quantity, ...]:
         share = ways["in_place"].cpu_seconds / ways["plain"].cpu_seconds
         quantities.insert(2, quantity(f"Processor time of a pinned copy ÷ a plain one, {words}", share, "share"))
     if best:
-        known = best[0].wall_seconds.known_within
         quantities += [
             quantity(f"Fastest way, {words} once", " or ".join(cell.title for cell in best), "text"),
-            quantity(f"Its rate, {words} once", best[0].bytes_per_second, "bytes/second", spread=known),
+            measured(f"Its rate, {words} once", best[0].wall_seconds, "bytes/second", best[0].bytes_per_second),
         ]
     return tuple(quantities)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from pinscope.analysis.statistics import measured
 from pinscope.experiments.while_serving.arithmetic import (
     AUTO,
     CALLS,
@@ -72,7 +73,7 @@ def _wait(cell: Cell) -> Quantity:
 
 def _time(cell: Cell) -> Quantity:
     name = f"Time to pin {format_bytes(cell.bytes)}, {cell.title}"
-    return quantity(name, cell.seconds.median, "seconds", spread=cell.seconds.known_within)
+    return measured(name, cell.seconds, "seconds")
 
 
 def _ways(found: Sequence[Cell], limit: float) -> Table:

@@ -67,9 +67,9 @@ def roughly(seconds: float, uncertainty: float) -> str:
     return f"about {float(number):g} {unit}"
 
 
-def takes_longer(slow: Summary, fast: Summary) -> bool:
-    """Whether the first takes longer than the second, by more than both may be off."""
-    return slow.median > fast.median and is_distinct(slow.median / fast.median, together(slow, fast))
+def exceeds(one: Summary, other: Summary) -> bool:
+    """Whether the first is more than the second, by more than both may be off; else there is nothing to advise."""
+    return one.median > other.median > 0 and is_distinct(one.median / other.median, together(one, other))
 
 
 def times(ratio: float, *compared: Summary) -> str:

@@ -171,7 +171,7 @@ def _start(direction: str, found: Gain) -> Quantity:
     start = found.start if found.is_distinct else None
     smallest = " (smallest measured)" if start == found.smallest else ""
     reason = f"from no measured size on are pinned copies {PAYS} times as fast"
-    if found.start and not found.is_distinct:
+    if found.ratio >= PAYS and not found.is_distinct:
         reason = "the largest copies vary too much to tell which are faster"
     return quantity(f"Size from which pinned is faster, {direction}{smallest}", start, "bytes", reason=reason)
 

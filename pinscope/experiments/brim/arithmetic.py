@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pinscope.analysis.conclusions import takes_longer
+from pinscope.analysis.conclusions import exceeds
 from pinscope.analysis.rows import Row, grouped, labels
 from pinscope.analysis.statistics import Summary, summarize
+from pinscope.units import format_share
 
 MarkKind = Literal["cache", "slower", "swapped", "stalled", "killed"]
 
@@ -104,6 +105,10 @@ class Mark:
     bytes: int
     below_bytes: int
 
+    def place(self, limit: int) -> str:
+        """Where of the limit: ``between 70.6 % and 73.1 %``, the shares of two steps."""
+        return f"between {format_share(self.below_bytes / limit)} and {format_share(self.bytes / limit)}"
+
 
 @dataclass(frozen=True)
 class Climb:
@@ -182,7 +187,7 @@ class Climb:
         if ratio <= OUTSIDE:
             return False
         stays = self.after and self.after.outside and self.outside_beyond.median <= OUTSIDE * self.after.outside.median
-        return True if takes_longer(self.outside_beyond, self.outside_below) and not stays else None
+        return True if exceeds(self.outside_beyond, self.outside_below) and not stays else None
 
 
 def climbs(rows: Sequence[Row]) -> tuple[Climb, ...]:

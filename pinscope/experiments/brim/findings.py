@@ -67,8 +67,8 @@ def cliff(climb: Climb) -> Iterator[Finding]:
         quantity("Expected by the group's account", expected, "bytes", reason="the group's account is not known"),
         quantity("Slowest round of work ÷ before pinning", ratio, "ratio"),
         *(quantity(f"From this much pinned on {MARKS[one.kind]}", one.bytes, "bytes") for one in climb.marks),
-        title=f"From {_amount(climb, mark.bytes)} pinned on, other work in the group took up to {ratio:.1f} times as "
-        f"long{with_swap(climb)}",
+        title=f"From a point {mark.place(climb.limit)} of the group's limit pinned on, other work took up to "
+        f"{ratio:.1f} times as long{with_swap(climb)}",
         detail=_cliff_words(climb, mark, slowest, expected),
         advice="Give the group a limit of what is pinned, what its programs hold and the files that they read again "
         f"and again; of {format_bytes(climb.limit)} at most {format_bytes(mark.below_bytes)} may be pinned here. "
@@ -80,7 +80,7 @@ def _cliff_words(climb: Climb, mark: Mark, slowest: Step, expected: int | None) 
     before = climb.before.inside
     longest = slowest.inside.median if slowest.inside else None
     words = (
-        f"It lies between {format_bytes(mark.below_bytes)} and {format_bytes(mark.bytes)}; there "
+        f"It lies between two steps, {format_bytes(mark.below_bytes)} and {format_bytes(mark.bytes)}; at the second "
         f"{MARKS[mark.kind]}. A round took {format_seconds(before.median if before else None)} before, "
         f"{format_seconds(longest)} with {format_bytes(slowest.bytes)} pinned."
     )

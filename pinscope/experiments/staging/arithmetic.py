@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from pinscope.analysis.conclusions import exceeds
 from pinscope.analysis.rows import Row, Rows, counted, grouped, labels
 from pinscope.analysis.statistics import Summary, summarize
 
@@ -87,9 +88,9 @@ class Cell:
         return self.bytes * self.uses / self.wall_seconds.median
 
     @property
-    def cpu_seconds_per_gb(self) -> float:
-        """Of all threads of the process, for 1e9 bytes."""
-        return self.cpu_seconds / (self.bytes * self.uses) * 1e9
+    def copy_cpu_seconds(self) -> float:
+        """Of all threads of the process, for one use."""
+        return self.cpu_seconds / self.uses
 
     @property
     def each_seconds(self) -> float:
@@ -149,9 +150,9 @@ def slower(one: Cell, other: Cell) -> float:
 
 
 def as_good(one: Cell, other: Cell) -> bool:
-    """Whether neither is faster by more than :data:`AS_GOOD`."""
-    times = slower(one, other)
-    return round(max(times, 1 / times), 2) <= AS_GOOD
+    """Whether neither is faster by more than :data:`AS_GOOD`, or by more than both may be off."""
+    slow, fast = (one, other) if slower(one, other) > 1 else (other, one)
+    return round(slower(slow, fast), 2) <= AS_GOOD or not exceeds(slow.wall_seconds, fast.wall_seconds)
 
 
 def sizes(found: Iterable[Cell]) -> list[int]:

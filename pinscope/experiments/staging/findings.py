@@ -80,7 +80,8 @@ def _fastest(run: ExperimentRun, found: Sequence[Cell]) -> Iterator[Costed]:
             if better else f"Nothing brings {format_bytes(size)} to the GPU faster than a plain copy: "
             f"{format_bandwidth(plain.bytes_per_second)}",
             detail=f"Fastest for data that is used once, by size: {by_size}. Ways within "
-            f"10 % of the fastest, or not told apart from it, are as good; named first is what takes least processor time.",
+            "10 % of the fastest, or not told apart from it, are as good; named first is what takes least processor "
+            "time.",
             advice=_advice(best),
             code=code_for(best.way, best.threads, int(run.params.get("chunk", 2**23))),
         ),
@@ -115,10 +116,10 @@ def _pin_to_copy(found: Sequence[Cell]) -> Iterator[Costed]:
         return
     cost = slower(pin, plain)
     copies = pin.wall_seconds.median - pin.prepare_seconds - pin.finish_seconds
-    others = [
-        f"{words} takes {times_words(slower(ways[way], ways[beside]))} as long as {than}"
+    others = "".join(
+        f" {words} takes {times_words(slower(ways[way], ways[beside]))} as long as {than}."
         for way, words, beside, than in _BESIDE if way in ways and beside in ways
-    ]  # fmt: skip
+    )  # fmt: skip
     yield (
         cost,
         note(
@@ -129,17 +130,16 @@ def _pin_to_copy(found: Sequence[Cell]) -> Iterator[Costed]:
             "a plain copy",
             detail=f"Of {format_seconds(pin.wall_seconds.median)}, {format_seconds(pin.prepare_seconds)} go into "
             f"allocating and filling the buffer, {format_seconds(copies)} into the copy and "
-            f"{format_seconds(pin.finish_seconds)} into freeing it.{f' {_OTHERS}: {'; '.join(others)}.' if others else ''}",
+            f"{format_seconds(pin.finish_seconds)} into freeing it.{others}",
             advice="Do not allocate pinned memory for one copy: keep a pinned buffer and use it again.",
         ),
     )
 
 
-_OTHERS = "Other ways that pin, for one copy"
 _BESIDE = (
-    ("register", "registering the memory where it lies", "plain", "a plain copy"),
-    ("torch_pin_then_to_first", "pin_memory().to() in newly pinned memory", "torch_to", "PyTorch's to()"),
-    ("torch_pin_then_to", "pin_memory().to() in pinned memory that it has kept", "torch_to", "PyTorch's to()"),
+    ("register", "Registering the memory where it lies", "plain", "a plain copy"),
+    ("torch_pin_then_to_first", "PyTorch: pin_memory().to() in newly pinned memory", "torch_to", "to()"),
+    ("torch_pin_then_to", "PyTorch: pin_memory().to() in memory that it has kept pinned", "torch_to", "to()"),
 )
 """Ways that also pin, and the way that each is beside."""
 

@@ -98,7 +98,8 @@ def _winners(found: Sequence[Cell]) -> Table:
         },
         rows,
         note=f"Ways within {AS_GOOD - 1:.0%} of the fastest, or not told apart from it, are as good and named with it, "
-        "the one that takes least processor time first. Libraries with no pinned memory left over are in the next table.".replace("%", " %"),
+        "the one that takes least processor time first. "
+        "Libraries with no pinned memory left over are in the next table.".replace("%", " %"),
     )  # fmt: skip
 
 

@@ -67,8 +67,8 @@ def cliff(climb: Climb) -> Iterator[Finding]:
         quantity("Expected by the group's account", expected, "bytes", reason="the group's account is not known"),
         quantity("Slowest round of work ÷ before pinning", ratio, "ratio"),
         *(quantity(f"From this much pinned on {MARKS[one.kind]}", one.bytes, "bytes") for one in climb.marks),
-        title=f"From a point {mark.place(climb.limit)} of the group's limit pinned on, other work took up to "
-        f"{ratio:.1f} times as long{with_swap(climb)}",
+        title=f"At {mark.place(climb.limit)} of the group's limit pinned, other work in it begins to take longer, up to "
+        f"{ratio:.1f} times{with_swap(climb)}",
         detail=_cliff_words(climb, mark, slowest, expected),
         advice="Give the group a limit of what is pinned, what its programs hold and the files that they read again "
         f"and again; of {format_bytes(climb.limit)} at most {format_bytes(mark.below_bytes)} may be pinned here. "

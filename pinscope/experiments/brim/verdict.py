@@ -16,12 +16,12 @@ def brim_verdict(run: ExperimentRun, climb: Climb) -> str | None:
     pinned = "locked" if run.lab == "host" else "pinned"
     place, ratio, kill = f"a control group's {format_bytes(climb.limit)} {pinned}", climb.ratio(), climb.mark("killed")
     if cliff.kind == "killed":
-        parts = [f"From a point {cliff.place(climb.limit)} of {place} on, the kernel kills another program in it"]
+        parts = [f"At {cliff.place(climb.limit)} of {place}, the kernel kills another program in it"]
     else:
-        how = f"takes longer, up to {ratio:.1f} times" if ratio else "is squeezed"
-        parts = [f"From a point {cliff.place(climb.limit)} of {place} on, a program in it {how}"]
+        how = f"begins to slow, up to {ratio:.1f} times" if ratio else "begins to slow"
+        parts = [f"At {cliff.place(climb.limit)} of {place}, a program in it {how}"]
         if kill is not None:
-            parts.append(f"{kill.place(climb.limit)} the kernel kills it")
+            parts.append(f"at {kill.place(climb.limit)} the kernel kills it")
     if climb.disturbs is not None:
         slower = f"work outside takes {climb.outside_ratio():.2f} times as long"
         parts.append(slower if climb.disturbs else "outside, nothing slows")

@@ -299,7 +299,8 @@ def _sharings(run: ExperimentRun, found: Sequence[Trial]) -> Iterator[Finding]:
           for trial in alike),
         title=title,
         detail=f"{amount} were registered: {', '.join(trial.sharing_title for trial in alike)}.",
-        advice="Choose the kind that suits the program: their times were read once each, too seldom to rank them.",
+        advice="Choose the kind that suits the program: times were read too seldom to rank them."
+        if same else f"Where page tables matter, take {least.sharing_title}.",
     )  # fmt: skip
 
 

@@ -106,8 +106,8 @@ class Mark:
     below_bytes: int
 
     def place(self, limit: int) -> str:
-        """Where of the limit: ``70.6 % to 73.1 %``, the shares of two steps."""
-        return f"{format_share(self.below_bytes / limit)} to {format_share(self.bytes / limit)}"
+        """Where of the limit: ``70.6 to 73.1 %``, the shares of two steps."""
+        return f"{format_share(self.below_bytes / limit).removesuffix(' %')} to {format_share(self.bytes / limit)}"
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,7 @@ def cliff(climb: Climb) -> Iterator[Finding]:
         quantity("Expected by the group's account", expected, "bytes", reason="the group's account is not known"),
         quantity("Slowest round of work ÷ before pinning", ratio, "ratio"),
         *(quantity(f"From this much pinned on {MARKS[one.kind]}", one.bytes, "bytes") for one in climb.marks),
-        title=f"At {mark.place(climb.limit)} of the group's limit pinned, other work in it begins to take longer, up to "
+        title=f"At {mark.place(climb.limit)} of the group's limit pinned, other work in it slows, up to "
         f"{ratio:.1f} times{with_swap(climb)}",
         detail=_cliff_words(climb, mark, slowest, expected),
         advice="Give the group a limit of what is pinned, what its programs hold and the files that they read again "

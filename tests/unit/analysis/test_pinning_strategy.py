@@ -67,6 +67,12 @@ def test_a_gentle_one_that_is_much_slower_is_not_best() -> None:
     assert recommended(*rows) == ("thp_register", None)
 
 
+def test_one_call_stays_where_noise_may_have_made_another_way_faster() -> None:
+    wild = [row("thp_register", total, repeat=number) for number, total in enumerate((1.0, 3.0, 5.0))]
+    usual = [row("host_alloc", total, repeat=number) for number, total in enumerate((3.5, 5.0, 6.5))]
+    assert recommended(*usual, *wild)[0] == "host_alloc"
+
+
 def test_equally_gentle_ones_are_decided_by_speed() -> None:
     rows = [row("thp_register_chunks", 0.55, 0.010), row("thp_pipeline", 0.42, 0.019)]
     assert recommended(*rows) == (None, "thp_pipeline")

@@ -71,6 +71,13 @@ def test_ways_within_a_tenth_of_each_other_are_as_good(mine: float, how: str) ->
     assert verdict(one, other) == how
 
 
+def test_ways_that_differ_by_no_more_than_both_may_be_off_are_as_good() -> None:
+    wild = [row for seconds in (2e-3, 3.4e-3, 3.6e-3, 6e-3) for row in rows("mapped", seconds)[1:3]]
+    steady, wide = (cells(found)[0] for found in (rows("copy", 4.1e-3), wild))
+    assert steady.wall_seconds.median / wide.wall_seconds.median > 1.1
+    assert verdict(wide, steady) == verdict(steady, wide) == "as good"
+
+
 def test_ways_as_good_as_the_best_win_together() -> None:
     found = cells(rows("copy", 1.0) + rows("mapped", 1.05) + rows("managed", 3.0))
     assert [cell.way for cell in winners(found)] == ["copy", "mapped"]

@@ -237,6 +237,7 @@ def test_kinds_that_take_the_same_are_one_finding_and_one_verdict() -> None:
     title = "No way to pin makes the page table smaller: each of 8 takes 2 MiB a GiB"
     assert by_rule["all-kinds-same-tables"].title == title
     assert "pages of 2 MiB, a GiB would take 4 KiB" in by_rule["all-kinds-same-tables"].detail
+    assert "fastest" not in by_rule["all-kinds-same-tables"].advice  # times that nothing tells apart
     names = [one.name for one in by_rule["all-kinds-same-tables"].evidence]
     assert "Per GiB, registered (4k, portable)" in names
     assert "huge-pages-same-tables" not in by_rule  # said already

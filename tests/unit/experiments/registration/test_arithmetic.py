@@ -89,6 +89,7 @@ def test_sorts_of_shared_memory_are_trials_of_their_own_beside_the_first() -> No
     ]  # fmt: skip
     (finding,) = (one for one in both.findings if one.rule == "sorts-of-shared-memory")
     assert finding.title.endswith("each of 2 kinds took 64 MiB for 4 processes")
+    assert "fastest" not in finding.advice  # each was timed once
 
 
 def test_a_sort_of_shared_memory_that_takes_less_is_named() -> None:

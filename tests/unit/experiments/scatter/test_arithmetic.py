@@ -82,6 +82,13 @@ def test_of_ways_as_good_as_the_fastest_the_simplest_is_advised() -> None:
     assert [cell.way for cell in winners(cells(rows("loop", 10e9) + rows("kernel", 11.5e9)))] == ["kernel"]
 
 
+def test_a_way_that_noise_may_have_made_faster_is_not_advised() -> None:
+    wild = [row for rate in (20e9, 55e9, 55e9, 90e9) for row in rows("kernel", rate, blocks=8, sms=8)[1:3]]
+    found = [*rows("contiguous", 54e9), *rows("loop", 40e9), *wild]
+    assert winners(cells(found))[0].way == "loop"
+    assert "scatter-by-kernel" not in findings(found)
+
+
 def test_a_loop_suffices_from_the_size_on_above_which_it_always_does() -> None:
     assert loop_suffices(cells(as_on_an_h100()), "h2d", "scattered") == 4096 * KIB
     never = rows("contiguous", 50e9) + rows("loop", 10e9)

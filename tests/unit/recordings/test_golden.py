@@ -19,7 +19,7 @@ def test_a_recording_reads_as_before(run: Run) -> None:
     with Store() as store:
         read = golden_text(open_document(run, recorded_observations(run.id), attached=store.attached(run)))
     before = (FOLDER / f"{recording_name(run)}.txt").read_text(encoding="utf-8")
-    changed = [line for line in unified_diff(before.splitlines(), read.splitlines(), "before", "now", n=0, lineterm="")]
+    changed = list(unified_diff(before.splitlines(), read.splitlines(), "before", "now", n=0, lineterm=""))
     assert not changed, "\n".join((*changed[:60], "where this is wanted: scripts/write-verdicts"))
 
 

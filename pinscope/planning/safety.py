@@ -73,7 +73,8 @@ def why_elsewhere(plan: Plan) -> str | None:
         return "this one has no GPU"
     if demand.used_gpus > len(here) > 0:
         return f"the plan is for {demand.used_gpus} GPUs, this host has {len(here)}"
-    if here and not any(abs(size / demand.gpu_memory_bytes - 1) <= _SAME_SHARE for size in here):
+    off = [size / demand.gpu_memory_bytes - 1 for size in here]
+    if here and (min(map(abs, off)) > _SAME_SHARE or sum(share >= -_SAME_SHARE for share in off) < demand.used_gpus):
         sizes = " and ".join(dict.fromkeys(map(format_bytes, here)))
         return f"the plan is for GPUs of {format_bytes(demand.gpu_memory_bytes)}, this host's have {sizes}"
     return None

@@ -124,6 +124,16 @@ def test_a_control_group_below_the_host_bounds_the_sum() -> None:
     assert judged({"pinned": 2 * GIB, "processes": 8, "shared": True}, boxed)[0] == "safe"
 
 
+@pytest.mark.parametrize(("memory", "gpus", "level"), [
+    (24, 2, "safe"), (80, 1, "safe"), (80, 2, "elsewhere"), (40, 1, "elsewhere"),
+])  # fmt: skip
+def test_each_gpu_that_is_used_must_be_as_large_as_the_plan_says(
+    plan: Plan, memory: int, gpus: int, level: str
+) -> None:
+    demand = replace(plan.demand, gpus=gpus, all_gpus=gpus, gpu_memory_bytes=memory * GIB)
+    assert safety_of(replace(plan, demand=demand, budget=here(60, 120, 24, 80))).level == level
+
+
 def test_without_a_measured_pace_the_verdict_promises_no_time(plan: Plan) -> None:
     verdict = read_plan(replace(plan, paces=(), recipes=None, budget=here(40, 80, 80))).verdict
     assert verdict == (

@@ -237,13 +237,13 @@ def make_plan(
     """What ``demand`` takes at these prices.
 
     When each process registers the memory, each has a page table of its own on each of its GPUs. One owner has one for
-    all on each GPU that any process uses, and a context there too: it copies into the others' buffers (CUDA IPC).
+    all on each GPU of its own: into the others' buffers it copies by CUDA IPC, which takes no context there.
     """
     one, whole = price.taken_bytes(demand.pinned_bytes), price.taken_bytes(demand.copies * demand.pinned_bytes)
     contexts = demand.processes * demand.gpus
     tables = {  # strategy → on the busiest GPU, on all, contexts
         "each_registers": (one * demand.on_one_gpu, one * contexts, contexts),
-        "one_owner": (whole, whole * demand.used_gpus, contexts + demand.used_gpus - demand.gpus),
+        "one_owner": (whole, whole * demand.gpus, contexts),
     }
     sharings = tuple(
         Sharing(

@@ -127,7 +127,8 @@ def _sharings(plan: Plan) -> Table:
             for one in plan.sharings
         ),
         note=f"{_spread(demand)} The host holds {amount_words(demand)}. GPU memory for page tables is taken in steps "
-        f"of 2 MiB. On the GPUs of the others, to which it copies by CUDA IPC, one owner needs no context. {_contexts_words(plan)}",
+        "of 2 MiB. On the GPUs of the others, to which it copies by CUDA IPC, one owner needs no context. "
+        f"{_contexts_words(plan)}",
     )  # fmt: skip
 
 

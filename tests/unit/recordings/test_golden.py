@@ -11,7 +11,7 @@ from pinscope.records.run import Run
 from pinscope.report.document import open_document
 from pinscope.store.recordings import recorded_observations, recorded_runs
 from pinscope.store.store import Store
-from tests.data.golden import FOLDER, golden_text
+from tests.data.golden_text import FOLDER, golden_text
 
 
 @pytest.mark.parametrize("run", recorded_runs(), ids=recording_name)

@@ -53,8 +53,7 @@ def read_host(proc: Proc = HERE, groups: GroupHeadrooms | None = None) -> HostTo
     meminfo = proc.fields("/proc/meminfo")
     pool, used = _huge_pages(proc, meminfo)
     driver = driver_memory(meminfo, proc)
-    cached = all_of(meminfo.amount("Active(file)"), meminfo.amount("Inactive(file)")).then(sum)
-    files = all_of(meminfo.amount("Mapped"), cached).then(min).value or 0
+    mapped, *cached = (meminfo.amount(name).value or 0 for name in ("Mapped", "Active(file)", "Inactive(file)"))
     pins = pinned_bytes(proc)
     if any(mount.point == "/proc/meminfo" for mount in read_mounts(proc).value or ()):
         pins = Answer.missing(NO_HOST)
@@ -65,7 +64,7 @@ def read_host(proc: Proc = HERE, groups: GroupHeadrooms | None = None) -> HostTo
         cgroup_limit_bytes=group.then(lambda level: level.limit_bytes).note(missing, "cgroup_limit_bytes"),
         cgroup_headroom_bytes=group.then(lambda level: level.bytes).note(missing, "cgroup_headroom_bytes"),
         pinned_bytes=pins.note(missing, "pinned_bytes"),
-        mapped_file_bytes=files,
+        mapped_file_bytes=min(mapped, sum(cached)),
         explained_bytes=None,
         other_pinned_bytes=None,
         driver_memory_bytes=driver.note(missing, "driver_memory_bytes"),

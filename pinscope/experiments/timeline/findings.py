@@ -13,6 +13,7 @@ from pinscope.analysis.rules.host_memory import (
     group_severity,
     is_near_limit,
     pinned_severity,
+    pinned_twice_bytes,
 )
 from pinscope.analysis.rules.link import Shortfall, is_below, is_busy, is_lasting, link_shortfall
 from pinscope.analysis.rules.series import FEW_MISSING
@@ -52,7 +53,7 @@ def when(seconds: float) -> str:
 
 
 def _pinned_share(seen: Watched) -> Iterator[Finding]:
-    rows = [row for row in seen.host if pins(row) is not None and row["total_bytes"]]
+    rows = [row for row in seen.host if pins(row) is not None and row["total_bytes"] and not _beyond_use(row)]
     shares = [(row["elapsed_seconds"], (pins(row) or 0) / row["total_bytes"]) for row in rows]
     peak = extreme(shares, max)
     if peak is None:
@@ -78,12 +79,17 @@ def _pinned_share(seen: Watched) -> Iterator[Finding]:
     )
 
 
+def _beyond_use(row: Row) -> bool:
+    """Several pins are of the same memory, so how much of it is pinned is not known."""
+    total = row["total_bytes"]
+    return pinned_twice_bytes(row.get("pins_bytes") or 0, total, total - (row["pinned_bytes"] or 0)) is not None
+
+
 def pins(row: Row) -> int | None:
-    """The kernel's count, up to the memory in use; before Linux 5.7 it has none, and there it is what the holders
-    explain."""
+    """The kernel's count; before Linux 5.7 it has none, and there it is what the holders explain. More than there is
+    memory is none of it."""
     pinned: int | None = row["pinned_bytes"] if row["pinned_bytes"] is not None else row["explained_bytes"]
-    used = row["total_bytes"] - row["available_bytes"]  # newer versions cap what they record
-    return min(pinned, used) if pinned is not None and used > 0 and row.get("pins_bytes") is None else pinned
+    return None if pinned is not None and 0 < row["total_bytes"] < pinned else pinned
 
 
 def _driver(seen: Watched) -> Iterator[Finding]:

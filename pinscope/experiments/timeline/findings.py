@@ -86,8 +86,8 @@ def _beyond_use(row: Row) -> bool:
 
 
 def pins(row: Row) -> int | None:
-    """The kernel's count; before Linux 5.7 it has none, and there it is what the holders explain. More than there is
-    memory is none of it."""
+    """The kernel's count; before Linux 5.7 it has none, and there it is what the holders explain. ``None`` where it is
+    more than the host has, as older versions recorded pins of the same memory."""
     pinned: int | None = row["pinned_bytes"] if row["pinned_bytes"] is not None else row["explained_bytes"]
     return None if pinned is not None and 0 < row["total_bytes"] < pinned else pinned
 

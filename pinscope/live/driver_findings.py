@@ -143,7 +143,6 @@ def unexplained_pins(snapshot: Snapshot) -> Iterator[Finding]:
     yield note(
         "unexplained-pins",
         known("Pinned, not explained", host, "other_pinned_bytes", "bytes"),
-        known(f"Resident memory of {who(one)}", one, "rss_bytes", "bytes"),
         title=f"{format_bytes(host.other_pinned_bytes)} is pinned that no holder explains; {who(one)} is the only CUDA "
         "process seen",
         detail="It probably registered that memory, at most all of it: cudaHostRegister leaves no mark in /proc. Pins "

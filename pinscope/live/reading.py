@@ -114,13 +114,11 @@ def _pinned_twice(snapshot: Snapshot) -> Iterator[Finding]:
     beyond = _beyond_use(host)
     if beyond is None or any(_registered_by_many(snapshot)):
         return
-    users = [one for one in snapshot.holders if one.cuda]
     yield note(
         "memory-pinned-more-than-once",
         quantity("Pinned, each pin counted", host.pins_bytes, "bytes"),
         quantity("Memory in use", host.pinned_bytes, "bytes"),
         known("Shared memory", host, "shmem_bytes", "bytes"),
-        quantity("Processes with CUDA", len(users), "count"),
         *by_holder("Registered by", ranked(snapshot.holders, _registered), _registered),
         title=f"At least {format_bytes(beyond)} are pinned more than once",
         detail=f"{format_bytes(host.pins_bytes)} of pins stand on {format_bytes(host.pinned_bytes)} of memory in use: "

@@ -35,7 +35,7 @@ from pinscope.experiments.timeline.findings_growth import (
     who,
 )
 from pinscope.live.driver_findings import DRIVER_MEMORY_ADVICE, DRIVER_MEMORY_IS
-from pinscope.records.finding import Finding, Quantity, Severity, finding, note, quantity, warning
+from pinscope.records.finding import Finding, Quantity, finding, note, quantity, warning
 from pinscope.units import format_bandwidth, format_bytes, format_duration, format_share
 
 UNEXPLAINED_SAMPLES = 3
@@ -124,28 +124,26 @@ def _group(seen: Watched) -> Iterator[Finding]:
     ]
     times = sorted(row["elapsed_seconds"] for row in near)
     held = dict(sampled(summed(life.amounts for life in seen.lives), times, seen.last_seconds))
-    full = [(row, severity) for row in near if (severity := _filled(row, held.get(row["elapsed_seconds"], 0)))]
-    if not full:
+    row = min(near, key=lambda row: row["cgroup_headroom_bytes"] / row["cgroup_limit_bytes"], default=None)
+    if row is None:
         return
-    row, severity = min(full, key=lambda pair: pair[0]["cgroup_headroom_bytes"] / pair[0]["cgroup_limit_bytes"])
     left, limit = row["cgroup_headroom_bytes"], row["cgroup_limit_bytes"]
+    most = min(int(held.get(row["elapsed_seconds"], 0)), limit - left)
+    severity = group_severity(most, left, limit)
+    if severity is None:
+        return
     yield finding(
         severity,
         "near-cgroup-limit",
         quantity("Least left", left, "bytes"),
         quantity("Limit", limit, "bytes"),
-        quantity("Pinned or locked by holders then, at most", min(held[row["elapsed_seconds"]], limit - left), "bytes"),
+        quantity("Pinned or locked by holders then, at most", most, "bytes"),
         _pinned_then(row),
         title=f"The control group was {format_bytes(left)} below its limit",
         detail=f"That was {when(row['elapsed_seconds'])}. Pinned memory is charged to the control group and cannot "
         "be reclaimed. At the limit the kernel kills a process of the group.",
         advice="Pin less, or raise the limit (docker run --memory, resources.limits.memory, MemoryMax=).",
     )
-
-
-def _filled(row: Row, pinned: float) -> Severity | None:
-    """How grave it is if so much in the control group is pinned."""
-    return group_severity(int(pinned), row["cgroup_headroom_bytes"], row["cgroup_limit_bytes"])
 
 
 def _pinned_then(row: Row) -> Quantity:

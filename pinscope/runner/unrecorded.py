@@ -7,13 +7,14 @@ from pathlib import Path
 from pinscope.probes.proc import HERE, Proc
 from pinscope.probes.processes import UVM
 
+LIBRARY = "libcuda.so"
 _PARENT, _STACK = 1, 25
 """Places in ``stat``, behind the name: the parent, and where the stack begins, which a fork does not change."""
 
 
 class Unrecorded:
-    """Those that were there at any look. A child by fork of a process that has used CUDA has :data:`UVM` open from
-    there, and CUDA refuses it: it counts only if it was seen without that file before.
+    """Those that had :data:`UVM` open and :data:`LIBRARY` mapped at any look. A child by fork of a process that has
+    used CUDA has both from there, and CUDA refuses it: it counts only if it was seen without the file before.
 
     Args:
         program: its process.
@@ -38,9 +39,10 @@ class Unrecorded:
         users = {pid for pid in self._ours if UVM in (self._proc.links(f"/proc/{pid}/fd").value or ())}
         self._without = (self._ours - users) | (self._ours & self._without)
         recorded = {self._program, *(int(path.name.split(".")[1]) for path in self._spool.glob("process.*"))}
-        for pid in users - recorded:
+        for pid in users - recorded - self.pids:
             parent, stack = self._origin(pid)
-            if pid in self._without or parent not in users or stack != self._origin(parent)[1]:
+            is_own = pid in self._without or parent not in users or stack != self._origin(parent)[1]
+            if is_own and LIBRARY in (self._proc.read(f"/proc/{pid}/maps").value or LIBRARY):
                 self.pids.add(pid)
 
     def _origin(self, pid: int) -> tuple[int, str]:

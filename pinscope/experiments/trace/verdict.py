@@ -56,12 +56,7 @@ def _saves_much(seen: Seen) -> bool:
 
 
 def _nothing(recorded: float | None, is_whole: bool) -> str:
-    """Of a program without copies.
-
-    Args:
-        recorded: seconds of it that were recorded; ``None``: all.
-        is_whole: nothing that copies can have been missed then.
-    """
+    """Of a program without copies, of which so many seconds were recorded (``None``: all) as a whole or with gaps."""
     if recorded == 0:
         return "Nothing was recorded: the program ended before what was to be recorded began."
     when = "" if recorded is None else f" in the {format_seconds(recorded)} that were recorded"

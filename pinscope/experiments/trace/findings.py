@@ -187,8 +187,8 @@ def _churn(seen: Seen) -> Iterator[Finding]:
 
 
 def _waits(seen: Seen) -> Iterator[Finding]:
-    if seen.read_later:
-        return  # what was copied may be read only after a wait: none of them is known to be of no use
+    if seen.read_later or (seen.program and seen.program["managed_bytes"]):
+        return  # data may be read or written only after a wait: none of them is known to be of no use
     for row in seen.idling[:MOST_ACCUSED]:
         idle = row["idle_seconds"]
         yield note(

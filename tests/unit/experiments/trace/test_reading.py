@@ -272,12 +272,13 @@ def test_pinned_memory_has_what_was_asked_for_held_and_there_at_once() -> None:
     assert cells["source"] == "y.item()"
 
 
-def test_nobody_is_told_to_wait_less_who_copies_to_the_host_asynchronously() -> None:
+def test_nobody_is_told_to_wait_less_who_copies_to_the_host_asynchronously_or_uses_managed_memory() -> None:
     """What is read before the wait is wrong."""
     wait = place("synchronisation", 9, call="cuCtxSynchronize", count=400, call_seconds=1.9, idle_seconds=2.0,
                  after_async_count=390)  # fmt: skip
     back = site(33, "device", "pinned", call="cuMemcpyDtoHAsync")
     assert not read(program(), COMPUTE, back, wait).findings
+    assert not read(program(managed_bytes=MIB), COMPUTE, site(33, "pinned"), wait).findings
     waiting = {**wait, "line": 33}  # as of .item(), which waits for its own copy
     assert found(read(program(), COMPUTE, back, waiting), "waits-for-the-gpu")
     assert found(read(program(), COMPUTE, site(33, "pinned"), wait), "waits-for-the-gpu")

@@ -15,7 +15,7 @@ def held_bytes(
 ) -> int | None:
     """Pinned, locked and driver memory together, as far as it is known; ``None`` if none of it is.
 
-    Registered memory may be locked as well, and pinned by the kernel's account, so the largest of the three counts.
+    CUDA's memory may be locked as well, and pinned by the kernel's account, so the largest of the three counts.
 
     Args:
         host_alloc: cudaHostAlloc memory, in bytes as all of them.
@@ -24,10 +24,9 @@ def held_bytes(
         vm_pin: pinned as the kernel accounts it (VmPin).
         driver_memory: write-combined memory, ``cuMemCreate`` on the host, host pools.
     """
-    others = [amount for amount in (registered, locked, vm_pin) if amount is not None]
-    if host_alloc is None and driver_memory is None and not others:
+    if all(amount is None for amount in (host_alloc, registered, locked, vm_pin, driver_memory)):
         return None
-    return (host_alloc or 0) + (driver_memory or 0) + max(others, default=0)
+    return (driver_memory or 0) + max((host_alloc or 0) + (registered or 0), locked or 0, vm_pin or 0)
 
 
 def held_by(one: Holder | HolderSample, vm_pin: int | None = None) -> int:

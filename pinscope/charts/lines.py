@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from textwrap import wrap
 from typing import Any
 
 import plotly.graph_objects as go
@@ -41,7 +40,6 @@ class End:
         name, value: what is written there.
         x, y: where it is.
         rises: whether the line comes from below, so that its name belongs above.
-        rank: of lines that end alike, the lowest is named first.
     """
 
     name: str
@@ -49,7 +47,6 @@ class End:
     x: float
     y: float
     rises: bool = False
-    rank: int = 0
 
 
 def line(name: str, look: Look, points: Iterable[Point], **more: Any) -> go.Scatter:
@@ -87,14 +84,13 @@ def put(figure: go.Figure, row: int, *traces: go.Scatter | go.Bar) -> None:
 
 _LABEL_PIXELS = 17
 """Height of a line of a label."""
-_LABEL_LETTERS = 24
 _FRAME_PIXELS = 116
 
 
 def name_ends(figure: go.Figure, row: int, ends: Iterable[End]) -> None:
-    """Write the names of lines at their right ends, inside the panel; lines that end on each other share one label.
+    """Write the names of lines at their right ends, inside the panel, each with its own value.
 
-    The axes must have their types and ranges.
+    Names that would lie on each other are stacked. The axes must have their types and ranges.
     """
     x_axis, y_axis = (next(iter(axes)) for axes in (figure.select_xaxes(row=row), figure.select_yaxes(row=row)))
     log_x, log_y = x_axis.type == "log", y_axis.type == "log"
@@ -112,11 +108,11 @@ def name_ends(figure: go.Figure, row: int, ends: Iterable[End]) -> None:
             groups.append([end])
     taken = low
     for group in groups:
-        lines = _words(group)
-        height = (len(lines) + 0.6) * line_height
+        height = (len(group) + 0.6) * line_height
         below = group[0].y - taken > height and not group[0].rises
         figure.add_annotation(
-            text="<br>".join(lines), x=max(end.x for end in group), y=group[0].y if below else group[-1].y,
+            text="<br>".join(f"{end.name} {end.value}" for end in reversed(group)),
+            x=max(end.x for end in group), y=group[0].y if below else group[-1].y,
             row=row, col=1, showarrow=False, xanchor="right", yanchor="top" if below else "bottom",
             yshift=-5 if below else 5, align="right", font={"size": 12},
         )  # fmt: skip
@@ -128,14 +124,6 @@ def _highest(figure: go.Figure, axis: Any) -> float:
     """What the lines of a linear panel reach."""
     own = [trace for trace in figure.data if (trace.yaxis or "y") == axis.plotly_name.replace("axis", "")]
     return max(float(value) for trace in own for value in trace.y if value is not None)
-
-
-def _words(group: Sequence[End]) -> list[str]:
-    """Of more than two lines the first with its value, and the names of those that are like it."""
-    if len(group) < 3:
-        return [f"{end.name} {end.value}" for end in reversed(group)]
-    first, *others = sorted(group, key=lambda end: end.rank)
-    return [f"{first.name} {first.value}", *wrap(f"alike: {', '.join(end.name for end in others)}", _LABEL_LETTERS)]
 
 
 def _placed(end: End, log_x: bool, log_y: bool) -> End:

@@ -36,7 +36,7 @@ NARROW = 90
 """With fewer columns GPUs go without their names and holders without their command lines."""
 TREND_STEPS, FEW_TREND_STEPS = 20, 8
 """Of a small curve; fewer in a narrow terminal."""
-ONLY_LOCKED = "Locked with mlock, which is not pinned for CUDA:"
+ONLY_LOCKED = "Locked (VmLck), which is not pinned for CUDA:"
 _LABEL = 10
 _FIGURE = re.compile(r"(\d) (\S)")
 _SIGNS: Mapping[Severity, str] = {"critical": "!!", "warning": "!"}

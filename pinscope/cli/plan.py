@@ -14,7 +14,7 @@ from pinscope.cli.terminal import print_json, print_line, print_prose
 from pinscope.planning.parameters import OPTIONS, PlanParams
 from pinscope.planning.prices import known_prices, plan_for
 from pinscope.planning.reading import origin_words, read_plan
-from pinscope.planning.safety import Level, safety_of
+from pinscope.planning.safety import Level, amount_words, safety_of
 from pinscope.probes.environment import capture_environment
 from pinscope.report.json_report import plan_document
 from pinscope.units import format_bytes
@@ -22,25 +22,27 @@ from pinscope.units import format_bytes
 _HELP = {name: field.description for name, field in PlanParams.model_fields.items()}
 """The form of the dashboard says the same."""
 _STYLES: Mapping[Level, str] = {
-    "safe": "bold green", "care": "bold yellow", "not_safe": "bold red", "elsewhere": "bold cyan",
+    "safe": "bold green", "care": "bold yellow", "not_safe": "bold red", "unknown": "yellow", "elsewhere": "bold cyan"
 }  # fmt: skip
 
 
 def plan(  # noqa: PLR0917 - typer calls it by keyword
     pinned: Annotated[str, typer.Option(metavar="SIZE", help=_HELP["pinned"], show_default=False)],
     processes: Annotated[int, typer.Option(metavar="N", help=_HELP["processes"])] = 1,
+    shared: Annotated[bool, typer.Option("--shared", help=_HELP["shared"])] = False,
     gpus: Annotated[int, typer.Option(OPTIONS["gpus"], metavar="N", help=_HELP["gpus"])] = 1,
     all_gpus: Annotated[int, typer.Option(OPTIONS["all_gpus"], metavar="N", help=_HELP["all_gpus"])] = 1,
     gpu_memory: Annotated[
         str | None, typer.Option(metavar="SIZE", help=f"Memory of one GPU. {_HELP['gpu_memory']}")
     ] = None,
+    host_memory: Annotated[str | None, typer.Option(metavar="SIZE", help=_HELP["host_memory"])] = None,
     page_size: Annotated[str | None, typer.Option(metavar="4KiB|64KiB|2MiB", help=_HELP["page_size"])] = None,
     as_json: AsJson = False,
 ) -> None:
     """Calculate what pinned memory will take: page tables, contexts, time, and a safe amount. Nothing is pinned."""
     given = {
-        "pinned": pinned, "processes": processes, "gpus": gpus, "all_gpus": all_gpus,
-        "gpu_memory": gpu_memory, "page_size": page_size,
+        "pinned": pinned, "processes": processes, "shared": shared, "gpus": gpus, "all_gpus": all_gpus,
+        "gpu_memory": gpu_memory, "host_memory": host_memory, "page_size": page_size,
     }  # fmt: skip
     stated = {name: value for name, value in given.items() if value is not None}
     PlanParams().with_overrides(stated)  # bad input is refused before the database is opened
@@ -56,6 +58,6 @@ def plan(  # noqa: PLR0917 - typer calls it by keyword
     print_prose(reading.verdict or "", style=_STYLES[safety_of(found).level])
     print_line()
     pages = f"pages of {format_bytes(round(found.price.page_bytes))}, {origin_words(found.price.origin)}"
-    print_prose(f"{format_bytes(params.pinned)} pinned; {pages}; GPUs of {format_bytes(params.gpu_memory)}")
+    print_prose(f"{amount_words(found.demand)} pinned; {pages}; GPUs of {format_bytes(params.gpu_memory)}")
     print_line()
     print_below_verdict(reading)

@@ -53,14 +53,15 @@ def record(  # noqa: PLR0917 - typer calls it by keyword
     if output is not None:
         check_output(output, "timeline")
     run = prepare_timeline(params, capture_environment())
-    with Store() as store, Stop(hangup=True) as stop, open_source(probe=probe, interval_seconds=interval) as source:
+    store = Store()
+    with Stop(hangup=True) as stop, store, open_source(probe=probe, interval_seconds=interval) as source:
         reconcile(store)
         if store.refusal:
             raise StoreFailed(f"nothing can be stored in {store.name}: {store.refusal}")
         complain(f"recording run {run.id}{f' for {for_}' if for_ else ''}; Ctrl-C ends it well")
         with progress_shown(endless=for_ is None) as show:
             recorded = Recorder(store, source.take, lambda: stop.asked, show, output).record(run)
-    return _print_recorded(recorded, output, as_json)
+        return _print_recorded(recorded, output, as_json)
 
 
 def _print_recorded(recorded: Recorded, output: Path | None, as_json: bool) -> int:

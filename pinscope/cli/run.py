@@ -86,7 +86,8 @@ def run(  # noqa: PLR0917 - typer calls it by keyword
     _say_which_lab(lab, environment)
     documents: list[dict[str, Any]] = []
     code = 0
-    with Store() as store, Stop(hangup=True) as stop:
+    store = Store()
+    with Stop(hangup=True) as stop, store:  # closed before a signal can end this again
         reconcile(store)
         for request in selection.requests:
             ended, rows, run_code = _measure(store, prepare(request, capture_environment()), stop)

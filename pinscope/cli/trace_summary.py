@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 from pinscope.cli.terminal import SEVERITY_STYLES, console
 from pinscope.experiments.registry import checked_rows
-from pinscope.experiments.trace.arithmetic import WORTH, Seen, Site, gpu_name, seen_in
+from pinscope.experiments.trace.arithmetic import Seen, Site, seen_in
+from pinscope.experiments.trace.verdict import parts_of_time
 from pinscope.experiments.trace.what_if import what_if_command
 from pinscope.report import facts
 from pinscope.text import one_line
-from pinscope.units import format_bytes, format_seconds, format_share
+from pinscope.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 MOST_LINES = 10
 """Of the table; all are in `pinscope runs show`."""
 MOST_FINDINGS = 6
-MOST_DEVICES = 4
-"""Of the sentence on compute; all are in `pinscope runs show`."""
 WIDTH = 120
 """Columns where there is no terminal."""
 
@@ -44,8 +43,8 @@ def print_summary(document: Document, leads_on: bool = True) -> None:
     out.print()
     seen = seen_in(run, checked_rows(run.experiment, document.rows))
     out.print(Text(f"pinscope: {one_line(_what_was_recorded(run, seen) + facts.verdict(document))}", "bold"))
-    if busy := _busy(seen):
-        out.print(Text(busy))
+    if (parts := parts_of_time(seen)) not in facts.verdict(document):
+        out.print(Text(parts))
     if seen.sites:
         out.print()
         _print_lines(out, seen.sites)
@@ -68,32 +67,6 @@ def _what_was_recorded(run: Run, seen: Seen) -> str:
         return f"part {run.params['part']}: "
     recorded = seen.program["recorded_seconds"] if seen.program else None
     return "" if recorded is None else f"in the {format_seconds(recorded)} that were recorded: "
-
-
-def _busy(seen: Seen) -> str:
-    """How much of the time each GPU computed; empty where none did."""
-    computing = [row for row in seen.devices if row["kernels"]] if seen.seconds else []
-    shares = [
-        f"{format_seconds(row['busy_seconds'])} ({format_share(row['busy_seconds'] / seen.seconds)})"
-        + (f" on {gpu_name(row)}" if len(seen.devices) > 1 else "")
-        for row in computing[:MOST_DEVICES]
-    ]
-    if not shares:
-        return ""
-    return f"Of {format_seconds(seen.seconds)} GPU compute was busy {', '.join(shares)}{_idle(seen)}."
-
-
-def _idle(seen: Seen) -> str:
-    """What else became of the time of one GPU that one process used; empty of several, and where times overlap."""
-    if len(seen.devices) > 1 or seen.processes or seen.counts_copies_after_waits:
-        return ""
-    copies = sum(site.row["idle_seconds"] or 0.0 for site in seen.sites)
-    waits = sum(row["idle_seconds"] or 0.0 for row in seen.waits)
-    counted = seen.devices[0]["busy_seconds"] + copies + waits
-    other = seen.seconds - counted
-    rest = f"; in the other {format_seconds(other)} the CPU did other work, such as setting up"
-    rest = rest if other > WORTH * seen.seconds else ""
-    return f", idle {format_seconds(copies)} for copies and {format_seconds(waits)} after waits{rest}"
 
 
 def _next(run: Run, seen: Seen) -> Iterator[str]:

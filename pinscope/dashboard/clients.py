@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 HEAD_SECONDS = 10.0
@@ -138,7 +139,7 @@ class _Clients:
                 has_asked = cycle is not None and not cycle.more_body
                 slow.append((has_asked, client.since, connection))
         if taken - len(late) >= self._most:
-            slow.sort(key=lambda one: one[:2])  # those that never asked for anything first, the oldest first
+            slow.sort(key=itemgetter(0, 1))  # those that never asked for anything first, the oldest first
             late += [connection for *_, connection in slow[: self._most // 5]]
             self._log(now)
         for connection in late:

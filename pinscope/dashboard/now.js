@@ -482,7 +482,7 @@
     const [pinned, locked] = [shown.filter(([, one]) => !one.only_locked), shown.filter(([, one]) => one.only_locked)];
     const others = every.length - pinning;
     say(part.count, `${pinned.length} of ${pinning} holders` + (growing ? ` · ${growing} growing` : ""));
-    say(part.lockedCount, `${locked.length} of ${others} processes that only lock memory with mlock. It stays in RAM, but CUDA does not know it: copies from it run at pageable speed.`);
+    say(part.lockedCount, `${locked.length} of ${others} processes that only lock memory (VmLck). It stays in RAM, but is not pinned for CUDA.`);
     show(part.count, pinning > 0);
     show(part.hint, !set.chosen && every.length > 0);
     show(part.nobody, pinned.length === 0);

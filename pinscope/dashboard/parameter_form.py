@@ -52,7 +52,7 @@ def _shown(parameter: Parameter, value: Any) -> Any:
     """A field's value as its widget shows it."""
     match _kind(parameter):
         case "sizes":
-            return ", ".join(exact_bytes(size) for size in (value if isinstance(value, tuple) else (value,)))
+            return ", ".join(exact_bytes(size) for size in (value if isinstance(value, tuple) else (value,)) if size)
         case "counts":
             return ", ".join(map(str, value))
         case "choices":
@@ -61,7 +61,9 @@ def _shown(parameter: Parameter, value: Any) -> Any:
 
 
 def _meant(parameter: Parameter, given: Any) -> Any:
-    """What a widget's value means as a field's value."""
+    """What a widget's value means as a field's value: ``None`` for nothing, where the field takes that."""
+    if given == "" and {"type": "null"} in parameter.schema.get("anyOf", ()):
+        return None
     if _kind(parameter) == "choices":
         return tuple(given)
     return round(given / 100, 8) if parameter.unit == "share" and given is not None else given

@@ -26,6 +26,7 @@ _BANNERS: Mapping[Level, tuple[str, str]] = {
     "safe": ("success", ":material/check_circle:"),
     "care": ("warning", ":material/warning:"),
     "not_safe": ("error", ":material/block:"),
+    "unknown": ("warning", ":material/help:"),
     "elsewhere": ("info", ":material/info:"),
 }
 """Level → which of Streamlit's banners, and its sign: colour is not all that tells them apart."""

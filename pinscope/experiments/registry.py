@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from types import ModuleType
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from pinscope.analysis.attached import NOTHING_ATTACHED, Attached
 from pinscope.analysis.link_errors import link_error_findings
@@ -157,7 +157,10 @@ def read_run(run: Run, rows: Sequence[Row]) -> Reading:
     checked = checked_rows(run.experiment, rows)
     with _figures_that_make_sense(run):
         reading = _reader_of(run).kind.read(run, checked)
-    return reading.model_copy(update={"findings": (*reading.findings, *link_error_findings(run.environment))})
+    changes: dict[str, Any] = {"findings": (*reading.findings, *link_error_findings(run.environment))}
+    if run.status not in ("running", "done") and run.verdict is None:  # part of the rows answers part of the question
+        changes["verdict"] = None
+    return reading.model_copy(update=changes)
 
 
 def verdict_at_end(run: Run, rows: Sequence[Row]) -> str | None:

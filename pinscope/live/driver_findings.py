@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from pinscope.analysis.page_table_model import page_table_bytes
 from pinscope.analysis.rules.gpu_memory import page_table_severity, unattributed_severity
-from pinscope.analysis.rules.host_memory import DRIVER_BYTES, DRIVER_SHARE
+from pinscope.analysis.rules.host_memory import DRIVER_BYTES, MUCH_LOCKED_BYTES, UNEXPLAINED_BYTES, pinned_severity
 from pinscope.records.bound import bound_of_sum
 from pinscope.records.finding import Finding, Quantity, finding, known, note, quantity
 from pinscope.records.snapshot import Holder, Snapshot
@@ -58,48 +58,39 @@ def driver_memory(holders: Sequence[Holder]) -> int:
 
 
 def memory_of_the_driver(snapshot: Snapshot) -> Iterator[Finding]:
-    """What no count of pins has: of the holders to the page, of the host as what the kernel's accounts leave over."""
+    """What no count of pins has."""
     host = snapshot.host
     holders = ranked(snapshot.holders, lambda one: one.driver_memory_bytes)
     held = driver_memory(holders)
-    left_over = host.driver_memory_bytes
-    evidence = (
+    if held < DRIVER_BYTES:
+        return
+    severity = pinned_severity(held / max(host.total_bytes, held), host.available_bytes / max(host.total_bytes, 1))
+    bound = bound_of_sum(one.estimates.get("driver_memory_bytes") for one in holders)
+    amount = f"{f'{bound.words} ' if bound else ''}{format_bytes(held)}"
+    yield finding(
+        severity or "note",
+        "driver-memory",
         known("Driver memory of the host, about", host, "driver_memory_bytes", "bytes"),
         quantity("Mapped by holders", held, "bytes"),
+        *by_holder("Driver memory of", holders, lambda one: one.driver_memory_bytes),
+        title=f"Holders have {amount} of driver memory, which the count of pins lacks",
+        detail=DRIVER_MEMORY_IS,
+        advice=DRIVER_MEMORY_ADVICE,
     )
-    if held >= DRIVER_BYTES:
-        bound = bound_of_sum(one.estimates.get("driver_memory_bytes") for one in holders)
-        amount = f"{f'{bound.words} ' if bound else ''}{format_bytes(held)}"
-        yield note(
-            "driver-memory",
-            *evidence,
-            *by_holder("Driver memory of", holders, lambda one: one.driver_memory_bytes),
-            title=f"Holders have {amount} of driver memory, which the count of pins lacks",
-            detail=DRIVER_MEMORY_IS,
-            advice=DRIVER_MEMORY_ADVICE,
-        )
-    if left_over is not None and left_over - held >= DRIVER_SHARE * host.total_bytes:
-        yield note(
-            "unaccounted-host-memory",
-            *evidence,
-            quantity("Memory", host.total_bytes, "bytes"),
-            title=f"About {format_bytes(left_over - held)} of this host's memory is in no account of the kernel",
-            detail="Drivers took it: NVIDIA's for memory that no process has mapped (cuMemCreate without access for "
-            "the CPU), for itself, or another driver, such as a virtual machine's balloon.",
-            advice="As root, 'pinscope live --probe' shows which process calls cuMemCreate from then on.",
-        )
 
 
 def unexplained(snapshot: Snapshot) -> Iterator[Finding]:
-    """Used by no process, page table or context, also not by those that memory which nobody explains may have."""
+    """Used by no process, page table or context, also not by what memory that nobody explains may have there."""
     hidden = any(gap.hides_holders for gap in snapshot.unreadable)
-    other = snapshot.host.other_pinned_bytes
+    host = snapshot.host
+    other = None if host.other_pinned_bytes is None else (host.pins_bytes or 0) - (host.explained_bytes or 0)
     managed = sum(holder.managed_bytes or 0 for holder in snapshot.holders)
     for device in snapshot.devices:
         if device.unattributed_bytes is None or device.page_table_bytes is None or device.mig:
             continue
         registered = page_table_bytes(other or 0, PAGE_BYTES)
-        rest = device.unattributed_bytes - device.page_table_bytes - registered - (device.context_overhead_bytes or 0)
+        explained = device.page_table_bytes + registered + (device.context_overhead_bytes or 0) + managed
+        rest = device.unattributed_bytes - explained
         severity = unattributed_severity(rest, sure=not hidden and other is not None)
         if severity is None:
             continue
@@ -119,12 +110,45 @@ def unexplained(snapshot: Snapshot) -> Iterator[Finding]:
             title=f"GPU {device.index}: {format_bytes(rest)} are used that no process, page table or context explains",
             detail="The driver charges this memory to no process. "
             + ("Some processes could not be looked at: it may be page tables of theirs. " if hidden else "")
-            + "Managed memory that lies on the GPU is among it, up to what the holders have of it. "
-            "Else it is the driver's own, the display's, or of a process that ended without giving everything back.",
-            advice=("Run as root, outside of containers, to see all processes. " if hidden else "")
-            + "If it stays after all programs on this GPU have ended, restart the driver's services, "
-            "or reset the GPU when nobody uses it (nvidia-smi --gpu-reset).",
+            + "It is the driver's own, the display's, or of a process that ended without giving everything back.",
+            advice="Run as root, outside of containers, to see all processes."
+            if hidden
+            else "Look again with 'pinscope live --once' when the programs on this GPU have ended.",
         )
+
+
+def only_candidate(snapshot: Snapshot) -> Holder | None:
+    """The process that alone can have registered what no holder explains: no other one with CUDA is seen."""
+    host, holders = snapshot.host, snapshot.holders
+    named = {process.pid for device in snapshot.devices for process in device.processes}
+    users = [one for one in holders if (one.pid in named if snapshot.devices else one.cuda and not one.inherited_from)]
+    if len(users) != 1 or named - {users[0].pid} or snapshot.own_pids:
+        return None
+    if any(gap.hides_holders for gap in snapshot.unreadable):  # there, who locks memory may pin it (VFIO)
+        lockers = any((one.locked_bytes or 0) >= MUCH_LOCKED_BYTES for one in holders if one is not users[0])
+        if lockers or not named:
+            return None
+    one, other = users[0], host.other_pinned_bytes or 0
+    resident = (one.rss_bytes or 0) + (one.hugetlb_bytes or 0) - (one.host_alloc_bytes or 0)
+    followed = one.registered_bytes is not None and "registered_bytes" not in one.estimates
+    again = host.pins_bytes != host.pinned_bytes or any("vm_pin_bytes" in each.estimates for each in holders)
+    return one if UNEXPLAINED_BYTES <= other <= resident and not followed and not again else None
+
+
+def unexplained_pins(snapshot: Snapshot) -> Iterator[Finding]:
+    """Registered memory leaves no mark: where only one process can have it, that one is named."""
+    one, host = only_candidate(snapshot), snapshot.host
+    if one is None:
+        return
+    yield note(
+        "unexplained-pins",
+        known("Pinned, not explained", host, "other_pinned_bytes", "bytes"),
+        title=f"{format_bytes(host.other_pinned_bytes)} is pinned that no holder explains; {who(one)} is the only CUDA "
+        "process seen",
+        detail="It probably registered that memory, at most all of it: cudaHostRegister leaves no mark in /proc. Pins "
+        "of other drivers would look the same.",
+        advice="As root, 'pinscope live --probe' shows what it registers from then on.",
+    )
 
 
 def who(holder: Holder | HolderSample) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass
 
 from pinscope.analysis.page_table_model import GRANULE_BYTES, page_table_memory_bytes
+from pinscope.analysis.rules.host_memory import MUCH_LOCKED_BYTES
 from pinscope.live.ownership import Share, asked_driver_memory, context_count, split_pieces
 from pinscope.live.registered import Registered, registered_by
 from pinscope.probes.answer import Answer
@@ -17,7 +18,7 @@ from pinscope.probes.process_identity import Identity, container, group_of, star
 from pinscope.probes.processes import UVM, SeenProcess
 from pinscope.records.bound import Bound, about, at_least, at_most
 from pinscope.records.registration import Registrations
-from pinscope.records.snapshot import Allocations, DeviceFigures, GpuUse, Holder
+from pinscope.records.snapshot import PINNED_AGAIN, Allocations, DeviceFigures, GpuUse, Holder
 
 MOST_SIZES = 1000
 """Of one holder, mappings of so many different sizes are listed, those with most bytes."""
@@ -38,6 +39,7 @@ _NO_CONTEXT = "it has no CUDA context; the driver memory that it maps is for gra
 _MAYBE_ORDINARY = at_most("the process does not hold CUDA's device file, so it may be ordinary shared memory")
 _OTHERS_PIDS = "the driver lists processes by the ids of another pid namespace"
 _OWNER_ENDED = "the driver charges it to the process that made the context, which has ended"
+_VFIO = ("/dev/vfio/", "/dev/iommu")
 _STATUS = {
     "locked_bytes": "VmLck", "vm_pin_bytes": "VmPin", "hugetlb_bytes": "HugetlbPages", "rss_bytes": "VmRSS",
     "rss_anon_bytes": "RssAnon", "rss_file_bytes": "RssFile", "rss_shmem_bytes": "RssShmem",
@@ -107,6 +109,7 @@ def read_holder(one: SeenProcess, share: Share, around: Surroundings) -> Holder:
     named = one.maps is not None and any(
         process.pid == one.pid for device in around.gpus.value or () for process in device.processes
     )
+    again = _move_pins(one, amounts, around.proc)
     cuda = Answer(True) if named else one.files.then(lambda files: UVM in files)
     maps = one.maps.value if one.maps is not None else None
     contexts = context_count(maps) if maps is not None else 0
@@ -130,6 +133,7 @@ def read_holder(one: SeenProcess, share: Share, around: Surroundings) -> Holder:
     estimates = {
         "host_alloc_bytes": doubt,
         "locked_bytes": _LOCKED_NOT_RESIDENT if (amounts["locked_bytes"] or 0) > (amounts["rss_bytes"] or 0) else None,
+        "vm_pin_bytes": again,
         "managed_bytes": _MANAGED if managed.value else None,
         "allocations": at_least(f"mappings of {more_sizes:,} more sizes are left out") if more_sizes > 0 else None,
         "rounding_bytes": _ROUNDING if rounding.value else None,
@@ -183,6 +187,19 @@ def read_holder(one: SeenProcess, share: Share, around: Surroundings) -> Holder:
 def _amount(one: SeenProcess, key: str) -> Answer[int]:
     amount = one.status.bytes(key)
     return Answer.missing(f"/proc/{one.pid}/status has no amount {key}") if amount is None else Answer(amount)
+
+
+def _move_pins(one: SeenProcess, amounts: dict[str, int | None], proc: Proc) -> Bound | None:
+    """VFIO counts what it pins of a virtual machine in VmLck; who pins the same memory again has more than is there."""
+    locked, resident = amounts["locked_bytes"] or 0, (amounts["rss_bytes"] or 0) + (amounts["hugetlb_bytes"] or 0)
+    if locked >= MUCH_LOCKED_BYTES and any(
+        file.startswith(_VFIO) for file in proc.links(f"/proc/{one.pid}/fd").value or ()
+    ):
+        amounts["vm_pin_bytes"], amounts["locked_bytes"] = (amounts["vm_pin_bytes"] or 0) + locked, 0
+    if not resident or (amounts["vm_pin_bytes"] or 0) <= resident + COUNTER_SLACK_BYTES:
+        return None
+    amounts["vm_pin_bytes"] = resident
+    return PINNED_AGAIN
 
 
 def _number(one: SeenProcess, key: str) -> Answer[int]:

@@ -29,7 +29,7 @@ from pinscope.probes.processes import Processes, Remembered, SeenProcess, known_
 from pinscope.probes.virtualization import has_own_pids
 from pinscope.records.bound import Bound, BoundKind, about, at_least, at_most, bound_of_sum
 from pinscope.records.registration import Registrations
-from pinscope.records.snapshot import DeviceFigures, Holder, HostTotals, Snapshot, Unreadable
+from pinscope.records.snapshot import PINNED_AGAIN, DeviceFigures, Holder, HostTotals, Snapshot, Unreadable
 
 MOST_HOLDERS = 3000
 """In one snapshot; a user who may start processes may make any number of holders."""
@@ -105,7 +105,7 @@ def _holders(
     if processes.value is None:
         return (), 0
     seen: Sequence[SeenProcess] = processes.value.seen
-    pinned = None if host.pinned_bytes is None else host.pinned_bytes + COUNTER_SLACK_BYTES
+    pinned = None if host.pins_bytes is None else host.pins_bytes + COUNTER_SLACK_BYTES
     candidates = [_candidate(one, around) for one in seen if one.maps is not None]
     shares = attribute(without_larger(candidates, pinned))
     if pinned is not None:
@@ -233,10 +233,14 @@ def _explained(
         if doubt is not None:
             estimates["explained_bytes"] = doubt
     other = _other(host, explained)
+    if any("vm_pin_bytes" in one.estimates or (one.vm_pin_bytes and one.host_alloc_bytes) for one in holders):
+        estimates["explained_bytes"] = PINNED_AGAIN.plus(estimates.get("explained_bytes"))
+        estimates |= {} if host.pinned_bytes is None else {"pinned_bytes": PINNED_AGAIN}
     if other.value is not None:
-        estimates["other_pinned_bytes"] = _OTHER
-    if explained.value is not None and host.pinned_bytes is not None and other.value is None:
-        explained = Answer(min(explained.value, host.pinned_bytes))
+        estimates["other_pinned_bytes"] = PINNED_AGAIN if "pinned_bytes" in estimates else _OTHER
+    most = host.total_bytes - host.available_bytes if host.pinned_bytes is None else host.pinned_bytes
+    if host.total_bytes > 0 and (explained.value or 0) > most + COUNTER_SLACK_BYTES:
+        explained = Answer(most)
         estimates.setdefault("explained_bytes", _AT_MOST)
     split = {
         "explained_bytes": explained.note(missing, "explained_bytes"),
@@ -262,6 +266,6 @@ def _doubt(holders: Sequence[Holder], gaps: Sequence[Unreadable], registrations:
 def _other(host: HostTotals, explained: Answer[int]) -> Answer[int]:
     if host.pinned_bytes is None or explained.value is None:
         return Answer.missing(host.missing.get("pinned_bytes") or explained.reason or "")
-    if explained.value > host.pinned_bytes + COUNTER_SLACK_BYTES:
+    if explained.value > (host.pins_bytes or 0) + COUNTER_SLACK_BYTES:
         return Answer.missing(_TOO_MUCH)
     return Answer(max(0, host.pinned_bytes - explained.value))

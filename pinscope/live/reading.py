@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from pinscope.analysis.held import held_by
+from pinscope.analysis.held import held_bytes
 from pinscope.analysis.link_findings import link_below_best
 from pinscope.analysis.page_table_model import page_table_bytes
 from pinscope.analysis.pytorch_pinned import ROUNDING_ADVICE
 from pinscope.analysis.rules.host_memory import (
-    MUCH_LOCKED_BYTES,
     group_severity,
     is_much_rounding,
     pinned_severity,
@@ -22,15 +21,15 @@ from pinscope.analysis.rules.link import is_busy
 from pinscope.live.driver_findings import (
     PAGE_BYTES,
     by_holder,
-    driver_memory,
     memory_of_the_driver,
     page_tables,
     ranked,
     unexplained,
+    unexplained_pins,
     who,
 )
 from pinscope.records.finding import Finding, finding, known, note, quantity
-from pinscope.records.snapshot import Holder, Snapshot
+from pinscope.records.snapshot import Holder, HostTotals, Snapshot
 from pinscope.units import format_bytes, format_share
 
 GIB = 2**30
@@ -48,10 +47,9 @@ def read_snapshot(snapshot: Snapshot) -> tuple[Finding, ...]:
 def _pinned_share(snapshot: Snapshot) -> Iterator[Finding]:
     host = snapshot.host
     pinned = host.pinned_bytes if host.pinned_bytes is not None else host.explained_bytes
-    if pinned is None or host.total_bytes <= 0:
+    if pinned is None or host.total_bytes <= 0 or _beyond_use(host) is not None:
         return
-    driver = driver_memory(snapshot.holders)
-    share = (pinned + driver) / host.total_bytes
+    share = pinned / host.total_bytes
     severity = pinned_severity(share, host.available_bytes / host.total_bytes)
     if severity is None:
         return
@@ -59,12 +57,11 @@ def _pinned_share(snapshot: Snapshot) -> Iterator[Finding]:
         severity,
         "pinned-share-of-ram",
         quantity("Pinned", pinned, "bytes"),
-        *([quantity("Driver memory of the holders", driver, "bytes")] if driver else []),
         quantity("Memory", host.total_bytes, "bytes"),
         quantity("Share of it", share, "share"),
         quantity("Available", host.available_bytes, "bytes"),
-        *by_holder("Held by", [one for one in snapshot.holders if _pinned_by(one)], _pinned_by),
-        title=f"Up to {format_share(share)} of this host's memory is pinned" + (" or driver memory" if driver else ""),
+        *by_holder("Held by", [one for one in snapshot.holders if _charged_to(one)], _charged_to),
+        title=f"Up to {format_share(share)} of this host's memory is pinned",
         detail="Pinned memory can be neither swapped nor moved nor reclaimed; "
         f"{format_bytes(host.available_bytes)} are still available to all programs. It is less than that share where "
         "pages are pinned more than once, as the kernel counts each pin.",
@@ -81,7 +78,8 @@ def _near_group_limit(snapshot: Snapshot) -> Iterator[Finding]:
             group = holder.container or holder.cgroup or holder.pid
             groups.setdefault((group, holder.cgroup_limit_bytes), []).append(holder)
     for (_, limit), holders in groups.items():
-        pinned = sum(_charged_to(one) for one in holders)
+        # Only cudaHostAlloc memory adds up: what several registered, locked or pinned for RDMA may be the same.
+        pinned = max(sum(one.host_alloc_bytes or 0 for one in holders), *map(_charged_to, holders))
         left = min(one.cgroup_headroom_bytes or 0 for one in holders)
         severity = group_severity(pinned, left, limit)
         if severity is None:
@@ -91,7 +89,7 @@ def _near_group_limit(snapshot: Snapshot) -> Iterator[Finding]:
         yield finding(
             severity,
             "holder-near-cgroup-limit",
-            quantity(f"Pinned or locked by {'them' if many else 'it'}", pinned, "bytes"),
+            quantity(f"Pinned or locked by {'them' if many else 'it'}, at least", pinned, "bytes"),
             quantity("Limit of the control group", limit, "bytes"),
             quantity("Left in the control group", left, "bytes"),
             known("Control group", first, "cgroup", "text"),
@@ -105,26 +103,26 @@ def _near_group_limit(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
+def _beyond_use(host: HostTotals) -> int | None:
+    pinned = host.pinned_bytes or 0
+    return pinned_twice_bytes(host.pins_bytes or 0, host.total_bytes, host.total_bytes - pinned)
+
+
 def _pinned_twice(snapshot: Snapshot) -> Iterator[Finding]:
     """More pins than memory in use: pages are there only once, so some of them are pinned more than once."""
     host = snapshot.host
-    if host.pinned_bytes is None:
+    beyond = _beyond_use(host)
+    if beyond is None or any(_registered_by_many(snapshot)):
         return
-    beyond = pinned_twice_bytes(host.pinned_bytes, host.total_bytes, host.available_bytes)
-    if beyond is None:
-        return
-    used = host.total_bytes - host.available_bytes
-    users = [one for one in snapshot.holders if one.cuda]
     yield note(
         "memory-pinned-more-than-once",
-        quantity("Pinned, each pin counted", host.pinned_bytes, "bytes"),
-        quantity("Memory in use", used, "bytes"),
+        quantity("Pinned, each pin counted", host.pins_bytes, "bytes"),
+        quantity("Memory in use", host.pinned_bytes, "bytes"),
         known("Shared memory", host, "shmem_bytes", "bytes"),
-        quantity("Processes with CUDA", len(users), "count"),
         *by_holder("Registered by", ranked(snapshot.holders, _registered), _registered),
         title=f"At least {format_bytes(beyond)} are pinned more than once",
-        detail=f"{format_bytes(host.pinned_bytes)} of pins stand on {format_bytes(used)} of memory in use: several "
-        "processes have registered the same shared memory, for instance. The host holds it once, but every GPU pays "
+        detail=f"{format_bytes(host.pins_bytes)} of pins stand on {format_bytes(host.pinned_bytes)} of memory in use: "
+        "several processes have registered the same memory, for instance. The host holds it once, but every GPU pays "
         f"page tables for each of them, {format_bytes(page_table_bytes(GIB, PAGE_BYTES))} a GiB.",
         advice=_ONE_OWNER,
     )
@@ -169,50 +167,6 @@ def _rounding(snapshot: Snapshot) -> Iterator[Finding]:
     )
 
 
-def _parent_gone(snapshot: Snapshot) -> Iterator[Finding]:
-    """Only where number 1 is the host's own, and not for services and containers: those are nobody's children."""
-    if snapshot.own_pids:
-        return
-    for holder in snapshot.holders:
-        pinned = _pinned_by(holder)
-        service = holder.container is not None or (holder.cgroup or "").endswith(".service")
-        if holder.parent_pid != 1 or not pinned or not holder.cuda or service:
-            continue
-        yield note(
-            "holder-without-parent",
-            quantity("Pinned or locked by it", pinned, "bytes"),
-            known("Command", holder, "command", "text"),
-            known("User", holder, "user", "text"),
-            quantity(
-                "Started (UTC)",
-                f"{holder.started_at:%Y-%m-%d %H:%M}" if holder.started_at else None,
-                "text",
-                reason=holder.missing.get("started_at"),
-            ),
-            title=f"{who(holder)} holds {format_bytes(pinned)}, and the process that started it has ended",
-            detail="Its parent is process 1. That is right for a program that was meant to go on by itself (nohup, a "
-            "daemon), and wrong for a worker that was left behind when its parent was killed.",
-            advice=f"If it is not needed any more, end it: kill {holder.pid}. All its pinned memory then comes back.",
-        )
-
-
-def _locked_is_not_pinned(snapshot: Snapshot) -> Iterator[Finding]:
-    for holder in snapshot.holders:
-        locked = holder.locked_bytes or 0
-        if not holder.cuda or locked < MUCH_LOCKED_BYTES or holder.registered_bytes:
-            continue
-        yield note(
-            "locked-is-not-pinned",
-            quantity("Locked (VmLck)", locked, "bytes"),
-            known("cudaHostAlloc memory", holder, "host_alloc_bytes", "bytes"),
-            title=f"{who(holder)} has {format_bytes(locked)} locked, which alone does not make copies fast",
-            detail="Memory that is locked with mlock stays in RAM, but CUDA does not know it: it is copied at the "
-            "speed of pageable memory, unless it is registered as well.",
-            advice="If it is meant for copies, register it (cudaHostRegister); mlock is not needed then. "
-            "'pinscope live --probe' tells what is registered.",
-        )
-
-
 def _links(snapshot: Snapshot) -> Iterator[Finding]:
     for device in snapshot.devices:
         if device.link is not None and device.link.kind == "pcie":
@@ -230,13 +184,9 @@ def _registered(holder: Holder) -> int | None:
 
 
 def _charged_to(holder: Holder) -> int:
-    """What is known to be pinned or locked by it; of driver memory it is not known whether a control group pays."""
-    return _pinned_by(holder) - (holder.driver_memory_bytes or 0)
-
-
-def _pinned_by(holder: Holder) -> int:
-    """What is known to be pinned or locked by it, with its driver memory."""
-    return held_by(holder, holder.vm_pin_bytes)
+    """What is pinned or locked by it, at least; of driver memory it is not known whether a control group pays."""
+    locked = None if "locked_bytes" in holder.estimates else holder.locked_bytes
+    return held_bytes(holder.host_alloc_bytes, holder.registered_bytes, locked, holder.vm_pin_bytes) or 0
 
 
 _RULES: tuple[Callable[[Snapshot], Iterator[Finding]], ...] = (
@@ -247,8 +197,7 @@ _RULES: tuple[Callable[[Snapshot], Iterator[Finding]], ...] = (
     memory_of_the_driver,
     page_tables,
     unexplained,
+    unexplained_pins,
     _rounding,
     _links,
-    _parent_gone,
-    _locked_is_not_pinned,
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pinscope.probes.answer import Answer
+from pinscope.probes.host_memory import NO_HOST
 from pinscope.probes.memory import PIN_COUNTERS_ADVICE
 from pinscope.probes.proc import Proc
 from pinscope.probes.processes import Processes
@@ -43,7 +44,7 @@ def _host(host: HostTotals) -> Iterator[Unreadable]:
         yield Unreadable(
             what="Pinned memory of the whole host",
             reason=host.missing["pinned_bytes"],
-            advice=PIN_COUNTERS_ADVICE,
+            advice=None if host.missing["pinned_bytes"] == NO_HOST else PIN_COUNTERS_ADVICE,
         )
 
 

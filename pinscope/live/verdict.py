@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pinscope.analysis.rules.growth import LEAK_BYTES
-from pinscope.live.driver_findings import ranked, who
+from pinscope.live.driver_findings import only_candidate, ranked, who
 from pinscope.records.bound import bound_of_sum
 from pinscope.records.snapshot import Holder, Snapshot
 from pinscope.records.timeline import HolderSample, Sample
@@ -19,7 +19,9 @@ def snapshot_verdict(snapshot: Snapshot) -> str:
     """The process that holds most, how many there are, and what that is of the host's memory."""
     holders = ranked(snapshot.holders, _pinned_by)
     if not holders:
-        return f"No process is seen to hold pinned memory{_of_the_host(snapshot)}."
+        one = only_candidate(snapshot)
+        who_may = f"; {who(one)} is the only CUDA process seen, and may have registered it" if one else ""
+        return f"No process is seen to hold pinned memory{_of_the_host(snapshot)}{who_may}."
     first = holders[0]
     amount = _amount(first)
     if len(holders) == 1:
@@ -80,12 +82,14 @@ def gpu_verdict(snapshot: Snapshot, index: int) -> str | None:
 
 
 def _amount(holder: Holder) -> str:
-    bound = bound_of_sum(holder.estimates.get(field) for field in _PINNED)
+    by_kernel = (holder.vm_pin_bytes or 0) >= _pinned_by(holder)
+    bound = bound_of_sum(holder.estimates.get(field) for field in (("vm_pin_bytes",) if by_kernel else _PINNED))
     return f"{f'{bound.words} ' if bound else ''}{format_bytes(_pinned_by(holder))}"
 
 
 def _pinned_by(holder: Holder) -> int:
-    return sum(getattr(holder, field) or 0 for field in _PINNED)
+    """RDMA may pin CUDA's memory again: the larger of the two counts."""
+    return max(sum(getattr(holder, field) or 0 for field in _PINNED), holder.vm_pin_bytes or 0)
 
 
 def _of_the_host(snapshot: Snapshot) -> str:
@@ -93,4 +97,6 @@ def _of_the_host(snapshot: Snapshot) -> str:
     if host.pinned_bytes is None or host.total_bytes <= 0:
         return ""
     share = format_share(host.pinned_bytes / host.total_bytes)
-    return f"; {format_bytes(host.pinned_bytes)} is pinned on the whole host, {share} of its memory"
+    bound = host.estimates.get("pinned_bytes")
+    amount = f"{f'{bound.words} ' if bound else ''}{format_bytes(host.pinned_bytes)}"
+    return f"; {amount} is pinned on the whole host, {share} of its memory"

@@ -81,7 +81,8 @@ def _sharing(plan: Plan, sharing: Sharing, low: int, high: int) -> go.Scatter:
 
 def _taken(plan: Plan, sharing: Sharing, amount: int) -> int:
     """Page tables on the busiest GPU if each process pins this much."""
-    return plan.price.taken_bytes(amount) * (plan.demand.on_one_gpu if sharing.strategy == "each_registers" else 1)
+    taken, each = plan.price.taken_bytes, sharing.strategy == "each_registers"
+    return taken(amount) * plan.demand.on_one_gpu if each else taken(amount * plan.demand.copies)
 
 
 def _times(plan: Plan) -> Chart:

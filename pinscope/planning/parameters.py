@@ -34,11 +34,15 @@ class PlanParams(Inputs):
 
     pinned: Bytes = Field(
         USUAL_PINNED_BYTES, title="Pinned memory", json_schema_extra={"unit": "bytes"},
-        description="Size of the memory that each process pins, or that all processes share, such as 64GiB.",
+        description="Size of the memory that each process pins, such as 64GiB.",
     )  # fmt: skip
     processes: int = Field(
         1, ge=1, le=4096, title="Processes", json_schema_extra={"unit": "count"},
         description="Number of processes that pin this memory or copy from it.",
+    )  # fmt: skip
+    shared: bool = Field(
+        False, title="Shared by all processes",
+        description="All processes pin the same memory. Without it, each pins its own: the host holds the sum.",
     )  # fmt: skip
     gpus: int = Field(
         1, ge=1, le=64, title="GPUs of each process", json_schema_extra={"unit": "count"},
@@ -54,6 +58,10 @@ class PlanParams(Inputs):
     gpu_memory: Bytes = Field(
         USUAL_GPU_BYTES, title="Memory of one GPU", json_schema_extra={"unit": "bytes"},
         description="Without it: that of the smallest GPU here, or of the recorded GPU where there is none.",
+    )  # fmt: skip
+    host_memory: Bytes | None = Field(
+        None, title="Memory of another host", json_schema_extra={"unit": "bytes"},
+        description="Memory that is free on the host that the plan is for. Without it, this host is judged.",
     )  # fmt: skip
     page_size: Annotated[Literal["from_runs", "4KiB", "64KiB", "2MiB"], BeforeValidator(_page_size)] = Field(
         "from_runs", title="Page size",
@@ -78,7 +86,8 @@ class PlanParams(Inputs):
 
     def demand(self) -> Demand:
         """These parameters as the arithmetic takes them."""
-        return Demand(self.pinned, self.processes, self.gpus, max(self.all_gpus, self.gpus), self.gpu_memory)
+        gpus = max(self.all_gpus, self.gpus)
+        return Demand(self.pinned, self.processes, self.gpus, gpus, self.gpu_memory, self.shared)
 
 
 OPTIONS: Mapping[str, str] = {"gpus": "--gpus-per-process", "all_gpus": "--total-gpus"}
@@ -87,15 +96,15 @@ OPTIONS: Mapping[str, str] = {"gpus": "--gpus-per-process", "all_gpus": "--total
 
 def inputs(params: PlanParams) -> dict[str, str]:
     """All that must be said to get the same plan on another machine: what is usual there is left out."""
-    usual, sizes = PlanParams(), ("pinned", "gpu_memory")
+    usual, sizes = PlanParams(), ("pinned", "gpu_memory", "host_memory")
     return {
         name: exact_bytes(value).replace(" ", "") if name in sizes else str(value)
         for name, value in params
-        if name in sizes or value != getattr(usual, name)
+        if value is not None and (name in sizes or value != getattr(usual, name))
     }
 
 
 def command_line(params: PlanParams) -> str:
     """``pinscope plan`` with every option that is not the command's own default."""
     options = (f"{OPTIONS.get(name, '--' + name.replace('_', '-'))} {text}" for name, text in inputs(params).items())
-    return " ".join(("pinscope plan", *options))
+    return " ".join(("pinscope plan", *options)).replace("--shared True", "--shared")

@@ -13,6 +13,8 @@ from pinscope.experiments.registration.arithmetic import STRATEGY_TITLES
 
 ONE_REGISTRATION_BYTES = 512 * 2**30
 """One registration of this much or more overflows in drivers of the 580 series (public reports)."""
+FAR = 16
+"""A pace says nothing of amounts so many times what was measured: at 4 KiB the strategies' order is reversed."""
 Source = Literal["given", "measured", "recorded", "assumed"]
 """Where a price comes from: the user, a run of this machine, a recording that ships with PinScope, or nowhere."""
 
@@ -27,6 +29,7 @@ class Demand:
         gpus: on how many GPUs each process has a context.
         all_gpus: over how many GPUs the processes spread evenly; as many as ``gpus`` where all use the same.
         gpu_memory_bytes: memory of one GPU.
+        shared: whether all pin the same memory; otherwise each pins memory of its own.
     """
 
     pinned_bytes: int
@@ -34,6 +37,12 @@ class Demand:
     gpus: int
     all_gpus: int
     gpu_memory_bytes: int
+    shared: bool = False
+
+    @property
+    def copies(self) -> int:
+        """How many times the host holds the amount."""
+        return 1 if self.shared else self.processes
 
     @property
     def on_one_gpu(self) -> int:
@@ -162,21 +171,23 @@ class Sharing:
 
 @dataclass(frozen=True)
 class HostBudget:
-    """What is safe to pin on this host.
+    """What is safe to pin on the host that is asked about.
 
     Attributes:
-        safe_bytes: by the same rule that guards every run.
+        safe_bytes: by the same rule that guards every run; ``None`` where a cap below that is not known.
         limit: which limit binds, for people.
         total_bytes: memory of the host.
         has_gpu: whether the host has a GPU to pin for.
         gpu_memory_bytes: memory of each of its GPUs, where known.
+        host: the host for people.
     """
 
-    safe_bytes: int
+    safe_bytes: int | None
     limit: str
     total_bytes: int
     has_gpu: bool
     gpu_memory_bytes: tuple[int, ...] = ()
+    host: str = "this host"
 
 
 @dataclass(frozen=True)
@@ -188,9 +199,9 @@ class Plan:
         price: of a page table.
         context: price of a context; ``None`` if no run tells.
         sharings: ways to share the memory.
-        paces: strategies of pinning, the fastest first; empty if no run tells.
-        recipes: what the run of these paces recommends; ``None`` if no run tells.
-        budget: of this host.
+        paces: strategies of pinning, the fastest first; empty if no run tells for such an amount.
+        recipes: what the run of these paces recommends; ``None`` likewise.
+        budget: of the host.
     """
 
     demand: Demand
@@ -225,15 +236,14 @@ def make_plan(
 ) -> Plan:
     """What ``demand`` takes at these prices.
 
-    When each process registers the memory, each has a page table of its own on each of its GPUs. One owner has one on
-    each GPU that any process uses, and a context there too, because it copies into the other processes' buffers
-    through CUDA IPC.
+    When each process registers the memory, each has a page table of its own on each of its GPUs. One owner has one for
+    all on each GPU of its own: into the others' buffers it copies by CUDA IPC, which takes no context there.
     """
-    one = price.taken_bytes(demand.pinned_bytes)
+    one, whole = price.taken_bytes(demand.pinned_bytes), price.taken_bytes(demand.copies * demand.pinned_bytes)
     contexts = demand.processes * demand.gpus
     tables = {  # strategy → on the busiest GPU, on all, contexts
         "each_registers": (one * demand.on_one_gpu, one * contexts, contexts),
-        "one_owner": (one, one * demand.used_gpus, contexts + demand.used_gpus - demand.gpus),
+        "one_owner": (whole, whole * demand.gpus, contexts),
     }
     sharings = tuple(
         Sharing(
@@ -246,5 +256,6 @@ def make_plan(
         )
         for strategy, (on_one, in_all, count) in tables.items()
     )
-    fastest_first = tuple(sorted(paces, key=lambda pace: -pace.bytes_per_second))
-    return Plan(demand, price, context, sharings, fastest_first, recipes, budget)
+    near = [pace for pace in paces if 1 / FAR <= demand.pinned_bytes / pace.measured_bytes <= FAR]
+    fastest_first = tuple(sorted(near, key=lambda pace: -pace.bytes_per_second))
+    return Plan(demand, price, context, sharings, fastest_first, recipes if near else None, budget)

@@ -14,12 +14,14 @@ from pinscope.experiments.contract import Row
 from pinscope.experiments.page_tables.arithmetic import costs
 from pinscope.experiments.registration.arithmetic import trials
 from pinscope.experiments.registry import checked_rows
-from pinscope.lab.budget import binding_limit, safe_pinned_bytes
+from pinscope.lab.budget import SAFE_PINNED_SHARE, binding_limit, safe_pinned_bytes
 from pinscope.planning.parameters import PAGE_SIZES, PlanParams
 from pinscope.planning.plan import ContextPrice, HostBudget, Origin, Pace, PagePrice, Plan, make_plan
+from pinscope.probes.virtualization import WSL2
 from pinscope.records.environment import Environment
 from pinscope.records.run import ExperimentRun
 from pinscope.store.store import Store
+from pinscope.units import format_bytes
 
 _Found = TypeVar("_Found")
 ASSUMED = PagePrice(ENTRY_BYTES / GPU_PAGE_SIZES[0], Origin("assumed"))
@@ -129,15 +131,23 @@ def _pinning(origin: Origin, run: ExperimentRun, rows: Sequence[Row]) -> tuple[t
 
 
 def plan_for(params: PlanParams, prices: Prices, environment: Environment) -> Plan:
-    """What the parameters take at these prices, beside what is safe on this host."""
+    """What the parameters take at these prices, beside what is safe on the host."""
     size = PAGE_SIZES[params.page_size]
     price = PagePrice(ENTRY_BYTES / size, Origin("given")) if size else prices.page
-    limits = environment.limits
-    budget = HostBudget(
-        safe_bytes=safe_pinned_bytes(limits, "cuda"),
-        limit=binding_limit(limits, "cuda"),
+    budget = _budget(params.host_memory, environment)
+    return make_plan(params.demand(), price, prices.context, prices.paces, budget, recipes=prices.recipes)
+
+
+def _budget(free: int | None, environment: Environment) -> HostBudget:
+    """What is safe on a host with so much free memory; on this one where that is ``None``."""
+    if free is not None:
+        host = f"a host with {format_bytes(free)} free"
+        return HostBudget(int(SAFE_PINNED_SHARE * free), "free there", free, has_gpu=True, host=host)
+    limits, capped = environment.limits, WSL2 in (environment.virtualization or "")
+    return HostBudget(
+        safe_bytes=None if capped else safe_pinned_bytes(limits, "cuda"),
+        limit="not known in WSL2" if capped else binding_limit(limits, "cuda"),
         total_bytes=limits.host_total_bytes,
         has_gpu=bool(environment.devices),
         gpu_memory_bytes=tuple(size for device in environment.devices if (size := device.memory_total_bytes)),
     )
-    return make_plan(params.demand(), price, prices.context, prices.paces, budget, recipes=prices.recipes)

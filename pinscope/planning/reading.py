@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping
 from pinscope.analysis.page_table_model import GPU_PAGE_SIZES, page_table_bytes
 from pinscope.analysis.pinning_recipe import DEFAULT_CHUNKS, Recipe
 from pinscope.analysis.pinning_strategy import TITLES, USUAL, WORTH_IT
+from pinscope.analysis.pytorch_pinned import ROUNDING_ADVICE, rounded_up
 from pinscope.analysis.rules.gpu_memory import page_table_severity
 from pinscope.planning.plan import ONE_REGISTRATION_BYTES, Demand, Origin, Pace, Plan, Sharing, Source
-from pinscope.planning.safety import LEVEL_WORDS, safety_of
+from pinscope.planning.safety import LEVEL_WORDS, amount_words, safety_of, why_elsewhere
 from pinscope.records.finding import (
     Finding,
     Quantity,
@@ -36,7 +37,10 @@ SOURCE_WORDS: Mapping[Source, str] = {
 
 def read_plan(plan: Plan) -> Reading:
     """Headline, tables and findings of a plan."""
-    found = (*_over_budget(plan), *_share(plan), *_owner(plan), *_pace(plan), *_one_call(plan), *_not_measured(plan))
+    # What the host or a GPU cannot carry needs no advice on how to pin it.
+    calls = () if safety_of(plan).level == "not_safe" else (*_pace(plan), *_one_call(plan))
+    host = (*_over_budget(plan), *_together(plan), *_rounded(plan))
+    found = (*host, *_share(plan), *_owner(plan), *calls, *_not_measured(plan))
     tables = (_sharings(plan), _page_sizes(plan), *([_paces(plan)] if plan.paces else []))
     return Reading(verdict=_verdict(plan), headline=_headline(plan), tables=tables, findings=found)
 
@@ -55,11 +59,12 @@ def _verdict(plan: Plan) -> str:
     if pace:
         recorded = pace.origin.device if pace.origin.source == "recorded" else None
         takes = (
-            f"about {format_seconds(pace.seconds_for(pinned))}{_usual_words(plan, pace)}"
+            f"about {format_seconds(pace.seconds_for(pinned))}{' for one process' if plan.demand.copies > 1 else ''}"
+            f"{_usual_words(plan, pace)}"
             f"{f' at the pace of an {recorded}' if recorded else ''} and {takes}"
         )
-    what = {"elsewhere": f"Pinning {format_bytes(pinned)} takes", "not_safe": "It would take"}
-    there = " How much is safe there is not known here." if safety.level == "elsewhere" else ""
+    what = {"elsewhere": f"Pinning {amount_words(plan.demand)} takes", "not_safe": "It would take"}
+    there = " How much is safe there is not known: give its --host-memory." if safety.level == "elsewhere" else ""
     return f"{LEVEL_WORDS[safety.level]}: {safety.reason}. {what.get(safety.level, 'It takes')} {takes}.{there}"
 
 
@@ -73,13 +78,13 @@ def _usual_words(plan: Plan, pace: Pace) -> str:
 
 
 def _headline(plan: Plan) -> tuple[Quantity, ...]:
-    demand, price, recipe, pace = plan.demand, plan.price, plan.recipe, _pace_of_recipe(plan)
+    demand, price, budget, recipe, pace = plan.demand, plan.price, plan.budget, plan.recipe, _pace_of_recipe(plan)
     each, owner = plan.sharings
-    reason = None if pace else "no run has measured a suitable strategy"
+    reason = None if pace else f"not measured for {format_bytes(demand.pinned_bytes)}"
     seconds = pace.seconds_for(demand.pinned_bytes) if pace else None
-    here = "" if plan.budget.has_gpu else ", which has no GPU"
+    here = "" if budget.has_gpu else ", which has no GPU"
     return (
-        quantity(f"Safe to pin on this host{here}", plan.budget.safe_bytes, "bytes"),
+        quantity(f"Safe to pin on {budget.host}{here}", budget.safe_bytes, "bytes", reason=budget.limit),
         quantity("Time to pin, the recommended way", seconds, "seconds", reason=reason),
         quantity("Page table of one process, on one GPU", price.table_bytes(demand.pinned_bytes), "bytes"),
         *_paid_again(each, owner),
@@ -121,10 +126,9 @@ def _sharings(plan: Plan) -> Table:
             )
             for one in plan.sharings
         ),
-        note=f"{_spread(demand)} All share the memory: the host holds it once. If each pins "
-        "its own memory, the GPUs pay as if each process registers, and the host holds "
-        f"{format_bytes(demand.processes * demand.pinned_bytes)}. GPU memory for page tables is taken in steps of "
-        f"2 MiB. One owner copies through CUDA IPC and needs a context on every GPU in use. {_contexts_words(plan)}",
+        note=f"{_spread(demand)} The host holds {amount_words(demand)}. GPU memory for page tables is taken in steps "
+        "of 2 MiB. On the GPUs of the others, to which it copies by CUDA IPC, one owner needs no context. "
+        f"{_contexts_words(plan)}",
     )  # fmt: skip
 
 
@@ -167,6 +171,8 @@ def _page_sizes(plan: Plan) -> Table:
 
 def _paces(plan: Plan) -> Table:
     usual, pinned = plan.pace(USUAL), plan.demand.pinned_bytes
+    ways = ((plan.recipes.chunks, "in chunks"), (plan.recipes.array, "in one piece")) if plan.recipes else ()
+    recommended: Mapping[str, str] = {recipe.strategy: words for recipe, words in ways if recipe}
     waits = [pace.wait_for(pinned) for pace in plan.paces]
     with_waits = any(wait is not None for wait in waits)
     origin = plan.paces[0].origin
@@ -177,7 +183,7 @@ def _paces(plan: Plan) -> Table:
         units=("text", "text", "seconds", "bytes/second", "ratio", "bytes", *(("seconds",) if with_waits else ())),
         rows=tuple(
             (
-                TITLES[pace.strategy], _recommended_for(plan, pace.strategy), pace.seconds_for(pinned),
+                TITLES[pace.strategy], recommended.get(pace.strategy, "no"), pace.seconds_for(pinned),
                 pace.bytes_per_second, pace.bytes_per_second / usual.bytes_per_second if usual else None,
                 pace.measured_bytes, *((wait,) if with_waits else ()),
             )
@@ -191,33 +197,48 @@ def _paces(plan: Plan) -> Table:
     )  # fmt: skip
 
 
-def _recommended_for(plan: Plan, strategy: str) -> str:
-    recipes = plan.recipes
-    if recipes and recipes.array and recipes.array.strategy == strategy:
-        return "in one piece"
-    if recipes and recipes.chunks and recipes.chunks.strategy == strategy:
-        return "in chunks"
-    return "no"
-
-
 def _over_budget(plan: Plan) -> Iterator[Finding]:
-    pinned, budget = plan.demand.pinned_bytes, plan.budget
-    if pinned <= budget.safe_bytes or safety_of(plan).level == "elsewhere":
+    budget, asked = plan.budget, plan.demand.copies * plan.demand.pinned_bytes
+    if budget.safe_bytes is None or asked <= budget.safe_bytes or why_elsewhere(plan):
         return
-    impossible = pinned > budget.total_bytes
+    impossible = asked > budget.total_bytes
     severity: Severity = "critical" if impossible else "warning"
-    which = "than this host has" if impossible else "than is safe to pin on this host"
+    which = f"than {budget.host} has" if impossible else f"than is safe to pin on {budget.host}"
     yield finding(
         severity,
         "plan-over-budget",
-        quantity("Asked for", pinned, "bytes"),
-        quantity("Safe here", budget.safe_bytes, "bytes"),
-        quantity("Memory of this host", budget.total_bytes, "bytes"),
-        title=f"{format_bytes(pinned)} is more {which}",
-        detail=f"Safe now: {format_bytes(budget.safe_bytes)}, a share of what is {budget.limit}. Pinned memory can "
+        quantity("Asked for", asked, "bytes"),
+        quantity("Safe", budget.safe_bytes, "bytes"),
+        quantity("Memory of the host", budget.total_bytes, "bytes"),
+        title=f"{amount_words(plan.demand)} is more {which}",
+        detail=f"Safe: {format_bytes(budget.safe_bytes)}, a share of what is {budget.limit}. Pinned memory can "
         "neither be swapped nor moved, so what is left must do for everybody else.",
-        advice="Pin less, free memory, or raise the container's limit. For another host, make the plan there.",
+        advice="Pin less, free memory, or raise the container's limit. For another host, give its --host-memory.",
     )
+
+
+def _together(plan: Plan) -> Iterator[Finding]:
+    demand, together = plan.demand, plan.demand.copies * plan.demand.pinned_bytes
+    if demand.copies > 1:
+        yield note(
+            "plan-together",
+            quantity("All processes together", together, "bytes"),
+            title=f"{_processes(demand.processes)} pin {format_bytes(together)} together",
+            detail="Each pins memory of its own, and the host must carry the sum.",
+            advice="If all pin the same memory, say so: --shared.",
+        )
+
+
+def _rounded(plan: Plan) -> Iterator[Finding]:
+    asked, rounded = plan.demand.pinned_bytes, rounded_up(plan.demand.pinned_bytes)
+    if rounded > asked:
+        yield note(
+            "plan-pytorch-rounds",
+            quantity("The host then holds", plan.demand.copies * rounded, "bytes"),
+            title=f"PyTorch pins {format_bytes(rounded)} for one tensor of {format_bytes(asked)}",
+            detail="Its allocator of pinned memory rounds each request up to a power of two.",
+            advice=ROUNDING_ADVICE,
+        )
 
 
 def _share(plan: Plan) -> Iterator[Finding]:
@@ -235,65 +256,38 @@ def _share(plan: Plan) -> Iterator[Finding]:
         detail=f"{_processes(demand.on_one_gpu)} on the busiest GPU, "
         f"{format_bytes(plan.price.taken_bytes(demand.pinned_bytes))} each. NVML charges it to no process.",
         advice="Pin less, or in fewer processes: one owner that copies for the others pays once."
-        if demand.on_one_gpu > 1
+        if demand.on_one_gpu > 1 and demand.copies == 1
         else "Pin only what is being copied: a ring of buffers in place of all the data.",
     )
 
 
 def _owner(plan: Plan) -> Iterator[Finding]:
+    """Worth a word where page tables and contexts cost clearly more when each process registers the same memory."""
     each, owner = plan.sharings
-    saved = each.tables_per_gpu_bytes - owner.tables_per_gpu_bytes
-    if saved <= 0:
+    if plan.demand.copies > 1 or each.contexts_bytes is None or owner.contexts_bytes is None:
         return
-    added = owner.contexts - each.contexts
-    price = plan.context.bytes if plan.context else None
-    dearer = price is not None and added * price > each.tables_bytes - owner.tables_bytes
-    contexts = "" if not added else f" It needs {added} more contexts for it" + (
-        f", {format_bytes(added * price)} on all GPUs." if price is not None else "."
-    )  # fmt: skip
-    yield finding(
-        costing(_times_of_owner(each, owner)),
+    times = (each.tables_bytes + each.contexts_bytes) / (owner.tables_bytes + owner.contexts_bytes)
+    if costing(times) == "note":
+        return
+    saved = each.tables_per_gpu_bytes - owner.tables_per_gpu_bytes
+    yield warning(
         "plan-one-owner",
         quantity("All GPUs, each process registers", each.tables_bytes, "bytes"),
         quantity("All GPUs, one owner", owner.tables_bytes, "bytes"),
-        title=f"One owner saves {format_bytes(saved)} of page tables on the busiest GPU"
-        + (", but its contexts cost more than that" if dearer else ""),
+        title=f"One owner saves {format_bytes(saved)} of page tables on the busiest GPU",
         detail=f"{format_bytes(each.tables_per_gpu_bytes)} when each of {plan.demand.on_one_gpu} processes "
-        f"registers, {format_bytes(owner.tables_per_gpu_bytes)} when one pins for all.{contexts}",
-        advice="Let each process register: that is cheaper here." if dearer else _worth_of_an_owner(each, owner),
+        f"registers, {format_bytes(owner.tables_per_gpu_bytes)} when one pins for all.",
+        advice="Let one process pin and copy into the others' GPU buffers (cudaIpcOpenMemHandle); 'pinscope run "
+        "registration' measures both ways.",
     )
-
-
-def _times_of_owner(each: Sharing, owner: Sharing) -> float:
-    """GPU memory for page tables and contexts when each registers, over that with one owner; 1 where not known."""
-    if each.contexts_bytes is None or owner.contexts_bytes is None:
-        return 1.0
-    return (each.tables_bytes + each.contexts_bytes) / (owner.tables_bytes + owner.contexts_bytes)
-
-
-def _worth_of_an_owner(each: Sharing, owner: Sharing) -> str:
-    """By the rule of the experiment registration: what is saved beside what contexts take anyway."""
-    how = (
-        "let one process pin and copy into the others' GPU buffers (cudaIpcOpenMemHandle); 'pinscope run registration' "
-        "measures both ways."
-    )
-    if each.contexts_bytes and costing(_times_of_owner(each, owner)) == "note":
-        return (
-            f"Contexts take {format_bytes(each.contexts_bytes)} anyway, so that this is hardly worth a change. If it "
-            f"is, {how}"
-        )
-    return f"{how[0].upper()}{how[1:]}"
 
 
 def _pace(plan: Plan) -> Iterator[Finding]:
     usual, recipe, pinned = plan.pace(USUAL), plan.recipe, plan.demand.pinned_bytes
     best = plan.pace(recipe.strategy) if recipe else None
-    if usual is None or recipe is None or best is None:
+    if usual is None or recipe is None or best is None or best.bytes_per_second < WORTH_IT * usual.bytes_per_second:
         return
-    slow, quick = usual.seconds_for(pinned), best.seconds_for(pinned)
-    if slow < WORTH_IT * quick:
-        return
-    size = format_bytes(pinned)
+    slow, quick, size = usual.seconds_for(pinned), best.seconds_for(pinned), format_bytes(pinned)
     yield finding(
         costing(slow / quick),
         "plan-pin-faster",

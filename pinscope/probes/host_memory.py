@@ -11,11 +11,13 @@ from pinscope.probes.answer import Answer, all_of
 from pinscope.probes.cgroup import GroupHeadrooms
 from pinscope.probes.limits import host_memory, read_limits
 from pinscope.probes.memory import pinned_bytes
+from pinscope.probes.mounts import read_mounts
 from pinscope.probes.proc import HERE, Fields, Proc
 from pinscope.records.bound import about
 from pinscope.records.snapshot import HostTotals, Pressure
 
 NOT_JOINED = "the processes have not been looked at"
+NO_HOST = "the container has a /proc/meminfo of its own (lxcfs), and the kernel's count of pins is the whole host's"
 _LEFT_OVER = about("memory in none of the kernel's accounts; it includes other drivers' memory and the kernel's own")
 _ACCOUNTS = ("MemFree", "Buffers", "Cached", "SwapCached", "AnonPages", "Slab", "PageTables", "Percpu")
 """Lines of /proc/meminfo that together have every page of an idle host but those that a driver allocated for itself;
@@ -51,12 +53,18 @@ def read_host(proc: Proc = HERE, groups: GroupHeadrooms | None = None) -> HostTo
     meminfo = proc.fields("/proc/meminfo")
     pool, used = _huge_pages(proc, meminfo)
     driver = driver_memory(meminfo, proc)
+    mapped, *cached = (meminfo.amount(name).value or 0 for name in ("Mapped", "Active(file)", "Inactive(file)"))
+    pins = pinned_bytes(proc)
+    if any(mount.point == "/proc/meminfo" for mount in read_mounts(proc).value or ()):
+        pins = Answer.missing(NO_HOST)
+    pins.note(missing, "pins_bytes")
     return HostTotals(
         total_bytes=total,
         available_bytes=available,
         cgroup_limit_bytes=group.then(lambda level: level.limit_bytes).note(missing, "cgroup_limit_bytes"),
         cgroup_headroom_bytes=group.then(lambda level: level.bytes).note(missing, "cgroup_headroom_bytes"),
-        pinned_bytes=pinned_bytes(proc).note(missing, "pinned_bytes"),
+        pinned_bytes=pins.note(missing, "pinned_bytes"),
+        mapped_file_bytes=min(mapped, sum(cached)),
         explained_bytes=None,
         other_pinned_bytes=None,
         driver_memory_bytes=driver.note(missing, "driver_memory_bytes"),

@@ -122,11 +122,11 @@ def mask_value(value: Any) -> Any:
     if isinstance(value, str):
         return mask_text(value)
     if isinstance(value, Mapping):
-        return {key: MASK if _is_named_secret(key, each) else mask_value(each) for key, each in value.items()}
+        return {key: MASK if _is_named_secret(key, held) else mask_value(held) for key, held in value.items()}
     if isinstance(value, list | tuple):
-        if all(isinstance(each, str) for each in value):
+        if all(isinstance(item, str) for item in value):
             return type(value)(mask_words(value))
-        return type(value)(mask_value(each) for each in value)
+        return type(value)(mask_value(item) for item in value)
     return value
 
 
@@ -145,11 +145,11 @@ def _masked(text: str, forms: Sequence[_Form]) -> str:
 def _with_masks(text: str, form: _Form) -> str:
     """The text with a mask for each value whose name is that of a secret; another value may hold names itself."""
     pieces, copied, place = list[str](), 0, 0
-    while found := form.before.search(text, place):
-        place = found.end(1)
-        if found.lastgroup == "user" or is_secret_name(found["name"]):
-            value = (form.value or _up_to(found["quote"])).match(text, found.end())
-            if value and not (found[1].lower() == "pwd" and value[0].startswith("/")):  # that is the working folder
+    while named := form.before.search(text, place):
+        place = named.end(1)
+        if named.lastgroup == "user" or is_secret_name(named["name"]):
+            value = (form.value or _up_to(named["quote"])).match(text, named.end())
+            if value and not (named[1].lower() == "pwd" and value[0].startswith("/")):  # that is the working folder
                 pieces += text[copied : value.start()], MASK
                 copied = place = value.end()
     return "".join([*pieces, text[copied:]])

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
+
+from pydantic import model_validator
 
 from pinscope.records.base import Record
-from pinscope.records.bound import Estimated
+from pinscope.records.bound import Estimated, at_most
 from pinscope.records.environment import Link
 from pinscope.records.figure import Figure
 from pinscope.records.registration import Piece, ProbeState
@@ -20,6 +22,7 @@ FORMAT = 1
 """Version of the snapshot's JSON. Additive changes keep it."""
 DRIVERS_MANAGED_BYTES = 2 * 2**20
 """Managed memory that the driver itself takes in every CUDA process (seen with driver 580)."""
+PINNED_AGAIN = at_most("some of it is pinned more than once, and each pin counts")
 
 
 class Unreadable(Record):
@@ -72,9 +75,15 @@ class HostTotals(Estimated):
     pinned_bytes: Annotated[int | None, Figure(
         label="Pinned, whole host",
         help="Pinned for device access (DMA): by CUDA, RDMA, VFIO, io_uring … Memory that is pinned twice counts "
-        "twice; driver memory does not count.",
+        "twice, up to what is in use; driver memory does not count.",
         page="shown", metric="pinscope_host_pinned_bytes", timeline=True, report=None,
     )]
+    pins_bytes: Annotated[int | None, Figure(
+        label="Pins", help="Pages that are pinned for device access, as often as they are pinned.",
+        metric="pinscope_host_pins_bytes", timeline=True, report=None,
+    )] = None
+    mapped_file_bytes: int = 0
+    """Files in memory that programs have mapped: they count as available, and may be pinned."""
     explained_bytes: Annotated[int | None, Figure(
         label="Explained by holders",
         help="The part of the pinned memory that the holders explain: their cudaHostAlloc memory, what the driver "
@@ -119,6 +128,19 @@ class HostTotals(Estimated):
     pressure: Pressure | None
     """Time that tasks stalled for lack of memory."""
     # fmt: on
+
+    @model_validator(mode="before")
+    @classmethod
+    def _cap_pinned(cls, data: Any) -> Any:
+        """There may be more pins than memory in use; no more memory than that is pinned."""
+        if not isinstance(data, Mapping) or data.get("pinned_bytes") is None or data.get("pins_bytes") is not None:
+            return data
+        pins, used = data["pinned_bytes"], data["total_bytes"] - data["available_bytes"]
+        used += data.get("mapped_file_bytes", 0)
+        if not 0 < used < pins:  # some containers show a host without memory
+            return {**data, "pins_bytes": pins}
+        estimates = {**data.get("estimates", {}), "pinned_bytes": PINNED_AGAIN}
+        return {**data, "pins_bytes": pins, "pinned_bytes": used, "estimates": estimates}
 
 
 class Allocations(Record):
@@ -218,11 +240,13 @@ class Holder(Estimated):
     """Registered and allocated memory that the probe saw being pinned and that is held still: the ten oldest pieces,
     oldest first. What stays in front while others come and go is what a leak looks like."""
     locked_bytes: Annotated[int | None, Figure(
-        label="Locked (VmLck)", help="Locked with mlock. Not pinned for CUDA.",
+        label="Locked (VmLck)", help="Locked, as with mlock. Not pinned for CUDA.",
         short="locked", page="shown", csv=True, metric="pinscope_holder_locked_bytes", timeline=True, event=True,
     )]
     vm_pin_bytes: Annotated[int | None, Figure(
-        label="Pinned (VmPin)", help="Pinned as the kernel accounts it: RDMA, io_uring. CUDA's memory is not in it.",
+        label="Pinned (VmPin)",
+        help="Pinned as the kernel accounts it: RDMA, io_uring, and a virtual machine's memory for its devices (VFIO), "
+        "which stands in VmLck. CUDA's memory is not in it.",
         short="VmPin", page="hidden", csv=True, metric="pinscope_holder_vm_pin_bytes", timeline=True,
     )]
     managed_bytes: Annotated[int | None, Figure(

@@ -65,6 +65,10 @@ class TraceRow(Observation):
     """Copies of them whose end was not recorded: they ran when the program died."""
     lost_bytes: Count | None = None
     """Of CUPTI's records, which could not be read."""
+    unrecorded: Count | None = None
+    """Processes that the program started, that could use CUDA and were not recorded: forked, or not Python."""
+    managed_bytes: Count | None = None
+    """Managed memory that was allocated; how its pages move between host and GPU is not recorded."""
     sites_left_out: Count | None = None
     """How many sites have no row: there are more than are kept."""
     # Of all rows but the program's, where several processes were recorded:

@@ -15,8 +15,8 @@ from pinscope.store.store import Store
 
 
 def pinned_rates(store: Store, environment: Environment) -> dict[str, Any]:
-    """Parameters of a trace: bytes per second of large pinned copies to and from the GPU, and of pieces that one
-    thread gathers in a pinned buffer and copies together; and where these come from.
+    """Parameters of a trace: bytes per second of large pinned copies to and from the GPU, of pageable ones to it, and
+    of pieces that one thread gathers in a pinned buffer and copies together; and where these come from.
 
     The newest run of this machine counts; else the recording of the same model of GPU, else the newest recording.
 
@@ -33,11 +33,11 @@ def _copying(store: Store, environment: Environment) -> dict[str, Any]:
         except (BadInput, ArithmeticError):  # an imported run may hold anything
             continue
         rates = {
-            f"pinned_{direction}": curve[-1].bytes_per_second
-            for direction in ("h2d", "d2h")
-            if (curve := curve_of(curves, "pinned", direction))
+            f"{memory}_{direction}": curve[-1].bytes_per_second
+            for memory, direction in (("pinned", "h2d"), ("pinned", "d2h"), ("pageable", "h2d"))
+            if (curve := curve_of(curves, memory, direction))
         }
-        if rates:
+        if rates.keys() - {"pageable_h2d"}:
             return {**rates, "pinned_from": _origin(run)}
     return {}
 

@@ -25,6 +25,7 @@ from pinscope.isolation import bare_command, command, open_command
 from pinscope.probes.installation import Extra, install_command
 from pinscope.probes.parent import ending_with_this
 from pinscope.records.trace_row import TraceRow
+from pinscope.runner.unrecorded import Unrecorded
 from pinscope.tracing.descendants import NOT_STARTED, variables
 from pinscope.tracing.places import library_folders
 from pinscope.tracing.scope import Scope
@@ -260,15 +261,18 @@ def run_program(
         )
         watched(child.pid)
         signals.send_to(child)
+        unrecorded = Unrecorded(child.pid, handover, folder)
         while _still_runs(child):
             look(spool)
+            if scope.children:
+                unrecorded.look()
     ended = time.time_ns()
     started = spool.document("started.json")
     if child.returncode == NOT_STARTED and started is None:
         raise refusal(spool.document("refused.json") or {"code": None, "reason": "the recorder could not begin"})
     spool.stop()  # processes that outlive the program write no more
     look(spool)
-    return Ended(int(started["ns"]) if started else begun, ended, child.returncode)
+    return Ended(int(started["ns"]) if started else begun, ended, child.returncode, len(unrecorded.pids))
 
 
 def _close(descriptors: Iterable[int]) -> None:

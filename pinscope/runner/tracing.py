@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -228,9 +228,7 @@ class Tracing:
             reporter.note(f"Not all was recorded: {self._lost}.")
         for which in gathered.unnamed():
             reporter.note(f"Not all lines are named: {which}.")
-        if count := gathered.unrecorded():
-            self._gap = f"{count:,} of the processes that the program started could not be recorded"
-            reporter.note(f"{self._gap}.")
+        ended = replace(ended, unrecorded=ended.unrecorded + gathered.unrecorded())
         joined = gathered.join(ended, self._scope.is_part)
         rows = (*joined.rows(), *self._more_rows(gathered.spool.folder))
         self._writer.append([row.model_dump(mode="json", exclude_none=True) for row in rows])

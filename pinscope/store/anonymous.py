@@ -48,7 +48,7 @@ class AnonymousStore:
         fields = names.value(source.model_dump(mode="json", exclude={"process", "attachments"}))
         run = parse_run({**fields, "id": source.id[: RUN_ID_LENGTH - len(SUFFIX)] + SUFFIX})
         self._sources[run.id] = source, names
-        attachments = tuple(self._sized(run, each) for each in source.attachments)
+        attachments = tuple(self._sized(run, attachment) for attachment in source.attachments)
         return run.model_copy(update={"attachments": attachments})
 
     def observations(self, run_id: str) -> Sequence[Row]:
@@ -65,7 +65,10 @@ class AnonymousStore:
 
     def attached(self, run: Run) -> Attached:
         """All attachments of such a run, as readings and charts take them."""
-        tables = {each.name: AttachedTable(each.rows, partial(self.parts, run, each)) for each in run.attachments}
+        tables = {
+            attachment.name: AttachedTable(attachment.rows, partial(self.parts, run, attachment))
+            for attachment in run.attachments
+        }
         rows = {name: len(table) for name, table in tables.items()}
         return Attached(rows, lambda name, wanted: tables[name].tables(wanted))
 

@@ -34,11 +34,11 @@ _QUOTED_FOLDERS = re.compile(rf"(?<=['\"])(?:~[\w.-]*+)?/{_KERNELS}[^'\"\n]*/(?=
 
 def users_in(text: str) -> set[str]:
     """Users whose home folders a text names."""
-    return {found["user"] for found in _HOME.finditer(text)}
+    return {home["user"] for home in _HOME.finditer(text)}
 
 
 class Pseudonyms:
-    """The same name on the same machine always gets the same one, whoever writes the file.
+    """The same name on the same machine always gets the same pseudonym, whoever writes the file.
 
     They are hashes, with the machine's id as their key: who does not have that cannot find a name by guessing.
 
@@ -65,18 +65,18 @@ class Pseudonyms:
         if isinstance(value, str):
             return value if _LABEL.fullmatch(value) and key not in _FREE else self.text(value)
         if isinstance(value, Mapping):
-            return {name: self.value(each, name) for name, each in value.items()}
+            return {name: self.value(held, name) for name, held in value.items()}
         if isinstance(value, list | tuple):
-            return [self.value(each, key) for each in value]
+            return [self.value(item, key) for item in value]
         return value
 
     def text(self, text: str) -> str:
         """Of paths the last names stay, of the names that are known none."""
-        text = _GPU.sub(lambda found: self.gpu(found[0]), text)
-        text = _HOME.sub(lambda found: found[0].removesuffix(found["user"]) + self.user(found["user"]), text)
+        text = _GPU.sub(lambda gpu: self.gpu(gpu[0]), text)
+        text = _HOME.sub(lambda home: home[0].removesuffix(home["user"]) + self.user(home["user"]), text)
         for folders in (_QUOTED_FOLDERS, _FOLDERS):
             text = folders.sub(f"{LEFT_OUT}/", text)
-        return self._names.sub(lambda found: self._known[found[0]], text) if self._names else text
+        return self._names.sub(lambda name: self._known[name[0]], text) if self._names else text
 
     def user(self, name: str) -> str:
         """Of a user, who is another one on another machine."""
@@ -131,14 +131,14 @@ def _of_text(rule: Callable[[Pseudonyms, str], str]) -> Callable[[Pseudonyms, An
     def apply(names: Pseudonyms, value: Any) -> Any:
         if isinstance(value, str):
             return rule(names, value)
-        return [rule(names, each) if isinstance(each, str) else names.value(each) for each in value]
+        return [rule(names, item) if isinstance(item, str) else names.value(item) for item in value]
 
     return apply
 
 
 def _command(names: Pseudonyms, value: Any) -> Any:
     words = [value] if isinstance(value, str) else value
-    return names.command(words) if all(isinstance(each, str) for each in words) else names.value(words)
+    return names.command(words) if all(isinstance(word, str) for word in words) else names.value(words)
 
 
 _RULES: Mapping[str, Callable[[Pseudonyms, Any], Any]] = {

@@ -27,8 +27,9 @@ TYPES: Mapping[str, np.dtype[Any]] = {
 """What is kept of each record. An end is 0 where none was recorded, and never before its start. The start of a copy is
 0 where CUPTI could not time it; such kernels are left out."""
 _TABLES = {"MEMCPY": "copies", "CONCURRENT_KERNEL": "kernels", "MEMORY2": "allocations"}
-_PINNED = 2
-"""Kind of memory of which allocations are kept."""
+MANAGED = 5
+_KEPT = (2, MANAGED)
+"""Kinds of memory of which allocations are kept; the first is pinned memory."""
 
 
 class Gathered:
@@ -93,5 +94,5 @@ class Gathered:
 def _is_kept(name: str, found: NDArray[Any]) -> Any:
     """Which records a table takes."""
     if name == "allocations":
-        return found["memory_kind"] == _PINNED
+        return np.isin(found["memory_kind"], _KEPT)
     return found["start"] > 0 if name == "kernels" else slice(None)

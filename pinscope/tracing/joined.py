@@ -158,6 +158,7 @@ class Joined:
             exit_code=self._ended.exit_code, copies=sum(len(each.copies) for each in summed),
             kernels=sum(len(each.kernels) for each in summed), unfinished=sum(each.unfinished for each in summed),
             lost_bytes=sum(each.lost_bytes for each in summed), sites_left_out=max(len(sites) - MOST_SITES, 0),
+            unrecorded=self._ended.unrecorded, managed_bytes=sum(each.managed_bytes for each in summed),
         )  # fmt: skip
         if len(self.processes) > 1:
             yield from self._numbered(lambda process: [process.row()])

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-_ALLOCATES = 1
+ALLOCATES = 1
 NEVER = -1
 """Stands for the time of a release that did not come."""
 
@@ -24,7 +24,7 @@ class PinnedMemory:
         order = np.lexsort((events["timestamp"], events["address"]))
         there = events[order]
         following = np.roll(there, -1)
-        taken = np.flatnonzero(there["memory_operation_type"] == _ALLOCATES)
+        taken = np.flatnonzero(there["memory_operation_type"] == ALLOCATES)
         # What is allocated at the same address, too: the release between them was not recorded.
         is_released = following["address"] == there["address"]
         if len(there):

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from pinscope.records.trace_row import LARGE_BYTES, WAITS, TraceRow
 from pinscope.tracing.busy import Busy, once
 from pinscope.tracing.call_log import CUT
-from pinscope.tracing.gathered import Gathered
-from pinscope.tracing.pinned import PinnedMemory
+from pinscope.tracing.gathered import MANAGED, Gathered
+from pinscope.tracing.pinned import ALLOCATES, PinnedMemory
 from pinscope.tracing.places import NATIVE, Place, place_of
 
 MOST_RANGES = 3
@@ -37,11 +37,13 @@ class Ended:
         begun_ns: when it started, as CUPTI counts time.
         ended_ns: when it was gone.
         exit_code: its own; below 0 the signal that killed it; ``None`` where it goes on, or is not known.
+        unrecorded: how many processes that it started could use CUDA and were not recorded.
     """
 
     begun_ns: int
     ended_ns: int
     exit_code: int | None
+    unrecorded: int = 0
 
     @property
     def seconds(self) -> float:
@@ -64,7 +66,11 @@ class Summed:
         self.copies: NDArray[Any] = copies[np.argsort(self._call_starts(copies), kind="stable")]
         untimed = self.copies["start"] == 0
         self.copies["start"][untimed] = self._call_starts(self.copies[untimed])
-        self._allocations: NDArray[Any] = gathered.table("allocations")
+        allocations = gathered.table("allocations")
+        managed = allocations["memory_kind"] == MANAGED
+        taken = managed & (allocations["memory_operation_type"] == ALLOCATES)
+        self.managed_bytes = int(allocations["bytes"][taken].sum())
+        self._allocations: NDArray[Any] = allocations[~managed]
         self.kernels = gathered.table("kernels")
         self._range_names = gathered.spool.ranges()
         self._places = [NATIVE, *map(place_of, gathered.spool.stacks())]
@@ -83,7 +89,7 @@ class Summed:
     @property
     def is_empty(self) -> bool:
         """Nothing was recorded."""
-        return not any(map(len, (self.copies, self.kernels, self.calls, self._allocations)))
+        return not (self.managed_bytes or any(map(len, (self.copies, self.kernels, self.calls, self._allocations))))
 
     @cached_property
     def active_ns(self) -> tuple[int, int] | None:

@@ -21,7 +21,10 @@ def host(**changes: Any) -> HostTotals:
         "shmem_bytes": 17 * GIB, "pressure": None,
         "missing": {"cgroup_limit_bytes": "no limit", "cgroup_headroom_bytes": "no limit", "pressure": "not told"},
     }  # fmt: skip
-    return HostTotals(**(usual | changes))
+    filled = usual | changes
+    if "available_bytes" not in changes:  # what is pinned is in use
+        filled["available_bytes"] = min(448 * GIB, filled["total_bytes"] - (filled["pinned_bytes"] or 0))
+    return HostTotals(**filled)
 
 
 def holder(pid: int = 4711, **changes: Any) -> Holder:

@@ -36,6 +36,8 @@ END_SECONDS = 60.0
 """A busy machine may take so long to end a run in order. What is killed with its parent takes none of it."""
 GONE_SECONDS = 10.0
 """After the command's end nothing that it started may live longer than this."""
+PYTHON_BEGINS_SECONDS = 0.1
+"""Processor time after which a command runs PinScope's own code, however busy the machine is."""
 TOGETHER = 4
 
 _LITTLE = "--lab host --quick --set repeats=8"
@@ -275,8 +277,8 @@ def _until_it_loads_pinscope(command: Command) -> None:
     while command.process.poll() is None and time.monotonic() < deadline:
         with suppress(OSError):
             caught = re.search(r"^SigCgt:\s*(\w+)", Path(f"/proc/{command.process.pid}/status").read_text(), re.M)
-            if caught and int(caught[1], 16) & 1 << (signal.SIGINT - 1):
-                time.sleep(0.1)
+            worked = int(Path(f"/proc/{command.process.pid}/schedstat").read_text().split()[0]) / 1e9
+            if caught and int(caught[1], 16) & 1 << (signal.SIGINT - 1) and worked > PYTHON_BEGINS_SECONDS:
                 return
         time.sleep(0.01)
 

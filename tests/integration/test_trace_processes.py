@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from pinscope.cli.main import main
+from pinscope.runner import unrecorded
 from pinscope.store.store import Store
 from tests.data.fake_cupti import PRELUDE, built, variables
 
@@ -131,15 +132,90 @@ subprocess.run([sys.executable, "-c", "import ctypes"], check=True)
 """
 
 
+def not_recorded(processes: str) -> str:
+    return f"Not recorded: {processes} that could use CUDA, forked or not Python. Copies may be missing."
+
+
 def test_a_process_that_could_not_be_recorded_is_said_and_fails_a_check(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "program.py").write_text(UNRECORDED)
     assert main(["trace", "--fail-on", "pageable", str(tmp_path / "program.py")]) == 1
-    gap = "1 of the processes that the program started could not be recorded"
-    lines = capfd.readouterr().err.splitlines()
-    assert f"Note: {gap}." in lines
-    assert lines[-1] == f"pinscope: --fail-on: not all of the program was recorded: {gap}"
+    err = capfd.readouterr().err
+    missing = not_recorded("1 child process")
+    assert f"pinscope: {missing} No copy was recorded to or from a GPU." in " ".join(err.split())
+    assert err.splitlines()[-1] == f"pinscope: --fail-on: {missing}"
+
+
+DEVICE = """\
+import os, subprocess, sys, time
+HERE = os.path.dirname(os.path.abspath(__file__))
+def use_cuda(): return open(os.path.join(HERE, "uvm"))  # as CUDA does when it starts
+def fork(work):
+    child = os.fork()
+    if not child:
+        work()
+        time.sleep(0.8)
+        os._exit(0)
+    return child
+"""
+PROCESSES = {
+    "two forked children use CUDA": (2, "for child in [fork(lambda: setattr(os, 'kept', use_cuda())) for _ in 'ab']:\n"
+        "    os.waitpid(child, 0)"),
+    "a forked child loads data": (0, "os.waitpid(fork(lambda: None), 0)"),
+    "a child of one that used CUDA is refused by CUDA": (0, "used = use_cuda()\nos.waitpid(fork(lambda: None), 0)"),
+    "a child was forked before its parent used CUDA": (1,
+        "child = fork(lambda: (time.sleep(0.8), setattr(os, 'kept', use_cuda())))\ntime.sleep(0.8)\n"
+        "used = use_cuda()\nos.waitpid(child, 0)"),
+    "a child in another language": (1, "used = use_cuda()\n"
+        "subprocess.run(['sh', '-c', f'exec 3<{HERE}/uvm; exec sleep 0.8'], check=True)"),
+    "isolated Python": (1, "subprocess.run([sys.executable, '-I', '-c', "
+        "f'import time; kept = open({HERE!r} + \"/uvm\"); time.sleep(0.8)'], check=True)"),
+    "a child of a child that is gone, in a session of its own": (1,
+        "os.waitpid(fork(lambda: os.setsid() or fork(lambda: setattr(os, 'kept', use_cuda())) and os._exit(0)), 0)\n"
+        "time.sleep(0.7)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", PROCESSES)
+def test_children_that_could_use_cuda_and_are_not_recorded_are_said_first(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count, text = PROCESSES[kind]
+    (tmp_path / "uvm").touch()
+    (tmp_path / "program.py").write_text(DEVICE + text)
+    monkeypatch.setattr(unrecorded, "UVM", str(tmp_path / "uvm"))
+    monkeypatch.setattr(unrecorded, "LIBRARY", "/libc")
+    answer = tmp_path / "answer.json"
+    command = ["trace", "--json", str(answer), "--fail-on", "pageable", str(tmp_path / "program.py")]
+    assert main(command) == bool(count)
+    verdict = json.loads(answer.read_text())["run"]["verdict"]
+    if count:
+        processes = f"{count} child process{'es' if count > 1 else ''}"
+        assert verdict == f"{not_recorded(processes)} No copy was recorded to or from a GPU."
+    else:
+        assert verdict == "The program copied nothing to or from a GPU."
+
+
+def test_a_child_that_was_only_handed_the_file_is_not_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no library of CUDA."""
+    (tmp_path / "uvm").touch()
+    text = "used = use_cuda()\nos.set_inheritable(used.fileno(), True)\nos.system('sleep 0.8')"
+    (tmp_path / "program.py").write_text(DEVICE + text)
+    monkeypatch.setattr(unrecorded, "UVM", str(tmp_path / "uvm"))
+    assert main(["trace", "--fail-on", "pageable", str(tmp_path / "program.py")]) == 0
+
+
+def test_children_that_are_recorded_are_not_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "uvm").touch()
+    (tmp_path / "copies.py").write_text(f"{COPIES}kept = open({str(tmp_path / 'uvm')!r}); time.sleep(0.8)")
+    text = "subprocess.run([sys.executable, os.path.join(HERE, 'copies.py'), '3'], check=True)"
+    (tmp_path / "program.py").write_text(DEVICE + text)
+    monkeypatch.setattr(unrecorded, "UVM", str(tmp_path / "uvm"))
+    monkeypatch.setattr(unrecorded, "LIBRARY", "/libc")
+    answer = tmp_path / "answer.json"
+    assert main(["trace", "--json", str(answer), str(tmp_path / "program.py")]) == 0
+    assert "Not recorded" not in json.loads(answer.read_text())["run"]["verdict"]
 
 
 ORPHANS = """\

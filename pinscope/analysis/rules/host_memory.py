@@ -28,8 +28,8 @@ MUCH_LOCKED_BYTES = 64 * MIB
 """Locked memory that is worth a word by itself. Init systems, and agents that keep keys, lock less for their own."""
 UNEXPLAINED_BYTES = 64 * MIB
 """Pinned memory that no holder explains is worth a note from here on; other pins of a host come to less."""
-DRIVER_BYTES, DRIVER_SHARE = GIB, 0.05
-"""Driver memory that is worth a note: of the holders so much, of the host, beyond theirs, that share of RAM."""
+DRIVER_BYTES = GIB
+"""Driver memory of the holders that is worth a note."""
 
 
 def pinned_severity(share: float, available_share: float) -> Severity | None:

@@ -163,7 +163,7 @@ def _rates_over_size(run: ExperimentRun, curves: Curves, name: Callable[[Line], 
     for row, way in enumerate(shown, start=1):
         name_ends(figure, row, [
             End(name(label), format_bandwidth(curve[-1].bytes_per_second), curve[-1].bytes,
-                curve[-1].bytes_per_second / 1e9, rank=_RANKS[label.memory])
+                curve[-1].bytes_per_second / 1e9)
             for label, curve in curves.items() if label.direction == way
         ])  # fmt: skip
     if _add_limit(run, figure, shown, curves, lambda _, limit, ways: limit * ways / 1e9):

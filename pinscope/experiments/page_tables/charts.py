@@ -102,7 +102,7 @@ def _end(cost: Cost, name: str, near: int) -> End:
     """Above the line, and above each grey line that ends less than ``near`` bytes above it."""
     pinned, taken = cost.growth.bytes[-1], cost.growth.table_bytes[-1]
     close = [size for page in GPU_PAGE_SIZES if (size := page_table_bytes(pinned, page)) <= taken + near]
-    return End(f"{name}:", _short_price(cost.growth), pinned / GIB, max(taken, *close) / MIB, rises=True)
+    return End(f"{name}:", _short_price(cost.growth), pinned / GIB, max((taken, *close)) / MIB, rises=True)
 
 
 def _short_price(growth: Growth) -> str:

@@ -13,6 +13,7 @@ from pinscope.analysis.rules.host_memory import (
     group_severity,
     is_near_limit,
     pinned_severity,
+    pinned_twice_bytes,
 )
 from pinscope.analysis.rules.link import Shortfall, is_below, is_busy, is_lasting, link_shortfall
 from pinscope.analysis.rules.series import FEW_MISSING
@@ -34,7 +35,7 @@ from pinscope.experiments.timeline.findings_growth import (
     who,
 )
 from pinscope.live.driver_findings import DRIVER_MEMORY_ADVICE, DRIVER_MEMORY_IS
-from pinscope.records.finding import Finding, Quantity, Severity, finding, note, quantity, warning
+from pinscope.records.finding import Finding, Quantity, finding, note, quantity, warning
 from pinscope.units import format_bandwidth, format_bytes, format_duration, format_share
 
 UNEXPLAINED_SAMPLES = 3
@@ -52,13 +53,8 @@ def when(seconds: float) -> str:
 
 
 def _pinned_share(seen: Watched) -> Iterator[Finding]:
-    """The kernel's count of pins lacks driver memory, so that of the holders is added."""
-    rows = [row for row in seen.host if pins(row) is not None and row["total_bytes"]]
-    times = [row["elapsed_seconds"] for row in rows]
-    driver = dict(sampled(summed(life.driver for life in seen.lives), times, seen.last_seconds))
-    shares = [
-        (at, ((pins(row) or 0) + driver.get(at, 0)) / row["total_bytes"]) for at, row in zip(times, rows, strict=True)
-    ]
+    rows = [row for row in seen.host if pins(row) is not None and row["total_bytes"] and not _beyond_use(row)]
+    shares = [(row["elapsed_seconds"], (pins(row) or 0) / row["total_bytes"]) for row in rows]
     peak = extreme(shares, max)
     if peak is None:
         return
@@ -72,23 +68,28 @@ def _pinned_share(seen: Watched) -> Iterator[Finding]:
         severity,
         "pinned-share-of-ram",
         quantity("Pinned", pins(row), "bytes"),
-        *([quantity("Driver memory of the holders", driver[at], "bytes")] if driver.get(at) else []),
         quantity("Memory", row["total_bytes"], "bytes"),
         quantity("Available then", row["available_bytes"], "bytes"),
         quantity(f"Samples with {format_share(RAM_NOTE)} or more", long, "share"),
-        title=f"At its peak up to {format_share(share)} of this host's memory was pinned"
-        + (" or driver memory" if driver.get(at) else ""),
-        detail=f"That was {when(at)}; memory that is pinned twice counts twice. Pinned memory can be neither swapped "
-        "nor moved nor reclaimed.",
+        title=f"At its peak up to {format_share(share)} of this host's memory was pinned",
+        detail=f"That was {when(at)}; memory that is pinned twice counts twice, up to what is in use. Pinned memory "
+        "can be neither swapped nor moved nor reclaimed.",
         advice="Pin what is copied often, in buffers that are used again, and give back the rest. "
         "'pinscope run pressure' shows what pinned memory takes from everybody else here.",
     )
 
 
+def _beyond_use(row: Row) -> bool:
+    """Several pins are of the same memory, so how much of it is pinned is not known."""
+    total = row["total_bytes"]
+    return pinned_twice_bytes(row.get("pins_bytes") or 0, total, total - (row["pinned_bytes"] or 0)) is not None
+
+
 def pins(row: Row) -> int | None:
-    """The kernel's count; before Linux 5.7 it has none, and there it is what the holders explain."""
+    """The kernel's count; before Linux 5.7 it has none, and there it is what the holders explain. ``None`` where it is
+    more than the host has, as older versions recorded pins of the same memory."""
     pinned: int | None = row["pinned_bytes"] if row["pinned_bytes"] is not None else row["explained_bytes"]
-    return pinned
+    return None if pinned is not None and 0 < row["total_bytes"] < pinned else pinned
 
 
 def _driver(seen: Watched) -> Iterator[Finding]:
@@ -123,43 +124,25 @@ def _group(seen: Watched) -> Iterator[Finding]:
     ]
     times = sorted(row["elapsed_seconds"] for row in near)
     held = dict(sampled(summed(life.amounts for life in seen.lives), times, seen.last_seconds))
-    full = [row for row in near if _filled(row, int(held.get(row["elapsed_seconds"], 0)))]
-    if full:
-        worst = _fullest(full)
-        yield _near_limit(worst, int(held[worst["elapsed_seconds"]]))
-    elif maybe := [row for row in near if _filled(row, _pinned_on_host(row))]:
-        yield _near_limit(_fullest(maybe), None)
-
-
-def _filled(row: Row, pinned: int) -> Severity | None:
-    """How grave it is if so much in the control group is pinned."""
-    return group_severity(pinned, row["cgroup_headroom_bytes"], row["cgroup_limit_bytes"])
-
-
-def _fullest(rows: Sequence[Row]) -> Row:
-    return min(rows, key=lambda row: row["cgroup_headroom_bytes"] / row["cgroup_limit_bytes"])
-
-
-def _pinned_on_host(row: Row) -> int:
-    return int((row["pinned_bytes"] or 0) + (row["mlocked_bytes"] or 0))
-
-
-def _near_limit(row: Row, held: int | None) -> Finding:
-    """``held``: by the holders at that moment, or ``None`` where only the host's total is so much."""
+    row = min(near, key=lambda row: row["cgroup_headroom_bytes"] / row["cgroup_limit_bytes"], default=None)
+    if row is None:
+        return
     left, limit = row["cgroup_headroom_bytes"], row["cgroup_limit_bytes"]
-    return finding(
-        (None if held is None else _filled(row, held)) or "note",
+    most = min(int(held.get(row["elapsed_seconds"], 0)), limit - left)
+    severity = group_severity(most, left, limit)
+    if severity is None:
+        return
+    yield finding(
+        severity,
         "near-cgroup-limit",
         quantity("Least left", left, "bytes"),
         quantity("Limit", limit, "bytes"),
-        *([] if held is None else [quantity("Pinned or locked by holders then", held, "bytes")]),
+        quantity("Pinned or locked by holders then, at most", most, "bytes"),
         _pinned_then(row),
         title=f"The control group was {format_bytes(left)} below its limit",
         detail=f"That was {when(row['elapsed_seconds'])}. Pinned memory is charged to the control group and cannot "
-        "be reclaimed. At the limit the kernel kills a process of the group."
-        + (" How much of the host's pinned memory is this group's is not known." if held is None else ""),
-        advice=("Pin less, or raise" if held is not None else "See what fills the group, or raise")
-        + " the limit (docker run --memory, resources.limits.memory, MemoryMax=).",
+        "be reclaimed. At the limit the kernel kills a process of the group.",
+        advice="Pin less, or raise the limit (docker run --memory, resources.limits.memory, MemoryMax=).",
     )
 
 

@@ -82,7 +82,8 @@ def _grew_most(seen: Watched) -> Quantity:
     if grown is None or not grown.grew_bytes:
         reason = "no holder grew" if seen.lives else "no process held any"
         return quantity("Grew most", None, "bytes", reason=reason)
-    return quantity(f"Grew most: {who(grown)}", grown.grew_bytes, "bytes")
+    how = "" if any(amount for _, amount in grown.pinned) else ", with mlock"
+    return quantity(f"Grew most{how}: {who(grown)}", grown.grew_bytes, "bytes")
 
 
 _UNCHARGED = "Most GPU memory charged to no process"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 
 from pinscope.analysis.rules.growth import LEAK_BYTES, Amounts
 from pinscope.experiments.timeline.arithmetic import Watched, extreme, sampled, summed
@@ -31,9 +32,12 @@ def timeline_verdict(seen: Watched) -> str | None:
     if peak is None:
         return None
     seconds = amounts[-1][0] - amounts[0][0]
+    during = f"in {format_duration(seconds)}" if seconds else "in the only sample"
+    if not peak[1]:
+        return f"Nothing was pinned {during}{_locked(seen)}."
     if not seconds:
-        return f"{format_bytes(peak[1])} was pinned in the only sample{_holder(seen, peak[0])}."
-    course, at = _course(amounts, what, f"in {format_duration(seconds)}", unlike_a_leak=any(no_leak(seen)))
+        return f"{format_bytes(peak[1])} was pinned {during}{_holder(seen, peak[0])}."
+    course, at = _course(amounts, what, during, unlike_a_leak=any(no_leak(seen)))
     return f"{course}{_holder(seen, at)}."
 
 
@@ -58,8 +62,6 @@ def _course(amounts: Sequence[tuple[float, float]], what: str, during: str, unli
         return f"{what} grew from {begun} to {ended} {during}{unlike}", end
     if first - last >= MUCH:
         return f"{what} fell from {begun} to {ended} {during}", end
-    if not peak:
-        return f"Nothing was pinned {during}", at
     if peak < MUCH:
         return f"{what} was at most {most} {during}", at
     return f"{what} stayed at about {ended} {during.replace('in', 'for', 1)}", end
@@ -81,6 +83,12 @@ def _holder(seen: Watched, at: float) -> str:
         return ""
     amount, life = max(held, key=lambda pair: pair[0])
     return f"; {who(life)} held {'' if len(held) == 1 else 'most, '}{format_bytes(amount)}"
+
+
+def _locked(seen: Watched) -> str:
+    """Who locked most with mlock, where that is all there is."""
+    most = max(((amount, life) for life in seen.lives for _, amount in life.locked), key=itemgetter(0), default=None)
+    return f"; {who(most[1])} locked up to {format_bytes(most[0])} with mlock" if most and most[0] >= MUCH else ""
 
 
 def _amount_at(amounts: Amounts, at: float) -> int:

@@ -18,6 +18,8 @@ FEW = 0.001
 """Of the time: what costs less is in the table only, unless it copies much."""
 MOSTLY = 0.05
 """Of the bytes of large copies: where less than this is pageable, the program pins what counts."""
+SLOWER, CALL_SECONDS = 2.0, 50e-6
+"""A pageable copy that takes so many times as long as staging, beside its call, waits for something else."""
 SMALL_COPIES = 1000
 """So many small copies of one line are worth a word."""
 REPEATED = 10
@@ -42,12 +44,14 @@ class Site:
         pinned_rate: bytes per second of pinned copies in its direction; ``None`` where no run says it.
         gathered_rate: bytes per second of pieces of its size, gathered in one pinned buffer by one thread and copied
             together; ``None`` where no run says it.
+        staged_rate: bytes per second of large pageable copies to the GPU; ``None`` where no run says it.
         whole_seconds: of the program, from its first copy on: calls of several threads may hold the CPU for longer.
     """
 
     row: Row
     pinned_rate: float | None
     gathered_rate: float | None = None
+    staged_rate: float | None = None
     whole_seconds: float = math.inf
 
     @property
@@ -122,7 +126,17 @@ class Site:
         computes."""
         if not self.is_pageable:
             return 0.0
-        return min(self.stands_seconds + float(self.row["launch_idle_seconds"] or 0), self.whole_seconds)
+        stood = self.stands_seconds + float(self.row["launch_idle_seconds"] or 0) - self.unexplained_seconds
+        return min(stood, self.whole_seconds)
+
+    @property
+    def unexplained_seconds(self) -> float:
+        """Of copies to the GPU that take far longer than staging does, how much longer: pinning saves none of it."""
+        if self.row["direction"] != "h2d" or self.staged_rate is None:
+            return 0.0
+        staged = float(self.row["bytes"]) / self.staged_rate
+        is_slow = self.stands_seconds > SLOWER * staged + CALL_SECONDS * self.row["count"]
+        return self.stands_seconds - staged if is_slow else 0.0
 
 
 @dataclass(frozen=True)
@@ -256,12 +270,12 @@ class Seen:
         return any(row["first_seconds"] is None for row in self.waits)
 
     @property
-    def undone(self) -> tuple[Row, ...]:
-        """Lines that wait again and again for copies that are asynchronous, which holds the CPU for a part of the
-        time."""
+    def read_later(self) -> tuple[Site, ...]:
+        """Lines that copy into pinned memory of the host and do not wait themselves."""
+        waiting = {(row["file"], row["line"], row["process"]) for row in self.waits}
         return tuple(
-            row for row in self.waits
-            if (row["after_async_count"] or 0) >= REPEATED and self.is_long(row, row["call_seconds"])
+            site for site in self.sites
+            if site.memory == "pinned d2h" and (site.row["file"], site.row["line"], site.row["process"]) not in waiting
         )  # fmt: skip
 
     def is_long(self, row: Row, seconds: float | None) -> bool:
@@ -280,8 +294,11 @@ def seen_in(run: Run, rows: Sequence[Row]) -> Seen:
     for row in rows:
         by_kind.setdefault(row["kind"], []).append(row)
     rates = {direction: _rate(run.params.get(f"pinned_{direction}")) for direction in ("h2d", "d2h")}
+    staged = _rate(run.params.get("pageable_h2d"))
     sites = [
-        Site(row, rates.get(row["direction"]), _gathered_rate(run.params, row["direction"], row["median_bytes"]))
+        Site(
+            row, rates.get(row["direction"]), _gathered_rate(run.params, row["direction"], row["median_bytes"]), staged
+        )
         for row in by_kind.get("site", ())
     ]
     seen = Seen(
@@ -326,6 +343,20 @@ def gpu_name(row: Row) -> str:
 def pinned_memory(site: Site) -> str:
     """What pinned memory would be to the copies of a line, as a sentence begins."""
     return "Into pinned memory" if site.row["direction"] == "d2h" else "From pinned memory"
+
+
+def slow_source(site: Site) -> str:
+    """What a line's copies may have waited for beside their staging, as a sentence; empty where they did not."""
+    seconds = format_seconds(site.unexplained_seconds)
+    spent = f"{seconds} may be page faults or reading a mapped file, which pinning alone does not save."
+    return spent if site.unexplained_seconds else ""
+
+
+def not_recorded(program: Row) -> str:
+    """Which processes are missing, as a sentence; empty where none is known to be."""
+    count = program["unrecorded"] or 0
+    processes = f"{count:,} child process{'es' if count > 1 else ''} that could use CUDA, forked or not Python"
+    return f"Not recorded: {processes}. Copies may be missing." if count else ""
 
 
 def share_of_time(seen: Seen, row: Row, seconds: float) -> str:

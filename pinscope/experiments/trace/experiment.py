@@ -46,6 +46,9 @@ class TraceParams(Inputs):
     pinned_d2h: float | None = parameter(
         "Pinned copies from the GPU", "Rate of large ones, for the estimates.", None, unit="bytes/second"
     )
+    pageable_h2d: float | None = parameter(
+        "Pageable copies to the GPU", "Rate of large ones, for the estimates.", None, unit="bytes/second"
+    )
     pinned_from: str | None = parameter("Where these rates come from", "A run of bandwidth.", None)
     gathered_bytes: tuple[int, ...] = parameter("Pieces gathered", "Sizes of the pieces.", (), unit="bytes")
     gathered_h2d: tuple[float, ...] = parameter(

@@ -6,21 +6,20 @@ from collections.abc import Callable, Iterator
 
 from pinscope.analysis.rows import Row
 from pinscope.experiments.trace.arithmetic import (
-    REPEATED,
     Seen,
     Site,
     comes_late,
     line_name,
     pinned_memory,
     share_of_time,
+    slow_source,
     small_copies,
     spared_by_not_waiting,
     waits_and_then,
 )
-from pinscope.records.finding import Finding, costing, finding, good, note, quantity, warning
+from pinscope.records.finding import Finding, costing, finding, note, quantity, warning
 from pinscope.records.run import Run
-from pinscope.records.trace_row import LARGE_BYTES
-from pinscope.units import format_bytes, format_seconds, format_share
+from pinscope.units import format_bytes, format_seconds
 
 MOST_ACCUSED = 5
 """Lines with a finding of their own; the table has all."""
@@ -100,7 +99,7 @@ def _accused(seen: Seen, site: Site, others: int, rate_from: str | None) -> Find
         quantity("Saved if pinned (about)", saved, "seconds", reason="the rate of pinned copies is not known"),
         quantity("Saved if also issued early (of the copies, at most)", site.saved_early, "seconds"),
         title=f"{site.name} makes {what}{saves}",
-        detail=" ".join(filter(None, (_where(row), _alike(others)))),
+        detail=" ".join(filter(None, (_where(row), slow_source(site), _alike(others)))),
         advice=_how_to_pin(row),
         code=TO_HOST_CODE if row["direction"] == "d2h" else PIN_CODE,
     )
@@ -141,22 +140,6 @@ def _where(row: Row) -> str:
     source = f": {row['source_line']}" if row["source_line"] else ""
     place = f"Line {row['line']} of {row['file']}, in {row['function']}{source}"
     return place if place.endswith(".") else f"{place}."
-
-
-def _all_pinned(seen: Seen) -> Iterator[Finding]:
-    if seen.pinned and not any(map(seen.is_worth, seen.pageable)):
-        size = sum(site.row["bytes"] for site in seen.pinned)
-        yield good(
-            "copies-pinned",
-            quantity("Copies", sum(site.row["large_count"] for site in seen.pinned), "count"),
-            quantity("Bytes", size, "bytes"),
-            title=(
-                "Every large copy uses pinned memory"
-                if not seen.pageable
-                else f"Large copies use pinned memory: {format_share(seen.pinned_share)} of their bytes"
-            ),
-            detail=f"Large are copies of more than {format_bytes(LARGE_BYTES)}; pageable ones hold the CPU.",
-        )
 
 
 def _small(seen: Seen, rate_from: str | None) -> Iterator[Finding]:
@@ -203,24 +186,9 @@ def _churn(seen: Seen) -> Iterator[Finding]:
         )
 
 
-def _kept(seen: Seen) -> Iterator[Finding]:
-    if seen.program and seen.program["recorded_seconds"] is not None:
-        return  # what was released before or after the part is not known
-    for row in seen.allocations:
-        if row["count"] >= REPEATED and row["left_count"] == row["count"]:
-            yield warning(
-                "pinned-memory-grows",
-                quantity("Allocations", row["count"], "count"),
-                quantity("Bytes left at the end", row["left_bytes"], "bytes"),
-                title=f"{line_name(row)} pinned {format_bytes(row['left_bytes'])} in {row['count']:,} steps and gave "
-                "none back",
-                detail=_where(row),
-                advice="Release what is not used any more, or use it again. Pinned memory can be neither swapped nor "
-                "reclaimed.",
-            )
-
-
 def _waits(seen: Seen) -> Iterator[Finding]:
+    if seen.read_later or (seen.program and seen.program["managed_bytes"]):
+        return  # data may be read or written only after a wait: none of them is known to be of no use
     for row in seen.idling[:MOST_ACCUSED]:
         idle = row["idle_seconds"]
         yield note(
@@ -257,21 +225,6 @@ def _how_to_wait_less(row: Row) -> str:
         "before them is done, and only then can the next work be issued; without these waits the program would take "
         f"at most {spared} less. Or do {earlier}."
     )
-
-
-def _undone(seen: Seen) -> Iterator[Finding]:
-    for row in seen.undone[:MOST_ACCUSED]:
-        yield note(
-            "waits-for-asynchronous-copies",
-            quantity("Waits", row["count"], "count"),
-            quantity("While a large asynchronous copy ran", row["after_async_count"], "count"),
-            quantity("CPU held", row["call_seconds"], "seconds"),
-            title=f"{line_name(row)} waits {row['after_async_count']:,} times for copies that are asynchronous: that "
-            f"holds the CPU for {format_seconds(row['call_seconds'])}",
-            detail=_where(row),
-            advice="Wait where the data is needed, and for that copy only: an event recorded behind it, or the order "
-            "of its stream. Until then the CPU can issue other work.",
-        )
 
 
 def _lost(seen: Seen) -> Iterator[Finding]:
@@ -321,11 +274,8 @@ def program_failed(seen: Seen) -> Iterator[Finding]:
 
 
 _RULES: tuple[Callable[[Seen], Iterator[Finding]], ...] = (
-    _all_pinned,
     _churn,
-    _kept,
     _waits,
-    _undone,
     _lost,
     _left_out,
 )

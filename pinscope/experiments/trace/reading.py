@@ -37,7 +37,7 @@ def read_trace(run: Run, rows: Sequence[Row]) -> Reading:
     measured = () if what is None else tuple(what_if_tables(what))
     tables = (*measured, _sites(run, seen), _allocations(seen), _waits(seen), _devices(seen))
     return Reading(
-        verdict=trace_verdict(seen) if what is None else what_if_verdict(what),
+        verdict=trace_verdict(run, seen) if what is None else what_if_verdict(what),
         headline=(*(() if what is None else what_if_headline(what)), *_headline(seen)),
         tables=tuple(table for table in tables if table.rows),
         findings=(

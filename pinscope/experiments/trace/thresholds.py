@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pinscope.errors import InvalidParameter
-from pinscope.experiments.trace.arithmetic import REPEATED, Seen
+from pinscope.experiments.trace.arithmetic import REPEATED, Seen, not_recorded
 from pinscope.text import quoted
 from pinscope.units import format_bytes, format_seconds, format_share, parse_bytes, parse_seconds, parse_share
 
@@ -100,6 +100,8 @@ def _amount(figure: Figure, text: str) -> float:
 def exceeded(seen: Seen, thresholds: Sequence[Threshold]) -> Iterator[str]:
     """A line for each threshold that a trace exceeds, and one if that cannot be known."""
     yield from filter(None, (threshold.exceeded(seen) for threshold in thresholds))
+    if thresholds and seen.program and (missing := not_recorded(seen.program)):
+        yield f"--fail-on: {missing}"
     lost = seen.program["lost_bytes"] if seen.program else 0
     if thresholds and lost:
         yield f"--fail-on: {format_bytes(lost)} of CUPTI's records could not be read, so that copies may be missing"

@@ -52,12 +52,42 @@ def test_the_json_and_the_text_carry_the_same_findings(capsys: pytest.CaptureFix
 
 
 def test_the_command_that_the_page_shows_plans_the_same(capsys: pytest.CaptureFixture[str]) -> None:
-    params = PlanParams(pinned=96 * GIB, processes=3, gpus=2, all_gpus=4, gpu_memory=24 * GIB, page_size="64KiB")
+    params = PlanParams(
+        pinned=96 * GIB, processes=3, shared=True, gpus=2, all_gpus=4, gpu_memory=24 * GIB, host_memory=2 * TIB,
+        page_size="64KiB",
+    )  # fmt: skip
     document = told(command_line(params).removeprefix("pinscope plan "), capsys)
     demand = params.demand()
     assert document["demand"] == {
         "pinned_bytes": demand.pinned_bytes, "processes": 3, "gpus": 2, "all_gpus": 4, "gpu_memory_bytes": 24 * GIB,
+        "shared": True,
     }  # fmt: skip
+    assert document["budget"]["total_bytes"] == 2 * TIB
+
+
+def test_eight_processes_of_60_gib_are_not_safe_on_a_host_of_126_gib(capsys: pytest.CaptureFixture[str]) -> None:
+    given = "--pinned 60GiB --processes 8 --host-memory 126GiB"
+    apart, shared = told(given, capsys), told(f"{given} --shared", capsys)
+    assert apart["safety"]["level"] == "not_safe"
+    assert "480 GiB (8 processes, 60 GiB each)" in apart["verdict"]
+    assert shared["safety"]["level"] == "care"
+    assert (apart["demand"]["pinned_bytes"], apart["budget"]["safe_bytes"]) == (60 * GIB, 63 * GIB)
+
+
+def test_what_pytorch_makes_of_40_gib_stands_in_the_text_and_the_json(capsys: pytest.CaptureFixture[str]) -> None:
+    titles = [finding["title"] for finding in told("--pinned 40GiB", capsys)["findings"]]
+    assert main(["plan", "--pinned", "40GiB"]) == 0
+    assert "PyTorch pins 64 GiB for one tensor of 40 GiB" in titles
+    assert "PyTorch pins 64 GiB for one tensor of 40 GiB" in capsys.readouterr().out
+
+
+def test_the_order_of_strategies_is_not_told_for_4_kib(capsys: pytest.CaptureFixture[str]) -> None:
+    document = told("--pinned 4KiB", capsys)
+    assert (document["pinning"], document["recommended"]) == ([], None)
+    assert main(["plan", "--pinned", "4KiB"]) == 0
+    text = capsys.readouterr().out
+    assert "not measured for 4 KiB" in text
+    assert "One cudaHostAlloc takes" not in text
 
 
 def test_former_names_of_the_options_still_work(capsys: pytest.CaptureFixture[str]) -> None:
@@ -79,6 +109,11 @@ def test_former_names_of_the_options_still_work(capsys: pytest.CaptureFixture[st
         (["--pinned", "1GiB", "--processes", "many"], "Invalid value for '--processes'"),
         (["--pinned", "1GiB", "--page-size", "1GiB"], "page_size: "),
         (["--pinned", "1GiB", "--gpu-memory", "0"], "gpu_memory: "),
+        (["--pinned", "1GiB", "--host-memory", "0"], "host_memory: must be greater than 0"),
+        (["--pinned", "1GiB", "--host-memory", "-1GiB"], "host_memory: must be greater than 0"),
+        (["--pinned", "1GiB", "--host-memory", "much"], "'much' is not a size"),
+        (["--pinned", "1GiB", "--host-memory", ""], "'' is not a size"),
+        (["--pinned", "1GiB", "--host-memory", "9EiB"], "is not a size"),
         ([], "Missing option '--pinned'"),
     ],
 )

@@ -24,8 +24,8 @@ OLDER = {name: value for name, value in WAIT.items() if name != "first_seconds"}
     [
         (
             [GPU, site(33), WAIT],
-            "Of 10.0 s GPU compute was busy 5.00 s (50.0 %), idle 1.00 s for copies and 2.00 s after waits; in the "
-            "other 2.00 s the CPU did other work, such as setting up.",
+            "Of 10.0 s GPU compute was busy 5.00 s (50.0 %), idle 1.00 s for copies and 2.00 s after waits; what "
+            "the CPU did in the other 2.00 s (20.0 %) was not recorded.",
         ),
         (
             [{**GPU, "busy_seconds": 7.0}, site(33), WAIT],

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 from streamlit.testing.v1 import AppTest
 
+from pinscope.dashboard import state
 from pinscope.dashboard.pages import PLAN
+from tests.data import synthetic
 from tests.unit.dashboard.conftest import Open, all_opened
 
 
@@ -29,12 +32,44 @@ def test_a_change_changes_the_plan_and_the_command(open_page: Open, machine: Cal
     app = open_page(PLAN)
     app.text_input(key="plan-pinned").set_value("1TiB")
     app.number_input(key="plan-processes").set_value(4)
+    app.toggle(key="plan-shared").set_value(True)
+    app.text_input(key="plan-host_memory").set_value("4TiB")
     app.selectbox(key="plan-page_size").set_value("2MiB").run()
     all_opened(app)
     assert metric(app, "Page tables on a GPU, each process registers") == "16 MiB"
     assert metric(app, "Page tables on a GPU, one owner copies for all") == "4 MiB"
-    words = "--pinned 1TiB --processes 4 --gpu-memory 80GiB --page-size 2MiB"
+    assert metric(app, "Safe to pin on a host with 4 TiB free") == "2 TiB"
+    words = "--pinned 1TiB --processes 4 --shared --gpu-memory 80GiB --host-memory 4TiB --page-size 2MiB"
     assert app.code[-1].value == f"pinscope plan {words}"
+
+
+def test_another_host_can_be_asked_about_by_a_link_and_this_one_again(
+    open_page: Open, machine: Callable[[int], None]
+) -> None:
+    machine(1)
+    link = {"pinned": "60GiB", "processes": "4", "shared": "True", "gpu_memory": "80GiB", "host_memory": "1TiB"}
+    app = open_page(PLAN, **link)
+    assert app.success[0].value.replace("\\", "").startswith("A host with 1 TiB free bears 60 GiB")
+    assert dict(app.query_params) == link
+    app.toggle(key="plan-shared").set_value(False)
+    app.text_input(key="plan-host_memory").set_value("").run()
+    assert not app.exception
+    assert app.error[0].value.replace("\\", "").startswith("Do not pin 240 GiB (4 processes, 60 GiB each) on this host")
+    assert dict(app.query_params) == {"pinned": "60GiB", "processes": "4", "gpu_memory": "80GiB"}
+    app.text_input(key="plan-host_memory").set_value("0").run()
+    assert "ost_memory: must be greater than 0" in app.error[0].value.replace("\\", "")
+
+
+def test_in_wsl2_what_is_safe_is_not_known(
+    open_page: Open, machine: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine(1)
+    wsl = synthetic.environment(1).model_copy(update={"virtualization": "WSL2"})
+    monkeypatch.setattr(state, "capture_environment", lambda: wsl)
+    app = open_page(PLAN, pinned="1GiB", gpu_memory="80GiB")
+    assert not app.success
+    assert app.warning[0].value.replace("\\", "").startswith("WSL2 allows far less than 128 GiB, and how much is not")
+    assert metric(app, "Safe to pin on this host").replace("\\", "") == "n/a"
 
 
 def test_bad_input_is_one_clear_line_and_the_form_stays(open_page: Open) -> None:
@@ -61,17 +96,17 @@ def test_the_address_holds_the_inputs_and_whoever_opens_it_sees_the_same_plan(
     open_page: Open, machine: Callable[[int], None]
 ) -> None:
     machine(1)
-    app = open_page(PLAN, pinned="1TiB", processes="4", gpu_memory="24GiB", page_size="2MiB")
-    assert app.text_input(key="plan-pinned").value == "1 TiB"
+    app = open_page(PLAN, pinned="64GiB", processes="4", gpu_memory="24GiB", page_size="2MiB")
+    assert app.text_input(key="plan-pinned").value == "64 GiB"
     assert app.selectbox(key="plan-page_size").value == "2MiB"
-    assert app.code[-1].value == "pinscope plan --pinned 1TiB --processes 4 --gpu-memory 24GiB --page-size 2MiB"
+    assert app.code[-1].value == "pinscope plan --pinned 64GiB --processes 4 --gpu-memory 24GiB --page-size 2MiB"
     answer = app.info[0].value.replace("\\", "")
     assert answer.startswith(
-        "The plan is for GPUs of 24 GiB, this host's have 80 GiB. Pinning 1 TiB takes about 31.5 s"
+        "The plan is for GPUs of 24 GiB, this host's have 80 GiB. Pinning 256 GiB (4 processes, 64 GiB each) takes"
     )
     app.number_input(key="plan-processes").set_value(2).run()
     assert dict(app.query_params) == {
-        "pinned": "1TiB", "processes": "2", "gpu_memory": "24GiB", "page_size": "2MiB",
+        "pinned": "64GiB", "processes": "2", "gpu_memory": "24GiB", "page_size": "2MiB",
     }  # fmt: skip
 
 

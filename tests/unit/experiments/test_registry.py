@@ -18,6 +18,7 @@ from pinscope.experiments.registry import (
     read_run,
     readers,
 )
+from pinscope.records.run import Status
 from pinscope.store.recordings import recorded_observations, recorded_runs
 from tests.data import synthetic, synthetic_timeline
 from tests.data.senseless import VALUES, senseless, subject
@@ -42,6 +43,15 @@ def test_rows_that_lack_what_a_reading_needs_are_refused(changes: dict[str, Any]
 def test_a_run_of_an_experiment_from_the_future_is_named() -> None:
     with pytest.raises(UnknownName, match="no experiment 'teleport'"):
         read_run(synthetic.run("bandwidth").model_copy(update={"experiment": "teleport"}), [])
+
+
+@pytest.mark.parametrize("status", ["cancelled", "failed", "interrupted"])
+def test_a_run_that_ended_early_has_a_verdict_only_where_one_was_stored(status: Status) -> None:
+    rows, run = synthetic.overlap_rows(), synthetic.run("overlap")
+    assert read_run(run, rows).verdict
+    early = run.model_copy(update={"status": status})
+    assert read_run(early, rows).verdict is None
+    assert read_run(early.model_copy(update={"verdict": "as stored"}), rows).verdict == read_run(run, rows).verdict
 
 
 def test_what_is_kept_is_read_but_cannot_be_run() -> None:

@@ -143,6 +143,15 @@ def test_a_timeline_says_how_much_by_whom_and_whether_it_grew(amount: Any, verdi
     assert held(amount) == verdict
 
 
+def test_where_mlock_holds_all_there_is_verdict_and_headline_say_so() -> None:
+    rows = watched(
+        60, holders=lambda n: (holder(7, host_alloc_bytes=0, locked_bytes=16 * n * MIB),), pinned_bytes=lambda n: 0
+    )
+    reading = read_run(run(), rows)
+    assert reading.verdict == "Nothing was pinned in 59.0 s; python (pid 7) locked up to 944 MiB with mlock."
+    assert "Grew most, with mlock: python (pid 7)" in {figure.name for figure in reading.headline}
+
+
 def test_a_leak_is_the_answer_where_there_is_one() -> None:
     assert (read_run(run(), growing()).verdict or "").startswith(
         "leaky (pid 1) looks like it leaks pinned memory: it took 472 MiB in 59 steps"

@@ -88,7 +88,7 @@ def check(run: Run, rows: Rows, taken: list[Strategy]) -> Recipes:
     with Store() as store:
         as_own(run, rows, store)
         prices = known_prices(store, synthetic.environment())
-    for amount, recipe in ((GIB, recipes.array), (2**40, recipes.chunks)):
+    for amount, recipe in ((GIB, recipes.array), (2**40, None)):  # a TiB is too far from what was measured
         assert plan_for(PlanParams(pinned=amount), prices, synthetic.environment()).recipe == recipe
     return recipes
 

@@ -101,12 +101,12 @@ def test_series_have_the_colours_of_their_meaning() -> None:
 def test_trends_tell_of_each_process_what_it_held() -> None:
     history = [sample(0), sample(1, holders=(holding(7, GIB, GIB),)), sample(2, holders=(holding(7, None, GIB),))]
 
-    assert trends(history, 300) == {(7, BEGIN): [0.0, 2.0 * GIB, 1.0 * GIB]}
+    assert trends(history, 300) == {(7, BEGIN): [0.0, 1.0 * GIB, 1.0 * GIB]}
     assert trends((), 300) == {}
 
 
-def test_a_trend_counts_memory_that_is_registered_and_locked_once() -> None:
-    both = holding(7, GIB, GIB).model_copy(update={"registered_bytes": GIB})
+def test_a_trend_counts_memory_that_is_pinned_and_locked_once() -> None:
+    both = holding(7, GIB, 2 * GIB).model_copy(update={"registered_bytes": GIB})
     assert trends([sample(0, holders=(both,))], 300) == {(7, BEGIN): [2.0 * GIB]}
 
 

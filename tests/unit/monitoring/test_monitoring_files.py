@@ -58,7 +58,8 @@ def test_rules_have_the_thresholds_of_the_findings() -> None:
         rule = re.search(rf"- alert: {alert}\n(.*?)\n        labels:", RULES, re.S)
         assert rule is not None
         assert re.search(rf"[<>] {threshold}\n", rule[1]), alert
-    assert RULES.count(f"> {host_memory.MUCH_OF_GROUP} * ") == 2
+    assert RULES.count(f"> {host_memory.MUCH_OF_GROUP} * ") == 3
+    assert RULES.count(f"> {1 + host_memory.TWICE_SHARE} * pinscope_host_memory_bytes\n") == 2
     assert gpu_memory.UNATTRIBUTED_WARNING == 2 * 2**30
     assert growth.ALERT_BYTES == 2**30
     for limit in (

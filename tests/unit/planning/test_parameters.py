@@ -29,6 +29,9 @@ def test_a_page_size_is_understood_however_it_is_written(given: object, word: st
         ("gpus", 65, "gpus: "),
         ("all_gpus", 0, "all_gpus: "),
         ("gpu_memory", 0, "gpu_memory: "),
+        ("host_memory", 0, "host_memory: must be greater than 0"),
+        ("host_memory", "lots", "'lots' is not a size"),
+        ("shared", "perhaps", "shared: must be yes or no"),
         ("page_size", "8KiB", "'4KiB', '64KiB' or '2MiB'"),
         ("page_size", "", "'4KiB', '64KiB' or '2MiB'"),
     ],
@@ -59,3 +62,6 @@ def test_the_command_says_what_is_not_usual() -> None:
     words = "--pinned 1TiB --processes 8 --total-gpus 8 --gpu-memory 141GiB --page-size 2MiB"
     assert command_line(params) == f"pinscope plan {words}"
     assert command_line(PlanParams()) == "pinscope plan --pinned 64GiB --gpu-memory 80GiB"
+    other = PlanParams(processes=2, shared=True, host_memory=2**40)
+    words = "--pinned 64GiB --processes 2 --shared --gpu-memory 80GiB --host-memory 1TiB"
+    assert command_line(other) == f"pinscope plan {words}"

@@ -11,6 +11,7 @@ from pinscope.planning.plan import HostBudget, Plan
 from pinscope.planning.prices import known_prices, plan_for
 from pinscope.planning.reading import read_plan
 from pinscope.planning.safety import safety_of
+from pinscope.records.environment import Environment
 from pinscope.store.store import Store
 from tests.data import synthetic
 
@@ -32,8 +33,8 @@ def here(safe: int, total: int, *gpus: int) -> HostBudget:
     ("budget", "level", "beginning"),
     [
         (here(40, 80, 80), "safe", "Safe: this host bears 16 GiB, up to 40 GiB is safe. It takes about 623 ms"),
-        (here(32, 64, 80), "care", "With care: 16 GiB is 25.0 % of this host's memory, and up to 32 GiB is safe."),
-        (here(8, 64, 80), "not_safe", "Not safe: do not pin 16 GiB here, up to 8 GiB is safe. It would take about"),
+        (here(32, 64, 80), "care", "With care: 16 GiB is 25.0 % of the memory of this host, and up to 32 GiB is safe."),
+        (here(8, 64, 80), "not_safe", "Not safe: do not pin 16 GiB on this host, up to 8 GiB is safe. It would take"),
         (here(8, 64), "elsewhere", "For another host: this one has no GPU. Pinning 16 GiB takes about"),
         (here(32, 64, 24), "elsewhere", "For another host: the plan is for GPUs of 80 GiB, this host's have 24 GiB."),
     ],
@@ -50,18 +51,87 @@ def test_the_verdict_begins_with_how_safe_it_is_here(
     assert "and 32 MiB of GPU memory for page tables." in verdict
 
 
-def test_page_tables_that_take_much_of_a_gpu_call_for_care_and_more_gpus_than_here_for_another_host() -> None:
+def test_contexts_and_page_tables_that_take_much_of_a_gpu_call_for_care_and_more_gpus_for_another_host() -> None:
     environment = synthetic.environment(1)
     with Store() as store:
         prices = known_prices(store, environment)
     plenty = here(2000, 4000, 80)
     for changes, level in (
-        ({"processes": 40}, "care"),
+        ({"processes": 12}, "care"),
+        ({"processes": 40, "pinned": GIB}, "care"),
+        ({"processes": 150, "pinned": GIB}, "not_safe"),
+        ({"processes": 150, "pinned": GIB, "all_gpus": 150}, "elsewhere"),
+        ({"processes": 300, "pinned": GIB, "gpu_memory": 140 * GIB}, "not_safe"),  # on any host
         ({"processes": 800}, "not_safe"),
         ({"all_gpus": 2}, "elsewhere"),
     ):
         params = PlanParams(pinned=64 * GIB, page_size="4KiB", processes=2).with_overrides(changes)
         assert safety_of(replace(plan_for(params, prices, environment), budget=plenty)).level == level, changes
+
+
+def judged(changes: dict[str, object], environment: Environment) -> tuple[str, str]:
+    """Level and verdict of a plan on a machine."""
+    with Store() as store:
+        found = plan_for(PlanParams().with_overrides(changes), known_prices(store, environment), environment)
+    return safety_of(found).level, read_plan(found).verdict or ""
+
+
+@pytest.mark.parametrize(("changes", "level", "said"), [
+    ({"pinned": 60 * GIB, "processes": 8}, "not_safe", "do not pin 480 GiB (8 processes, 60 GiB each) on this host"),
+    ({"pinned": 8 * GIB, "processes": 5}, "not_safe", "40 GiB (5 processes, 8 GiB each)"),
+    ({"pinned": 8 * GIB, "processes": 5, "shared": True}, "safe", "this host bears 8 GiB"),
+    ({"pinned": 8 * GIB, "processes": 4}, "care", "32 GiB (4 processes, 8 GiB each) is 25.0 % of the memory"),
+    ({"pinned": GIB, "processes": 2}, "safe", "bears 2 GiB (2 processes, 1 GiB each), up to 32 GiB is safe. It takes "
+     "about 38.9 ms for one process"),
+    ({"pinned": GIB, "processes": 8, "all_gpus": 8}, "elsewhere", "Pinning 8 GiB (8 processes, 1 GiB each) takes"),
+    ({"pinned": 9 * GIB, "processes": 3}, "care", "27 GiB (3 processes, 9 GiB each) but not the 48 GiB that PyTorch"),
+    ({"pinned": 64 * GIB, "processes": 4, "host_memory": 2**40}, "care", "256 GiB (4 processes, 64 GiB each) is 25.0"),
+    ({"pinned": 60 * GIB, "processes": 8, "host_memory": 126 * GIB}, "not_safe", "on a host with 126 GiB free, up to "
+     "63 GiB is safe"),
+    ({"pinned": 40 * GIB, "host_memory": 126 * GIB}, "care", "bears 40 GiB but not the 64 GiB that PyTorch makes"),
+    ({"pinned": GIB, "processes": 8, "all_gpus": 8, "host_memory": 126 * GIB}, "safe", "a host with 126 GiB free"),
+    ({"pinned": 8, "processes": 4096, "all_gpus": 4096, "host_memory": 2**40}, "safe", "32 KiB (4096 processes"),
+    ({"pinned": 2**62, "processes": 4096, "all_gpus": 4096, "host_memory": 2**40}, "not_safe", "of a GPU's 80 GiB"),
+])  # fmt: skip
+def test_the_sum_of_all_processes_is_judged_and_named(changes: dict[str, object], level: str, said: str) -> None:
+    found, verdict = judged(changes, synthetic.environment(1))
+    assert (found, said in verdict) == (level, True), verdict
+
+
+@pytest.mark.parametrize(("pinned", "level", "said"), [
+    (GIB, "unknown", "Not known: WSL2 allows far less than 128 GiB, and how much is not known. It takes about"),
+    (64 * GIB, "not_safe", "Not safe: do not pin 64 GiB on this host, WSL2 allows far less than 128 GiB."),
+])  # fmt: skip
+def test_nothing_is_called_safe_in_wsl2(pinned: int, level: str, said: str) -> None:
+    wsl = synthetic.environment(1).model_copy(update={"virtualization": "Docker container, WSL2"})
+    found, verdict = judged({"pinned": pinned}, wsl)
+    assert (found, verdict.startswith(said)) == (level, True), verdict
+    with Store() as store:
+        prices = known_prices(store, wsl)
+    safe = read_plan(plan_for(PlanParams(pinned=pinned), prices, wsl)).headline[0]
+    assert (safe.value, safe.reason) == (None, "not known in WSL2")
+    elsewhere = plan_for(PlanParams(pinned=pinned, host_memory=2**40), prices, wsl)
+    assert safety_of(elsewhere).level == "safe"
+
+
+def test_a_control_group_below_the_host_bounds_the_sum() -> None:
+    here = synthetic.environment(1)
+    limits = here.limits.model_copy(update={"cgroup_headroom_bytes": 16 * GIB, "cgroup_limit_bytes": 16 * GIB})
+    boxed = here.model_copy(update={"limits": limits})
+    assert judged({"pinned": 2 * GIB, "processes": 8}, here)[0] == "safe"
+    level, verdict = judged({"pinned": 2 * GIB, "processes": 8}, boxed)
+    assert (level, "up to 8 GiB is safe" in verdict) == ("not_safe", True)
+    assert judged({"pinned": 2 * GIB, "processes": 8, "shared": True}, boxed)[0] == "safe"
+
+
+@pytest.mark.parametrize(("memory", "gpus", "level"), [
+    (24, 2, "safe"), (80, 1, "safe"), (80, 2, "elsewhere"), (40, 1, "elsewhere"),
+])  # fmt: skip
+def test_each_gpu_that_is_used_must_be_as_large_as_the_plan_says(
+    plan: Plan, memory: int, gpus: int, level: str
+) -> None:
+    demand = replace(plan.demand, gpus=gpus, all_gpus=gpus, gpu_memory_bytes=memory * GIB)
+    assert safety_of(replace(plan, demand=demand, budget=here(60, 120, 24, 80))).level == level
 
 
 def test_without_a_measured_pace_the_verdict_promises_no_time(plan: Plan) -> None:

@@ -16,6 +16,7 @@ def test_recordings_say_it_where_this_machine_measured_nothing_and_say_so(tmp_pa
         rates = pinned_rates(store, synthetic.environment(1))
     assert rates["pinned_from"].startswith("recording on NVIDIA H")
     assert 20e9 < rates["pinned_h2d"] < 60e9
+    assert 1e9 < rates["pageable_h2d"] < rates["pinned_h2d"]
     assert rates["gathered_bytes"] == sorted(rates["gathered_bytes"])
     for direction in ("h2d", "d2h"):
         assert len(rates[f"gathered_{direction}"]) == len(rates["gathered_bytes"])

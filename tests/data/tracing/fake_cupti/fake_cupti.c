@@ -129,6 +129,15 @@ void fake_pinned(uint32_t operation, uint64_t address, uint64_t bytes) {
     at(1, number, &call);
 }
 
+/* cuMemAllocManaged of so many bytes: CUPTI records it, and nothing of what its pages do. */
+void fake_managed(uint64_t bytes) {
+    uint8_t memory[MEMORY] = {0};
+    uint32_t head[4] = {49, 1, 5, ++correlation};
+    uint64_t values[3] = {1ull << 40, bytes, now()};
+    memcpy(memory, head, 16); memcpy(memory + 16, values, 24);
+    if (on) append(memory, sizeof memory);
+}
+
 /* cuStreamSynchronize that waits so long. */
 void fake_wait(uint64_t nanoseconds) {
     Call call = {.correlation = ++correlation};

@@ -79,6 +79,14 @@ def test_a_trace_with_unreadable_records_does_not_pass() -> None:
     ]
 
 
+def test_a_trace_that_lacks_processes_does_not_pass() -> None:
+    rows = [program(copies=0, kernels=0, unrecorded=2)]
+    assert lines(rows=rows) == []
+    assert lines("pageable", rows=rows) == [
+        "--fail-on: Not recorded: 2 child processes that could use CUDA, forked or not Python. Copies may be missing."
+    ]
+
+
 SIZE = "write pageable, or pageable=SIZE such as pageable=100MiB"
 IDLE = "write idle=PERCENT or idle=DURATION, such as idle=5% or idle=0.5s"
 

@@ -1,0 +1,233 @@
+"""Pins that are easily told wrong: of memory that is pinned twice, by others than CUDA, or by nobody seen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pinscope.cli.live_view import View, whole
+from pinscope.live.holders import snapshot
+from pinscope.live.reading import read_snapshot
+from pinscope.live.verdict import snapshot_verdict
+from pinscope.monitoring.metrics import HOST
+from pinscope.probes.gpu import ProcessOnGpu
+from pinscope.records.snapshot import Holder, HostTotals, Snapshot
+from pinscope.report.snapshot_facts import share_text
+from tests.data.synthetic_gpu import busy_h200, figures
+from tests.data.synthetic_host import CUDA_FILES, SyntheticHost, context, zero
+from tests.data.synthetic_snapshot import holder, host
+from tests.data.synthetic_snapshot import snapshot as made
+
+MIB, GIB, TIB = 2**20, 2**30, 2**40
+
+
+def a_host(folder: Path, pinned: int | None, used: int, total: int = TIB, **meminfo: int) -> SyntheticHost:
+    """So much is pinned and in use of so much; more lines of /proc/meminfo by name."""
+    made = SyntheticHost(folder, pinned_bytes=pinned)
+    lines = {"MemTotal": total, "MemFree": total - used, "MemAvailable": total - used, "Mlocked": 0} | meminfo
+    made.write("proc/meminfo", "".join(f"{name}: {size // 1024} kB\n" for name, size in lines.items()))
+    return made
+
+
+def look(host: SyntheticHost, *users: int) -> Snapshot:
+    """A snapshot, with these processes on a GPU."""
+    return snapshot(host.proc, figures(host.proc, [busy_h200(40 * MIB, *(ProcessOnGpu(pid, MIB) for pid in users))]))
+
+
+def of(seen: Snapshot, pid: int) -> Holder:
+    return next(one for one in seen.holders if one.pid == pid)
+
+
+def rules(seen: Snapshot) -> list[str]:
+    return [one.rule for one in read_snapshot(seen)]
+
+
+def pinned_line(seen: Snapshot) -> str:
+    return next(line.text for line in whole(View(seen)) if line.text.startswith("Pinned"))
+
+
+def ranks(folder: Path, used: int = 140 * GIB) -> Snapshot:
+    """8 ranks that registered the same 128 GiB of shared memory, on a host of 1 TiB."""
+    host = a_host(folder, 8 * (128 * GIB + 8 * MIB), used, Shmem=128 * GIB, Mapped=130 * GIB)
+    shared = {"RssShmem": 128 * GIB, "VmRSS": 129 * GIB}
+    pids = [host.cuda_process([*context(inode=1000 * rank)], **shared) for rank in range(1, 9)]
+    return look(host, *pids)
+
+
+@pytest.mark.parametrize("used", [140 * GIB, 940 * GIB])
+def test_of_ranks_that_share_memory_no_more_is_pinned_than_is_in_use_and_one_finding_says_so(
+    tmp_path: Path, used: int
+) -> None:
+    seen = ranks(tmp_path, used)
+    assert (seen.host.pinned_bytes, seen.host.pins_bytes) == (used, TIB + 64 * MIB)
+    assert seen.host.bounds["pinned_bytes"] == seen.host.bounds["other_pinned_bytes"] == "at_most"
+    assert rules(seen) == ["memory-pinned-more-than-once"]
+
+
+def test_verdict_terminal_page_and_metrics_of_ranks_that_share_memory_say_the_same_bound(tmp_path: Path) -> None:
+    seen = ranks(tmp_path)
+    assert snapshot_verdict(seen).endswith("at most 140 GiB is pinned on the whole host, 13.7 % of its memory.")
+    assert "≤140 GiB (13.7 %)" in pinned_line(seen)
+    assert share_text(seen.host, "pinned_bytes") == "13.7 % of memory"
+    assert "TiB" not in pinned_line(seen)
+    (metric,) = (figure for figure in HOST if figure.metric == "pinscope_host_pinned_bytes")
+    assert getattr(seen.host, metric.field) == 140 * GIB
+
+
+def test_a_snapshot_with_more_pins_than_memory_reads_back_as_it_was(tmp_path: Path) -> None:
+    seen = ranks(tmp_path)
+    assert HostTotals.model_validate_json(seen.host.model_dump_json()) == seen.host
+    assert HostTotals.model_validate(seen.host.model_dump(exclude={"pins_bytes"})).pinned_bytes == 140 * GIB
+
+
+def test_page_tables_of_memory_that_each_rank_registered_explain_the_gpus_memory() -> None:
+    """8 × 128 GiB have 2 GiB of page tables."""
+    totals = host(pinned_bytes=1024 * GIB, explained_bytes=0, other_pinned_bytes=64 * GIB)
+    gpu = made().devices[0]
+    used = gpu.model_copy(update={"unattributed_bytes": 2 * GIB + 300 * MIB})
+    assert "unattributed-gpu-memory" not in rules(made(host=totals, devices=(used,)))
+
+
+def test_pinned_files_count_as_available_and_are_not_called_pinned_twice(tmp_path: Path) -> None:
+    """Weights that are mapped from a file and registered read-only."""
+    cached = {"Active(file)": 100 * GIB, "Inactive(file)": 300 * GIB, "Mapped": 200 * GIB}
+    host = a_host(tmp_path, 200 * GIB, 30 * GIB, **cached)
+    seen = look(host, host.cuda_process([*context()], RssFile=201 * GIB, VmRSS=202 * GIB))
+    assert (seen.host.pinned_bytes, "pinned_bytes" in seen.host.estimates) == (200 * GIB, False)
+    assert "memory-pinned-more-than-once" not in rules(seen)
+
+
+def test_cudas_memory_that_rdma_pins_again_counts_once(tmp_path: Path) -> None:
+    host = a_host(tmp_path, 30 * GIB + 8 * MIB, 40 * GIB)
+    pid = host.cuda_process([*context(), zero(15 * GIB, 1)], VmPin=15 * GIB, VmRSS=18 * GIB)
+    seen = look(host, pid)
+    assert snapshot_verdict(seen).startswith(f"python (pid {pid}) holds 15 GiB of pinned memory; at most 30.0 GiB is")
+    assert seen.host.bounds["explained_bytes"] == "at_most"
+    assert rules(seen) == []
+    near = holder(vm_pin_bytes=16 * GIB, cgroup_limit_bytes=60 * GIB, cgroup_headroom_bytes=GIB)
+    assert rules(made(holders=(near,))) == []  # 16 of 60 GiB, not 32
+
+
+def test_who_pins_its_memory_several_times_for_rdma_has_no_more_pinned_than_it_has(tmp_path: Path) -> None:
+    host = a_host(tmp_path, 40 * GIB, 60 * GIB)
+    pid = host.process("storage", VmPin=40 * GIB, VmRSS=11 * GIB)
+    seen = look(host)
+    assert (of(seen, pid).vm_pin_bytes, of(seen, pid).bounds["vm_pin_bytes"]) == (11 * GIB, "at_most")
+    assert snapshot_verdict(seen).startswith(f"storage (pid {pid}) holds at most 11 GiB of pinned memory; at most")
+
+
+def test_without_a_count_of_pins_what_the_holders_explain_is_no_more_than_is_in_use(tmp_path: Path) -> None:
+    host = a_host(tmp_path, None, 140 * GIB)
+    for rank in range(8):
+        host.process(f"rank{rank}", VmPin=128 * GIB, VmRSS=129 * GIB)
+    seen = look(host)
+    assert (seen.host.pinned_bytes, seen.host.explained_bytes) == (None, 140 * GIB)
+    assert seen.host.bounds["explained_bytes"] == "at_most"
+    assert rules(seen) == []
+
+
+@pytest.mark.parametrize("file", ["/dev/vfio/12", "/dev/iommu"])
+def test_a_virtual_machine_with_a_device_passed_through_pins_and_does_not_only_lock(tmp_path: Path, file: str) -> None:
+    host = a_host(tmp_path, 64 * GIB, 80 * GIB)
+    guest = host.process("qemu", files=["/dev/kvm", file], VmLck=64 * GIB, RssAnon=64 * GIB, VmRSS=65 * GIB)
+    database = host.process("db", VmLck=8 * GIB, RssAnon=9 * GIB, VmRSS=9 * GIB)
+    seen = look(host)
+    assert (of(seen, guest).locked_bytes, of(seen, guest).vm_pin_bytes) == (0, 64 * GIB)
+    assert (of(seen, database).locked_bytes, of(seen, database).vm_pin_bytes) == (8 * GIB, 0)
+    assert (seen.host.explained_bytes, seen.host.other_pinned_bytes) == (64 * GIB, 0)
+    text = "\n".join(line.text for line in whole(View(seen)))
+    above, below = text.split("Locked (VmLck), which is not pinned for CUDA:")
+    assert (str(guest) in above, str(guest) in below, str(database) in below) == (True, False, True)
+    assert "mlock" not in below
+    assert snapshot_verdict(seen).startswith(f"qemu (pid {guest}) holds 64 GiB of pinned memory;")
+
+
+def test_a_guest_whose_memory_is_locked_and_pinned_has_it_once(tmp_path: Path) -> None:
+    """With mem-lock=on, or in huge pages with two devices, VmLck is twice its memory."""
+    host = a_host(tmp_path, 64 * GIB, 80 * GIB)
+    pid = host.process("qemu", files=["/dev/vfio/12"], VmLck=128 * GIB, VmRSS=GIB, HugetlbPages=64 * GIB)
+    assert of(look(host), pid).vm_pin_bytes == 65 * GIB
+    assert of(look(host), pid).bounds["vm_pin_bytes"] == "at_most"
+
+
+def registered(folder: Path, size: int = 8 * GIB, resident: int = 10 * GIB) -> tuple[SyntheticHost, int]:
+    """One CUDA process, and so much pinned that leaves no mark."""
+    host = a_host(folder, size + 8 * MIB, 20 * GIB)
+    return host, host.cuda_process([*context()], RssAnon=resident - GIB, VmRSS=resident)
+
+
+def test_the_only_cuda_process_is_named_as_the_candidate_for_pins_that_nobody_explains(tmp_path: Path) -> None:
+    host, pid = registered(tmp_path)
+    host.process("db", VmLck=8 * GIB, RssAnon=9 * GIB, VmRSS=9 * GIB)
+    host.process("rdma", VmPin=0, VmRSS=GIB)
+    exporter = host.process("exporter", files=CUDA_FILES, mappings=[], VmRSS=100 * MIB)  # asks NVML, has no context
+    seen = look(host, pid)
+    (finding,) = read_snapshot(seen)
+    assert finding.title == (
+        f"8 GiB is pinned that no holder explains; python (pid {pid}) is the only CUDA process seen"
+    )
+    assert "at most" in finding.detail
+    assert f"python (pid {pid}) is the only CUDA process seen, and may have registered it" in snapshot_verdict(seen)
+    assert str(exporter) not in finding.title
+
+
+def test_the_candidates_forked_workers_are_no_candidates(tmp_path: Path) -> None:
+    host = a_host(tmp_path, 9 * GIB + 8 * MIB, 20 * GIB)
+    pieces = [*context(), zero(GIB, 1)]
+    pid = host.cuda_process(pieces, started=100, RssAnon=9 * GIB, VmRSS=11 * GIB)
+    host.cuda_process(pieces, parent=pid, started=101, RssAnon=9 * GIB, VmRSS=11 * GIB)
+    for seen in (look(host, pid), snapshot(host.proc)):
+        assert [one.title for one in read_snapshot(seen)] == [
+            f"8 GiB is pinned that no holder explains; python (pid {pid}) is the only CUDA process seen"
+        ]
+
+
+def test_nobody_is_named_where_several_use_cuda_or_the_only_one_cannot_have_it_all(tmp_path: Path) -> None:
+    several, pid = registered(tmp_path / "several")
+    other = several.cuda_process([*context(inode=5000)], RssAnon=9 * GIB, VmRSS=10 * GIB)
+    small, only = registered(tmp_path / "small", resident=4 * GIB)
+    container, inside = registered(tmp_path / "container")
+    container.folder.joinpath("proc/self/ns/pid").unlink()
+    container.link("proc/self/ns/pid", "pid:[4026532001]")
+    few, little = registered(tmp_path / "few", size=40 * MIB)
+    stranger, one = registered(tmp_path / "stranger")
+    guest, beside = registered(tmp_path / "guest")
+    guest.process("qemu", files=["/dev/vfio/1"], VmLck=8 * GIB, VmRSS=8 * GIB)
+    seen = [
+        look(several, pid, other), look(small, only), look(container, inside), look(few, little),
+        look(stranger, one, 99_999), look(guest, beside),
+    ]  # fmt: skip
+    assert [rules(each) for each in seen] == [[]] * len(seen)
+    assert not any("only CUDA process" in snapshot_verdict(each) for each in seen)
+
+
+def test_what_the_probe_knows_of_the_only_cuda_process_is_not_guessed() -> None:
+    known = holder(registered_bytes=GIB, host_alloc_bytes=0, rss_bytes=40 * GIB)
+    totals = host(pinned_bytes=16 * GIB, explained_bytes=GIB, other_pinned_bytes=15 * GIB)
+    assert "unexplained-pins" not in rules(made(host=totals, holders=(known,), devices=()))
+    unknown = known.model_copy(update={"registered_bytes": None})
+    assert "unexplained-pins" in rules(made(host=totals, holders=(unknown,), devices=()))
+
+
+def test_a_container_with_a_meminfo_of_its_own_is_not_measured_with_the_hosts_pins(tmp_path: Path) -> None:
+    host = a_host(tmp_path, 300 * GIB, 5 * GIB, total=16 * GIB)
+    host.write("proc/self/mountinfo", "31 30 0:50 /proc/meminfo /proc/meminfo rw - fuse.lxcfs lxcfs rw\n")
+    seen = look(host)
+    assert seen.host.pinned_bytes is None
+    assert "lxcfs" in seen.host.missing["pinned_bytes"]
+    assert snapshot_verdict(seen) == "No process is seen to hold pinned memory."
+
+
+def test_processes_that_registered_the_same_memory_do_not_add_up_in_a_control_group() -> None:
+    inside = {"cgroup_limit_bytes": 300 * GIB, "cgroup_headroom_bytes": 2 * GIB, "container": "docker 0123456789ab"}
+    shared = {"registered_bytes": 128 * GIB, "vm_pin_bytes": 128 * GIB, "host_alloc_bytes": 0, "rss_anon_bytes": GIB}
+    totals = host(pinned_bytes=50 * GIB, explained_bytes=50 * GIB)
+    seen = made(host=totals, holders=tuple(holder(pid, **inside, **shared) for pid in range(1, 9)))
+    assert rules(seen) == ["same-memory-registered-by-many"]
+
+
+def test_managed_memory_may_be_what_no_process_is_charged_for() -> None:
+    gpu = made().devices[0].model_copy(update={"unattributed_bytes": 5 * GIB})
+    assert rules(made(devices=(gpu,))) == ["unattributed-gpu-memory"]
+    assert rules(made(devices=(gpu,), holders=(holder(managed_bytes=8 * GIB),))) == []

@@ -170,6 +170,13 @@ def format_spread(value: float | None) -> str:
     return "< 0.1 %" if value is not None and abs(value) < 0.0005 else format_share(value)
 
 
+def format_precision(spread: float | None, repeats: int | None) -> str:
+    """How well a figure is known: ``± 0.4 %``; ``(3 repeats)`` where they are too few for that; else empty."""
+    if spread is not None:
+        return f"± {format_spread(spread)}"
+    return "" if repeats is None else f"({repeats} repeat{'' if repeats == 1 else 's'})"
+
+
 def format_value(value: float | str | bool | None, unit: str) -> str:
     """Text of a value by its SI unit: ``bytes``, ``bytes/second``, ``seconds``, ``ratio``, ``share``, ``spread`` or
     ``celsius``; else it is a count."""

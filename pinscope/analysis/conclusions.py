@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from typing import get_args
 
 from pinscope.analysis.statistics import Summary
-from pinscope.records.finding import Finding, Severity
+from pinscope.records.finding import COSTLY, Finding, Severity
 from pinscope.records.run import LabKind
-from pinscope.units import format_seconds, format_share
+from pinscope.units import format_precision, format_seconds, format_share
 
 ROUGH = 0.05
 """A figure that is known to no better than ± this is said to be about so much."""
@@ -47,9 +47,9 @@ def together(*summaries: Summary) -> float:
 
 
 def is_distinct(ratio: float, uncertainty: float) -> bool:
-    """Whether a ratio is farther from 1 than it may be off; taken for granted where that is not known."""
+    """Whether a ratio is farther from 1 than it may be off; where that is not known, whether it is far from 1."""
     if math.isinf(uncertainty):
-        return True
+        return max(ratio, 1 / ratio) >= COSTLY if ratio > 0 else True
     return ratio * (1 - uncertainty) > 1 or ratio * (1 + uncertainty) < 1
 
 
@@ -67,10 +67,28 @@ def roughly(seconds: float, uncertainty: float) -> str:
     return f"about {float(number):g} {unit}"
 
 
-def times(ratio: float, uncertainty: float = 0.0) -> str:
+def exceeds(one: Summary, other: Summary) -> bool:
+    """Whether the first is more than the second, by more than both may be off; else there is nothing to advise."""
+    return one.median > other.median > 0 and is_distinct(one.median / other.median, together(one, other))
+
+
+def times(ratio: float, *compared: Summary) -> str:
     """``6.5 times``, and how far that may be off where it is known only roughly: ``6.5 times (± 17 %)``."""
-    words = f"{ratio:.1f} times"
-    return f"{words} (± {uncertainty:.0%})".replace("%", " %") if ROUGH < uncertainty < math.inf else words
+    return f"{ratio:.1f} times{_roughness(compared)}"
+
+
+def part_of(share: float, *compared: Summary) -> str:
+    """``99.8 %``; no finer than it is known: ``99 % (± 12 %)``."""
+    fine = together(*compared) < 0.005
+    return f"{format_share(share) if fine else f'{share:.0%}'.replace('%', ' %')}{_roughness(compared)}"
+
+
+def _roughness(compared: Sequence[Summary]) -> str:
+    """`` (± 17 %)`` of a ratio that is known only roughly, `` (3 repeats)`` of one of too few repeats; else empty."""
+    if few := [summary.few for summary in compared if summary.few]:
+        return f" {format_precision(None, min(few))}"
+    off = together(*compared)
+    return f" (± {off:.0%})".replace("%", " %") if ROUGH < off < math.inf else ""
 
 
 def part_words(share: float) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pinscope.analysis.conclusions import exceeds
 from pinscope.analysis.statistics import Summary, summarize
 from pinscope.records.pinning_strategy import STRATEGIES
 
@@ -215,8 +216,9 @@ def recommend(cells: Mapping[str, StrategyCell]) -> Recommended:
     ]  # fmt: skip
     array = _best([cell for strategy, cell in able if not strategy.chunked])
     usual = cells.get(USUAL)
-    if array and usual and usual.total_seconds.median < WORTH_IT * array.total_seconds.median:
-        array = usual
+    if array and usual:
+        took, least = usual.total_seconds, array.total_seconds
+        array = array if took.median >= WORTH_IT * least.median and exceeds(took, least) else usual
     return Recommended(array, _best([cell for strategy, cell in able if strategy.chunked]))
 
 

@@ -36,25 +36,9 @@ class Repeated:
     headline: bool | None = None
 
 
-def imprecise(run: ExperimentRun, *parts: tuple[str, Summary]) -> str:
-    """A sentence, after a space, on those medians under a finding that are known less well than was asked for."""
-    asked = run.params.get("precision")
-    late = [(words, one) for words, one in parts if asked is not None and one.uncertainty > asked]
-    if not late or asked is None:
-        return ""
-    listed = ", ".join(f"{words} {_known(one)}" for words, one in late)
-    return f" Not as precise as asked for (± {format_share(asked)}): {listed}."
-
-
 def within(uncertainty: float) -> str:
     """``± 17.1 %``; beyond 100 % it is not said how far."""
     return f"± {format_share(uncertainty)}" if uncertainty <= 1 else "± more than 100 %"
-
-
-def _known(summary: Summary) -> str:
-    if math.isfinite(summary.uncertainty):
-        return within(summary.uncertainty)
-    return f"(only {_repeats(summary)})"
 
 
 def _repeats(summary: Summary) -> str:

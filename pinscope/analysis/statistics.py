@@ -48,17 +48,28 @@ class Summary:
 
     @property
     def known_within(self) -> float | None:
-        """What stands after ±: how far the median may be off, relative to it.
+        """What decides a tie: how far the median may be off, relative to it.
 
-        Fewer values than an interval takes are known to about as much as they lie apart; one or two to nothing.
+        Fewer values than an interval takes are taken to be off by as much as they lie apart, which is too little to be
+        shown (see :func:`measured`); one or two tell nothing.
         """
         off = self.uncertainty if self.interval else 2 * self.spread if self.count > 2 else math.inf
         return off if math.isfinite(off) else None
 
+    @property
+    def few(self) -> int | None:
+        """How many values there are, where they are too few for an interval."""
+        return self.count if self.interval is None else None
 
-def measured(name: str, summary: Summary, unit: str) -> Quantity:
-    """A median as findings and headlines show it, and how far it may be off."""
-    return quantity(name, summary.median, unit, spread=summary.known_within)
+
+def measured(name: str, summary: Summary, unit: str, value: float | None = None) -> Quantity:
+    """A median as findings and headlines show it: with its ±, or with the number of repeats that are too few for one.
+
+    Args:
+        value: what is shown where it is made from the median, such as a rate.
+    """
+    shown = summary.median if value is None else value
+    return quantity(name, shown, unit, spread=None if summary.few else summary.known_within, repeats=summary.few)
 
 
 def summarize(values: Sequence[float]) -> Summary:

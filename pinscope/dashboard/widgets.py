@@ -19,7 +19,7 @@ from pinscope.report.facts import FIRST, SEVERITY_WORDS, by_severity, quantity_t
 from pinscope.report.machine_facts import Fact
 from pinscope.report.snapshot_facts import figure_text, share_text
 from pinscope.store.store import Store
-from pinscope.units import format_spread, format_value
+from pinscope.units import format_precision, format_value
 
 _Item = TypeVar("_Item")
 Colour = Literal["red", "orange", "blue", "green", "gray"]
@@ -111,9 +111,9 @@ def headline(quantities: Sequence[Quantity]) -> None:
     """Draw the figures that answer the question."""
     with st.grid(FIRST, min_column_width=240):
         for quantity in quantities:
-            spread = f"± {format_spread(quantity.spread)}" if quantity.spread is not None else None
+            below = format_precision(quantity.spread, quantity.repeats) if quantity.value is not None else None
             reason = quantity.reason and plain(quantity.reason)
-            _metric(plain(quantity.name), format_value(quantity.value, quantity.unit), spread, reason)
+            _metric(plain(quantity.name), format_value(quantity.value, quantity.unit), below or None, reason)
 
 
 def _metric(label: str, value: str, below: str | None, tip: str | None, border: bool = True) -> None:

@@ -115,8 +115,8 @@ PLACED = (
 )
 """How all experiments are measured."""
 PRECISE = (
-    "± says how far a figure may be off: the 95 % interval of the median, or of fewer than 8 repeats the width of "
-    "their middle half."
+    "± says how far a figure may be off: the 95 % interval of the median. Fewer than 8 repeats have none: their number "
+    "stands there instead."
 )
 """What it means everywhere."""
 

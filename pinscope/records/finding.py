@@ -31,7 +31,9 @@ class Quantity(Record):
     """``bytes``, ``bytes/second``, ``seconds``, ``share``, ``ratio``, ``count`` or ``text``."""
     spread: float | None = None
     """What stands after ±: how far the true value may lie from ``value`` at most, relative to it, with 95 % confidence
-    (of a median: the farther end of its interval; of fewer than 8 repeats, the width of their middle half)."""
+    (of a median: the farther end of its interval)."""
+    repeats: int | None = None
+    """Of how many repeats it is the median, where they are too few for a ``spread``."""
     reason: str | None = None
     """Why ``value`` is ``None``."""
 
@@ -50,9 +52,11 @@ def quantity(
     *,
     reason: str | None = None,
     spread: float | None = None,
+    repeats: int | None = None,
 ) -> Quantity:
     """A :class:`Quantity`; of a known value without the ``reason`` why it would be unknown."""
-    return Quantity(name=name, value=value, unit=unit, reason=reason if value is None else None, spread=spread)
+    reason = reason if value is None else None
+    return Quantity(name=name, value=value, unit=unit, reason=reason, spread=spread, repeats=repeats)
 
 
 def known(name: str, record: _Explained, field: str, unit: str) -> Quantity:

@@ -11,7 +11,7 @@ from pinscope.records.finding import Finding, Quantity, Severity, Table
 from pinscope.records.run import HOST_MODEL_NOTE, LAB_TITLES, ExperimentRun, Run, Status, TraceRun
 from pinscope.report.machine_facts import Fact, version_text
 from pinscope.text import one_line
-from pinscope.units import format_bytes, format_seconds, format_spread, format_value
+from pinscope.units import format_bytes, format_precision, format_seconds, format_value
 
 if TYPE_CHECKING:  # what a live view needs not wait for
     from pinscope.report.document import Document
@@ -86,11 +86,11 @@ def by_severity(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def quantity_text(quantity: Quantity) -> str:
-    """A quantity's value with its spread, or ``n/a`` and why."""
+    """A quantity's value and how well it is known, or ``n/a`` and why."""
     text = format_value(quantity.value, quantity.unit)
     if quantity.value is None:
         return f"{text}: {quantity.reason}" if quantity.reason else text
-    return f"{text} ± {format_spread(quantity.spread)}" if quantity.spread is not None else text
+    return f"{text} {format_precision(quantity.spread, quantity.repeats)}".rstrip()
 
 
 def table_texts(table: Table) -> list[list[str]]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal
 
+from pinscope.analysis.conclusions import exceeds
 from pinscope.analysis.rows import Row, Rows, counted, grouped, labels
 from pinscope.analysis.statistics import Summary, summarize
 
@@ -101,11 +102,11 @@ def one_more_use(course: Sequence[Cell]) -> float | None:
 
 
 def verdict(one: Cell, other: Cell) -> Verdict:
-    """How ``one`` does beside ``other``."""
-    mine, theirs = one.wall_seconds.median, other.wall_seconds.median
-    if round(mine / theirs, 2) > AS_GOOD:
+    """How ``one`` does beside ``other``; as good also where the difference is less than both may be off."""
+    mine, theirs = one.wall_seconds, other.wall_seconds
+    if round(mine.median / theirs.median, 2) > AS_GOOD and exceeds(mine, theirs):
         return "slower"
-    return "faster" if round(theirs / mine, 2) > AS_GOOD else "as good"
+    return "faster" if round(theirs.median / mine.median, 2) > AS_GOOD and exceeds(theirs, mine) else "as good"
 
 
 def winners(found: Sequence[Cell]) -> list[Cell]:

@@ -202,7 +202,7 @@ def _for_uses(names: str, one: _Course) -> str:
         return f"For {names}, copy the data."
     return (
         f"For {names}, copy data that kernels use {begins} times or more; used less often, zero-copy takes no memory "
-        "of the GPU and is no slower."
+        "of the GPU and is about as fast."
         if not [point for point in one.points("slower") if point < begins]
         else f"For {names}, copy data that kernels use {begins} times or more."
     )

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pinscope.analysis.precision import Repeated, precision_not_reached
+from pinscope.analysis.statistics import measured
 from pinscope.experiments.access.arithmetic import (
     AS_GOOD,
     PATTERN_TITLES,
@@ -52,10 +53,10 @@ def _headline(found: Sequence[Cell], patterns: Sequence[str]) -> tuple[Quantity,
         alike_cells = _alike(found, pattern, 1, 1)
         if alike_cells:
             best, name = winners(alike_cells)[0], PATTERN_TITLES[pattern]
-            rate, spread = best.useful_bytes_per_second, best.wall_seconds.known_within
+            rate, words = best.useful_bytes_per_second, f"Useful rate of the fastest, one {name}"
             quantities += [
                 quantity(f"Fastest for one {name}", _best(alike_cells), "text"),
-                quantity(f"Useful rate of the fastest, one {name}", rate, "bytes/second", spread=spread),
+                measured(words, best.wall_seconds, "bytes/second", rate),
             ]
     return tuple(quantities)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from pinscope.analysis.conclusions import Costed, joined
-from pinscope.analysis.precision import Repeated, imprecise, precision_not_reached
+from pinscope.analysis.conclusions import Costed, exceeds, joined, times
+from pinscope.analysis.precision import Repeated, precision_not_reached
+from pinscope.analysis.statistics import measured
 from pinscope.experiments.allocation.arithmetic import (
     BASE,
     DRIVER,
@@ -21,7 +22,7 @@ from pinscope.experiments.allocation.arithmetic import (
     needed_faults,
     not_fresh,
 )
-from pinscope.records.finding import costing, finding, good, note, quantity
+from pinscope.records.finding import costing, finding, note, quantity
 from pinscope.records.run import ExperimentRun
 from pinscope.units import exact_bytes, format_bytes, format_seconds
 
@@ -108,7 +109,7 @@ def _kept(run: ExperimentRun, cells: Cells, titles: Titles) -> Iterator[Costed]:
 def _break_even(run: ExperimentRun, cells: Cells, evens: Sequence[BreakEven]) -> Iterator[Costed]:
     """For the largest size: is a fresh pinned buffer worth making for a few copies?"""
     worst = dearest(evens, largest(cells, "pinned"))
-    if worst is None:
+    if worst is None or worst.copies == 0:
         return
     mine = [even for even in evens if (even.way, even.bytes) == (worst.way, worst.bytes) and even.usual]
     mine.sort(key=lambda even: even.direction != "h2d")
@@ -119,11 +120,10 @@ def _break_even(run: ExperimentRun, cells: Cells, evens: Sequence[BreakEven]) ->
             quantity(f"Pays after so many copies, {even.direction}", even.copies, "count", reason="copies gain nothing")
             for even in mine
         ),
-        quantity("Pinned buffer, get and free", pinned.median, "seconds"),
-        quantity("Pageable buffer, get, touch and free", pageable.median, "seconds"),
+        measured("Pinned buffer, get and free", pinned, "seconds"),
+        measured("Pageable buffer, get, touch and free", pageable, "seconds"),
         *(quantity(f"Gain per copy, {even.direction}", even.gain_seconds, "seconds") for even in mine),
     )
-    known = imprecise(run, ("pinned buffer", pinned), ("pageable buffer", pageable))
     if worst.copies is None:
         yield (
             pinned.median / pageable.median,
@@ -131,18 +131,10 @@ def _break_even(run: ExperimentRun, cells: Cells, evens: Sequence[BreakEven]) ->
                 "pinning-never-pays",
                 *evidence,
                 title=f"A fresh pinned buffer of {size} never pays for itself, {worst.direction}",
-                detail=f"{_takes_more(pinned.median, worst)}, and copies from it are not faster.{known}",
+                detail=f"{_takes_more(pinned.median, worst)}, and copies from it are not faster.",
                 advice="Keep such copies pageable, unless they must run beside other work.",
             ),
         )
-        return
-    if worst.copies == 0:
-        title = f"A fresh pinned buffer of {size} costs no more than fresh touched memory in 4 KiB pages"
-        detail = (
-            f"Getting and freeing it takes {format_seconds(pinned.median)}; the pageable one "
-            f"{format_seconds(pageable.median)}.{_elsewhere(evens, worst)}{known}"
-        )
-        yield 1.0, good("pinning-costs-nothing", *evidence, title=title, detail=detail)
         return
     late = worst.copies > MANY_COPIES
     cost = pinned.median / pageable.median
@@ -152,14 +144,14 @@ def _break_even(run: ExperimentRun, cells: Cells, evens: Sequence[BreakEven]) ->
             costing(cost) if late else "good",
             "pays-late" if late else "pays-soon",
             *evidence,
-            title=f"A fresh pinned buffer of {size} has paid for itself after {_after(mine)}",
+            title=f"In place of a fresh pageable buffer, a fresh pinned one of {size} pays after {_after(mine)}",
             detail=f"{_takes_more(pinned.median, worst)}; each {worst.direction} copy is "
-            f"{format_seconds(worst.gain_seconds)} faster than a pageable one.{_elsewhere(evens, worst)}{known}",
+            f"{format_seconds(worst.gain_seconds)} faster than a pageable one.{_elsewhere(evens, worst)}",
             advice="Make pinned buffers once and keep them, or take them from a pool; for memory that is there "
             "already, compare with registering it (the table)."
             if late
-            else f"Pin a buffer of this size even for {copies_words(worst.copies)}. While you keep it, it costs "
-            "nothing more.",
+            else "Where a fresh buffer is made anyway and the data is made in it, make it pinned. While it is kept, "
+            "the host cannot use its memory otherwise. For data that is there already, see the experiment staging.",
         ),
     )
 
@@ -205,6 +197,10 @@ class _Pair:
     def ratio(self) -> float:
         return self.fresh.both_seconds.median / self.best.both_seconds.median
 
+    @property
+    def clear(self) -> bool:
+        return exceeds(self.fresh.both_seconds, self.best.both_seconds)
+
 
 def _beside_fresh(cells: Cells, ways: Collection[str]) -> _Pair | None:
     size = largest(cells, "pinned")
@@ -216,7 +212,7 @@ def _beside_fresh(cells: Cells, ways: Collection[str]) -> _Pair | None:
 
 def _pool(cells: Cells, titles: Titles) -> Iterator[Costed]:
     pair = _beside_fresh(cells, POOLS)
-    if pair is None or pair.ratio < POOL_SAVES:
+    if pair is None or pair.ratio < POOL_SAVES or not pair.clear:
         return
     fresh, best, size = pair.fresh, pair.best, pair.fresh.bytes
     saved = format_seconds(fresh.both_seconds.median - best.both_seconds.median)
@@ -224,8 +220,8 @@ def _pool(cells: Cells, titles: Titles) -> Iterator[Costed]:
         pair.ratio,
         note(
             "pool-saves",
-            quantity("Fresh", fresh.both_seconds.median, "seconds"),
-            quantity("Reused", best.both_seconds.median, "seconds"),
+            measured("Fresh", fresh.both_seconds, "seconds"),
+            measured("Reused", best.both_seconds, "seconds"),
             title=f"Reusing a pinned buffer of {format_bytes(size)} saves {saved} each time",
             detail=f"A fresh one takes {format_seconds(fresh.both_seconds.median)} to get and free; "
             f"{titles[best.way]}: {format_seconds(best.both_seconds.median)}. The pool keeps the memory pinned "
@@ -239,21 +235,20 @@ def _pool(cells: Cells, titles: Titles) -> Iterator[Costed]:
 def _cheaper(run: ExperimentRun, cells: Cells, titles: Titles) -> Iterator[Costed]:
     """Is there a fresh way to pinned memory that is clearly faster than the usual one?"""
     pair = _beside_fresh(cells, ("write_combined", *REGISTERED, *DRIVER))
-    if pair is None or pair.ratio < FASTER:
+    if pair is None or pair.ratio < FASTER or not pair.clear:
         return
     usual, best, gain, size = pair.fresh, pair.best, pair.ratio, pair.fresh.bytes
     slow, fast = (format_seconds(cell.both_seconds.median) for cell in (usual, best))
-    known = imprecise(run, *((titles[cell.way], cell.both_seconds) for cell in (usual, best)))
     yield (
         gain,
         finding(
             costing(gain) if run.lab == "cuda" else "note",
             "faster-way",
-            quantity(titles["pinned"], usual.both_seconds.median, "seconds"),
-            quantity(titles[best.way], best.both_seconds.median, "seconds"),
-            title=f"{titles['pinned']} of {format_bytes(size)} takes {slow}, {gain:.1f} times as long as "
-            f"{titles[best.way]} ({fast})",
-            detail=f"Both times are those of getting and freeing the buffer, with one thread.{known}",
+            measured(titles["pinned"], usual.both_seconds, "seconds"),
+            measured(titles[best.way], best.both_seconds, "seconds"),
+            title=f"{titles['pinned']} of {format_bytes(size)} takes {slow}, "
+            f"{times(gain, usual.both_seconds, best.both_seconds)} as long as {titles[best.way]} ({fast})",
+            detail="Both times are those of getting and freeing the buffer, with one thread.",
             advice=_faster_advice(best),
         ),
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pinscope.analysis.conclusions import is_distinct, together
+from pinscope.analysis.conclusions import exceeds, is_distinct, together
 from pinscope.analysis.rows import Row, Rows, counted, grouped, summary
 from pinscope.analysis.statistics import Summary, summarize
 
@@ -257,9 +257,16 @@ class Gain:
 def gain(curves: Curves, direction: str) -> Gain | None:
     """Pinned copies by the engine against pageable ones; ``None`` where no size was measured of both."""
     pinned, pageable = curve_of(curves, "pinned", direction), curve_of(curves, "pageable", direction)
-    ratios = speedups(pinned, pageable)
-    if not ratios:
+    slower = {cell.bytes: cell for cell in pageable}
+    pairs = [(cell, slower[cell.bytes]) for cell in pinned if cell.bytes in slower]
+    if not pairs:
         return None
-    size, ratio = ratios[-1]
-    fast, slow = (next(cell for cell in curve if cell.bytes == size) for curve in (pinned, pageable))
-    return Gain(fast, slow, ratio, together(fast.one_more, slow.one_more), ratios[0][0], pays_from(ratios))
+    # A size at which the two are not told apart is none from which pinned copies are faster.
+    ratios = [
+        fast.bytes_per_second / slow.bytes_per_second if exceeds(slow.one_more, fast.one_more) else 1.0
+        for fast, slow in pairs
+    ]
+    start = pays_from([(fast.bytes, ratio) for (fast, _), ratio in zip(pairs, ratios, strict=True)])
+    fast, slow = pairs[-1]
+    ratio = fast.bytes_per_second / slow.bytes_per_second
+    return Gain(fast, slow, ratio, together(fast.one_more, slow.one_more), pairs[0][0].bytes, start)

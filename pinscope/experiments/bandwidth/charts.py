@@ -39,7 +39,7 @@ from pinscope.experiments.bandwidth.arithmetic import (
     speedups,
 )
 from pinscope.records.run import ExperimentRun
-from pinscope.units import format_bandwidth, format_bytes, format_seconds, format_spread, format_value
+from pinscope.units import format_bandwidth, format_bytes, format_precision, format_seconds, format_value
 
 _RANKS: Mapping[str, int] = {memory: rank for rank, memory in enumerate(SYMBOLS)}
 _FITTED = ("pinned", "pageable")
@@ -121,8 +121,8 @@ def _rate_line(label: Line, curve: Sequence[Cell], name: str) -> go.Scatter:
 
 def _off(cell: Cell) -> str:
     """How far the median may be off."""
-    off = cell.one_more.known_within
-    return "" if off is None else f" ± {format_spread(off)}"
+    few = cell.one_more.few
+    return f" {format_precision(None if few else cell.one_more.known_within, few)}"
 
 
 def _time_line(

@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pinscope.analysis.conclusions import Costed, dearest_first, joined, part_words, times
+from pinscope.analysis.conclusions import (
+    Costed,
+    dearest_first,
+    exceeds,
+    is_distinct,
+    joined,
+    known_within,
+    part_of,
+    part_words,
+    times,
+    together,
+)
 from pinscope.analysis.link_findings import link_below_best
 from pinscope.analysis.link_model import link_limit, packet_words, payload_now
-from pinscope.analysis.precision import Repeated, imprecise, precision_not_reached
+from pinscope.analysis.precision import Repeated, precision_not_reached
 from pinscope.analysis.rules.link import SHARED_UPLINK, SLOW_LINK
+from pinscope.analysis.statistics import measured
 from pinscope.experiments.bandwidth.arithmetic import PAYS, Cell, Curves, Gain, curve_of, gain
 from pinscope.records.environment import Link
 from pinscope.records.finding import Finding, Quantity, costing, finding, good, note, quantity, wrong_data
@@ -63,7 +75,7 @@ def _pageable(run: ExperimentRun, curves: Curves) -> Iterator[Costed]:
             "pageable-slower",
             *(each for way, found in gains.items() for each in _gain_evidence(way, found)),
             title=f"Pageable copies take {_as_long(gains)} as long as pinned ones",
-            detail=_gain_detail(run, gains),
+            detail=_gain_detail(gains),
             advice=f"Pin buffers of {_worth(gains)} once, and reuse them. The experiment allocation measures what "
             "pinning costs, and how many copies repay it."
             if cuda
@@ -74,7 +86,7 @@ def _pageable(run: ExperimentRun, curves: Curves) -> Iterator[Costed]:
 
 def _gain_evidence(way: str, found: Gain) -> Iterator[Quantity]:
     for name, cell in (("Pinned", found.pinned), ("Pageable", found.pageable)):
-        yield quantity(f"{name}, {way}", cell.bytes_per_second, "bytes/second")
+        yield measured(f"{name}, {way}", cell.one_more, "bytes/second", cell.bytes_per_second)
     for name, cell in (("pinned", found.pinned), ("pageable", found.pageable)):
         yield quantity(f"The call that starts the copy, {name}, {way}", cell.issue_seconds.median, "seconds")
 
@@ -82,13 +94,13 @@ def _gain_evidence(way: str, found: Gain) -> Iterator[Quantity]:
 def _as_long(gains: dict[str, Gain]) -> str:
     return joined(
         [
-            f"{times(found.ratio, found.uncertainty)} ({way}, {format_bytes(found.bytes)})"
+            f"{times(found.ratio, found.pinned.one_more, found.pageable.one_more)} ({way}, {format_bytes(found.bytes)})"
             for way, found in gains.items()
         ]
     ).replace(") (", "; ")
 
 
-def _gain_detail(run: ExperimentRun, gains: dict[str, Gain]) -> str:
+def _gain_detail(gains: dict[str, Gain]) -> str:
     rates = joined(
         [
             f"{format_bandwidth(found.pageable.bytes_per_second)} instead of "
@@ -105,17 +117,9 @@ def _gain_detail(run: ExperimentRun, gains: dict[str, Gain]) -> str:
     )
     starts = {_start(found) for found in gains.values()}
     where = starts.pop() if len(starts) == 1 else joined([f"{_start(found)} {way}" for way, found in gains.items()])
-    known = imprecise(
-        run,
-        *(
-            (f"{cell.line.memory} {way}", cell.one_more)
-            for way, found in gains.items()
-            for cell in (found.pinned, found.pageable)
-        ),
-    )
     return (
         f"{_against(next(iter(gains.values())).pageable)}Pageable copies run at {rates}. Pinned copies are faster "
-        f"{where}. The call that starts a pageable copy returns after {calls}.{known}"
+        f"{where}. The call that starts a pageable copy returns after {calls}."
     )
 
 
@@ -182,7 +186,10 @@ def _widest(curves: Curves, direction: str) -> list[Cell] | None:
     sizes = {cell.bytes for curve in lines for cell in curve if cell.bytes >= LARGE}
     groups = [[cell for curve in lines for cell in curve if cell.bytes == size] for size in sorted(sizes)]
     widest = max((group for group in groups if len(group) > 1), key=_range, default=None)
-    return widest if widest and _range(widest) >= PAYS else None
+    if not widest or _range(widest) < PAYS:
+        return None
+    slowest, fastest = (pick(widest, key=_rate).one_more for pick in (min, max))
+    return widest if exceeds(slowest, fastest) else None
 
 
 def _from_to(way: str, slow: Cell, fast: Cell) -> str:
@@ -222,8 +229,16 @@ def _by_kernel(run: ExperimentRun, curves: Curves) -> Iterator[Costed]:
         return
     shares = [kernel.bytes_per_second / engine.bytes_per_second for kernel, engine in found]
     ways = [_WAYS[kernel.line.direction] for kernel, _ in found]
-    slower = min(shares) < AS_FAST
-    listed = joined([f"{part_words(share)} ({way})" for share, way in zip(shares, ways, strict=True)])
+    slower = any(
+        share < AS_FAST and exceeds(kernel.one_more, engine.one_more)
+        for share, (kernel, engine) in zip(shares, found, strict=True)
+    )
+    listed = joined(
+        [
+            f"{part_of(share, *(cell.one_more for cell in pair))} ({way})"
+            for share, way, pair in zip(shares, ways, found, strict=True)
+        ]
+    ).replace(") (", "; ")
     yield (
         1 / min(shares),
         note(
@@ -288,11 +303,11 @@ def _carries(link: Link) -> str:
 
 
 def _uplink(curves: Curves) -> Iterator[Costed]:
-    together = [cell for line, curve in curves.items() if line.devices > 1 for cell in curve]
-    for direction in sorted({cell.line.direction for cell in together}):
-        members = [cell for cell in together if cell.line.direction == direction]
+    at_once = [cell for line, curve in curves.items() if line.devices > 1 for cell in curve]
+    for direction in sorted({cell.line.direction for cell in at_once}):
+        members = [cell for cell in at_once if cell.line.direction == direction]
         alone = {
-            line.device: cell.bytes_per_second
+            line.device: cell
             for line, curve in curves.items()
             if (line.devices, line.memory, line.copier, line.direction) == (1, "pinned", "engine", direction)
             for cell in curve
@@ -301,8 +316,12 @@ def _uplink(curves: Curves) -> Iterator[Costed]:
         if not alone or any(cell.line.device not in alone for cell in members):
             continue
         total = sum(cell.bytes_per_second for cell in members)
-        share = total / sum(alone[cell.line.device] for cell in members)
+        share = total / sum(alone[cell.line.device].bytes_per_second for cell in members)
+        groups = (members, [alone[cell.line.device] for cell in members])
+        off = [max((cell.one_more for cell in group), key=known_within) for group in groups]
         shared = share < SHARED_UPLINK
+        if shared and not is_distinct(share, together(*off)):
+            continue
         yield (
             1 / share,
             finding(
@@ -310,7 +329,7 @@ def _uplink(curves: Curves) -> Iterator[Costed]:
                 "shared-uplink" if shared else "own-uplinks",
                 quantity("Together", total, "bytes/second"),
                 quantity("Sum of each alone", total / share, "bytes/second"),
-                title=f"{len(members)} GPUs at once reach {part_words(share)} of their rates alone, {direction}",
+                title=f"{len(members)} GPUs at once reach {part_of(share, *off)} of their rates alone, {direction}",
                 detail="They share an uplink, a NUMA link or host memory bandwidth."
                 if shared
                 else "Each GPU has its own way to host memory.",

@@ -130,7 +130,7 @@ def _headline(run: ExperimentRun, curves: Curves) -> tuple[Quantity, ...]:
         if pinned := curve_of(curves, "pinned", direction):
             best = pinned[-1]
             name = f"Pinned {direction}, {format_bytes(best.bytes)}"
-            found.append(quantity(name, best.bytes_per_second, "bytes/second", spread=best.one_more.known_within))
+            found.append(measured(name, best.one_more, "bytes/second", best.bytes_per_second))
             small += _smallest(pinned[0])
         if faster := gain(curves, direction):
             found.append(_faster(direction, faster))
@@ -151,25 +151,27 @@ def _rate(cell: Cell) -> Quantity:
     """Rate of copies of a memory that no other one was compared with."""
     by = ", by a kernel" if cell.line.copier == "kernel" else ""
     name = f"{_memory(cell.line)} {cell.line.direction}{by}, {format_bytes(cell.bytes)}"
-    return quantity(name, cell.bytes_per_second, "bytes/second", spread=cell.one_more.known_within)
+    return measured(name, cell.one_more, "bytes/second", cell.bytes_per_second)
 
 
 def _faster(direction: str, found: Gain) -> Quantity:
     wild = 1 < found.uncertainty < math.inf
-    spread = found.uncertainty if ROUGH < found.uncertainty <= 1 else None
+    few = [count for cell in (found.pinned, found.pageable) if (count := cell.one_more.few)]
+    spread = found.uncertainty if ROUGH < found.uncertainty <= 1 and not few else None
     line = found.pageable.line
     state = ", ".join(filter(None, (_PAGES.get(line.backing), _CACHES.get(line.cache))))
     over = f"pageable ({state})" if state else "pageable"
     name = f"Speed-up over {over}, {direction}, {format_bytes(found.bytes)}"
     reason = "the copies vary too much to tell"
-    return quantity(name, None if wild else found.ratio, "ratio", spread=spread, reason=reason)
+    repeats = min(few, default=None)
+    return quantity(name, None if wild else found.ratio, "ratio", spread=spread, repeats=repeats, reason=reason)
 
 
 def _start(direction: str, found: Gain) -> Quantity:
     start = found.start if found.is_distinct else None
     smallest = " (smallest measured)" if start == found.smallest else ""
     reason = f"from no measured size on are pinned copies {PAYS} times as fast"
-    if found.start and not found.is_distinct:
+    if found.ratio >= PAYS and not found.is_distinct:
         reason = "the largest copies vary too much to tell which are faster"
     return quantity(f"Size from which pinned is faster, {direction}{smallest}", start, "bytes", reason=reason)
 

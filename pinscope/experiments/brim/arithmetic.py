@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pinscope.analysis.conclusions import is_distinct, together
+from pinscope.analysis.conclusions import exceeds
 from pinscope.analysis.rows import Row, grouped, labels
 from pinscope.analysis.statistics import Summary, summarize
+from pinscope.units import format_share
 
 MarkKind = Literal["cache", "slower", "swapped", "stalled", "killed"]
 
@@ -104,6 +105,10 @@ class Mark:
     bytes: int
     below_bytes: int
 
+    def place(self, limit: int) -> str:
+        """Where of the limit: ``70.6 to 73.1 %``, the shares of two steps."""
+        return f"{format_share(self.below_bytes / limit).removesuffix(' %')} to {format_share(self.bytes / limit)}"
+
 
 @dataclass(frozen=True)
 class Climb:
@@ -170,11 +175,6 @@ class Climb:
         below, beyond = self.outside_below, self.outside_beyond
         return beyond.median / below.median if below and beyond else None
 
-    def outside_uncertainty(self) -> float:
-        """How far that may be off, relative to it."""
-        below, beyond = self.outside_below, self.outside_beyond
-        return together(below, beyond) if below and beyond else math.inf
-
     @property
     def disturbs(self) -> bool | None:
         """Whether others outside slowed; ``None`` where that is not known, or may have another cause.
@@ -182,12 +182,12 @@ class Climb:
         Another cause: chance, or what stays so once the group is gone.
         """
         ratio = self.outside_ratio()
-        if ratio is None or self.outside_beyond is None:
+        if ratio is None or self.outside_below is None or self.outside_beyond is None:
             return None
         if ratio <= OUTSIDE:
             return False
         stays = self.after and self.after.outside and self.outside_beyond.median <= OUTSIDE * self.after.outside.median
-        return True if is_distinct(ratio, self.outside_uncertainty()) and not stays else None
+        return True if exceeds(self.outside_beyond, self.outside_below) and not stays else None
 
 
 def climbs(rows: Sequence[Row]) -> tuple[Climb, ...]:

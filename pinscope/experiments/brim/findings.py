@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from pinscope.analysis.conclusions import part_words, times
+from pinscope.analysis.statistics import measured
 from pinscope.experiments.brim.arithmetic import (
     CACHE_LOST,
     SLOWER,
@@ -66,8 +67,8 @@ def cliff(climb: Climb) -> Iterator[Finding]:
         quantity("Expected by the group's account", expected, "bytes", reason="the group's account is not known"),
         quantity("Slowest round of work ÷ before pinning", ratio, "ratio"),
         *(quantity(f"From this much pinned on {MARKS[one.kind]}", one.bytes, "bytes") for one in climb.marks),
-        title=f"From {_amount(climb, mark.bytes)} pinned on, other work in the group took up to {ratio:.1f} times as "
-        f"long{with_swap(climb)}",
+        title=f"At {mark.place(climb.limit)} of the group's limit pinned, other work in it slows, up to "
+        f"{ratio:.1f} times{with_swap(climb)}",
         detail=_cliff_words(climb, mark, slowest, expected),
         advice="Give the group a limit of what is pinned, what its programs hold and the files that they read again "
         f"and again; of {format_bytes(climb.limit)} at most {format_bytes(mark.below_bytes)} may be pinned here. "
@@ -79,7 +80,7 @@ def _cliff_words(climb: Climb, mark: Mark, slowest: Step, expected: int | None) 
     before = climb.before.inside
     longest = slowest.inside.median if slowest.inside else None
     words = (
-        f"It lies between {format_bytes(mark.below_bytes)} and {format_bytes(mark.bytes)}; there "
+        f"It lies between two steps, {format_bytes(mark.below_bytes)} and {format_bytes(mark.bytes)}; at the second "
         f"{MARKS[mark.kind]}. A round took {format_seconds(before.median if before else None)} before, "
         f"{format_seconds(longest)} with {format_bytes(slowest.bytes)} pinned."
     )
@@ -124,8 +125,8 @@ def outside(climb: Climb) -> Iterator[Finding]:
         return
     evidence: tuple[Quantity, ...] = (
         quantity("Round outside, from the cliff on ÷ below it", ratio, "ratio"),
-        quantity("Round outside below the cliff", below.median, "seconds", spread=below.known_within),
-        quantity("Round outside from the cliff on", beyond.median, "seconds", spread=beyond.known_within),
+        measured("Round outside below the cliff", below, "seconds"),
+        measured("Round outside from the cliff on", beyond, "seconds"),
     )
     detail = f"Medians of {below.count} and {beyond.count} rounds of a process that does the same work outside."
     if climb.disturbs is False:
@@ -139,7 +140,7 @@ def outside(climb: Climb) -> Iterator[Finding]:
     elif climb.disturbs is None:
         yield note(
             "outside-unclear", *evidence,
-            title=f"Outside the group a round took {times(ratio, climb.outside_uncertainty())} as long, and the group "
+            title=f"Outside the group a round took {times(ratio, below, beyond)} as long, and the group "
             f"may not be the cause{with_swap(climb)}",
             detail=f"{detail} It may be chance, or was as slow once the group was gone.",
             advice="For a sure answer let each step take longer: --set step_seconds=2.",

@@ -37,6 +37,7 @@ def _headline(climb: Climb) -> tuple[Quantity, ...]:
     first, last = (share_of(climb, one.bytes if one else None) for one in (mark, kill))
     return (
         quantity("Cliff, share of the group's limit", first, "share", reason=none),
+        *([quantity("Step before it, share of the limit", share_of(climb, mark.below_bytes), "share")] if mark else []),
         quantity("Slowest round of work ÷ before pinning", climb.ratio(), "ratio", reason="no round was timed"),
         quantity("Killed at, share of the group's limit", last, "share", reason=none),
         quantity("Round outside, from the cliff on ÷ below it", climb.outside_ratio(), "ratio", reason=none),

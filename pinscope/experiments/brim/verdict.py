@@ -5,7 +5,7 @@ from __future__ import annotations
 from pinscope.analysis.conclusions import on_lab
 from pinscope.experiments.brim.arithmetic import Climb
 from pinscope.records.run import ExperimentRun
-from pinscope.units import format_bytes, format_share
+from pinscope.units import format_bytes
 
 
 def brim_verdict(run: ExperimentRun, climb: Climb) -> str | None:
@@ -16,12 +16,12 @@ def brim_verdict(run: ExperimentRun, climb: Climb) -> str | None:
     pinned = "locked" if run.lab == "host" else "pinned"
     place, ratio, kill = f"a control group's {format_bytes(climb.limit)} {pinned}", climb.ratio(), climb.mark("killed")
     if cliff.kind == "killed":
-        parts = [f"With {format_share(cliff.bytes / climb.limit)} of {place}, the kernel kills another program in it"]
+        parts = [f"At {cliff.place(climb.limit)} of {place}, the kernel kills another program in it"]
     else:
-        how = f"takes longer, up to {ratio:.1f} times" if ratio else "is squeezed"
-        parts = [f"From {format_share(cliff.bytes / climb.limit)} of {place}, a program in it {how}"]
+        how = f"slows, up to {ratio:.1f} times" if ratio else "slows"
+        parts = [f"At {cliff.place(climb.limit)} of {place}, a program in it {how}"]
         if kill is not None:
-            parts.append(f"at {format_share(kill.bytes / climb.limit)} the kernel kills it")
+            parts.append(f"at {kill.place(climb.limit)} it is killed")
     if climb.disturbs is not None:
         slower = f"work outside takes {climb.outside_ratio():.2f} times as long"
         parts.append(slower if climb.disturbs else "outside, nothing slows")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pinscope.analysis.conclusions import ROUGH, Costed, dearest_first
+from pinscope.analysis.conclusions import Costed, dearest_first
 from pinscope.analysis.pytorch_pinned import ROUNDING_ADVICE, rounded_up
 from pinscope.analysis.rules.host_memory import ROUNDING_RATIO
 from pinscope.experiments.dataloader.arithmetic import Combination, speedup
@@ -36,9 +36,9 @@ def fastest(steady: Sequence[Combination]) -> Combination:
 
 
 def equals(best: Combination, steady: Sequence[Combination]) -> list[Combination]:
-    """Those that the rounds do not tell apart from the fastest; none where a single round has no interval."""
+    """Those that the rounds do not tell apart from the fastest; all where a single round has no interval."""
     ratios = [(one, speedup(best, one)) for one in steady if one is not best]
-    return [one for one, ratio in ratios if ratio and ratio.low is not None and ratio.low <= 1]
+    return [one for one, ratio in ratios if ratio is None or ratio.low is None or ratio.low <= 1]
 
 
 def _wrong(found: Sequence[Combination]) -> Iterator[Costed]:
@@ -76,33 +76,22 @@ def _never_steady(found: Sequence[Combination]) -> Iterator[Costed]:
 
 
 def _settings(best: Combination, steady: Sequence[Combination]) -> Iterator[Costed]:
-    """Which settings to take: of those that are as fast, as far as the run can tell, the ones that need least."""
-    if len(steady) < 2:
+    """Which settings to take; none where the run does not tell the fastest apart from all others."""
+    if len(steady) < 2 or equals(best, steady):
         return
-    pace = best.steps_per_second.value
-    close = equals(best, steady)
-    near = [best, *(one for one in close if one.steps_per_second.value >= (1 - ROUGH) * pace)]
-    chosen = min(near, key=lambda one: (one.workers, one.pinned_bytes or 0))
+    pace = best.steps_per_second
     slowest = min(one.steps_per_second.value for one in steady)
-    beside = (
-        f"against {pace:.1f} of the fastest ({words(best)})" if chosen is not best else f"the most of {len(steady)}"
-    )
-    detail = f"This run cannot tell these from {words(best)}: {'; '.join(map(words, close))}." if close else ""
     yield (
-        pace / slowest,
+        pace.value / slowest,
         note(
             "settings",
-            *(
-                quantity(f"Steps a second, {words(one)}", one.steps_per_second.value, "count",
-                         spread=one.steps_per_second.uncertainty)
-                for one in (best, *close)
-            ),
-            title=f"Take {words(chosen)}: {chosen.steps_per_second.value:.1f} steps a second, {beside}",
-            detail=detail or f"All {len(steady) - 1} other combinations are slower.",
-            advice=f"DataLoader(..., num_workers={chosen.workers}, pin_memory={chosen.pin_memory}) and "
-            f"batch.to(device, non_blocking={chosen.non_blocking}).",
+            quantity(f"Steps a second, {words(best)}", pace.value, "count", spread=pace.uncertainty),
+            title=f"Take {words(best)}: {pace.value:.1f} steps a second, the most of {len(steady)}",
+            detail=f"All {len(steady) - 1} other combinations are slower.",
+            advice=f"DataLoader(..., num_workers={best.workers}, pin_memory={best.pin_memory}) and "
+            f"batch.to(device, non_blocking={best.non_blocking}).",
         ),
-    )  # fmt: skip
+    )
 
 
 def _bound(best: Combination, steady: Sequence[Combination]) -> Iterator[Costed]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from pinscope.analysis.conclusions import Costed, dearest_first, joined, part_words, possible_share, times
-from pinscope.analysis.precision import Repeated, imprecise, precision_not_reached
+from pinscope.analysis.precision import Repeated, precision_not_reached
 from pinscope.analysis.rows import grouped
-from pinscope.analysis.statistics import Summary
 from pinscope.experiments.overlap.arithmetic import (
     Lack,
     PassCell,
@@ -37,9 +36,10 @@ IN_THE_WAY: Mapping[LabKind, str] = {
     "host": "The host model needs a free processor for each engine; other work on this machine is in the way.",
 }
 SLOWER_COPIES = 1.1
-"""Copies that take at least this many times as long as pinned ones are named as the reason, before what they hide."""
+"""Copies that take at least this many times as long as pinned ones are named as the reason, not what they hide."""
 LONGER = 1.05
-"""From so many times as long as one after the other a pipeline is said to take longer; below, that is noise."""
+"""From so many times as long as one after the other a pipeline is said to take longer, or from as much less to hide
+something; between, it does neither."""
 ADVICE = {
     "pinned memory": "Allocate the host buffers with cudaHostAlloc (cupyx.empty_pinned, torch pin_memory=True).",
     "separate copy stream": "Issue the copies on a stream of their own, created with the non-blocking flag.",
@@ -142,10 +142,8 @@ def _recipe(run: ExperimentRun, cells: Sequence[PassCell]) -> Iterator[Costed]:
         listed = joined([f"{_hidden(cell)} ({_case(cell)})" for cell in mine])
         title = f"{EVERYTHING} hide {'' if works else 'only '}{listed} of copies or kernels, whichever are shorter"
         evidence = [each for cell in mine for each in _recipe_evidence(cell)]
-        known = imprecise(run, *((_case(cell), cell.device_seconds) for cell in mine))
         if works:
-            detail = f"Copies and kernels run side by side.{known}"
-            yield 1.0, good("recipe-overlaps", *evidence, title=title, detail=detail)
+            yield 1.0, good("recipe-overlaps", *evidence, title=title, detail="Copies and kernels run side by side.")
             continue
         cost = max(cell.device_seconds.median / cell.least_seconds for cell in mine)
         yield (
@@ -155,7 +153,7 @@ def _recipe(run: ExperimentRun, cells: Sequence[PassCell]) -> Iterator[Costed]:
                 "recipe-does-not-overlap",
                 *evidence,
                 title=title.replace("only none", "nothing"),
-                detail=f"{IN_THE_WAY[run.lab]}{known}",
+                detail=IN_THE_WAY[run.lab],
                 advice="Run it again with the machine idle, and look at the spans of the copies in the timeline.",
             ),
         )
@@ -193,7 +191,7 @@ def _ingredients(run: ExperimentRun, cells: Sequence[PassCell]) -> Iterator[Cost
                 *(each for lack in found for each in _lack_evidence(lack)),
                 title=f"{what.capitalize()} makes the pipeline take {joined([_as_long(lack) for lack in found])}"
                 " as long",
-                detail=_whys(found) + imprecise(run, *_under(found)),
+                detail=_whys(found),
                 advice=ADVICE[missing],
             ),
         )
@@ -201,7 +199,7 @@ def _ingredients(run: ExperimentRun, cells: Sequence[PassCell]) -> Iterator[Cost
 
 def _as_long(lack: Lack) -> str:
     """``6.8 times (h2d: 141 ms, not 20.7 ms)``."""
-    words = times(lack.ratio, lack.uncertainty)
+    words = times(lack.ratio, lack.cell.device_seconds, lack.full.device_seconds)
     took, instead = (format_seconds(cell.device_seconds.median) for cell in (lack.cell, lack.full))
     return f"{words} ({_case(lack.cell)}: {took}, not {instead})".replace(") (", "; ")
 
@@ -223,27 +221,17 @@ def _whys(found: Sequence[Lack]) -> str:
 
 
 def _why(cell: PassCell) -> str:
-    """Slow copies, and what still ran side by side."""
+    """Slow copies, else what still ran side by side."""
     slower = cell.copy_slowdown
-    copies = f"the copies alone take {slower:.1f} times as long as pinned ones, and " if slower >= SLOWER_COPIES else ""
-    longer = max(cell.copy_alone_seconds, cell.compute_alone_seconds)
-    if cell.own_overlap > 1:
-        less = format_share(1 - cell.device_seconds.median / longer)
-        beside = f"the pipeline takes {less} less than the longer side alone, which is noise: all is hidden"
-    elif cell.own_overlap > 0:
-        beside = f"{_hidden(cell)} of the shorter of copies and kernels is hidden"
-    elif cell.own_serial < LONGER:
-        beside = "copies and kernels do not overlap"
-    else:
-        more = format_share(cell.own_serial - 1)
-        one_by_one = "the same copies and kernels one after the other"
-        beside = f"nothing overlaps: the pipeline takes {more} longer than {one_by_one}"
-    return f"{copies}{beside}"
-
-
-def _under(found: Sequence[Lack]) -> list[tuple[str, Summary]]:
-    parts = [(f"{_case(lack.cell)} {WITHOUT[lack.missing]}", lack.cell.device_seconds) for lack in found]
-    return parts + [(f"{_case(lack.full)} with everything", lack.full.device_seconds) for lack in found]
+    if slower >= SLOWER_COPIES:  # times of slow copies vary too much to tell what of the kernels they hide
+        idle, whole = format_seconds(cell.stall_seconds.median), format_seconds(cell.device_seconds.median)
+        return f"the copies alone take {slower:.1f} times as long as pinned ones, and compute is idle {idle} of {whole}"
+    if cell.own_overlap >= LONGER - 1:
+        return f"{_hidden(cell)} of the shorter of copies and kernels is hidden"
+    if cell.own_serial < LONGER:
+        return "copies and kernels do not overlap"
+    more = format_share(cell.own_serial - 1)
+    return f"nothing overlaps: the pipeline takes {more} longer than the same copies and kernels one after the other"
 
 
 def _costs_something(lack: Lack) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from pinscope.analysis.line_fit import SlopeBounds
 from pinscope.analysis.page_table_model import GRANULE_BYTES
+from pinscope.analysis.statistics import measured
 from pinscope.experiments.page_tables.arithmetic import (
     ALL_RETURNED,
     GIB,
@@ -139,15 +140,13 @@ def _kinds(run: ExperimentRun, own: Sequence[Cost]) -> Iterator[Finding]:
             advice=f"Pin large amounts in one of these ways: {names}.",
         )
         return
-    fastest = min(reached, key=_total_seconds)
     yield note(
         "all-kinds-same-tables",
         *evidence,
         title=f"No way to pin makes the page table smaller: each of {len(reached)} takes {per_gib} a GiB",
         detail=f"If the GPU mapped pages of {format_bytes(BEST_PAGE_BYTES)}, a GiB would take "
         f"{format_bytes(GIB // BEST_PAGE_BYTES * 8)}; none of these ways made it do so.{_virtual(run)}",
-        advice=f"Choose the way to pin by its time. The fastest here: {way_words(fastest)}, "
-        f"{format_seconds(_total_seconds(fastest))} a GiB.",
+        advice="Choose the way to pin by its time, which 'pinscope run pinning_strategy' measures.",
     )
 
 
@@ -333,8 +332,8 @@ def _where_time_goes(own: Sequence[Cost]) -> Iterator[Finding]:
     yield finding(
         costing(times),
         "time-of-pinning",
-        quantity("Touching a GiB", touching, "seconds", spread=cost.touch_seconds.known_within),
-        quantity("Registering a GiB", pinning, "seconds", spread=cost.pin_seconds.known_within),
+        measured("Touching a GiB", cost.touch_seconds, "seconds"),
+        measured("Registering a GiB", cost.pin_seconds, "seconds"),
         *(quantity(f"Touching and registering a GiB, {one.way.backing}", _total_seconds(one), "seconds")
           for one in huge if one is not cost),
         title=f"Touching and registering 1 GiB in {pages} takes {format_seconds(total)}{beside}",

@@ -22,6 +22,7 @@ from pinscope.analysis.pinning_strategy import (
     recommend,
     strategy_cells,
 )
+from pinscope.analysis.statistics import measured
 from pinscope.experiments.pinning_strategy.verdict import pinning_verdict
 from pinscope.records.finding import (
     Finding,
@@ -107,7 +108,7 @@ _LONGEST = "Longest driver call of another process"
 
 def _time_quantity(way: str, cell: StrategyCell) -> Quantity:
     name = f"Time to pin {format_bytes(cell.bytes)}, {way}"
-    return quantity(name, cell.total_seconds.median, "seconds", spread=cell.total_seconds.known_within)
+    return measured(name, cell.total_seconds, "seconds")
 
 
 def _wait_quantity(way: str, cell: StrategyCell) -> Quantity:

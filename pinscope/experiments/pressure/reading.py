@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pinscope.analysis.rows import Row
+from pinscope.analysis.statistics import measured
 from pinscope.experiments.pressure.arithmetic import STALLS, Stages, median_of, stages
 from pinscope.experiments.pressure.findings import (
     Memory,
@@ -62,13 +63,9 @@ def _headline(found: Stages, memory: Memory) -> tuple[Quantity, ...]:
         ),
         quantity("Most memory pinned", found.most_bytes, "bytes"),
         quantity(f"Most memory pinned, share of the {memory.owner} memory", memory.share(found.most_bytes), "share"),
-        quantity(
-            "Page fault before pinning",
-            median_of(fault),
-            "seconds",
-            reason="not measured yet",
-            spread=fault.rounds.known_within if fault else None,
-        ),
+        measured("Page fault before pinning", fault.rounds, "seconds")
+        if fault
+        else quantity("Page fault before pinning", None, "seconds", reason="not measured yet"),
         quantity(
             "Least share of the test file in the page cache",
             share[1] if share else None,

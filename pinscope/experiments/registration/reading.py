@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from pinscope.analysis.conclusions import exceeds
 from pinscope.analysis.link_model import packet_words
 from pinscope.analysis.page_table_model import GRANULE_BYTES
 from pinscope.analysis.rows import median
 from pinscope.analysis.rules.link import SATURATED
-from pinscope.analysis.statistics import measured
+from pinscope.analysis.statistics import Summary, measured
 from pinscope.experiments.registration.arithmetic import SAME_RATE, Trial, first_of_each, trials
 from pinscope.experiments.registration.verdict import registration_verdict
 from pinscope.records.finding import (
@@ -27,7 +28,7 @@ from pinscope.records.finding import (
     wrong_data,
 )
 from pinscope.records.run import ExperimentRun
-from pinscope.units import format_bandwidth, format_bytes, format_seconds, format_share
+from pinscope.units import format_bandwidth, format_bytes, format_share
 
 
 def read_registration(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> Reading:
@@ -77,9 +78,10 @@ def _tables_quantity(run: ExperimentRun, trial: Trial) -> Quantity:
 
 
 def _rate_quantity(trial: Trial) -> Quantity:
-    spread = trial.rate.known_within if trial.rate else None
     name = f"Copy rate of all together, {_who_pins(trial)}"
-    return quantity(name, median(trial.rate), "bytes/second", reason="no round was completed", spread=spread)
+    if trial.rate is None:
+        return quantity(name, None, "bytes/second", reason="no round was completed")
+    return measured(name, trial.rate, "bytes/second")
 
 
 def _who_pins(trial: Trial) -> str:
@@ -252,13 +254,15 @@ def _rates(run: ExperimentRun, each: Trial | None, owner: Trial | None) -> Itera
         yield good(
             "owner-as-fast",
             *evidence,
-            title=f"{where}, one owner copies for {each.processes} processes {_how_fast(ratio)} they do themselves: "
-            f"{ours} against {theirs}",
+            title=f"{where}, one owner copies for {each.processes} processes "
+            f"{_how_fast(owner.rate, each.rate)} they do themselves: {ours} against {theirs}",
             detail=f"{_link_words(run, min(owner.rate.median, each.rate.median))}The bandwidth of large copies was "
             "compared, not latency or the owner's processor time.",
             advice="For large copies to one GPU, one process may copy for all. This result does not cover small copies "
             "or several GPUs; measure those separately.",
         )
+        return
+    if not exceeds(each.rate, owner.rate):
         return
     yield note(
         "owner-slower",
@@ -280,7 +284,6 @@ def _sharings(run: ExperimentRun, found: Sequence[Trial]) -> Iterator[Finding]:
     sizes = [trial.table_bytes or 0 for trial in alike]
     same = max(sizes) - min(sizes) <= (GRANULE_BYTES if run.lab == "cuda" else 0.02 * max(sizes))
     least = min(alike, key=lambda trial: trial.table_bytes or 0)
-    fastest = min(alike, key=_until_pinned)
     amount = format_bytes(alike[0].bytes)
     title = (
         f"The kind of shared memory makes no difference to the page tables: each of {len(alike)} kinds took "
@@ -296,8 +299,8 @@ def _sharings(run: ExperimentRun, found: Sequence[Trial]) -> Iterator[Finding]:
           for trial in alike),
         title=title,
         detail=f"{amount} were registered: {', '.join(trial.sharing_title for trial in alike)}.",
-        advice=f"Choose by time. The fastest here: {fastest.sharing_title}, {amount} touched and registered in "
-        f"{format_seconds(_until_pinned(fastest))}.",
+        advice="Choose the kind that suits the program: times were read too seldom to rank them."
+        if same else f"Where page tables matter, take {least.sharing_title}.",
     )  # fmt: skip
 
 
@@ -306,8 +309,9 @@ def _until_pinned(trial: Trial) -> float:
     return (trial.touch_seconds or 0.0) + (median(trial.pin_seconds) or 0.0)
 
 
-def _how_fast(ratio: float) -> str:
-    return "as fast as" if ratio <= 1 + SAME_RATE else "faster than"
+def _how_fast(ours: Summary, theirs: Summary) -> str:
+    faster = ours.median > (1 + SAME_RATE) * theirs.median and exceeds(ours, theirs)
+    return "faster than" if faster else "as fast as"
 
 
 def _link_words(run: ExperimentRun, rate: float) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from pinscope.analysis.conclusions import Costed, dearest_first, joined
+from pinscope.analysis.conclusions import Costed, dearest_first, is_distinct, joined, together
 from pinscope.analysis.rows import grouped
+from pinscope.analysis.statistics import measured
 from pinscope.experiments.scatter.arithmetic import (
     AS_GOOD,
     ENOUGH,
@@ -50,10 +51,11 @@ def _ways(found: Sequence[Cell]) -> Iterator[Costed]:
             continue
         gain, cell, ways = max(gains, key=lambda one: one[0])
         loop = ways["loop"]
+        if not is_distinct(gain, together(cell.wall, loop.wall)):
+            continue
         yield gain, finding(
             costing(gain), f"scatter-by-{way}",
-            *(quantity(f"{pieces_words(one)} {TOWARDS[one.direction]}, {WAY_TITLES[one.way]}", one.rate,
-                       "bytes/second", spread=one.wall.known_within) for one in (cell, loop)),
+            *map(_rate, (cell, loop)),
             *([quantity("One contiguous copy of as much", ways["contiguous"].rate, "bytes/second")]
               if "contiguous" in ways else []),
             title=f"A loop of copies moves {pieces_words(cell)} {TOWARDS[cell.direction]} at {gb(loop.rate)} GB/s, "
@@ -137,7 +139,7 @@ def _loop(found: Sequence[Cell]) -> Iterator[Costed]:
 
 def _rate(cell: Cell) -> Quantity:
     name = f"{pieces_words(cell)} {TOWARDS[cell.direction]}, {WAY_TITLES[cell.way]}"
-    return quantity(name, cell.rate, "bytes/second", spread=cell.wall.known_within)
+    return measured(name, cell.wall, "bytes/second", cell.rate)
 
 
 def _bound(found: Sequence[Cell]) -> str:

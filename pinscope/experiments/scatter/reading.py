@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pinscope.analysis.precision import Repeated, precision_not_reached
+from pinscope.analysis.statistics import measured
 from pinscope.experiments.scatter.arithmetic import (
     WAY_TITLES,
     Beside,
@@ -66,7 +67,7 @@ def _headline(found: Sequence[Cell]) -> Iterator[Quantity]:
 
 def _rate(cell: Cell) -> Quantity:
     name = f"{pieces_words(cell)} {TOWARDS[cell.direction]} by {BY_WAY[cell.way]}"
-    return quantity(name, cell.rate, "bytes/second", spread=cell.wall.known_within)
+    return measured(name, cell.wall, "bytes/second", cell.rate)
 
 
 def _winners(found: Sequence[Cell]) -> Table:

@@ -87,9 +87,9 @@ class Cell:
         return self.bytes * self.uses / self.wall_seconds.median
 
     @property
-    def cpu_seconds_per_gb(self) -> float:
-        """Of all threads of the process, for 1e9 bytes."""
-        return self.cpu_seconds / (self.bytes * self.uses) * 1e9
+    def copy_cpu_seconds(self) -> float:
+        """Of all threads of the process, for one use."""
+        return self.cpu_seconds / self.uses
 
     @property
     def each_seconds(self) -> float:

@@ -121,7 +121,7 @@ def _rates(found: Sequence[Cell], limit: float | None) -> Chart:
 
 
 def _processor(found: Sequence[Cell]) -> Chart:
-    """Processor time a GB over the size."""
+    """Processor time of a copy over the size."""
     uses = numbers_of_uses(found)[0]
     figure = panels([""], [420])  # as high as its legend of ten lines needs on a phone
     curves = _curves(found, uses)
@@ -129,20 +129,20 @@ def _processor(found: Sequence[Cell]) -> Chart:
         points = [
             (cell.bytes, seconds, f"{format_bytes(cell.bytes)}: {format_seconds(seconds)}")
             for cell in curve
-            if (seconds := cell.cpu_seconds_per_gb) > 0
+            if (seconds := cell.copy_cpu_seconds) > 0
         ]
         if points:
             put(figure, 1, line(WAY_TITLES[way], _LOOKS[way], points))
-    seconds_axis(figure, "Processor time a GB")
+    seconds_axis(figure, "Processor time of a copy")
     size_axis(figure, sizes(found), "Size (bytes, log scale)")
-    ends = [(WAY_TITLES[way], format_seconds(curve[-1].cpu_seconds_per_gb)) for way, curve in curves.items()]
+    ends = [(WAY_TITLES[way], format_seconds(curve[-1].copy_cpu_seconds)) for way, curve in curves.items()]
     return Chart(
         "staging-processor",
         "Processor time of each way",
-        "Of all threads of the process, also the driver's, for each GB brought. A copy from pinned memory costs the "
+        "Of all threads of the process, also the driver's, for one copy. A copy from pinned memory costs the "
         "CPU the call and the waking of a thread, and hardly more when it is large.",
         figure,
-        alt_text("Processor time a GB over the size; at the largest of each", ends),
+        alt_text("Processor time of a copy over the size; at the largest of each", ends),
     )
 
 

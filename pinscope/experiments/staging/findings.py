@@ -4,41 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pinscope.analysis.conclusions import Costed, dearest_first, joined
+from pinscope.analysis.conclusions import Costed, dearest_first, exceeds, joined
 from pinscope.analysis.precision import Repeated, precision_not_reached
 from pinscope.analysis.statistics import measured
 from pinscope.experiments.staging.arithmetic import (
-    AS_GOOD,
     BY_THREADS,
     CHOICES,
     HALVES,
     Cell,
-    Pipeline,
     as_good,
     by_way,
     numbers_of_uses,
     phrase,
-    pipelines,
     sizes,
     slower,
-    threads_words,
     times_words,
     uses_until_paid,
     usual_size,
     winners,
 )
 from pinscope.experiments.staging.code_to_paste import code_for, kept
-from pinscope.records.finding import COSTLY, Finding, Quantity, finding, note, quantity, wrong_data
+from pinscope.records.finding import COSTLY, Finding, finding, note, quantity, wrong_data
 from pinscope.records.run import ExperimentRun
-from pinscope.units import format_bandwidth, format_bytes, format_seconds, format_share
+from pinscope.units import format_bandwidth, format_bytes, format_seconds
 
 HUNDREDTH = 0.01
 """Copies that take at most this share of the processor time of plain ones are said to leave the CPU alone."""
-CLAIMED = 2.0
-"""``tensor.pin_memory().to(device, non_blocking=True)`` can be up to twice as slow as ``tensor.to(device)``, says
-https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html."""
-AT_BOUND = 1.05
-"""A pipeline that takes at most so many times as long as its slower half alone reaches its bound."""
 
 
 def staging_findings(run: ExperimentRun, found: Sequence[Cell]) -> tuple[Finding, ...]:
@@ -46,7 +37,7 @@ def staging_findings(run: ExperimentRun, found: Sequence[Cell]) -> tuple[Finding
     return dearest_first(
         [
             *_wrong(found), *_fastest(run, found), *_pin_to_copy(found), *_reuse(found), *_processor(found),
-            *_pipeline(found), *((1.0, late) for late in precision_not_reached(run, _repeated(found))),
+            *((1.0, late) for late in precision_not_reached(run, _repeated(found))),
         ]
     )  # fmt: skip
 
@@ -77,7 +68,7 @@ def _fastest(run: ExperimentRun, found: Sequence[Cell]) -> Iterator[Costed]:
     evidence = [measured(f"{cell.title}, {format_bytes(size)} once", cell.wall_seconds, "seconds")
                 for cell in (*ranked, plain)]  # fmt: skip
     by_size = "; ".join(f"{format_bytes(each)}: {_winner_words(found, each)}" for each in sizes(found))
-    better = not as_good(plain, best)
+    better = not as_good(plain, best) and exceeds(plain.wall_seconds, best.wall_seconds)
     yield (
         cost,
         finding(
@@ -86,12 +77,12 @@ def _fastest(run: ExperimentRun, found: Sequence[Cell]) -> Iterator[Costed]:
             *dict.fromkeys(evidence),
             title=f"A plain copy of {format_bytes(size)} takes {times_words(cost)} as long as {phrase(best)}: "
             f"{format_bandwidth(plain.bytes_per_second)}, not {format_bandwidth(best.bytes_per_second)}"
-            if better else f"Nothing brings {format_bytes(size)} to the GPU faster than a plain copy: "
+            if better else f"No way is known to bring {format_bytes(size)} to the GPU faster than a plain copy: "
             f"{format_bandwidth(plain.bytes_per_second)}",
             detail=f"Fastest for data that is used once, by size: {by_size}. Ways within "
-            f"10 % of the fastest are as good; named first is what takes least processor time.",
-            advice=_advice(best),
-            code=code_for(best.way, best.threads, int(run.params.get("chunk", 2**23))),
+            "10 % of the fastest are as good; named first is what takes least processor time.",
+            advice=_advice(best if better else plain),
+            code=code_for(best.way, best.threads, int(run.params.get("chunk", 2**23))) if better else None,
         ),
     )  # fmt: skip
 
@@ -116,70 +107,40 @@ def _advice(best: Cell) -> str:
 
 
 def _pin_to_copy(found: Sequence[Cell]) -> Iterator[Costed]:
-    """What the PyTorch tutorial on pin_memory warns of: pinning only to copy."""
+    """What the PyTorch tutorial on pin_memory warns of: allocating pinned memory only to copy."""
     size = usual_size(found)
     ways = by_way(found, size)
     plain, pin = ways.get("plain"), ways.get("pin_then_copy")
-    if plain is None or pin is None:
+    if plain is None or pin is None or as_good(pin, plain) or not exceeds(pin.wall_seconds, plain.wall_seconds):
         return
     cost = slower(pin, plain)
     copies = pin.wall_seconds.median - pin.prepare_seconds - pin.finish_seconds
+    others = "".join(
+        f" {words} takes {times_words(slower(ways[way], ways[beside]))} as long as {than}."
+        for way, words, beside, than in _BESIDE if way in ways and beside in ways
+    )  # fmt: skip
     yield (
         cost,
         note(
             "staging-pin-to-copy",
             measured("Pin, then copy", pin.wall_seconds, "seconds"),
             measured("Plain copy", plain.wall_seconds, "seconds"),
-            *_torch_evidence(found, size),
-            title=f"Pinning {format_bytes(size)} just to copy it once takes {times_words(cost)} as long as "
+            title=f"Allocating a pinned buffer to copy {format_bytes(size)} once takes {times_words(cost)} as long as "
             "a plain copy",
             detail=f"Of {format_seconds(pin.wall_seconds.median)}, {format_seconds(pin.prepare_seconds)} go into "
             f"allocating and filling the buffer, {format_seconds(copies)} into the copy and "
-            f"{format_seconds(pin.finish_seconds)} into freeing it.{_torch_words(found, size)}",
-            advice="Pin a buffer once and use it again, or use a plain copy."
-            if cost > AS_GOOD else "Nothing to do.",
+            f"{format_seconds(pin.finish_seconds)} into freeing it.{others}",
+            advice="Do not allocate pinned memory for one copy: keep a pinned buffer and use it again.",
         ),
-    )  # fmt: skip
-
-
-_TORCH_KINDS = (
-    ("torch_pin_then_to_first", "in newly pinned memory"),
-    ("torch_pin_then_to", "in pinned memory that it has kept"),
-)
-
-
-def _torch_pairs(found: Sequence[Cell], size: int) -> list[tuple[str, Cell, Cell]]:
-    """What to call pin_memory().to(), itself, and to()."""
-    ways = by_way(found, size)
-    plain = ways.get("torch_to")
-    return [(words, ways[way], plain) for way, words in _TORCH_KINDS if plain and way in ways]
-
-
-def _torch_evidence(found: Sequence[Cell], size: int) -> list[Quantity]:
-    return [
-        quantity(f"PyTorch: pin_memory().to() ÷ to(), {words}", slower(cell, plain), "ratio")
-        for words, cell, plain in _torch_pairs(found, size)
-    ]
-
-
-def _torch_words(found: Sequence[Cell], size: int) -> str:
-    """What the tutorial says, and what is found here."""
-    pairs = _torch_pairs(found, size)
-    if not pairs:
-        return ""
-    longer = joined([f"{times_words(slower(cell, plain))} as long {words}" for words, cell, plain in pairs])
-    claims = joined([f"{_claim_words(cell, plain)} {words}" for words, cell, plain in pairs])
-    return (
-        f" Beside PyTorch's to(), pin_memory().to() takes {longer}. Its tutorial's figure, up to twice, {claims}. "
-        f"PyTorch fills pinned memory with up to {threads_words(pairs[0][1].threads)}."
     )
 
 
-def _claim_words(cell: Cell, plain: Cell) -> str:
-    times = slower(cell, plain)
-    if round(times, 2) > CLAIMED * AS_GOOD:
-        return "is too low"
-    return "holds" if round(times, 2) > AS_GOOD else "does not hold"
+_BESIDE = (
+    ("register", "Registering the memory where it lies", "plain", "a plain copy"),
+    ("torch_pin_then_to_first", "PyTorch: pin_memory().to() in newly pinned memory", "torch_to", "to()"),
+    ("torch_pin_then_to", "PyTorch: pin_memory().to() in memory that it has kept pinned", "torch_to", "to()"),
+)
+"""Ways that also pin, and the way that each is beside."""
 
 
 def _reuse(found: Sequence[Cell]) -> Iterator[Costed]:
@@ -227,68 +188,31 @@ def _processor(found: Sequence[Cell]) -> Iterator[Costed]:
     if plain is None or pinned is None:
         return
     share = pinned.cpu_seconds / plain.cpu_seconds if plain.cpu_seconds else 1.0
-    spin = f" A wait that spins, as CUDA does by default: {_per_gb(spinning)}." if spinning else ""
+    spin = f" A wait that spins, as CUDA does by default: {_processor_time(spinning)}." if spinning else ""
     least = [each for each in sizes(found) if (pair := by_way(found, each)).keys() >= {"plain", "in_place"}
              and pair["in_place"].cpu_seconds <= HUNDREDTH * pair["plain"].cpu_seconds]  # fmt: skip
-    from_size = f" It is at most a hundredth from {format_bytes(min(least))} on." if least else ""
+    from_size = f" From {format_bytes(min(least))} on it is at most a hundredth of a plain copy's." if least else ""
     best = winners(found, size)[0]
     yield (
         1.0,
         finding(
             "good" if share <= HUNDREDTH else "note",
             "staging-processor",
-            quantity("Processor time a GB, plain copy", plain.cpu_seconds_per_gb, "seconds"),
-            quantity("Processor time a GB, copy from pinned memory", pinned.cpu_seconds_per_gb, "seconds"),
+            quantity(f"Processor time of a copy of {format_bytes(size)}, plain", plain.copy_cpu_seconds, "seconds"),
+            quantity(f"Processor time of a copy of {format_bytes(size)}, pinned", pinned.copy_cpu_seconds, "seconds"),
             quantity("Their ratio", share, "share"),
-            title=f"A copy of {format_bytes(size)} from pinned memory takes {format_share(share)} of the processor "
-            "time of a plain copy",
-            detail=f"{_per_gb(pinned)} of processor time a GB, not {_per_gb(plain)}, of all threads of the process, "
-            f"also the driver's.{from_size}{spin} The fastest way from pageable memory, {phrase(best)}, takes "
-            f"{_per_gb(best)}.",
+            title=f"A copy of {format_bytes(size)} from pinned memory takes {_processor_time(pinned)} of processor "
+            f"time, a plain copy {_processor_time(plain)}",
+            detail=f"That is of all threads of the process, also the driver's.{from_size}{spin} The fastest way from "
+            f"pageable memory, {phrase(best)}, takes {_processor_time(best)}.",
             advice="Wait for copies with events that let the thread sleep (cudaEventBlockingSync).",
             code=kept(),
         ),
     )
 
 
-def _per_gb(cell: Cell) -> str:
-    return format_seconds(cell.cpu_seconds_per_gb)
-
-
-def _pipeline(found: Sequence[Cell]) -> Iterator[Costed]:
-    """How near two buffers in turn come to the slower of their halves."""
-    size = usual_size(found)
-    mine = [one for one in pipelines(found) if one.whole.bytes == size]
-    if not mine:
-        return
-    chosen = by_way(found, size)["two_buffers"]
-    best = next((one for one in mine if one.whole.threads == chosen.threads), mine[-1])
-    reached = [one for one in mine if one.beyond_bound <= AT_BOUND]
-    few = f" With {joined([threads_words(one.whole.threads) for one in reached])} the whole takes no more than " + (
-        f"{format_share(AT_BOUND - 1)} longer than that."
-    )
-    yield (
-        1.0,
-        note(
-            "staging-pipeline",
-            *(
-                quantity(f"Time ÷ the slower half's, {threads_words(one.whole.threads)}", one.beyond_bound, "ratio")
-                for one in mine
-            ),
-            title=f"Two pinned buffers in turn take {times_words(best.beyond_bound)} as long as the slower of their "
-            f"halves, {_half(best)} ({format_bytes(size)}, {threads_words(best.whole.threads)})",
-            detail=f"{format_bandwidth(best.whole.bytes_per_second)}; filling alone "
-            f"{format_bandwidth(best.filling.bytes_per_second)}, copying alone "
-            f"{format_bandwidth(best.copying.bytes_per_second)}. No pipeline can be faster than its slower half."
-            f"{few if reached else ''} What is beyond it is what filling and copying cost each other side by side; "
-            "what is below it is noise, as each was timed apart.",
-            advice="Take more threads as long as filling is the slower half and processors are free.",
-        ),
-    )  # fmt: skip
-
-
-def _half(one: Pipeline) -> str:
-    return "filling" if one.slower_half is one.filling else "copying"
+def _processor_time(cell: Cell) -> str:
+    return format_seconds(cell.copy_cpu_seconds)
 
 
 def _repeated(found: Sequence[Cell]) -> list[Repeated]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pinscope.analysis.statistics import measured
 from pinscope.experiments.staging.arithmetic import (
     AS_GOOD,
     PREPARED,
@@ -64,13 +65,13 @@ def _headline(found: Sequence[Cell]) -> tuple[Quantity, ...]:
             quantity(f"Time of the fastest way ÷ plain copy, {words} once", slower(best[0], ways["plain"]), "ratio"),
         )
     if {"plain", "in_place"} <= ways.keys() and ways["plain"].cpu_seconds:
-        share = ways["in_place"].cpu_seconds / ways["plain"].cpu_seconds
-        quantities.insert(2, quantity(f"Processor time of a pinned copy ÷ a plain one, {words}", share, "share"))
+        for way, name in (("plain", "a plain"), ("in_place", "a pinned")):
+            taken = ways[way].copy_cpu_seconds
+            quantities.insert(2, quantity(f"Processor time of {name} copy, {words}", taken, "seconds"))
     if best:
-        known = best[0].wall_seconds.known_within
         quantities += [
             quantity(f"Fastest way, {words} once", " or ".join(cell.title for cell in best), "text"),
-            quantity(f"Its rate, {words} once", best[0].bytes_per_second, "bytes/second", spread=known),
+            measured(f"Its rate, {words} once", best[0].wall_seconds, "bytes/second", best[0].bytes_per_second),
         ]
     return tuple(quantities)
 
@@ -108,14 +109,14 @@ def _all(found: Sequence[Cell]) -> Table:
         {
             "size": "bytes", "uses": "count", "way": "text", "time": "seconds", "spread": "share",
             "rate": "bytes/second", "before the first copy": "seconds", "after the last": "seconds",
-            "processor time a GB": "seconds", "of it, the caller": "seconds", "pays from uses": "count",
+            "processor time of a copy": "seconds", "of it, the caller": "seconds", "pays from uses": "count",
             "repeats": "count",
         },
         [
             (
                 cell.bytes, cell.uses, cell.title, cell.wall_seconds.median, cell.wall_seconds.spread,
-                cell.bytes_per_second, cell.prepare_seconds, cell.finish_seconds, cell.cpu_seconds_per_gb,
-                cell.thread_cpu_seconds / (cell.bytes * cell.uses) * 1e9, _paid(cell, plain.get(cell.bytes)),
+                cell.bytes_per_second, cell.prepare_seconds, cell.finish_seconds, cell.copy_cpu_seconds,
+                cell.thread_cpu_seconds / cell.uses, _paid(cell, plain.get(cell.bytes)),
                 cell.wall_seconds.count,
             )
             for cell in found
@@ -143,7 +144,7 @@ def _halves(found: Sequence[Cell]) -> Table:
             )
             for one in pipelines(found)
         ],
-        note="No pipeline can be faster than the slower of its halves; below 1 is noise, as each was timed apart.",
+        note="Each half was timed apart, so the two in turn may take less than the slower of them.",
     )  # fmt: skip
 
 

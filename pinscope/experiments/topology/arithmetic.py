@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from pinscope.analysis.conclusions import is_distinct, known_within, together
 from pinscope.analysis.page_table_model import GPU_PAGE_SIZES, page_table_memory_bytes
 from pinscope.analysis.rows import Row, Rows, counted, grouped, labels
+from pinscope.analysis.rules.link import SHARED_UPLINK
 from pinscope.analysis.statistics import Summary, summarize
 
 ONE_WAY = ("h2d", "d2h")
@@ -126,6 +128,17 @@ def share(found: Sequence[Cell], cell: Cell) -> float | None:
     return cell.total.median / sum(single[gpu].total.median for gpu in cell.gpus)
 
 
+def compared(found: Sequence[Cell], cell: Cell) -> tuple[Summary, Summary]:
+    """What its :func:`share` is made of: the rate together, and of the rates alone the one that is known least."""
+    single = alone(found, cell.direction, cell.issued_by)
+    return cell.total, max((single[gpu].total for gpu in cell.gpus), key=known_within)
+
+
+def is_slowed(found: Sequence[Cell], cell: Cell, part: float, limit: float = SHARED_UPLINK) -> bool:
+    """Whether these GPUs reach less than ``limit`` of their rates alone, and that is no chance."""
+    return part < limit and is_distinct(part, together(*compared(found, cell)))
+
+
 def pairs(found: Sequence[Cell], direction: str) -> dict[tuple[int, int], tuple[Cell, float]]:
     """Every pair, its cell, and its share of the rates alone."""
     known = {}
@@ -140,8 +153,8 @@ def pairs(found: Sequence[Cell], direction: str) -> dict[tuple[int, int], tuple[
 def shared_uplinks(found: Sequence[Cell], direction: str) -> list[tuple[int, ...]]:
     """GPUs of which each shares an uplink with another one of them: every such group."""
     groups: list[set[int]] = []
-    for pair, (_, part) in pairs(found, direction).items():
-        if part < ONE_UPLINK:
+    for pair, (cell, part) in pairs(found, direction).items():
+        if is_slowed(found, cell, part, ONE_UPLINK):
             joined = set(pair).union(*(group for group in groups if group & set(pair)))
             groups = [group for group in groups if not group & joined] + [joined]
     return sorted(tuple(sorted(group)) for group in groups)

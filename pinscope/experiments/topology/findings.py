@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pinscope.analysis.conclusions import Costed, dearest_first, joined
+from pinscope.analysis.conclusions import Costed, dearest_first, exceeds, joined, part_of
 from pinscope.analysis.page_table_model import GRANULE_BYTES
 from pinscope.analysis.rules.link import BELOW_LIKE, SHARED_UPLINK
 from pinscope.analysis.statistics import measured
@@ -16,8 +16,11 @@ from pinscope.experiments.topology.arithmetic import (
     alone,
     at_once,
     by_node,
+    compared,
     devices,
+    is_slowed,
     pairs,
+    share,
     shared_uplinks,
 )
 from pinscope.experiments.topology.verdict import worst_direction
@@ -41,8 +44,8 @@ def topology_findings(
     """What is dearest to ignore first; what could not be measured is among the notes."""
     return dearest_first(
         [
-            *_wrong(found, opened), *_uplinks(found), *_together(found), *_slow(run, found), *_nodes(found),
-            *_processes(found), *_tables(tables), *_contexts(opened), *_through(found, opened),
+            *_wrong(found, opened), *_uplinks(found), *_together(found), *_both_ways(found), *_slow(run, found),
+            *_nodes(found), *_processes(found), *_tables(tables), *_contexts(opened), *_through(found, opened),
             *_not_measured(run, found),
         ]
     )  # fmt: skip
@@ -71,7 +74,7 @@ def _uplinks(found: Sequence[Cell]) -> Iterator[Costed]:
         groups = shared_uplinks(found, way)
         if groups:
             yield 1 / max(part, 1e-9), _shared(found, groups, pair, part, devices(found))
-        elif part < SHARED_UPLINK:
+        elif is_slowed(found, pair, part):
             yield 1 / part, _slowed(found, pair, part)
     if least and min(least)[0] >= SHARED_UPLINK:
         part, way, pair = min(least, key=lambda one: one[0])
@@ -80,8 +83,8 @@ def _uplinks(found: Sequence[Cell]) -> Iterator[Costed]:
             good(
                 "own-uplinks",
                 *(_pair_quantities(found, pair)),
-                title=f"{own_uplinks_words(devices(found))}: copying together, a pair reaches at least "
-                f"{format_share(part)} of the sum of its rates alone",
+                title=f"{own_uplinks_words(devices(found))}: copying one way together, a pair reaches at least "
+                f"{part_of(part, *compared(found, pair))} of the sum of its rates alone",
                 detail=f"The lowest share: {gpus_words(pair.gpus)}, {ALL_TOWARDS[way]}.",
             ),
         )
@@ -114,7 +117,8 @@ def _shared(
     )
     return finding(
         costing(1 / max(part, 1e-9)), f"shared-uplink-{way}", *_pair_quantities(found, pair),
-        title=f"{groups_words(groups)}: a pair copies {ALL_TOWARDS[way]} at {format_share(part)} of the sum of its "
+        title=f"{groups_words(groups)}: a pair copies {ALL_TOWARDS[way]} at "
+        f"{part_of(part, *compared(found, pair))} of the sum of its "
         "rates alone",
         detail=f"{gpus_words(pair.gpus)} together copy at {format_bandwidth(pair.total.median)}. {where}.",
         advice=apart, code=_visible(chosen) if len(chosen) > 1 else None,
@@ -127,7 +131,7 @@ def _slowed(found: Sequence[Cell], pair: Cell, part: float) -> Finding:
     return finding(
         costing(1 / part), f"slower-together-{way}", *_pair_quantities(found, pair),
         title=f"{gpus_words(pair.gpus)} slow each other down: together they copy {ALL_TOWARDS[way]} at "
-        f"{format_share(part)} of the sum of their rates alone",
+        f"{part_of(part, *compared(found, pair))} of the sum of their rates alone",
         detail=f"Together they copy at {format_bandwidth(pair.total.median)}. A shared uplink would leave about half, "
         "so the limit is more likely host memory, the link between processors, or another user of these.",
         advice="Run it again while the computer is idle, its other virtual machines included. "
@@ -154,20 +158,39 @@ def _visible(chosen: Sequence[int]) -> str:
 def _together(found: Sequence[Cell]) -> Iterator[Costed]:
     """All at once are slower though no two share an uplink."""
     worst = worst_direction(found)
-    if worst is None or worst[1] >= SHARED_UPLINK or len(devices(found)) < 3 or shared_uplinks(found, worst[0]):
+    if worst is None or len(devices(found)) < 3 or shared_uplinks(found, worst[0]):
         return
     way, part = worst
     cell = at_once(found, way)
-    if cell is None:
+    if cell is None or not is_slowed(found, cell, part):
         return
     yield 1 / max(part, 1e-9), finding(
         costing(1 / max(part, 1e-9)), "all-at-once-slower",
         measured(f"All {len(cell.gpus)} GPUs at once, {way}", cell.total, _RATE),
         quantity("Sum of each alone", cell.total.median / part if part else None, _RATE),
-        title=f"All {len(cell.gpus)} GPUs together copy {ALL_TOWARDS[way]} at {format_share(part)} of the sum of their "
-        "rates alone, though no two share an uplink",
+        title=f"All {len(cell.gpus)} GPUs together copy {ALL_TOWARDS[way]} at "
+        f"{part_of(part, *compared(found, cell))} of the sum of their rates alone, though no two share an uplink",
         detail="The limit lies behind the uplinks: the link between processors, or host memory.",
         advice=f"Take each GPU's host memory from the NUMA node near it. {_SPREAD}.",
+    )  # fmt: skip
+
+
+def _both_ways(found: Sequence[Cell]) -> Iterator[Costed]:
+    """All GPUs that copy both ways at once reach less than each alone."""
+    cell = at_once(found, "bidirectional")
+    part = share(found, cell) if cell else None
+    if cell is None or part is None or not is_slowed(found, cell, part):
+        return
+    yield 1 / max(part, 1e-9), note(
+        "slower-both-ways",
+        measured(f"All {len(cell.gpus)} GPUs at once, both ways", cell.total, _RATE),
+        *(measured(f"GPU {gpu} alone, both ways", one.total, _RATE)
+          for gpu, one in sorted(alone(found, cell.direction).items())),
+        title=f"{gpus_words(cell.gpus)}, all copying both ways at once, reach "
+        f"{part_of(part, *compared(found, cell))} of the sum of their rates alone",
+        detail=f"Together they copy at {format_bandwidth(cell.total.median)}, both directions counted. This run does "
+        "not say what limits them.",
+        advice="Plan with this rate, not with the sum, where all GPUs copy both ways at once.",
     )  # fmt: skip
 
 
@@ -181,7 +204,7 @@ def _slow(run: ExperimentRun, found: Sequence[Cell]) -> Iterator[Costed]:
             like = [other for gpu, other in single.items() if names.get(gpu) == names.get(cell.gpus[0])]
             best = max(like, key=lambda other: other.total.median)
             part = cell.total.median / best.total.median if best.total.median else 1.0
-            if part < BELOW_LIKE and (worst is None or part < worst[0]):
+            if part < BELOW_LIKE and exceeds(best.total, cell.total) and (worst is None or part < worst[0]):
                 worst = part, way, cell, best
     if worst is None:
         return
@@ -224,6 +247,8 @@ def _nodes(found: Sequence[Cell]) -> Iterator[Costed]:
             detail="One GPU copied at a time; latency was not measured.",
         )  # fmt: skip
         return
+    if not exceeds(fast_cell.total, slow_cell.total):
+        return
     yield 1 / max(part, 1e-9), finding(
         costing(1 / max(part, 1e-9)), "far-node-slower", *evidence,
         title=f"GPU {gpu} reaches {format_share(part)} of its rate with host memory on NUMA node {slow_node} instead "
@@ -260,6 +285,8 @@ def _processes(found: Sequence[Cell]) -> Iterator[Costed]:
             title=f"One process copies on {len(one.gpus)} GPUs as fast as one process per GPU: {single} and {several}",
             detail=f"{_QUEUED}.",
         )  # fmt: skip
+        return
+    if not (exceeds(one.total, each.total) or exceeds(each.total, one.total)):
         return
     faster = "one process per GPU" if ratio < 1 else "one process for all GPUs"
     yield max(ratio, 1 / max(ratio, 1e-9)), finding(
@@ -367,7 +394,7 @@ def _through(found: Sequence[Cell], opened: Sequence[Opened]) -> Iterator[Costed
             f" From host memory a process on GPU {one.device} itself copies at {format_bandwidth(single.total.median)}."
             if single else ""
         )  # fmt: skip
-        faster = single is None or slowest.median > single.total.median
+        faster = single is not None and exceeds(slowest, single.total)
         yield 1.0, note(
             f"through-from-{source}",
             *(measured(f"GPU {other.opener} into GPU {other.device}", rate, _RATE) for rate, other in rates[:8]),

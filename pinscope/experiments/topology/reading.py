@@ -73,7 +73,8 @@ def _copies(found: Sequence[Cell]) -> Table:
         [
             (
                 "+".join(map(str, cell.gpus)), cell.direction, _place(cell), BY[cell.issued_by], cell.total.median,
-                cell.total.known_within, share(found, cell) if len(cell.gpus) > 1 else None,
+                None if cell.total.few else cell.total.known_within,
+                share(found, cell) if len(cell.gpus) > 1 else None,
                 min(one.median for one in cell.each.values()), max(one.median for one in cell.each.values()),
                 cell.wrong,
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pinscope.analysis.rules.link import SHARED_UPLINK
+from pinscope.analysis.conclusions import part_of
 from pinscope.experiments.topology.arithmetic import (
     ONE_WAY,
     Cell,
@@ -12,13 +12,15 @@ from pinscope.experiments.topology.arithmetic import (
     Tables,
     alone,
     at_once,
+    compared,
     devices,
+    is_slowed,
     pairs,
     share,
     shared_uplinks,
 )
 from pinscope.experiments.topology.words import ALL_TOWARDS, TOWARDS, gpus_words, groups_words, own_uplinks_words
-from pinscope.units import format_bandwidth, format_bytes, format_share
+from pinscope.units import format_bandwidth, format_bytes
 
 
 def topology_verdict(found: Sequence[Cell], tables: Sequence[Tables], opened: Sequence[Opened]) -> str | None:
@@ -41,19 +43,22 @@ def worst_direction(found: Sequence[Cell]) -> tuple[str, float] | None:
 def _shared(found: Sequence[Cell]) -> str | None:
     """Of the direction in which a pair reaches least: the groups that share an uplink, or the pair."""
     shares = [
-        (part, way, pair) for way in ONE_WAY for pair, (_, part) in pairs(found, way).items() if part < SHARED_UPLINK
+        (part, way, pair, part_of(part, *compared(found, cell)))
+        for way in ONE_WAY
+        for pair, (cell, part) in pairs(found, way).items()
+        if is_slowed(found, cell, part)
     ]
     if not shares:
         return None
-    part, way, pair = min(shares, key=lambda one: one[0])
+    _, way, pair, part = min(shares, key=lambda one: one[0])
     groups = shared_uplinks(found, way)
     if not groups:
         return (
-            f"{gpus_words(pair)} slow each other down: together they copy {ALL_TOWARDS[way]} at {format_share(part)} "
+            f"{gpus_words(pair)} slow each other down: together they copy {ALL_TOWARDS[way]} at {part} "
             "of the sum of their rates alone; a shared uplink leaves about half."
         )
     shown = groups_words(groups) if len(groups) <= 3 else f"{len(groups)} groups of GPUs share an uplink each"
-    return f"{shown}: a pair copies {ALL_TOWARDS[way]} at {format_share(part)} of the sum of its rates alone."
+    return f"{shown}: a pair copies {ALL_TOWARDS[way]} at {part} of the sum of its rates alone."
 
 
 def _together(found: Sequence[Cell]) -> str | None:
@@ -62,16 +67,18 @@ def _together(found: Sequence[Cell]) -> str | None:
     if worst is None or cell is None:
         return None
     way, part = worst
-    rate = f"{format_bandwidth(cell.total.median)} {ALL_TOWARDS[way]}"
-    if part < SHARED_UPLINK:
-        return (
-            f"{own_uplinks_words(cell.gpus)}, but all together copy at {rate}, {format_share(part)} of the sum of "
-            "their rates alone."
-        )
-    return (
-        f"{own_uplinks_words(cell.gpus)}: together they copy at {rate}, {format_share(part)} of the sum of their rates "
-        "alone."
-    )
+    rate = f"{format_bandwidth(cell.total.median)} {ALL_TOWARDS[way]}, {part_of(part, *compared(found, cell))}"
+    but = ", but all together" if is_slowed(found, cell, part) else ": together they"
+    return f"{own_uplinks_words(cell.gpus)}{but} copy at {rate} of the sum of their rates alone{_both_ways(found)}."
+
+
+def _both_ways(found: Sequence[Cell]) -> str:
+    """What all reach that copy both ways at once, where it is less than alone."""
+    cell = at_once(found, "bidirectional")
+    part = share(found, cell) if cell else None
+    if cell is None or part is None or not is_slowed(found, cell, part):
+        return ""
+    return f"; both ways at once {part_of(part, *compared(found, cell))}"
 
 
 def _single(found: Sequence[Cell]) -> str | None:

@@ -1,4 +1,4 @@
-"""What to do about calls that wait, which chunk keeps to the limit, and whether the one found at run time did."""
+"""What to do about calls that wait, and whether the chunk found at run time did."""
 
 from __future__ import annotations
 
@@ -12,12 +12,9 @@ from pinscope.experiments.while_serving.arithmetic import (
     TOUCH,
     Cell,
     Wait,
-    chunk,
     fastest,
     in_one_piece,
-    largest_within,
     of_way,
-    registered,
     slower,
 )
 from pinscope.records.finding import Finding, Quantity, costing, critical, finding, good, note, quantity, warning
@@ -45,7 +42,7 @@ pool = pinning.result()
 
 def while_serving_findings(found: Sequence[Cell], limit: float) -> tuple[Finding, ...]:
     """The gravest first."""
-    return dearest_first([*_not_pinned(found), *_one_piece(found, limit), *_auto(found, limit), *_chunks(found, limit)])
+    return dearest_first([*_not_pinned(found), *_one_piece(found, limit), *_auto(found, limit)])
 
 
 def code(nbytes: int, limit: float) -> str:
@@ -123,7 +120,7 @@ def _auto(found: Sequence[Cell], limit: float) -> Iterator[Costed]:
         *(quantity(f"Time, {cell.title}", cell.seconds.median, "seconds") for cell in compared),
     )  # fmt: skip
     cost = _cost(auto, found)
-    title = f'With pinned_empty(chunk="auto") no call takes longer than {format_seconds(wait.seconds)}'
+    title = f'With pinned_empty(chunk="auto") no call took longer than {format_seconds(wait.seconds)}'
     if wait.seconds > limit:
         yield wait.seconds / limit, warning(
             "auto-beyond-limit", *evidence,
@@ -143,33 +140,6 @@ def _auto(found: Sequence[Cell], limit: float) -> Iterator[Costed]:
             times,
             good("auto-keeps-limit", *evidence, title=f"{title}; the limit is {format_seconds(limit)}", detail=cost),
         )
-
-
-def _chunks(found: Sequence[Cell], limit: float) -> Iterator[Costed]:
-    """The longest chunk that keeps to the limit, of those measured."""
-    measured = [cell for cell in registered(found) if cell.way == "chunks"]
-    if not measured:
-        return
-    best = largest_within(found, limit)
-    evidence = (*_waits(registered(found)),)
-    if best is None:
-        yield 1.0, note(
-            "no-chunk-keeps-limit", *evidence,
-            title=f"No chunk length that was measured keeps every call within {format_seconds(limit)}",
-            detail=f"With the shortest, {format_bytes(chunk(measured[0]))}, calls take up to "
-            f"{format_seconds(measured[0].longest.seconds)}. {_why(found, measured[0].longest)}",
-            advice="Pin before the program serves, or allow a longer wait.",
-        )  # fmt: skip
-        return
-    yield slower(best, found) or 1.0, note(
-        "largest-chunk", *evidence,
-        title=f"Of the chunk lengths given, {format_bytes(chunk(best))} is the longest that keeps every call within "
-        f"{format_seconds(limit)}",
-        detail=f"{_cost(best, found)} The longest call was {best.longest.name}: "
-        f"{format_seconds(best.longest.seconds)}.",
-        advice='Use chunk="auto" instead of this length: it finds one on each machine, and pauses between chunks, so '
-        "that calls that wait go first.",
-    )  # fmt: skip
 
 
 def _cost(cell: Cell, found: Sequence[Cell]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from pinscope.analysis.statistics import measured
 from pinscope.experiments.while_serving.arithmetic import (
     AUTO,
     CALLS,
@@ -15,9 +16,7 @@ from pinscope.experiments.while_serving.arithmetic import (
     TOUCH,
     Cell,
     cells,
-    chunk,
     fastest,
-    largest_within,
     of_way,
     slower,
 )
@@ -42,27 +41,20 @@ def read_while_serving(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) ->
     if not fastest(found):
         return Reading(headline=(), tables=(), findings=())
     return Reading(
-        verdict=while_serving_verdict(found, limit), headline=tuple(_headline(found, limit)),
+        verdict=while_serving_verdict(found, limit), headline=tuple(_headline(found)),
         tables=(_ways(found, limit), _calls(found)), findings=while_serving_findings(found, limit),
     )  # fmt: skip
 
 
-def _headline(found: Sequence[Cell], limit: float) -> Iterator[Quantity]:
+def _headline(found: Sequence[Cell]) -> Iterator[Quantity]:
     """What calls wait with the chunk that is found at run time, and without; then what it costs; then the controls."""
-    auto, best = of_way(found, AUTO), largest_within(found, limit)
+    auto = of_way(found, AUTO)
     shown = [cell for way in (AUTO, "host_alloc", "register") if (cell := of_way(found, way))]
     yield from (_wait(cell) for cell in shown)
     if auto and (times := slower(auto, found)):
         yield quantity(f"Time of {auto.title} ÷ the fastest way", times, "ratio")
         yield quantity(f"Chunk of {auto.title}", auto.chunk_bytes, "bytes", reason="memory cannot be registered here")
     yield from (_time(cell) for cell in shown)
-    if any(cell.way == "chunks" for cell in found):
-        yield quantity(
-            f"Longest chunk that keeps calls within {format_seconds(limit)}", chunk(best) if best else None, "bytes",
-            reason="none of those measured does",
-        )  # fmt: skip
-        if best:
-            yield quantity("Time in such chunks ÷ the fastest way", slower(best, found), "ratio")
     yield from (_wait(cell) for way in (TOUCH, IDLE) if (cell := of_way(found, way)))
 
 
@@ -72,7 +64,7 @@ def _wait(cell: Cell) -> Quantity:
 
 def _time(cell: Cell) -> Quantity:
     name = f"Time to pin {format_bytes(cell.bytes)}, {cell.title}"
-    return quantity(name, cell.seconds.median, "seconds", spread=cell.seconds.known_within)
+    return measured(name, cell.seconds, "seconds")
 
 
 def _ways(found: Sequence[Cell], limit: float) -> Table:

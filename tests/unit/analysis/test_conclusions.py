@@ -9,16 +9,19 @@ import pytest
 from pinscope.analysis.conclusions import (
     about,
     dearest_first,
+    exceeds,
     is_distinct,
     joined,
     known_within,
     on_lab,
+    part_of,
     part_words,
     times,
     together,
 )
-from pinscope.analysis.statistics import summarize
+from pinscope.analysis.statistics import measured, summarize
 from pinscope.records.finding import Finding, good, note, warning
+from pinscope.report.facts import quantity_text
 
 
 def finding(severity: str, title: str) -> Finding:
@@ -46,12 +49,43 @@ def test_errors_of_a_ratio_add_up_as_those_of_independent_figures() -> None:
 
 
 @pytest.mark.parametrize(
-    ("uncertainty", "said", "words"),
-    [(0.0, "", "6.5 times"), (0.05, "", "6.5 times"), (0.17, "about ", "6.5 times (± 17 %)"),
-     (math.inf, "about ", "6.5 times")],
-)  # fmt: skip
-def test_what_is_known_only_roughly_is_said_so(uncertainty: float, said: str, words: str) -> None:
-    assert (about(uncertainty), times(6.5, uncertainty)) == (said, words)
+    ("values", "said", "words", "share"),
+    [
+        ([1.0] * 8, "", "6.5 times", "99.2 %"),
+        ([0.97, 1.0, 1.0, 1.03] * 2, "", "6.5 times", "99 %"),
+        ([0.83, 1.0, 1.0, 1.17] * 2, "about ", "6.5 times (± 17 %)", "99 % (± 17 %)"),
+        ([0.98, 1.0, 1.0], "", "6.5 times (3 repeats)", "99 % (3 repeats)"),
+        ([1.0], "about ", "6.5 times (1 repeat)", "99 % (1 repeat)"),
+    ],
+)
+def test_a_ratio_is_no_finer_than_it_is_known(values: list[float], said: str, words: str, share: str) -> None:
+    summary, exact = summarize(values), summarize([1.0] * 8)
+    assert about(known_within(summary)) == said
+    assert (times(6.5, summary, exact), part_of(0.992, summary, exact)) == (words, share)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "more"),
+    [
+        ([1.2] * 8, [1.0] * 8, True),
+        ([1.0] * 8, [1.2] * 8, False),
+        ([0.9, 1.2, 1.2, 1.5] * 2, [1.0] * 8, False),
+        ([1.2], [1.0] * 8, False),
+        ([1.3], [1.0] * 8, True),
+        ([1.0], [0.0], False),
+    ],
+)
+def test_a_median_exceeds_another_only_by_more_than_both_may_be_off(
+    one: list[float], other: list[float], more: bool
+) -> None:
+    assert exceeds(summarize(one), summarize(other)) == more
+
+
+@pytest.mark.parametrize(("values", "text"), [([1e9] * 8, "1.00 GB/s ± < 0.1 %"), ([1e9] * 3, "1.00 GB/s (3 repeats)")])
+def test_below_8_repeats_a_figure_has_their_number_in_place_of_an_interval(values: list[float], text: str) -> None:
+    figure = measured("", summarize(values), "bytes/second")
+    assert quantity_text(figure) == text
+    assert (figure.spread is None) == ("repeats" in text)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +96,9 @@ def test_what_is_known_only_roughly_is_said_so(uncertainty: float, said: str, wo
         (2.0, 4.0, False),
         (0.5, 0.9, True),
         (0.5, 1.0, False),
-        (1.2, math.inf, True),
+        (1.2, math.inf, False),
+        (1.3, math.inf, True),
+        (0.7, math.inf, True),
     ],
 )
 def test_figures_are_told_apart_where_their_ratio_is_farther_from_1_than_it_may_be_off(

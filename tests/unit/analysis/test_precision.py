@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pinscope.analysis.precision import Repeated, imprecise, precision_not_reached
+from pinscope.analysis.precision import Repeated, precision_not_reached
 from pinscope.analysis.statistics import summarize
 from pinscope.records.run import Run
 from tests.data import synthetic
@@ -52,15 +52,6 @@ def test_it_says_whether_a_figure_of_the_headline_rests_on_them_and_names_the_wo
     assert finding.detail.startswith("One of them is behind a figure of the headline. The worst of the headline: noisy")
     (finding,) = precision_not_reached(run(precision=0.01), [replace(STEADY, headline=True), other])
     assert finding.detail.startswith("None of them is behind a figure of the headline. The worst: noisiest")
-
-
-def test_a_finding_names_the_medians_under_it_that_are_not_as_precise_as_asked_for() -> None:
-    parts = [(one.words, one.summary) for one in (STEADY, NOISIEST, FEW)]
-    assert imprecise(run(precision=0.05), *parts) == (
-        " Not as precise as asked for (± 5.0 %): noisiest ± 20.0 %, few (only 7 repeats)."
-    )
-    assert imprecise(run(precision=0.05), parts[0]) == ""
-    assert imprecise(run(), *parts) == ""
 
 
 def test_with_too_few_repeats_nothing_is_claimed_to_be_known() -> None:

@@ -67,7 +67,6 @@ def test_a_gain_that_is_known_only_roughly_says_so() -> None:
     slow = [row(256 * MIB / rate, 256 * MIB, memory="pageable") for rate in (8e9, 9e9, 10e9, 11e9) for _ in range(2)]
     finding = bandwidth_findings([*copies(50e9), *slow])["pageable-slower"]
     assert "times (± 18 %; h2d, 256 MiB)" in finding.title
-    assert "Not as precise as asked for (± 1.0 %): pageable h2d ± 18.4 %." in finding.detail
     assert "are about 5.3 times as fast" in bandwidth_verdict([*copies(50e9), *slow])
 
 
@@ -137,6 +136,19 @@ def test_kernels_are_compared_with_the_engines_each_way_and_both_ways() -> None:
     assert "by-kernel" not in bandwidth_findings(copies(50e9))
 
 
+def test_kernels_that_noise_may_have_slowed_are_no_reason_for_the_engines() -> None:
+    wild = [row(256 * MIB / rate, 256 * MIB, copier="kernel") for rate in (30e9, 60e9, 46e9, 47e9) for _ in range(2)]
+    finding = bandwidth_findings([*copies(50e9), *wild])["by-kernel"]
+    assert finding.title == "Copies by a kernel reach 93 % (± 55 %; h2d) of the copy engines' rate"
+    assert finding.advice == "Either will do for large blocks."
+
+
+def test_a_size_at_which_pageable_copies_vary_is_none_from_which_pinned_ones_are_faster() -> None:
+    wild = [row(4096 / rate, 4096, memory="pageable") for rate in (20e9, 60e9, 30e9, 40e9) for _ in range(2)]
+    finding = bandwidth_findings([*copies(50e9), *copies(50e9, 4096), *copies(10e9, memory="pageable"), *wild])
+    assert "faster from 256 MiB on" in finding["pageable-slower"].detail
+
+
 def test_equally_fast_pageable_copies_are_no_finding() -> None:
     assert "pageable-slower" not in bandwidth_findings(copies(50e9) + copies(49e9, memory="pageable"))
 
@@ -193,6 +205,16 @@ def test_gpus_at_once_tell_whether_they_share_an_uplink(together: float, rule: s
     both = [one for device in (0, 1) for one in copies(together, device=device, devices=2)]
     found = bandwidth_findings(alone + both)
     assert {"own-uplinks", "shared-uplink"} & set(found) == {rule}
+
+
+def test_what_gpus_reach_together_is_no_finer_than_it_is_known() -> None:
+    alone = [one for device in (0, 1) for one in copies(55e9, device=device)]
+    wild = [row(256 * MIB / rate, 256 * MIB, device=device, devices=2)
+            for device in (0, 1) for rate in (50e9, 61e9, 54e9, 55e9) for _ in range(2)]  # fmt: skip
+    assert bandwidth_findings(alone + wild)["own-uplinks"].title.startswith("2 GPUs at once reach 99 % (± 11 %) of")
+    wilder = [row(256 * MIB / rate, 256 * MIB, device=device, devices=2)
+              for device in (0, 1) for rate in (30e9, 60e9, 45e9, 50e9) for _ in range(2)]  # fmt: skip
+    assert not {"own-uplinks", "shared-uplink"} & set(bandwidth_findings(alone + wilder))
 
 
 def test_a_copy_known_less_well_than_asked_is_flagged_at_every_size_with_the_next_command() -> None:
@@ -359,14 +381,12 @@ def test_what_is_no_slower_than_a_recipe_that_hides_nothing_costs_nothing(second
     assert ("ingredient-missing" in overlap_findings(rows)) == found
 
 
-def test_slow_copies_are_named_as_the_reason_and_kernels_that_run_beside_them_too() -> None:
-    """As on an H200: 5.3 times as long, with 93 % of the kernels hidden behind these copies."""
+def test_slow_copies_are_named_as_the_reason_with_how_long_compute_is_idle() -> None:
     rows = passes_of(1.03) + passes_of(5.37, memory="pageable", copy_alone_seconds=5.3)
     finding = overlap_findings(rows)["ingredient-missing"]
     assert finding.title == "Pageable memory makes the pipeline take 5.2 times (h2d: 5.37 s, not 1.03 s) as long"
     assert finding.detail == (
-        "h2d: the copies alone take 5.3 times as long as pinned ones, and 93.0 % of the shorter of copies and kernels "
-        "is hidden."
+        "h2d: the copies alone take 5.3 times as long as pinned ones, and compute is idle 200 ms of 5.37 s."
     )
     assert all(one.value is None or not isinstance(one.value, float) or one.value >= 0 for one in finding.evidence)
 
@@ -397,15 +417,15 @@ def test_a_missing_ingredient_whose_cost_noise_may_have_made_is_none() -> None:
     assert overlap_verdict(passes_of(1.03) + wild).endswith(" one after the other to 1.03 s.")
 
 
-def test_more_than_all_of_the_shorter_side_is_noise() -> None:
+def test_of_slow_copies_it_is_said_how_long_compute_is_idle_and_not_what_they_hide() -> None:
     slow = passes_of(5.0, memory="pageable", copy_alone_seconds=5.3)
     detail = overlap_findings(passes_of(1.0) + slow)["ingredient-missing"].detail
-    assert "takes 5.7 % less than the longer side alone, which is noise: all is hidden" in detail
+    assert detail.endswith("5.3 times as long as pinned ones, and compute is idle 200 ms of 5.00 s.")
+    assert "hidden" not in detail
 
 
 def test_less_than_nothing_hidden_is_said_as_the_time_that_it_takes_longer() -> None:
-    slow = passes_of(6.93, memory="pageable", copy_alone_seconds=5.3)
-    detail = overlap_findings(passes_of(1.0) + slow)["ingredient-missing"].detail
+    detail = overlap_findings(passes_of(1.0) + passes_of(2.2, separate_stream=False))["ingredient-missing"].detail
     assert "takes 10.0 % longer than the same copies and kernels one after the other" in detail
 
 

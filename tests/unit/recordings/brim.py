@@ -31,6 +31,7 @@ def headline(recorded: Recorded) -> dict[str, object]:
     control = outside[(outside["bytes"] < cliff) & (outside["phase"] != "after")]["seconds"].median()
     return {
         "Cliff, share of the group's limit": cliff / limit,
+        "Step before it, share of the limit": below / limit,
         "Slowest round of work ÷ before pinning": medians.max() / before,
         "Killed at, share of the group's limit": killed / limit,
         "Round outside, from the cliff on ÷ below it": outside[outside["bytes"] >= cliff]["seconds"].median() / control,

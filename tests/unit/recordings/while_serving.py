@@ -1,10 +1,10 @@
-"""Headline of ``while_serving`` again: longest waits, what ``chunk="auto"`` costs, the longest chunk in the limit."""
+"""Headline of ``while_serving`` again: longest waits, and what ``chunk="auto"`` costs."""
 
 from __future__ import annotations
 
 import pandas as pd
 
-from pinscope.units import format_bytes, format_seconds
+from pinscope.units import format_bytes
 from tests.unit.recordings.raw import Recorded
 
 TITLES = {
@@ -15,7 +15,7 @@ LONGEST = [f"{call}_longest_seconds" for call in ("launch", "copy", "query", "sy
 
 
 def headline(recorded: Recorded) -> dict[str, object]:
-    rows, limit = recorded.counted, recorded.run["params"]["longest_wait"]
+    rows = recorded.counted
     size = int(rows["bytes"].iloc[0])
     rows = rows.assign(wait=rows[LONGEST].max(axis=1), piece=rows["chunk_bytes"].where(rows["way"] == "chunks", 0))
     taken = rows[rows["phase"] != "given_back"].groupby(["way", "piece"])
@@ -25,17 +25,10 @@ def headline(recorded: Recorded) -> dict[str, object]:
     ways = cells[cells["way"] != "chunks"].set_index("way")
     fastest = cells[~cells["way"].isin(["idle", "touch"])]["seconds"].min()
     auto = rows[rows["way"] == "auto"]
-    within = cells[cells["way"].isin(["chunks", "register"]) & (cells["wait"] <= limit)]
-    best = within.assign(piece=within["piece"].replace(0, size)).nlargest(1, "piece")
     found: dict[str, object] = {
         'Time of chunk="auto" ÷ the fastest way': ways["seconds"]["auto"] / fastest,
         'Chunk of chunk="auto"': int(auto["chunk_bytes"].min()),
-        f"Longest chunk that keeps calls within {format_seconds(limit)}": None
-        if best.empty
-        else int(best["piece"].iloc[0]),
     }
-    if not best.empty:
-        found["Time in such chunks ÷ the fastest way"] = best["seconds"].iloc[0] / fastest
     for way, title in TITLES.items():
         found[f"Longest wait of a call, {title}"] = ways["wait"][way]
         if way not in ("touch", "idle"):

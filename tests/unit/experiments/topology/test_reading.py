@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from pinscope.errors import BadInput
@@ -103,6 +105,32 @@ def test_all_at_once_may_be_slower_though_no_pair_is() -> None:
     found = findings(rows, 4)
     assert found["all-at-once-slower"].severity == "warning"
     assert "50.0 % of the sum of their rates alone" in (read(rows, 4).verdict or "")
+
+
+def test_gpus_that_copy_both_ways_at_once_and_reach_less_are_said_in_a_finding_and_the_verdict() -> None:
+    directions = ("h2d", "d2h", "bidirectional")
+    rows = [row for row in host(2, directions=directions) if (row["devices"], row["direction"]) != (2, "bidirectional")]
+    both = copied(dict.fromkeys((0, 1), 0.737 * LINK), "bidirectional")
+    found = findings([*rows, *both])["slower-both-ways"]
+    assert found.title == ("GPUs 0 and 1, all copying both ways at once, reach 73.7 % of the sum of their rates alone")
+    assert "147 GB/s" in found.detail
+    assert (read([*rows, *both]).verdict or "").endswith("of their rates alone; both ways at once 73.7 %.")
+    assert "copying one way together" in findings([*rows, *both])["own-uplinks"].title
+    assert "slower-both-ways" not in findings(host(2, directions=directions))
+
+
+def test_a_share_of_rates_alone_is_no_finer_than_it_is_known_and_no_reason_where_noise_may_have_made_it() -> None:
+    rows = [row for row in host(2, directions=("h2d",)) if row["devices"] == 1]
+
+    def together(*parts: float) -> list[dict[str, Any]]:
+        cases = [copied(dict.fromkeys((0, 1), part * LINK), repeats=1) for part in (*parts, *parts)]
+        return [row | {"repeat": number} for number, case in enumerate(cases) for row in case if not row["warmup"]]
+
+    rough = [*rows, *together(0.88, 0.99, 0.994, 1.1)]
+    assert "at least 99 % (± 11 %) of the sum" in findings(rough)["own-uplinks"].title
+    assert "99 % (± 11 %) of the sum of their rates alone" in (read(rough).verdict or "")
+    wild = findings([*rows, *together(0.5, 0.79, 0.81, 1.1)])
+    assert not {"own-uplinks", "slower-together-h2d", "shared-uplink-h2d"} & set(wild)
 
 
 def test_one_gpu_says_what_it_reaches_and_what_was_not_measured() -> None:

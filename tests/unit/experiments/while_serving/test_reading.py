@@ -92,8 +92,6 @@ def test_the_headline_says_what_calls_wait_and_what_it_costs() -> None:
     assert headline["Longest wait of a call, one cudaHostAlloc"] == 0.31
     assert headline['Longest wait of a call, chunk="auto"'] == 0.009
     assert headline['Time of chunk="auto" ÷ the fastest way'] == pytest.approx(1.1)
-    assert headline["Longest chunk that keeps calls within 20.0 ms"] == 256 * MIB
-    assert headline["Time in such chunks ÷ the fastest way"] == 1.0
     assert headline["Longest wait of a call, only touching"] == 1e-3
 
 
@@ -129,7 +127,7 @@ def test_calls_that_wait_are_a_warning_with_code_that_names_size_and_limit() -> 
     assert '"16 GiB", chunk="auto", longest_wait=0.02' in waits.code
     compile(code(GIB, 1e-3), "pasted", "exec")
     assert found["auto-keeps-limit"].severity == "good"
-    assert "256 MiB" in found["largest-chunk"].title
+    assert not [one for one in found.values() if "longest that keeps" in one.title]  # maxima of few repeats
 
 
 def test_waits_that_touching_alone_causes_too_are_not_put_down_to_the_driver() -> None:
@@ -147,7 +145,6 @@ def test_chunks_found_at_run_time_that_exceed_the_limit_or_cost_much_are_said() 
     assert findings(ALL, 0.005)["auto-beyond-limit"].severity == "warning"
     dear = findings([*ALL[: -len(AUTO)], *rows("auto", 0.9, 0.009, chunk=16 * MIB)])
     assert "1.80 times" in dear["auto-costs-time"].title
-    assert findings(ALL, 1e-5)["no-chunk-keeps-limit"].severity == "note"
 
 
 def test_memory_that_cuda_does_not_call_pinned_is_critical() -> None:

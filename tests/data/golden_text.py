@@ -64,7 +64,7 @@ def _drawn(chart: Chart) -> Iterator[str]:
 
 
 def _quantity(figure: Quantity) -> str:
-    return _words((figure.name, figure.value, figure.unit, figure.spread, figure.reason))
+    return _words((figure.name, figure.value, figure.unit, figure.spread, figure.repeats, figure.reason))
 
 
 def _words(values: Any) -> str:

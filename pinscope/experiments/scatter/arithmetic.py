@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from pinscope.analysis.conclusions import exceeds
 from pinscope.analysis.rows import Row, Rows, counted, grouped, labels, summary
 from pinscope.analysis.statistics import Summary, summarize
 
@@ -126,11 +125,7 @@ def ranked(found: Sequence[Cell]) -> list[Cell]:
 def winners(found: Sequence[Cell]) -> list[Cell]:
     """The fastest of them and those that are as good, the simplest first."""
     order = ranked(found)
-    best = order[:1]
-    good = [
-        cell for cell in order
-        if round(best[0].rate / cell.rate, 2) <= AS_GOOD or not exceeds(cell.wall, best[0].wall)
-    ]  # fmt: skip
+    good = [cell for cell in order if round(order[0].rate / cell.rate, 2) <= AS_GOOD]
     return sorted(good, key=lambda cell: SIMPLEST.index(cell.way))
 
 

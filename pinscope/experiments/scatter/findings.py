@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from pinscope.analysis.conclusions import Costed, dearest_first, joined
+from pinscope.analysis.conclusions import Costed, dearest_first, is_distinct, joined, together
 from pinscope.analysis.rows import grouped
 from pinscope.analysis.statistics import measured
 from pinscope.experiments.scatter.arithmetic import (
@@ -51,6 +51,8 @@ def _ways(found: Sequence[Cell]) -> Iterator[Costed]:
             continue
         gain, cell, ways = max(gains, key=lambda one: one[0])
         loop = ways["loop"]
+        if not is_distinct(gain, together(cell.wall, loop.wall)):
+            continue
         yield gain, finding(
             costing(gain), f"scatter-by-{way}",
             *map(_rate, (cell, loop)),

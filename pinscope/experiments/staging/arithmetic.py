@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from pinscope.analysis.conclusions import exceeds
 from pinscope.analysis.rows import Row, Rows, counted, grouped, labels
 from pinscope.analysis.statistics import Summary, summarize
 
@@ -150,9 +149,9 @@ def slower(one: Cell, other: Cell) -> float:
 
 
 def as_good(one: Cell, other: Cell) -> bool:
-    """Whether neither is faster by more than :data:`AS_GOOD`, or by more than both may be off."""
-    slow, fast = (one, other) if slower(one, other) > 1 else (other, one)
-    return round(slower(slow, fast), 2) <= AS_GOOD or not exceeds(slow.wall_seconds, fast.wall_seconds)
+    """Whether neither is faster by more than :data:`AS_GOOD`."""
+    times = slower(one, other)
+    return round(max(times, 1 / times), 2) <= AS_GOOD
 
 
 def sizes(found: Iterable[Cell]) -> list[int]:

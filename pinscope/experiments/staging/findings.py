@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pinscope.analysis.conclusions import Costed, dearest_first, joined
+from pinscope.analysis.conclusions import Costed, dearest_first, exceeds, joined
 from pinscope.analysis.precision import Repeated, precision_not_reached
 from pinscope.analysis.statistics import measured
 from pinscope.experiments.staging.arithmetic import (
@@ -68,7 +68,7 @@ def _fastest(run: ExperimentRun, found: Sequence[Cell]) -> Iterator[Costed]:
     evidence = [measured(f"{cell.title}, {format_bytes(size)} once", cell.wall_seconds, "seconds")
                 for cell in (*ranked, plain)]  # fmt: skip
     by_size = "; ".join(f"{format_bytes(each)}: {_winner_words(found, each)}" for each in sizes(found))
-    better = not as_good(plain, best)
+    better = not as_good(plain, best) and exceeds(plain.wall_seconds, best.wall_seconds)
     yield (
         cost,
         finding(
@@ -77,13 +77,12 @@ def _fastest(run: ExperimentRun, found: Sequence[Cell]) -> Iterator[Costed]:
             *dict.fromkeys(evidence),
             title=f"A plain copy of {format_bytes(size)} takes {times_words(cost)} as long as {phrase(best)}: "
             f"{format_bandwidth(plain.bytes_per_second)}, not {format_bandwidth(best.bytes_per_second)}"
-            if better else f"Nothing brings {format_bytes(size)} to the GPU faster than a plain copy: "
+            if better else f"No way is known to bring {format_bytes(size)} to the GPU faster than a plain copy: "
             f"{format_bandwidth(plain.bytes_per_second)}",
             detail=f"Fastest for data that is used once, by size: {by_size}. Ways within "
-            "10 % of the fastest, or not told apart from it, are as good; named first is what takes least processor "
-            "time.",
-            advice=_advice(best),
-            code=code_for(best.way, best.threads, int(run.params.get("chunk", 2**23))),
+            "10 % of the fastest are as good; named first is what takes least processor time.",
+            advice=_advice(best if better else plain),
+            code=code_for(best.way, best.threads, int(run.params.get("chunk", 2**23))) if better else None,
         ),
     )  # fmt: skip
 
@@ -112,7 +111,7 @@ def _pin_to_copy(found: Sequence[Cell]) -> Iterator[Costed]:
     size = usual_size(found)
     ways = by_way(found, size)
     plain, pin = ways.get("plain"), ways.get("pin_then_copy")
-    if plain is None or pin is None or as_good(pin, plain) or slower(pin, plain) < 1:
+    if plain is None or pin is None or as_good(pin, plain) or not exceeds(pin.wall_seconds, plain.wall_seconds):
         return
     cost = slower(pin, plain)
     copies = pin.wall_seconds.median - pin.prepare_seconds - pin.finish_seconds

@@ -97,9 +97,8 @@ def _winners(found: Sequence[Cell]) -> Table:
             "rate": "bytes/second", "plain copies take × that": "ratio", "made in pinned memory": "seconds",
         },
         rows,
-        note=f"Ways within {AS_GOOD - 1:.0%} of the fastest, or not told apart from it, are as good and named with it, "
-        "the one that takes least processor time first. "
-        "Libraries with no pinned memory left over are in the next table.".replace("%", " %"),
+        note=f"Ways within {AS_GOOD - 1:.0%} of the fastest are as good and named with it, the one that takes least "
+        "processor time first. Libraries with no pinned memory left over are in the next table.".replace("%", " %"),
     )  # fmt: skip
 
 

@@ -27,13 +27,7 @@ def headline(recorded: Recorded) -> dict[str, object]:
     size = min(rows["bytes"].unique(), key=lambda one: abs(math.log(one / 2**28)))
     words = f"{size // 2**20} MiB"
     once = rows[(rows["bytes"] == size) & (rows["uses"] == 1)].groupby(["way", "threads"])
-    table = pd.DataFrame(
-        {
-            "wall": once["wall_seconds"].median(),
-            "cpu": once["cpu_seconds"].mean(),
-            "off": once["wall_seconds"].apply(_off),
-        }
-    ).reset_index()  # fmt: skip
+    table = pd.DataFrame({"wall": once["wall_seconds"].median(), "cpu": once["cpu_seconds"].mean()}).reset_index()
     ways = pd.DataFrame([_frugal(group).iloc[0] for _, group in table.groupby("way")]).set_index("way", drop=False)
     best = _frugal(ways[ways["way"].isin(CHOICES)])
     wall, cpu = ways["wall"], ways["cpu"]
@@ -56,24 +50,8 @@ def headline(recorded: Recorded) -> dict[str, object]:
 
 
 def _frugal(alike: pd.DataFrame) -> pd.DataFrame:
-    """Those as good as the fastest, or not told apart from it, with the least of the processor first."""
-    least = alike.loc[alike["wall"].idxmin()]
-    times = alike["wall"] / least["wall"]
-    tied = times * (1 - (alike["off"] ** 2 + least["off"] ** 2) ** 0.5) <= 1
-    return alike[(times.round(2) <= 1.1) | tied].sort_values("cpu")
-
-
-def _off(seconds: pd.Series[float]) -> float:
-    """How far the median may be off: the farther end of its 99 % interval; below 8 values the middle half's width."""
-    values, count = sorted(seconds), len(seconds)
-    if count < 8:
-        return float((seconds.quantile(0.75) - seconds.quantile(0.25)) / seconds.median())
-    below, rank = 1, 0
-    while below / 2**count <= 0.005:
-        rank += 1
-        below += math.comb(count, rank)
-    ends = values[rank - 1], values[-rank]
-    return float(max(seconds.median() - ends[0], ends[1] - seconds.median()) / seconds.median())
+    """Those as good as the fastest, with the least of the processor first."""
+    return alike[(alike["wall"] / alike["wall"].min()).round(2) <= 1.1].sort_values("cpu")
 
 
 def _title(row: pd.Series) -> str:

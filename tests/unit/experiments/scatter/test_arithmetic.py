@@ -85,7 +85,6 @@ def test_of_ways_as_good_as_the_fastest_the_simplest_is_advised() -> None:
 def test_a_way_that_noise_may_have_made_faster_is_not_advised() -> None:
     wild = [row for rate in (20e9, 55e9, 55e9, 90e9) for row in rows("kernel", rate, blocks=8, sms=8)[1:3]]
     found = [*rows("contiguous", 54e9), *rows("loop", 40e9), *wild]
-    assert winners(cells(found))[0].way == "loop"
     assert "scatter-by-kernel" not in findings(found)
 
 

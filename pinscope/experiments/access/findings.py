@@ -266,7 +266,8 @@ def _on_demand(found: Sequence[Cell]) -> Iterator[Costed]:
         f"explicit copy for one streaming read of {format_bytes(managed.bytes)}",
         detail=f"{format_seconds(managed.wall_seconds.median)} against {format_seconds(copy.wall_seconds.median)}. "
         f"{over_all}{mended}",
-        advice="Call cudaMemPrefetchAsync before kernels read managed memory, or copy from pinned memory."
+        advice="Call cudaMemPrefetchAsync before kernels read managed memory, never more than the GPU has free, or "
+        "copy from pinned memory."
         + _prefetched_writes(ways.get("stream_write", {})),
     )  # fmt: skip
 

@@ -77,7 +77,10 @@ def _mapped_parts(parts: Sequence[Pair]) -> str:
         if any(verdict(*pair) != "faster" for pair in parts if pair[0].spacing == spacing):
             break
         won = spacing
-    return "" if won is None else f"; at {format_share(1 / won)} or less it is faster"
+    if won is None:
+        return ""
+    less = " or less" if any(mapped.spacing > won for mapped, _ in parts) else ""
+    return f"; at {format_share(1 / won)}{less} it is faster"
 
 
 def _from_to(pairs: Sequence[Pair]) -> str:

@@ -76,8 +76,8 @@ def _pageable(run: ExperimentRun, curves: Curves) -> Iterator[Costed]:
             *(each for way, found in gains.items() for each in _gain_evidence(way, found)),
             title=f"Pageable copies take {_as_long(gains)} as long as pinned ones",
             detail=_gain_detail(gains),
-            advice=f"Pin buffers of {_worth(gains)} once, and reuse them. The experiment allocation measures what "
-            "pinning costs, and how many copies repay it."
+            advice=f"Pin buffers of {_worth(gains)} once, and reuse them once their last copy is done. The experiment "
+            "allocation measures what pinning costs, and how many copies repay it."
             if cuda
             else "This is the mechanism, on this machine's memory. Measure on a GPU host before you decide.",
         ),

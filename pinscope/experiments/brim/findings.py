@@ -67,11 +67,11 @@ def cliff(climb: Climb) -> Iterator[Finding]:
         quantity("Expected by the group's account", expected, "bytes", reason="the group's account is not known"),
         quantity("Slowest round of work ÷ before pinning", ratio, "ratio"),
         *(quantity(f"From this much pinned on {MARKS[one.kind]}", one.bytes, "bytes") for one in climb.marks),
-        title=f"At {mark.place(climb.limit)} of the group's limit pinned, other work in it slows, up to "
+        title=f"At {mark.place(climb.limit)} of the group's limit pinned, other work in it slows, at worst "
         f"{ratio:.1f} times{with_swap(climb)}",
         detail=_cliff_words(climb, mark, slowest, expected),
         advice="Give the group a limit of what is pinned, what its programs hold and the files that they read again "
-        f"and again; of {format_bytes(climb.limit)} at most {format_bytes(mark.below_bytes)} may be pinned here. "
+        "and again, with a margin. "
         "'pinscope live' shows what the group leaves.",
     )  # fmt: skip
 
@@ -112,9 +112,9 @@ def killed(climb: Climb, victim: str | None) -> Iterator[Finding]:
         quantity("Processes killed", ended.group.kills if ended.group else None, "count", reason="not reported here"),
         title=f"At {_amount(climb, mark.bytes)} pinned the kernel killed {whom} for want of memory{with_swap(climb)}",
         detail="Pinned pages cannot be given back, so the kernel takes from others until nothing is left. This run "
-        "named whom to kill first (oom_score_adj); without that the kernel kills the process that holds most.",
+        "named whom to kill first (oom_score_adj); without that the kernel usually kills the process that holds most.",
         advice="Give a program that pins much a control group of its own, or a lower oom_score_adj to those that must "
-        "live: echo -500 > /proc/PID/oom_score_adj, as root.",
+        "live: echo -500 > /proc/PID/oom_score_adj, as root; never to the one that pins.",
     )
 
 
@@ -134,8 +134,8 @@ def outside(climb: Climb) -> Iterator[Finding]:
             "outside-undisturbed", *evidence,
             title=f"Outside the group nothing slowed{with_swap(climb)}: a round took {ratio:.2f} times as long",
             detail=detail,
-            advice="A limit on the group of what pins much protects all others: docker run --memory, or systemd's "
-            "MemoryMax.",
+            advice="A limit on the group protects others from what is charged to it, which write-combined memory is "
+            "not: docker run --memory, or systemd's MemoryMax.",
         )  # fmt: skip
     elif climb.disturbs is None:
         yield note(

@@ -18,11 +18,11 @@ def brim_verdict(run: ExperimentRun, climb: Climb) -> str | None:
     if cliff.kind == "killed":
         parts = [f"At {cliff.place(climb.limit)} of {place}, the kernel kills another program in it"]
     else:
-        how = f"slows, up to {ratio:.1f} times" if ratio else "slows"
+        how = f"slows, at worst {ratio:.1f} times" if ratio else "slows"
         parts = [f"At {cliff.place(climb.limit)} of {place}, a program in it {how}"]
         if kill is not None:
             parts.append(f"at {kill.place(climb.limit)} it is killed")
     if climb.disturbs is not None:
         slower = f"work outside takes {climb.outside_ratio():.2f} times as long"
-        parts.append(slower if climb.disturbs else "outside, nothing slows")
+        parts.append(slower if climb.disturbs else "outside, none slowed")
     return on_lab(run.lab, f"{'; '.join(parts)}.")

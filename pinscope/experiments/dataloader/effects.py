@@ -117,7 +117,7 @@ def _effect(setting: Setting, verdict: str, some: Sequence[Effect], measured: Se
     )
     # The cost is taken at the end of the interval that is nearer to none.
     cost, rule, more = (most.ratio.low or 1.0), setting.rule, ""
-    advice = setting.code
+    advice = f"With {workers_list(some)}: {setting.code}"
     if verdict == "slower":
         cost, rule, more = 1 / (most.ratio.high or 1.0), f"{setting.rule}-slower", ": slower"
         advice = f"Leave it off with {workers_list(some)}."

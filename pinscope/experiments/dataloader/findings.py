@@ -105,7 +105,7 @@ def _bound(best: Combination, steady: Sequence[Combination]) -> Iterator[Costed]
     share = format_share(found.share)
     name = found.title[:1].upper() + found.title[1:]
     if found.clear:
-        title = f"{name} limits the fastest loop: busy for {share} of each step{waits}"
+        title = f"{name} is the busiest part of the fastest loop, {share} of each step{waits}"
     else:
         title = f"No part of the fastest loop is busy all the time: {found.title} for {share} of each step{waits}"
     yield (

@@ -143,7 +143,16 @@ def _recipe(run: ExperimentRun, cells: Sequence[PassCell]) -> Iterator[Costed]:
         title = f"{EVERYTHING} hide {'' if works else 'only '}{listed} of copies or kernels, whichever are shorter"
         evidence = [each for cell in mine for each in _recipe_evidence(cell)]
         if works:
-            yield 1.0, good("recipe-overlaps", *evidence, title=title, detail="Copies and kernels run side by side.")
+            yield (
+                1.0,
+                good(
+                    "recipe-overlaps",
+                    *evidence,
+                    title=title,
+                    detail="Copies and kernels run side by side.",
+                    advice="Build a pipeline with all of them.",
+                ),
+            )
             continue
         cost = max(cell.device_seconds.median / cell.least_seconds for cell in mine)
         yield (

@@ -143,7 +143,7 @@ def _kinds(run: ExperimentRun, own: Sequence[Cost]) -> Iterator[Finding]:
     yield note(
         "all-kinds-same-tables",
         *evidence,
-        title=f"No way to pin makes the page table smaller: each of {len(reached)} takes {per_gib} a GiB",
+        title=f"No way to pin for the GPU makes the page table smaller: each of {len(reached)} takes {per_gib} a GiB",
         detail=f"If the GPU mapped pages of {format_bytes(BEST_PAGE_BYTES)}, a GiB would take "
         f"{format_bytes(GIB // BEST_PAGE_BYTES * 8)}; none of these ways made it do so.{_virtual(run)}",
         advice="Choose the way to pin by its time, which 'pinscope run pinning_strategy' measures.",
@@ -168,9 +168,8 @@ def _without_access(own: Sequence[Cost]) -> Iterator[Finding]:
         *([quantity("With access", granted.growth.table_bytes[-1], "bytes")] if granted else []),
         title="A host pool takes GPU memory only where the GPU has access: "
         f"{amount} took {format_bytes(taken)}{beside}",
-        detail="A GPU maps the memory of a pool when cuMemPoolSetAccess gives it access. Before that the driver stages "
-        "copies, as from pageable memory.",
-        advice="Grant access only to the GPUs that copy from the pool.",
+        detail="A GPU maps the memory of a pool when cuMemPoolSetAccess gives it access.",
+        advice="Grant access only to the GPUs that copy from the pool, or whose kernels read it.",
     )
 
 

@@ -316,7 +316,7 @@ def _calls(cells: Collection[StrategyCell]) -> str:
 
 
 _CHUNK_ADVICE = (
-    "make the chunk a multiple of the size of your copies. Pin in one piece, before others start, where a copy may "
+    "make the chunk a multiple of the size of your copies. Pin in one piece, while no others run, where a copy may "
     "begin and end anywhere."
 )
 
@@ -347,7 +347,7 @@ def _why_waiting(cell: StrategyCell, wait: Wait) -> str:
             f"A process that makes no driver calls was delayed by {format_seconds(late)} as well: the processors were "
             "busy."
         )
-    cause = "The driver holds a lock that blocks other processes' calls, nvidia-smi included"
+    cause = "The driver makes other processes' calls wait"
     if late is None:
         return f"{cause}."
     return (

@@ -32,8 +32,9 @@ def pinning_verdict(cells: Mapping[str, StrategyCell], found: Recommended) -> st
     if best is usual:
         return f"One cudaHostAlloc pins {size} in {seconds}{_why_usual(cells, found.chunks, refused)}."
     instead = f" instead of {format_seconds(usual.total_seconds.median)} by one cudaHostAlloc" if usual else ""
-    waits = f"; others wait up to {format_seconds(best.longest_wait.seconds)}" if IDLE in cells else ""
-    return f"{size} are pinned in {seconds}{instead}: {how(best)}{waits}."
+    wait = best.longest_wait
+    waits = f"; {wait.what.lower()} holds others up {format_seconds(wait.seconds)}" if IDLE in cells else ""
+    return f"{size} pinned in {seconds}{instead}: {how(best)}{waits}."
 
 
 def how(cell: StrategyCell) -> str:

@@ -273,9 +273,7 @@ def nobody_felt_it(found: Stages, memory: Memory) -> Iterator[Finding]:
             "Nothing to do at this share."
             if severity == "good"
             else "To tell noise from cost, run it again on an idle machine."
-        )
-        + " To test with the largest amount that is safe to pin here (no more is pinned, whatever the cap): "
-        "pinscope run pressure --set share=100% --set cap=1TiB",
+        ),
     )
 
 

@@ -30,7 +30,7 @@ def pressure_verdict(run: ExperimentRun, found: Stages, of_memory: str, felt: Se
     if felt:
         parts.append("what became slower stayed so without it")
     elif slowest is not None and (freed := _freed(found, slowest)):
-        after = f"{freed:.2f} times after freeing: holding it is not the cause"
+        after = f"{freed:.2f} times after freeing, so drift may be the cause"
         return on_lab(run.lab, f"Page faults took {slowest:.2f} times as long with up to {most}, {after}.")
     elif slowest is not None:
         parts.append(f"page faults took at most {max(slowest, 1.0):.2f} times as long as before")

@@ -220,7 +220,7 @@ def _contexts(each: Trial | None) -> Iterator[Finding]:
         f"{format_bytes(round(per_process))}",
         detail=f"Below {format_bytes(round(as_much))} of pinned memory a process's context takes more GPU memory "
         "than its page table.",
-        advice="Count a context for every process on every GPU, whatever it pins.",
+        advice="Count a context for every process on every GPU that it uses, whatever it pins.",
     )
 
 
@@ -236,7 +236,7 @@ def _counted_again(each: Trial | None) -> Iterator[Finding]:
         f"{format_bytes(each.bytes)} of memory",
         detail=f"Linux counts {format_bytes(each.bytes)} once for each of {each.processes} registrations; only "
         f"{format_bytes(each.bytes)} of memory are used.",
-        advice="Read the host's total of pinned pages as an upper bound where processes share memory.",
+        advice="Do not read the host's count of pins as an amount of memory where processes share what they pin.",
     )
 
 

@@ -72,10 +72,10 @@ def _seconds(cell: Cell, ways: Mapping[str, Cell]) -> float:
 
 
 _ADVICE: Mapping[str, str] = {
-    "batch": "Move such pieces by one cudaMemcpyBatchAsync: paste the code. It takes no multiprocessor.",
+    "batch": "Move such pieces by one cudaMemcpyBatchAsync: paste the code. It takes no multiprocessor, but its "
+    "call holds the thread.",
     "graph": "Capture the copies once and launch the graph: paste the code.",
-    "copy_2d": "Move evenly spaced pieces by one cudaMemcpy2DAsync: paste the code. It takes no multiprocessor and "
-    "holds no thread.",
+    "copy_2d": "Move evenly spaced pieces by one cudaMemcpy2DAsync: paste the code. It takes no multiprocessor.",
     "kernel": "Let one kernel move such pieces over the mapping of the pinned memory: paste the code.",
     "cpu": "Let threads collect the pieces in a pinned buffer for one copy: paste the code.",
     "managed": "Prefetch the ranges of managed memory.",
@@ -154,7 +154,7 @@ def _bound(found: Sequence[Cell]) -> str:
         f"the same copies {format_seconds(graph.wall.median)}:"
     )
     if loop.wall.median <= AS_GOOD * graph.wall.median:
-        return f"{words} the GPU sets the pace, not the program that calls."
+        return f"{words} it is no faster."
     return f"{words} the program that calls sets the pace."
 
 

@@ -58,7 +58,7 @@ def _headline(found: Sequence[Cell]) -> Iterator[Quantity]:
             yield quantity("Size from which a loop is good enough", from_size, "bytes", reason=why)
     kernel = ways.get("kernel")
     if kernel:
-        yield quantity("Multiprocessors that the kernel needs", kernel.sms, "count")
+        yield quantity("Multiprocessors that the kernel needs on an idle GPU", kernel.sms, "count")
     least = first[0].bytes
     for case, group in by_case(found).items():
         if case != first[0].case and case[2] == least and ranked(group):

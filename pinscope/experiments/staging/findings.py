@@ -93,8 +93,8 @@ def _winner_words(found: Sequence[Cell], size: int) -> str:
 
 
 _ADVICE = {
-    "two_buffers": "Keep two small pinned buffers for each copying thread and use them in turn; do not pin a new "
-    "buffer for each copy.",
+    "two_buffers": "Keep two small pinned buffers for each copying thread, use them in turn, each once its last copy "
+    "is done (an event says so), and pin no new buffer for each copy.",
     "reused_buffer": "Keep one pinned buffer and let several threads fill it.",
     "register": "Register the memory where it lies, copy it and unregister it.",
     "torch_pin_then_to": "Call tensor.pin_memory().to(device, non_blocking=True) again and again with sizes that "

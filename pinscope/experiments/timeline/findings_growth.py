@@ -137,7 +137,7 @@ def no_leak(seen: Watched) -> Iterator[Finding]:
             *evidence,
             title=f"{who(kept)} pinned {format_bytes(_kept(kept))} more and kept it, but not steadily as a leak does "
             f"(watched for {during})",
-            detail=f"{f'By the rule that is no leak: {why}. ' if why else ''}{LEAK_RULE}.",
+            detail=f"{f'The rule finds no leak: {why}. ' if why else ''}{LEAK_RULE}.",
             advice=f"Watch on with 'pinscope record --pid {kept.pid}' to see whether it goes on growing.",
         )
         return

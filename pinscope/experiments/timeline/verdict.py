@@ -58,7 +58,7 @@ def _course(amounts: Sequence[tuple[float, float]], what: str, during: str, unli
     if peak - max(first, last) >= MUCH and peak > BEYOND * max(first, last):
         return f"{what} peaked at {most} {when(at)}, and was {begun} at first and {ended} at the end", at
     if last - first >= MUCH:
-        unlike = f"{_rise(amounts)}, unlike a leak" if unlike_a_leak else ""
+        unlike = f"{_rise(amounts)}, not steadily" if unlike_a_leak else ""
         return f"{what} grew from {begun} to {ended} {during}{unlike}", end
     if first - last >= MUCH:
         return f"{what} fell from {begun} to {ended} {during}", end

@@ -86,6 +86,7 @@ def _uplinks(found: Sequence[Cell]) -> Iterator[Costed]:
                 title=f"{own_uplinks_words(devices(found))}: copying one way together, a pair reaches at least "
                 f"{part_of(part, *compared(found, pair))} of the sum of its rates alone",
                 detail=f"The lowest share: {gpus_words(pair.gpus)}, {ALL_TOWARDS[way]}.",
+                advice="Nothing to do for copies one way.",
             ),
         )
 
@@ -282,7 +283,8 @@ def _processes(found: Sequence[Cell]) -> Iterator[Costed]:
     if abs(ratio - 1) <= SAME_RATE:
         yield 1.0, good(
             "processes-alike", *evidence,
-            title=f"One process copies on {len(one.gpus)} GPUs as fast as one process per GPU: {single} and {several}",
+            title=f"One process copies on {len(one.gpus)} GPUs about as fast as one process per GPU: {single} and "
+            f"{several}",
             detail=f"{_QUEUED}.",
         )  # fmt: skip
         return
@@ -372,6 +374,7 @@ def _contexts(opened: Sequence[Opened]) -> Iterator[Costed]:
             "open-without-context", *evidence,
             title=f"{opening} takes {format_bytes(max(taken, 0))} there: no context",
             detail=f"{how} What it takes with the memory's GPU as the current device was not measured.",
+            advice="Open such memory with the process's own GPU as the current device.",
         )  # fmt: skip
         return
     yield 1.0, note(

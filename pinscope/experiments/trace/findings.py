@@ -117,8 +117,8 @@ def _how_to_pin(row: Row) -> str:
         return "Copy into pinned memory that is allocated once and used again."
     if "non_blocking=True" in (row["source_line"] or ""):
         return (
-            "Copy from pinned memory: from pageable memory non_blocking=True has no effect, from pinned memory the "
-            f"call returns at once, and the program goes on. {_MADE_THERE}"
+            "Copy from pinned memory: from pageable memory non_blocking=True has hardly any effect, from pinned "
+            f"memory the call returns at once, and the program goes on. {_MADE_THERE}"
         )
     return (
         "Copy from pinned memory; with non_blocking=True the call returns at once, and the program goes on. "
@@ -211,10 +211,7 @@ def _waits(seen: Seen) -> Iterator[Finding]:
 
 def _how_to_wait_less(row: Row) -> str:
     spared = format_seconds(spared_by_not_waiting(row))
-    earlier = (
-        "what the CPU does between the wait and the next kernel before the wait, or in another process, as a "
-        "DataLoader's workers do"
-    )
+    earlier = "what the CPU does between the wait and the next kernel in another process, as a DataLoader's workers do"
     if comes_late(row):
         return (
             f"Fewer waits save at most {spared}: the GPU had mostly finished before, and then the CPU "

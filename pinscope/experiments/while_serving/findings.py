@@ -85,11 +85,11 @@ def _one_piece(found: Sequence[Cell], limit: float) -> Iterator[Costed]:
     yield times, finding(
         costing(times), "own-calls-wait", *evidence,
         title=title,
-        detail=f"{_why(found, wait)} A program that pins in the thread that serves stops for "
-        f"{format_seconds(naive.seconds.median)}.",
+        detail=f"{_why(found, wait)} The thread that pins stops for "
+        f"{format_seconds(naive.seconds.median)} itself.",
         advice='Pin before the program starts to serve. If that is not possible, call pinned_empty(chunk="auto") from '
         "another thread, as the code does: it pins in chunks whose length it finds at run time. Keep each copy inside "
-        "one chunk.",
+        "one chunk, of pool.chunk bytes.",
         code=code(naive.bytes, limit),
     )  # fmt: skip
 
@@ -138,7 +138,13 @@ def _auto(found: Sequence[Cell], limit: float) -> Iterator[Costed]:
     else:
         yield (
             times,
-            good("auto-keeps-limit", *evidence, title=f"{title}; the limit is {format_seconds(limit)}", detail=cost),
+            good(
+                "auto-keeps-limit",
+                *evidence,
+                title=f"{title}; the limit is {format_seconds(limit)}",
+                detail=cost,
+                advice="Pin so where a program must pin while it serves.",
+            ),
         )
 
 

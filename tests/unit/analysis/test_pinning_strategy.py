@@ -229,7 +229,7 @@ def test_chunks_are_recommended_only_where_they_are_clearly_gentler() -> None:
 
 def test_a_wait_is_the_drivers_unless_a_process_without_driver_calls_was_late_as_well() -> None:
     driver = findings([row("host_alloc", 4.8, 0.3), idle()])["neighbours-wait"]
-    assert "The driver holds a lock" in driver.detail
+    assert "The driver makes other processes' calls wait" in driver.detail
     assert "delayed by 100 µs, so the processors were not the cause" in driver.detail
     busy = findings([row("host_alloc", 4.8, 0.3, neighbour_control_seconds=0.25), idle()])["neighbours-wait"]
     assert "delayed by 250 ms as well: the processors were busy." in busy.detail

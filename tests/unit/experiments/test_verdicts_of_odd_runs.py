@@ -28,9 +28,9 @@ CHUNKS = row("thp_pipeline", 0.3)
 @pytest.mark.parametrize(
     ("rows", "verdict"),
     [
-        ([USUAL, WHOLE], "16 GiB are pinned in 400 ms instead of 4.80 s by one cudaHostAlloc: touch huge pages with 8 "
+        ([USUAL, WHOLE], "16 GiB pinned in 400 ms instead of 4.80 s by one cudaHostAlloc: touch huge pages with 8 "
          "threads, then register once."),
-        ([WHOLE], "16 GiB are pinned in 400 ms: touch huge pages with 8 threads, then register once."),
+        ([WHOLE], "16 GiB pinned in 400 ms: touch huge pages with 8 threads, then register once."),
         ([USUAL], "One cudaHostAlloc pins 16 GiB in 4.80 s."),
         ([USUAL, row("thp_register", 4.0)],
          "One cudaHostAlloc pins 16 GiB in 4.80 s, and no other way that was tried is clearly faster."),
@@ -39,7 +39,7 @@ CHUNKS = row("thp_pipeline", 0.3)
          "One cudaHostAlloc pins 16 GiB in 4.80 s; CUDA does not take registered memory as pinned here."),
         ([row("thp_register", 0.4, pinned=False)],
          "CUDA does not take memory as pinned that was registered: pin with cudaHostAlloc."),
-        ([row("host_alloc_chunks", 4.0)], "16 GiB are pinned in 4.00 s: one cudaHostAlloc for each 1 GiB."),
+        ([row("host_alloc_chunks", 4.0)], "16 GiB pinned in 4.00 s: one cudaHostAlloc for each 1 GiB."),
         ([idle()], None),
     ],
 )  # fmt: skip
@@ -130,7 +130,7 @@ def held(amount: Any, samples: int = 60) -> str | None:
         (lambda n: 8192, "Pinned memory was at most 8 KiB in 59.0 s."),
         (lambda n: 8 * GIB, "Pinned memory stayed at about 8 GiB for 59.0 s; python (pid 7) held 8 GiB."),
         (lambda n: (1 if n < 9 else 3) * GIB,
-         "Pinned memory grew from 1 GiB to 3 GiB in 59.0 s, most of it within 1.00 s, unlike a leak; "
+         "Pinned memory grew from 1 GiB to 3 GiB in 59.0 s, most of it within 1.00 s, not steadily; "
          "python (pid 7) held 3 GiB."),
         (lambda n: (3 if n < 9 else 1) * GIB,
          "Pinned memory fell from 3 GiB to 1 GiB in 59.0 s; python (pid 7) held 1 GiB."),

@@ -34,7 +34,7 @@ def headline(recorded: Recorded) -> dict[str, object]:
             found["Gain over a loop of copies"] = best["rate"] / loop["rate"]
             found[_name(loop)] = loop["rate"]
             found["Size from which a loop is good enough"] = _loop_suffices(own)
-            found["Multiprocessors that the kernel needs"] = int(ways.loc["kernel"]["sms"])
+            found["Multiprocessors that the kernel needs on an idle GPU"] = int(ways.loc["kernel"]["sms"])
     return found
 
 

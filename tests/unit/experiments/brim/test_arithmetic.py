@@ -122,8 +122,8 @@ def test_the_verdict_names_the_cliff_the_kill_and_those_outside() -> None:
     assert verdict.startswith("At 68.7 to 71.8 % of a control group's 1 GiB pinned, ")
     finding = next(one for one in reading(filled()).findings if one.rule == "cliff")
     assert finding.title.startswith("At 68.7 to 71.8 % of the group's limit pinned, ")
-    assert "of a control group's 1 GiB pinned, a program in it slows, up to 6.2 times; at " in verdict
-    assert verdict.endswith("it is killed; outside, nothing slows.")
+    assert "of a control group's 1 GiB pinned, a program in it slows, at worst 6.2 times; at " in verdict
+    assert verdict.endswith("it is killed; outside, none slowed.")
     assert len(verdict) <= 150
 
 

@@ -130,7 +130,10 @@ def test_a_gain_is_said_with_its_interval_and_what_to_write() -> None:
     assert gain.title == "pin_memory with non_blocking makes the loop 1.60 times as fast with 4 workers"
     assert gain.severity == "warning"
     assert "1.60 (1.60 to 1.60) with 4 workers" in gain.detail  # the rounds differ alike in both
-    assert found["pinned-batches"].advice == "DataLoader(..., pin_memory=True) and batch.to(device, non_blocking=True)."
+    assert (
+        found["pinned-batches"].advice
+        == "With 4 workers: DataLoader(..., pin_memory=True) and batch.to(device, non_blocking=True)."
+    )
     assert found["non-blocking-pinned"].title.startswith("non_blocking copies of pinned batches makes the loop 1.10")
     assert found["non-blocking-pinned"].severity == "note"
     headline = {one.name: one.value for one in read(all_four()).headline}
@@ -264,7 +267,7 @@ def test_the_part_that_is_busy_longest_bounds_the_loop(
     )
     finding = findings(found)["bound"]
     name = part[:1].upper() + part[1:]
-    assert finding.title.startswith(f"{name} limits the fastest loop: busy for {100 * share:.1f} % of each step")
+    assert finding.title.startswith(f"{name} is the busiest part of the fastest loop, {100 * share:.1f} % of each step")
     assert ("the GPU's copies and kernels" if part in ("copying to the GPU", "computing") else part) in finding.detail
     (one,) = combinations(found)
     parts = busy(one)
@@ -284,7 +287,7 @@ def test_a_loop_without_a_part_that_is_always_busy_is_said_to_wait_in_turn() -> 
 
 def test_a_loop_that_one_thread_bounds_is_not_advised_more_workers_and_hears_the_threads_rate() -> None:
     finding = findings(rows(True, True, 10e-3, pin_seconds=9.5e-3))["bound"]
-    assert finding.advice.startswith("More workers do not help")
+    assert finding.advice.startswith("More workers hardly help")
     assert "4.21 GB/s" in finding.detail
     assert "pinn" not in findings(rows(True, True, 10e-3, make_seconds=39e-3))["bound"].advice
 
@@ -365,7 +368,7 @@ def test_a_program_that_waits_for_its_gpu_does_not_bound_the_loop() -> None:
     found = rows(True, True, 10e-3, copy_seconds=1e-3, compute_seconds=8e-3, wait_seconds=1e-4)
     found = [{**row, "stall_seconds": 0.0} for row in found]
     finding = findings(found)["bound"]
-    assert finding.title == "Computing limits the fastest loop: busy for 90.0 % of each step"
+    assert finding.title == "Computing is the busiest part of the fastest loop, 90.0 % of each step"
     assert finding.severity == "note"
 
 

@@ -234,7 +234,7 @@ def test_kinds_that_take_the_same_are_one_finding_and_one_verdict() -> None:
     found += [row for memory in KINDS for row in rows(memory=memory)]
     result = reading(found)
     by_rule = {finding.rule: finding for finding in result.findings}
-    title = "No way to pin makes the page table smaller: each of 8 takes 2 MiB a GiB"
+    title = "No way to pin for the GPU makes the page table smaller: each of 8 takes 2 MiB a GiB"
     assert by_rule["all-kinds-same-tables"].title == title
     assert "pages of 2 MiB, a GiB would take 4 KiB" in by_rule["all-kinds-same-tables"].detail
     assert "fastest" not in by_rule["all-kinds-same-tables"].advice  # times that nothing tells apart

@@ -64,7 +64,8 @@ def _verdict(plan: Plan) -> str:
             f"{f' at the pace of an {recorded}' if recorded else ''} and {takes}"
         )
     what = {"elsewhere": f"Pinning {amount_words(plan.demand)} takes", "not_safe": "It would take"}
-    there = " How much is safe there is not known: give its --host-memory." if safety.level == "elsewhere" else ""
+    unknown = " How much is safe there is not known: give that host's memory (--host-memory)."
+    there = unknown if safety.level == "elsewhere" else ""
     return f"{LEVEL_WORDS[safety.level]}: {safety.reason}. {what.get(safety.level, 'It takes')} {takes}.{there}"
 
 
@@ -213,7 +214,7 @@ def _over_budget(plan: Plan) -> Iterator[Finding]:
         title=f"{amount_words(plan.demand)} is more {which}",
         detail=f"Safe: {format_bytes(budget.safe_bytes)}, a share of what is {budget.limit}. Pinned memory can "
         "neither be swapped nor moved, so what is left must do for everybody else.",
-        advice="Pin less, free memory, or raise the container's limit. For another host, give its --host-memory.",
+        advice="Pin less, free memory, or raise the container's limit. For another host: --host-memory.",
     )
 
 

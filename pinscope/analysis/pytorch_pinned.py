@@ -25,10 +25,10 @@ REGISTER_THREADS = 8
 UNROUNDED_SINCE = "2.14"
 """The first release of PyTorch in which the rounding can be switched off without the fault of pytorch#192722."""
 ROUNDING_ADVICE = (
-    "Ask for sizes at or just below a power of two, or pin one buffer with pinscope.pinned_empty, which does not round "
-    "so, and use it again once its last copy is done. With PYTORCH_ALLOC_CONF=pinned_max_round_threshold_mb:N, PyTorch "
-    f"{UNROUNDED_SINCE} and later do not round above N MiB. Never set that in PyTorch 2.13: it can corrupt memory "
-    "there (pytorch#192722)."
+    "Split it into powers of two (40 GiB into 32 and 8), or pin one buffer with pinscope.pinned_empty, which does not "
+    "round so, and use it again once its last copy is done. With PYTORCH_ALLOC_CONF=pinned_max_round_threshold_mb:N, "
+    f"PyTorch {UNROUNDED_SINCE} and later do not round above N MiB. Never set that in PyTorch 2.13: it can corrupt "
+    "memory there (pytorch#192722)."
 )
 
 

@@ -9,8 +9,9 @@ from pinscope.analysis.pinning_recipe import DEFAULT_CHUNKS, Recipe
 from pinscope.analysis.pinning_strategy import TITLES, USUAL, WORTH_IT
 from pinscope.analysis.pytorch_pinned import ROUNDING_ADVICE, rounded_up
 from pinscope.analysis.rules.gpu_memory import page_table_severity
+from pinscope.lab.budget import SAFE_DEVICE_SHARE
 from pinscope.planning.plan import ONE_REGISTRATION_BYTES, Demand, Origin, Pace, Plan, Sharing, Source
-from pinscope.planning.safety import LEVEL_WORDS, amount_words, safety_of, why_elsewhere
+from pinscope.planning.safety import LEVEL_WORDS, amount_words, safety_of, taken_of_gpu, why_elsewhere
 from pinscope.records.finding import (
     Finding,
     Quantity,
@@ -40,7 +41,7 @@ def read_plan(plan: Plan) -> Reading:
     # What the host or a GPU cannot carry needs no advice on how to pin it.
     calls = () if safety_of(plan).level == "not_safe" else (*_pace(plan), *_one_call(plan))
     host = (*_over_budget(plan), *_together(plan), *_rounded(plan))
-    found = (*host, *_share(plan), *_owner(plan), *calls, *_not_measured(plan))
+    found = (*host, *_share(plan), *_contexts(plan), *_owner(plan), *calls, *_not_measured(plan))
     tables = (_sharings(plan), _page_sizes(plan), *([_paces(plan)] if plan.paces else []))
     return Reading(verdict=_verdict(plan), headline=_headline(plan), tables=tables, findings=found)
 
@@ -87,7 +88,7 @@ def _headline(plan: Plan) -> tuple[Quantity, ...]:
     return (
         quantity(f"Safe to pin on {budget.host}{here}", budget.safe_bytes, "bytes", reason=budget.limit),
         quantity("Time to pin, the recommended way", seconds, "seconds", reason=reason),
-        quantity("Page table of one process, on one GPU", price.table_bytes(demand.pinned_bytes), "bytes"),
+        quantity("Page table of one process, on one GPU", price.taken_bytes(demand.pinned_bytes), "bytes"),
         *_paid_again(each, owner),
         quantity("Page tables' share of a GPU's memory", each.gpu_share, "share"),
         quantity("Recommended strategy", recipe.title if recipe else None, "text", reason=reason),
@@ -262,6 +263,20 @@ def _share(plan: Plan) -> Iterator[Finding]:
     )
 
 
+def _contexts(plan: Plan) -> Iterator[Finding]:
+    """Contexts that leave little of a GPU, which pinning less would not change."""
+    demand, taken = plan.demand, taken_of_gpu(plan)
+    if demand.on_one_gpu > 1 and taken > SAFE_DEVICE_SHARE * demand.gpu_memory_bytes:
+        yield warning(
+            "plan-contexts",
+            quantity("Contexts and page tables on the busiest GPU", taken, "bytes"),
+            quantity("Its memory", demand.gpu_memory_bytes, "bytes"),
+            title=f"{_processes(demand.on_one_gpu)} take {format_bytes(taken)} of a GPU's memory before they use it",
+            detail="Each has a context there, whatever it pins.",
+            advice="Use fewer processes on a GPU.",
+        )
+
+
 def _owner(plan: Plan) -> Iterator[Finding]:
     """Worth a word where page tables and contexts cost clearly more when each process registers the same memory."""
     each, owner = plan.sharings
@@ -297,8 +312,14 @@ def _pace(plan: Plan) -> Iterator[Finding]:
         title=f"One cudaHostAlloc takes {format_seconds(slow)} to pin {size}, {slow / quick:.1f} times as long as the "
         f"recommended way ({format_seconds(quick)})",
         detail=f"Recommended: {recipe.title}, at the pace {origin_words(best.origin)}.",
-        advice=f"Call {recipe.call(pinned)}.{_other_call(plan, recipe)}",
+        advice=f"Call {recipe.call(pinned)}{_in_one(plan)}.{_other_call(plan, recipe)}",
     )
+
+
+def _in_one(plan: Plan) -> str:
+    """Where only one process is to make the call."""
+    demand = plan.demand
+    return " in the owner only" if demand.processes > 1 == demand.copies else ""
 
 
 def _other_call(plan: Plan, recipe: Recipe) -> str:
@@ -323,7 +344,7 @@ def _one_call(plan: Plan) -> Iterator[Finding]:
         title=f"{format_bytes(pinned)} may be too much for one registration",
         detail="Users report that drivers of the 580 series overflow when 512 GiB or more are registered at once. "
         "PinScope has not measured it.",
-        advice=f"Register in chunks, and keep each copy inside one chunk: {recipe.call(pinned)}.",
+        advice=f"Register in chunks, and keep each copy inside one chunk: {recipe.call(pinned)}{_in_one(plan)}.",
     )
 
 

@@ -35,6 +35,12 @@ class Safety:
     reason: str
 
 
+def taken_of_gpu(plan: Plan) -> int:
+    """Bytes that contexts and page tables take of the busiest GPU, where each process registers."""
+    context = plan.context.bytes if plan.context else CONTEXT_BYTES
+    return plan.sharings[0].tables_per_gpu_bytes + plan.demand.on_one_gpu * context
+
+
 def safety_of(plan: Plan) -> Safety:
     """How safe the plan is on its host: the first judgement that applies."""
     demand, budget, tables = plan.demand, plan.budget, plan.sharings[0]
@@ -42,7 +48,7 @@ def safety_of(plan: Plan) -> Safety:
     total, memory, capped = budget.total_bytes, demand.gpu_memory_bytes, budget.safe_bytes is None
     safe, of_host = budget.safe_bytes or 0, f"{format_share(asked / total)} of the memory of {budget.host}"
     up_to = f"WSL2 allows far less than {format_bytes(total)}" if capped else f"up to {format_bytes(safe)} is safe"
-    taken = tables.tables_per_gpu_bytes + demand.on_one_gpu * (plan.context.bytes if plan.context else CONTEXT_BYTES)
+    taken = taken_of_gpu(plan)
     on_gpu = f"contexts and page tables take {format_bytes(taken)} of a GPU's {format_bytes(memory)}"
     of_gpu = f"page tables take {format_share(tables.gpu_share)} of a GPU's memory when each process registers"
     rounded, bears = demand.copies * rounded_up(demand.pinned_bytes), f"{budget.host} bears {amount}"

@@ -111,14 +111,14 @@ def test_without_events_chunks_are_corrupted(
     assert overlap_passes[direction, Recipe("pinned", True, 2, False)].corrupted_chunks > 0
 
 
-def test_all_quick_takes_less_than_two_minutes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_all_quick_takes_less_than_two_and_a_half_minutes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))  # PyTorch makes it when it is imported
     begun = time.monotonic()
     done = pinscope("run", "all", "--quick", "--lab", "cuda", "--json")
     took = time.monotonic() - begun
     assert done.returncode == 0, done.stderr
     assert {one["run"]["status"] for one in json.loads(done.stdout)["runs"]} == {"done"}
-    assert took < 120, f"{took:.0f} s"
+    assert took < 150, f"{took:.0f} s"
 
 
 def test_a_killed_run_keeps_what_it_measured_and_frees_the_gpu() -> None:

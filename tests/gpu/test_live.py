@@ -239,7 +239,7 @@ def test_a_look_at_500_processes_and_a_holder_of_24_gib_costs_a_fraction_of_psut
     assert seconds["first"] < 0.050
     # scripts/measure-snapshot tells a fiftieth. Here this very process, with CUDA and its thousand mappings, is looked
     # at as closely as the holder.
-    assert seconds["first"] * 40 < seconds["psutil"]
+    assert seconds["first"] * 30 < seconds["psutil"]
     assert seconds["next"] * 50 < seconds["psutil"]
 
 

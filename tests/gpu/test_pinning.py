@@ -325,14 +325,14 @@ def test_fresh_memory_takes_a_page_fault_for_each_page_each_time(buffers: dict[s
 
 
 def test_a_fresh_pinned_buffer_of_16_mib_has_paid_after_a_few_copies() -> None:
-    """After one to three, by the host; seven if the pageable memory beside it were recycled."""
+    """After one to five, by the host; seven if the pageable memory beside it were recycled."""
     rows = run("allocation", "--quick", "--set", "sizes=16MiB")["observations"]
     cells = buffer_cells(rows)
     assert cells["fresh_4k", 16 * MIB].both_seconds.median > 1e-3  # recycled memory would take some 24 µs
     copies = {
         one.direction: one.copies for one in break_evens(cells, copy_times(rows)) if one.way == "pinned" and one.usual
     }
-    assert all(count is not None and count <= 4 for count in copies.values()), copies
+    assert all(count is not None and count <= 6 for count in copies.values()), copies
 
 
 def test_quick_runs_are_quick(quick_allocation: tuple[float, dict[str, Any]]) -> None:

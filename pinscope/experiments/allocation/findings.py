@@ -101,7 +101,7 @@ def _kept(run: ExperimentRun, cells: Cells, titles: Titles) -> Iterator[Costed]:
             "reuses memory that it had already pinned",
             detail=f"Getting {format_bytes(most.bytes)} took {most.page_faults:,} page faults, so nothing was "
             "allocated. These buffers are not compared with fresh memory.",
-            advice=f"Small pinned buffers need no pool of their own: one costs about {took} here.",
+            advice=f"Reuse small pinned buffers where a loop would get one each time: that costs {took} here.",
         ),
     )
 
@@ -227,7 +227,8 @@ def _pool(cells: Cells, titles: Titles) -> Iterator[Costed]:
             f"{titles[best.way]}: {format_seconds(best.both_seconds.median)}. The pool keeps the memory pinned "
             "meanwhile.",
             advice="Take pinned buffers from a pool (cupy.get_default_pinned_memory_pool, PyTorch's caching host "
-            "allocator, or a list of your own), and empty it when the host needs the memory.",
+            "allocator, or a list of your own), give each back once its last copy is done, and empty the pool when "
+            "the host needs the memory.",
         ),
     )
 

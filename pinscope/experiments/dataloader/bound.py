@@ -106,7 +106,7 @@ _CHEAPER = "make items cheaper, or prepare the data once"
 _FEWER_BYTES = "Hand over fewer bytes, such as uint8 images that the GPU converts."
 _ADVICE: Mapping[Part, str] = {
     "program": _FEWER_BYTES,
-    "pinning": f"More workers hardly help: PyTorch pins in one thread. {_FEWER_BYTES}",
+    "pinning": f"PyTorch pins in one thread, whatever the number of workers. {_FEWER_BYTES}",
     "copy": _FEWER_BYTES,
     "compute": "Nothing in the loader: the GPU computes nearly all of the time.",
 }

@@ -38,7 +38,7 @@ def _verdict(found: Sequence[Combination], steady: Sequence[Combination]) -> str
     if not steady:
         return None
     best = fastest(steady)
-    limit = _limits(best)
+    limit = "" if equals(best, steady) else _limits(best)
     if measured := effects(steady, SETTINGS[0]):
         unknown = sorted({one.workers for one in found} - {one.workers for one in measured})
         rest = f", not known with {joined([str(count) for count in unknown])}" if unknown else ""

@@ -316,8 +316,8 @@ def _calls(cells: Collection[StrategyCell]) -> str:
 
 
 _CHUNK_ADVICE = (
-    "make the chunk a multiple of the size of your copies. Pin in one piece, while no others run, where a copy may "
-    "begin and end anywhere."
+    "make the chunk a multiple of the size of your copies. Pin and free in one piece, while no others run, where a "
+    "copy may begin and end anywhere."
 )
 
 

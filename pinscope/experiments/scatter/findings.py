@@ -205,8 +205,7 @@ def _compute(loads: Sequence[Beside]) -> Iterator[Costed]:
         return
     yield 1.0 + longer(worst), finding(
         costing(1.0 + longer(worst)), "scatter-compute", *evidence, title=title, detail=detail,
-        advice="Where compute runs beside it, give the kernel few blocks: it moves less meanwhile and hardly slows "
-        "compute. A batch call takes no multiprocessor.",
+        advice="Fewer blocks slow compute less and move less: see both rates. A batch call takes no multiprocessor.",
     )  # fmt: skip
 
 

@@ -176,7 +176,7 @@ def _reuse(found: Sequence[Cell]) -> Iterator[Costed]:
 
 
 def _paid_words(cell: Cell, uses: int | None) -> str:
-    how = "never" if uses is None else "from the first use on" if uses == 1 else f"from {uses} uses on"
+    how = "never" if uses is None else "from the first use on" if uses == 1 else f"from about {uses} uses on"
     return f"{cell.title} {how}"
 
 

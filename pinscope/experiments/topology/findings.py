@@ -24,7 +24,7 @@ from pinscope.experiments.topology.arithmetic import (
     shared_uplinks,
 )
 from pinscope.experiments.topology.verdict import worst_direction
-from pinscope.experiments.topology.words import ALL_TOWARDS, TOWARDS, gpus_words, groups_words, own_uplinks_words
+from pinscope.experiments.topology.words import ALL_TOWARDS, TOWARDS, gpus_words, groups_words, not_slower_words
 from pinscope.records.finding import Finding, Quantity, costing, finding, good, note, quantity, wrong_data
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bandwidth, format_bytes, format_seconds, format_share
@@ -83,7 +83,7 @@ def _uplinks(found: Sequence[Cell]) -> Iterator[Costed]:
             good(
                 "own-uplinks",
                 *(_pair_quantities(found, pair)),
-                title=f"{own_uplinks_words(devices(found))}: copying one way together, a pair reaches at least "
+                title=f"{not_slower_words(devices(found))}: a pair reaches at least "
                 f"{part_of(part, *compared(found, pair))} of the sum of its rates alone",
                 detail=f"The lowest share: {gpus_words(pair.gpus)}, {ALL_TOWARDS[way]}.",
                 advice="Nothing to do for copies one way.",

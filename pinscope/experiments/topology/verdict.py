@@ -19,7 +19,7 @@ from pinscope.experiments.topology.arithmetic import (
     share,
     shared_uplinks,
 )
-from pinscope.experiments.topology.words import ALL_TOWARDS, TOWARDS, gpus_words, groups_words, own_uplinks_words
+from pinscope.experiments.topology.words import ALL_TOWARDS, TOWARDS, gpus_words, groups_words, not_slower_words
 from pinscope.units import format_bandwidth, format_bytes
 
 
@@ -69,7 +69,7 @@ def _together(found: Sequence[Cell]) -> str | None:
     way, part = worst
     rate = f"{format_bandwidth(cell.total.median)} {ALL_TOWARDS[way]}, {part_of(part, *compared(found, cell))}"
     but = ", but all together" if is_slowed(found, cell, part) else ": together they"
-    return f"{own_uplinks_words(cell.gpus)}{but} copy at {rate} of the sum of their rates alone{_both_ways(found)}."
+    return f"{not_slower_words(cell.gpus)}{but} copy at {rate} of the sum of their rates alone{_both_ways(found)}."
 
 
 def _both_ways(found: Sequence[Cell]) -> str:

@@ -16,9 +16,10 @@ def gpus_words(gpus: Sequence[int]) -> str:
     return f"GPU{'s' if len(gpus) > 1 else ''} {joined([str(gpu) for gpu in gpus])}"
 
 
-def own_uplinks_words(gpus: Sequence[int]) -> str:
-    """``GPUs 0 and 1 share no uplink``, ``No two of 8 GPUs share an uplink``."""
-    return f"{gpus_words(gpus)} share no uplink" if len(gpus) == 2 else f"No two of {len(gpus)} GPUs share an uplink"
+def not_slower_words(gpus: Sequence[int]) -> str:
+    """``GPUs 0 and 1 do not slow each other one way``, ``No two of 8 GPUs slow each other one way``."""
+    who = f"{gpus_words(gpus)} do not" if len(gpus) == 2 else f"No two of {len(gpus)} GPUs"
+    return f"{who} slow each other one way"
 
 
 def groups_words(groups: Iterable[Sequence[int]]) -> str:

@@ -106,24 +106,21 @@ def _accused(seen: Seen, site: Site, others: int, rate_from: str | None) -> Find
 
 
 _MADE_THERE = (
-    "On a stream of its own the copy can also run while the GPU computes. The saving holds where the data is made in "
-    "pinned memory. Where it must be copied there first, that takes CPU time; DataLoader(pin_memory=True) does it in a "
-    "thread of its own."
+    "Refill a buffer only once its copy is done. On a stream of its own the copy can run while the GPU computes. The "
+    "saving holds where the data is made in pinned memory. Where it must be copied there first, that takes CPU time; "
+    "DataLoader(pin_memory=True) does it in a thread of its own."
 )
 
 
 def _how_to_pin(row: Row) -> str:
     if row["direction"] == "d2h":
-        return "Copy into pinned memory that is allocated once and used again."
+        return "Copy into pinned memory that is allocated once and used again; wait for the copy before you read it."
     if "non_blocking=True" in (row["source_line"] or ""):
         return (
             "Copy from pinned memory: from pageable memory non_blocking=True has hardly any effect, from pinned "
-            f"memory the call returns at once, and the program goes on. {_MADE_THERE}"
+            f"memory the call returns at once. {_MADE_THERE}"
         )
-    return (
-        "Copy from pinned memory; with non_blocking=True the call returns at once, and the program goes on. "
-        f"{_MADE_THERE}"
-    )
+    return f"Copy from pinned memory; with non_blocking=True the call returns at once. {_MADE_THERE}"
 
 
 def _alike(others: int) -> str:

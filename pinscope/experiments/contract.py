@@ -229,11 +229,6 @@ class Kind(Protocol[RunT_contra]):
     @property
     def question(self) -> str: ...
     @property
-    def method(self) -> str:
-        """How the answer is measured, for people who read the report: a few sentences."""
-        ...
-
-    @property
     def Params(self) -> type[Inputs]: ...  # noqa: N802 - a class
     @property
     def Observation(self) -> type[Observation]: ...  # noqa: N802 - a class

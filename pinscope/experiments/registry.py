@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
+from importlib.resources import files
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -121,9 +122,20 @@ PRECISE = (
 """What it means everywhere."""
 
 
+def split_page(page: str) -> tuple[str, str]:
+    """The text of an experiment's page in docs/: what stands under "Method" in one line, and all the rest."""
+    method, _, rest = page.removeprefix(_METHOD).partition("\n## ") if page.startswith(_METHOD) else ("", "", page)
+    return " ".join(method.split()), f"## {rest}" if method and rest else rest
+
+
+_METHOD = "## Method\n"
+
+
 def method(kind: AnyKind) -> str:
-    """How the answer is measured, with what is the same for all experiments."""
-    return kind.method if kind.name in [reader.name for reader in KEPT] else f"{kind.method} {PLACED} {PRECISE}"
+    """How the answer is measured, from docs/experiments/NAME.md, with what is the same for all experiments."""
+    page = files("pinscope.manual") / "pages" / "experiments" / f"{kind.name}.md"
+    own = split_page(page.read_text("utf-8"))[0] if page.is_file() else ""
+    return own if kind.name in [reader.name for reader in KEPT] else f"{own} {PLACED} {PRECISE}".strip()
 
 
 def find_reader(name: str) -> Reader:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pinscope.experiments.contract import AnyKind, Inputs
-from pinscope.experiments.registry import EXPERIMENTS, find_reader, method
+from pinscope.experiments.registry import EXPERIMENTS, find_reader, method, split_page
 from pinscope.report.parameters import form_parameters
 
 BAR = r"\|"
@@ -27,7 +27,7 @@ def _parts(kind: AnyKind, body: str, has_picture: bool) -> Iterator[str]:
     yield f"**{kind.question}**"
     if has_picture:
         yield f"![{kind.title}: a recorded run](../pictures/{kind.name}.png)"
-    yield body
+    yield split_page(body)[1].strip()
     yield f"## Method\n\n{method(kind)}"
     labs = next((entry.experiment.labs for entry in EXPERIMENTS if entry.name == kind.name), {})
     yield "\n".join(f"It does not run on the host model: {reason}." for reason in [labs.get("host")] if reason)

@@ -136,17 +136,6 @@ class Access:
     question = (
         "Copy data to the GPU, let kernels reach it on the host, or let it migrate: which way wins for which use?"
     )
-    method = (
-        "Data lies on the host. A kernel reads or writes it in blocks of 4 KiB in order, or word by word anywhere; all "
-        "of it, once or several times, or a part. Explicit copy: the whole data goes to the GPU by cudaMemcpyAsync "
-        "from pinned memory, the kernel works there, and written data goes back whole (written in part, it goes there "
-        "first). Copy of the part: where every so many blocks are used, cudaMemcpy2DAsync takes these alone, there or "
-        "back. Mapped: the kernel reaches the pinned memory itself. Managed: pages migrate as the kernel touches "
-        "them; prefetched: cudaMemPrefetchAsync moves all of them before, and back after writing. What is overwritten "
-        "whole is not brought to the GPU first, by a copy or by prefetching (which discards it). Times run from the "
-        "first call until the result can be used: written managed data until the CPU has read every page. Before each "
-        "repeat the data is on the host again. What was read is compared by its sum, what was written word by word."
-    )
     labs: Mapping[LabKind, str | None] = {
         "cuda": None,
         "host": "it compares how a GPU reaches host memory; without one there is a single memory",

@@ -178,20 +178,6 @@ class Allocation:
     title = "Allocation"
     summary = "Cost of a pinned buffer, and how many copies repay it"
     question = "What does it cost to allocate and free a pinned buffer, and how many copies repay that?"
-    method = (
-        "Each buffer is allocated and freed again and again, both timed by the host clock; the first time does not "
-        "count. Fresh memory is mapped anew each time, touched by one thread (one byte a page) and unmapped; the page "
-        "faults of each row are counted and must be as many as its pages. Registered memory is the same and pinned in "
-        "between, each part timed apart; a pool's first buffer is uncounted, so that its figures are those of reuse. "
-        "malloc may hand out again what was freed, as in any program. On the host model pinning is mlock. Then copies "
-        "of each size from pageable memory in small and in huge pages and from pinned memory are timed until they are "
-        "complete, again and again from the same buffer. A fresh pinned buffer is compared with fresh touched pageable "
-        "memory in pages of each sort, allocated and freed; a registration with memory that is there anyway. The "
-        "extra cost, divided by what one copy gains, is the number of copies that repay it. PyTorch's pool of pinned "
-        "memory is asked for one tensor in a process for each of its settings; what it holds is read from PyTorch and "
-        "from the host's count of pinned pages, while the tensor is there, after it is gone, and after the pool was "
-        "emptied."
-    )
     labs: Mapping[LabKind, str | None] = {"cuda": None, "host": None}
     Params = AllocationParams
     Observation = AllocationObservation

@@ -174,23 +174,6 @@ class Bandwidth:
     title = "Bandwidth"
     summary = "Copy rate of each kind of host memory, by size"
     question = "How fast does each kind of host memory copy, and from which size are pinned copies faster?"
-    method = (
-        "Each combination of memory, direction, size and copier is warmed up, then repeated until the median is known "
-        "to the precision asked for or a limit is reached; every raw value is kept. One copy is what a copy takes from "
-        "an idle stream: the stream is held by an operation of the driver until the copy and the device events around "
-        "it are queued, so that the call that queues it is not in its time. A small copy of the same kind comes before "
-        "the hold, so that the driver changes no channel meanwhile. "
-        "One more copy is what each of many takes: up to 64, or 32 MiB, are queued behind the hold, and their time is "
-        "divided; a larger copy is both. Rates, "
-        "ratios and the fit follow from one more copy. The call that copies pageable memory is the copy, so nothing is "
-        "held: one copy is timed from before the call, and many follow each other. Wall and issue time are those of a "
-        "copy without hold and events. Cold memory was not touched since more than the processor's caches hold was "
-        "written; warm memory was written right before by the thread that copies; in all other memory content came "
-        "from the device, past the processor. Content is fresh and random, and after the last copy of a repeat the "
-        "target is compared word by word. Both directions, and all GPUs, are issued by one thread: copies from "
-        "pageable memory hold that thread, so they cannot run at once. By kernel, both directions are one kernel whose "
-        "warps take them in turn."
-    )
     labs: Mapping[LabKind, str | None] = {"cuda": None, "host": None}
     Params = BandwidthParams
     Observation = BandwidthObservation

@@ -161,20 +161,6 @@ class Brim:
     title = "Pinned to the brim"
     summary = "Where too much pinned memory stalls and kills others"
     question = "From which amount of pinned memory on do other programs stall, and when are they killed?"
-    method = (
-        "A control group of its own with a limit on its memory is made, and removed afterwards. In it are a process "
-        "that pins (memory that it has touched, then cudaHostRegister; mlock on the host model) and an ordinary one, "
-        "which writes to all of its memory and reads its file, round after round; outside is another that does the "
-        "same. The ordinary process in the group is the one that the kernel is to kill first (oom_score_adj "
-        "1000). Three large steps pin three quarters of what the group has left, then small ones go on until the "
-        "kernel kills a process or refuses memory. Both ordinary processes work at each step at the same time; how "
-        "much of its file is in the page cache is asked before each reading (mincore), and the group's own account "
-        "is read at the end of a step. Before the first step the group's account is read around one sixteenth of its "
-        "limit pinned in each way. "
-        "A mark is the first step from which on, at each later step too, a round takes twice as long, 5 % of the file "
-        "has left the page cache, 1 % of the limit is swapped out or tasks stalled for 10 % of the time; or the step "
-        "in which a process was killed. The cliff is the first mark; it lies between that step and the one before."
-    )
     labs: Mapping[LabKind, str | None] = {"cuda": None, "host": None}
     Params = BrimParams
     Observation = BrimObservation

@@ -115,18 +115,6 @@ class Dataloader:
     title = "Data loader"
     summary = "Gain of pin_memory and non_blocking in PyTorch"
     question = "How much faster is a PyTorch training loop with pin_memory and non_blocking, and what does it pin?"
-    method = (
-        "A PyTorch DataLoader makes batches of images in memory (each item is copied and flipped), in the program "
-        "itself or in worker processes, and a small convolutional network is trained on them: forward, backward, SGD. "
-        "pin_memory and non_blocking are on and off. Events on the GPU show how long it copied, computed, and stood "
-        "idle between two steps; the host's clock shows how long the program waited for the loader and how long the "
-        "call that starts the copy held it; the workers and PyTorch's pinning thread time their part of each batch. "
-        "The first steps use up what the workers made while they started: where the steady state begins is found from "
-        "all steps by MSER-5, and only what follows counts. Each of several rounds starts every combination anew, and "
-        "the 95 % intervals come from the spread between rounds. What is pinned is read from the kernel's count; "
-        "before each combination PyTorch gives its pinned memory back. Every item says which one it is, and is checked "
-        "on the GPU."
-    )
     labs: Mapping[LabKind, str | None] = {"cuda": None, "host": "PyTorch pins memory for a GPU only"}
     Params = DataloaderParams
     Observation = DataloaderObservation

@@ -168,18 +168,6 @@ class Overlap:
     title = "Overlap"
     summary = "What copies need in order to run beside kernels"
     question = "What does it take for copies to run beside kernels, and what does each missing ingredient cost?"
-    method = (
-        "A pipeline moves chunks between a host area and a ring of device buffers, and one kernel works on each "
-        "chunk: it checks what was copied to the device (h2d) or writes what is copied back (d2h). The full "
-        "recipe is pinned memory, a copy stream of its own, a ring of at least two buffers, and events that order "
-        "the two streams; each combination leaves some out. Kernels last half as long as a pinned copy, as long, "
-        "or twice as long. Overlap is (pinned copies alone + kernels alone − the pipeline) ÷ the shorter of the "
-        "two: 100 % when the shorter side is hidden entirely, 0 when nothing is gained over one after the other, "
-        "less when it is slower still. Own overlap takes the recipe's own copies as the yardstick instead. Stall "
-        "is the time that the compute stream stands idle between its kernels, and issue time is what the copy "
-        "calls keep the CPU. Every chunk's content is checked: by the kernel that uses it, or on the host after "
-        "the pass, against a pattern that only this chunk has."
-    )
     labs: Mapping[LabKind, str | None] = {"cuda": None, "host": None}
     Params = OverlapParams
     Observation = OverlapObservation

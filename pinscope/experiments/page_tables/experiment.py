@@ -125,18 +125,6 @@ class PageTables:
     title = "Page tables"
     summary = "GPU memory that pinned host memory takes"
     question = "How much GPU memory does a pinned gigabyte take, on how many GPUs, and does it come back?"
-    method = (
-        "To copy from pinned memory a GPU needs a page table of it: 8 bytes of GPU memory for each page. The memory is "
-        "pinned in equal steps and held; after each step the memory used on every GPU is read, by NVML and by "
-        "cudaMemGetInfo. The contexts are made, and a first step is pinned and freed, before the first reading, so "
-        "that neither is in the figures. A GPU's memory is taken in steps of 2 MiB, so any two readings bound the "
-        "bytes of page table per pinned byte: by the growth between them, one step less and one step more. The "
-        "interval that is given fits all pairs of readings; 8 bytes divided by it is the page size. Ordinary memory is "
-        "touched by one thread and then registered, and both are timed; over pages of 1 GiB a step is one page, and "
-        "there are as many steps as pages are free. What other processes take or give back on the GPU meanwhile is in "
-        "the figures too. On the host model the memory is locked, and the page tables are those that the kernel keeps "
-        "for the process (VmPTE)."
-    )
     labs: Mapping[LabKind, str | None] = {"cuda": None, "host": None}
     Params = PageTablesParams
     Observation = PageTablesObservation

@@ -8,7 +8,6 @@ from contextlib import ExitStack
 from typing import Any, Literal
 
 from pinscope.experiments.contract import AnyExperiment, BareParams, Bytes, Seconds, Several, parameter
-from pinscope.experiments.pinning_strategy.cuda_neighbour import PAUSE_SECONDS, SMALL_BYTES
 from pinscope.experiments.pinning_strategy.neighbours import (
     WITH_CONTEXT,
     NeighbourCall,
@@ -24,7 +23,7 @@ from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
 from pinscope.records.pinning_strategy import STRATEGIES, Strategy, StrategyName
 from pinscope.records.run import LabKind, Lasted, Observation, Positive
-from pinscope.units import format_bytes, format_seconds, parse_bytes
+from pinscope.units import parse_bytes
 
 IDLE_SECONDS = 1.0
 QUICK_IDLE_SECONDS = 0.3
@@ -141,16 +140,6 @@ class PinningStrategy:
     title = "Pinning strategy"
     summary = "Fastest way to pin a lot; how long others wait"
     question = "What is the fastest way to pin much memory here, and how long do other processes on the GPU wait?"
-    method = (
-        "Each strategy pins the same amount, in turn, after all of that memory was touched once so that the host has "
-        "it at hand. Four other processes make one kind of call each, again and again with "
-        f"{format_seconds(PAUSE_SECONDS)} between, and report the longest: cudaMemGetInfo, an NVML memory query, a "
-        f"kernel until it is done, and cudaMalloc and cudaFree of {format_bytes(SMALL_BYTES)}. A fifth one, the "
-        "control, makes no driver call: it sleeps as long as the others pause and reports how late it woke, which is "
-        "what waiting for a processor takes. All are watched with nothing going on first, then while memory is pinned "
-        "and while it is given back; a strategy's wait is the longest of both. With the memory pinned, CUDA is asked "
-        "whether it is, one copy within a piece is timed, and one across the boundary of two pieces is tried."
-    )
     labs: Mapping[LabKind, str | None] = {
         "cuda": None,
         "host": "it measures a GPU driver: how it pins, and how long other processes wait for it",

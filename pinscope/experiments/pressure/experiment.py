@@ -179,18 +179,6 @@ class Pressure:
     title = "Pressure"
     summary = "What pinned memory takes from other programs"
     question = "What does pinned memory take from everybody else on the host?"
-    method = (
-        "Memory is pinned in equal steps and held. Before, at each step, and after all of it was given back, an "
-        "ordinary process beside the run, which pins nothing, does three things in rounds: it asks how much of its "
-        "file is still in the page cache (mincore), writes to each page of fresh memory for the first time, each "
-        "timed apart, and reads its file again. The file was written, synchronised and read once before the count; "
-        "each timed page has two readings of the clock by Python in it. The host's own figures are read before and "
-        "after each step: memory available, free and cached, free pages that wait on a processor's list (which the "
-        "kernel counts neither as free nor as available), what was swapped, and for how long tasks stalled "
-        "(/proc/pressure). The run never pins more than its budget, and stops before less than the floor is available "
-        "on the host or left in its control group. On the host model pinning is mlock. Everything that goes on beside "
-        "the run is in the figures too: it wants an idle machine."
-    )
     labs: Mapping[LabKind, str | None] = {"cuda": None, "host": None}
     Params = PressureParams
     Observation = PressureObservation

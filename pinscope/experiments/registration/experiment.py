@@ -165,19 +165,6 @@ class Registration:
     title = "Registration"
     summary = "Memory shared by processes: each pins it, or one does"
     question = "When several processes copy from the same host memory, should each register it, or one own it for all?"
-    method = (
-        "N processes are started, each with a context of its own. In the first strategy each maps the same shared "
-        "memory and registers it (cudaHostRegister), one after the other; the first one touches it before. What "
-        "they share may be memory without a name, a POSIX segment or reserved huge pages. In the "
-        "second one process allocates pinned memory and copies into the GPU buffers of all, which it reaches through "
-        "CUDA IPC handles. The memory used on the GPU and pinned on the host is read between the steps, so that "
-        "contexts, buffers and page tables are separate; each process uses every part of CUDA once beforehand, so "
-        "that what a first use takes counts as context. Then every process gets all of the shared memory through its "
-        "buffer, all at once; the rate counts from the first beginning to the last end, and the first round is not "
-        "counted. After each round every process compares its buffer, filled with something else before, with what "
-        "the shared memory holds there. On the host model the memory is locked, page tables are those that the "
-        "kernel keeps for each process (VmPTE), and the owner reaches the others' buffers through shared memory."
-    )
     labs: Mapping[LabKind, str | None] = {"cuda": None, "host": None}
     Params = RegistrationParams
     Observation = RegistrationObservation

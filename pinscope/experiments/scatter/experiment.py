@@ -188,19 +188,6 @@ class Scatter:
     title = "Many small copies"
     summary = "How to move thousands of small pieces"
     question = "Thousands of small pieces lie scattered over pinned memory: what moves them fastest, and at what cost?"
-    method = (
-        "Pieces lie in random places of pinned memory, or every other piece in order, and side by side on the GPU. "
-        "They are moved by a loop of cudaMemcpyAsync, by one cudaMemcpyBatchAsync, by a CUDA graph of the copies, by "
-        "one cudaMemcpy2DAsync (every other piece), by a kernel that reaches them through the mapping of the memory, "
-        "by threads of the CPU that collect them in a pinned buffer for one copy (NumPy, which releases the "
-        "interpreter's lock), and, a few of them, as managed memory by cudaMemPrefetchAsync for each. One contiguous "
-        "copy of as much is the reference. Addresses, arguments and the graph are made beforehand. Time runs from the "
-        "first call until every piece is in its place. Each repeat moves the same pieces, so a small whole may come "
-        "from the CPU's cache where the CPU collects it. Beside that stand the time on the GPU (events), and how "
-        "long calls and own copying hold the program's thread. After the first move of each way every word is "
-        "compared: of the pieces, and of what lies between them. A compute load runs alone, and again while the kernel "
-        "or the batch moves the smallest pieces over and over."
-    )
     labs: Mapping[LabKind, str | None] = {
         "cuda": None,
         "host": "it compares calls and kernels of a GPU; without one a loop of copies is all there is",

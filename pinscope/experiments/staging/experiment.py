@@ -133,22 +133,6 @@ class Staging:
     title = "Staging"
     summary = "Ways from pageable memory to the GPU"
     question = "Data lies in pageable memory: which way to the GPU is fastest, and how long does it hold the CPU?"
-    method = (
-        "New data is written into ordinary memory in 4 KiB pages by several CPU threads, so that as much of it as fits "
-        "is in the CPU's caches, as after any program that has just made it. Then it is brought to the GPU, once or "
-        "several times; timed by the host's clock from there until it is on the GPU and everything that was taken for "
-        "it is given back. Plain: cudaMemcpy or cudaMemcpyAsync as the data lies, from memory that was copied before "
-        "or from memory mapped anew. Pin, then copy: cudaHostAlloc, a copy by one CPU thread, cudaMemcpyAsync, "
-        "cudaFreeHost. Register: cudaHostRegister in place, cudaMemcpyAsync, cudaHostUnregister. One buffer: pinned "
-        "before and kept, filled by so many CPU threads, then copied. Two buffers in turn: each thread fills one of "
-        "two small pinned buffers while the other is copied, and waits for the event of that copy before it fills it "
-        "again; both halves are also timed alone. In place: the data was written into pinned memory. The same is done "
-        "by cupy.asarray and, where PyTorch is there, by tensor.to, tensor.pin_memory().to and a tensor made pinned; "
-        "those that keep pinned memory are timed with and without such memory left over. The program waits for events "
-        "that let it sleep (cudaEventBlockingSync), and once, for comparison, for one that does not. Processor time is "
-        "that of all threads of the process, also the driver's (getrusage). The first time of each way counts apart, "
-        "with its set-up. Every word on the GPU is compared."
-    )
     labs: Mapping[LabKind, str | None] = {
         "cuda": None,
         "host": "it compares what the CPU and a GPU's copy engine do, and the host model's engine is a thread of the "

@@ -150,19 +150,6 @@ class Topology:
     question = (
         "How fast do all GPUs of this host copy together, which share an uplink, and what does each process take?"
     )
-    method = (
-        "Each GPU copies alone, every pair at once, and all at once, from and to pinned memory near each GPU; where "
-        "the host has several NUMA nodes, each GPU and all of them also from every node. First one process issues "
-        "the copies of all GPUs, then one process per GPU. Streams are held until four copies are queued on every GPU "
-        "and begin together; a rate counts what a GPU moves while all of them copy, by events after each copy. "
-        "Repeats in which copies took turns instead of running together are left out. After the last repeat every "
-        "word is compared. Two GPUs slow each other where together they reach less than 90 % of the sum of their "
-        "rates alone, and share an uplink below 75 %. Then N processes with a context on every GPU, and one process "
-        "per GPU, register the same memory one after the other; the used memory of each GPU is read between them. "
-        "Last, memory of each GPU is exported (cudaIpcGetMemHandle) and opened (cudaIpcOpenMemHandle) by a process "
-        "with another GPU as its current device; the used memory of the first GPU is read before and after. That "
-        "process then copies there from its pinned memory and from its own GPU's memory."
-    )
     labs: Mapping[LabKind, str | None] = {
         "cuda": None,
         "host": "it compares GPUs and the links that they share; the host model stands for one GPU without a link",

@@ -7,7 +7,6 @@ from typing import Annotated
 from pydantic import AfterValidator
 
 from pinscope.experiments.contract import AnyKind, Inputs, parameter
-from pinscope.experiments.trace.arithmetic import SAVED_IF_PINNED
 from pinscope.experiments.trace.reading import read_trace
 from pinscope.records.trace_row import TraceRow
 from pinscope.text import encodable
@@ -68,15 +67,6 @@ class Trace:
     name = "trace"
     title = "Trace"
     question = "Which line of this program copies pageable memory, and what would pinning it save?"
-    method = (
-        "The program ran as usual, with a recorder in its process: CUPTI reports each copy with the kinds of memory "
-        "on both sides, each kernel, each allocation of pinned memory, and the time that each call held the CPU; for "
-        "these calls the Python stack is read. A copy belongs to the innermost line of the program's own code. Idle "
-        "compute of a copy is the time from the beginning of its call to the end of call and transfer, less the time "
-        f"in which any kernel ran on that GPU; no moment counts twice. Pinning would save: {SAVED_IF_PINNED}. From "
-        "pinned memory the program goes on during a copy and issues kernels meanwhile. CUPTI says pinned for "
-        "registered and write-combined memory too."
-    )
     Params = TraceParams
     Observation = TraceRow
 

@@ -33,7 +33,7 @@ from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
 from pinscope.records.pinning_strategy import STRATEGIES, Strategy
 from pinscope.records.run import LabKind, Lasted, Observation, Positive
-from pinscope.units import format_bytes, format_seconds, parse_bytes
+from pinscope.units import format_bytes, parse_bytes
 
 Way = Literal["touch", "host_alloc", "register", "chunks", "auto"]
 Phase = Literal["idle", "taken", "given_back"]
@@ -159,16 +159,6 @@ class WhileServing:
     title = "Pinning while serving"
     summary = "How long a program's calls wait while it pins"
     question = "How long do a program's own launches and copies wait while one of its threads pins memory?"
-    method = (
-        f"A loop launches a kernel of {format_seconds(KERNEL_SECONDS)}, starts a copy of {format_bytes(COPY_BYTES)} "
-        "from pinned memory, records and queries an event, and waits for the stream; each call is timed. Meanwhile "
-        "another thread of the same process pins memory, and then gives it back. Before the first way all of the "
-        "memory is taken and given back once, so that a virtual machine has it. Chunks are registered as soon as they "
-        "are touched. Two controls show which waits the driver does not cause: the loop with no other work, and the "
-        "loop while as many threads touch as much memory and nothing is pinned. In the second a call can only wait for "
-        "a processor or for Python's interpreter lock, although touching, pinning and all calls of the loop release "
-        "that lock. A way's wait is its longest single call of all repeats, while memory is pinned or given back."
-    )
     labs: Mapping[LabKind, str | None] = {
         "cuda": None,
         "host": "it measures the locks of a GPU driver, which the host model does not have",

@@ -15,6 +15,7 @@ from pinscope.experiments.registry import (
     draw_run,
     find,
     find_reader,
+    method,
     read_run,
     readers,
 )
@@ -70,7 +71,7 @@ def test_what_is_kept_is_read_but_cannot_be_run() -> None:
 def test_every_kind_of_run_has_words_for_a_report_and_a_module_that_draws_it(reader: Reader) -> None:
     kind = reader.kind
     assert kind.name == reader.name
-    assert all((kind.title, kind.question.endswith("?"), kind.method))
+    assert all((kind.title, kind.question.endswith("?"), method(kind)))
     assert kind.Params.model_json_schema()["properties"]
     assert list(reader.charts(synthetic.run(kind.name), [])) == []
 

@@ -12,7 +12,7 @@ import pytest
 from pinscope.cli.main import command_line, main
 from pinscope.cli.reference import command_reference, commands
 from pinscope.cli.runs import RUN_LIST_FIELDS
-from pinscope.experiments.registry import EXPERIMENTS, readers
+from pinscope.experiments.registry import EXPERIMENTS, method, readers
 from pinscope.live.reading import read_snapshot
 from pinscope.manual.json_reference import json_parts, json_reference
 from pinscope.manual.metrics_reference import metrics, metrics_reference, specimen
@@ -127,6 +127,6 @@ def test_every_parameter_of_an_experiment_is_on_its_page() -> None:
     for entry in EXPERIMENTS:
         page = site.markdown(f"experiments/{entry.experiment.name}")
         assert entry.experiment.question in page
-        assert entry.experiment.method in page
+        assert method(entry.experiment) in page
         for name in entry.experiment.Params.model_fields:
             assert f"| `{name}` |" in page

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pinscope.analysis.rules.growth import LEAK_BYTES, LEAK_PARTS, LEAK_RISES, LEAK_RULE
-from pinscope.experiments.registry import read_run
+from pinscope.experiments.registry import method, read_run
 from pinscope.experiments.timeline.experiment import Timeline
 from pinscope.experiments.timeline.reading import MOST_CHANGES, MOST_HOLDERS
 from pinscope.live.timeline import Moment, TimelineRows
@@ -236,7 +236,7 @@ def test_a_finding_of_growth_states_the_rule_with_the_limits_that_it_was_found_b
         assert "method" not in finding(found, rule).detail
     for limit in (format_bytes(LEAK_BYTES), f"{LEAK_RISES} or more steps", f"{LEAK_PARTS} equal parts"):
         assert limit in LEAK_RULE
-    assert LEAK_RULE in Timeline.method
+    assert LEAK_RULE in method(Timeline())
 
 
 def test_what_a_leaking_holder_gave_back_is_in_the_title() -> None:
